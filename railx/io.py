@@ -1,0 +1,129 @@
+"""Reading and writing the files that stages pass on: Parquet tables and JSON, always atomically.
+
+A writer fills a file beside the target and renames it into place, so that a killed run leaves the old file or the new one, never half
+of one. Only numpy and pyarrow are needed, so that a bare GPU node can write its results.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+__all__ = [
+    "FIDELITIES",
+    "Fidelity",
+    "atomic_path",
+    "read_json",
+    "read_metadata",
+    "read_rows",
+    "read_table",
+    "write_json",
+    "write_table",
+    "write_text",
+]
+
+Fidelity = Literal["analytic", "flow", "packet", "replay", "emulated", "measured_cpu", "measured_gpu"]
+#: From the least to the most faithful to a real machine; claims compare positions in this list.
+FIDELITIES: tuple[Fidelity, ...] = ("analytic", "flow", "packet", "replay", "emulated", "measured_cpu", "measured_gpu")
+
+_METADATA_KEY = b"railx"
+
+
+@contextmanager
+def atomic_path(target: str | Path) -> Iterator[Path]:
+    """A path beside ``target`` to write to; it becomes ``target`` when the block ends without an error."""
+    target = Path(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    os.close(handle)
+    beside = Path(name)
+    try:
+        yield beside
+        with beside.open("rb") as written:
+            os.fsync(written.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        beside.chmod(0o666 & ~umask)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file atomically."""
+    with atomic_path(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write JSON atomically, keys in the order given; not-a-number is refused."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """Read JSON; a broken file raises a ValueError that names it."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: not valid JSON ({error})") from error
+
+
+def write_table(
+    path: str | Path,
+    table: pa.Table | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Any,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a Parquet table atomically.
+
+    ``table`` is an Arrow table, a mapping of columns, a list of rows (all with the same keys) or a pandas frame. ``metadata``
+    (JSON values) travels inside the file, see :func:`read_metadata`.
+    """
+    arrow = _to_arrow(table)
+    if metadata is not None:
+        arrow = arrow.replace_schema_metadata({_METADATA_KEY: json.dumps(dict(metadata), allow_nan=False).encode()})
+    with atomic_path(path) as beside:
+        pq.write_table(arrow, beside, compression="zstd")
+
+
+def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a Parquet table as Arrow."""
+    return pq.ParquetFile(path).read(columns=list(columns) if columns is not None else None)
+
+
+def read_rows(path: str | Path) -> list[dict[str, Any]]:
+    """Read a Parquet table as a list of rows."""
+    rows: list[dict[str, Any]] = read_table(path).to_pylist()
+    return rows
+
+
+def read_metadata(path: str | Path) -> dict[str, Any]:
+    """The JSON metadata that :func:`write_table` stored with the table ({} where there is none)."""
+    stored = pq.read_schema(path).metadata or {}
+    metadata: dict[str, Any] = json.loads(stored.get(_METADATA_KEY, b"{}"))
+    return metadata
+
+
+def _to_arrow(table: Any) -> pa.Table:
+    if isinstance(table, pa.Table):
+        return table
+    if isinstance(table, Mapping):
+        return pa.table(dict(table))
+    if hasattr(table, "to_numpy") and hasattr(table, "columns"):
+        return pa.Table.from_pandas(table, preserve_index=False)
+    rows = list(table)
+    if not rows:
+        raise ValueError("a table needs at least one row to know its columns; pass a mapping of typed columns instead")
+    columns = list(rows[0])
+    for row in rows:
+        if list(row) != columns:
+            raise ValueError(f"rows differ in their columns: {sorted(set(row) ^ set(columns)) or 'order'}")
+    return pa.table({name: [row[name] for row in rows] for name in columns})

@@ -1,0 +1,276 @@
+"""Checked settings: from a plain mapping (a resolved Hydra config, a JSON file) to frozen dataclasses.
+
+Every room declares its settings as frozen dataclasses; the type hints are the schema:
+
+* ``Annotated[int, AtLeast(1)]`` carries a range, ``Literal["a", "b"]`` a choice;
+* a union of dataclasses is told apart by the one field that is a ``Literal`` in all of them (the discriminator, e.g. ``family``);
+* a rule over several fields goes into ``__post_init__`` and raises :class:`SettingsError` with the field's own name.
+
+``load`` checks every key, type and range and names the full path of what is wrong. It needs the standard library alone, so that the
+same check guards a Snakemake run and a bare GPU node.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, get_origin
+
+__all__ = [
+    "AtLeast",
+    "Between",
+    "Fraction",
+    "NonNegative",
+    "NotEmpty",
+    "OneOf",
+    "Positive",
+    "PowerOfTwo",
+    "SettingsError",
+    "load",
+    "to_dict",
+]
+
+T = TypeVar("T")
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used: one line that names the key and says what is allowed."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"{key}: {message}" if key else message)
+        self.key = key
+        self.message = message
+
+    def under(self, prefix: str) -> SettingsError:
+        """The same error seen from a level further up."""
+        return SettingsError(_join(prefix, self.key), self.message)
+
+
+class Constraint(Protocol):
+    """What an ``Annotated`` hint may carry: a test and the words for what it allows."""
+
+    @property
+    def allowed(self) -> str: ...
+
+    def accepts(self, value: Any) -> bool: ...
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    minimum: float
+
+    @property
+    def allowed(self) -> str:
+        return f"at least {self.minimum}"
+
+    def accepts(self, value: Any) -> bool:
+        return bool(value >= self.minimum)
+
+
+@dataclass(frozen=True)
+class Between:
+    minimum: float
+    maximum: float
+
+    @property
+    def allowed(self) -> str:
+        return f"from {self.minimum} to {self.maximum}"
+
+    def accepts(self, value: Any) -> bool:
+        return bool(self.minimum <= value <= self.maximum)
+
+
+@dataclass(frozen=True)
+class Positive:
+    allowed: str = "greater than 0"
+
+    def accepts(self, value: Any) -> bool:
+        return bool(value > 0)
+
+
+@dataclass(frozen=True)
+class NonNegative:
+    allowed: str = "0 or greater"
+
+    def accepts(self, value: Any) -> bool:
+        return bool(value >= 0)
+
+
+@dataclass(frozen=True)
+class Fraction:
+    allowed: str = "greater than 0 and at most 1"
+
+    def accepts(self, value: Any) -> bool:
+        return bool(0 < value <= 1)
+
+
+@dataclass(frozen=True)
+class PowerOfTwo:
+    allowed: str = "a power of two (1, 2, 4, ...)"
+
+    def accepts(self, value: Any) -> bool:
+        return bool(value >= 1 and value & (value - 1) == 0)
+
+
+@dataclass(frozen=True)
+class NotEmpty:
+    allowed: str = "not empty"
+
+    def accepts(self, value: Any) -> bool:
+        return len(value) > 0
+
+
+@dataclass(frozen=True, init=False)
+class OneOf:
+    """A choice among values known only when the module is imported; ``Literal`` is better where it can be written."""
+
+    choices: tuple[Any, ...]
+
+    def __init__(self, *choices: Any) -> None:
+        object.__setattr__(self, "choices", choices)
+
+    @property
+    def allowed(self) -> str:
+        return ", ".join(map(str, self.choices))
+
+    def accepts(self, value: Any) -> bool:
+        return value in self.choices
+
+
+def load(hint: type[T] | Any, value: Any, path: str = "") -> T:
+    """Build ``hint`` (a dataclass, a union of dataclasses, a container of them) from plain data.
+
+    Raises :class:`SettingsError` that names the key below ``path`` and what is allowed.
+    """
+    return typing.cast(T, _load(hint, value, path))
+
+
+def to_dict(settings: Any) -> Any:
+    """The plain data that ``load`` takes back: dicts, lists and scalars."""
+    if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
+        return {field.name: to_dict(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
+    if isinstance(settings, Mapping):
+        return {str(key): to_dict(item) for key, item in settings.items()}
+    if isinstance(settings, (tuple, list)):
+        return [to_dict(item) for item in settings]
+    return settings
+
+
+def _join(prefix: str, key: str) -> str:
+    return f"{prefix}.{key}" if prefix and key else prefix or key
+
+
+def _load(hint: Any, value: Any, path: str) -> Any:
+    origin = get_origin(hint)
+    if hint is Any:
+        return value
+    if origin is Annotated:
+        base, *constraints = get_args(hint)
+        loaded = _load(base, value, path)
+        for constraint in constraints:
+            if loaded is not None and not constraint.accepts(loaded):
+                raise SettingsError(path, f"got {loaded!r}; allowed: {constraint.allowed}")
+        return loaded
+    if origin is Literal:
+        if value not in get_args(hint) or isinstance(value, bool) != any(value is choice for choice in (True, False)):
+            raise SettingsError(path, f"got {value!r}; allowed: {', '.join(map(str, get_args(hint)))}")
+        return value
+    if origin in (Union, types.UnionType):
+        return _load_union(get_args(hint), value, path)
+    if origin in (tuple, list):
+        return _load_sequence(hint, value, path)
+    if origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
+        if not isinstance(value, Mapping):
+            raise SettingsError(path, f"got {value!r}; allowed: a mapping of names to settings")
+        _, item_hint = get_args(hint)
+        return {str(key): _load(item_hint, item, _join(path, str(key))) for key, item in value.items()}
+    if dataclasses.is_dataclass(hint):
+        return _load_dataclass(typing.cast(type, hint), value, path)
+    return _load_scalar(hint, value, path)
+
+
+def _load_scalar(hint: Any, value: Any, path: str) -> Any:
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise SettingsError(path, f"got {value!r}; allowed: a finite number")
+        return float(value)
+    if hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return value
+    names = {int: "an integer", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+    raise SettingsError(path, f"got {value!r}; allowed: {names.get(hint, getattr(hint, '__name__', str(hint)))}")
+
+
+def _load_sequence(hint: Any, value: Any, path: str) -> Any:
+    arguments = get_args(hint)
+    if not isinstance(value, (list, tuple)):
+        raise SettingsError(path, f"got {value!r}; allowed: a list")
+    if get_origin(hint) is tuple and not (len(arguments) == 2 and arguments[1] is Ellipsis):
+        if len(value) != len(arguments):
+            raise SettingsError(path, f"got {len(value)} items; allowed: exactly {len(arguments)}")
+        return tuple(_load(item_hint, item, f"{path}[{i}]") for i, (item_hint, item) in enumerate(zip(arguments, value, strict=True)))
+    items = [_load(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(value)]
+    return tuple(items) if get_origin(hint) is tuple else items
+
+
+def _load_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
+    if value is None:
+        if type(None) in options:
+            return None
+        raise SettingsError(path, "is missing")
+    options = tuple(option for option in options if option is not type(None))
+    if len(options) == 1:
+        return _load(options[0], value, path)
+    if all(dataclasses.is_dataclass(option) for option in options):
+        key, choices = _discriminator(options)
+        if not isinstance(value, Mapping):
+            raise SettingsError(path, f"got {value!r}; allowed: a mapping with the key {key}")
+        chosen = value.get(key)
+        if chosen not in choices:
+            raise SettingsError(_join(path, key), f"got {chosen!r}; allowed: {', '.join(map(str, choices))}")
+        return _load(choices[chosen], value, path)
+    for option in options:
+        try:
+            return _load(option, value, path)
+        except SettingsError:
+            continue
+    raise SettingsError(path, f"got {value!r}; allowed: {' or '.join(getattr(o, '__name__', str(o)) for o in options)}")
+
+
+def _discriminator(options: tuple[Any, ...]) -> tuple[str, dict[Any, Any]]:
+    """The field that is a Literal in every option, and the option behind each of its values."""
+    hints = [typing.get_type_hints(option, include_extras=True) for option in options]
+    for name in hints[0]:
+        if all(get_origin(hint.get(name)) is Literal for hint in hints):
+            return name, {choice: option for option, hint in zip(options, hints, strict=True) for choice in get_args(hint[name])}
+    raise TypeError(f"no Literal field tells {[option.__name__ for option in options]} apart")
+
+
+def _load_dataclass(cls: type, value: Any, path: str) -> Any:
+    if isinstance(value, cls):
+        return value
+    if not isinstance(value, Mapping):
+        raise SettingsError(path, f"got {value!r}; allowed: a mapping with the keys {', '.join(_field_names(cls))}")
+    hints = typing.get_type_hints(cls, include_extras=True)
+    for key in value:
+        if key not in hints:
+            raise SettingsError(_join(path, str(key)), f"unknown key; allowed: {', '.join(_field_names(cls))}")
+    arguments = {}
+    for field in dataclasses.fields(cls):
+        if field.name in value:
+            arguments[field.name] = _load(hints[field.name], value[field.name], _join(path, field.name))
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise SettingsError(_join(path, field.name), "is missing")
+    try:
+        return cls(**arguments)
+    except SettingsError as error:
+        raise error.under(path) from None
+
+
+def _field_names(cls: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(cls)]
