@@ -1,0 +1,54 @@
+# The door. `make help` lists what is behind it.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+EXPERIMENT ?= paper
+OVERRIDES ?=
+CORES ?= all
+export PYTHON ?= python3
+
+BIN := .venv/bin
+READY := .venv/.ready
+
+SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) --config experiment=$(EXPERIMENT) $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
+
+.PHONY: help setup reproduce report test test-slow lint benchmark lock clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  make reproduce EXPERIMENT=quick                       minutes, no GPU needed"
+	@echo "  make reproduce OVERRIDES='topologies.railx_hyperx.m=4' change one thing, rerun what depends on it"
+
+$(READY): requirements.lock requirements-torch.txt pyproject.toml scripts/setup.sh
+	@scripts/setup.sh
+	@touch $@
+
+setup: $(READY) ## make .venv with the locked packages and torch as this machine has it
+
+reproduce: $(READY) ## run the whole chain: results/EXPERIMENT/report.html
+	@$(SNAKEMAKE)
+
+report: $(READY) ## Snakemake's own report of a finished run: results/EXPERIMENT/snakemake-report.html
+	@$(SNAKEMAKE) --report results/$(EXPERIMENT)/snakemake-report.html
+
+test: $(READY) ## the test suite with coverage, and the static checks
+	@$(MAKE) --no-print-directory lint
+	@$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term:skip-covered
+
+test-slow: $(READY) ## the tests that take minutes
+	@$(BIN)/python -m pytest -m slow
+
+lint: $(READY) ## ruff, mypy (strict) and the walls between the rooms
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+lock: $(READY) ## resolve the dependencies anew into requirements.lock (needs uv)
+	@printf '%s\n' filelock fsspec jinja2 setuptools sympy typing-extensions > .venv/torch-needs.in
+	@uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
+	  --extra dev pyproject.toml .venv/torch-needs.in --output-file requirements.lock $(LOCK_OPTIONS)
+
+clean: ## remove results (recorded measurements stay)
+	@find results -mindepth 1 -maxdepth 1 ! -name recorded -exec rm -rf {} +

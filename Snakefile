@@ -1,0 +1,39 @@
+# What a run makes. One experiment is composed from conf/ by Hydra, checked, and handed out to the rules, each its own part.
+#
+#   snakemake --config experiment=quick
+#   snakemake --config experiment=quick tracking=off hydra="topologies.railx_hyperx.m=4 seed=3"
+#
+# Group choices are plain --config entries; dotted Hydra overrides go into `hydra`.
+
+from snakemake.utils import min_version
+
+min_version("9.3")
+
+
+include: "workflow/rules/common.smk"
+
+
+localrules:
+    all,
+
+
+rule all:
+    default_target: True
+    input:
+        report=RESULTS / "report.html",
+        tracking=RESULTS / "tracking.json",
+
+
+include: "workflow/rules/topology.smk"
+include: "workflow/rules/network.smk"
+include: "workflow/rules/economics.smk"
+include: "workflow/rules/workload.smk"
+include: "workflow/rules/planning.smk"
+include: "workflow/rules/training.smk"
+include: "workflow/rules/evidence.smk"
+include: "workflow/rules/figures.smk"
+include: "workflow/rules/report.smk"
+include: "workflow/rules/tracking.smk"
+
+
+report: "workflow/report/workflow.rst"

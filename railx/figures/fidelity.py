@@ -1,0 +1,36 @@
+"""What each fidelity means, in words a reader of a figure or report understands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from railx.io import FIDELITIES
+
+__all__ = ["FIDELITY_MEANING", "fidelity_line", "ordered"]
+
+#: One line per fidelity, from the least to the most faithful to a real machine.
+FIDELITY_MEANING: dict[str, str] = {
+    "analytic": "calculated: closed form, exact static analysis or cost model",
+    "flow": "simulated at the level of flows",
+    "packet": "simulated at the level of packets",
+    "replay": "a recorded trace replayed under a modelled fabric",
+    "emulated": "a real run whose optical switches are emulated delays",
+    "measured_cpu": "a real run measured on a CPU",
+    "measured_gpu": "a real run measured on a GPU",
+}
+
+
+def ordered(fidelities: Iterable[str]) -> list[str]:
+    """The distinct fidelities, least faithful first. Raises ValueError for one that is not known."""
+    distinct = set(fidelities)
+    unknown = distinct - set(FIDELITIES)
+    if unknown:
+        raise ValueError(f"unknown fidelity {', '.join(sorted(map(str, unknown)))}; allowed: {', '.join(FIDELITIES)}")
+    return [fidelity for fidelity in FIDELITIES if fidelity in distinct]
+
+
+def fidelity_line(fidelities: Iterable[str], note: str = "") -> str:
+    """The caption line inside a figure: every fidelity it shows with its meaning, and an optional note."""
+    parts = [f"{fidelity} ({FIDELITY_MEANING[fidelity]})" for fidelity in ordered(fidelities)]
+    line = "Fidelity: " + "; ".join(parts) if parts else ""
+    return ". ".join(filter(None, (line, note)))

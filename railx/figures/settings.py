@@ -1,0 +1,135 @@
+"""Settings of the figures: size, resolution and what a reader may want to show differently (no plotting library needed to check them)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from railx.settings import AtLeast, Between, Fraction, NonNegative, NotEmpty, SettingsError
+
+__all__ = [
+    "AllToAllBandwidthSettings",
+    "CanvasSettings",
+    "ChannelLoadsSettings",
+    "CorpusLengthsSettings",
+    "CostSettings",
+    "FigureSettings",
+    "PipelineScheduleSettings",
+    "RailRingsSettings",
+    "ReconfigurationSettings",
+    "RingAllReduceSettings",
+    "SequenceParallelPlanSettings",
+]
+
+AxisScale = Literal["linear", "log"]
+
+
+@dataclass(frozen=True)
+class CanvasSettings:
+    """What every figure has: its size on paper, the resolution of its PNG and the scale of its type."""
+
+    width_inches: Annotated[float, Between(3, 30)]
+    height_inches: Annotated[float, Between(2, 30)]
+    dpi: Annotated[int, Between(50, 600)]
+    font_scale: Annotated[float, Between(0.5, 3)]
+
+
+@dataclass(frozen=True)
+class RailRingsSettings(CanvasSettings):
+    """Rail rings of one line of nodes; ``max_rails`` rails are drawn one by one, all of them together in the overview."""
+
+    figure: Literal["rail_rings"]
+    dimension: Literal["x", "y"]
+    line: Annotated[int, NonNegative()]
+    max_rails: Annotated[int, Between(1, 8)]
+
+
+@dataclass(frozen=True)
+class AllToAllBandwidthSettings(CanvasSettings):
+    """All-to-all bandwidth by topology for one traffic pattern."""
+
+    figure: Literal["all_to_all_bandwidth"]
+    traffic: Annotated[str, NotEmpty()]
+    scale: AxisScale
+
+
+@dataclass(frozen=True)
+class CostSettings(CanvasSettings):
+    """Bill of materials and cost per bandwidth against ``reference``; the two limits are what the paper's abstract states."""
+
+    figure: Literal["cost"]
+    reference: Annotated[str, NotEmpty()]
+    published_per_injection: Annotated[float, Fraction()]
+    published_per_all_to_all: Annotated[float, Fraction()]
+
+
+@dataclass(frozen=True)
+class SequenceParallelPlanSettings(CanvasSettings):
+    """One iteration of sequence-parallel plans, one above the other on the same time axis."""
+
+    figure: Literal["sequence_parallel_plan"]
+    iteration: Annotated[int, NonNegative()]
+    label_blocks: bool
+
+
+@dataclass(frozen=True)
+class PipelineScheduleSettings(CanvasSettings):
+    """Gantt chart of one iteration of a pipeline plan."""
+
+    figure: Literal["pipeline_schedule"]
+    iteration: Annotated[int, NonNegative()]
+    label_blocks: bool
+
+
+@dataclass(frozen=True)
+class ReconfigurationSettings(CanvasSettings):
+    """Iteration time against reconfiguration latency; the band spans the two quantiles over the iterations after warm-up."""
+
+    figure: Literal["reconfiguration"]
+    warmup_iterations: Annotated[int, NonNegative()]
+    lower_quantile: Annotated[float, Between(0, 0.5)]
+    upper_quantile: Annotated[float, Between(0.5, 1)]
+    show_iterations: bool
+
+
+@dataclass(frozen=True)
+class CorpusLengthsSettings(CanvasSettings):
+    """Survival function of sequence lengths."""
+
+    figure: Literal["corpus_lengths"]
+    points: Annotated[int, Between(20, 5000)]
+    quantiles: tuple[Annotated[float, Between(0, 1)], ...]
+
+    def __post_init__(self) -> None:
+        if list(self.quantiles) != sorted(set(self.quantiles)):
+            raise SettingsError("quantiles", f"got {list(self.quantiles)}; allowed: distinct numbers in ascending order")
+
+
+@dataclass(frozen=True)
+class ChannelLoadsSettings(CanvasSettings):
+    """Channel loads in descending order, one panel a topology."""
+
+    figure: Literal["channel_loads"]
+    columns: Annotated[int, AtLeast(1)]
+    scale: AxisScale
+
+
+@dataclass(frozen=True)
+class RingAllReduceSettings(CanvasSettings):
+    """Ring all-reduce over the payload, one line a topology; ``scope`` picks the rows of the collectives tables (null: all)."""
+
+    figure: Literal["ring_all_reduce"]
+    scope: str | None
+
+
+FigureSettings = (
+    RailRingsSettings
+    | AllToAllBandwidthSettings
+    | CostSettings
+    | SequenceParallelPlanSettings
+    | PipelineScheduleSettings
+    | ReconfigurationSettings
+    | CorpusLengthsSettings
+    | ChannelLoadsSettings
+    | RingAllReduceSettings
+)

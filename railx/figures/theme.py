@@ -1,0 +1,175 @@
+"""The look that all figures share: type, colours that stay with what they stand for, the frame with the fidelity line, and saving.
+
+Colours are the colour-blind-safe set of Okabe and Ito. A topology family, planner or fabric mode has the same colour in every
+figure. Figures are made without pyplot, so that nothing is left open, and saved without dates, so that equal tables give equal files.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from railx.figures.settings import CanvasSettings
+from railx.io import atomic_path
+
+__all__ = [
+    "GREY",
+    "INK",
+    "MODE_LABELS",
+    "PALETTE",
+    "canvas",
+    "colours",
+    "degree_colours",
+    "label",
+    "lighter",
+    "quantity",
+]
+
+#: Okabe and Ito's colours in the order in which unnamed things take them.
+PALETTE: tuple[str, ...] = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6D1F", "#6A51A3")
+INK = "#22272e"
+GREY = "#6b7280"
+
+_NAMED = {
+    "railx_hyperx": "#0072B2",
+    "railx_torus": "#56B4E9",
+    "torus_2d": "#E69F00",
+    "fat_tree": "#6b7280",
+    "static": "#6b7280",
+    "flexsp": "#009E73",
+    "pipeline": "#CC79A7",
+    "electrical": "#6b7280",
+    "on_demand": "#D55E00",
+    "provisioned": "#0072B2",
+}
+_LABELS = {
+    "railx_hyperx": "RailX 2D HyperX",
+    "railx_torus": "RailX torus",
+    "torus_2d": "2D torus",
+    "fat_tree": "Fat tree",
+    "static": "Static",
+    "flexsp": "FlexSP",
+    "pipeline": "Pipeline",
+    "ocs_port": "OCS port",
+    "dac": "Copper cable (DAC)",
+}
+MODE_LABELS = {"electrical": "Electrical (no switching)", "on_demand": "On demand", "provisioned": "Provisioned"}
+
+_STYLE: dict[str, Any] = {
+    "axes.edgecolor": "#9aa1ab",
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "grid.color": "#e3e6ea",
+    "grid.linewidth": 0.7,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
+    "font.family": "DejaVu Sans",
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "railx",
+    "svg.fonttype": "path",
+    "hatch.linewidth": 0.6,
+}
+
+
+@contextmanager
+def canvas(settings: CanvasSettings, output: Path, title: str, subtitle: str, footnote: str) -> Iterator[Figure]:
+    """A figure with a title above and the fidelity line below; saved as ``output`` with the suffixes .svg and .png when the block ends.
+
+    The layout engine keeps the axes, their labels and legends between the two bands of text.
+    """
+    style = {**sns.axes_style("whitegrid"), **sns.plotting_context("paper", font_scale=settings.font_scale * 1.1), **_STYLE}
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(settings.width_inches, settings.height_inches), layout="constrained")
+        FigureCanvasAgg(figure)
+        _frame(figure, settings, title, subtitle, footnote)
+        yield figure
+        _save(figure, Path(output), settings.dpi)
+
+
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each name: its own where it has one, else the next of the palette that none of the others uses."""
+    distinct = list(dict.fromkeys(names))
+    chosen = {name: _NAMED[name] for name in distinct if name in _NAMED}
+    free = [colour for colour in PALETTE if colour not in chosen.values()] or list(PALETTE)
+    others = [name for name in distinct if name not in chosen]
+    return chosen | {name: free[i % len(free)] for i, name in enumerate(others)}
+
+
+def degree_colours(degrees: Iterable[int], largest: int) -> dict[int, str]:
+    """Colours of sequence-parallel degrees, light to dark with the logarithm of the degree up to ``largest``.
+
+    The scale belongs to ``largest`` alone, so that two plans on the same devices can be compared.
+    """
+    steps = max(largest.bit_length(), 2)
+    scale = sns.color_palette("YlGnBu", n_colors=steps + 2).as_hex()[1:]
+    return {degree: scale[min(degree.bit_length() - 1, len(scale) - 1)] for degree in sorted(set(degrees))}
+
+
+def label(name: str) -> str:
+    """A name as a reader sees it: families and planners as the papers write them, others with spaces."""
+    return _LABELS.get(name) or MODE_LABELS.get(name) or name.replace("_", " ").strip().capitalize()
+
+
+def lighter(colour: str, share: float) -> tuple[float, float, float]:
+    """The colour mixed with ``share`` (0 to 1) of white."""
+    red, green, blue = to_rgb(colour)
+    return (red + (1 - red) * share, green + (1 - green) * share, blue + (1 - blue) * share)
+
+
+def quantity(value: float) -> str:
+    """A number with three significant digits and a thousands separator, for labels inside a figure."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def share_legend(figure: Figure, axes: Axes, handles: Sequence[Any], labels: Sequence[str], columns: int) -> None:
+    """One legend for all panels, below them; the layout makes room for it."""
+    figure.legend(handles, labels, loc="outside lower left", ncols=columns, columnspacing=1.4, handlelength=1.4)
+
+
+def _frame(figure: Figure, settings: CanvasSettings, title: str, subtitle: str, footnote: str) -> None:
+    size = 8.8 * settings.font_scale
+    inch = 1 / settings.height_inches
+    left = 0.12 / settings.width_inches
+    # The mean width of a DejaVu Sans character is close to 0.55 of its size.
+    wide = int((settings.width_inches - 0.24) * 72 / (0.55 * size))
+    notes = textwrap.wrap(footnote, int(wide * 1.12))
+    subtitles = textwrap.wrap(subtitle, wide)
+    line = size * 1.35 / 72 * inch
+    top = 1 - 0.1 * inch
+    figure.text(left, top, title, fontsize=size * 1.35, fontweight="bold", va="top")
+    top -= line * 1.5
+    figure.text(left, top, "\n".join(subtitles), fontsize=size, color=GREY, va="top", linespacing=1.25)
+    top -= line * len(subtitles) + 0.06 * inch
+    figure.text(left, 0.08 * inch, "\n".join(notes), fontsize=size * 0.86, color=GREY, va="bottom", style="italic", linespacing=1.25)
+    bottom = line * 0.9 * len(notes) + 0.14 * inch
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.set(rect=(0.004, bottom, 0.992, top - bottom), w_pad=0.08, h_pad=0.06, wspace=0.03, hspace=0.04)  # type: ignore[call-arg]
+
+
+def _save(figure: Figure, output: Path, dpi: int) -> None:
+    with atomic_path(output.with_suffix(".svg")) as beside:
+        figure.savefig(beside, format="svg", metadata={"Date": None, "Creator": None})
+    with atomic_path(output.with_suffix(".png")) as beside:
+        figure.savefig(beside, format="png", dpi=dpi, metadata={"Software": None})

@@ -1,0 +1,377 @@
+"""The plan format: frozen dataclasses, JSON with a schema version, and the rules that every plan obeys.
+
+A plan is the only thing that passes from a planner to the training runtime. It names sequences by their row in the corpus file and
+carries their lengths after truncation, so that a runtime needs the corpus and nothing else.
+
+Two kinds (``Plan.kind``):
+
+* ``sequence_parallel``: a batch is a list of micro-batches that run one after another; the groups of a micro-batch run side by
+  side, each on consecutive ranks aligned to its size (Ulysses sequence parallelism with a degree per group, FlexSP section 4).
+* ``pipeline``: a batch is a list of pipelines; those of one data-parallel replica run one after another, replicas side by side.
+  A pipeline runs chunks in 1F1B order (InfiniPipe section III); rank = replica * stages + stage.
+
+This module needs the standard library, numpy and pyarrow alone (the last two through ``railx.io``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from railx.io import read_json, write_json
+from railx.settings import AtLeast, NonNegative, NotEmpty, PowerOfTwo, SettingsError, load, to_dict
+
+__all__ = [
+    "SCHEMA",
+    "Chunk",
+    "ChunkKind",
+    "Group",
+    "MicroBatch",
+    "Pipeline",
+    "PipelineBatch",
+    "Plan",
+    "PlanError",
+    "SequenceParallelBatch",
+    "Slice",
+    "check_ranks",
+    "read_plan",
+    "validate_plan",
+    "write_plan",
+]
+
+SCHEMA = "railx.plan/1"
+
+ChunkKind = Literal["batched", "split", "hybrid"]
+_Count = Annotated[int, NonNegative()]
+_Milliseconds = Annotated[float, NonNegative()]
+
+
+class PlanError(ValueError):
+    """A plan that cannot be run: one line that names the batch and the part, and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """One sequence-parallel group: the ranks that share the tokens of its sequences. The degree is the number of ranks."""
+
+    ranks: Annotated[tuple[_Count, ...], NotEmpty()]
+    sequences: Annotated[tuple[_Count, ...], NotEmpty()]
+    lengths: tuple[Annotated[int, AtLeast(1)], ...]
+    predicted_ms: _Milliseconds
+    predicted_compute_ms: _Milliseconds = 0.0
+    predicted_all_to_all_ms: _Milliseconds = 0.0
+
+    @property
+    def degree(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.lengths)
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Groups that run side by side; ranks in no group wait. ``predicted_ms`` is the slowest group's time."""
+
+    groups: Annotated[tuple[Group, ...], NotEmpty()]
+    predicted_ms: _Milliseconds
+
+    @property
+    def tokens(self) -> int:
+        return sum(group.tokens for group in self.groups)
+
+
+@dataclass(frozen=True)
+class SequenceParallelBatch:
+    """One training step: micro-batches one after another. ``solver`` is the planner's account of how it got there."""
+
+    iteration: _Count
+    micro_batches: Annotated[tuple[MicroBatch, ...], NotEmpty()]
+    solver: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def predicted_ms(self) -> float:
+        return sum(micro_batch.predicted_ms for micro_batch in self.micro_batches)
+
+    @property
+    def tokens(self) -> int:
+        return sum(micro_batch.tokens for micro_batch in self.micro_batches)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Tokens ``start`` to ``stop`` (exclusive) of a sequence that is ``length`` tokens long; ``start`` tokens of context
+    precede it.
+    """
+
+    sequence: _Count
+    start: _Count
+    stop: Annotated[int, AtLeast(1)]
+    length: Annotated[int, AtLeast(1)]
+
+    @property
+    def tokens(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def is_whole(self) -> bool:
+        return self.start == 0 and self.stop == self.length
+
+    @property
+    def is_tail(self) -> bool:
+        """Whether it is the last slice of a sequence that was cut."""
+        return self.start > 0 and self.stop == self.length
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A micro-batch of a pipeline: slices processed together, attention kept within each sequence.
+
+    ``predicted_*_ms`` hold on any one stage (stages have equally many layers); ``predicted_all_to_all_ms`` is the part of
+    forward plus backward that is all-to-all. ``checkpoint_layers[stage]`` layers are recomputed in the backward pass (empty:
+    none), each at the cost of ``predicted_layer_forward_ms``.
+    """
+
+    slices: Annotated[tuple[Slice, ...], NotEmpty()]
+    predicted_forward_ms: _Milliseconds
+    predicted_backward_ms: _Milliseconds
+    predicted_all_to_all_ms: _Milliseconds = 0.0
+    checkpoint_layers: tuple[_Count, ...] = ()
+    predicted_layer_forward_ms: _Milliseconds = 0.0
+
+    @property
+    def kind(self) -> ChunkKind:
+        """InfiniPipe's three kinds: whole sequences; one slice of a cut sequence; the tail of a cut sequence with whole ones."""
+        if all(part.is_whole for part in self.slices):
+            return "batched"
+        return "split" if len(self.slices) == 1 else "hybrid"
+
+    @property
+    def tokens(self) -> int:
+        return sum(part.tokens for part in self.slices)
+
+    @property
+    def cut_sequence(self) -> int | None:
+        """The one sequence of this chunk that has slices in other chunks too; None in a batched chunk."""
+        return next((part.sequence for part in self.slices if not part.is_whole), None)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Chunks in forward order through ``stages`` ranks of one data-parallel replica."""
+
+    stages: Annotated[int, AtLeast(1)]
+    replica: _Count
+    chunks: Annotated[tuple[Chunk, ...], NotEmpty()]
+
+    @property
+    def tokens(self) -> int:
+        return sum(chunk.tokens for chunk in self.chunks)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The rank of each stage."""
+        return tuple(range(self.replica * self.stages, (self.replica + 1) * self.stages))
+
+
+@dataclass(frozen=True)
+class PipelineBatch:
+    """One training step: pipelines of one replica run in the order given, replicas side by side."""
+
+    iteration: _Count
+    pipelines: Annotated[tuple[Pipeline, ...], NotEmpty()]
+    solver: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> int:
+        return sum(pipeline.tokens for pipeline in self.pipelines)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan for ``devices`` ranks. ``settings`` are the planner's inputs as plain data, for provenance.
+
+    In a pipeline plan one device may stand for a node that runs sequence parallelism inside; ``devices`` counts pipeline ranks
+    then.
+    """
+
+    schema: Literal["railx.plan/1"]
+    kind: Literal["sequence_parallel", "pipeline"]
+    planner: str
+    devices: Annotated[int, AtLeast(1)]
+    settings: Mapping[str, Any]
+    batches: tuple[SequenceParallelBatch, ...] | tuple[PipelineBatch, ...]
+
+    def sequence_parallel_batches(self) -> tuple[SequenceParallelBatch, ...]:
+        """The batches of a sequence-parallel plan; PlanError for a pipeline plan."""
+        if self.kind != "sequence_parallel":
+            raise PlanError(f"the plan is of kind {self.kind}; allowed here: sequence_parallel")
+        return cast("tuple[SequenceParallelBatch, ...]", self.batches)
+
+    def pipeline_batches(self) -> tuple[PipelineBatch, ...]:
+        """The batches of a pipeline plan; PlanError for a sequence-parallel plan."""
+        if self.kind != "pipeline":
+            raise PlanError(f"the plan is of kind {self.kind}; allowed here: pipeline")
+        return cast("tuple[PipelineBatch, ...]", self.batches)
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Read and validate a plan; a file that is no plan of this schema raises a PlanError that names it."""
+    data = read_json(path)
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        raise PlanError(f"{path}: schema is {found!r}; allowed: {SCHEMA}")
+    try:
+        batch_type = {"sequence_parallel": SequenceParallelBatch, "pipeline": PipelineBatch}.get(data.get("kind", ""))
+        if batch_type is None:
+            raise SettingsError("kind", f"got {data.get('kind')!r}; allowed: sequence_parallel, pipeline")
+        batches: Any = load(tuple[batch_type, ...], data.get("batches"), "batches")  # type: ignore[valid-type]
+        head: _Head = load(_Head, {key: value for key, value in data.items() if key != "batches"})
+        plan = Plan(head.schema, head.kind, head.planner, head.devices, head.settings, batches)
+        validate_plan(plan)
+    except (SettingsError, PlanError) as error:
+        raise PlanError(f"{path}: {error}") from None
+    return plan
+
+
+def write_plan(path: str | Path, plan: Plan) -> None:
+    """Validate and write a plan as JSON, atomically."""
+    validate_plan(plan)
+    write_json(path, to_dict(plan))
+
+
+def validate_plan(plan: Plan) -> None:
+    """Check every rule of the format; a PlanError names the batch, the micro-batch or chunk, and the sequence."""
+    if not plan.batches:
+        raise PlanError("the plan has no batches; allowed: at least one")
+    expected = SequenceParallelBatch if plan.kind == "sequence_parallel" else PipelineBatch
+    for batch in plan.batches:
+        place = f"batch {batch.iteration}"
+        if not isinstance(batch, expected):
+            raise PlanError(f"{place}: a {type(batch).__name__} in a plan of kind {plan.kind}; allowed: {expected.__name__}")
+        if isinstance(batch, SequenceParallelBatch):
+            _validate_sequence_parallel(batch, plan.devices, place)
+        else:
+            _validate_pipelines(batch, plan.devices, place)
+    _unique((batch.iteration for batch in plan.batches), "the plan: iteration")
+
+
+def check_ranks(plan: Plan, ranks: int) -> None:
+    """Refuse to run a plan with a number of ranks that it was not made for."""
+    if ranks != plan.devices:
+        raise PlanError(f"ranks: got {ranks}; allowed: {plan.devices}, the number of devices that the plan was made for")
+
+
+@dataclass(frozen=True)
+class _Head:
+    """A plan file without its batches, which are told apart by ``kind``."""
+
+    schema: Literal["railx.plan/1"]
+    kind: Literal["sequence_parallel", "pipeline"]
+    planner: str
+    devices: Annotated[int, AtLeast(1)]
+    settings: Mapping[str, Any]
+
+
+def _validate_sequence_parallel(batch: SequenceParallelBatch, devices: int, place: str) -> None:
+    for index, micro_batch in enumerate(batch.micro_batches):
+        inside = f"{place}, micro-batch {index}"
+        for number, group in enumerate(micro_batch.groups):
+            _validate_group(group, devices, f"{inside}, group {number}")
+        _unique((rank for group in micro_batch.groups for rank in group.ranks), f"{inside}: rank")
+    _unique(
+        (s for micro_batch in batch.micro_batches for group in micro_batch.groups for s in group.sequences), f"{place}: sequence"
+    )
+
+
+def _validate_group(group: Group, devices: int, place: str) -> None:
+    first, degree = (group.ranks[0] if group.ranks else -1), len(group.ranks)
+    if not PowerOfTwo().accepts(degree):
+        raise PlanError(f"{place}: {degree} ranks; allowed: {PowerOfTwo().allowed}")
+    if group.ranks != tuple(range(first, first + degree)) or first % degree:
+        raise PlanError(f"{place}: ranks {list(group.ranks)}; allowed: consecutive ranks that start at a multiple of {degree}")
+    if first + degree > devices:
+        raise PlanError(f"{place}: rank {first + degree - 1}; allowed: 0 to {devices - 1}")
+    if not group.sequences or len(group.sequences) != len(group.lengths):
+        raise PlanError(
+            f"{place}: {len(group.sequences)} sequences and {len(group.lengths)} lengths; allowed: one length each, at least one"
+        )
+    for sequence, length in zip(group.sequences, group.lengths, strict=True):
+        if length < 1:
+            raise PlanError(f"{place}, sequence {sequence}: length {length}; allowed: at least 1")
+
+
+def _validate_pipelines(batch: PipelineBatch, devices: int, place: str) -> None:
+    stages = {pipeline.stages for pipeline in batch.pipelines}
+    if len(stages) != 1:
+        raise PlanError(f"{place}: pipelines with {sorted(stages)} stages; allowed: the same number in every pipeline")
+    for index, pipeline in enumerate(batch.pipelines):
+        inside = f"{place}, pipeline {index}"
+        if pipeline.ranks[-1] >= devices:
+            raise PlanError(f"{inside}: rank {pipeline.ranks[-1]}; allowed: 0 to {devices - 1}")
+        if not pipeline.chunks:
+            raise PlanError(f"{inside}: no chunks; allowed: at least one")
+        for number, chunk in enumerate(pipeline.chunks):
+            _validate_chunk(chunk, pipeline.stages, f"{inside}, chunk {number}")
+        _validate_coverage(pipeline, inside)
+    _unique((s for pipeline in batch.pipelines for s in _sequences(pipeline)), f"{place}: sequence")
+
+
+def _validate_chunk(chunk: Chunk, stages: int, place: str) -> None:
+    if not chunk.slices:
+        raise PlanError(f"{place}: no slices; allowed: at least one")
+    for part in chunk.slices:
+        if not 0 <= part.start < part.stop <= part.length:
+            raise PlanError(
+                f"{place}, sequence {part.sequence}: slice {part.start} to {part.stop} of {part.length} tokens; "
+                "allowed: a non-empty slice within the sequence"
+            )
+        if part.stop < part.length and len(chunk.slices) > 1:
+            raise PlanError(
+                f"{place}, sequence {part.sequence}: a slice before the tail beside other slices; allowed: alone in its chunk"
+            )
+    with_context = [part.sequence for part in chunk.slices if part.start > 0]
+    if len(with_context) > 1:
+        raise PlanError(
+            f"{place}: sequences {with_context} have context; allowed: at most one slice with context (two tails never together)"
+        )
+    if chunk.checkpoint_layers and len(chunk.checkpoint_layers) != stages:
+        raise PlanError(
+            f"{place}: {len(chunk.checkpoint_layers)} checkpoint counts; allowed: none or one for each of {stages} stages"
+        )
+
+
+def _validate_coverage(pipeline: Pipeline, place: str) -> None:
+    """Slices cover each sequence once, left to right, in neighbouring chunks (1F1B's backward order needs the last)."""
+    seen: dict[int, tuple[int, int, int]] = {}  # sequence -> (tokens covered, length, last chunk)
+    for number, chunk in enumerate(pipeline.chunks):
+        for part in chunk.slices:
+            covered, length, last = seen.get(part.sequence, (0, part.length, number - 1))
+            where = f"{place}, chunk {number}, sequence {part.sequence}"
+            if part.length != length:
+                raise PlanError(f"{where}: length {part.length} after {length}; allowed: the same length in every slice")
+            if part.start != covered:
+                raise PlanError(f"{where}: slice starts at {part.start}; allowed: {covered}, where the slice before it ends")
+            if number != last + 1:
+                raise PlanError(f"{where}: previous slice is in chunk {last}; allowed: the chunk before, {number - 1}")
+            seen[part.sequence] = (part.stop, length, number)
+    for sequence, (covered, length, last) in seen.items():
+        if covered != length:
+            raise PlanError(
+                f"{place}, chunk {last}, sequence {sequence}: slices end at {covered}; allowed: {length}, the whole sequence"
+            )
+
+
+def _sequences(pipeline: Pipeline) -> list[int]:
+    return [part.sequence for chunk in pipeline.chunks for part in chunk.slices if part.start == 0]
+
+
+def _unique(items: Iterable[int], what: str) -> None:
+    seen: set[int] = set()
+    for item in items:
+        if item in seen:
+            raise PlanError(f"{what} {item} appears twice; allowed: exactly once")
+        seen.add(item)

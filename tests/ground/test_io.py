@@ -1,0 +1,59 @@
+"""Atomic files and tables that carry their own metadata."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from railx.io import atomic_path, read_json, read_metadata, read_rows, write_json, write_table, write_text
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "result.txt"
+    write_text(target, "old")
+
+    def fail_half_way() -> None:
+        with atomic_path(target) as beside:
+            beside.write_text("half")
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        fail_half_way()
+    assert target.read_text() == "old"
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_the_target_is_never_seen_half_written(tmp_path: Path) -> None:
+    target = tmp_path / "result.txt"
+    with atomic_path(target) as beside:
+        beside.write_text("new")
+        assert not target.exists()
+    assert target.read_text() == "new"
+
+
+def test_rows_come_back_with_metadata(tmp_path: Path) -> None:
+    rows = [{"node": 1, "load": 0.5, "rail": None}, {"node": 2, "load": 1.5, "rail": 3}]
+    write_table(tmp_path / "t.parquet", rows, metadata={"family": "ring", "chips": 4})
+    assert read_rows(tmp_path / "t.parquet") == rows
+    assert read_metadata(tmp_path / "t.parquet") == {"family": "ring", "chips": 4}
+
+
+def test_an_empty_table_keeps_its_columns(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.parquet", {"node": pa.array([], pa.int64())})
+    assert read_rows(tmp_path / "t.parquet") == []
+    with pytest.raises(ValueError, match="at least one row"):
+        write_table(tmp_path / "t.parquet", [])
+
+
+def test_rows_with_different_columns_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="rail"):
+        write_table(tmp_path / "t.parquet", [{"node": 1}, {"node": 1, "rail": 2}])
+
+
+def test_json_refuses_not_a_number_and_names_a_broken_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "a.json", {"x": float("nan")})
+    assert not (tmp_path / "a.json").exists()
+    (tmp_path / "b.json").write_text("{")
+    with pytest.raises(ValueError, match=r"b\.json: not valid JSON"):
+        read_json(tmp_path / "b.json")

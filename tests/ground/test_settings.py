@@ -1,0 +1,87 @@
+"""Checked settings: every key, type and range, with the path of what is wrong."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railx.settings import AtLeast, Between, OneOf, PowerOfTwo, SettingsError, load, to_dict
+
+
+@dataclass(frozen=True)
+class Ring:
+    family: Literal["ring"]
+    nodes: Annotated[int, AtLeast(3)]
+    gbps: float = 400.0
+
+
+@dataclass(frozen=True)
+class Grid:
+    family: Literal["grid"]
+    shape: tuple[int, int]
+    wraps: bool = False
+
+    def __post_init__(self) -> None:
+        if self.wraps and min(self.shape) < 3:
+            raise SettingsError("shape", f"got {self.shape}; allowed: at least 3 on each side when wraps is true")
+
+
+@dataclass(frozen=True)
+class Plan:
+    networks: dict[str, Ring | Grid]
+    degrees: tuple[Annotated[int, PowerOfTwo()], ...]
+    share: Annotated[float | None, Between(0, 1)] = None
+    solver: Annotated[str, OneOf("highs", "scip")] = "highs"
+
+
+GOOD = {"networks": {"a": {"family": "ring", "nodes": 4}, "b": {"family": "grid", "shape": [3, 4]}}, "degrees": [1, 2, 4]}
+
+
+def test_loads_nested_unions_and_returns_the_same_plain_data() -> None:
+    plan = load(Plan, GOOD)
+    assert plan.networks == {"a": Ring("ring", 4), "b": Grid("grid", (3, 4))}
+    assert plan.degrees == (1, 2, 4)
+    assert load(Plan, to_dict(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"degree": [1]}, "x.degree: unknown key; allowed: networks, degrees, share, solver"),
+        ({"degrees": [1, 3]}, "x.degrees[1]: got 3; allowed: a power of two (1, 2, 4, ...)"),
+        ({"degrees": 4}, "x.degrees: got 4; allowed: a list"),
+        ({"share": 1.5}, "x.share: got 1.5; allowed: from 0 to 1"),
+        ({"share": "half"}, "x.share: got 'half'; allowed: a number"),
+        ({"solver": "glpk"}, "x.solver: got 'glpk'; allowed: highs, scip"),
+        ({"networks": {"a": {"family": "rign", "nodes": 4}}}, "x.networks.a.family: got 'rign'; allowed: ring, grid"),
+        ({"networks": {"a": {"family": "ring", "nodes": 2}}}, "x.networks.a.nodes: got 2; allowed: at least 3"),
+        ({"networks": {"a": {"family": "ring", "nodes": True}}}, "x.networks.a.nodes: got True; allowed: an integer"),
+        ({"networks": {"a": {"family": "ring", "nodes": 2.5}}}, "x.networks.a.nodes: got 2.5; allowed: an integer"),
+        ({"networks": {"a": {"family": "ring"}}}, "x.networks.a.nodes: is missing"),
+        ({"networks": {"a": {"family": "grid", "shape": [2]}}}, "x.networks.a.shape: got 1 items; allowed: exactly 2"),
+        (
+            {"networks": {"a": {"family": "grid", "shape": [2, 2], "wraps": True}}},
+            "x.networks.a.shape: got (2, 2); allowed: at least 3 on each side when wraps is true",
+        ),
+        ({"networks": {"a": 3}}, "x.networks.a: got 3; allowed: a mapping with the key family"),
+    ],
+)
+def test_one_line_names_the_key_and_what_is_allowed(change: dict[str, object], expected: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(Plan, {**GOOD, **change}, "x")
+    assert str(caught.value) == expected
+    assert "\n" not in str(caught.value)
+
+
+@given(st.integers(3, 10**9), st.floats(0, 1e9, allow_nan=False))
+def test_round_trip(nodes: int, gbps: float) -> None:
+    ring = Ring("ring", nodes, gbps)
+    assert load(Ring, to_dict(ring)) == ring
+
+
+@given(st.one_of(st.integers(), st.text(), st.lists(st.integers()), st.floats(allow_nan=True), st.booleans(), st.none()))
+def test_anything_else_is_refused_with_a_settings_error(value: object) -> None:
+    with pytest.raises(SettingsError):
+        load(Ring, value, "ring")

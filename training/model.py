@@ -1,0 +1,239 @@
+"""A small LLaMA-style decoder over packed tokens.
+
+Notable:
+
+* RMSNorm before each sub-layer, rotary position embedding from explicit position ids, SwiGLU, grouped-query attention, untied or
+  tied head, no biases and no dropout;
+* tokens are packed: one axis of T tokens, no batch axis and no padding; where sequences begin and end is the business of the
+  attention function that the caller passes in (``Attend``), so the model knows nothing of parallelism;
+* a decoder may hold a range of the layers only (a pipeline stage); parameters keep the names they have in the whole model, and each
+  is drawn from its own seeded generator, so that any split of the model starts from the same weights;
+* parameters stay in the master precision, and products are computed in the precision of the activations.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+__all__ = ["IGNORED_LABEL", "Architecture", "Attend", "Decoder", "stage_layers", "token_loss_sum"]
+
+#: (layer, queries [T, heads, head size], keys [T, kv_heads, head size], values like keys) -> mixed values [T, heads, head size]
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+#: The label of a token that has no next token: it adds nothing to the loss.
+IGNORED_LABEL = -100
+
+
+class Architecture(Protocol):
+    """The sizes of a decoder; ``railx.workload`` has the settings that satisfy it."""
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def feed_forward(self) -> int: ...
+    @property
+    def vocabulary(self) -> int: ...
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square normalisation, in at least single precision."""
+
+    def __init__(self, size: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size, dtype=torch.float64))
+        self.epsilon = epsilon
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        exact = hidden.to(self.weight.dtype)
+        scale = torch.rsqrt(exact.square().mean(-1, keepdim=True) + self.epsilon)
+        return (exact * scale * self.weight).to(hidden.dtype)
+
+
+class Linear(nn.Module):
+    """A product without bias; the master weight is cast to the precision of the activations."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, dtype=torch.float64))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return functional.linear(hidden, self.weight.to(hidden.dtype))
+
+
+class Attention(nn.Module):
+    """Grouped-query attention around the caller's attention function."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = architecture.heads, architecture.kv_heads
+        self.head_size = architecture.hidden // architecture.heads
+        self.queries = Linear(architecture.hidden, self.heads * self.head_size)
+        self.keys = Linear(architecture.hidden, self.kv_heads * self.head_size)
+        self.values = Linear(architecture.hidden, self.kv_heads * self.head_size)
+        self.output = Linear(self.heads * self.head_size, architecture.hidden)
+
+    def forward(self, layer: int, hidden: Tensor, rotation: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        queries = self.queries(hidden).view(-1, self.heads, self.head_size)
+        keys = self.keys(hidden).view(-1, self.kv_heads, self.head_size)
+        values = self.values(hidden).view(-1, self.kv_heads, self.head_size)
+        mixed = attend(layer, _rotate(queries, rotation), _rotate(keys, rotation), values)
+        projected: Tensor = self.output(mixed.reshape(-1, self.heads * self.head_size))
+        return projected
+
+
+class SwiGLU(nn.Module):
+    """The gated feed-forward layer: down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.gate = Linear(architecture.hidden, architecture.feed_forward)
+        self.up = Linear(architecture.hidden, architecture.feed_forward)
+        self.down = Linear(architecture.feed_forward, architecture.hidden)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        mixed: Tensor = self.down(functional.silu(self.gate(hidden)) * self.up(hidden))
+        return mixed
+
+
+class Layer(nn.Module):
+    """One decoder layer: attention and feed-forward, each behind a norm and beside a residual."""
+
+    def __init__(self, architecture: Architecture, norm_epsilon: float) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(architecture.hidden, norm_epsilon)
+        self.attention = Attention(architecture)
+        self.feed_forward_norm = RMSNorm(architecture.hidden, norm_epsilon)
+        self.feed_forward = SwiGLU(architecture)
+
+    def forward(self, layer: int, hidden: Tensor, rotation: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        hidden = hidden + self.attention(layer, self.attention_norm(hidden), rotation, attend)
+        mixed: Tensor = hidden + self.feed_forward(self.feed_forward_norm(hidden))
+        return mixed
+
+
+class Decoder(nn.Module):
+    """The decoder or a consecutive range of its layers.
+
+    ``layers`` is the range held here; the part with layer 0 also holds the embedding and the part with the last layer the final norm
+    and the head. ``tied_head`` makes the head reuse the embedding: a part that holds the head but not layer 0 then has a copy of the
+    embedding, named alike, whose gradients the runtime has to add. ``compute`` is the precision of activations, ``master`` the one
+    of the parameters (bfloat16 computes against float32 parameters).
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        *,
+        seed: int,
+        compute: torch.dtype = torch.float32,
+        layers: range | None = None,
+        tied_head: bool = False,
+        rotary_base: float = 10_000.0,
+        norm_epsilon: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        self.held = layers if layers is not None else range(architecture.layers)
+        self.first, self.last = self.held.start == 0, self.held.stop == architecture.layers
+        self.hidden, self.head_size = architecture.hidden, architecture.hidden // architecture.heads
+        self.vocabulary, self.tied_head = architecture.vocabulary, tied_head
+        self.compute, self.rotary_base = compute, rotary_base
+        if self.first or (self.last and tied_head):
+            self.embedding = nn.Parameter(torch.empty(architecture.vocabulary, architecture.hidden, dtype=torch.float64))
+        self.layers = nn.ModuleDict({str(layer): Layer(architecture, norm_epsilon) for layer in self.held})
+        if self.last:
+            self.final_norm = RMSNorm(architecture.hidden, norm_epsilon)
+            if not tied_head:
+                self.head = Linear(architecture.hidden, architecture.vocabulary)
+        _draw_weights(self, architecture.layers, seed)
+        self.to(torch.float32 if compute == torch.bfloat16 else compute)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Token ids [T] to the hidden states [T, hidden] that enter layer 0."""
+        return functional.embedding(tokens, self.embedding).to(self.compute)
+
+    def transform(self, hidden: Tensor, positions: Tensor, attend: Attend, checkpoint_layers: int = 0) -> Tensor:
+        """Hidden states [T, hidden] through the layers held here.
+
+        ``positions`` [T] count from 0 in each sequence. The first ``checkpoint_layers`` layers keep their input only and are computed
+        again in the backward pass (InfiniPipe section III-A, whole-layer checkpointing); ``attend`` is then called again too.
+        """
+        rotation = _rotation(positions, self.head_size, self.rotary_base)
+        for place, layer in enumerate(self.held):
+            module = self.layers[str(layer)]
+            if place < checkpoint_layers:
+                hidden = checkpoint(module, layer, hidden, rotation, attend, use_reentrant=False, preserve_rng_state=False)
+            else:
+                hidden = module(layer, hidden, rotation, attend)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The last layer's hidden states [T, hidden] to next-token scores [T, vocabulary]."""
+        normed = self.final_norm(hidden)
+        scores: Tensor = functional.linear(normed, self.embedding.to(normed.dtype)) if self.tied_head else self.head(normed)
+        return scores
+
+    def forward(self, tokens: Tensor, positions: Tensor, attend: Attend, checkpoint_layers: int = 0) -> Tensor:
+        """Token ids and positions [T] to next-token scores [T, vocabulary], for a decoder that holds every layer."""
+        return self.logits(self.transform(self.embed(tokens), positions, attend, checkpoint_layers))
+
+
+def token_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum of the cross entropies of the tokens, a scalar in at least single precision.
+
+    ``logits`` [T, vocabulary], ``labels`` [T] with :data:`IGNORED_LABEL` where a token has no next one. Zero (with a gradient of zero)
+    where no token has a label. Divide by the valid tokens of the whole batch to weight every token alike, whatever the plan.
+    """
+    exact = logits if logits.dtype == torch.float64 else logits.float()
+    return functional.cross_entropy(exact, labels, ignore_index=IGNORED_LABEL, reduction="sum")
+
+
+def stage_layers(layers: int, stages: int) -> Sequence[range]:
+    """Consecutive layers for each pipeline stage, as even as can be; the first stages get one more where it does not divide.
+
+    Raises ValueError where a stage would stay empty.
+    """
+    if stages > layers:
+        raise ValueError(f"{stages} pipeline stages for {layers} layers; allowed: at most one stage a layer")
+    share, rest = divmod(layers, stages)
+    starts = [stage * share + min(stage, rest) for stage in range(stages + 1)]
+    return [range(start, stop) for start, stop in zip(starts, starts[1:], strict=False)]
+
+
+def _rotation(positions: Tensor, head_size: int, base: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [T, 1, head size / 2]; angles in double precision, for positions go into the hundred thousands."""
+    pairs = torch.arange(0, head_size, 2, dtype=torch.float64, device=positions.device)
+    angles = positions.to(torch.float64)[:, None, None] * base ** (-pairs / head_size)
+    return angles.cos(), angles.sin()
+
+
+def _rotate(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn the pairs (i, i + half) of each head by the angle of its position."""
+    exact = heads if heads.dtype == torch.float64 else heads.float()
+    cosine, sine = (part.to(exact.dtype) for part in rotation)
+    left, right = exact.chunk(2, dim=-1)
+    return torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1).to(heads.dtype)
+
+
+def _draw_weights(decoder: Decoder, layers: int, seed: int) -> None:
+    """Normal weights of deviation 0.02, the two that end in a residual smaller by sqrt(2 layers), as in GPT-2."""
+    for name, parameter in decoder.named_parameters():
+        if parameter.dim() == 1:
+            continue
+        generator = torch.Generator().manual_seed(seed * 2**32 + zlib.crc32(name.encode()))
+        residual = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
+        deviation = 0.02 / (2 * layers) ** 0.5 if residual else 0.02
+        with torch.no_grad():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * deviation)

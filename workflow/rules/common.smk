@@ -1,0 +1,41 @@
+# Shared by all rules: the composed experiment, its folder, and the digests of the code behind each stage.
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(workflow.basedir)))
+
+from railx.settings import SettingsError, to_dict
+from workflow.config import compose_experiment, overrides_from
+from workflow.digest import code_digest
+from workflow.locking import hold_folder
+
+
+def composed():
+    """The experiment of this run; what is wrong with it ends the run in one line."""
+    try:
+        return compose_experiment(overrides_from(config))
+    except SettingsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+EXPERIMENT = composed()
+SETTINGS = to_dict(EXPERIMENT)
+RESULTS = Path("results") / EXPERIMENT.name
+
+# A lock that a killed run left behind is cleared; one that a running pipeline holds stays.
+FOLDER = hold_folder(Path(".snakemake"))
+
+
+wildcard_constraints:
+    topology="|".join(EXPERIMENT.topologies),
+    corpus="|".join(EXPERIMENT.corpora),
+    plan="|".join(EXPERIMENT.plans),
+    run="|".join(EXPERIMENT.training) or "none",
+    figure="|".join(EXPERIMENT.figures),
+
+
+def code(stage):
+    """The digest of everything the stage imports: a changed module reruns the stages that use it."""
+    return code_digest(f"workflow.stages.{stage}")

@@ -1,0 +1,21 @@
+# Bills of materials at full scale.
+
+
+rule cost:
+    input:
+        catalogue=EXPERIMENT.economics.catalogue,
+    output:
+        bill=RESULTS / "economics/bill.parquet",
+        summary=RESULTS / "economics/summary.parquet",
+        sensitivity=RESULTS / "economics/sensitivity.parquet",
+    params:
+        settings=SETTINGS["economics"],
+        code=code("cost"),
+    log:
+        RESULTS / "logs/economics/cost.log",
+    benchmark:
+        RESULTS / "benchmarks/economics/cost.tsv"
+    message:
+        "Bill of materials"
+    script:
+        "../scripts/cost.py"
