@@ -5,6 +5,7 @@ SHELL := /bin/bash
 EXPERIMENT ?= paper
 OVERRIDES ?=
 CORES ?= all
+export TORCH_INDEX
 export PYTHON ?= python3
 
 BIN := .venv/bin

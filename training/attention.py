@@ -1,10 +1,10 @@
 """Causal attention over packed sequences of different lengths, without padding.
 
-A packed call holds several sequences one after another. Each has some queries and at least as many keys: the keys that come before the
-queries are context (earlier slices of the same sequence), and the last query sees the last key.
+A packed call holds several sequences one after another. Each has some queries and at least as many keys: the keys that come
+before the queries are context (earlier slices of the same sequence), and the last query sees the last key.
 
-Two kernels: ``sdpa`` computes sequence by sequence with scaled_dot_product_attention, on every device and in every precision, and is the
-reference; ``varlen`` is one call of the fused variable-length kernel for half precision on CUDA.
+Two kernels: ``sdpa`` computes sequence by sequence with scaled_dot_product_attention, on every device and in every precision,
+and is the reference; ``varlen`` is one call of the fused variable-length kernel for half precision on CUDA.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["Kernel", "Packing", "choose_kernel", "varlen_available", "variable_length_attention"]
+__all__ = ["Kernel", "Packing", "choose_kernel", "variable_length_attention", "varlen_available"]
 
 Kernel = Literal["sdpa", "varlen"]
 
@@ -37,7 +37,9 @@ class Packing:
 
     def __post_init__(self) -> None:
         if len(self.queries) != len(self.keys) or any(k < q for q, k in zip(self.queries, self.keys, strict=False)):
-            raise ValueError(f"queries {self.queries} and keys {self.keys}; allowed: as many keys as queries or more, for each sequence")
+            raise ValueError(
+                f"queries {self.queries} and keys {self.keys}; allowed: as many keys as queries or more, for each sequence"
+            )
 
     @classmethod
     def whole(cls, lengths: Sequence[int]) -> Packing:
@@ -56,7 +58,9 @@ def variable_length_attention(queries: Tensor, keys: Tensor, values: Tensor, pac
     return _one_by_one(queries, keys, values, packing)
 
 
-def choose_kernel(choice: Literal["auto", "sdpa", "varlen"], device: torch.device, precision: torch.dtype, head_size: int) -> Kernel:
+def choose_kernel(
+    choice: Literal["auto", "sdpa", "varlen"], device: torch.device, precision: torch.dtype, head_size: int
+) -> Kernel:
     """The kernel for ``choice``; ``auto`` takes the fused one where it can run: CUDA, half precision, head size a multiple of 8.
 
     Raises ValueError where ``varlen`` is demanded and cannot run.
@@ -85,7 +89,10 @@ def _one_by_one(queries: Tensor, keys: Tensor, values: Tensor, packing: Packing)
     mixed = [
         _causal(q.transpose(0, 1)[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None])[0].transpose(0, 1)
         for q, k, v in zip(
-            queries.split(list(packing.queries)), keys.split(list(packing.keys)), values.split(list(packing.keys)), strict=True
+            torch.split(queries, list(packing.queries)),
+            torch.split(keys, list(packing.keys)),
+            torch.split(values, list(packing.keys)),
+            strict=True,
         )
         if len(q)
     ]

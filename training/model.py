@@ -6,46 +6,31 @@ Notable:
   tied head, no biases and no dropout;
 * tokens are packed: one axis of T tokens, no batch axis and no padding; where sequences begin and end is the business of the
   attention function that the caller passes in (``Attend``), so the model knows nothing of parallelism;
-* a decoder may hold a range of the layers only (a pipeline stage); parameters keep the names they have in the whole model, and each
-  is drawn from its own seeded generator, so that any split of the model starts from the same weights;
+* a decoder may hold a range of the layers only (a pipeline stage); parameters keep the names they have in the whole model,
+  and each is drawn from its own seeded generator, so that any split of the model starts from the same weights;
 * parameters stay in the master precision, and products are computed in the precision of the activations.
 """
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["IGNORED_LABEL", "Architecture", "Attend", "Decoder", "stage_layers", "token_loss_sum"]
+from railx.workload.model import ModelSettings
+
+__all__ = ["IGNORED_LABEL", "Attend", "Decoder", "stage_layers", "token_loss_sum"]
 
 #: (layer, queries [T, heads, head size], keys [T, kv_heads, head size], values like keys) -> mixed values [T, heads, head size]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 #: The label of a token that has no next token: it adds nothing to the loss.
 IGNORED_LABEL = -100
-
-
-class Architecture(Protocol):
-    """The sizes of a decoder; ``railx.workload`` has the settings that satisfy it."""
-
-    @property
-    def layers(self) -> int: ...
-    @property
-    def hidden(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def kv_heads(self) -> int: ...
-    @property
-    def feed_forward(self) -> int: ...
-    @property
-    def vocabulary(self) -> int: ...
 
 
 class RMSNorm(nn.Module):
@@ -76,14 +61,14 @@ class Linear(nn.Module):
 class Attention(nn.Module):
     """Grouped-query attention around the caller's attention function."""
 
-    def __init__(self, architecture: Architecture) -> None:
+    def __init__(self, model: ModelSettings) -> None:
         super().__init__()
-        self.heads, self.kv_heads = architecture.heads, architecture.kv_heads
-        self.head_size = architecture.hidden // architecture.heads
-        self.queries = Linear(architecture.hidden, self.heads * self.head_size)
-        self.keys = Linear(architecture.hidden, self.kv_heads * self.head_size)
-        self.values = Linear(architecture.hidden, self.kv_heads * self.head_size)
-        self.output = Linear(self.heads * self.head_size, architecture.hidden)
+        self.heads, self.kv_heads = model.heads, model.kv_heads
+        self.head_size = model.head_width
+        self.queries = Linear(model.hidden, self.heads * self.head_size)
+        self.keys = Linear(model.hidden, self.kv_heads * self.head_size)
+        self.values = Linear(model.hidden, self.kv_heads * self.head_size)
+        self.output = Linear(self.heads * self.head_size, model.hidden)
 
     def forward(self, layer: int, hidden: Tensor, rotation: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         queries = self.queries(hidden).view(-1, self.heads, self.head_size)
@@ -97,11 +82,11 @@ class Attention(nn.Module):
 class SwiGLU(nn.Module):
     """The gated feed-forward layer: down(silu(gate(x)) * up(x))."""
 
-    def __init__(self, architecture: Architecture) -> None:
+    def __init__(self, model: ModelSettings) -> None:
         super().__init__()
-        self.gate = Linear(architecture.hidden, architecture.feed_forward)
-        self.up = Linear(architecture.hidden, architecture.feed_forward)
-        self.down = Linear(architecture.feed_forward, architecture.hidden)
+        self.gate = Linear(model.hidden, model.feed_forward)
+        self.up = Linear(model.hidden, model.feed_forward)
+        self.down = Linear(model.feed_forward, model.hidden)
 
     def forward(self, hidden: Tensor) -> Tensor:
         mixed: Tensor = self.down(functional.silu(self.gate(hidden)) * self.up(hidden))
@@ -111,12 +96,12 @@ class SwiGLU(nn.Module):
 class Layer(nn.Module):
     """One decoder layer: attention and feed-forward, each behind a norm and beside a residual."""
 
-    def __init__(self, architecture: Architecture, norm_epsilon: float) -> None:
+    def __init__(self, model: ModelSettings) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(architecture.hidden, norm_epsilon)
-        self.attention = Attention(architecture)
-        self.feed_forward_norm = RMSNorm(architecture.hidden, norm_epsilon)
-        self.feed_forward = SwiGLU(architecture)
+        self.attention_norm = RMSNorm(model.hidden, model.norm_epsilon)
+        self.attention = Attention(model)
+        self.feed_forward_norm = RMSNorm(model.hidden, model.norm_epsilon)
+        self.feed_forward = SwiGLU(model)
 
     def forward(self, layer: int, hidden: Tensor, rotation: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         hidden = hidden + self.attention(layer, self.attention_norm(hidden), rotation, attend)
@@ -127,37 +112,35 @@ class Layer(nn.Module):
 class Decoder(nn.Module):
     """The decoder or a consecutive range of its layers.
 
-    ``layers`` is the range held here; the part with layer 0 also holds the embedding and the part with the last layer the final norm
-    and the head. ``tied_head`` makes the head reuse the embedding: a part that holds the head but not layer 0 then has a copy of the
-    embedding, named alike, whose gradients the runtime has to add. ``compute`` is the precision of activations, ``master`` the one
-    of the parameters (bfloat16 computes against float32 parameters).
+    ``layers`` is the range held here; the part with layer 0 also holds the embedding and the part with the last layer the
+    final norm and the head. With tied embeddings the head reuses the embedding: a part that holds the head but not layer 0
+    then has a copy of the embedding, named alike, whose gradients the runtime has to add. ``compute`` is the precision of the
+    activations; parameters have the same one, and single precision where activations are bfloat16. ``check_model`` in
+    ``training.settings`` says which models it is for.
     """
 
     def __init__(
         self,
-        architecture: Architecture,
+        model: ModelSettings,
         *,
         seed: int,
         compute: torch.dtype = torch.float32,
         layers: range | None = None,
-        tied_head: bool = False,
-        rotary_base: float = 10_000.0,
-        norm_epsilon: float = 1e-5,
     ) -> None:
         super().__init__()
-        self.held = layers if layers is not None else range(architecture.layers)
-        self.first, self.last = self.held.start == 0, self.held.stop == architecture.layers
-        self.hidden, self.head_size = architecture.hidden, architecture.hidden // architecture.heads
-        self.vocabulary, self.tied_head = architecture.vocabulary, tied_head
-        self.compute, self.rotary_base = compute, rotary_base
-        if self.first or (self.last and tied_head):
-            self.embedding = nn.Parameter(torch.empty(architecture.vocabulary, architecture.hidden, dtype=torch.float64))
-        self.layers = nn.ModuleDict({str(layer): Layer(architecture, norm_epsilon) for layer in self.held})
+        self.held = layers if layers is not None else range(model.layers)
+        self.first, self.last = self.held.start == 0, self.held.stop == model.layers
+        self.hidden, self.head_size = model.hidden, model.head_width
+        self.tied_head = model.tied_embeddings
+        self.compute, self.rotary_base = compute, model.rotary_base
+        if self.first or (self.last and self.tied_head):
+            self.embedding = nn.Parameter(torch.empty(model.vocabulary, model.hidden, dtype=torch.float64))
+        self.layers = nn.ModuleDict({str(layer): Layer(model) for layer in self.held})
         if self.last:
-            self.final_norm = RMSNorm(architecture.hidden, norm_epsilon)
-            if not tied_head:
-                self.head = Linear(architecture.hidden, architecture.vocabulary)
-        _draw_weights(self, architecture.layers, seed)
+            self.final_norm = RMSNorm(model.hidden, model.norm_epsilon)
+            if not self.tied_head:
+                self.head = Linear(model.hidden, model.vocabulary)
+        _draw_weights(self, model.layers, seed)
         self.to(torch.float32 if compute == torch.bfloat16 else compute)
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -167,8 +150,9 @@ class Decoder(nn.Module):
     def transform(self, hidden: Tensor, positions: Tensor, attend: Attend, checkpoint_layers: int = 0) -> Tensor:
         """Hidden states [T, hidden] through the layers held here.
 
-        ``positions`` [T] count from 0 in each sequence. The first ``checkpoint_layers`` layers keep their input only and are computed
-        again in the backward pass (InfiniPipe section III-A, whole-layer checkpointing); ``attend`` is then called again too.
+        ``positions`` [T] count from 0 in each sequence. The first ``checkpoint_layers`` layers keep their input only and are
+        computed again in the backward pass (InfiniPipe section III-A, whole-layer checkpointing); ``attend`` is then called
+        again too.
         """
         rotation = _rotation(positions, self.head_size, self.rotary_base)
         for place, layer in enumerate(self.held):
@@ -193,8 +177,9 @@ class Decoder(nn.Module):
 def token_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
     """The sum of the cross entropies of the tokens, a scalar in at least single precision.
 
-    ``logits`` [T, vocabulary], ``labels`` [T] with :data:`IGNORED_LABEL` where a token has no next one. Zero (with a gradient of zero)
-    where no token has a label. Divide by the valid tokens of the whole batch to weight every token alike, whatever the plan.
+    ``logits`` [T, vocabulary], ``labels`` [T] with :data:`IGNORED_LABEL` where a token has no next one. Zero (with a gradient
+    of zero) where no token has a label. Divide by the valid tokens of the whole batch to weight every token alike, whatever
+    the plan.
     """
     exact = logits if logits.dtype == torch.float64 else logits.float()
     return functional.cross_entropy(exact, labels, ignore_index=IGNORED_LABEL, reduction="sum")
@@ -209,7 +194,7 @@ def stage_layers(layers: int, stages: int) -> Sequence[range]:
         raise ValueError(f"{stages} pipeline stages for {layers} layers; allowed: at most one stage a layer")
     share, rest = divmod(layers, stages)
     starts = [stage * share + min(stage, rest) for stage in range(stages + 1)]
-    return [range(start, stop) for start, stop in zip(starts, starts[1:], strict=False)]
+    return [range(start, stop) for start, stop in itertools.pairwise(starts)]
 
 
 def _rotation(positions: Tensor, head_size: int, base: float) -> tuple[Tensor, Tensor]:
@@ -232,7 +217,8 @@ def _draw_weights(decoder: Decoder, layers: int, seed: int) -> None:
     for name, parameter in decoder.named_parameters():
         if parameter.dim() == 1:
             continue
-        generator = torch.Generator().manual_seed(seed * 2**32 + zlib.crc32(name.encode()))
+        # The generator takes 32 bits of seed: the run's seed and the parameter's name go into them together.
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
         residual = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
         deviation = 0.02 / (2 * layers) ** 0.5 if residual else 0.02
         with torch.no_grad():

@@ -7,6 +7,7 @@ Hydra composes; the frozen dataclasses of the rooms are the schema (``railx.sett
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 import typing
 from collections.abc import Iterable, Mapping
@@ -16,24 +17,31 @@ from typing import Annotated, Any
 
 from railx.economics import EconomicsSettings
 from railx.fabric import FabricSettings
-from railx.figures import FIGURES, FigureSettings
+from railx.figures import FigureSettings
 from railx.network import CollectiveSettings, NetworkSettings, TrafficSettings
-from railx.planning import BatchSettings, PlannerSettings
+from railx.planning.settings import PlannerSettings
 from railx.settings import AtLeast, NotEmpty, SettingsError, load, to_dict
 from railx.topology import TopologySettings
 from railx.tracking import TrackingSettings
-from railx.workload import ClusterSettings, CorpusSettings, CostModelSettings, ModelSettings
-from training.settings import RunSettings
+from railx.workload.batches import BatchSettings
+from railx.workload.cluster import ClusterSettings
+from railx.workload.corpus import CorpusSettings
+from railx.workload.cost import CostModelSettings
+from railx.workload.model import ModelSettings
+from training.settings import TrainingSettings
 
 __all__ = [
     "CONF",
     "Experiment",
     "PlanSettings",
+    "RunChoice",
     "StageSettings",
     "compose_experiment",
     "compose_stage",
     "overrides_from",
 ]
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
@@ -52,11 +60,13 @@ class PlanSettings:
 
 
 @dataclass(frozen=True)
-class TrainingSettings:
-    """A training run of the experiment: ``plan`` names the plan it follows."""
+class RunChoice:
+    """A training run: ``plan`` names one of the experiment's plans, which also says the model and the corpus."""
 
     plan: str
-    run: RunSettings
+    seed: Annotated[int, AtLeast(0)]
+    fabric: FabricSettings
+    training: TrainingSettings
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,143 @@ class Experiment:
     economics: EconomicsSettings
     corpora: dict[str, CorpusSettings]
     plans: dict[str, PlanSettings]
-    training: dict[str, TrainingSettings]
+    runs: dict[str, RunChoice]
     figures: dict[str, FigureSettings]
     tracking: TrackingSettings
+
+    def __post_init__(self) -> None:
+        for group in ("topologies", "networks", "corpora", "plans", "runs", "figures"):
+            for name in getattr(self, group):
+                if not _NAME.fullmatch(name):
+                    raise SettingsError(f"{group}.{name}", "not a name; allowed: letters, digits and underscores, a letter first")
+        if not _NAME.fullmatch(self.name):
+            raise SettingsError("name", f"got {self.name!r}; allowed: letters, digits and underscores, a letter first")
+        for name, plan in self.plans.items():
+            if plan.corpus not in self.corpora:
+                raise SettingsError(f"plans.{name}.corpus", f"got {plan.corpus!r}; allowed: {', '.join(self.corpora)}")
+        for name, run in self.runs.items():
+            if run.plan not in self.plans:
+                raise SettingsError(f"runs.{name}.plan", f"got {run.plan!r}; allowed: {', '.join(self.plans)}")
+
+
+@dataclass(frozen=True)
+class StageSettings:
+    """One choice per group, for a stage run by hand (``railx STAGE``)."""
+
+    seed: Annotated[int, AtLeast(0)]
+    topology: TopologySettings
+    traffic: TrafficSettings
+    network: NetworkSettings
+    collective: CollectiveSettings
+    economics: EconomicsSettings
+    corpus: CorpusSettings
+    batch: BatchSettings
+    cluster: ClusterSettings
+    model: ModelSettings
+    cost_model: CostModelSettings
+    planner: PlannerSettings
+    fabric: FabricSettings
+    training: TrainingSettings
+    tracking: TrackingSettings
+
+
+def compose_experiment(overrides: Iterable[str] = ()) -> Experiment:
+    """The experiment that conf/config.yaml and ``overrides`` (Hydra's syntax) describe, checked.
+
+    Raises :class:`railx.settings.SettingsError`: one line that names the key and what is allowed.
+    """
+    experiment: Experiment = load(Experiment, _compose("config", Experiment, list(overrides)))
+    return experiment
+
+
+def compose_stage(overrides: Iterable[str] = (), groups: Iterable[str] | None = None) -> dict[str, Any]:
+    """The settings of a single stage: conf/stage.yaml with ``overrides``, checked, by group.
+
+    ``groups`` limits the result (and the check) to those of :class:`StageSettings` that the stage uses.
+    """
+    hints = typing.get_type_hints(StageSettings, include_extras=True)
+    wanted = list(groups) if groups is not None else list(hints)
+    composed = _compose("stage", StageSettings, list(overrides))
+    unknown = set(composed) - set(hints)
+    if unknown:
+        raise SettingsError(sorted(unknown)[0], f"unknown key; allowed: {', '.join(hints)}")
+    return {group: load(hints[group], composed.get(group), group) for group in wanted}
+
+
+def overrides_from(config: Mapping[str, Any]) -> list[str]:
+    """Hydra overrides from Snakemake's ``--config``: plain entries are choices, ``hydra`` holds dotted ones (text or a list)."""
+    overrides = []
+    for key, value in config.items():
+        if key == "hydra":
+            overrides += shlex.split(value) if isinstance(value, str) else [str(item) for item in value or []]
+        else:
+            overrides.append(f"{key}={_grammar(value)}")
+    return overrides
+
+
+def _grammar(value: Any) -> str:
+    """A value in the grammar of Hydra's overrides."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_grammar(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(_grammar(item) for item in value) + "]"
+    return str(value)
+
+
+def _compose(primary: str, schema: type, overrides: list[str]) -> dict[str, Any]:
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    for override in overrides:
+        if "=" not in override and not override.startswith("~"):
+            raise SettingsError(override, "not an override; allowed: key=value, in Hydra's syntax")
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            config = compose(primary, overrides=[_forced(override) for override in overrides])
+        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _one_line(error, schema) from error
+    return _drop_missing(typing.cast(dict[str, Any], plain))
+
+
+def _forced(override: str) -> str:
+    """Dotted values are set whether the key stands in a file or not: the schema, not the file, says which keys exist."""
+    key = override.split("=", 1)[0]
+    return f"++{override}" if "." in key and "@" not in key and "/" not in key and key[0] not in "+~" else override
+
+
+def _drop_missing(node: Any) -> Any:
+    """Without the keys that a file leaves open (``???``), so that the schema reports them as missing."""
+    if isinstance(node, dict):
+        return {key: _drop_missing(item) for key, item in node.items() if item != "???"}
+    return [_drop_missing(item) for item in node] if isinstance(node, list) else node
+
+
+def _one_line(error: Exception, schema: type) -> SettingsError:
+    """Hydra's and OmegaConf's messages span lines and speak of their own internals; keep what a user can act on."""
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    missing = re.search(r"Could not (?:find|load) '([^']+)'", text)
+    if missing:
+        group, _, name = missing.group(1).rpartition("/")
+        if (CONF / group).is_dir() and group:
+            choices = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+            return SettingsError(group, f"got {name!r}; allowed: {', '.join(choices)}")
+        groups = sorted(path.name for path in CONF.iterdir() if path.is_dir())
+        return SettingsError(missing.group(1), f"no such group; allowed: {', '.join(groups)}")
+    if "Could not override" in text and "'" in text:
+        key = text.split("'")[1]
+        top_level = key.split(".")[0].split("@")[0]
+        known = [field.name for field in dataclasses.fields(schema)]
+        if top_level not in known:
+            return SettingsError(key, f"unknown key; allowed: {', '.join(known)}")
+        return SettingsError(key, lines[-1])
+    return SettingsError("config", " ".join(lines[:3]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from railx.io import FIDELITIES
 
@@ -29,8 +29,11 @@ def ordered(fidelities: Iterable[str]) -> list[str]:
     return [fidelity for fidelity in FIDELITIES if fidelity in distinct]
 
 
-def fidelity_line(fidelities: Iterable[str], note: str = "") -> str:
-    """The caption line inside a figure: every fidelity it shows with its meaning, and an optional note."""
-    parts = [f"{fidelity} ({FIDELITY_MEANING[fidelity]})" for fidelity in ordered(fidelities)]
+def fidelity_line(fidelities: Iterable[str], note: str = "", *, shows: Mapping[str, str] | None = None) -> str:
+    """The caption line inside a figure: every fidelity it shows with its meaning (and what has it), and an optional note."""
+    parts = []
+    for fidelity in ordered(fidelities):
+        what = f"{shows[fidelity]}: " if shows else ""
+        parts.append(f"{what}{fidelity} ({FIDELITY_MEANING[fidelity]})")
     line = "Fidelity: " + "; ".join(parts) if parts else ""
     return ". ".join(filter(None, (line, note)))

@@ -1,4 +1,8 @@
-"""Settings of the figures: size, resolution and what a reader may want to show differently (no plotting library needed to check them)."""
+"""Settings of the figures: size, resolution and what a reader may want to show differently.
+
+No plotting library is needed to check them.
+``only`` names the topologies, plans, corpora or runs to show, in that order; an empty list shows all that the figure was given.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ __all__ = [
     "CostSettings",
     "FigureSettings",
     "PipelineScheduleSettings",
+    "PriceSensitivitySettings",
     "RailRingsSettings",
     "ReconfigurationSettings",
     "RingAllReduceSettings",
@@ -39,6 +44,7 @@ class RailRingsSettings(CanvasSettings):
     """Rail rings of one line of nodes; ``max_rails`` rails are drawn one by one, all of them together in the overview."""
 
     figure: Literal["rail_rings"]
+    only: tuple[str, ...]
     dimension: Literal["x", "y"]
     line: Annotated[int, NonNegative()]
     max_rails: Annotated[int, Between(1, 8)]
@@ -49,16 +55,37 @@ class AllToAllBandwidthSettings(CanvasSettings):
     """All-to-all bandwidth by topology for one traffic pattern."""
 
     figure: Literal["all_to_all_bandwidth"]
+    only: tuple[str, ...]
     traffic: Annotated[str, NotEmpty()]
     scale: AxisScale
 
 
 @dataclass(frozen=True)
 class CostSettings(CanvasSettings):
-    """Bill of materials and cost per bandwidth against ``reference``; the two limits are what the paper's abstract states."""
+    """Bill of materials and cost relative to ``reference``.
+
+    ``compare`` names what is compared (injection, all_to_all: cost per bandwidth; power) with the share of the reference that the
+    paper stays below, null where it states none.
+    """
 
     figure: Literal["cost"]
+    only: tuple[str, ...]
     reference: Annotated[str, NotEmpty()]
+    compare: Annotated[dict[str, Annotated[float, Fraction()] | None], NotEmpty()]
+
+    def __post_init__(self) -> None:
+        for key in self.compare:
+            if key not in ("injection", "all_to_all", "power"):
+                raise SettingsError(f"compare.{key}", "unknown key; allowed: injection, all_to_all, power")
+
+
+@dataclass(frozen=True)
+class PriceSensitivitySettings(CanvasSettings):
+    """Cost per bandwidth relative to ``reference`` over a grid of price ratios; ``all_to_all`` picks the bandwidth of the rows."""
+
+    figure: Literal["price_sensitivity"]
+    reference: Annotated[str, NotEmpty()]
+    all_to_all: Annotated[str, NotEmpty()]
     published_per_injection: Annotated[float, Fraction()]
     published_per_all_to_all: Annotated[float, Fraction()]
 
@@ -68,6 +95,7 @@ class SequenceParallelPlanSettings(CanvasSettings):
     """One iteration of sequence-parallel plans, one above the other on the same time axis."""
 
     figure: Literal["sequence_parallel_plan"]
+    only: tuple[str, ...]
     iteration: Annotated[int, NonNegative()]
     label_blocks: bool
 
@@ -77,6 +105,7 @@ class PipelineScheduleSettings(CanvasSettings):
     """Gantt chart of one iteration of a pipeline plan."""
 
     figure: Literal["pipeline_schedule"]
+    only: tuple[str, ...]
     iteration: Annotated[int, NonNegative()]
     label_blocks: bool
 
@@ -86,6 +115,7 @@ class ReconfigurationSettings(CanvasSettings):
     """Iteration time against reconfiguration latency; the band spans the two quantiles over the iterations after warm-up."""
 
     figure: Literal["reconfiguration"]
+    only: tuple[str, ...]
     warmup_iterations: Annotated[int, NonNegative()]
     lower_quantile: Annotated[float, Between(0, 0.5)]
     upper_quantile: Annotated[float, Between(0.5, 1)]
@@ -97,6 +127,7 @@ class CorpusLengthsSettings(CanvasSettings):
     """Survival function of sequence lengths."""
 
     figure: Literal["corpus_lengths"]
+    only: tuple[str, ...]
     points: Annotated[int, Between(20, 5000)]
     quantiles: tuple[Annotated[float, Between(0, 1)], ...]
 
@@ -110,6 +141,7 @@ class ChannelLoadsSettings(CanvasSettings):
     """Channel loads in descending order, one panel a topology."""
 
     figure: Literal["channel_loads"]
+    only: tuple[str, ...]
     columns: Annotated[int, AtLeast(1)]
     scale: AxisScale
 
@@ -119,6 +151,7 @@ class RingAllReduceSettings(CanvasSettings):
     """Ring all-reduce over the payload, one line a topology; ``scope`` picks the rows of the collectives tables (null: all)."""
 
     figure: Literal["ring_all_reduce"]
+    only: tuple[str, ...]
     scope: str | None
 
 
@@ -126,6 +159,7 @@ FigureSettings = (
     RailRingsSettings
     | AllToAllBandwidthSettings
     | CostSettings
+    | PriceSensitivitySettings
     | SequenceParallelPlanSettings
     | PipelineScheduleSettings
     | ReconfigurationSettings

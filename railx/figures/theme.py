@@ -1,7 +1,8 @@
 """The look that all figures share: type, colours that stay with what they stand for, the frame with the fidelity line, and saving.
 
 Colours are the colour-blind-safe set of Okabe and Ito. A topology family, planner or fabric mode has the same colour in every
-figure. Figures are made without pyplot, so that nothing is left open, and saved without dates, so that equal tables give equal files.
+figure. Figures are made without pyplot, so that nothing is left open, and saved without dates, so that equal tables give equal
+files.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Any
 
 import matplotlib as mpl
 import seaborn as sns
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -33,6 +33,7 @@ __all__ = [
     "label",
     "lighter",
     "quantity",
+    "share_legend",
 ]
 
 #: Okabe and Ito's colours in the order in which unnamed things take them.
@@ -45,6 +46,8 @@ _NAMED = {
     "railx_torus": "#56B4E9",
     "torus_2d": "#E69F00",
     "fat_tree": "#6b7280",
+    "rail_optimised": "#6b7280",
+    "opus_rails": "#D55E00",
     "static": "#6b7280",
     "flexsp": "#009E73",
     "pipeline": "#CC79A7",
@@ -57,11 +60,15 @@ _LABELS = {
     "railx_torus": "RailX torus",
     "torus_2d": "2D torus",
     "fat_tree": "Fat tree",
-    "static": "Static",
+    "rail_optimised": "Rail-optimised",
+    "opus_rails": "Opus rails",
     "flexsp": "FlexSP",
-    "pipeline": "Pipeline",
     "ocs_port": "OCS port",
-    "dac": "Copper cable (DAC)",
+    "stdlib": "Python standard library",
+    "github": "GitHub",
+    "github_like": "GitHub-like",
+    "commoncrawl": "CommonCrawl",
+    "commoncrawl_like": "CommonCrawl-like",
 }
 MODE_LABELS = {"electrical": "Electrical (no switching)", "on_demand": "On demand", "provisioned": "Provisioned"}
 
@@ -90,7 +97,7 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def canvas(settings: CanvasSettings, output: Path, title: str, subtitle: str, footnote: str) -> Iterator[Figure]:
-    """A figure with a title above and the fidelity line below; saved as ``output`` with the suffixes .svg and .png when the block ends.
+    """A figure with a title above and the fidelity line below; saved as ``output`` with .svg and .png when the block ends.
 
     The layout engine keeps the axes, their labels and legends between the two bands of text.
     """
@@ -104,12 +111,17 @@ def canvas(settings: CanvasSettings, output: Path, title: str, subtitle: str, fo
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each name: its own where it has one, else the next of the palette that none of the others uses."""
+    """A colour for each name: its own (``fat_tree_full`` takes that of ``fat_tree``), else the next of the palette not yet used."""
+    chosen: dict[str, str] = {}
     distinct = list(dict.fromkeys(names))
-    chosen = {name: _NAMED[name] for name in distinct if name in _NAMED}
+    for name in distinct:
+        own = _NAMED.get(_stem(name, _NAMED))
+        if own is not None and own not in chosen.values():
+            chosen[name] = own
     free = [colour for colour in PALETTE if colour not in chosen.values()] or list(PALETTE)
     others = [name for name in distinct if name not in chosen]
-    return chosen | {name: free[i % len(free)] for i, name in enumerate(others)}
+    chosen |= {name: free[i % len(free)] for i, name in enumerate(others)}
+    return {name: chosen[name] for name in distinct}
 
 
 def degree_colours(degrees: Iterable[int], largest: int) -> dict[int, str]:
@@ -123,8 +135,14 @@ def degree_colours(degrees: Iterable[int], largest: int) -> dict[int, str]:
 
 
 def label(name: str) -> str:
-    """A name as a reader sees it: families and planners as the papers write them, others with spaces."""
-    return _LABELS.get(name) or MODE_LABELS.get(name) or name.replace("_", " ").strip().capitalize()
+    """A name as a reader sees it: known ones as the papers write them (also in front of a longer name), others with spaces."""
+    if name in MODE_LABELS:
+        return MODE_LABELS[name]
+    stem = _stem(name, _LABELS)
+    rest = name[len(stem) :].strip("_").replace("_", " ")
+    if not stem:
+        return rest[:1].upper() + rest[1:]
+    return f"{_LABELS[stem]}, {rest}" if rest else _LABELS[stem]
 
 
 def lighter(colour: str, share: float) -> tuple[float, float, float]:
@@ -142,9 +160,29 @@ def quantity(value: float) -> str:
     return f"{value:.3g}"
 
 
-def share_legend(figure: Figure, axes: Axes, handles: Sequence[Any], labels: Sequence[str], columns: int) -> None:
-    """One legend for all panels, below them; the layout makes room for it."""
-    figure.legend(handles, labels, loc="outside lower left", ncols=columns, columnspacing=1.4, handlelength=1.4)
+def share_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int) -> None:
+    """One legend for all panels, between them and the footnote; the panels move up by its height."""
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    left, bottom, width, height = engine.get()["rect"]
+    legend = figure.legend(
+        handles,
+        labels,
+        loc="lower left",
+        bbox_to_anchor=(left, bottom),
+        ncols=columns,
+        columnspacing=1.4,
+        handlelength=1.4,
+        borderaxespad=0.1,
+    )
+    legend.set_in_layout(False)
+    taken = legend.get_window_extent().height / figure.bbox.height
+    engine.set(rect=(left, bottom + taken, width, height - taken))  # type: ignore[call-arg]
+
+
+def _stem(name: str, known: Iterable[str]) -> str:
+    """The longest known name that ``name`` is, or starts with as whole words; empty where there is none."""
+    return max((stem for stem in known if name == stem or name.startswith(f"{stem}_")), key=len, default="")
 
 
 def _frame(figure: Figure, settings: CanvasSettings, title: str, subtitle: str, footnote: str) -> None:
@@ -161,7 +199,9 @@ def _frame(figure: Figure, settings: CanvasSettings, title: str, subtitle: str, 
     top -= line * 1.5
     figure.text(left, top, "\n".join(subtitles), fontsize=size, color=GREY, va="top", linespacing=1.25)
     top -= line * len(subtitles) + 0.06 * inch
-    figure.text(left, 0.08 * inch, "\n".join(notes), fontsize=size * 0.86, color=GREY, va="bottom", style="italic", linespacing=1.25)
+    figure.text(
+        left, 0.08 * inch, "\n".join(notes), fontsize=size * 0.86, color=GREY, va="bottom", style="italic", linespacing=1.25
+    )
     bottom = line * 0.9 * len(notes) + 0.14 * inch
     engine = figure.get_layout_engine()
     assert engine is not None
@@ -169,7 +209,20 @@ def _frame(figure: Figure, settings: CanvasSettings, title: str, subtitle: str, 
 
 
 def _save(figure: Figure, output: Path, dpi: int) -> None:
+    _settle(figure)
     with atomic_path(output.with_suffix(".svg")) as beside:
         figure.savefig(beside, format="svg", metadata={"Date": None, "Creator": None})
     with atomic_path(output.with_suffix(".png")) as beside:
         figure.savefig(beside, format="png", dpi=dpi, metadata={"Software": None})
+
+
+def _settle(figure: Figure) -> None:
+    """Lay the panels out once and round their places.
+
+    The solver's last digits depend on the order of objects in memory; rounded places give equal files for equal tables.
+    """
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        left, bottom, width, height = (round(float(value), 5) for value in axes.get_position(original=True).bounds)
+        axes.set_position((left, bottom, width, height))

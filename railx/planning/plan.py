@@ -6,7 +6,7 @@ carries their lengths after truncation, so that a runtime needs the corpus and n
 Two kinds (``Plan.kind``):
 
 * ``sequence_parallel``: a batch is a list of micro-batches that run one after another; the groups of a micro-batch run side by
-  side, each on consecutive ranks aligned to its size (Ulysses sequence parallelism with a degree per group, FlexSP section 4).
+  side, each on consecutive ranks aligned to its size (Ulysses sequence parallelism with a degree per group, FlexSP).
 * ``pipeline``: a batch is a list of pipelines; those of one data-parallel replica run one after another, replicas side by side.
   A pipeline runs chunks in 1F1B order (InfiniPipe section III); rank = replica * stages + stage.
 
@@ -41,7 +41,7 @@ __all__ = [
     "write_plan",
 ]
 
-SCHEMA = "railx.plan/1"
+SCHEMA: Literal["railx.plan/1"] = "railx.plan/1"
 
 ChunkKind = Literal["batched", "split", "hybrid"]
 _Count = Annotated[int, NonNegative()]

@@ -1,7 +1,28 @@
-"""What is trained: corpora of sequence lengths, transformer arithmetic, clusters and cost models.
+"""What is trained: corpora of sequence lengths, transformer arithmetic, clusters, cost models and global batches.
 
-Import the modules themselves (``railx.workload.model``, ``railx.workload.corpus``, ...); this package imports none of them, so
-that a bare GPU node can read a model's settings without scipy or pandas.
+Needs the standard library, numpy and pyarrow alone, because a bare GPU node reads its model's settings from here.
 """
 
-__all__: list[str] = []
+from railx.workload.batches import BatchSettings, SampledBatch, sample_batches
+from railx.workload.cluster import ClusterSettings
+from railx.workload.corpus import Corpus, CorpusSettings, build_corpus, read_corpus_lengths, write_corpus
+from railx.workload.cost import CostModel, CostModelSettings, build_cost_model
+from railx.workload.lengths import length_statistics
+from railx.workload.model import ModelSettings
+
+__all__ = [
+    "BatchSettings",
+    "ClusterSettings",
+    "Corpus",
+    "CorpusSettings",
+    "CostModel",
+    "CostModelSettings",
+    "ModelSettings",
+    "SampledBatch",
+    "build_corpus",
+    "build_cost_model",
+    "length_statistics",
+    "read_corpus_lengths",
+    "sample_batches",
+    "write_corpus",
+]

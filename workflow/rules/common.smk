@@ -32,10 +32,10 @@ wildcard_constraints:
     topology="|".join(EXPERIMENT.topologies),
     corpus="|".join(EXPERIMENT.corpora),
     plan="|".join(EXPERIMENT.plans),
-    run="|".join(EXPERIMENT.training) or "none",
+    run="|".join(EXPERIMENT.runs) or "none",
     figure="|".join(EXPERIMENT.figures),
 
 
-def code(stage):
+def code(stage, *modules):
     """The digest of everything the stage imports: a changed module reruns the stages that use it."""
-    return code_digest(f"workflow.stages.{stage}")
+    return code_digest(f"workflow.stages.{stage}", *modules)

@@ -3,7 +3,7 @@
 
 def training_inputs(wildcards):
     """The plan that the run follows and the corpus behind it."""
-    plan = EXPERIMENT.training[wildcards.run].plan
+    plan = EXPERIMENT.runs[wildcards.run].plan
     return {
         "plan": RESULTS / f"plans/{plan}.json",
         "corpus": RESULTS / f"corpora/{EXPERIMENT.plans[plan].corpus}.parquet",
@@ -18,9 +18,12 @@ rule train:
         trace=RESULTS / "training/{run}/trace.parquet",
         chrome_trace=RESULTS / "training/{run}/trace.json",
         result=RESULTS / "training/{run}/result.json",
+        settings=RESULTS / "training/{run}/settings.parquet",
+        summary=RESULTS / "training/{run}/summary.json",
         config=RESULTS / "training/{run}/config.json",
     params:
-        settings=lambda wildcards: SETTINGS["training"][wildcards.run]["run"],
+        settings=lambda wildcards: SETTINGS["runs"][wildcards.run],
+        model=lambda wildcards: SETTINGS["plans"][EXPERIMENT.runs[wildcards.run].plan]["model"],
         code=code("train"),
     threads: workflow.cores
     log:

@@ -8,6 +8,7 @@ from workflow.stages.log import logged
 with logged(snakemake.log[0]):
     train.run(
         snakemake.params.settings,
+        snakemake.params.model,
         name=snakemake.wildcards.run,
         plan_path=snakemake.input.plan,
         corpus_path=snakemake.input.corpus,

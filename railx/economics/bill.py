@@ -1,0 +1,96 @@
+"""Bills of materials and their summary: counts of the designs times prices of the catalogue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from railx.economics.catalogue import Catalogue, Price, read_catalogue
+from railx.economics.designs import count_network
+from railx.economics.settings import EconomicsSettings, NetworkDesign
+from railx.settings import SettingsError
+
+__all__ = ["bill_of_materials", "cost_summary"]
+
+
+def bill_of_materials(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> list[dict[str, Any]]:
+    """One row per network and component: count, USD and W per unit and in total, and where the price comes from.
+
+    Reads ``settings.catalogue`` unless a catalogue is given. Watts are None where no source gives them. Raises SettingsError
+    naming the network where a price set is unknown, lacks a component, is for another port speed or is for sensitivity only, and
+    ValueError for a broken catalogue file.
+    """
+    catalogue = catalogue or read_catalogue(settings.catalogue)
+    rows: list[dict[str, Any]] = []
+    for name, design in settings.networks.items():
+        counts = count_network(design)
+        for component, count in counts.components.items():
+            price = _price_of(component, design, name, settings, catalogue)
+            rows.append(
+                {
+                    "topology": name,
+                    "chips": counts.chips,
+                    "component": component,
+                    "count": count,
+                    "unit_usd": price.unit_usd,
+                    "total_usd": count * price.unit_usd,
+                    "unit_watts": price.unit_watts,
+                    "total_watts": None if price.unit_watts is None else count * price.unit_watts,
+                    "source": price.provenance,
+                    "fidelity": "analytic",
+                }
+            )
+    return rows
+
+
+def cost_summary(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> list[dict[str, Any]]:
+    """One row per network: bandwidth per chip, cost, cost per bandwidth and power; the sums of :func:`bill_of_materials`.
+
+    ``usd_per_injection_gb_s`` and ``usd_per_all_to_all_gb_s`` divide the cost per chip by the bandwidth per chip (RailX compares
+    topologies by these two). None where the bandwidth has no closed form or a component's power no source. Errors as for the bill.
+    """
+    bill = bill_of_materials(settings, catalogue)
+    rows: list[dict[str, Any]] = []
+    for name, design in settings.networks.items():
+        counts = count_network(design)
+        parts = [row for row in bill if row["topology"] == name]
+        cost_usd = sum(row["total_usd"] for row in parts)
+        watts = [row["total_watts"] for row in parts]
+        per_chip = cost_usd / counts.chips
+        all_to_all = counts.all_to_all_gb_s_per_chip
+        rows.append(
+            {
+                "topology": name,
+                "chips": counts.chips,
+                "injection_gb_s_per_chip": counts.injection_gb_s_per_chip,
+                "all_to_all_gb_s_per_chip": all_to_all,
+                "cost_usd": cost_usd,
+                "cost_per_chip_usd": per_chip,
+                "usd_per_injection_gb_s": per_chip / counts.injection_gb_s_per_chip,
+                "usd_per_all_to_all_gb_s": None if all_to_all is None else per_chip / all_to_all,
+                "power_watts": None if None in watts else sum(watts),
+                "fidelity": "analytic",
+            }
+        )
+    return rows
+
+
+def _price_of(component: str, design: NetworkDesign, name: str, settings: EconomicsSettings, catalogue: Catalogue) -> Price:
+    """The price that a network pays for a component, from its own price set or the experiment's."""
+    key = "copper_price_set" if component == "copper_cable" else "price_set"
+    own = getattr(design, key)
+    where = f"networks.{name}.{key}" if own is not None else "price_set"
+    try:
+        price = catalogue.price(own if own is not None else settings.price_set, component)
+    except SettingsError as error:
+        raise SettingsError(where, error.message) from None
+    if price.role != "default":
+        raise SettingsError(
+            where,
+            f"{price.price_set!r} is inferred, not a price; allowed: sourced price sets (look at it in sensitivity.price_sets)",
+        )
+    if price.port_gbps is not None and price.port_gbps != design.port_gbps:
+        raise SettingsError(
+            f"networks.{name}.port_gbps",
+            f"got {design.port_gbps:g}; allowed: {price.port_gbps:g}, the port speed of price set {price.price_set!r}",
+        )
+    return price

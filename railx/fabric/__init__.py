@@ -1,0 +1,30 @@
+"""The optical control plane: circuits, the controller that switches them, its clients, phases and the replay of a latency.
+
+Needs the standard library alone, so that it runs on a bare GPU node.
+"""
+
+from __future__ import annotations
+
+from railx.fabric.circuits import SCALE_UP, Circuit, Configuration, Layout, Port, is_matching
+from railx.fabric.client import FabricClient, FabricError, Grant
+from railx.fabric.launch import Controller, launch_controller
+from railx.fabric.schedule import Schedule, phases
+from railx.fabric.settings import FabricSettings, Mode
+
+__all__ = [
+    "SCALE_UP",
+    "Circuit",
+    "Configuration",
+    "Controller",
+    "FabricClient",
+    "FabricError",
+    "FabricSettings",
+    "Grant",
+    "Layout",
+    "Mode",
+    "Port",
+    "Schedule",
+    "is_matching",
+    "launch_controller",
+    "phases",
+]

@@ -1,0 +1,130 @@
+"""Which light paths a group of GPUs needs, and the rule that every light path obeys.
+
+GPU g sits in server g // gpus_per_server on rail g % gpus_per_server; each rail has one optical circuit switch, and each GPU two
+ports on it, ``left`` and ``right``. A circuit joins the right port of one GPU to the left port of another one of the rail, in both
+directions. A port has one peer at most, so the circuits that are up at one time are a matching (Opus, arXiv 2602.12521).
+
+* Two GPUs that exchange activations (a pair a < b) need right(a) - left(b). A middle stage of a pipeline so keeps both neighbours.
+* A collective needs the ring of its members, right(i) - left(next of i), on each rail that it uses. A ring of two takes both ports
+  of both GPUs, as every ring does, so that the group has the bandwidth of all its ports.
+* A group inside one server talks through the scale-up network and needs no circuit at all.
+
+Where a server of the group has no member on a rail that the group uses, the GPU of that server on that rail stands in: the data
+goes there through the scale-up network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+__all__ = ["SCALE_UP", "Circuit", "Configuration", "Layout", "Port", "is_matching", "ports_of"]
+
+#: The phase name of operations that need no circuit.
+SCALE_UP = "scale-up"
+
+
+class Port(NamedTuple):
+    """One of the two ports of a GPU on the optical switch of its rail."""
+
+    gpu: int
+    side: Literal["left", "right"]
+
+
+class Circuit(NamedTuple):
+    """A light path between the right port of GPU ``right`` and the left port of GPU ``left``."""
+
+    right: int
+    left: int
+
+    @property
+    def ports(self) -> tuple[Port, Port]:
+        """The two ports that the circuit occupies."""
+        return Port(self.right, "right"), Port(self.left, "left")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What one kind of operation needs: the circuit of a pair or the ring of a group; ``members`` are global ranks in order."""
+
+    kind: Literal["pair", "ring"]
+    members: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("pair", "ring"):
+            raise ValueError(f"kind of a configuration: got {self.kind!r}; allowed: pair, ring")
+        if len(set(self.members)) != len(self.members) or len(self.members) < 2 or min(self.members) < 0:
+            raise ValueError(f"members of a {self.kind}: got {list(self.members)}; allowed: two or more different ranks from 0 up")
+        if self.kind == "pair" and len(self.members) != 2:
+            raise ValueError(f"members of a pair: got {list(self.members)}; allowed: exactly two ranks")
+        object.__setattr__(self, "members", tuple(sorted(self.members)))
+
+    @property
+    def name(self) -> str:
+        """The name of the phase in traces, e.g. ``ring 0,1,2,3``."""
+        return f"{self.kind} {','.join(map(str, self.members))}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How global ranks fill the servers: rank = server * gpus_per_server + rail."""
+
+    gpus_per_server: int
+
+    def __post_init__(self) -> None:
+        if self.gpus_per_server < 1:
+            raise ValueError(f"gpus_per_server: got {self.gpus_per_server}; allowed: at least 1")
+
+    def server(self, gpu: int) -> int:
+        """The server (scale-up domain) of a GPU."""
+        return gpu // self.gpus_per_server
+
+    def rail(self, gpu: int) -> int:
+        """The rail of a GPU, its place within the server."""
+        return gpu % self.gpus_per_server
+
+    def is_scale_up(self, members: Iterable[int]) -> bool:
+        """Whether all members sit in one server (or there is only one), so that no circuit is needed."""
+        return len({self.server(member) for member in members}) <= 1
+
+    def circuits(self, configuration: Configuration) -> tuple[Circuit, ...]:
+        """The circuits that ``configuration`` needs: none within a server; always a matching."""
+        return _circuits(self, configuration)
+
+    def rails(self, circuits: Iterable[Circuit]) -> dict[int, tuple[Circuit, ...]]:
+        """The circuits of each rail, rails in order."""
+        by_rail: dict[int, tuple[Circuit, ...]] = {}
+        for circuit in sorted(circuits, key=lambda item: (self.rail(item.right), item)):
+            by_rail[self.rail(circuit.right)] = (*by_rail.get(self.rail(circuit.right), ()), circuit)
+        return by_rail
+
+
+@lru_cache(maxsize=4096)
+def _circuits(layout: Layout, configuration: Configuration) -> tuple[Circuit, ...]:
+    members = configuration.members
+    if layout.is_scale_up(members):
+        return ()
+    if configuration.kind == "pair":
+        low, high = members
+        return (Circuit(layout.server(low) * layout.gpus_per_server + layout.rail(high), high),)
+    servers = sorted({layout.server(member) for member in members})
+    following = [*servers[1:], servers[0]]
+    return tuple(
+        Circuit(here * layout.gpus_per_server + rail, there * layout.gpus_per_server + rail)
+        for rail in sorted({layout.rail(member) for member in members})
+        for here, there in zip(servers, following, strict=True)
+    )
+
+
+@lru_cache(maxsize=4096)
+def ports_of(circuits: tuple[Circuit, ...]) -> frozenset[Port]:
+    """All ports that the circuits occupy."""
+    return frozenset(port for circuit in circuits for port in circuit.ports)
+
+
+def is_matching(circuits: Iterable[Circuit]) -> bool:
+    """Whether every port is used by one circuit at most."""
+    ports = [port for circuit in circuits for port in circuit.ports]
+    return len(set(ports)) == len(ports)

@@ -1,0 +1,247 @@
+"""The controller process: a TCP server around the state machine of :mod:`railx.fabric.core`.
+
+``python -m railx.fabric.controller --help`` explains itself. It prints ``{"host": ..., "port": ...}`` on one line when it is ready,
+and ends on a SHUTDOWN message, on SIGTERM or SIGINT, or (with ``--until-stdin-closes``) with the process that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from railx.fabric.circuits import Configuration, Layout
+from railx.fabric.core import Action, ControllerCore, GrantAction, OperationKey, RefuseAction
+from railx.fabric.protocol import Decoder, Message, ProtocolError, encode
+from railx.fabric.settings import FabricSettings
+from railx.fabric.switch import EmulatedSwitch
+from railx.settings import SettingsError, load
+
+__all__ = ["Server", "main", "serve"]
+
+
+class Server:
+    """Connections on one side, core and switch on the other; everything runs on one event loop."""
+
+    def __init__(self, settings: FabricSettings, ranks: int) -> None:
+        self.settings = settings
+        self.core = ControllerCore(Layout(settings.gpus_per_server), ranks)
+        self.stopped = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._connections: dict[int, _Connection] = {}
+        self._switch = EmulatedSwitch(round(settings.reconfiguration_latency_ms * 1e6), self._switched)
+
+    def close(self) -> None:
+        """Stop the switch and close every connection."""
+        self._switch.close()
+        for connection in list(self._connections.values()):
+            connection.close()
+
+    def register(self, connection: _Connection, rank: int, gpus_per_server: int) -> None:
+        """Bind a connection to a rank; a wrong rank, a rank that is already here or another layout is refused."""
+        problem = self.core.register(rank) if rank not in self._connections else f"rank {rank} is already registered"
+        if gpus_per_server != self.settings.gpus_per_server:
+            problem = (
+                f"rank {rank} has gpus_per_server {gpus_per_server}; allowed: {self.settings.gpus_per_server}, as the controller"
+            )
+        if problem is not None:
+            connection.refuse(None, problem)
+            return
+        self._connections[rank] = connection
+        connection.rank = rank
+        latency_ms = self.settings.reconfiguration_latency_ms
+        connection.send(
+            "REGISTERED", ranks=self.core.ranks, reconfiguration_latency_ms=latency_ms, timeout_s=self.settings.timeout_s
+        )
+
+    def handle(self, rank: int, message: Message) -> None:
+        """One message of a registered rank; raises ProtocolError where it makes no sense."""
+        kind, now_ns = message["type"], time.monotonic_ns()
+        if kind == "ACQUIRE":
+            self._act(self.core.ask(rank, int(message["request"]), _key(message), _configuration(message), now_ns))
+        elif kind == "RELEASE":
+            self._act(self.core.release(rank, _key(message), now_ns))
+        elif kind == "PREPARE":
+            self._act(self.core.hint(rank, _configuration(message), now_ns))
+        elif kind == "ABANDON":
+            self._act(self.core.abandon(rank, _key(message), now_ns))
+        elif kind == "STATS":
+            self._connections[rank].send("STATS", request=int(message["request"]), statistics=self.core.statistics())
+        elif kind == "LEAVE":
+            self.lost(rank, "has left")
+        elif kind == "SHUTDOWN":
+            self.stopped.set()
+        else:
+            raise ProtocolError(f"a message of type {kind}")
+
+    def lost(self, rank: int, reason: str) -> None:
+        """The connection of a rank ended: its peers get an error where they wait for it."""
+        self._connections.pop(rank).rank = None
+        self._act(self.core.leave(rank, reason, time.monotonic_ns()))
+
+    def _switched(self, command: int) -> None:
+        # Called on the switch's thread. The loop may have ended meanwhile, then nobody waits for light any more.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(lambda: self._act(self.core.switched(command, time.monotonic_ns())))
+
+    def _act(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if isinstance(action, GrantAction):
+                self._connections[action.rank].grant(action)
+            elif isinstance(action, RefuseAction):
+                self._connections[action.rank].refuse(action.request, action.message)
+            else:
+                self._switch.apply(action)
+
+
+class _Connection(asyncio.Protocol):
+    """One rank's connection: bytes to messages and back."""
+
+    def __init__(self, server: Server) -> None:
+        self.rank: int | None = None
+        self._server = server
+        self._decoder = Decoder()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._decoder.feed(data):
+                self._handle(message)
+        except (ProtocolError, KeyError, TypeError, ValueError) as error:
+            detail = f"the field {error} is missing" if isinstance(error, KeyError) else error
+            self.refuse(None, f"not understood: {detail}")
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.rank is not None:
+            self._server.lost(self.rank, "lost its connection to the controller")
+
+    def send(self, message_type: str, /, **fields: object) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode(message_type, **fields))
+
+    def grant(self, action: GrantAction) -> None:
+        self.send(
+            "GRANT",
+            request=action.request,
+            channel=action.key[0],
+            sequence=action.key[1],
+            generation=action.generation,
+            granted_ns=action.granted_ns,
+            wait_ns=action.wait_ns,
+            stall_ns=action.stall_ns,
+            reconfigured=action.reconfigured,
+            mispredicted=action.mispredicted,
+        )
+
+    def refuse(self, request: int | None, message: str) -> None:
+        self.send("ERROR", request=request, message=message)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def _handle(self, message: Message) -> None:
+        if self.rank is not None:
+            self._server.handle(self.rank, message)
+        elif message["type"] == "REGISTER":
+            self._server.register(self, int(message["rank"]), int(message["gpus_per_server"]))
+        else:
+            raise ProtocolError(f"{message['type']} before REGISTER")
+
+
+def _key(message: Message) -> OperationKey:
+    return str(message["channel"]), int(message["sequence"])
+
+
+def _configuration(message: Message) -> Configuration:
+    return Configuration(message["kind"], tuple(int(member) for member in message["members"]))
+
+
+async def serve(settings: FabricSettings, ranks: int, *, until_stdin_closes: bool = False) -> None:
+    """Serve until told to stop; raises SettingsError naming fabric.port or fabric.host where the address cannot be had."""
+    server = Server(settings, ranks)
+    loop = asyncio.get_running_loop()
+    try:
+        listener = await _listen(loop, server)
+        loop.set_exception_handler(lambda _, context: _break_down(server, context))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, server.stopped.set)
+        if until_stdin_closes:
+            loop.add_reader(sys.stdin.fileno(), _watch_stdin, loop, server.stopped)
+        host, port = listener.sockets[0].getsockname()[:2]
+        print(json.dumps({"host": host, "port": port}), flush=True)
+        await server.stopped.wait()
+        listener.close()
+    finally:
+        server.close()
+
+
+def _break_down(server: Server, context: dict[str, Any]) -> None:
+    """A mistake in here must not leave ranks waiting: say what it was and end, which ends every client's wait."""
+    error = context.get("exception")
+    print(f"controller: {context['message']}", *([repr(error)] if error else []), file=sys.stderr, flush=True)
+    server.stopped.set()
+
+
+async def _listen(loop: asyncio.AbstractEventLoop, server: Server) -> asyncio.Server:
+    host, port = server.settings.host, server.settings.port
+    try:
+        return await loop.create_server(lambda: _Connection(server), host, port, family=socket.AF_INET)
+    except (socket.gaierror, UnicodeError):
+        raise SettingsError("fabric.host", f"got {host!r}; allowed: the name or IPv4 address of this machine") from None
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES) and port != 0:
+            message = (
+                f"port {port} of {host} cannot be had ({os.strerror(error.errno)}); allowed: a free port, or 0 for any free one"
+            )
+            raise SettingsError("fabric.port", message) from None
+        raise SettingsError("fabric.host", f"cannot listen on {host!r} ({error.strerror}); allowed: an address here") from None
+
+
+def _watch_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 4096):
+        loop.remove_reader(sys.stdin.fileno())
+        stopped.set()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code (2 and one line on standard error for settings that cannot be used)."""
+    parser = argparse.ArgumentParser(
+        prog="python -m railx.fabric.controller",
+        description="Controller of an emulated rail of optical circuit switches: grants circuits to the ranks of a training run.",
+        epilog="example: python -m railx.fabric.controller --ranks 4 --settings "
+        '\'{"mode": "on_demand", "reconfiguration_latency_ms": 10, "gpus_per_server": 1, "ports_per_gpu": 2, "host": "127.0.0.1", '
+        '"port": 0, "timeout_s": 60}\'',
+    )
+    parser.add_argument("--settings", required=True, metavar="JSON", help="fabric settings, as in conf/fabric/*.yaml")
+    parser.add_argument("--ranks", required=True, type=int, help="number of ranks (GPUs) of the run")
+    parser.add_argument("--until-stdin-closes", action="store_true", help="also end when standard input is closed")
+    options = parser.parse_args(arguments)
+    try:
+        settings: FabricSettings = load(FabricSettings, json.loads(options.settings), "fabric")
+        if options.ranks < 1:
+            raise SettingsError("ranks", f"got {options.ranks}; allowed: at least 1")
+        asyncio.run(serve(settings, options.ranks, until_stdin_closes=options.until_stdin_closes))
+    except (SettingsError, json.JSONDecodeError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

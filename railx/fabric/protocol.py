@@ -1,0 +1,78 @@
+"""The messages between ranks and controller: JSON objects, each behind its length in four bytes (big-endian).
+
+===========  ==============  ==================================================================================================
+REGISTER     rank -> ctl     rank, gpus_per_server; answered by REGISTERED (ranks, reconfiguration_latency_ms, timeout_s)
+ACQUIRE      rank -> ctl     request, channel, sequence, kind, members: this rank stands before operation (channel, sequence)
+GRANT        ctl -> rank     request, generation, wait_ns, stall_ns, granted_ns, reconfigured, mispredicted: the operation may start
+RELEASE      rank -> ctl     channel, sequence: this rank's part of the operation has ended, on the device too
+PREPARE      rank -> ctl     kind, members: what the next operation of this rank will need (a hint, no answer)
+ABANDON      rank -> ctl     channel, sequence: this rank gave up; every member gets an ERROR that names who was missing
+ERROR        ctl -> rank     request (null: an operation already granted, or none), message: one line
+STATS        both            request; the answer carries the controller's counters
+LEAVE        rank -> ctl     an orderly end; a connection that closes without it is a dead rank
+SHUTDOWN     rank -> ctl     the controller ends
+===========  ==============  ==================================================================================================
+
+``request`` numbers a rank's own questions, so that an answer can never be taken for another question's. Every message carries the
+protocol's version. Nothing is larger than ``MAXIMUM_BYTES``, and a decoder never drops bytes that follow a message.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+__all__ = ["MAXIMUM_BYTES", "VERSION", "Decoder", "ProtocolError", "encode"]
+
+VERSION = 1
+MAXIMUM_BYTES = 1 << 20
+_LENGTH = struct.Struct(">I")
+
+Message = dict[str, Any]
+
+
+class ProtocolError(ValueError):
+    """Bytes that are no message of this protocol."""
+
+
+def encode(message_type: str, /, **fields: Any) -> bytes:
+    """One framed message; raises :class:`ProtocolError` where it would be too large."""
+    body = json.dumps({"version": VERSION, "type": message_type, **fields}, separators=(",", ":"), allow_nan=False).encode()
+    if len(body) > MAXIMUM_BYTES:
+        raise ProtocolError(f"a message of {len(body)} bytes; allowed: at most {MAXIMUM_BYTES}")
+    return _LENGTH.pack(len(body)) + body
+
+
+class Decoder:
+    """Turns a stream of bytes, cut anywhere, back into messages."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages completed by ``data``; raises :class:`ProtocolError` (after it the stream cannot be used any more)."""
+        self._buffer += data
+        messages = []
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > MAXIMUM_BYTES:
+                raise ProtocolError(f"a message of {length} bytes; allowed: at most {MAXIMUM_BYTES}")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            messages.append(_parse(bytes(self._buffer[_LENGTH.size : end])))
+            del self._buffer[:end]
+        return messages
+
+
+def _parse(body: bytes) -> Message:
+    try:
+        message = json.loads(body)
+    except ValueError as error:
+        raise ProtocolError(f"a message that is not JSON ({error})") from None
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise ProtocolError("a message without a type")
+    if message.get("version") != VERSION:
+        raise ProtocolError(f"protocol version {message.get('version')!r}; allowed: {VERSION}")
+    return message

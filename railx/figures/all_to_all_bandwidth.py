@@ -1,0 +1,90 @@
+"""All-to-all bandwidth per chip by topology: the ideal, the bound of the most loaded channel, and both against the injection
+bandwidth.
+
+The ideal spreads the load evenly over the external channels; the bound divides the capacity by the largest static channel load
+under the routing (RailX, all-to-all formulas).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from railx.figures.fidelity import fidelity_line
+from railx.figures.settings import AllToAllBandwidthSettings
+from railx.figures.tables import Inputs, read_frames
+from railx.figures.theme import canvas, colours, label, lighter, quantity
+
+__all__ = ["draw"]
+
+_COLUMNS = (
+    "topology",
+    "family",
+    "chips",
+    "traffic",
+    "routing",
+    "injection_gb_s_per_chip",
+    "ideal_gb_s_per_chip",
+    "bound_gb_s_per_chip",
+    "fidelity",
+)
+
+
+def draw(settings: AllToAllBandwidthSettings, inputs: Inputs, output: Path) -> None:
+    """A group of bars per topology for ``settings.traffic``: the ideal, then the bound under each routing.
+
+    Raises ValueError when no row has that traffic.
+    """
+    frame = read_frames(inputs, "network", _COLUMNS, settings.only)
+    rows = frame[frame["traffic"] == settings.traffic].reset_index(drop=True)
+    if rows.empty:
+        raise ValueError(f"traffic: got {settings.traffic!r}; allowed: {', '.join(sorted(set(frame['traffic'])))}")
+    share = rows.assign(
+        ideal=100 * rows["ideal_gb_s_per_chip"] / rows["injection_gb_s_per_chip"],
+        bound=100 * rows["bound_gb_s_per_chip"] / rows["injection_gb_s_per_chip"],
+    )
+    bandwidth = rows.assign(ideal=rows["ideal_gb_s_per_chip"], bound=rows["bound_gb_s_per_chip"])
+    ideal_and_bound = "Ideal: even load on all external channels. Bound: set by the most loaded channel under the routing named."
+    subtitle = f"{label(settings.traffic)} traffic, one direction. {ideal_and_bound}"
+    with canvas(settings, output, "All-to-all bandwidth by topology", subtitle, fidelity_line(rows["fidelity"])) as figure:
+        left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1.15, 1])
+        _groups(left, bandwidth, "")
+        _groups(right, share, " %")
+        left.set(title="Bandwidth", xlabel="All-to-all bandwidth per chip (GB/s)")
+        right.set(title="Share of injection", xlabel="Share of injection bandwidth (%)")
+        for panel in (left, right):
+            panel.set_xscale(settings.scale)
+            panel.margins(x=0.0)
+            low, high = panel.get_xlim()
+            panel.set_xlim(low, high * (1.6 if settings.scale == "linear" else 4.0))
+
+
+def _groups(axes: Axes, rows: pd.DataFrame, unit: str) -> None:
+    """Horizontal bars in groups; the room between two groups is that of a bar."""
+    colour = colours(rows["family"])
+    place, ticks, names = 0.0, [], []
+    for _, group in rows.groupby("topology", sort=False):
+        first = group.iloc[0]
+        shade = colour[str(first["family"])]
+        routings = [str(routing) for routing in group["routing"]]
+        bars = [("ideal", float(first["ideal"]), lighter(shade, 0.65))]
+        for i, (routing, bound) in enumerate(zip(routings, group["bound"], strict=True)):
+            name = f"bound, {label(routing).lower()}" if len(routings) > 1 else "bound"
+            bars.append((name, float(bound), lighter(shade, 0.3 * i / len(routings))))
+        start = place
+        for name, value, fill in bars:
+            bar = axes.barh(place, value, height=0.9, color=fill)
+            axes.bar_label(bar, [f"{quantity(value)}{unit} {name}"], padding=3, fontsize="small")
+            place += 1
+        ticks.append((start + place - 1) / 2)
+        names.append(_name(first))
+        place += 0.8
+    axes.set_yticks(ticks, names)
+    axes.set_ylim(place - 1.1, -0.8)
+    axes.grid(axis="y", visible=False)
+
+
+def _name(row: pd.Series) -> str:
+    return f"{label(row['topology'])}\n{row['chips']:,} chips, {quantity(row['injection_gb_s_per_chip'])} GB/s injection"

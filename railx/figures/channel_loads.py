@@ -1,0 +1,69 @@
+"""Channel loads under uniform all-to-all traffic: every channel in descending order of its load, by kind of channel.
+
+The largest load bounds the throughput; how fast the line falls shows how much of the capacity is idle at that bound.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from railx.figures.fidelity import fidelity_line
+from railx.figures.settings import ChannelLoadsSettings
+from railx.figures.tables import Inputs, read_frames
+from railx.figures.theme import GREY, canvas, colours, label, quantity
+
+__all__ = ["draw"]
+
+_COLUMNS = ("src", "dst", "kind", "rail", "load", "fidelity")
+_MOST_STEPS = 800
+
+
+def draw(settings: ChannelLoadsSettings, inputs: Inputs, output: Path) -> None:
+    """One panel a channels file."""
+    frame = read_frames(inputs, "channels", _COLUMNS, settings.only)
+    if "routing" in frame.columns:
+        frame = frame.assign(item=frame["item"] + "\n" + frame["routing"].astype(str))
+    names = list(dict.fromkeys(frame["item"]))
+    columns = min(settings.columns, len(names))
+    rows = math.ceil(len(names) / columns)
+    subtitle = (
+        "Every channel in descending order of its load. "
+        "Load: flits per cycle on a channel when each chip offers one flit per cycle."
+    )
+    with canvas(
+        settings, output, "Channel loads under uniform all-to-all traffic", subtitle, fidelity_line(frame["fidelity"])
+    ) as figure:
+        panels = figure.subplots(rows, columns, squeeze=False, sharex=True)
+        colour = colours(sorted(set(frame["kind"])))
+        for axes, name in zip(panels.flat, names, strict=False):
+            _panel(axes, frame[frame["item"] == name], colour)
+            axes.set_title(", ".join(label(part) for part in name.split("\n")))
+            axes.set_yscale(settings.scale)
+            if settings.scale == "linear":
+                axes.set_ylim(bottom=0)
+        for axes in panels.flat[len(names) :]:
+            axes.set_visible(False)
+        for axes in panels[-1]:
+            axes.set_xlabel("Share of channels of the kind (%)")
+        for axes in panels[:, 0]:
+            axes.set_ylabel("Load")
+
+
+def _panel(axes: Axes, rows: pd.DataFrame, colour: dict[str, str]) -> None:
+    for kind, mine in rows.groupby("kind"):
+        loads = np.sort(mine["load"].to_numpy())[::-1]
+        # A step for each channel while there are few, else as many steps as the page can show.
+        kept = np.unique(np.linspace(0, len(loads) - 1, min(len(loads), _MOST_STEPS)).astype(int))
+        share = 100 * np.append(kept, len(loads)) / len(loads)
+        name = f"{label(str(kind))} ({len(loads):,})"
+        axes.step(share, np.append(loads[kept], loads[-1]), where="post", color=colour[str(kind)], linewidth=1.8, label=name)
+    top = float(rows["load"].max())
+    axes.annotate(f"largest {quantity(top)}", (0, top), (6, 3), textcoords="offset points", fontsize="small", color=GREY)
+    axes.margins(y=0.14)
+    axes.set_xlim(0, 100)
+    axes.legend(loc="best", fontsize="small")

@@ -1,0 +1,75 @@
+"""Survival function of sequence lengths: the share of sequences longer than a length, by corpus, on logarithmic axes.
+
+A long tail, few sequences that hold many of the tokens, is what adaptive parallelism lives on (FlexSP, section 2; InfiniPipe,
+section II).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+
+from railx.figures.settings import CorpusLengthsSettings
+from railx.figures.tables import Inputs, item_name, selected_paths
+from railx.figures.theme import canvas, colours, label, quantity, share_legend
+from railx.io import read_metadata, read_table
+
+__all__ = ["draw"]
+
+_KINDS = {
+    "real_text": "real text",
+    "real_lengths": "real lengths",
+    "published_quantiles": "drawn from published quantiles",
+    "synthetic": "synthetic",
+}
+
+
+_FOOTNOTE = "Real text and real lengths are data as they are; synthetic ones are drawn from a distribution that the config states"
+
+
+def draw(settings: CorpusLengthsSettings, inputs: Inputs, output: Path) -> None:
+    """One line a corpus with dots at ``settings.quantiles``; raises ValueError for a corpus without sequences."""
+    corpora = {}
+    for path in selected_paths(inputs, "corpus", settings.only):
+        lengths = np.sort(read_table(path, ["length_tokens"])["length_tokens"].to_numpy())
+        if not len(lengths):
+            raise ValueError(f"{path}: the corpus has no sequences; allowed: one or more")
+        corpora[item_name(path)] = (lengths, str(read_metadata(path).get("kind", "unknown")))
+    subtitle = (
+        "Share of sequences with at least the given number of tokens. Dots: "
+        + ", ".join(f"{100 * q:g} %" for q in settings.quantiles)
+        + " of sequences are shorter."
+    )
+    with canvas(settings, output, "Sequence lengths", subtitle, _FOOTNOTE) as figure:
+        axes = figure.subplots()
+        colour = colours(corpora)
+        for name, (lengths, kind) in corpora.items():
+            _line(axes, lengths, f"{label(name)} ({_KINDS.get(kind, kind)}; {len(lengths):,} sequences)", colour[name], settings)
+        axes.set(xscale="log", yscale="log", xlabel="Sequence length (tokens)", ylabel="Share of sequences")
+        axes.set_ylim(top=1.6)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{quantity(100 * value)} %")
+        axes.xaxis.set_major_formatter(lambda value, _: _tokens(value))
+        handles, names = axes.get_legend_handles_labels()
+        share_legend(figure, handles, names, 1)
+
+
+def _line(axes: Axes, lengths: NDArray[np.int64], name: str, colour: str, settings: CorpusLengthsSettings) -> None:
+    """At most ``settings.points`` steps, denser in the tail, where few sequences decide."""
+    count = len(lengths)
+    tail = np.unique(np.round(count - np.geomspace(1, count, settings.points)).astype(int))
+    x, y = lengths[tail], 1 - np.searchsorted(lengths, lengths[tail], side="left") / count
+    axes.plot(x, y, color=colour, linewidth=1.8, label=name, drawstyle="steps-pre")
+    marks = np.array([lengths[min(int(q * count), count - 1)] for q in settings.quantiles], dtype=np.int64)
+    axes.plot(
+        marks, 1 - np.searchsorted(lengths, marks, side="left") / count, "o", color=colour, markersize=5, markeredgecolor="white"
+    )
+
+
+def _tokens(value: float) -> str:
+    for scale, suffix in ((1e6, "M"), (1e3, "K")):
+        if value >= scale:
+            return f"{value / scale:g}{suffix}"
+    return f"{value:g}"

@@ -1,0 +1,71 @@
+"""Ring all-reduce over the payload: how long it takes and the bandwidth it reaches, by topology.
+
+Every rail of a RailX line is a ring in the torus and in the all-to-all setting, so the rings of all rails share the payload (RailX,
+section on collectives).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.ticker import EngFormatter, NullLocator
+
+from railx.figures.fidelity import fidelity_line
+from railx.figures.settings import RingAllReduceSettings
+from railx.figures.tables import Inputs, read_frames
+from railx.figures.theme import canvas, colours, label, share_legend
+
+__all__ = ["draw"]
+
+_COLUMNS = (
+    "topology",
+    "family",
+    "collective",
+    "scope",
+    "participants",
+    "rings",
+    "payload_bytes",
+    "time_ms",
+    "algorithm_gb_s",
+    "fidelity",
+)
+
+
+def draw(settings: RingAllReduceSettings, inputs: Inputs, output: Path) -> None:
+    """One line per topology and scope; raises ValueError when no row has ``settings.scope``."""
+    frame = read_frames(inputs, "collectives", _COLUMNS, settings.only)
+    rows = frame[frame["collective"] == "ring_all_reduce"]
+    if settings.scope is not None:
+        rows = rows[rows["scope"] == settings.scope]
+    if rows.empty:
+        raise ValueError(
+            f"scope: no ring all-reduce in scope {settings.scope!r}; allowed: {', '.join(sorted(set(frame['scope'])))}"
+        )
+    subtitle = "Left: time of one all-reduce. Right: payload divided by that time."
+    with canvas(settings, output, "Ring all-reduce by topology", subtitle, fidelity_line(rows["fidelity"])) as figure:
+        time, bandwidth = figure.subplots(1, 2)
+        colour = colours(rows["topology"])
+        several = rows["scope"].nunique() > 1
+        styles = dict(zip(dict.fromkeys(rows["scope"]), ("-", "--", ":", "-."), strict=False))
+        for (topology, scope), mine in rows.groupby(["topology", "scope"], sort=False):
+            line = mine.sort_values("payload_bytes")
+            name = _name(line, several)
+            style = {"color": colour[str(topology)], "linestyle": styles.get(str(scope), "-"), "marker": "o", "markersize": 4}
+            time.plot(line["payload_bytes"], line["time_ms"], label=name, **style)
+            bandwidth.plot(line["payload_bytes"], line["algorithm_gb_s"], **style)
+        time.set(xscale="log", yscale="log", title="Time", xlabel="Payload", ylabel="Time (ms)")
+        bandwidth.set(xscale="log", title="Bandwidth", xlabel="Payload", ylabel="Payload over time (GB/s)")
+        bandwidth.set_ylim(bottom=0)
+        for axes in (time, bandwidth):
+            axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
+            axes.xaxis.set_minor_locator(NullLocator())
+        handles, names = time.get_legend_handles_labels()
+        share_legend(figure, handles, names, 2)
+
+
+def _name(line: pd.DataFrame, several: bool) -> str:
+    first = line.iloc[0]
+    scope = f", {label(first['scope']).lower()}" if several else ""
+    rings = f"{first['rings']:,} ring{'s' if first['rings'] != 1 else ''}"
+    return f"{label(first['topology'])}{scope} ({first['participants']:,} participants, {rings})"

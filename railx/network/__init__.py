@@ -1,0 +1,18 @@
+"""Traffic on a topology: exact static channel loads, throughput bounds, collectives."""
+
+from railx.network.collectives import ring_all_reduce
+from railx.network.settings import CollectiveSettings, NetworkSettings, StaticNetworkSettings, TrafficSettings
+from railx.network.shortest_paths import shortest_path_lane_loads
+from railx.network.static_loads import uniform_lane_loads
+from railx.network.uniform import simulate_uniform
+
+__all__ = [
+    "CollectiveSettings",
+    "NetworkSettings",
+    "StaticNetworkSettings",
+    "TrafficSettings",
+    "ring_all_reduce",
+    "shortest_path_lane_loads",
+    "simulate_uniform",
+    "uniform_lane_loads",
+]

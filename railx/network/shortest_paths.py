@@ -1,0 +1,71 @@
+"""Channel loads when every pair splits evenly over all its shortest paths: an independent check for small topologies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.topology import Topology
+
+__all__ = ["shortest_path_lane_loads"]
+
+FloatArray = NDArray[np.float64]
+
+_MOST_VERTICES = 2000
+
+
+def shortest_path_lane_loads(topology: Topology) -> FloatArray:
+    """Load of one lane of each link row when each pair of chips splits evenly over all its shortest paths (in links).
+
+    Flits/cycle per flit/chip/cycle of uniform traffic; parallel lanes count as different paths. The accumulation is that of
+    Brandes (2001) for edge betweenness. ValueError above 2,000 vertices.
+    """
+    if topology.vertices > _MOST_VERTICES:
+        raise ValueError(
+            f"topology: {topology.vertices} vertices are too many to enumerate paths; allowed: at most {_MOST_VERTICES}"
+        )
+    from scipy.sparse import csr_array
+
+    links, size = topology.links, topology.vertices
+    lanes = csr_array((links.lanes.astype(np.float64), (links.src, links.dst)), shape=(size, size))
+    per_lane = np.zeros(len(links))
+    for first in range(0, topology.chips, 64):
+        sources = np.arange(first, min(first + 64, topology.chips))
+        per_lane += _loads_from(topology, lanes, sources)
+    return per_lane / (topology.chips - 1)
+
+
+def _loads_from(topology: Topology, lanes: Any, sources: NDArray[np.int64]) -> FloatArray:
+    """Summed over the sources: flow on one lane of each row when each sends 1 to every other chip."""
+    levels = _path_counts(topology, lanes, sources)
+    paths = sum(levels)
+    wanted = np.zeros((len(sources), topology.vertices))
+    wanted[:, : topology.chips] = 1
+    flow = np.zeros_like(wanted)  # what passes through or ends at a vertex
+    loads = np.zeros(len(topology.links))
+    src, dst = topology.links.src, topology.links.dst
+    reached = np.full(wanted.shape, -1)
+    for hops, level in enumerate(levels):
+        reached[level > 0] = hops
+    for hops in range(len(levels) - 1, 0, -1):
+        at = reached == hops
+        per_path = np.where(at, (flow + wanted) / np.where(at, paths, 1), 0)
+        flow = flow + levels[hops - 1] * (lanes @ per_path.T).T
+        loads += (levels[hops - 1][:, src] * per_path[:, dst]).sum(axis=0)
+    return loads
+
+
+def _path_counts(topology: Topology, lanes: Any, sources: NDArray[np.int64]) -> list[FloatArray]:
+    """Numbers of shortest paths (float[sources, vertices]) to the vertices at 0, 1, 2, ... hops."""
+    level = np.zeros((len(sources), topology.vertices))
+    level[np.arange(len(sources)), sources] = 1
+    seen = level > 0
+    levels = [level]
+    while True:
+        level = np.where(seen, 0, (lanes.T @ levels[-1].T).T)
+        if not level.any():
+            return levels
+        seen |= level > 0
+        levels.append(level)

@@ -1,0 +1,89 @@
+"""Uniform all-to-all traffic: from channel loads to throughput bounds, as the rows that the stage writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.network.settings import NetworkSettings, TrafficSettings
+from railx.network.static_loads import uniform_lane_loads
+from railx.topology import INTERNAL, LINK_KINDS, Topology, ports_per_chip, settings_of
+
+__all__ = ["FIDELITY", "simulate_uniform"]
+
+FIDELITY = "flow"
+
+
+def simulate_uniform(
+    topology: Topology, traffic: TrafficSettings, network: NetworkSettings, name: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Throughput bounds of uniform all-to-all from exact static channel loads.
+
+    Returns a summary row and the columns of a table of channels (src, dst, kind, rail, load of one lane, fidelity; one row per
+    link row of the topology). Throughput is in flits/chip/cycle, where a cycle moves one flit over an external port, and in GB/s
+    per chip.
+
+    * bound: offered load at which the busiest lane, internal ones at their own width, is full.
+    * ideal: the same if the load of each external kind of link were spread evenly over its links (RailX: 4 r / (m^2 h)
+      with h external hops). Internal links are taken to be wide enough.
+    * internal_width_needed: width of an internal lane, in external ports, that does not lower the bound; None without internal
+      links.
+    """
+    settings = settings_of(topology)
+    links = topology.links
+    load = uniform_lane_loads(topology, network.routing)
+    width = links.gbps / settings.port_gbps
+    with np.errstate(divide="ignore"):
+        limit = np.where(load > 0, width / load, np.inf)
+    busiest = int(limit.argmin())
+    external = links.kind != INTERNAL
+    bound, ideal = float(limit[busiest]), _ideal(topology, load, width)
+    gb_s = settings.port_gbps / 8
+    summary = {
+        "topology": name,
+        "family": topology.family,
+        "chips": topology.chips,
+        "nodes": topology.nodes,
+        "traffic": traffic.pattern,
+        "routing": network.routing,
+        "ideal_flits_per_chip_cycle": ideal,
+        "bound_flits_per_chip_cycle": bound,
+        "injection_gb_s_per_chip": ports_per_chip(settings) * gb_s,
+        "ideal_gb_s_per_chip": ideal * gb_s,
+        "bound_gb_s_per_chip": bound * gb_s,
+        "bound_over_ideal": bound / ideal,
+        "mean_external_hops": float((load * links.lanes)[external].sum()) / topology.chips,
+        "mean_internal_hops": float((load * links.lanes)[~external].sum()) / topology.chips,
+        "internal_width_needed": None if external.all() else float(load[~external].max() / load[external].max()),
+        "busiest_link_kind": LINK_KINDS[int(links.kind[busiest])],
+        "fidelity": FIDELITY,
+    }
+    return summary, _channels(topology, load)
+
+
+def _ideal(topology: Topology, load: NDArray[np.float64], width: NDArray[np.float64]) -> float:
+    """Offered load at which the average lane of the scarcest external kind is full."""
+    kinds = topology.links.kind
+    lanes = topology.links.lanes
+    return min(
+        float((width * lanes)[kinds == kind].sum() / (load * lanes)[kinds == kind].sum())
+        for kind in np.unique(kinds).tolist()
+        if kind != INTERNAL
+    )
+
+
+def _channels(topology: Topology, load: NDArray[np.float64]) -> dict[str, Any]:
+    """The channel table as columns; repeated names are dictionary-encoded, there are millions of rows at full scale."""
+    import pyarrow as pa
+
+    links = topology.links
+    return {
+        "src": links.src,
+        "dst": links.dst,
+        "kind": pa.DictionaryArray.from_arrays(pa.array(links.kind), pa.array(LINK_KINDS)),
+        "rail": links.rail,
+        "load": load,
+        "fidelity": pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(links), dtype=np.int8)), pa.array([FIDELITY])),
+    }

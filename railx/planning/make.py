@@ -1,0 +1,199 @@
+"""Make a plan with any planner, and turn plans into tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from railx.planning.plan import (
+    SCHEMA,
+    Pipeline,
+    PipelineBatch,
+    Plan,
+    SequenceParallelBatch,
+    validate_plan,
+)
+from railx.planning.schedule import pipeline_ms, simulate_pipeline
+from railx.planning.settings import FlexSPSettings, PlannerSettings, StaticSettings
+from railx.settings import to_dict
+from railx.workload.batches import BatchSettings, SampledBatch, sample_batches
+from railx.workload.cluster import ClusterSettings
+from railx.workload.cost import CostModel, CostModelSettings, build_cost_model
+from railx.workload.model import ModelSettings
+
+__all__ = ["make_plan", "plan_rows", "plan_summary", "schedule_rows"]
+
+
+def make_plan(
+    planner: PlannerSettings,
+    lengths: npt.ArrayLike,
+    cluster: ClusterSettings,
+    model: ModelSettings,
+    cost_model: CostModelSettings,
+    batch: BatchSettings,
+    seed: int,
+) -> Plan:
+    """Draw batches from a corpus of ``lengths`` (int64 [n], tokens) and plan each of them.
+
+    The same arguments give the same plan. One-line errors: SettingsError for a cost model or a cluster that does not suit the
+    model, ValueError for a corpus too small for a batch, PlanError (a ValueError) for a sequence longer than the plan can hold.
+    """
+    cost = build_cost_model(cost_model, cluster, model, batch.max_length_tokens)
+    drawn = sample_batches(lengths, batch, seed)
+    settings: dict[str, Any] = {
+        "planner": to_dict(planner),
+        "cluster": to_dict(cluster),
+        "model": to_dict(model),
+        "cost_model": to_dict(cost_model),
+        "batch": to_dict(batch),
+        "seed": seed,
+    }
+    if isinstance(planner, (StaticSettings, FlexSPSettings)):
+        batches = _sequence_parallel(planner, drawn, cluster, cost, batch)
+        plan = Plan(SCHEMA, "sequence_parallel", planner.planner, cluster.devices, settings, batches)
+    else:
+        from railx.planning.pipeline import plan_pipeline_batch
+
+        made = tuple(plan_pipeline_batch(index, item, planner, cluster.devices, cost) for index, item in enumerate(drawn))
+        plan = Plan(SCHEMA, "pipeline", planner.planner, planner.stages * planner.replicas, settings, made)
+    validate_plan(plan)
+    return plan
+
+
+def plan_rows(plan: Plan, name: str, corpus: str) -> list[dict[str, Any]]:
+    """One row for each group of a sequence-parallel plan, or each chunk of a pipeline plan (times on one stage).
+
+    Columns: plan, planner, corpus, devices, kind, iteration, micro_batch (pipeline), group (chunk), degree (stages), sequences,
+    tokens, longest_tokens, predicted_ms, predicted_compute_ms, predicted_all_to_all_ms, chunk_kind (null in a sequence-parallel
+    plan), fidelity.
+    """
+    head = {"plan": name, "planner": plan.planner, "corpus": corpus, "devices": plan.devices, "kind": plan.kind}
+    if plan.kind == "sequence_parallel":
+        return [head | row for batch in plan.sequence_parallel_batches() for row in _group_rows(batch)]
+    return [head | row for batch in plan.pipeline_batches() for row in _chunk_rows(batch)]
+
+
+def schedule_rows(plan: Plan) -> list[dict[str, Any]]:
+    """One row for each simulated operation of a pipeline plan, as a Gantt chart shows them; the clock restarts with each batch.
+
+    Columns: iteration, pipeline, replica, stage, chunk, kind (forward or backward), start_ms, end_ms, fidelity.
+    """
+    rows: list[dict[str, Any]] = []
+    for batch in plan.pipeline_batches():
+        for index, pipeline, start_ms in _started(batch):
+            rows += [
+                {
+                    "iteration": batch.iteration,
+                    "pipeline": index,
+                    "replica": pipeline.replica,
+                    "stage": op.stage,
+                    "chunk": op.chunk,
+                    "kind": op.kind,
+                    "start_ms": op.start_ms,
+                    "end_ms": op.end_ms,
+                    "fidelity": "analytic",
+                }
+                for op in simulate_pipeline(pipeline, start_ms)
+            ]
+    return rows
+
+
+def plan_summary(plan: Plan) -> dict[str, Any]:
+    """Totals of a plan: batches, sequences and tokens, and the mean predicted time of a batch in ms."""
+    if plan.kind == "sequence_parallel":
+        steps = plan.sequence_parallel_batches()
+        times = [batch.predicted_ms for batch in steps]
+        sequences = sum(len(g.sequences) for batch in steps for m in batch.micro_batches for g in m.groups)
+        tokens = sum(batch.tokens for batch in steps)
+    else:
+        pipelined = plan.pipeline_batches()
+        times = [max(start + pipeline_ms(pipeline) for _, pipeline, start in _started(batch)) for batch in pipelined]
+        chunks = [chunk for batch in pipelined for pipeline in batch.pipelines for chunk in pipeline.chunks]
+        sequences = sum(part.start == 0 for chunk in chunks for part in chunk.slices)
+        tokens = sum(chunk.tokens for chunk in chunks)
+    return {
+        "planner": plan.planner,
+        "kind": plan.kind,
+        "devices": plan.devices,
+        "batches": len(plan.batches),
+        "sequences": sequences,
+        "total_tokens": tokens,
+        "predicted_batch_ms": sum(times) / len(times),
+        "predicted_tokens_per_second": tokens / sum(times) * 1000,
+    }
+
+
+def _sequence_parallel(
+    planner: StaticSettings | FlexSPSettings,
+    drawn: list[SampledBatch],
+    cluster: ClusterSettings,
+    cost: CostModel,
+    batch: BatchSettings,
+) -> tuple[SequenceParallelBatch, ...]:
+    if isinstance(planner, StaticSettings):
+        from railx.planning.static import plan_static_batch, static_degree
+
+        degree = static_degree(planner, cost, batch.max_length_tokens)
+        return tuple(
+            plan_static_batch(index, item, degree, cluster.devices, cost, planner.fill) for index, item in enumerate(drawn)
+        )
+    from railx.planning.flexsp import plan_flexsp_batch
+
+    return tuple(plan_flexsp_batch(index, item, planner, cluster.devices, cost) for index, item in enumerate(drawn))
+
+
+def _group_rows(batch: SequenceParallelBatch) -> list[dict[str, Any]]:
+    return [
+        {
+            "iteration": batch.iteration,
+            "micro_batch": index,
+            "group": number,
+            "degree": group.degree,
+            "sequences": len(group.sequences),
+            "tokens": group.tokens,
+            "longest_tokens": max(group.lengths),
+            "predicted_ms": group.predicted_ms,
+            "predicted_compute_ms": group.predicted_compute_ms,
+            "predicted_all_to_all_ms": group.predicted_all_to_all_ms,
+            "chunk_kind": None,
+            "fidelity": "analytic",
+        }
+        for index, micro_batch in enumerate(batch.micro_batches)
+        for number, group in enumerate(micro_batch.groups)
+    ]
+
+
+def _chunk_rows(batch: PipelineBatch) -> list[dict[str, Any]]:
+    rows = []
+    for index, pipeline in enumerate(batch.pipelines):
+        for number, chunk in enumerate(pipeline.chunks):
+            time_ms = chunk.predicted_forward_ms + chunk.predicted_backward_ms
+            rows.append(
+                {
+                    "iteration": batch.iteration,
+                    "micro_batch": index,
+                    "group": number,
+                    "degree": pipeline.stages,
+                    "sequences": len(chunk.slices),
+                    "tokens": chunk.tokens,
+                    "longest_tokens": max(part.length for part in chunk.slices),
+                    "predicted_ms": time_ms,
+                    "predicted_compute_ms": time_ms - chunk.predicted_all_to_all_ms,
+                    "predicted_all_to_all_ms": chunk.predicted_all_to_all_ms,
+                    "chunk_kind": chunk.kind,
+                    "fidelity": "analytic",
+                }
+            )
+    return rows
+
+
+def _started(batch: PipelineBatch) -> list[tuple[int, Pipeline, float]]:
+    """Each pipeline of a batch with its index and start in ms: after those of the same replica before it."""
+    clock: dict[int, float] = {}
+    started = []
+    for index, pipeline in enumerate(batch.pipelines):
+        start = clock.get(pipeline.replica, 0.0)
+        started.append((index, pipeline, start))
+        clock[pipeline.replica] = start + pipeline_ms(pipeline)
+    return started

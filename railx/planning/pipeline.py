@@ -1,0 +1,154 @@
+"""Elastic pipelines of split, hybrid and batched chunks (InfiniPipe), without recomputation.
+
+For every number of slices K up to a limit the sequence processor (``chunks``) makes chunks of about equal time; they form one
+1F1B pipeline, longest sequences first, or several one after another where memory cannot hold the window of the longest (the
+paper's grouping programme, eq. 14, over classes of equal chunk count). The K with the least simulated time wins.
+
+Deviations: nothing is recomputed (the paper's integer programme for checkpoints is left out, so memory decides between pipelines
+alone); several data-parallel replicas may share a batch, each planned by itself; memory counts activations and the gradients of
+split keys and values (eq. 5) but no logits, for which no constant is published.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from railx.planning.chunks import PipelineShape, SequenceChunks, build_chunks, mesh
+from railx.planning.groups import Lengths, check_lengths_fit
+from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError
+from railx.planning.schedule import one_f_one_b, pipeline_ms
+from railx.planning.settings import PipelineSettings
+from railx.workload.batches import SampledBatch
+from railx.workload.cost import CostModel
+
+__all__ = ["peak_tokens", "plan_pipeline_batch", "share_among_replicas"]
+
+
+def plan_pipeline_batch(
+    iteration: int, batch: SampledBatch, settings: PipelineSettings, devices: int, cost: CostModel
+) -> PipelineBatch:
+    """Plan one batch for ``settings.replicas`` pipelines side by side.
+
+    PlanError where the cluster is too small or a sequence fits no pipeline; it names the sequence.
+    """
+    shape = _shape(settings, devices, cost)
+    if len(batch.lengths) < settings.replicas:
+        raise PlanError(
+            f"planner.replicas: got {settings.replicas}; allowed: at most {len(batch.lengths)}, the sequences of a batch"
+        )
+    memory = cost.tokens_per_device * shape.devices
+    where = f"a pipeline of {shape.stages} stages of {shape.degree} ranks"
+    check_lengths_fit(batch.sequences, batch.lengths, memory, where)
+    pipelines: list[Pipeline] = []
+    slices: list[int] = []
+    for replica, positions in enumerate(share_among_replicas(batch.lengths, settings.replicas, cost)):
+        best = _best_replica(batch.sequences[positions], batch.lengths[positions], replica, settings, shape, cost)
+        if best is None:
+            longest = positions[int(np.argmax(batch.lengths[positions]))]
+            raise PlanError(
+                f"sequence {batch.sequences[longest]}: {batch.lengths[longest]} tokens in up to {settings.most_slices} slices; "
+                f"allowed: what {where} holds beside other chunks, {memory} tokens in all"
+            )
+        slices.append(best[0])
+        pipelines += best[1]
+    return PipelineBatch(iteration, tuple(pipelines), {"slices_of_the_longest": slices})
+
+
+def share_among_replicas(lengths: Lengths, replicas: int, cost: CostModel) -> list[Lengths]:
+    """Positions [.] for each replica: longest first, each sequence to the replica with the least compute time so far."""
+    work, busy = cost.sequence_ms(lengths), np.zeros(replicas)
+    shared: list[list[int]] = [[] for _ in range(replicas)]
+    for position in np.argsort(-lengths, kind="stable").tolist():
+        chosen = int(np.argmin(busy))
+        shared[chosen].append(position)
+        busy[chosen] += work[position]
+    return [np.array(positions, dtype=np.int64) for positions in shared]
+
+
+def peak_tokens(pipeline: Pipeline, cost: CostModel) -> float:
+    """The most tokens whose activations the first stage holds at once; a split token weighs more (InfiniPipe eqs. 5-8).
+
+    The first stage has the widest window, so that no other holds more.
+    """
+    live = peak = 0.0
+    weight = [chunk.tokens * (cost.split_memory if chunk.kind == "split" else 1.0) for chunk in pipeline.chunks]
+    for op in one_f_one_b(pipeline, 0):
+        live += weight[op.chunk] if op.kind == "forward" else -weight[op.chunk]
+        peak = max(peak, live)
+    return peak
+
+
+def _shape(settings: PipelineSettings, devices: int, cost: CostModel) -> PipelineShape:
+    degree = settings.sequence_parallel_degree
+    if degree not in cost.degrees:
+        allowed = ", ".join(map(str, cost.degrees))
+        raise PlanError(f"planner.sequence_parallel_degree: got {degree}; allowed: {allowed}")
+    needed = settings.stages * settings.replicas * degree
+    if needed > devices:
+        raise PlanError(
+            f"planner.stages: {settings.stages} stages x {settings.replicas} replicas x degree {degree} need {needed} devices; "
+            f"allowed: at most {devices}"
+        )
+    return PipelineShape(settings.stages, degree)
+
+
+def _best_replica(
+    sequences: Lengths, lengths: Lengths, replica: int, settings: PipelineSettings, shape: PipelineShape, cost: CostModel
+) -> tuple[int, list[Pipeline]] | None:
+    """Slices of the longest sequence and the pipelines with the least simulated time; None where nothing fits memory."""
+    best: tuple[float, int, list[Pipeline]] | None = None
+    tried: set[tuple[int, ...]] = set()
+    memory = cost.tokens_per_device * shape.devices
+    for slices in range(1, settings.most_slices + 1):
+        cuts = mesh(int(lengths.max()), slices, shape, cost, settings.alignment_tokens)
+        if tuple(cuts) in tried:
+            continue
+        tried.add(tuple(cuts))
+        groups = build_chunks(sequences, lengths, cuts, memory // shape.stages, shape, cost)
+        pipelines = _grouped(groups, replica, shape, cost) if groups is not None else None
+        if pipelines is not None:
+            total = sum(map(pipeline_ms, pipelines))
+            if best is None or total < best[0]:
+                best = total, len(cuts) + 1, pipelines
+    return (best[1], best[2]) if best is not None else None
+
+
+def _grouped(groups: list[SequenceChunks], replica: int, shape: PipelineShape, cost: CostModel) -> list[Pipeline] | None:
+    """One pipeline where memory holds it, else the cheapest division into pipelines of neighbouring chunk counts (eq. 14)."""
+    whole = _pipeline(groups, replica, shape)
+    if _fits(whole, cost, shape):
+        return [whole]
+    classes = [list(members) for _, members in itertools.groupby(groups, key=lambda group: group.count)]
+    best: list[tuple[float, list[Pipeline]]] = [(0.0, [])]
+    for end in range(1, len(classes) + 1):
+        options: list[tuple[float, Any]] = [(math.inf, None)]
+        for start in range(end):
+            if best[start][0] == math.inf:
+                continue
+            pipeline = _pipeline([group for members in classes[start:end] for group in members], replica, shape)
+            if _fits(pipeline, cost, shape):
+                options.append((best[start][0] + _fill_and_drain_ms(pipeline), (start, pipeline)))
+        total, choice = min(options, key=lambda option: option[0])
+        best.append((total, best[choice[0]][1] + [choice[1]] if choice is not None else []))
+    return best[-1][1] if best[-1][0] < math.inf else None
+
+
+def _pipeline(groups: list[SequenceChunks], replica: int, shape: PipelineShape) -> Pipeline:
+    return Pipeline(shape.stages, replica, tuple(chunk for group in groups for chunk in group.chunks))
+
+
+def _fits(pipeline: Pipeline, cost: CostModel, shape: PipelineShape) -> bool:
+    return peak_tokens(pipeline, cost) <= cost.tokens_per_device * shape.devices
+
+
+def _fill_and_drain_ms(pipeline: Pipeline) -> float:
+    """What a further pipeline costs: (stages - 1) times the mean chunk time (eqs. 12-13)."""
+    return (pipeline.stages - 1) * sum(map(_chunk_ms, pipeline.chunks)) / len(pipeline.chunks)
+
+
+def _chunk_ms(chunk: Chunk) -> float:
+    return chunk.predicted_forward_ms + chunk.predicted_backward_ms

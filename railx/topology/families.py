@@ -1,0 +1,66 @@
+"""The families of topologies behind one interface: settings in, graph, natural halves and closed forms out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.settings import load
+from railx.topology import fat_tree, railx_hyperx, railx_torus, torus_2d
+from railx.topology.fat_tree import FatTreeSettings
+from railx.topology.model import Topology
+from railx.topology.railx_hyperx import RailXHyperXSettings
+from railx.topology.railx_torus import RailXTorusSettings
+from railx.topology.torus_2d import Torus2DSettings
+
+__all__ = ["TopologySettings", "bisection_ports", "build_topology", "halves", "ports_per_chip", "settings_of"]
+
+#: The settings of every family, told apart by ``family``.
+TopologySettings: TypeAlias = RailXHyperXSettings | RailXTorusSettings | Torus2DSettings | FatTreeSettings
+
+
+@dataclass(frozen=True)
+class _Family:
+    """What a family's module offers."""
+
+    build: Callable[[Any], Topology]
+    halves: Callable[[Any], NDArray[np.int8]]
+    bisection_ports: Callable[[Any], int]
+
+
+_FAMILIES: dict[str, _Family] = {
+    "railx_hyperx": _Family(railx_hyperx.build, railx_hyperx.halves, railx_hyperx.bisection_ports),
+    "railx_torus": _Family(railx_torus.build, railx_torus.halves, railx_torus.bisection_ports),
+    "torus_2d": _Family(torus_2d.build, torus_2d.halves, torus_2d.bisection_ports),
+    "fat_tree": _Family(fat_tree.build, fat_tree.halves, fat_tree.bisection_ports),
+}
+
+
+def build_topology(settings: TopologySettings) -> Topology:
+    """Build the topology that the settings describe."""
+    return _FAMILIES[settings.family].build(settings)
+
+
+def settings_of(topology: Topology) -> TopologySettings:
+    """The settings a topology was built from, checked again; SettingsError where its file holds others."""
+    settings: TopologySettings = load(TopologySettings, topology.settings, "topology")
+    return settings
+
+
+def halves(settings: TopologySettings) -> NDArray[np.int8]:
+    """Half (0 or 1) of each vertex in the family's natural cut."""
+    return _FAMILIES[settings.family].halves(settings)
+
+
+def bisection_ports(settings: TopologySettings) -> int:
+    """Closed form of the ports that cross the natural cut in one direction."""
+    return _FAMILIES[settings.family].bisection_ports(settings)
+
+
+def ports_per_chip(settings: TopologySettings) -> int:
+    """Ports of a chip, all sides or planes together: injection bandwidth over the port's rate (4n on 4 sides)."""
+    return settings.planes if isinstance(settings, FatTreeSettings) else 4 * settings.n

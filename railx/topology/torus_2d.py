@@ -1,0 +1,70 @@
+"""A plain 2D torus: single chips with n parallel links to each of their 4 neighbours, no switches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.settings import AtLeast, NonNegative, Positive, to_dict
+from railx.topology.model import Links, Topology, check_size, chip_nodes, join_links, kind_code
+
+__all__ = ["Torus2DSettings", "bisection_ports", "build", "halves"]
+
+
+@dataclass(frozen=True)
+class Torus2DSettings:
+    """``x_scale`` by ``y_scale`` chips; chip (x, y) is number y * x_scale + x. ``n``: parallel ports on each side of a chip."""
+
+    family: Literal["torus_2d"]
+    n: Annotated[int, AtLeast(1)]
+    x_scale: Annotated[int, AtLeast(2)]
+    y_scale: Annotated[int, AtLeast(2)]
+    port_gbps: Annotated[float, Positive()]
+    latency_ns: Annotated[float, NonNegative()]
+
+    def __post_init__(self) -> None:
+        check_size("x_scale", 4 * self.x_scale * self.y_scale)
+
+
+def build(settings: Torus2DSettings) -> Topology:
+    """Build the torus; the n parallel links of a side are one row with n lanes."""
+    chip = np.arange(settings.x_scale * settings.y_scale).reshape(settings.y_scale, settings.x_scale)
+    links = [_ring_links(settings, chip, np.roll(chip, -1, axis=axis), kind) for kind, axis in (("torus_x", 1), ("torus_y", 0))]
+    return Topology(
+        family=settings.family,
+        settings=to_dict(settings),
+        chips=chip.size,
+        nodes=chip.size,
+        switches=0,
+        chip_node=chip_nodes(chip.size, 1),
+        links=join_links(links),
+        circuits=None,
+    )
+
+
+def halves(settings: Torus2DSettings) -> NDArray[np.int8]:
+    """Half (0 or 1) of each chip when the longer dimension is cut in the middle."""
+    y, x = np.indices((settings.y_scale, settings.x_scale))
+    position, length = (x, settings.x_scale) if settings.x_scale >= settings.y_scale else (y, settings.y_scale)
+    return (position >= length // 2).astype(np.int8).ravel()
+
+
+def bisection_ports(settings: Torus2DSettings) -> int:
+    """Ports in one direction across that cut: both boundaries of the cut rings, n links in each line of the other dimension."""
+    return 2 * settings.n * min(settings.x_scale, settings.y_scale)
+
+
+def _ring_links(settings: Torus2DSettings, chip: NDArray[np.int64], neighbour: NDArray[np.int64], kind: str) -> Links:
+    rows = 2 * chip.size
+    return Links(
+        src=np.stack([chip.ravel(), neighbour.ravel()], axis=1).ravel().astype(np.int32),
+        dst=np.stack([neighbour.ravel(), chip.ravel()], axis=1).ravel().astype(np.int32),
+        kind=np.full(rows, kind_code(kind), dtype=np.int8),
+        gbps=np.full(rows, settings.port_gbps),
+        latency_ns=np.full(rows, settings.latency_ns),
+        rail=np.full(rows, -1, dtype=np.int32),
+        lanes=np.full(rows, settings.n, dtype=np.int32),
+    )

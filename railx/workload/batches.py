@@ -1,0 +1,58 @@
+"""Global batches: which sequences of a corpus each training step takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from railx.settings import AtLeast
+
+__all__ = ["BatchSettings", "SampledBatch", "sample_batches"]
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """``batches`` steps of ``batch_size`` sequences; those over ``max_length_tokens`` are cut off there or left out
+    (``overlong``).
+    """
+
+    batch_size: Annotated[int, AtLeast(1)]
+    batches: Annotated[int, AtLeast(1)]
+    max_length_tokens: Annotated[int, AtLeast(1)]
+    overlong: Literal["truncate", "drop"]
+
+
+@dataclass(frozen=True)
+class SampledBatch:
+    """One step: corpus rows int64 [batch_size], each at most once, and their lengths int64 [batch_size] after truncation."""
+
+    sequences: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+
+
+def sample_batches(lengths: npt.ArrayLike, settings: BatchSettings, seed: int) -> list[SampledBatch]:
+    """Draw batches without replacement, in a new random order each time the corpus has been used up.
+
+    ``lengths`` int64 [n] are those of the corpus. What is left of an order that no longer fills a batch is passed over, so that
+    no batch holds a sequence twice. ValueError where fewer sequences may be used than a batch needs.
+    """
+    corpus = np.asarray(lengths, dtype=np.int64)
+    limit = settings.max_length_tokens
+    eligible = np.arange(len(corpus)) if settings.overlong == "truncate" else np.flatnonzero(corpus <= limit)
+    if len(eligible) < settings.batch_size:
+        within = "" if settings.overlong == "truncate" else f" of at most {limit} tokens"
+        raise ValueError(
+            f"batch_size: got {settings.batch_size}; allowed: at most {len(eligible)}, the sequences{within} in the corpus"
+        )
+    random = np.random.default_rng(seed)
+    per_order = len(eligible) // settings.batch_size
+    drawn: list[SampledBatch] = []
+    while len(drawn) < settings.batches:
+        order = random.permutation(eligible)
+        for index in range(min(per_order, settings.batches - len(drawn))):
+            rows = order[index * settings.batch_size : (index + 1) * settings.batch_size]
+            drawn.append(SampledBatch(rows, np.minimum(corpus[rows], limit)))
+    return drawn

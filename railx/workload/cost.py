@@ -1,0 +1,227 @@
+"""Time and memory of sequences on a cluster: one form, fitted to measurements or derived from operations and bytes.
+
+Both kinds come down to the same few coefficients (:class:`CostModel`): a group of degree d that holds sequences of lengths s takes
+
+    compute = (1/d) Σ (a1 s² + a2 s) + b1        (FlexSP eq. 12)
+    all-to-all = Σ s · c(d), 0 for d = 1          (Ulysses; FlexSP, public code)
+
+and may hold at most ``tokens_per_device`` · d tokens. A pipeline chunk follows InfiniPipe eqs. 1-4 with the same coefficients.
+No overlap of communication with computation, no dependence on where a group lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from railx.settings import AtLeast, Fraction, NonNegative, NotEmpty, Positive, SettingsError
+from railx.workload.cluster import ClusterSettings, all_to_all_gb_s
+from railx.workload.model import (
+    ModelSettings,
+    activation_bytes_per_token,
+    all_to_all_bytes_per_token,
+    attention_flops,
+    key_value_width,
+    linear_flops_per_token,
+    parameter_count,
+)
+
+__all__ = [
+    "AnalyticCostSettings",
+    "ChunkTime",
+    "CostModel",
+    "CostModelSettings",
+    "FittedCostSettings",
+    "GroupTime",
+    "build_cost_model",
+    "model_state_mib",
+]
+
+_MIB = 2.0**20
+
+
+@dataclass(frozen=True)
+class FittedCostSettings:
+    """Coefficients fitted to measurements of one model (FlexSP's public constants are of this kind).
+
+    Times in ms on one device for forward and backward together: ``quadratic_ms_per_token2`` (a1), ``linear_ms_per_token`` (a2) and
+    ``constant_ms`` (b1, once per micro-batch). ``activation_mib_per_token`` of the whole model is divided among the ranks of a
+    group. FlexSP divides MiB by GB/s and calls it ms, so its bandwidth unit is 2^20 · 1000 byte/s; this kind keeps that
+    convention.
+    """
+
+    kind: Literal["fitted"]
+    model: Annotated[str, NotEmpty()]
+    quadratic_ms_per_token2: Annotated[float, NonNegative()]
+    linear_ms_per_token: Annotated[float, Positive()]
+    constant_ms: Annotated[float, NonNegative()]
+    activation_mib_per_token: Annotated[float, Positive()]
+    backward_over_forward: Annotated[float, Positive()]
+    bytes_per_element: Literal[2, 4, 8]
+    state_bytes_per_parameter: Annotated[int, AtLeast(1)]
+    zero_stage: Literal[1, 2, 3]
+
+
+@dataclass(frozen=True)
+class AnalyticCostSettings:
+    """Operations over the device's throughput and bytes over its bandwidth; for machines that nobody has profiled.
+
+    ``compute_efficiency`` is the share of the device's peak that is reached, ``constant_ms`` the overhead of one micro-batch.
+    """
+
+    kind: Literal["analytic"]
+    compute_efficiency: Annotated[float, Fraction()]
+    constant_ms: Annotated[float, NonNegative()]
+    backward_over_forward: Annotated[float, Positive()]
+    bytes_per_element: Literal[2, 4, 8]
+    state_bytes_per_parameter: Annotated[int, AtLeast(1)]
+    zero_stage: Literal[1, 2, 3]
+
+
+CostModelSettings = FittedCostSettings | AnalyticCostSettings
+
+
+@dataclass(frozen=True)
+class GroupTime:
+    """Predicted time of a sequence-parallel group, forward and backward."""
+
+    compute_ms: float
+    all_to_all_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        return self.compute_ms + self.all_to_all_ms
+
+
+@dataclass(frozen=True)
+class ChunkTime:
+    """Predicted time of a chunk on one pipeline stage; all-to-all is contained in forward and backward, half in each."""
+
+    forward_ms: float
+    backward_ms: float
+    all_to_all_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        return self.forward_ms + self.backward_ms
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Coefficients of time and memory.
+
+    ``quadratic_ms`` (ms/token²) and ``linear_ms`` (ms/token): forward and backward on one device. ``constant_ms``: once per
+    micro-batch. ``all_to_all_ms``: per token of a group, by degree (degree 1: 0); its keys are the degrees that may be used,
+    ascending. ``tokens_per_device``: how many tokens a group may hold per rank. ``forward_share``: forward part of the compute
+    time. ``split_memory``: memory of a split token relative to a batched one, because the gradients of keys and values of all
+    its slices are alive at once (InfiniPipe eq. 5).
+    """
+
+    quadratic_ms: float
+    linear_ms: float
+    constant_ms: float
+    all_to_all_ms: Mapping[int, float]
+    tokens_per_device: int
+    forward_share: float
+    split_memory: float
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """Degrees of sequence parallelism that the cluster and the model allow, ascending."""
+        return tuple(self.all_to_all_ms)
+
+    def sequence_ms(self, lengths: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Compute time (ms) of each sequence on one device, a1 s² + a2 s; lengths [n] in tokens."""
+        tokens = np.asarray(lengths, dtype=np.float64)
+        return self.quadratic_ms * tokens**2 + self.linear_ms * tokens
+
+    def group_time_ms(self, lengths: npt.ArrayLike, degree: int) -> GroupTime:
+        """Time of a group that runs sequences of these lengths [n] with this degree (FlexSP eq. 12 and its all-to-all term)."""
+        compute = float(self.sequence_ms(lengths).sum()) / degree + self.constant_ms
+        return GroupTime(compute, float(np.sum(lengths)) * self.all_to_all_ms[degree])
+
+    def chunk_time_ms(self, slices: Sequence[tuple[int, int]], stages: int, degree: int) -> ChunkTime:
+        """Time of a chunk on one of ``stages`` stages of ``degree`` ranks each (InfiniPipe eqs. 1-4).
+
+        ``slices`` are pairs (tokens of context, tokens). The latency term of eq. 2 is 0: it is published for no cluster.
+        Communication between stages is ignored, as in the paper.
+        """
+        tokens = sum(new for _, new in slices)
+        squares = sum((context + new) ** 2 - context**2 for context, new in slices)
+        compute = (self.quadratic_ms * squares + self.linear_ms * tokens) / (stages * degree) + self.constant_ms / stages
+        exchange = tokens * self.all_to_all_ms[degree] / stages
+        forward = compute * self.forward_share + exchange / 2
+        return ChunkTime(forward, compute + exchange - forward, exchange)
+
+    def smallest_degree(self, length: int) -> int | None:
+        """The smallest allowed degree whose group can hold a sequence of this length; None where none can."""
+        return next((degree for degree in self.degrees if length <= self.tokens_per_device * degree), None)
+
+    @property
+    def longest_tokens(self) -> int:
+        """The longest sequence that a group of the largest degree can hold."""
+        return self.tokens_per_device * self.degrees[-1]
+
+
+def build_cost_model(
+    settings: CostModelSettings, cluster: ClusterSettings, model: ModelSettings, max_length_tokens: int
+) -> CostModel:
+    """Coefficients for a model on a cluster; ``max_length_tokens`` sizes learned positions, hence model states.
+
+    SettingsError where the coefficients were fitted for another model or the model's states leave no memory for tokens.
+    """
+    degrees = {1: float("inf")} | {d: b for d, b in all_to_all_gb_s(cluster).items() if model.heads % d == 0}
+    exchanged = all_to_all_bytes_per_token(model, settings.bytes_per_element)
+    if isinstance(settings, FittedCostSettings):
+        if settings.model != model.name:
+            raise SettingsError("cost_model.model", f"fitted for {settings.model}; allowed: {model.name}, the model of this plan")
+        quadratic, linear = settings.quadratic_ms_per_token2, settings.linear_ms_per_token
+        activation_mib, bytes_per_ms = settings.activation_mib_per_token, _MIB
+    else:
+        operations_per_ms = cluster.device_tflop_s * 1e9 * settings.compute_efficiency
+        passes = 1 + settings.backward_over_forward
+        quadratic, linear = (
+            passes * attention_flops(model, 1) / operations_per_ms,
+            passes * linear_flops_per_token(model) / operations_per_ms,
+        )
+        activation_mib, bytes_per_ms = activation_bytes_per_token(model, settings.bytes_per_element) / _MIB, 1e6
+    key_value_mib = 2 * settings.bytes_per_element * model.layers * key_value_width(model) / _MIB
+    return CostModel(
+        quadratic_ms=quadratic,
+        linear_ms=linear,
+        constant_ms=settings.constant_ms,
+        all_to_all_ms={degree: exchanged / degree / (bandwidth * bytes_per_ms) for degree, bandwidth in degrees.items()},
+        tokens_per_device=_tokens_per_device(settings, cluster, model, max_length_tokens, activation_mib),
+        forward_share=1 / (1 + settings.backward_over_forward),
+        split_memory=1 + key_value_mib / activation_mib,
+    )
+
+
+def model_state_mib(settings: CostModelSettings, cluster: ClusterSettings, model: ModelSettings, max_length_tokens: int) -> float:
+    """MiB of parameters, gradients and optimizer states on one device under ZeRO (FlexSP's public code, memory model).
+
+    Stage 3 shards all; stage 2 all but 1/8 (half-precision parameters); stage 1 all but 2/8 (and gradients).
+    """
+    whole = parameter_count(model, max_length_tokens) * settings.state_bytes_per_parameter / _MIB
+    kept = {3: 0.0, 2: 1 / 8, 1: 2 / 8}[settings.zero_stage]
+    return whole * ((1 - kept) / cluster.devices + kept)
+
+
+def _tokens_per_device(
+    settings: CostModelSettings, cluster: ClusterSettings, model: ModelSettings, max_length_tokens: int, activation_mib: float
+) -> int:
+    """The token cap: what model states leave of a device's memory, in tokens (FlexSP, public code, memory model)."""
+    if cluster.tokens_per_device is not None:
+        return cluster.tokens_per_device
+    states = model_state_mib(settings, cluster, model, max_length_tokens)
+    tokens = int((cluster.memory_gib * 1024 - states) / activation_mib)
+    if tokens < 1:
+        needed = (states + activation_mib) / 1024
+        raise SettingsError(
+            "cluster.memory_gib", f"got {cluster.memory_gib}; allowed: more than {needed:.1f}, for the model's states"
+        )
+    return tokens

@@ -1,0 +1,174 @@
+"""Sequence lengths: drawn from published quantiles or a synthetic mixture, or read from a user's file."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+__all__ = [
+    "check_lengths",
+    "length_statistics",
+    "published_quantiles",
+    "read_length_file",
+    "sample_mixture",
+    "sample_quantiles",
+]
+
+Lengths = npt.NDArray[np.int64]
+
+
+def published_quantiles(path: str | Path) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Points (length, share of sequences above it) of a quantile table, both monotone: lengths [n] up, shares [n] down.
+
+    The table has rows ``percentile_lower,p,length`` and ``ccdf_frac_seqs_gt,length,share`` (columns kind, key, value) and
+    ``summary,count,n``; the longest of n sequences has the share 1 / n at its length, to keep the logarithm finite.
+    """
+    if not Path(path).is_file():
+        raise ValueError(f"{path}: no such file; allowed: a table of quantiles with the columns kind, key, value")
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    count = next((float(row["value"]) for row in rows if row.get("kind") == "summary" and row["key"] == "count"), None)
+    if count is None:
+        raise ValueError(f"{path}: no row summary,count; allowed: the number of sequences behind the quantiles")
+    points: dict[float, float] = {}
+    for row in rows:
+        if row["kind"] == "percentile_lower":
+            points[float(row["value"])] = max(1 - float(row["key"]) / 100, 1 / count)
+        elif row["kind"] == "ccdf_frac_seqs_gt":
+            points[float(row["key"])] = max(float(row["value"]), 1 / count)
+    lengths = np.array(sorted(points))
+    above = np.array([points[length] for length in lengths])
+    if len(lengths) < 2 or np.any(np.diff(above) > 0):
+        raise ValueError(f"{path}: quantiles are not monotone; allowed: longer sequences have smaller shares above them")
+    return lengths, above
+
+
+def sample_quantiles(lengths: npt.NDArray[np.float64], above: npt.NDArray[np.float64], sequences: int, seed: int) -> Lengths:
+    """Draw ``sequences`` lengths by the inverse of a distribution known at points (length, share above it).
+
+    Between points the logarithm of the length is linear in the logarithm of the share above it, a Pareto piece, so that the
+    inverse is monotone and never leaves the published range.
+    """
+    uniform = np.random.default_rng(seed).random(sequences)
+    # np.interp needs ascending positions: -log(share above) ascends with the length.
+    drawn = np.interp(-np.log1p(-uniform), -np.log(above), np.log(lengths))
+    return np.maximum(np.rint(np.exp(drawn)), 1).astype(np.int64)
+
+
+def sample_mixture(
+    *,
+    sequences: int,
+    seed: int,
+    body_median_tokens: float,
+    body_sigma: float,
+    tail_fraction: float,
+    tail_start_tokens: float,
+    tail_exponent: float,
+    longest_tokens: int,
+) -> Lengths:
+    """Draw lengths from a log-normal body and, with probability ``tail_fraction``, a Pareto tail.
+
+    The body has the given median and standard deviation of the logarithm. The tail has P(length > x) = (start / x)^exponent,
+    cut off at ``longest_tokens`` (by the inverse of the truncated distribution, so that nothing piles up there); the body is
+    clipped to the range.
+    """
+    random = np.random.default_rng(seed)
+    in_tail = random.random(sequences) < tail_fraction
+    body = body_median_tokens * np.exp(body_sigma * random.standard_normal(sequences))
+    kept = 1 - (tail_start_tokens / longest_tokens) ** tail_exponent
+    tail = tail_start_tokens * (1 - kept * random.random(sequences)) ** (-1 / tail_exponent)
+    return np.clip(np.rint(np.where(in_tail, tail, body)), 1, longest_tokens).astype(np.int64)
+
+
+def read_length_file(path: str | Path, column: str) -> Lengths:
+    """Lengths in tokens from a JSON list, a text file with one a line, or the ``column`` of a CSV or Parquet table.
+
+    ValueError names the file, and the sequence or line, of what is missing, empty, not an integer or not positive.
+    """
+    if not Path(path).is_file():
+        raise ValueError(f"{path}: no such file; allowed: a JSON list, text, CSV or Parquet file of lengths")
+    reader = {".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}.get(Path(path).suffix.lower())
+    values = reader(Path(path), column) if reader else _read_lines(Path(path))
+    return check_lengths(values, str(path))
+
+
+def check_lengths(values: Iterable[tuple[str, Any]], origin: str) -> Lengths:
+    """Lengths as an array; ``values`` are pairs (where in the file, value). ValueError names ``origin`` and the place."""
+    lengths = []
+    for place, value in values:
+        try:
+            number = int(value)
+            whole = not isinstance(value, bool) and number == float(value)
+        except (TypeError, ValueError, OverflowError):
+            whole = False
+        if not whole:
+            raise ValueError(f"{origin}: {place} is {value!r}; allowed: a whole number of tokens")
+        if number < 1:
+            raise ValueError(f"{origin}: {place} has length {number}; allowed: at least 1 token")
+        lengths.append(number)
+    if not lengths:
+        raise ValueError(f"{origin}: no sequences; allowed: at least one length")
+    return np.array(lengths, dtype=np.int64)
+
+
+def length_statistics(lengths: npt.ArrayLike) -> dict[str, float | int]:
+    """Summary of lengths [n] in tokens: count, sum, mean, quantiles, and the shares above 8 192 and 65 536 tokens."""
+    array = np.asarray(lengths, dtype=np.int64)
+    quantiles = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+    summary: dict[str, float | int] = {
+        "sequences": len(array),
+        "total_tokens": int(array.sum()),
+        "mean_tokens": float(array.mean()),
+    }
+    summary |= {f"{name}_tokens": float(np.quantile(array, share)) for name, share in quantiles.items()}
+    summary |= {"shortest_tokens": int(array.min()), "longest_tokens": int(array.max())}
+    for limit in (8192, 65536):
+        summary[f"sequences_above_{limit}"] = float(np.mean(array > limit))
+        summary[f"tokens_in_sequences_above_{limit}"] = float(array[array > limit].sum() / array.sum())
+    return summary
+
+
+def _read_json(path: Path, _: str) -> Iterable[tuple[str, Any]]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8") or "[]")
+    except ValueError as error:
+        raise ValueError(f"{path}: not valid JSON ({error})") from None
+    if not isinstance(values, list):
+        raise ValueError(f"{path}: a JSON {type(values).__name__}; allowed: a list of lengths")
+    return ((f"sequence {index}", value) for index, value in enumerate(values))
+
+
+def _read_lines(path: Path) -> Iterable[tuple[str, Any]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: not text; allowed: one length a line") from None
+    return ((f"line {number}", line.strip()) for number, line in enumerate(lines, start=1) if line.strip())
+
+
+def _read_csv(path: Path, column: str) -> Iterable[tuple[str, Any]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        names, rows = list(reader.fieldnames or []), list(reader)
+    if names and column not in names:
+        raise ValueError(f"{path}: no column {column}; allowed: one of {', '.join(names)}")
+    return ((f"sequence {index}", (row[column] or "").strip()) for index, row in enumerate(rows))
+
+
+def _read_parquet(path: Path, column: str) -> Iterable[tuple[str, Any]]:
+    try:
+        file = pq.ParquetFile(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: not a Parquet file ({error})") from None
+    names = file.schema_arrow.names
+    if column not in names:
+        raise ValueError(f"{path}: no column {column}; allowed: one of {', '.join(names)}")
+    values = file.read(columns=[column]).column(0).to_pylist()
+    return ((f"sequence {index}", value) for index, value in enumerate(values))

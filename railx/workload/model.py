@@ -1,0 +1,140 @@
+"""Transformer arithmetic: parameters, floating-point operations, activation bytes and all-to-all bytes of a decoder.
+
+Counts are closed forms of the shapes; nothing here is measured. A multiplication and an addition count as two operations. Needs the
+standard library alone, because the training runtime reads its model settings from here too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError
+
+__all__ = [
+    "ModelSettings",
+    "activation_bytes_per_token",
+    "all_to_all_bytes_per_token",
+    "attention_flops",
+    "forward_flops",
+    "key_value_width",
+    "linear_flops_per_token",
+    "parameter_count",
+    "training_flops",
+]
+
+#: Backward over forward operations: the gradient of each product needs two products.
+_BACKWARD_OVER_FORWARD = 2
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Shape of a decoder-only transformer.
+
+    ``hidden`` is the width of the residual stream, ``heads`` share it evenly; ``kv_heads`` < ``heads`` is grouped-query attention.
+    ``learned`` positions are a table with one row per position of the longest context; ``rotary`` ones have no parameters.
+    ``biases`` puts a bias on every linear layer and on every norm (GPT); without, a norm has a scale alone (LLaMA).
+    """
+
+    name: Annotated[str, NotEmpty()]
+    layers: Annotated[int, AtLeast(1)]
+    hidden: Annotated[int, AtLeast(1)]
+    heads: Annotated[int, AtLeast(1)]
+    kv_heads: Annotated[int, AtLeast(1)]
+    feed_forward: Annotated[int, AtLeast(1)]
+    vocabulary: Annotated[int, AtLeast(2)]
+    feed_forward_kind: Literal["swiglu", "gelu"] = "swiglu"
+    positions: Literal["rotary", "learned"] = "rotary"
+    biases: bool = False
+    tied_embeddings: bool = False
+    rotary_base: Annotated[float, Positive()] = 10000.0
+    norm_epsilon: Annotated[float, NonNegative()] = 1e-5
+
+    def __post_init__(self) -> None:
+        if self.hidden % self.heads:
+            raise SettingsError("hidden", f"got {self.hidden}; allowed: a multiple of heads, which is {self.heads}")
+        if self.heads % self.kv_heads:
+            raise SettingsError("kv_heads", f"got {self.kv_heads}; allowed: a divisor of heads, which is {self.heads}")
+        if self.positions == "rotary" and self.head_width % 2:
+            raise SettingsError("heads", f"got {self.heads}, {self.head_width} wide; allowed: an even width for rotary positions")
+
+    @property
+    def head_width(self) -> int:
+        """Width of one attention head."""
+        return self.hidden // self.heads
+
+
+def key_value_width(model: ModelSettings) -> int:
+    """D_kv: width of the keys (or values) of all key-value heads together."""
+    return model.kv_heads * model.head_width
+
+
+def parameter_count(model: ModelSettings, max_length_tokens: int) -> int:
+    """Parameters of the whole model; ``max_length_tokens`` sizes the table of learned positions.
+
+    With MHA, GELU of width 4h, biases, learned positions and untied embeddings this is 12 l h² + 13 l h + 2 h (V + ½ L) + 2 h,
+    which gives FlexSP's published sizes at 192 000 and 384 000 positions (public code, cost constants).
+    """
+    hidden, norm = model.hidden, model.hidden * (2 if model.biases else 1)
+    layer = _linear_weights(model) + (_linear_biases(model) if model.biases else 0) + 2 * norm
+    embeddings = model.vocabulary * hidden * (1 if model.tied_embeddings else 2)
+    table = max_length_tokens * hidden if model.positions == "learned" else 0
+    return model.layers * layer + embeddings + table + norm
+
+
+def linear_flops_per_token(model: ModelSettings) -> int:
+    """Forward operations per token of all matrix products but attention's: 2 per weight, output projection included."""
+    return 2 * (model.layers * _linear_weights(model) + model.vocabulary * model.hidden)
+
+
+def attention_flops(model: ModelSettings, tokens: int, context: int = 0) -> int:
+    """Forward operations of causal attention for ``tokens`` tokens that follow ``context`` tokens of the same sequence.
+
+    Scores and weighted values are 2 products of 2 h operations per pair; a query sees itself and what precedes it, to leading order
+    ((C + s)² - C²) / 2 pairs, hence 2 l h ((C + s)² - C²). Slices of a sequence add up exactly to the whole (InfiniPipe eq. 1).
+    """
+    return 2 * model.layers * model.hidden * ((context + tokens) ** 2 - context**2)
+
+
+def forward_flops(model: ModelSettings, tokens: int, context: int = 0) -> int:
+    """Forward operations of one slice of a sequence."""
+    return linear_flops_per_token(model) * tokens + attention_flops(model, tokens, context)
+
+
+def training_flops(model: ModelSettings, tokens: int, context: int = 0) -> int:
+    """Forward and backward operations of one slice: three times the forward ones, without recomputation."""
+    return (1 + _BACKWARD_OVER_FORWARD) * forward_flops(model, tokens, context)
+
+
+def all_to_all_bytes_per_token(model: ModelSettings, bytes_per_element: int = 2) -> int:
+    """Bytes per token that Ulysses exchanges in forward and backward together, over all layers.
+
+    Each layer exchanges queries and outputs of width h and keys and values of width D_kv, once forward and once backward:
+    4 e l (h + D_kv) (InfiniPipe eq. 3, both directions), which is FlexSP's 16 l h for e = 2 and as many key-value heads as heads.
+    """
+    return 4 * bytes_per_element * model.layers * (model.hidden + key_value_width(model))
+
+
+def activation_bytes_per_token(model: ModelSettings, bytes_per_element: int = 2) -> int:
+    """Bytes per token kept for the backward pass of all layers, without recomputation and with attention scores never stored.
+
+    Per layer: the inputs of both norms and of the products after them, q, k, v and the attention output, and what the feed-forward
+    keeps (2 wide tensors for GELU; 3 for SwiGLU: gate, up and their product). For MHA with GELU of width 4h at two bytes this is
+    32 l h; FlexSP's published 4.48 MB/token of the 7B model is 34 bytes h l with dropout masks and the like.
+    """
+    wide = 3 if model.feed_forward_kind == "swiglu" else 2
+    narrow = 4 + 2  # norm inputs and outputs (two norms), queries and attention output
+    per_layer = narrow * model.hidden + 2 * key_value_width(model) + wide * model.feed_forward
+    return bytes_per_element * model.layers * per_layer
+
+
+def _linear_weights(model: ModelSettings) -> int:
+    """Weights of one layer's matrices: q and o, k and v, and two (GELU) or three (SwiGLU) feed-forward ones."""
+    attention = 2 * model.hidden**2 + 2 * model.hidden * key_value_width(model)
+    matrices = 3 if model.feed_forward_kind == "swiglu" else 2
+    return attention + matrices * model.hidden * model.feed_forward
+
+
+def _linear_biases(model: ModelSettings) -> int:
+    wide = 2 if model.feed_forward_kind == "swiglu" else 1
+    return 2 * model.hidden + 2 * key_value_width(model) + wide * model.feed_forward + model.hidden

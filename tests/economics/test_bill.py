@@ -1,0 +1,302 @@
+"""Bills of materials: published counts, closed forms, and sums."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from railx.economics import (
+    EconomicsSettings,
+    FatTreeSettings,
+    NetworkDesign,
+    OpusRailsSettings,
+    RailOptimisedSettings,
+    RailXSettings,
+    bill_of_materials,
+    cost_summary,
+    count_network,
+    in_node_lanes_per_chip,
+    optical_switches,
+    railx_all_to_all_ports,
+    railx_external_hops,
+    read_catalogue,
+)
+from railx.settings import SettingsError, load, to_dict
+
+ROOT = Path(__file__).resolve().parents[2]
+CONF = ROOT / "conf" / "economics"
+CATALOGUE = ROOT / "resources" / "catalogue" / "prices.csv"
+PUBLISHED = ROOT / "resources" / "published"
+
+
+def railx(m: int, n: int, **changes: object) -> RailXSettings:
+    base = RailXSettings("railx", m, n, 2 * (m * n + 1), 400.0, 4.0, None)
+    return replace(base, **changes)
+
+
+def fat_tree(**changes: object) -> FatTreeSettings:
+    base = FatTreeSettings("fat_tree", 200704, 36, 400.0, 3, 128, False, None, None)
+    return replace(base, **changes)
+
+
+def settings(name: str = "full_scale") -> EconomicsSettings:
+    plain = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
+    return load(EconomicsSettings, {**plain, "catalogue": str(CATALOGUE)}, "economics")
+
+
+def published(file: str) -> dict[str, dict[str, str]]:
+    with (PUBLISHED / file).open(encoding="utf-8") as lines:
+        return {row["id"]: row for row in csv.DictReader(lines)}
+
+
+def test_railx_full_scale_has_the_published_counts() -> None:
+    counts, numbers = count_network(railx(7, 9)), published("railx.csv")
+    assert counts.chips == int(numbers["chips_full_scale"]["value"]) == 200_704
+    assert counts.components == {"transceiver": 1_032_192, "ocs_port": 1_032_192}
+    assert counts.components["ocs_port"] == int(numbers["optical_ports_full_scale"]["value"])
+    assert optical_switches(railx(7, 9)) == int(numbers["optical_switches_full_scale"]["value"]) == 8_064
+    assert counts.injection_gb_s_per_chip == float(numbers["injection_full_scale"]["value"]) == 1800.0
+
+
+def test_a_flat_layer_serves_a_square_of_half_the_radix() -> None:
+    design = railx(7, 9)
+    nodes = (design.optical_switch_radix // 2) ** 2
+    assert count_network(design).components["ocs_port"] == nodes * 4 * design.m * design.n
+
+
+@pytest.mark.parametrize("row", published("railx_uniform_bounds.csv").values(), ids=lambda row: row["id"])
+def test_ideal_all_to_all_matches_the_published_table(row: dict[str, str]) -> None:
+    design = railx(int(row["m"]), int(row["n"]))
+    assert count_network(design).chips == int(row["chips"])
+    assert railx_all_to_all_ports(design) == pytest.approx(float(row["ideal_flits_per_chip_cycle"]), abs=6e-4)
+
+
+def test_external_hops_match_the_simulator() -> None:
+    numbers = published("railx.csv")
+    assert railx_external_hops(railx(2, 2)) == pytest.approx(float(numbers["external_hops_m2_n2"]["value"]), abs=5e-4)
+    assert railx_external_hops(railx(4, 2)) == pytest.approx(float(numbers["external_hops_m4_n2"]["value"]), abs=5e-4)
+
+
+def test_full_scale_bandwidths_of_the_closed_form() -> None:
+    counts = count_network(railx(7, 9))
+    assert counts.all_to_all_gb_s_per_chip == pytest.approx(130.6, abs=0.05)
+    share = counts.all_to_all_gb_s_per_chip / counts.injection_gb_s_per_chip
+    assert share == pytest.approx(float(published("railx.csv")["all_to_all_over_injection_full_scale"]["value"]), rel=1e-5)
+
+
+@hypothesis_settings(deadline=None)
+@given(st.integers(1, 9), st.integers(1, 9))
+def test_railx_prices_per_bandwidth_follow_the_cost_model(m: int, n: int) -> None:
+    """Cost per injection falls as 1/m; cost per all-to-all is (c_t + c_o) h / b, near 2 (c_t + c_o) / b whatever m and n."""
+    design = railx(m, n)
+    economics = replace(settings(), networks={**settings().networks, "design": design})
+    row = next(row for row in cost_summary(economics) if row["topology"] == "design")
+    optics, port_gb_s = 879 + 520, 50
+    assert row["cost_per_chip_usd"] == pytest.approx(4 * n / m * optics)
+    assert row["usd_per_injection_gb_s"] == pytest.approx(optics / m / port_gb_s)
+    assert row["usd_per_all_to_all_gb_s"] == pytest.approx(optics * railx_external_hops(design) / port_gb_s)
+    assert optics / port_gb_s <= row["usd_per_all_to_all_gb_s"] <= 2 * optics / port_gb_s
+
+
+def test_fat_tree_costs_five_switch_ports_and_six_transceivers_a_port() -> None:
+    end_ports = 200_704 * 36
+    assert count_network(fat_tree()).components == {"electrical_switch_port": 5 * end_ports, "transceiver": 6 * end_ports}
+    copper = count_network(fat_tree(copper_to_leaf=True, copper_price_set="hammingmesh_2022"))
+    assert copper.components == {"electrical_switch_port": 5 * end_ports, "transceiver": 4 * end_ports, "copper_cable": end_ports}
+
+
+def test_fat_tree_port_count_is_that_of_whole_switches_at_full_scale() -> None:
+    leaves = aggregation = 200_704 // 64
+    cores = 200_704 // 128
+    assert 64 * 64 * 49 == 200_704  # whole pods
+    assert count_network(fat_tree(ports_per_chip=1)).components["electrical_switch_port"] == 128 * (leaves + aggregation + cores)
+
+
+def test_copper_at_one_tier_leaves_no_transceiver() -> None:
+    design = fat_tree(chips=128, tiers=1, switch_radix=128, copper_to_leaf=True, copper_price_set="hammingmesh_2022")
+    assert count_network(design).components == {"electrical_switch_port": 128 * 36, "copper_cable": 128 * 36}
+
+
+@pytest.mark.parametrize("row", published("opus_cost_power.csv").values(), ids=lambda row: row["id"])
+def test_opus_and_rail_optimised_match_the_artifact_to_the_cent(row: dict[str, str]) -> None:
+    servers, gpus = int(row["servers"]), int(row["gpus"])
+    slow = "400G" in row["config"]
+    price_set = "opus_400g_notebook" if "notebook" in row["config"] else "opus_400g" if slow else "opus_800g"
+    gbps = 400.0 if slow else 800.0
+    rails = RailOptimisedSettings("rail_optimised", servers, gpus // servers, gbps, slow, price_set)
+    opus = OpusRailsSettings("opus_rails", servers, gpus // servers, gbps, 2, 1, price_set)
+    economics = replace(settings(), networks={**settings().networks, "rails": rails, "opus": opus})
+    rows = {summary["topology"]: summary for summary in cost_summary(economics)}
+    assert count_network(rails).components["electrical_switch_port"] == int(row["rail_opt_switch_ports"])
+    assert count_network(opus).components["ocs_port"] == int(row["ocs_ports"])
+    assert rows["rails"]["cost_usd"] == pytest.approx(float(row["cost_rail_opt_usd"]), abs=0.01)
+    assert rows["opus"]["cost_usd"] == pytest.approx(float(row["cost_opus_usd"]), abs=0.01)
+    assert rows["rails"]["power_watts"] == pytest.approx(float(row["power_rail_opt_w"]), abs=0.01)
+    assert rows["opus"]["power_watts"] == pytest.approx(float(row["power_opus_w"]), abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["full_scale", "full_scale_cheap_optics"])
+def test_summary_is_the_sum_of_the_bill(name: str) -> None:
+    economics = settings(name)
+    bill = bill_of_materials(economics)
+    for row in cost_summary(economics):
+        parts = [part for part in bill if part["topology"] == row["topology"]]
+        assert row["cost_usd"] == pytest.approx(sum(part["count"] * part["unit_usd"] for part in parts))
+        assert row["power_watts"] == pytest.approx(sum(part["count"] * part["unit_watts"] for part in parts))
+        assert row["cost_per_chip_usd"] * row["chips"] == pytest.approx(row["cost_usd"])
+        assert row["fidelity"] == "analytic"
+    assert all(part["source"] and part["total_usd"] == part["count"] * part["unit_usd"] for part in bill)
+
+
+def test_columns_are_the_agreed_ones() -> None:
+    assert list(bill_of_materials(settings())[0]) == [
+        "topology", "chips", "component", "count", "unit_usd", "total_usd", "unit_watts", "total_watts", "source", "fidelity",
+    ]  # fmt: skip
+    assert list(cost_summary(settings())[0]) == [
+        "topology", "chips", "injection_gb_s_per_chip", "all_to_all_gb_s_per_chip", "cost_usd", "cost_per_chip_usd",
+        "usd_per_injection_gb_s", "usd_per_all_to_all_gb_s", "power_watts", "fidelity",
+    ]  # fmt: skip
+
+
+def test_equal_injection_bandwidth_and_chips_at_full_scale() -> None:
+    rows = {row["topology"]: row for row in cost_summary(settings())}
+    grid = rows["railx_hyperx_full"]
+    for name in ("fat_tree_full", "fat_tree_full_copper"):
+        assert rows[name]["chips"] == grid["chips"]
+        assert rows[name]["injection_gb_s_per_chip"] == grid["injection_gb_s_per_chip"]
+    assert rows["opus_rails_h200"]["usd_per_all_to_all_gb_s"] is None
+
+
+def test_power_is_empty_where_a_component_has_no_sourced_power() -> None:
+    economics = replace(
+        settings(), networks={**settings().networks, "railx_hyperx_full": railx(7, 9, price_set="hammingmesh_2022")}
+    )
+    rows = {row["topology"]: row for row in cost_summary(economics)}
+    assert rows["railx_hyperx_full"]["power_watts"] is None
+    assert rows["railx_hyperx_full"]["cost_usd"] > 0
+
+
+def test_in_node_lanes() -> None:
+    assert in_node_lanes_per_chip(railx(1, 3)) == 0
+    assert in_node_lanes_per_chip(railx(2, 1, in_node_width=1.0)) == 1.0  # 4 pairs, one link each, 4 chips
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "allowed"),
+    [
+        ({"price_set": "gold"}, "price_set", "opus_400g"),
+        ({"price_set": "implied_by_abstract"}, "price_set", "sourced price sets"),
+        ({"price_set": "opus_800g"}, "networks.railx_hyperx_full.port_gbps", "800"),
+    ],
+)
+def test_unusable_price_sets_are_named(change: dict[str, str], key: str, allowed: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        bill_of_materials(replace(settings(), **change))
+    assert error.value.key == key
+    assert allowed in error.value.message
+
+
+def test_a_set_without_the_component_names_those_that_have_it() -> None:
+    tree = fat_tree(copper_to_leaf=True, copper_price_set="opus_400g")
+    with pytest.raises(SettingsError, match="copper_cable; allowed: hammingmesh_2022") as error:
+        bill_of_materials(replace(settings(), networks={**settings().networks, "tree": tree}))
+    assert error.value.key == "networks.tree.copper_price_set"
+
+
+@pytest.mark.parametrize(
+    ("network", "change", "key", "allowed"),
+    [
+        ("railx_hyperx_full", {"m": 4}, "optical_switch_radix", "2 (m n + 1) = 74"),
+        ("fat_tree_full", {"switch_radix": 64}, "chips", "at most 65536"),
+        ("fat_tree_full", {"switch_radix": 127}, "switch_radix", "an even number"),
+        ("fat_tree_full", {"copper_to_leaf": True}, "copper_price_set", "a price set with a copper_cable"),
+        ("fat_tree_full", {"tiers": 9}, "tiers", "from 1 to 5"),
+        ("fat_tree_full", {"design": "ring"}, "design", "railx, fat_tree, rail_optimised, opus_rails"),
+    ],
+)
+def test_impossible_networks_are_one_clear_line(network: str, change: dict[str, object], key: str, allowed: str) -> None:
+    plain = to_dict(settings())
+    plain["networks"][network].update(change)
+    with pytest.raises(SettingsError) as error:
+        load(EconomicsSettings, plain, "economics")
+    assert error.value.key == f"economics.networks.{network}.{key}"
+    assert allowed in error.value.message
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("key", "value"), [("railx", "fat_tree_full"), ("fat_trees", ["railx_hyperx_full"])])
+def test_sensitivity_names_networks_of_the_right_kind(key: str, value: object) -> None:
+    plain = to_dict(settings())
+    plain["sensitivity"][key] = value
+    with pytest.raises(SettingsError) as error:
+        load(EconomicsSettings, plain)
+    assert error.value.key == f"sensitivity.{key}"
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda path: path.stem)
+def test_config_files_list_every_field(path: Path) -> None:
+    plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    loaded = load(EconomicsSettings, plain)
+    complete = to_dict(loaded)
+    assert set(plain) == set(complete)
+    assert set(plain["sensitivity"]) == set(complete["sensitivity"])
+    for name, network in plain["networks"].items():
+        assert set(network) == set(complete["networks"][name]), name
+    assert {type(design) for design in loaded.networks.values()} == set(get_args(NetworkDesign))
+
+
+def test_catalogue_prices_are_the_published_ones() -> None:
+    catalogue, rows = read_catalogue(CATALOGUE), published("opus_component_prices.csv")
+    for row_id, price_set, component in [
+        ("400g_transceiver", "opus_400g", "transceiver"),
+        ("400g_transceiver_notebook", "opus_400g_notebook", "transceiver"),
+        ("400g_electrical_switch_port", "opus_400g", "electrical_switch_port"),
+        ("400g_ocs_port", "opus_400g", "ocs_port"),
+        ("800g_transceiver", "opus_800g", "transceiver"),
+        ("800g_electrical_switch_port", "opus_800g", "electrical_switch_port"),
+        ("800g_ocs_port", "opus_800g", "ocs_port"),
+    ]:
+        price = catalogue.price(price_set, component)
+        assert price.unit_usd == pytest.approx(float(rows[row_id]["unit_cost_usd"]), abs=6e-4)
+        assert price.unit_watts == pytest.approx(float(rows[row_id]["unit_power_w"]), abs=6e-5)
+    assert all(price.source and price.date and price.confidence for price in catalogue.prices)
+    assert {price.price_set for price in catalogue.prices if price.role == "sensitivity"} == {"implied_by_abstract"}
+
+
+HEADER = "price_set,component,port_gbps,unit_usd,unit_watts,derivation,source,date,confidence,role\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("price_set,component\n", "columns price_set, component; allowed: price_set"),
+        (HEADER + "a,magnet,400,1,1,,here,2026,high,default\n", "line 2, component: got 'magnet'; allowed: transceiver"),
+        (HEADER + "a,ocs_port,400,-1,1,,here,2026,high,default\n", "line 2, unit_usd: got '-1'"),
+        (HEADER + "a,ocs_port,400,,1,,here,2026,high,default\n", "line 2, unit_usd: is empty"),
+        (HEADER + "a,ocs_port,400,1,x,,here,2026,high,default\n", "line 2, unit_watts: got 'x'"),
+        (HEADER + "a,ocs_port,400,1,1,,,2026,high,default\n", "line 2, source: is empty"),
+        (HEADER + "a,ocs_port,400,1,1,,here,2026,high,maybe\n", "line 2, role: got 'maybe'"),
+        (HEADER + "a,ocs_port,400\n", "line 2: wrong number of cells"),
+        (HEADER + 2 * "a,ocs_port,400,1,1,,here,2026,high,default\n", "a lists ocs_port twice"),
+    ],
+)
+def test_broken_catalogues_are_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "prices.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError) as error:
+        read_catalogue(path)
+    assert message in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_missing_catalogue_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no such file"):
+        read_catalogue(tmp_path / "none.csv")

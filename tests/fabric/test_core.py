@@ -1,0 +1,474 @@
+"""The controller's decisions: exact accounts of small stories under a virtual clock, and invariants under random ones."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from railx.fabric.circuits import Circuit, Configuration, Layout, is_matching
+from railx.fabric.core import Action, ControllerCore, GrantAction, OperationKey, RefuseAction, SwitchAction
+
+RING = Configuration("ring", (0, 1, 2, 3))
+LEFT = Configuration("ring", (0, 1))
+RIGHT = Configuration("ring", (2, 3))
+LATENCY = 50
+
+
+class Story:
+    """A core with a switch of latency 50 and a clock that the test moves."""
+
+    def __init__(self, ranks: int = 4, gpus_per_server: int = 1) -> None:
+        self.core = ControllerCore(Layout(gpus_per_server), ranks)
+        self.now = 0
+        self.due: list[tuple[int, int]] = []
+        self.grants: list[GrantAction] = []
+        self.refusals: list[RefuseAction] = []
+        self.switches: list[SwitchAction] = []
+
+    def take(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, GrantAction):
+                self.grants.append(action)
+            elif isinstance(action, RefuseAction):
+                self.refusals.append(action)
+            else:
+                self.switches.append(action)
+                self.due.append((self.now + LATENCY, action.command))
+
+    def until(self, time: int) -> None:
+        while self.due and min(self.due)[0] <= time:
+            self.now, command = min(self.due)
+            self.due.remove((self.now, command))
+            self.take(self.core.switched(command, self.now))
+        self.now = time
+
+    def ask(self, key: OperationKey, configuration: Configuration, *ranks: int) -> None:
+        for rank in ranks or configuration.members:
+            self.take(self.core.ask(rank, 100 + rank, key, configuration, self.now))
+
+    def release(self, key: OperationKey, *ranks: int) -> None:
+        for rank in ranks:
+            self.take(self.core.release(rank, key, self.now))
+
+    def hint(self, configuration: Configuration, *ranks: int) -> None:
+        for rank in ranks:
+            self.take(self.core.hint(rank, configuration, self.now))
+
+    def granted(self, key: OperationKey) -> list[tuple[int, int, int]]:
+        """(rank, wait, stall) of an operation's grants."""
+        return [(grant.rank, grant.wait_ns, grant.stall_ns) for grant in self.grants if grant.key == key]
+
+
+def test_first_operation_pays_the_latency_and_the_next_ones_do_not() -> None:
+    story = Story(ranks=2)
+    for number in range(3):
+        story.ask(("g", number), LEFT)
+        story.until(story.now + LATENCY)
+        story.release(("g", number), 0, 1)
+    assert [story.granted(("g", number)) for number in range(3)] == [
+        [(0, 0, 50), (1, 0, 50)],
+        [(0, 0, 0), (1, 0, 0)],
+        [(0, 0, 0), (1, 0, 0)],
+    ]
+    assert [grant.reconfigured for grant in story.grants] == [1, 1, 0, 0, 0, 0]
+    assert story.core.statistics()["reconfigurations"] == 1
+
+
+def test_nothing_starts_before_all_members_asked_and_waiting_is_told_from_stalling() -> None:
+    story = Story(ranks=2)
+    story.ask(("g", 0), LEFT, 0)
+    story.until(30)
+    assert story.switches == []
+    story.ask(("g", 0), LEFT, 1)
+    story.until(79)
+    assert story.grants == []
+    story.until(80)
+    assert story.granted(("g", 0)) == [(0, 30, 50), (1, 0, 50)]
+
+
+def test_disjoint_groups_switch_at_the_same_time() -> None:
+    story = Story()
+    story.ask(("a", 0), LEFT)
+    story.ask(("b", 0), RIGHT)
+    story.until(50)
+    assert [stall for _, _, stall in story.granted(("a", 0)) + story.granted(("b", 0))] == [50] * 4
+
+
+def test_ring_to_pairs_keeps_common_circuits_and_switches_both_halves_at_once() -> None:
+    story = Story()
+    story.ask(("w", 0), RING)
+    story.until(50)
+    story.release(("w", 0), 0, 1, 2, 3)
+    story.ask(("a", 0), LEFT)
+    story.ask(("b", 0), RIGHT)
+    assert [switch.connect for switch in story.switches[1:]] == [(Circuit(1, 0),), (Circuit(3, 2),)]
+    assert story.switches[1].disconnect == (Circuit(1, 2), Circuit(3, 0))
+    story.until(100)
+    assert [stall for _, _, stall in story.granted(("a", 0)) + story.granted(("b", 0))] == [50] * 4
+
+
+def test_a_leased_circuit_stays_until_every_member_released_it() -> None:
+    story = Story()
+    story.ask(("w", 0), RING)
+    story.until(50)
+    story.release(("w", 0), 0, 1, 2)
+    story.ask(("a", 0), LEFT)
+    story.until(500)
+    assert len(story.switches) == 1
+    assert set(RING.members) == {member for circuit in story.core.lit for member in circuit}
+    story.release(("w", 0), 3)
+    story.until(600)
+    assert story.granted(("a", 0)) == [(0, 450, 50), (1, 450, 50)]
+
+
+def test_operations_on_the_same_circuits_share_them() -> None:
+    story = Story(ranks=2)
+    pair = Configuration("pair", (0, 1))
+    story.ask(("0>1", 0), pair)
+    story.ask(("1>0", 0), pair)
+    story.until(50)
+    assert len(story.switches) == 1
+    assert {grant.key for grant in story.grants} == {("0>1", 0), ("1>0", 0)}
+    story.release(("0>1", 0), 0, 1)
+    assert story.core.leases == {Circuit(0, 1): {("1>0", 0)}}
+
+
+def test_the_queue_is_kept_in_order_where_ports_overlap() -> None:
+    story = Story()
+    story.ask(("a", 0), LEFT)
+    story.until(50)
+    story.ask(("w", 0), RING)
+    story.release(("a", 0), 0)
+    story.ask(("b", 0), RIGHT)
+    story.until(200)
+    assert not story.granted(("b", 0)), "a later operation must not overtake one that waits for its ports"
+    story.release(("a", 0), 1)
+    story.until(250)
+    story.release(("w", 0), 0, 1, 2, 3)
+    story.until(300)
+    assert [grant.key for grant in story.grants[2::2]] == [("w", 0), ("w", 0), ("b", 0)]
+
+
+def test_a_hint_of_all_members_hides_the_latency() -> None:
+    story = Story()
+    story.ask(("w", 0), RING)
+    story.until(50)
+    story.release(("w", 0), 0, 1, 2, 3)
+    story.hint(LEFT, 0)
+    assert len(story.switches) == 1
+    story.hint(LEFT, 1)
+    story.until(80)
+    story.ask(("a", 0), LEFT)
+    story.until(100)
+    assert story.granted(("a", 0)) == [(0, 0, 20), (1, 0, 20)], "the stall is L - W"
+    assert [grant.reconfigured for grant in story.grants if grant.key == ("a", 0)] == [1, 1]
+    assert story.core.statistics()["speculative"] == 1
+    assert story.core.statistics()["mispredictions"] == 0
+
+
+def test_a_hint_and_a_question_together_start_the_switch() -> None:
+    story = Story(ranks=2)
+    story.ask(("a", 0), LEFT, 0)
+    story.until(10)
+    story.hint(LEFT, 1)
+    story.until(60)
+    story.ask(("a", 0), LEFT, 1)
+    assert story.granted(("a", 0)) == [(0, 60, 0), (1, 0, 0)]
+
+
+def test_a_wrong_hint_is_counted_and_the_operation_served_on_demand() -> None:
+    story = Story()
+    story.hint(RING, 0, 1, 2, 3)
+    story.until(10)
+    story.ask(("a", 0), LEFT)
+    story.until(200)
+    assert story.granted(("a", 0)) == [(0, 40, 50), (1, 40, 50)], "first the wrong switch has to end, then the right one is made"
+    assert [grant.mispredicted for grant in story.grants] == [True, True]
+    statistics = story.core.statistics()
+    assert (statistics["mispredictions"], statistics["speculative"], statistics["wasted"], statistics["reconfigurations"]) == (
+        2,
+        1,
+        1,
+        2,
+    )
+
+
+def test_a_hint_never_takes_leased_or_claimed_ports() -> None:
+    story = Story()
+    story.ask(("w", 0), RING)
+    story.until(50)
+    story.hint(LEFT, 0, 1)
+    story.until(500)
+    assert len(story.switches) == 1
+    story.ask(("w", 1), RING)
+    story.release(("w", 0), 0, 1, 2, 3)
+    assert len(story.switches) == 1
+    story.release(("w", 1), 0, 1, 2, 3)
+    assert len(story.switches) == 1, "the ranks asked for something else, so their hints are gone"
+
+
+def test_a_hint_waits_behind_the_queue() -> None:
+    story = Story()
+    story.ask(("a", 0), LEFT)
+    story.until(50)
+    story.ask(("m", 0), Configuration("ring", (1, 2)))
+    story.hint(RIGHT, 2, 3)
+    story.until(100)
+    assert len(story.switches) == 1, "the ports of rank 2 are promised to the operation that waits for rank 1"
+    story.release(("a", 0), 0, 1)
+    assert story.switches[-1].connect == (Circuit(1, 2), Circuit(2, 1))
+    story.until(150)
+    story.release(("m", 0), 1, 2)
+    assert story.switches[-1].connect == (Circuit(2, 3), Circuit(3, 2))
+
+
+def test_two_rails_switch_at_the_same_time_and_are_both_needed() -> None:
+    story = Story(gpus_per_server=2)
+    story.ask(("w", 0), RING)
+    assert [switch.rail for switch in story.switches] == [0, 1]
+    story.take(story.core.switched(story.switches[0].command, 20))
+    assert story.grants == []
+    story.take(story.core.switched(story.switches[1].command, 30))
+    assert {grant.stall_ns for grant in story.grants} == {30}
+    assert {grant.generation for grant in story.grants} == {2}
+
+
+def test_a_repeated_question_changes_nothing_and_is_answered_again() -> None:
+    story = Story(ranks=2)
+    story.ask(("a", 0), LEFT, 0)
+    story.ask(("a", 0), LEFT, 0)
+    assert story.core.statistics()["requests"] == 1
+    story.ask(("a", 0), LEFT, 1)
+    story.until(50)
+    story.take(story.core.ask(0, 777, ("a", 0), LEFT, 60))
+    assert [grant.request for grant in story.grants] == [100, 101, 777]
+    story.release(("a", 0), 0, 0)
+    assert story.core.leases, "a repeated release must not end the other member's part"
+    story.release(("a", 0), 1)
+    story.ask(("a", 0), LEFT, 0)
+    assert "which has ended" in story.refusals[-1].message
+
+
+def test_disagreement_is_an_error_for_everyone() -> None:
+    story = Story()
+    story.ask(("a", 0), LEFT, 0)
+    story.ask(("a", 0), RING, 1)
+    assert {(refusal.rank, refusal.request) for refusal in story.refusals} == {(0, 100), (1, 101)}
+    assert all("disagree" in refusal.message for refusal in story.refusals)
+
+
+def test_questions_that_make_no_sense_are_refused() -> None:
+    story = Story(ranks=2)
+    story.ask(("a", 0), RIGHT, 0)
+    story.ask(("a", 0), RIGHT, 2)
+    assert [refusal.message for refusal in story.refusals] == [
+        "rank 0 asked for ring 2,3, of which it is no member",
+        "rank 2 asked for ring 2,3; allowed: ranks 0 to 1",
+    ]
+    assert story.core.register(2) == "rank 2 registered; allowed: 0 to 1"
+
+
+def test_a_dead_rank_is_an_error_for_those_who_wait_and_frees_what_it_held() -> None:
+    story = Story()
+    story.ask(("w", 0), RING)
+    story.until(50)
+    story.ask(("a", 0), LEFT, 1)
+    story.release(("w", 0), 1, 2)
+    story.take(story.core.leave(0, "lost its connection to the controller", 60))
+    assert [(refusal.rank, refusal.request) for refusal in story.refusals] == [(3, None), (1, 101)]
+    assert all(
+        refusal.message.startswith("rank 0 lost its connection to the controller during ring ") for refusal in story.refusals
+    )
+    assert story.core.leases, "rank 3 may still be sending"
+    story.release(("w", 0), 3)
+    assert not story.core.leases
+    story.ask(("a", 1), LEFT, 1)
+    assert "but ring 0,1 (operation 1 of a) needs it" in story.refusals[-1].message
+    story.ask(("b", 0), RIGHT)
+    story.until(200)
+    assert story.granted(("b", 0)), "others go on"
+
+
+def test_giving_up_names_who_was_missing() -> None:
+    story = Story()
+    story.ask(("w", 0), RING, 0, 2)
+    story.take(story.core.abandon(0, ("w", 0), 10))
+    message = "rank 0 gave up waiting for ring 0,1,2,3 (operation 0 of w): rank 1, 3 has not asked for it"
+    assert [(refusal.rank, refusal.message) for refusal in story.refusals] == [(0, message), (2, message)]
+
+
+def test_giving_up_names_who_holds_the_ports() -> None:
+    story = Story()
+    story.ask(("a", 0), LEFT)
+    story.until(50)
+    story.ask(("w", 0), RING)
+    story.take(story.core.abandon(0, ("w", 0), 60))
+    assert "its ports are in use (held by ring 0,1)" in story.refusals[0].message
+
+
+class RandomStories(RuleBasedStateMachine):
+    """Any interleaving of questions, switch reports, releases, hints and deaths, over groups chosen at random.
+
+    All ranks go through one global list of operations in order, some ahead of others, so a run that stops has been stopped by the
+    core.
+    """
+
+    @initialize(
+        gpus_per_server=st.sampled_from([1, 2, 3]),
+        groups=st.lists(
+            st.tuples(st.sampled_from(["pair", "ring"]), st.lists(st.integers(0, 5), min_size=2, max_size=6, unique=True)),
+            min_size=1,
+            max_size=12,
+        ),
+    )
+    def begin(self, gpus_per_server: int, groups: list[tuple[str, list[int]]]) -> None:
+        self.core = ControllerCore(Layout(gpus_per_server), 6)
+        self.programs: dict[int, list[tuple[OperationKey, Configuration]]] = {rank: [] for rank in range(6)}
+        counts: dict[str, int] = {}
+        for kind, members in groups:
+            configuration = Configuration(kind, tuple(members[:2] if kind == "pair" else members))  # type: ignore[arg-type]
+            key = (configuration.name, counts.setdefault(configuration.name, 0))
+            counts[configuration.name] += 1
+            for rank in configuration.members:
+                self.programs[rank].append((key, configuration))
+        self.asked: dict[OperationKey, set[int]] = {}
+        self.in_flight: dict[OperationKey, tuple[Configuration, set[int]]] = {}
+        self.waiting: set[int] = set()
+        self.commands: dict[int, SwitchAction] = {}
+        self.dead: set[int] = set()
+        self.grants = 0
+        self.now = 0
+
+    def take(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, SwitchAction):
+                self.on_switch(action)
+            elif isinstance(action, GrantAction):
+                self.on_grant(action)
+            else:
+                assert self.dead, action.message
+                assert action.rank not in self.dead
+                if action.request is not None:
+                    self.waiting.discard(action.rank)
+                    self.programs[action.rank] = self.programs[action.rank][1:]
+
+    def on_switch(self, action: SwitchAction) -> None:
+        leased = {circuit for configuration, _ in self.in_flight.values() for circuit in self.core.layout.circuits(configuration)}
+        assert not leased & set(action.disconnect), "a circuit in use was torn down"
+        assert {self.core.layout.rail(circuit.right) for circuit in action.connect} == {action.rail}
+        self.commands[action.command] = action
+
+    def on_grant(self, action: GrantAction) -> None:
+        configuration = next(item for key, item in self.programs[action.rank] if key == action.key)
+        assert self.asked[action.key] == set(configuration.members), "granted before all members asked"
+        assert set(self.core.layout.circuits(configuration)) <= self.core.lit, "granted without light"
+        assert action.wait_ns >= 0
+        assert action.stall_ns >= 0
+        self.in_flight.setdefault(action.key, (configuration, set()))[1].add(action.rank)
+        self.waiting.discard(action.rank)
+        self.programs[action.rank] = self.programs[action.rank][1:]
+        self.grants += 1
+
+    def ready(self) -> list[int]:
+        busy = {rank for _, members in self.in_flight.values() for rank in members}
+        return [rank for rank, steps in self.programs.items() if steps and rank not in self.waiting | self.dead | busy]
+
+    @precondition(lambda self: self.ready())
+    @rule(data=st.data())
+    def ask(self, data: st.DataObject) -> None:
+        rank = data.draw(st.sampled_from(self.ready()))
+        key, configuration = self.programs[rank][0]
+        self.now += 1
+        self.waiting.add(rank)
+        self.asked.setdefault(key, set()).add(rank)
+        self.take(self.core.ask(rank, self.now, key, configuration, self.now))
+
+    @precondition(lambda self: self.commands)
+    @rule(data=st.data())
+    def switch(self, data: st.DataObject) -> None:
+        command = data.draw(st.sampled_from(sorted(self.commands)))
+        del self.commands[command]
+        self.now += 1
+        self.take(self.core.switched(command, self.now))
+
+    @precondition(lambda self: self.in_flight)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.in_flight)))
+        members = self.in_flight[key][1]
+        rank = data.draw(st.sampled_from(sorted(members)))
+        members.remove(rank)
+        if not members:
+            del self.in_flight[key]
+        self.now += 1
+        self.take(self.core.release(rank, key, self.now))
+
+    @precondition(lambda self: self.ready())
+    @rule(data=st.data(), right=st.booleans())
+    def hint(self, data: st.DataObject, right: bool) -> None:
+        rank = data.draw(st.sampled_from(self.ready()))
+        choices = [item for _, item in self.programs[rank]]
+        configuration = choices[0] if right else data.draw(st.sampled_from(choices))
+        self.now += 1
+        self.take(self.core.hint(rank, configuration, self.now))
+
+    @precondition(lambda self: not self.dead)
+    @rule(rank=st.integers(0, 5), chance=st.integers(0, 9))
+    def die(self, rank: int, chance: int) -> None:
+        if chance:
+            return
+        self.dead.add(rank)
+        self.waiting.discard(rank)
+        for key, (_, members) in list(self.in_flight.items()):
+            members.discard(rank)
+            if not members:
+                del self.in_flight[key]
+        self.now += 1
+        self.take(self.core.leave(rank, "has left", self.now))
+
+    @rule()
+    def pass_time(self) -> None:
+        self.now += 1
+
+    @invariant()
+    def circuits_are_a_matching(self) -> None:
+        if hasattr(self, "core"):
+            assert is_matching(self.core.lit | set(self.core.moving.values()))
+            assert set(self.core.leases) <= self.core.lit
+            assert set(self.core.active.values()) == self.core.lit
+            held = {key for keys in self.core.leases.values() for key in keys}
+            assert {key for key in self.in_flight if self.core.layout.circuits(self.in_flight[key][0])} <= held
+
+    def teardown(self) -> None:
+        """Whatever was going on comes to an end once everybody goes on: no deadlock, nobody left behind."""
+        if not hasattr(self, "core"):
+            return
+        for _ in range(10_000):
+            if self.commands:
+                command = min(self.commands)
+                del self.commands[command]
+                self.take(self.core.switched(command, self.now))
+            elif self.in_flight:
+                key, (_, members) = next(iter(self.in_flight.items()))
+                rank = members.pop()
+                if not members:
+                    del self.in_flight[key]
+                self.take(self.core.release(rank, key, self.now))
+            elif self.ready():
+                rank = self.ready()[0]
+                key, configuration = self.programs[rank][0]
+                self.waiting.add(rank)
+                self.asked.setdefault(key, set()).add(rank)
+                self.take(self.core.ask(rank, 0, key, configuration, self.now))
+            else:
+                break
+        alive = [rank for rank in self.programs if rank not in self.dead]
+        assert not any(self.programs[rank] for rank in alive)
+        assert not self.core.leases
+        assert not self.core.statistics()["queued"]
+        assert self.core.statistics()["grants"] == self.grants
+
+
+RandomStories.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestRandomStories = RandomStories.TestCase

@@ -1,0 +1,332 @@
+"""Small tables by the column contract, enough to draw every figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from railx.figures import FIGURES, FigureSettings
+from railx.io import write_json, write_table
+from railx.settings import load
+
+CONF = Path(__file__).resolve().parents[2] / "conf" / "figure"
+#: The Hamiltonian decomposition of the complete directed graph on five nodes.
+CYCLES = ((0, 1, 3, 2, 4), (1, 2, 0, 3, 4), (2, 3, 1, 0, 4), (3, 0, 2, 1, 4))
+
+
+def write_topology(path: Path, cycles: tuple[tuple[int, ...], ...] = CYCLES) -> None:
+    link = {"element": "link", "src": 0, "dst": 1, "kind": "mesh", "gbps": 400.0, "latency_ns": 10.0, "rail": -1, "lanes": 1}
+    empty = dict.fromkeys(link)
+    circuit = dict.fromkeys(("ocs", "port_a", "port_b", "dimension", "line", "node_a", "node_b"))
+    rows: list[dict[str, Any]] = [{**link, **circuit}]
+    for dimension in "xy":
+        for rail, cycle in enumerate(cycles):
+            for a, b in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
+                ends = {"ocs": rail, "port_a": 2 * a, "port_b": 2 * b + 1, "node_a": a, "node_b": b}
+                rows.append({**empty, "element": "circuit", "rail": rail, "dimension": dimension, "line": 0, **ends})
+    keys = list(rows[0])
+    write_table(path, [{key: row.get(key) for key in keys} for row in rows], metadata={"family": "railx_hyperx"})
+
+
+def write_networks(folder: Path) -> list[Path]:
+    values = {
+        "railx_hyperx": (1296, 400.0, 56.2, 49.9),
+        "railx_torus": (1296, 400.0, 22.2, 22.2),
+        "torus_2d": (1296, 400.0, 22.2, 20.1),
+        "fat_tree": (1250, 400.0, 400.0, 398.0),
+    }
+    for name, (chips, injection, ideal, bound) in values.items():
+        row = {
+            "topology": name,
+            "family": name,
+            "chips": chips,
+            "nodes": chips // 16,
+            "traffic": "uniform",
+            "routing": "minimal",
+            "ideal_flits_per_chip_cycle": ideal / 50,
+            "bound_flits_per_chip_cycle": bound / 50,
+            "injection_gb_s_per_chip": injection,
+            "ideal_gb_s_per_chip": ideal,
+            "bound_gb_s_per_chip": bound,
+            "bound_over_ideal": bound / ideal,
+            "mean_external_hops": 1.78,
+            "mean_internal_hops": 5.2,
+            "internal_width_needed": 1.56,
+            "busiest_link_kind": "rail",
+            "fidelity": "analytic",
+        }
+        routings = ("min", "balanced") if name == "railx_hyperx" else ("min",)
+        write_table(folder / f"{name}.parquet", [{**row, "routing": routing} for routing in routings])
+    return [folder / f"{name}.parquet" for name in values]
+
+
+def write_channels(folder: Path, rng: np.random.Generator) -> list[Path]:
+    paths = []
+    for name in ("railx_hyperx", "fat_tree"):
+        rows = [
+            {
+                "src": i,
+                "dst": i + 1,
+                "kind": kind,
+                "rail": -1,
+                "load": float(mean * (1 + 0.3 * rng.standard_normal())),
+                "fidelity": "analytic",
+            }
+            for kind, mean in (("mesh", 0.9), ("rail", 0.6))
+            for i in range(300)
+        ]
+        write_table(folder / f"{name}.channels.parquet", rows)
+        paths.append(folder / f"{name}.channels.parquet")
+    return paths
+
+
+def write_collectives(folder: Path) -> list[Path]:
+    paths = []
+    for name, bandwidth, rings in (("railx_hyperx", 180.0, 8), ("fat_tree", 198.0, 1)):
+        rows = [
+            {
+                "topology": name,
+                "family": name,
+                "collective": "ring_all_reduce",
+                "scope": "line",
+                "participants": 9,
+                "rings": rings,
+                "payload_bytes": 4**k * 1024,
+                "time_ms": 4**k * 1024 / bandwidth / 1e6 + 0.01,
+                "algorithm_gb_s": 4**k * 1024 / (4**k * 1024 / bandwidth + 1e4),
+                "fidelity": "analytic",
+            }
+            for k in range(1, 11)
+        ]
+        write_table(folder / f"{name}.parquet", rows)
+        paths.append(folder / f"{name}.parquet")
+    return paths
+
+
+def write_economics(folder: Path) -> None:
+    prices = {
+        "railx_hyperx_full": {"transceiver": 3086.0, "ocs_port": 3390.0, "fibre": 120.0},
+        "fat_tree_full": {"transceiver": 129_600.0, "electrical_switch_port": 72_000.0, "fibre": 900.0},
+        "opus_rails_h200": {"transceiver": 1100.0, "ocs_port": 819.0},
+        "rail_optimised_h200": {"transceiver": 4400.0, "electrical_switch_port": 3788.0},
+    }
+    bill, summary = [], []
+    for name, parts in prices.items():
+        full = name.endswith("full")
+        chips, injection = (200_704, 1800.0) if full else (512, 50.0)
+        for component, usd in parts.items():
+            bill.append(
+                {
+                    "topology": name,
+                    "chips": chips,
+                    "component": component,
+                    "count": 1000,
+                    "unit_usd": 600.0,
+                    "total_usd": usd * chips,
+                    "unit_watts": 1.0,
+                    "total_watts": 1.0,
+                    "source": "catalogue",
+                    "fidelity": "analytic",
+                }
+            )
+        cost = sum(parts.values())
+        all_to_all = {"railx_hyperx_full": 130.6, "opus_rails_h200": None}.get(name, injection)
+        summary.append(
+            {
+                "topology": name,
+                "chips": chips,
+                "injection_gb_s_per_chip": injection,
+                "all_to_all_gb_s_per_chip": all_to_all,
+                "cost_usd": cost * chips,
+                "cost_per_chip_usd": cost,
+                "usd_per_injection_gb_s": cost / injection,
+                "usd_per_all_to_all_gb_s": cost / all_to_all if all_to_all else None,
+                "power_watts": cost * chips / 100,
+                "fidelity": "analytic",
+            }
+        )
+    write_table(folder / "bill.parquet", bill)
+    write_table(folder / "summary.parquet", summary)
+    write_table(folder / "sensitivity.parquet", sensitivity_rows())
+
+
+def sensitivity_rows() -> list[dict[str, Any]]:
+    cases = [("price_set", "opus_400g", 1.0, 1.2), ("price_set", "hammingmesh_2022", 0.5, 0.4)]
+    cases += [("ratio", f"{ocs} {switch}", ocs, switch) for ocs in (0.25, 1, 4) for switch in (0.5, 2)]
+    rows = []
+    for view, name, ocs, switch in cases:
+        for bandwidth, share in (("ideal", 1.0), ("published_routing", 0.766)):
+            ratio = (36 / 7) * (1 + ocs) / (36 * (5 * switch + 6))
+            rows.append(
+                {
+                    "view": view,
+                    "prices": name,
+                    "topology": "railx_hyperx_full",
+                    "reference": "fat_tree_full",
+                    "all_to_all": bandwidth,
+                    "transceiver_usd": 800.0,
+                    "ocs_port_usd": 800.0 * ocs,
+                    "electrical_switch_port_usd": 800.0 * switch,
+                    "injection_cost_ratio": ratio,
+                    "all_to_all_cost_ratio": ratio * 1800 / 130.6 / share,
+                    "fidelity": "analytic",
+                }
+            )
+    return rows
+
+
+def write_sequence_parallel_plan(path: Path, layout: list[list[tuple[int, float, list[int]]]], devices: int) -> None:
+    """``layout``: micro-batches of (degree, predicted ms, lengths)."""
+    micro_batches, sequence = [], 0
+    for groups in layout:
+        first, made = 0, []
+        for degree, predicted, lengths in groups:
+            ids = list(range(sequence, sequence + len(lengths)))
+            made.append(
+                {"ranks": list(range(first, first + degree)), "sequences": ids, "lengths": lengths, "predicted_ms": predicted}
+            )
+            first, sequence = first + degree, sequence + len(lengths)
+        micro_batches.append({"groups": made, "predicted_ms": max(predicted for _, predicted, _ in groups)})
+    batch = {"iteration": 0, "micro_batches": micro_batches}
+    plan = {"schema": "railx.plan/1", "kind": "sequence_parallel", "planner": path.stem, "devices": devices, "settings": {}}
+    write_json(path, {**plan, "batches": [batch]})
+
+
+def write_pipeline(folder: Path) -> None:
+    """Four chunks through two stages in 1F1B order; the second pipeline counts its time from its own start."""
+    schedule, table = [], []
+    kinds = ["split", "hybrid", "batched", "batched"]
+    blocks = {
+        0: [
+            ("forward", 0, 0, 4),
+            ("forward", 1, 4, 8),
+            ("forward", 2, 8, 12),
+            ("backward", 1, 16, 24),
+            ("forward", 3, 24, 28),
+            ("backward", 0, 28, 36),
+            ("backward", 2, 36, 44),
+            ("backward", 3, 44, 52),
+        ],
+        1: [
+            ("forward", 0, 4, 8),
+            ("forward", 1, 8, 12),
+            ("backward", 1, 12, 16),
+            ("forward", 2, 16, 20),
+            ("backward", 0, 20, 28),
+            ("backward", 2, 28, 36),
+            ("forward", 3, 36, 40),
+            ("backward", 3, 40, 44),
+        ],
+    }
+    for pipeline in range(2):
+        for stage, rows in blocks.items():
+            for kind, chunk, start, end in rows:
+                where = {"iteration": 0, "pipeline": pipeline, "replica": 0, "stage": stage, "chunk": chunk, "kind": kind}
+                schedule.append({**where, "start_ms": float(start), "end_ms": float(end), "fidelity": "analytic"})
+        for chunk, kind in enumerate(kinds):
+            table.append({"plan": "pipeline", "iteration": 0, "micro_batch": pipeline, "group": chunk, "chunk_kind": kind})
+    write_table(folder / "pipeline.schedule.parquet", schedule)
+    write_table(folder / "pipeline.parquet", table)
+
+
+def write_iterations(folder: Path, rng: np.random.Generator) -> list[Path]:
+    paths = []
+    for parallelism, base, switches in (("sequence_parallel", 220.0, 12), ("pipeline", 180.0, 6)):
+        rows = []
+        for mode in ("electrical", "on_demand", "provisioned"):
+            for latency in (0.0,) if mode == "electrical" else (0.0, 1.0, 5.0, 20.0, 50.0):
+                for iteration in range(6):
+                    for rank in range(4):
+                        stall = (
+                            0.0 if mode == "electrical" else switches * (latency if mode == "on_demand" else max(0.0, latency - 8))
+                        )
+                        time = base + stall + float(rng.uniform(0, 25)) + (60 if iteration == 0 else 0)
+                        rows.append(
+                            {
+                                "run": parallelism,
+                                "plan": "flexsp" if parallelism == "sequence_parallel" else "pipeline",
+                                "parallelism": parallelism,
+                                "device": "cpu",
+                                "mode": mode,
+                                "reconfiguration_latency_ms": latency,
+                                "iteration": iteration,
+                                "rank": rank,
+                                "iteration_ms": time,
+                                "stall_ms": stall,
+                                "wait_ms": 1.0,
+                                "requests": 30,
+                                "reconfigurations": switches,
+                                "loss": 5.0,
+                                "gradient_norm": 1.0,
+                                "tokens": 4096,
+                                "fidelity": "measured_cpu" if mode == "electrical" else "emulated",
+                            }
+                        )
+        path = folder / parallelism / "iterations.parquet"
+        write_table(path, rows)
+        paths.append(path)
+    return paths
+
+
+def write_corpora(folder: Path, rng: np.random.Generator) -> list[Path]:
+    paths = []
+    for name, kind, sigma in (
+        ("stdlib", "real_text", 1.3),
+        ("wikipedia", "published_quantiles", 1.5),
+        ("github_like", "synthetic", 2.0),
+    ):
+        lengths = np.maximum(1, rng.lognormal(7, sigma, 4000)).astype(np.int64)
+        write_table(
+            folder / f"{name}.parquet", {"sequence": np.arange(len(lengths)), "length_tokens": lengths}, metadata={"kind": kind}
+        )
+        paths.append(folder / f"{name}.parquet")
+    return paths
+
+
+def write_all(folder: Path) -> dict[str, dict[str, list[Path]]]:
+    """Tables for every figure: figure name to its inputs."""
+    rng = np.random.default_rng(7)
+    write_topology(folder / "topology/railx_hyperx.parquet")
+    write_economics(folder / "economics")
+    static = [[(4, 300.0, [9000])], [(4, 260.0, [2000, 3000, 2500, 100])], [(4, 200.0, [500] * 9)]]
+    flexsp = [[(4, 300.0, [9000])], [(2, 180.0, [2000, 3000]), (1, 190.0, [2500, 100]), (1, 150.0, [500] * 9)]]
+    write_sequence_parallel_plan(folder / "plans/static.json", static, 4)
+    write_sequence_parallel_plan(folder / "plans/flexsp.json", flexsp, 4)
+    write_pipeline(folder / "plans")
+    return {
+        "rail_rings": {"topology": [folder / "topology/railx_hyperx.parquet"]},
+        "all_to_all_bandwidth": {"network": write_networks(folder / "network")},
+        "cost": {key: [folder / f"economics/{key}.parquet"] for key in ("bill", "summary", "sensitivity")},
+        "price_sensitivity": {"sensitivity": [folder / "economics/sensitivity.parquet"]},
+        "sequence_parallel_plan": {"plan": [folder / "plans/static.json", folder / "plans/flexsp.json"]},
+        "pipeline_schedule": {
+            "schedule": [folder / "plans/pipeline.schedule.parquet"],
+            "plan_table": [folder / "plans/pipeline.parquet"],
+        },
+        "reconfiguration": {"iterations": write_iterations(folder / "training", rng)},
+        "corpus_lengths": {"corpus": write_corpora(folder / "corpora", rng)},
+        "channel_loads": {"channels": write_channels(folder / "network", rng)},
+        "ring_all_reduce": {"collectives": write_collectives(folder / "collectives")},
+    }
+
+
+def load_settings(name: str, **changes: Any) -> FigureSettings:
+    """The shipped settings of a figure, with changes."""
+    settings: FigureSettings = load(FigureSettings, {**yaml.safe_load((CONF / f"{name}.yaml").read_text()), **changes})
+    return settings
+
+
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[Path]]]:
+    made = write_all(tmp_path_factory.mktemp("tables"))
+    assert set(made) == set(FIGURES)
+    return made
+
+
+@pytest.fixture(scope="session")
+def settings_of() -> Any:
+    return load_settings

@@ -1,0 +1,159 @@
+"""Every figure is drawn from tables of the column contract: within its frame, deterministic, and clear about bad input."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+import yaml
+from matplotlib import image
+
+from railx.figures import FIGURES, FigureSettings, draw_figure
+from railx.io import read_table, write_table
+from railx.settings import SettingsError, load, to_dict
+
+CONF = Path(__file__).resolve().parents[2] / "conf" / "figure"
+SHIPPED = sorted(path.stem for path in CONF.glob("*.yaml"))
+Inputs = dict[str, dict[str, list[Path]]]
+SettingsOf = Callable[..., FigureSettings]
+
+
+@pytest.fixture(scope="module")
+def drawn(inputs: Inputs, settings_of: SettingsOf, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Each shipped figure once: its path without suffix."""
+    folder = tmp_path_factory.mktemp("figures")
+    for name in SHIPPED:
+        settings = settings_of(name)
+        draw_figure(settings, inputs[settings.figure], folder / name)
+    return {name: folder / name for name in SHIPPED}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_figure_has_the_size_that_its_settings_say(name: str, drawn: dict[str, Path], settings_of: SettingsOf) -> None:
+    settings = settings_of(name)
+    picture = image.imread(drawn[name].with_suffix(".png"))
+    assert picture.shape[:2] == (round(settings.height_inches * settings.dpi), round(settings.width_inches * settings.dpi))
+    svg = ElementTree.parse(drawn[name].with_suffix(".svg")).getroot()
+    assert svg.attrib["width"] == f"{settings.width_inches * 72:g}pt"
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_nothing_is_cut_off_at_the_edges(name: str, drawn: dict[str, Path]) -> None:
+    """Ink on the outermost pixels would be a label or legend that does not fit."""
+    picture = image.imread(drawn[name].with_suffix(".png"))[:, :, :3]
+    for edge in (picture[0], picture[-1], picture[:, 0], picture[:, -1]):
+        assert np.all(edge == 1.0)
+    assert picture.min() < 0.3
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_files_hold_no_date_and_no_name_of_the_machine(name: str, drawn: dict[str, Path]) -> None:
+    text = drawn[name].with_suffix(".svg").read_text()
+    assert "dc:date" not in text
+    assert not re.search(r"20\d\d-\d\d-\d\dT", text)
+    assert str(Path.home()) not in text
+
+
+@pytest.mark.parametrize("name", ["rail_rings", "cost", "reconfiguration"])
+def test_equal_tables_give_equal_files(
+    name: str, drawn: dict[str, Path], inputs: Inputs, settings_of: SettingsOf, tmp_path: Path
+) -> None:
+    settings = settings_of(name)
+    draw_figure(settings, inputs[settings.figure], tmp_path / name)
+    for suffix in (".svg", ".png"):
+        assert (tmp_path / name).with_suffix(suffix).read_bytes() == drawn[name].with_suffix(suffix).read_bytes()
+
+
+def test_drawing_leaves_no_figure_open_and_no_style_behind(drawn: dict[str, Path]) -> None:
+    from matplotlib import pyplot
+
+    assert drawn
+    assert pyplot.get_fignums() == []
+    assert mpl.rcParams["svg.hashsalt"] is None
+
+
+def test_every_figure_has_settings_a_caption_and_words_for_who_cannot_see_it() -> None:
+    captions = Path(__file__).resolve().parents[2] / "workflow" / "report"
+    assert set(FIGURES) <= set(SHIPPED)
+    for name, kind in FIGURES.items():
+        assert len(kind.alternative_text) > 40
+        assert (captions / f"{name}.rst").read_text().strip()
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_settings_list_every_field(name: str, settings_of: SettingsOf) -> None:
+    plain = yaml.safe_load((CONF / f"{name}.yaml").read_text())
+    settings = settings_of(name)
+    assert set(plain) == set(to_dict(settings))
+    assert type(settings) is FIGURES[settings.figure].settings_type
+
+
+def test_settings_and_registry_need_no_plotting_library() -> None:
+    code = "import sys, railx.figures; assert not {'matplotlib', 'seaborn', 'pandas'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"width_inches": 100}, r"figure.width_inches: got 100.0; allowed: from 3 to 30"),
+        ({"colour": "red"}, r"figure.colour: unknown key; allowed: width_inches, height_inches"),
+        ({"figure": "pie"}, r"figure.figure: got 'pie'; allowed: rail_rings, all_to_all_bandwidth"),
+        ({"quantiles": [0.9, 0.5]}, r"figure.quantiles: got \[0.9, 0.5\]; allowed: distinct numbers in ascending order"),
+    ],
+)
+def test_wrong_settings_name_the_key(change: dict[str, Any], message: str) -> None:
+    plain = yaml.safe_load((CONF / "corpus_lengths.yaml").read_text())
+    with pytest.raises(SettingsError, match=message):
+        load(FigureSettings, {**plain, **change}, "figure")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("rail_rings", {"line": 9}, r"no circuits in dimension x, line 9; allowed: a topology with optical switches"),
+        ("rail_rings", {"only": ["torus"]}, r"only: no topology file for torus; allowed: railx_hyperx"),
+        ("all_to_all_bandwidth", {"traffic": "tornado"}, r"traffic: got 'tornado'; allowed: uniform"),
+        ("cost", {"reference": "mesh"}, r"reference: got mesh; allowed: railx_hyperx_full, fat_tree_full"),
+        ("cost", {"only": ["mesh"]}, r"only: got mesh; allowed: railx_hyperx_full"),
+        ("cost_opus", {"compare": {"all_to_all": None}}, r"compare.all_to_all: opus_rails_h200 has no usd_per_all_to_all_gb_s"),
+        ("price_sensitivity", {"all_to_all": "none"}, r"no price ratios for fat_tree_full with none; allowed: fat_tree_full with"),
+        ("sequence_parallel_plan", {"iteration": 3}, r"static.json: iteration 3 is not in the plan; allowed: 0"),
+        ("pipeline_schedule", {"iteration": 3}, r"schedule.parquet: iteration 3 is not in the schedule; allowed: 0"),
+        ("reconfiguration", {"warmup_iterations": 6}, r"warmup_iterations: got 6; allowed: fewer than the runs have"),
+        ("ring_all_reduce", {"scope": "globe"}, r"no ring all-reduce in scope 'globe'; allowed: line"),
+    ],
+)
+def test_what_a_table_does_not_hold_is_named(
+    name: str, change: dict[str, Any], message: str, inputs: Inputs, settings_of: SettingsOf, tmp_path: Path
+) -> None:
+    settings = settings_of(name, **change)
+    with pytest.raises(ValueError, match=message):
+        draw_figure(settings, inputs[settings.figure], tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_inputs_name_the_key_or_file_and_column(inputs: Inputs, settings_of: SettingsOf, tmp_path: Path) -> None:
+    settings = settings_of("all_to_all_bandwidth")
+    with pytest.raises(ValueError, match="input plan: not known to all_to_all_bandwidth; allowed: network"):
+        draw_figure(settings, {"plan": [tmp_path / "x"]}, tmp_path / "figure")
+    with pytest.raises(ValueError, match="input network: no file given"):
+        draw_figure(settings, {}, tmp_path / "figure")
+    table = read_table(inputs["all_to_all_bandwidth"]["network"][0])
+    write_table(tmp_path / "less.parquet", table.drop_columns(["bound_gb_s_per_chip"]))
+    with pytest.raises(ValueError, match=r"less.parquet: column bound_gb_s_per_chip is missing; found: topology"):
+        draw_figure(settings, {"network": [tmp_path / "less.parquet"]}, tmp_path / "figure")
+    write_table(
+        tmp_path / "unknown.parquet", table.set_column(table.column_names.index("fidelity"), "fidelity", [["guessed"] * len(table)])
+    )
+    with pytest.raises(ValueError, match="unknown fidelity guessed; allowed: analytic"):
+        draw_figure(settings, {"network": [tmp_path / "unknown.parquet"]}, tmp_path / "figure")

@@ -1,0 +1,69 @@
+"""A small report with every part: claims of all verdicts, two figures, tables, config and provenance."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from railx.figures import draw_figure
+from railx.figures.settings import AllToAllBandwidthSettings
+from railx.io import write_json, write_table, write_text
+from railx.provenance import collect_provenance
+from railx.report import ReportTable, figure_entry, write_report
+
+VERDICTS = ("reproduced", "partly", "not reproduced", "not attempted", "reproduced")
+
+
+def claim_rows() -> list[dict[str, Any]]:
+    rows = []
+    for i, verdict in enumerate(VERDICTS):
+        attempted = verdict != "not attempted"
+        rows.append(
+            {
+                "claim": f"claim_{i}", "paper": "RailX" if i < 3 else "Opus", "place": "abstract", "published": 10.0,
+                "sentence": "Cost per injection bandwidth is below 10 % of a fat tree & <b>never</b> more.",
+                "published_text": "at most 10 %", "ours": 2.44 if attempted else None, "ours_text": "2.44 %" if attempted else "",
+                "comparison": "at_most", "tolerance": 0.0, "fidelity": "analytic" if attempted else None,
+                "fidelity_required": "analytic", "verdict": verdict, "reason": "ours, 2.44 %, is at most the published 10",
+                "table": "network/railx_hyperx.parquet", "expression": "100 * bound_gb_s_per_chip / injection_gb_s_per_chip",
+            }
+        )  # fmt: skip
+    return rows
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    network = {
+        "topology": "railx_hyperx", "family": "railx_hyperx", "chips": 1296, "traffic": "uniform", "routing": "minimal",
+        "injection_gb_s_per_chip": 400.0, "ideal_gb_s_per_chip": 56.2, "bound_gb_s_per_chip": 49.9, "fidelity": "analytic",
+    }  # fmt: skip
+    write_table(folder / "network/railx_hyperx.parquet", [network])
+    write_table(folder / "many.parquet", {"row": list(range(1000)), "value": [i / 3 for i in range(1000)]})
+    write_json(folder / "topology.json", {"chips": 1296, "mean": {"hops": 1.779}, "bisection_gbps": None})
+    write_table(folder / "claims.parquet", claim_rows())
+    write_json(folder / "config.json", {"seed": 7, "topologies": {"a": {"m": 2, "seed": 3}}, "text": "<script>alert(1)</script>"})
+    write_json(folder / "provenance.json", collect_provenance())
+    write_text(folder / "caption.rst", "All-to-all bandwidth; *bound* from ``load``.\n\nA second < paragraph.\n")
+    settings = AllToAllBandwidthSettings(8, 3, 80, 1.0, "all_to_all_bandwidth", (), "uniform", "linear")
+    draw_figure(settings, {"network": [folder / "network/railx_hyperx.parquet"]}, folder / "bandwidth")
+    source = ["network/railx_hyperx.parquet"]
+    figures = [
+        figure_entry("all_to_all_bandwidth", name, folder / f"bandwidth.{name}", folder / "caption.rst", source)
+        for name in ("svg", "png")
+    ]
+    tables = [
+        ReportTable("Network", "network/railx_hyperx.parquet", folder / "network/railx_hyperx.parquet"),
+        ReportTable("Many rows", "many.parquet", folder / "many.parquet", ("value",)),
+        ReportTable("Topology metrics", "topology.json", folder / "topology.json"),
+    ]
+    path = folder / "report.html"
+    write_report(
+        path, experiment="quick", claims=folder / "claims.parquet", figures=figures, tables=tables,
+        config=folder / "config.json", provenance=folder / "provenance.json",
+    )  # fmt: skip
+    assert json.loads((folder / "provenance.json").read_text())["schema"] == "railx.provenance/1"
+    return path

@@ -1,0 +1,63 @@
+"""Every plan trains the model that one process trains: losses, gradients and parameters after several steps, in double precision.
+
+The ranks are real processes that talk through the backend ``railx``; one launch for each number of ranks runs all its cases.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("parallel_program.py")
+ROOT = PROGRAM.parents[2]
+
+#: Sums are taken in another order, in double precision; AdamW divides by small second moments, which enlarges differences.
+TOLERANCES = {"loss": 1e-13, "norm": 1e-13, "gradient": 1e-13, "parameter": 1e-9}
+
+
+def program() -> Any:
+    specification = importlib.util.spec_from_file_location("parallel_program", PROGRAM)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules["parallel_program"] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+CASES = {ranks: [case.name for case in program().cases(ranks)] for ranks in (2, 4)}
+
+
+@pytest.fixture(scope="module")
+def launches() -> dict[int, dict[str, Any]]:
+    return {}
+
+
+def launched(ranks: int, launches: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    if ranks not in launches:
+        done = subprocess.run(
+            [sys.executable, str(PROGRAM), str(ranks), "railx"],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        launches[ranks] = json.loads(done.stdout)
+    return launches[ranks]
+
+
+@pytest.mark.parametrize(("ranks", "case"), [(ranks, case) for ranks, cases in CASES.items() for case in cases])
+def test_the_plan_trains_the_same_model_as_one_process(ranks: int, case: str, launches: dict[int, dict[str, Any]]) -> None:
+    result = launched(ranks, launches)[case]
+    for quantity, tolerance in TOLERANCES.items():
+        assert result["errors"][quantity] <= tolerance, quantity
+    assert result["peaks"] == result["planned_peaks"]

@@ -1,0 +1,312 @@
+"""The command: real launches with files as results, on a node that has torch, numpy and pyarrow only, and errors in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from railx.io import read_json, read_rows, read_table, write_json, write_table
+from railx.planning.plan import (
+    SCHEMA,
+    Chunk,
+    Group,
+    MicroBatch,
+    Pipeline,
+    PipelineBatch,
+    Plan,
+    SequenceParallelBatch,
+    Slice,
+    write_plan,
+)
+from training import run as command
+
+ROOT = Path(__file__).parents[2]
+LENGTHS = [90, 61, 40, 33, 17]
+
+#: What torch, numpy and pyarrow need themselves; anything else from outside the standard library is missing on a bare node.
+BARE = """
+import sys
+ALLOWED = {
+    *sys.stdlib_module_names, "torch", "torchgen", "functorch", "numpy", "pyarrow", "railx", "training", "nvidia", "cuda", "triton",
+    "typing_extensions", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "filelock", "fsspec", "setuptools",
+}
+class Bare:
+    def __init__(self, finder):
+        self.finder = finder
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        return self.finder.find_spec(name, path, target) if top in ALLOWED or top.startswith("_sysconfigdata") else None
+sys.meta_path[:] = [Bare(finder) for finder in sys.meta_path]
+"""
+
+
+def sequence_parallel() -> Plan:
+    """Degrees 2 and 1 on two ranks, two different batches."""
+    together = MicroBatch((Group((0, 1), (0, 1), (90, 61), 1.0),), 1.0)
+    apart = MicroBatch((Group((0,), (2,), (40,), 1.0), Group((1,), (3, 4), (33, 17), 1.0)), 1.0)
+    batches = (SequenceParallelBatch(0, (together, apart)), SequenceParallelBatch(1, (apart,)))
+    return Plan(SCHEMA, "sequence_parallel", "hand", 2, {}, batches)
+
+
+def pipeline() -> Plan:
+    """Two stages, a sequence in two slices, its tail in a hybrid chunk."""
+    chunks = (
+        Chunk((Slice(0, 0, 50, 90),), 1.0, 2.0),
+        Chunk((Slice(0, 50, 90, 90), Slice(4, 0, 10, 10)), 1.0, 2.0),
+        Chunk((Slice(1, 0, 61, 61),), 1.0, 2.0),
+    )
+    return Plan(SCHEMA, "pipeline", "hand", 2, {}, (PipelineBatch(0, (Pipeline(2, 0, chunks),)),))
+
+
+def prepared(folder: Path, made: Plan, **changes: Any) -> dict[str, Any]:
+    """The corpus, the plan and the settings of a small run; ``changes`` replace settings by dotted key."""
+    generator = np.random.default_rng(5)
+    texts = [generator.integers(0, 60, length, dtype=np.uint8).tobytes() for length in LENGTHS]
+    corpus = {"sequence": list(range(len(texts))), "length_tokens": LENGTHS, "tokens": texts}
+    write_table(folder / "corpus.parquet", corpus, metadata={"name": "random"})
+    write_plan(folder / "plan.json", made)
+    settings: dict[str, Any] = {
+        "name": "run",
+        "seed": 3,
+        "plan": str(folder / "plan.json"),
+        "corpus": str(folder / "corpus.parquet"),
+        "model": {"name": "test", "layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "feed_forward": 48, "vocabulary": 60},
+        "fabric": {
+            "mode": "on_demand",
+            "reconfiguration_latency_ms": 10.0,
+            "gpus_per_server": 1,
+            "ports_per_gpu": 2,
+            "host": "127.0.0.1",
+            "port": 0,
+            "timeout_s": 60.0,
+        },
+        "training": {
+            "device": "cpu",
+            "precision": "float32",
+            "attention": "auto",
+            "optimizer": {"learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1},
+            "warmup_iterations": 1,
+            "iterations": 2,
+            "threads_per_rank": 1,
+            "on_demand_latencies_ms": [5],
+            "provisioned_latencies_ms": [5],
+            "loss_tolerance": 1e-6,
+            "timeout_s": 60.0,
+        },
+    }
+    for key, value in changes.items():
+        place = settings
+        *above, last = key.split(".")
+        for name in above:
+            place = place[name]
+        place[last] = value
+    return settings
+
+
+def written(folder: Path, settings: dict[str, Any]) -> list[str]:
+    write_json(folder / "config.json", settings)
+    return ["--config", str(folder / "config.json"), "--out", str(folder / "out")]
+
+
+def environment(*search: Path) -> dict[str, str]:
+    outside = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    return {**outside, "PYTHONPATH": os.pathsep.join(map(str, (*search, ROOT)))}
+
+
+@pytest.fixture(scope="module")
+def bare_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sequence-parallel run launched plainly where only torch, numpy and pyarrow can be imported."""
+    folder = tmp_path_factory.mktemp("bare")
+    (folder / "sitecustomize.py").write_text(BARE)
+    refused = subprocess.run(
+        [sys.executable, "-c", "import pandas"], env=environment(folder), capture_output=True, text=True, check=False
+    )
+    assert "No module named 'pandas'" in refused.stderr
+    arguments = written(folder, prepared(folder, sequence_parallel()))
+    done = subprocess.run(
+        [sys.executable, "-m", "training.run", *arguments],
+        env=environment(folder),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("ms per iteration, loss") == 3
+    assert "losses of all settings agree" in done.stdout
+    return folder / "out"
+
+
+def test_a_bare_node_writes_all_files(bare_run: Path) -> None:
+    assert sorted(path.name for path in bare_run.iterdir()) == ["iterations.parquet", "result.json", "trace.json", "trace.parquet"]
+
+
+def test_iterations_have_a_row_for_each_setting_iteration_and_rank(bare_run: Path) -> None:
+    rows = read_rows(bare_run / "iterations.parquet")
+    modes = [("electrical", 0.0), ("on_demand", 5.0), ("provisioned", 5.0)]
+    assert [(row["mode"], row["reconfiguration_latency_ms"], row["iteration"], row["rank"]) for row in rows] == [
+        (*mode, iteration, rank) for mode in modes for iteration in (1, 2) for rank in (0, 1)
+    ]
+    assert list(rows[0]) == [
+        *("run", "plan", "parallelism", "device", "mode", "reconfiguration_latency_ms", "iteration", "rank", "iteration_ms"),
+        *("stall_ms", "wait_ms", "requests", "reconfigurations", "loss", "gradient_norm", "tokens", "fidelity"),
+    ]
+    assert {row["fidelity"] for row in rows if row["mode"] == "electrical"} == {"measured_cpu"}
+    assert {row["fidelity"] for row in rows if row["mode"] != "electrical"} == {"emulated"}
+    assert {(row["iteration"], row["tokens"]) for row in rows} == {(1, 90), (2, 241)}
+    # Two layers: four all-to-alls a layer and pass of degree 2, and the gradients; the second batch has degree 1 only.
+    assert {(row["iteration"], row["requests"]) for row in rows if row["mode"] != "electrical"} == {(1, 1), (2, 9)}
+    assert all(row["requests"] == row["stall_ms"] == 0 for row in rows if row["mode"] == "electrical")
+
+
+def test_every_setting_trains_the_same_model(bare_run: Path) -> None:
+    result = read_json(bare_run / "result.json")
+    assert result["losses_agree"] is True
+    assert result["loss_difference"] <= 1e-6
+    assert (result["parallelism"], result["ranks"], result["backend"], result["attention"]) == (
+        "sequence_parallel",
+        2,
+        "gloo",
+        "sdpa",
+    )
+    losses = [setting["losses"] for setting in result["settings"]]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    assert losses[0][0] == pytest.approx(np.log(60), rel=0.1)
+
+
+def test_the_trace_has_every_rank_and_setting(bare_run: Path) -> None:
+    trace = read_table(bare_run / "trace.parquet").to_pylist()
+    assert {(row["rank"], row["mode"]) for row in trace} == {
+        (r, m) for r in (0, 1) for m in ("electrical", "on_demand", "provisioned")
+    }
+    assert {row["phase"] for row in trace if row["kind"] == "compute"} == {"forward", "backward", "reduction", "optimizer"}
+    assert {"all_to_all", "all_reduce", "reconfiguration"} <= {row["kind"] for row in trace}
+    assert all(row["end_ns"] >= row["start_ns"] for row in trace)
+    assert json.loads((bare_run / "trace.json").read_text())["traceEvents"]
+
+
+def test_torchrun_runs_a_pipeline(tmp_path: Path) -> None:
+    arguments = written(tmp_path, prepared(tmp_path, pipeline()))
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "training.run", *arguments],
+        env=environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result = read_json(tmp_path / "out/result.json")
+    assert result["losses_agree"] is True
+    assert result["peak_live_chunks"] == result["planned_peak_live_chunks"] == [3, 2]
+    kinds = {row["kind"] for row in read_rows(tmp_path / "out/trace.parquet")}
+    assert {"compute", "send", "recv", "reconfiguration"} <= kinds
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training.warmup": 1}, "training.warmup: unknown key; allowed: device, "),
+        ({"model.heads": 1, "model.kv_heads": 1}, "model.heads: got 1; allowed: a multiple of 2, a degree of the plan"),
+        ({"model.vocabulary": 50}, "corpus.parquet: token id 59; allowed: below model.vocabulary, which is 50"),
+        ({"plan": "missing.json"}, "missing.json"),
+        ({"training.attention": "varlen"}, "training.attention: varlen attention cannot run here"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(
+    changes: dict[str, Any], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(prepared(tmp_path, sequence_parallel(), **changes), tmp_path, capfd).count(message) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there")
+def test_a_demanded_gpu_that_is_missing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    line = refused(prepared(tmp_path, sequence_parallel(), **{"training.device": "cuda"}), tmp_path, capfd)
+    assert line == "training.run: error: training.device: got cuda, but no CUDA device is there; allowed here: auto, cpu\n"
+
+
+def test_a_port_already_taken(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = refused(prepared(tmp_path, sequence_parallel(), **{"fabric.port": port}), tmp_path, capfd)
+    assert line.startswith(f"training.run: error: fabric.port: got {port}, ")
+
+
+def test_a_plan_for_another_corpus(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    settings = prepared(tmp_path, sequence_parallel())
+    write_table(tmp_path / "corpus.parquet", {"sequence": [0], "length_tokens": [3], "tokens": [b"abc"]})
+    assert "sequence 0 has 3 tokens, 3 by its length, and the plan wants 90" in refused(settings, tmp_path, capfd)
+
+
+def test_more_ranks_than_the_plan_has_devices(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    line = refused(prepared(tmp_path, sequence_parallel()), tmp_path, capfd)
+    assert line == "training.run: error: ranks: got 3; allowed: 2, the number of devices that the plan was made for\n"
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    settings = prepared(tmp_path, sequence_parallel())
+    (tmp_path / "out").write_text("a file")
+    assert command.main(written(tmp_path, settings)) == 2
+    assert "cannot be written to; allowed: a folder" in capfd.readouterr().err
+
+
+def refused(settings: dict[str, Any], folder: Path, capfd: pytest.CaptureFixture[str]) -> str:
+    """The one line on standard error; nothing is written."""
+    assert command.main(written(folder, settings)) == 2
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1
+    assert not (folder / "out").exists()
+    return error
+
+
+def test_ranks_end_with_a_killed_launcher(tmp_path: Path) -> None:
+    arguments = written(tmp_path, prepared(tmp_path, sequence_parallel(), **{"training.iterations": 100_000}))
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "training.run", *arguments], env=environment(), cwd=tmp_path, start_new_session=True
+    )
+    try:
+        wait_until(lambda: len(members(launcher.pid)) >= 4, 60)
+        launcher.kill()
+        launcher.wait()
+        wait_until(lambda: not members(launcher.pid), 60)
+    finally:
+        for process in members(launcher.pid):
+            os.kill(process, signal.SIGKILL)
+    assert not (tmp_path / "out").exists()
+
+
+def members(session: int) -> list[int]:
+    """The processes of a session that have not ended: launcher, fork server, resource tracker, ranks, controller."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(status.parent.name))
+    return found
+
+
+def wait_until(condition: Any, limit_s: float) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -1,0 +1,118 @@
+"""Events in, table and Chrome trace out."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.trace import SCHEMA, Recorder, write_chrome_trace
+
+
+def test_spans_are_recorded_on_the_shared_clock() -> None:
+    recorder = Recorder(3)
+    recorder.begin_iteration(7)
+    before = time.monotonic_ns()
+    with recorder.span("forward", phase="compute", bytes=8):
+        sum(range(1000))
+    after = time.monotonic_ns()
+    (row,) = recorder.table().to_pylist()
+    assert {key: row[key] for key in ("iteration", "rank", "kind", "group", "bytes", "phase")} == {
+        "iteration": 7,
+        "rank": 3,
+        "kind": "forward",
+        "group": "",
+        "bytes": 8,
+        "phase": "compute",
+    }
+    assert before <= row["start_ns"] <= row["end_ns"] <= after
+    assert row["busy_ns"] > 0
+
+
+def test_a_block_that_fails_is_recorded_too() -> None:
+    recorder = Recorder(0)
+    with pytest.raises(KeyError), recorder.span("forward"):
+        raise KeyError("x")
+    assert recorder.table()["kind"].to_pylist() == ["forward"]
+
+
+def test_table_is_typed_and_in_order_even_when_empty() -> None:
+    recorder = Recorder(0)
+    assert recorder.table().schema == SCHEMA
+    assert recorder.table().num_rows == 0
+    recorder.add("send", (0, 1), 4, 20, 30, 1, "pair 0,1")
+    recorder.add("recv", (0, 1), 4, 10, 40, 1, "pair 0,1", iteration=5)
+    table = recorder.table()
+    assert table.schema == SCHEMA
+    assert table["start_ns"].to_pylist() == [10, 20]
+    assert table["iteration"].to_pylist() == [5, 0]
+    assert table["group"].to_pylist() == ["0,1", "0,1"]
+
+
+def test_many_threads_lose_nothing() -> None:
+    recorder = Recorder(0)
+
+    def add() -> None:
+        for _ in range(200):
+            recorder.add("send", (0, 1), 1, 0, 1, 0, "")
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert recorder.table().num_rows == 800
+
+
+def chrome(path: Path, table: pa.Table) -> list[dict[str, Any]]:
+    write_chrome_trace(path, table)
+    events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+    return events
+
+
+def test_chrome_trace_has_a_process_for_each_rank_and_a_thread_for_each_part(tmp_path: Path) -> None:
+    tables = []
+    for rank in range(2):
+        recorder = Recorder(rank)
+        recorder.add("forward", (), 0, 1000, 2000, 900, "compute")
+        recorder.add("reconfiguration", (0, 1), 0, 2000, 3000, 0, "ring 0,1")
+        recorder.add("all_reduce", (0, 1), 64, 3000, 4500, 10, "ring 0,1")
+        tables.append(recorder.table())
+    events = chrome(tmp_path / "trace.json", pa.concat_tables(tables))
+    names = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == ["rank 0", "rank 1"]
+    drawn = [event for event in events if event["ph"] == "X"]
+    assert [
+        (event["name"], names[event["pid"], event["tid"]], event["ts"], event["dur"]) for event in drawn if event["pid"] == 1
+    ] == [
+        ("forward", "compute", 0.0, 1.0),
+        ("all_reduce", "network", 2.0, 1.5),
+        ("reconfiguration", "reconfiguration", 1.0, 1.0),
+    ]
+    assert drawn[1]["args"] == {"iteration": 0, "group": "0,1", "bytes": 64, "busy_ns": 10, "phase": "ring 0,1"}
+
+
+@given(spans=st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), max_size=20))
+def test_events_of_a_thread_are_apart_or_one_holds_the_other(
+    tmp_path_factory: pytest.TempPathFactory, spans: list[tuple[int, int]]
+) -> None:
+    recorder = Recorder(0)
+    for start, length in spans:
+        recorder.add("send", (0, 1), 0, start, start + length, 0, "")
+    events = [event for event in chrome(tmp_path_factory.mktemp("trace") / "trace.json", recorder.table()) if event["ph"] == "X"]
+    assert len(events) == len(spans)
+    for one in events:
+        for other in events:
+            if one is other or one["tid"] != other["tid"]:
+                continue
+            first, second = sorted((one, other), key=lambda event: (event["ts"], -event["dur"]))
+            apart = second["ts"] >= first["ts"] + first["dur"] - 1e-9
+            inside = second["ts"] + second["dur"] <= first["ts"] + first["dur"] + 1e-9
+            assert apart or inside

@@ -1,0 +1,264 @@
+"""One rank of a training run: the same training under every fabric setting of the sweep, timed and traced.
+
+Notable:
+
+* every setting starts anew: a process group of the backend ``railx``, the model and the optimizer from the same seed. So the
+  losses must agree, and only times may differ;
+* iterations begin together, held by a gloo group that the fabric does not see, and losses and norms are added up over it
+  after the clock has stopped: what is measured is the training alone;
+* electrical switching runs first; what it needed in which order is the schedule that provisioned switching asks ahead by.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+
+from railx.fabric import FabricSettings, Schedule, launch_controller
+from railx.planning.plan import PipelineBatch, Plan, SequenceParallelBatch, read_plan
+from railx.planning.schedule import peak_live_chunks
+from railx.settings import SettingsError
+from training import backend
+from training.attention import Kernel, choose_kernel
+from training.data import Sequences, plan_lengths, read_sequences
+from training.model import Decoder, stage_layers
+from training.pipeline import Links, PipelineParallel
+from training.reduction import GradientReduction, pipeline_reduction, sequence_parallel_reduction
+from training.sequence_parallel import ProcessGroups, SequenceParallel, group_ranks
+from training.settings import OptimizerSettings, RunSettings, check_plan, fabric_sweep, pipeline_stages
+from training.timeline import Timeline
+from training.trace import Recorder
+
+__all__ = ["PRECISIONS", "Place", "SettingResult", "train"]
+
+#: The precision of activations by its name in the settings.
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this process stands: its rank of ``ranks``, the store that all share, its device and the backend below ``railx``."""
+
+    rank: int
+    ranks: int
+    store: Store
+    device: torch.device
+    inner: Literal["gloo", "nccl"]
+
+
+@dataclass(frozen=True)
+class SettingResult:
+    """What all ranks saw under one fabric setting (gathered on rank 0): a row for each timed iteration and rank, and the
+    trace."""
+
+    fabric: FabricSettings
+    rows: list[dict[str, Any]]
+    trace: pa.Table
+    attention: Kernel
+    parameters: int
+    peak_live_chunks: list[int] | None
+    planned_peak_live_chunks: list[int] | None
+
+
+class Runner(Protocol):
+    """A parallelism: runs a batch forward and backward and returns this rank's part of the loss."""
+
+    def run(self, batch: Any) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class _Replica:
+    """This rank's part of the model, and how it is run, reduced and stepped."""
+
+    decoder: Decoder
+    runner: Runner
+    reduction: GradientReduction
+    optimizer: torch.optim.Optimizer
+    timeline: Timeline
+    kernel: Kernel
+
+
+def train(settings: RunSettings, place: Place) -> Iterator[SettingResult]:
+    """Train under every fabric of the sweep; yields the gathered result of each on rank 0, nothing on other ranks.
+
+    Raises SettingsError, PlanError or ValueError (one line each) before anything is trained where plan, corpus, model, ranks
+    or device do not fit together, and SettingsError where the address of the fabric's controller cannot be had.
+    """
+    plan = read_plan(settings.plan)
+    check_plan(plan, settings.model, place.ranks)
+    sequences = read_sequences(settings.corpus, plan_lengths(plan), settings.model.vocabulary)
+    torch.set_num_threads(settings.training.threads_per_rank)
+    schedule: Schedule | None = None
+    for number, fabric in enumerate(fabric_sweep(settings)):
+        recorder = Recorder(place.rank, device=place.device.type)
+        with _fabric(fabric, number, place, recorder, settings.training.timeout_s) as control:
+            backend.use_schedule(schedule if fabric.mode == "provisioned" else None)
+            replica = _build(settings, plan, sequences, place, Timeline(recorder))
+            rows = _iterations(settings, plan, fabric, place, replica, control)
+            if fabric.mode == "electrical":
+                schedule = backend.recorded_schedule()
+            gathered = _gather(place, control, (rows, recorder.table(), *_peaks(settings, plan, replica), _owned(replica)))
+        if gathered is not None:
+            yield _merge(fabric, gathered, replica.kernel)
+
+
+@contextmanager
+def _fabric(fabric: FabricSettings, number: int, place: Place, recorder: Recorder, timeout_s: float) -> Iterator[dist.ProcessGroup]:
+    """The process group ``railx`` over ``fabric`` for the length of the block; yields the control group, which the fabric
+    never sees."""
+    with launch_controller(fabric, place.ranks) if place.rank == 0 else nullcontext() as controller:
+        key = f"controller/{number}"
+        if controller is not None:
+            place.store.set(key, controller.address or "")
+        address = place.store.get(key).decode() or None
+        backend.configure(backend.BackendOptions(place.inner, address, fabric.mode, fabric.gpus_per_server), recorder)
+        dist.init_process_group(
+            "railx",
+            store=PrefixStore(f"setting/{number}", place.store),
+            rank=place.rank,
+            world_size=place.ranks,
+            timeout=timedelta(seconds=timeout_s),
+        )
+        try:
+            control = dist.new_group(backend="gloo")
+            assert isinstance(control, dist.ProcessGroup)
+            yield control
+            # Nobody leaves while others still talk to it or to its controller.
+            dist.barrier(control)
+        finally:
+            dist.destroy_process_group()
+
+
+def _build(settings: RunSettings, plan: Plan, sequences: Sequences, place: Place, timeline: Timeline) -> _Replica:
+    model, training = settings.model, settings.training
+    precision = PRECISIONS[training.precision]
+    try:
+        kernel = choose_kernel(training.attention, place.device, precision, model.head_width)
+    except ValueError as error:
+        raise SettingsError("training.attention", str(error)) from None
+    stages = pipeline_stages(plan) if plan.kind == "pipeline" else 1
+    held = stage_layers(model.layers, stages)[place.rank % stages]
+    decoder = Decoder(model, seed=settings.seed, compute=precision, layers=held).to(place.device)
+    runner: Runner
+    if plan.kind == "pipeline":
+        runner = PipelineParallel(decoder, stages, Links(), sequences, kernel, timeline)
+        reduction = pipeline_reduction(decoder, stages, timeline)
+    else:
+        runner = SequenceParallel(decoder, ProcessGroups(group_ranks(plan)), sequences, kernel, timeline)
+        reduction = sequence_parallel_reduction(decoder, timeline)
+    return _Replica(decoder, runner, reduction, _optimizer(decoder, training.optimizer), timeline, kernel)
+
+
+def _optimizer(decoder: Decoder, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(
+        decoder.parameters(),
+        lr=settings.learning_rate,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.epsilon,
+        weight_decay=settings.weight_decay,
+    )
+
+
+def _iterations(
+    settings: RunSettings, plan: Plan, fabric: FabricSettings, place: Place, replica: _Replica, control: dist.ProcessGroup
+) -> list[dict[str, Any]]:
+    """Warm-up and timed iterations on this rank; a row for each timed one (the table of the run without what names the run)."""
+    rows = []
+    warmup = settings.training.warmup_iterations
+    for iteration in range(warmup + settings.training.iterations):
+        batch = plan.batches[iteration % len(plan.batches)]
+        replica.optimizer.zero_grad(set_to_none=True)
+        _synchronize(place.device)
+        dist.barrier(control)
+        backend.begin_iteration(iteration)
+        backend.reset_statistics()
+        start_ns = time.monotonic_ns()
+        loss = _step(replica, batch)
+        _synchronize(place.device)
+        iteration_ms = (time.monotonic_ns() - start_ns) / 1e6
+        statistics = backend.statistics()
+        whole_loss, squared_norm = _added_up(control, loss, replica.reduction.squared_norm())
+        if iteration >= warmup:
+            rows.append(
+                {
+                    "mode": fabric.mode,
+                    "reconfiguration_latency_ms": fabric.reconfiguration_latency_ms,
+                    "iteration": iteration,
+                    "rank": place.rank,
+                    "iteration_ms": iteration_ms,
+                    "stall_ms": statistics.stall_ns / 1e6,
+                    "wait_ms": statistics.wait_ns / 1e6,
+                    "requests": statistics.requests,
+                    "reconfigurations": statistics.reconfigurations,
+                    "loss": whole_loss,
+                    "gradient_norm": squared_norm**0.5,
+                    "tokens": batch.tokens,
+                }
+            )
+    return rows
+
+
+def _step(replica: _Replica, batch: SequenceParallelBatch | PipelineBatch) -> Tensor:
+    """One training step: what is measured. Returns this rank's part of the loss."""
+    loss = replica.runner.run(batch)
+    replica.reduction.run()
+    with replica.timeline.phase("optimizer"):
+        replica.optimizer.step()
+    return loss
+
+
+def _added_up(control: dist.ProcessGroup, *parts: Tensor) -> list[float]:
+    """The sums over all ranks of scalar parts, over the control group."""
+    sums = torch.stack([part.detach().to("cpu", torch.float64) for part in parts])
+    dist.all_reduce(sums, group=control)
+    return [float(value) for value in sums]
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _peaks(settings: RunSettings, plan: Plan, replica: _Replica) -> tuple[int | None, int | None]:
+    """The most chunks alive at once on this stage, as counted and as planned; None where the plan is no pipeline."""
+    runner = replica.runner
+    if not isinstance(runner, PipelineParallel):
+        return None, None
+    run = plan.pipeline_batches()[: settings.training.warmup_iterations + settings.training.iterations]
+    own = [pipeline for batch in run for pipeline in batch.pipelines if pipeline.replica == runner.replica]
+    return runner.peak_live_chunks, max((peak_live_chunks(pipeline, runner.stage) for pipeline in own), default=0)
+
+
+def _owned(replica: _Replica) -> int:
+    """Parameters that this rank counts for the whole model."""
+    return sum(parameter.numel() for parameter in replica.reduction.counted)
+
+
+def _gather(place: Place, control: dist.ProcessGroup, item: tuple[Any, ...]) -> list[tuple[Any, ...]] | None:
+    """Every rank's ``item`` in rank order on rank 0, None elsewhere."""
+    gathered: list[Any] | None = [None] * place.ranks if place.rank == 0 else None
+    dist.gather_object(item, gathered, dst=0, group=control)
+    return gathered
+
+
+def _merge(fabric: FabricSettings, gathered: Sequence[tuple[Any, ...]], kernel: Kernel) -> SettingResult:
+    rows, traces, peaks, planned, owned = zip(*gathered, strict=True)
+    return SettingResult(
+        fabric=fabric,
+        rows=[row for rank_rows in rows for row in rank_rows],
+        trace=pa.concat_tables(traces),
+        attention=kernel,
+        parameters=sum(owned),
+        peak_live_chunks=None if None in peaks else list(peaks),
+        planned_peak_live_chunks=None if None in planned else list(planned),
+    )

@@ -1,0 +1,233 @@
+"""``railx STAGE``: any stage by hand, with the same configs as the pipeline."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from railx import __version__
+from workflow.config import CONF, compose_stage
+
+__all__ = ["STAGES", "main"]
+
+Summary = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of the command line: the config groups that it reads and what it does with them."""
+
+    help: str
+    groups: tuple[str, ...]
+    example: str
+    out: str
+    run: Callable[[Mapping[str, Any], Path | None], Summary]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code: 0, or 2 with one line on standard error."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.action(options))
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="railx",
+        description="Run one stage of the reproduction by hand, with the same configs as the pipeline.",
+        epilog="example:\n  railx topology topology=railx_hyperx topology.m=2 topology.n=2 --json\n\nThe whole pipeline: make reproduce",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"railx-lab {__version__}")
+    commands = parser.add_subparsers(title="stages", metavar="STAGE", required=True)
+    for name, stage in STAGES.items():
+        command = commands.add_parser(
+            name, help=stage.help, description=stage.help, epilog=_epilog(stage), formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        command.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="Hydra override, e.g. group=choice or group.key=value")
+        command.add_argument("--out", type=Path, help=stage.out)
+        command.add_argument("--json", action="store_true", help="print one JSON object, units in the key names")
+        command.set_defaults(action=_run_stage, stage=stage)
+    compare = commands.add_parser(
+        "compare",
+        help="compare two tracked invocations of the pipeline, with no network",
+        description="Compare the numbers of two tracked invocations of the pipeline, from the MLflow store under results/.",
+        epilog="example:\n  railx compare previous latest --experiment quick",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    compare.add_argument("first", nargs="?", default="previous", help="an invocation, or previous (default)")
+    compare.add_argument("second", nargs="?", default="latest", help="an invocation, or latest (default)")
+    compare.add_argument("--experiment", help="only this experiment")
+    compare.add_argument("--results", type=Path, default=Path("results"), help="the results folder (default: results)")
+    compare.add_argument("--changed", action="store_true", help="only the numbers that differ")
+    compare.add_argument("--json", action="store_true", help="print a JSON list of rows")
+    compare.set_defaults(action=_compare)
+    return parser
+
+
+def _epilog(stage: Stage) -> str:
+    lines = ["example:", f"  {stage.example}", "", "config groups:"]
+    for group in stage.groups:
+        choices = ", ".join(sorted(path.stem for path in (CONF / group).glob("*.yaml")))
+        lines.append(f"  {group}={choices}" if choices else f"  {group}=VALUE")
+    return "\n".join(lines)
+
+
+def _run_stage(options: argparse.Namespace) -> int:
+    stage: Stage = options.stage
+    settings = compose_stage(options.overrides, stage.groups)
+    # What a library prints belongs beside the result, not into it.
+    with redirect_stdout(sys.stderr):
+        summary = stage.run(settings, options.out)
+    if options.json:
+        print(json.dumps(summary, indent=2, allow_nan=False))
+        return 0
+    width = max(len(key) for key in summary)
+    for key, value in summary.items():
+        print(f"{key:<{width}}  {_words(value)}")
+    if options.out is not None:
+        print(f"\nwritten: {options.out}")
+    return 0
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return json.dumps(value) if isinstance(value, (dict, list)) else str(value)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from railx.tracking import compare_runs
+
+    rows = compare_runs(options.results, options.first, options.second, options.experiment)
+    if options.changed:
+        rows = [row for row in rows if row["a"] != row["b"]]
+    if options.json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    for row in rows:
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:.4f}"
+        name = f"{row['stage']}/{row['name']}"
+        print(f"{name:<36} {row['metric']:<48} {_words(row['a']):>16} {_words(row['b']):>16} {ratio:>9}")
+    return 0
+
+
+def _topology(settings: Mapping[str, Any], out: Path | None) -> Summary:
+    from workflow.stages import topology
+
+    return topology.run(settings["topology"], topology_path=out)
+
+
+def _simulate(settings: Mapping[str, Any], out: Path | None) -> Summary:
+    from workflow.stages import simulate
+
+    networks = {"network": settings["network"]}
+    return simulate.run(
+        settings["traffic"], networks, settings["collective"], name="topology", topology=settings["topology"], network_path=out
+    )
+
+
+def _cost(settings: Mapping[str, Any], out: Path | None) -> Summary:
+    from workflow.stages import cost
+
+    return cost.run(settings["economics"], bill_path=out)
+
+
+def _corpus(settings: Mapping[str, Any], out: Path | None) -> Summary:
+    from workflow.stages import corpus
+
+    return corpus.run(settings["corpus"], seed=settings["seed"], corpus_path=out)
+
+
+def _plan(settings: Mapping[str, Any], out: Path | None) -> Summary:
+    from workflow.stages import corpus, plan
+
+    with tempfile.TemporaryDirectory(prefix="railx-") as folder:
+        sequences = Path(folder) / "corpus.parquet"
+        corpus.run(settings["corpus"], seed=settings["seed"], corpus_path=sequences)
+        return plan.run(_plan_settings(settings), name=settings["planner"].planner, corpus_path=sequences, plan_path=out)
+
+
+def _train(settings: Mapping[str, Any], out: Path | None) -> Summary:
+    from workflow.stages import corpus, plan, train
+
+    with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
+        folder = out if out is not None else Path(scratch)
+        corpus.run(settings["corpus"], seed=settings["seed"], corpus_path=folder / "corpus.parquet")
+        plan.run(
+            _plan_settings(settings),
+            name=settings["planner"].planner,
+            corpus_path=folder / "corpus.parquet",
+            plan_path=folder / "plan.json",
+        )
+        run = {"seed": settings["seed"], "fabric": settings["fabric"], "training": settings["training"]}
+        return train.run(
+            run, settings["model"], name="run", plan_path=folder / "plan.json", corpus_path=folder / "corpus.parquet", folder=folder
+        )
+
+
+def _plan_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: settings[key] for key in ("seed", "batch", "cluster", "model", "cost_model", "planner")}
+
+
+_PLAN_GROUPS = ("seed", "corpus", "batch", "cluster", "model", "cost_model", "planner")
+
+#: The stages by name.
+STAGES: dict[str, Stage] = {
+    "topology": Stage(
+        "build a topology: chips, links, optical circuits, metrics",
+        ("topology",),
+        "railx topology topology=railx_hyperx topology.m=2 topology.n=2 --json",
+        "the topology file to write (.parquet)",
+        _topology,
+    ),
+    "simulate": Stage(
+        "channel loads, throughput bounds and collective times on a topology",
+        ("topology", "traffic", "network", "collective"),
+        "railx simulate topology=railx_hyperx topology.m=4 traffic=uniform --json",
+        "the table of bounds to write (.parquet)",
+        _simulate,
+    ),
+    "cost": Stage(
+        "bill of materials, cost and power of networks",
+        ("economics",),
+        "railx cost economics=full_scale --json",
+        "the bill of materials to write (.parquet)",
+        _cost,
+    ),
+    "corpus": Stage(
+        "gather or draw the sequences of a corpus",
+        ("seed", "corpus"),
+        "railx corpus corpus=folder corpus.path=texts --out corpus.parquet",
+        "the corpus file to write (.parquet)",
+        _corpus,
+    ),
+    "plan": Stage(
+        "distribute the sequences of a corpus over devices",
+        _PLAN_GROUPS,
+        "railx plan planner=flexsp corpus=file corpus.path=lengths.json cluster.devices=4 --out plan.json",
+        "the plan to write (.json)",
+        _plan,
+    ),
+    "train": Stage(
+        "train a plan under emulated optical switching",
+        (*_PLAN_GROUPS, "fabric", "training"),
+        "railx train planner=flexsp training.iterations=3 --out run",
+        "the folder to write: corpus, plan, iterations, traces, result",
+        _train,
+    ),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

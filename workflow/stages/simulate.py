@@ -1,0 +1,70 @@
+"""Stage simulate: one topology -> throughput bounds, channel loads and collective times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from railx.io import write_json, write_table
+from railx.network import CollectiveSettings, NetworkSettings, TrafficSettings, ring_all_reduce, simulate_uniform
+from railx.settings import load
+from railx.topology import TopologySettings, build_topology, read_topology
+
+__all__ = ["run"]
+
+
+def run(
+    traffic: Mapping[str, Any] | TrafficSettings,
+    networks: Mapping[str, Mapping[str, Any] | NetworkSettings],
+    collective: Mapping[str, Any] | CollectiveSettings,
+    *,
+    name: str,
+    topology_path: str | Path | None = None,
+    topology: TopologySettings | None = None,
+    network_path: str | Path | None = None,
+    channels_path: str | Path | None = None,
+    collectives_path: str | Path | None = None,
+    summary_path: str | Path | None = None,
+) -> dict[str, Any]:
+    """Simulate every network model of ``networks`` on the topology of the file, or on the one that ``topology`` describes.
+
+    Writes the tables where paths are given (the channel loads are those of every model, told apart by ``routing``). Returns the
+    rows as one flat summary; with several models their names stand before the keys.
+    """
+    if (topology_path is None) == (topology is None):
+        raise TypeError("one of topology_path and topology is needed")
+    graph = read_topology(topology_path) if topology_path is not None else build_topology(load(TopologySettings, topology, "topology"))
+    traffic_settings: TrafficSettings = load(TrafficSettings, traffic, "traffic")
+    rows: dict[str, dict[str, Any]] = {}
+    channels = []
+    for key, settings in networks.items():
+        network: NetworkSettings = load(NetworkSettings, settings, f"networks.{key}")
+        rows[key], loads = simulate_uniform(graph, traffic_settings, network, name)
+        routing = pa.DictionaryArray.from_arrays(pa.array([0] * len(loads["load"]), pa.int8()), pa.array([network.routing]))
+        channels.append(pa.table({**loads, "routing": routing}))
+    collectives = ring_all_reduce(graph, load(CollectiveSettings, collective, "collective"), name)
+    if network_path is not None:
+        write_table(network_path, list(rows.values()))
+    if channels_path is not None:
+        write_table(channels_path, pa.concat_tables(channels).unify_dictionaries())
+    if collectives_path is not None:
+        write_table(collectives_path, collectives)
+    summary = _summary(rows, collectives)
+    if summary_path is not None:
+        write_json(summary_path, summary)
+    return summary
+
+
+def _summary(rows: Mapping[str, Mapping[str, Any]], collectives: list[dict[str, Any]]) -> dict[str, Any]:
+    if len(rows) == 1:
+        summary = dict(next(iter(rows.values())))
+    else:
+        summary = {f"{key}.{column}": value for key, row in rows.items() for column, value in row.items()}
+    largest = max(row["payload_bytes"] for row in collectives)
+    for row in collectives:
+        if row["payload_bytes"] == largest:
+            summary[f"{row['collective']}_{row['scope']}_algorithm_gb_s"] = row["algorithm_gb_s"]
+    return summary

@@ -1,0 +1,31 @@
+"""Stage topology: settings -> one file of links and circuits, and its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from railx.io import write_json
+from railx.settings import load
+from railx.topology import TopologySettings, build_topology, check_circuits, topology_metrics, write_topology
+
+__all__ = ["run"]
+
+
+def run(
+    settings: Mapping[str, Any] | TopologySettings,
+    *,
+    topology_path: str | Path | None = None,
+    metrics_path: str | Path | None = None,
+) -> dict[str, Any]:
+    """Build and check the topology; write it and its metrics where paths are given; return the metrics."""
+    topology = build_topology(load(TopologySettings, settings, "topology"))
+    if topology.circuits is not None:
+        check_circuits(topology)
+    metrics = topology_metrics(topology)
+    if topology_path is not None:
+        write_topology(topology_path, topology)
+    if metrics_path is not None:
+        write_json(metrics_path, metrics)
+    return metrics
