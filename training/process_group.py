@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Work as _TorchWork
 
-from railx.fabric import Configuration
+from railx.fabric import Configuration, FabricError
 from training.session import Operation, Session
 
 __all__ = ["RailxProcessGroup", "Work"]
@@ -40,7 +41,7 @@ else:
 _Place = Callable[[torch.Tensor], torch.Tensor]
 
 
-class Work(dist.Work):
+class Work(_TorchWork):
     """The handle of one operation. ``wait`` also makes the current CUDA stream wait for what the device still has to do."""
 
     def __init__(self, operation: Operation, call: Callable[[_Place], Any]) -> None:
@@ -57,6 +58,8 @@ class Work(dist.Work):
         """The host's part is over; ``event`` has passed when the device's part is over too."""
         with self._lock:
             if self._finished.is_set():
+                # The device failed after its part was launched.
+                self._error = self._error or error
                 return
             self._error, self._event = error, event
             self._finished.set()
@@ -64,8 +67,9 @@ class Work(dist.Work):
                 self._complete_future()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        if not self._finished.wait(timeout.total_seconds() or None):
-            raise RuntimeError(f"railx: {self.operation.kind} was not done within {timeout.total_seconds():g} s")
+        limit_s = timeout.total_seconds()
+        if not self._finished.wait(limit_s if limit_s > 0 else None):
+            raise RuntimeError(f"railx: {self.operation.kind} was not done within {limit_s:g} s")
         if self._error is not None:
             raise self._error
         if self._event is not None:
@@ -199,6 +203,7 @@ class RailxProcessGroup(_ProcessGroup):
         self._nccl = session.options.inner == "nccl"
         self._inners: dict[str, Any] = {}
         self._lanes: dict[str, _Lane] = {}
+        self._streams: dict[str, Any] = {}
         self._sequences: Counter[str] = Counter()
         self._guard = threading.Lock()
         if self._ranks[self._member] != session.recorder.rank:
@@ -287,8 +292,10 @@ class RailxProcessGroup(_ProcessGroup):
         work = Work(operation, call)
         lane = self._lanes.get(channel) or self._lanes.setdefault(channel, _Lane(f"railx {channel}"))
         if self._nccl and self._session.client is None:
+            # Packet switches need no leave: issue as plain NCCL does, and let the lane look after the end alone.
+            self._session.drop(operation)
             self._launch(work)
-            lane.put(lambda _: self._watch(work), in_place=False)
+            lane.put(lambda _: self._guarded(work, self._watch), in_place=False)
         else:
             in_place = peers is None and not self._nccl and not getattr(opts, "asyncOp", True)
             lane.put(lambda wanted: self._carry_out(work, wanted), in_place=in_place)
@@ -300,27 +307,40 @@ class RailxProcessGroup(_ProcessGroup):
                 return tensor.device
         return torch.device("cuda", _cuda.current_device()) if self._nccl else torch.device("cpu")
 
+    def _stream(self, operation: Operation) -> Any:
+        """The CUDA stream of the operation's lane."""
+        if operation.channel not in self._streams:
+            self._streams[operation.channel] = _cuda.Stream(operation.device)
+        return self._streams[operation.channel]
+
     def _carry_out(self, work: Work, wanted: bool) -> None:
-        operation = work.operation
+        if not wanted:
+            self._session.drop(work.operation)
+            work.finish(RuntimeError(f"railx: the process group was shut down before its {work.operation.kind} began"))
+        elif self._nccl:
+            self._guarded(work, self._on_device)
+        elif work.operation.device.type == "cuda":
+            self._guarded(work, self._through_host)
+        else:
+            self._guarded(work, self._within_host)
+
+    def _guarded(self, work: Work, part: Callable[[Work], None]) -> None:
+        """Whatever goes wrong belongs to whoever waits for the work."""
         try:
-            if not wanted:
-                self._session.drop(operation)
-                raise RuntimeError(f"railx: the process group was shut down before its {operation.kind} began")
             with torch.no_grad():
-                if self._nccl:
-                    self._on_device(work)
-                elif operation.device.type == "cuda":
-                    self._through_host(work)
-                else:
-                    self._on_host(work, _identity)
-                    work.finish()
+                part(work)
         except Exception as error:
-            work.finish(self._explain(operation, error))
+            self._session.drop(work.operation)
+            work.finish(self._explain(work.operation, error))
 
     def _explain(self, operation: Operation, error: Exception) -> Exception:
         ranks = ", ".join(map(str, operation.group))
-        notice = self._session.client.notice if self._session.client is not None else None
-        explained = RuntimeError(f"railx: {operation.kind} of ranks {ranks} failed: {notice or error}")
+        client = self._session.client
+        reason = str(error)
+        if client is not None and client.notice is not None and not isinstance(error, FabricError):
+            # The inner group only saw a connection close; the controller knows whose.
+            reason = client.notice
+        explained = RuntimeError(f"railx: {operation.kind} of ranks {ranks} failed: {reason}")
         explained.__cause__ = error
         return explained
 
@@ -331,10 +351,14 @@ class RailxProcessGroup(_ProcessGroup):
             times = (start_ns, time.monotonic_ns(), time.thread_time_ns() - busy_ns)
         self._record(work.operation, *times)
 
+    def _within_host(self, work: Work) -> None:
+        self._on_host(work, _identity)
+        work.finish()
+
     def _through_host(self, work: Work) -> None:
         operation, pinned = work.operation, _Pinned()
         with _cuda.device(operation.device):
-            stream = _cuda.Stream()
+            stream = self._stream(operation)
             with _cuda.stream(stream):
                 operation.ready.synchronize()
                 for tensor in operation.inputs:
@@ -359,7 +383,7 @@ class RailxProcessGroup(_ProcessGroup):
         """Start an NCCL operation and let the work's handle end with an event behind it."""
         operation = work.operation
         with _cuda.device(operation.device):
-            stream = _cuda.Stream()
+            stream = self._stream(operation)
             stream.wait_event(operation.ready)
             with _cuda.stream(stream):
                 operation.ready = _cuda.Event(enable_timing=True)

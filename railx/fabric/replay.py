@@ -269,6 +269,8 @@ def programs_of(events: Iterable[Mapping[str, Any]]) -> dict[int, list[Step]]:
     """
     by_rank: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     for event in events:
+        if event["kind"] == "reconfiguration":
+            raise ValueError("trace: it has reconfigurations; allowed: the trace of an electrical run")
         by_rank[event["rank"]].append(event)
     keyed = {
         rank: _with_keys(rank, sorted(rows, key=lambda row: (row["iteration"], row["start_ns"]))) for rank, rows in by_rank.items()

@@ -123,6 +123,11 @@ def test_an_operation_that_a_member_did_not_record_is_named() -> None:
         programs_of(TRACE[:3])
 
 
+def test_only_electrical_runs_are_replayed() -> None:
+    with pytest.raises(ValueError, match="allowed: the trace of an electrical run"):
+        programs_of([event(0, "reconfiguration", "0,1", 0, 1)])
+
+
 def test_programs_that_cannot_end_are_named() -> None:
     steps = alternating(0, 1)
     del steps[3][1]

@@ -39,3 +39,8 @@ wildcard_constraints:
 def code(stage, *modules):
     """The digest of everything the stage imports: a changed module reruns the stages that use it."""
     return code_digest(f"workflow.stages.{stage}", *modules)
+
+
+def plan_names(kind):
+    """The plans of one kind: "pipeline" (those with a schedule) or "sequence_parallel"."""
+    return [name for name, plan in EXPERIMENT.plans.items() if (plan.planner.planner == "pipeline") == (kind == "pipeline")]

@@ -10,6 +10,7 @@ def result_files():
         + expand(RESULTS / "economics/{name}.parquet", name=["bill", "summary", "sensitivity"])
         + expand(RESULTS / "corpora/{name}.json", name=EXPERIMENT.corpora)
         + expand(RESULTS / "plans/{name}.parquet", name=EXPERIMENT.plans)
+        + expand(RESULTS / "plans/{name}.schedule.parquet", name=plan_names("pipeline"))
         + expand(RESULTS / "plans/{name}.summary.json", name=EXPERIMENT.plans)
         + expand(RESULTS / "training/{name}/iterations.parquet", name=EXPERIMENT.runs)
         + expand(RESULTS / "training/{name}/result.json", name=EXPERIMENT.runs)

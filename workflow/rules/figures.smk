@@ -3,14 +3,6 @@
 from railx.figures import FIGURES
 
 
-def plan_names(suffix):
-    """The plans that have what a figure with this kind of plan file shows: schedules are those of pipelines."""
-    pipelines = [name for name, plan in EXPERIMENT.plans.items() if plan.planner.planner == "pipeline"]
-    if "schedule" in suffix:
-        return pipelines
-    return [name for name in EXPERIMENT.plans if name not in pipelines]
-
-
 def figure_inputs(wildcards):
     """The files a figure is drawn from: those of the names under `only`, or of all that fit."""
     settings = EXPERIMENT.figures[wildcards.figure]
@@ -19,7 +11,7 @@ def figure_inputs(wildcards):
     everything = {
         "topology": list(EXPERIMENT.topologies),
         "corpus": list(EXPERIMENT.corpora),
-        "plan": plan_names("schedule" if schedules else "plan"),
+        "plan": plan_names("pipeline" if schedules else "sequence_parallel"),
         "run": list(EXPERIMENT.runs),
     }
     files = {}

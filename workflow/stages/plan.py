@@ -66,7 +66,8 @@ def run(
     if table_path is not None:
         write_table(table_path, plan_rows(plan, name, corpus))
     if schedule_path is not None:
-        write_table(schedule_path, pa.Table.from_pylist(schedule_rows(plan), schema=_SCHEDULE))
+        rows = schedule_rows(plan) if plan.kind == "pipeline" else []
+        write_table(schedule_path, pa.Table.from_pylist(rows, schema=_SCHEDULE))
     if summary_path is not None:
         write_json(summary_path, summary)
     return summary

@@ -1,0 +1,105 @@
+"""Closed forms of transformer arithmetic against published sizes and hand counts."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railx.settings import SettingsError, load
+from railx.workload.model import (
+    ModelSettings,
+    activation_bytes_per_token,
+    all_to_all_bytes_per_token,
+    attention_flops,
+    forward_flops,
+    linear_flops_per_token,
+    parameter_count,
+    training_flops,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _model(name: str) -> ModelSettings:
+    return load(ModelSettings, yaml.safe_load((ROOT / f"conf/model/{name}.yaml").read_text()), "model")
+
+
+def _published() -> dict[tuple[str, str], float]:
+    with (ROOT / "resources/published/flexsp_cost_constants.csv").open() as file:
+        return {(row["model"], row["quantity"]): float(row["value"]) for row in csv.DictReader(file)}
+
+
+MODELS = ("gpt_7b", "gpt_13b", "gpt_30b")
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("positions", [192_000, 384_000])
+def test_parameters_are_the_published_ones(name: str, positions: int) -> None:
+    published = _published()[name, f"parameters_at_{positions}_positions"]
+    assert parameter_count(_model(name), positions) / 2**30 == pytest.approx(published, abs=6e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_shapes_are_the_published_ones(name: str) -> None:
+    model, published = _model(name), _published()
+    assert (model.layers, model.hidden, model.heads, model.vocabulary) == tuple(
+        published[name, key] for key in ("layers", "hidden", "heads", "vocabulary")
+    )
+
+
+@pytest.mark.parametrize(("name", "mib"), [("gpt_7b", 2.0), ("gpt_13b", 3.125), ("gpt_30b", 6.09375)])
+def test_all_to_all_is_16_l_h_bytes(name: str, mib: float) -> None:
+    model = _model(name)
+    assert all_to_all_bytes_per_token(model) == 16 * model.layers * model.hidden == mib * 2**20
+
+
+def test_grouped_query_attention_exchanges_fewer_keys_and_values() -> None:
+    model = _model("gpt_7b")
+    grouped = replace(model, kv_heads=16)
+    assert all_to_all_bytes_per_token(grouped) == 10 * model.layers * model.hidden  # 8 l (h + h/4)
+
+
+def test_tiny_model_by_hand() -> None:
+    model = _model("tiny")
+    layer = 128 * 128 * 2 + 2 * 128 * 64 + 3 * 128 * 352 + 2 * 128
+    assert parameter_count(model, 1024) == 4 * layer + 2 * 257 * 128 + 128
+    assert linear_flops_per_token(model) == 2 * (4 * (layer - 2 * 128) + 257 * 128)
+    assert training_flops(model, 7) == 3 * (7 * linear_flops_per_token(model) + 2 * 4 * 128 * 49)
+
+
+def test_activation_bytes_of_a_gelu_layer_without_grouping() -> None:
+    model = _model("gpt_7b")
+    assert activation_bytes_per_token(model) == 32 * model.layers * model.hidden
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=6))
+def test_slices_add_up_to_the_whole_sequence(slices: list[int]) -> None:
+    model = _model("tiny")
+    starts = [sum(slices[:index]) for index in range(len(slices))]
+    assert sum(attention_flops(model, new, context) for context, new in zip(starts, slices, strict=True)) == attention_flops(
+        model, sum(slices)
+    )
+    assert sum(forward_flops(model, new, context) for context, new in zip(starts, slices, strict=True)) == forward_flops(
+        model, sum(slices)
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("hidden", 130, "multiple of heads"),
+        ("kv_heads", 3, "divisor of heads"),
+        ("heads", 128, "even width"),
+        ("layers", 0, "at least 1"),
+    ],
+)
+def test_impossible_shapes_name_the_key(key: str, value: int, allowed: str) -> None:
+    plain = yaml.safe_load((ROOT / "conf/model/tiny.yaml").read_text()) | {key: value}
+    if key == "heads":
+        plain["kv_heads"] = 128
+    with pytest.raises(SettingsError, match=rf"^model\.{key}: .*{allowed}"):
+        load(ModelSettings, plain, "model")
