@@ -67,6 +67,7 @@ class Work(_TorchWork):
                 self._complete_future()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Wait for the host's part, then let the current CUDA stream wait for the device's; raises what went wrong."""
         limit_s = timeout.total_seconds()
         if not self._finished.wait(limit_s if limit_s > 0 else None):
             raise RuntimeError(f"railx: {self.operation.kind} was not done within {limit_s:g} s")
@@ -77,28 +78,35 @@ class Work(_TorchWork):
         return True
 
     def synchronize(self) -> None:
+        """The same as ``wait``."""
         self.wait()
 
     def is_completed(self) -> bool:
+        """Whether host and device are through."""
         return self._finished.is_set() and (self._event is None or self._event.query())
 
     def is_success(self) -> bool:
+        """Whether it ended without an error."""
         return self.is_completed() and self._error is None
 
     def exception(self) -> BaseException | None:
+        """What went wrong, or None."""
         return self._error
 
     def result(self) -> list[torch.Tensor]:
+        """The output tensors, once they are there."""
         self.wait()
         return self.operation.outputs
 
     def source_rank(self) -> int:
+        """Refused: receives from any source are not supported."""
         return self._source_rank()
 
     def _source_rank(self) -> int:
         raise RuntimeError("railx: a receive names its source, see recv")
 
     def get_future(self) -> Any:
+        """A future of the output tensors."""
         with self._lock:
             if self._future is None:
                 devices: list[int | str | torch.device] = [self.operation.device] if self.operation.device.type == "cuda" else []
@@ -183,6 +191,7 @@ class _Pinned:
     copies: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The host copy of a CUDA tensor (the same one each time), or the tensor itself where it is on the host."""
         if tensor.device.type != "cuda":
             return tensor
         if id(tensor) not in self.copies:
@@ -233,6 +242,7 @@ class RailxProcessGroup(_ProcessGroup):
         return _distributed.ProcessGroupNCCL(store, self._member, len(self._ranks), options)
 
     def getBackendName(self) -> str:
+        """The name that torch.distributed shows."""
         return "railx"
 
     @property
@@ -243,6 +253,7 @@ class RailxProcessGroup(_ProcessGroup):
         return self._inner("collectives")
 
     def shutdown(self) -> None:
+        """End the lanes and the inner groups; what has not begun ends in an error."""
         for lane in list(self._lanes.values()):
             lane.stop()
         for inner in self._inners.values():
@@ -251,6 +262,7 @@ class RailxProcessGroup(_ProcessGroup):
         self._session.open_groups.discard(self)
 
     def abort(self) -> None:
+        """The same as ``shutdown``."""
         self.shutdown()
 
     # ------------------------------------------------------------------------------------------------- one operation
@@ -440,60 +452,75 @@ class RailxProcessGroup(_ProcessGroup):
         return self._issue(kind, call, inputs=inputs, outputs=outputs, size=size, opts=opts)
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:
+        """Reduce over all members, in place."""
         tensors = _listed(tensors)
         return self._collective("all_reduce", "allreduce", (tensors,), opts, tensors, tensors, _bytes(tensors))
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
+        """Reduce several tensors as one operation."""
         return self._collective("all_reduce", "allreduce_coalesced", (tensors,), opts, tensors, tensors, _bytes(tensors))
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Work:
+        """Copy from the root, in place."""
         tensors = _listed(tensors)
         return self._collective("broadcast", "broadcast", (tensors,), opts, tensors, tensors, _bytes(tensors))
 
     def reduce(self, tensors: Any, opts: Any = None) -> Work:
+        """Reduce to the root, in place."""
         tensors = _listed(tensors)
         return self._collective("reduce", "reduce", (tensors,), opts, tensors, tensors, _bytes(tensors))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        """Gather from all members into lists of tensors."""
         flat = _flat(outputs)
         return self._collective("all_gather", "allgather", (outputs, inputs), opts, inputs, flat, _bytes(flat))
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+        """Gather from all members into one tensor."""
         return self._collective("all_gather", "_allgather_base", (output, input), opts, [input], [output], _bytes([output]))
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        """Several gathers into one tensor each, as one operation."""
         return self._one_by_one("all_gather", "_allgather_base", outputs, inputs, opts, _bytes(outputs))
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        """Gather to the root."""
         return self._collective("gather", "gather", (outputs, inputs), opts, inputs, _flat(outputs), _bytes(inputs) * self.size())
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        """Scatter from the root."""
         return self._collective(
             "scatter", "scatter", (outputs, inputs), opts, _flat(inputs), outputs, _bytes(outputs) * self.size()
         )
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        """Reduce lists of tensors and scatter the sums."""
         flat = _flat(inputs)
         return self._collective("reduce_scatter", "reduce_scatter", (outputs, inputs), opts, flat, outputs, _bytes(flat))
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+        """Reduce one tensor and scatter its parts."""
         return self._collective("reduce_scatter", "_reduce_scatter_base", (output, input), opts, [input], [output], _bytes([input]))
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        """Several of these as one operation."""
         return self._one_by_one("reduce_scatter", "_reduce_scatter_base", outputs, inputs, opts, _bytes(inputs))
 
     def all_to_all_single(
         self, output: torch.Tensor, input: torch.Tensor, output_splits: Any, input_splits: Any, opts: Any = None
     ) -> Work:
+        """Exchange rows of one tensor; empty splits mean equal parts."""
         arguments = (output, input, list(output_splits), list(input_splits))
         return self._collective("all_to_all", "alltoall_base", arguments, opts, [input], [output], _bytes([input]))
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        """Exchange lists of tensors; RuntimeError over gloo, which has no such operation."""
         if not self._nccl:
             raise RuntimeError("railx: gloo has no all_to_all on lists of tensors; use all_to_all_single")
         return self._collective("all_to_all", "alltoall", (outputs, inputs), opts, inputs, outputs, _bytes(inputs))
 
     def barrier(self, opts: Any = None) -> Work:
+        """Wait for all members; carries no data but takes the ring like any collective."""
         return self._collective("barrier", "barrier", (), opts, [], [], 0)
 
     # torch before 2.13 calls these by the names that they had then.
@@ -506,12 +533,15 @@ class RailxProcessGroup(_ProcessGroup):
     # -------------------------------------------------------------------------------------------------------- messages
 
     def send(self, tensors: Any, destination: int, tag: int = 0) -> Work:
+        """Send to rank ``destination`` of this group."""
         return self._message("send", tensors, destination, tag, (self._member, destination))
 
     def recv(self, tensors: Any, source: int, tag: int = 0) -> Work:
+        """Receive from rank ``source`` of this group."""
         return self._message("recv", tensors, source, tag, (source, self._member))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
+        """Refused: a circuit has two known ends."""
         raise RuntimeError("railx: a receive from any source has no known circuit; name the source")
 
     def _message(self, kind: str, tensors: Any, peer: int, tag: int, path: tuple[int, int]) -> Work:

@@ -68,7 +68,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing a rank does: ``operation``, or None for the end of the iteration.
+    """One thing a rank does: ``operation``, or None for the begin and for the end of an iteration.
 
     It comes ``gap_ns`` after its anchor (the end of the step ``after``, or the start of the step before this one where ``after`` is
     None), and not before all steps in ``needs`` have ended. Steps are numbers in the rank's program.
@@ -83,16 +83,22 @@ class Step:
 
 @dataclass
 class ReplayedIteration:
-    """One rank's iteration in a replay; times in ns. ``stall_ns`` and ``wait_ns`` as in :class:`railx.fabric.core.GrantAction`."""
+    """One rank's iteration in a replay, in ns of the virtual clock; the rest as in :class:`railx.fabric.core.GrantAction`."""
 
     iteration: int
     rank: int
-    duration_ns: int = 0
+    begin_ns: int
+    end_ns: int
     stall_ns: int = 0
     wait_ns: int = 0
     requests: int = 0
     reconfigurations: int = 0
     mispredictions: int = 0
+
+    @property
+    def duration_ns(self) -> int:
+        """From the begin to the end of the iteration."""
+        return self.end_ns - self.begin_ns
 
 
 def replay(programs: Mapping[int, Sequence[Step]], layout: Layout, mode: Mode, latency_ns: int) -> list[ReplayedIteration]:
@@ -112,7 +118,6 @@ class _Rank:
     ended: dict[int, int] = field(default_factory=dict)
     planned: bool = False
     under_way: int = 0
-    iteration_ends: dict[int, int] = field(default_factory=dict)
     lanes: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -129,6 +134,7 @@ class _Replay:
         self._results: dict[tuple[int, int], ReplayedIteration] = {}
 
     def run(self) -> None:
+        """Carry out everything; ValueError where a rank cannot come to its end."""
         for rank in self._ranks:
             self._plan_next(rank)
         while self._events:
@@ -142,11 +148,7 @@ class _Replay:
                 raise ValueError(f"rank {rank} never ends step {stuck} (iteration {step.iteration}): {what}")
 
     def rows(self) -> list[ReplayedIteration]:
-        for rank, state in self._ranks.items():
-            begin_ns = 0
-            for iteration, end_ns in sorted(state.iteration_ends.items()):
-                self._results[iteration, rank].duration_ns = end_ns - begin_ns
-                begin_ns = end_ns
+        """What came of it, by iteration and rank."""
         return [self._results[key] for key in sorted(self._results)]
 
     def _at(self, time_ns: int, event: Callable[[], None]) -> None:
@@ -156,7 +158,9 @@ class _Replay:
         return self._mode != "electrical" and not self._core.layout.is_scale_up(operation.configuration.members)
 
     def _result(self, rank: int, step: Step) -> ReplayedIteration:
-        return self._results.setdefault((step.iteration, rank), ReplayedIteration(step.iteration, rank))
+        return self._results.setdefault(
+            (step.iteration, rank), ReplayedIteration(step.iteration, rank, begin_ns=self._now_ns, end_ns=self._now_ns)
+        )
 
     def _plan_next(self, rank: int) -> None:
         """Find out when the next step of a rank comes, once what it needs has ended."""
@@ -180,8 +184,7 @@ class _Replay:
         operation = state.steps[number].operation
         if operation is None:
             state.ended[number] = self._now_ns
-            state.iteration_ends[state.steps[number].iteration] = self._now_ns
-            self._result(rank, state.steps[number])
+            self._result(rank, state.steps[number]).end_ns = self._now_ns
         else:
             lane = state.lanes[operation.key[0]]
             lane.append(number)
@@ -331,21 +334,23 @@ def _program(rows: Sequence[_Recorded], operations: Mapping[OperationKey, Operat
     steps: list[Step] = []
     issued: list[tuple[int, _Recorded]] = []
     done: set[int] = set()
-    last_start_ns = origin_ns
+    last_ns = origin_ns
     for iteration, group in itertools.groupby(rows, key=lambda row: row.iteration):
         members = list(group)
-        markers = [row for row in members if row.key is not None]
-        end_ns = max(row.end_ns for row in members)
-        for row in [*markers, None]:
-            start_ns = end_ns if row is None else row.start_ns
+        moments = [
+            (members[0].start_ns, None),
+            *((row.start_ns, row) for row in members if row.key is not None),
+            (max(row.end_ns for row in members), None),
+        ]
+        for start_ns, row in moments:
             ended = [(number, other) for number, other in issued if number not in done and other.end_ns <= start_ns]
             latest = max(ended, key=lambda item: item[1].end_ns, default=None)
-            after = latest[0] if latest is not None and latest[1].end_ns >= last_start_ns else None
-            anchor_ns = latest[1].end_ns if latest is not None and after is not None else last_start_ns
+            after = latest[0] if latest is not None and latest[1].end_ns >= last_ns else None
+            anchor_ns = latest[1].end_ns if latest is not None and after is not None else last_ns
             operation = None if row is None or row.key is None else operations[row.key]
             steps.append(Step(iteration, operation, start_ns - anchor_ns, after, tuple(number for number, _ in ended)))
             done.update(number for number, _ in ended)
             if row is not None:
                 issued.append((len(steps) - 1, row))
-            last_start_ns = start_ns
+            last_ns = start_ns
     return steps

@@ -62,6 +62,7 @@ class EmulatedSwitch:
             self._condition.notify()
 
     def close(self) -> None:
+        """Stop the timer; commands under way are never reported."""
         with self._condition:
             self._closed = True
             self._condition.notify()

@@ -46,7 +46,7 @@ def draw(settings: AllToAllBandwidthSettings, inputs: Inputs, output: Path) -> N
         bound=100 * rows["bound_gb_s_per_chip"] / rows["injection_gb_s_per_chip"],
     )
     bandwidth = rows.assign(ideal=rows["ideal_gb_s_per_chip"], bound=rows["bound_gb_s_per_chip"])
-    ideal_and_bound = "Ideal: even load on all external channels. Bound: set by the most loaded channel under the routing named."
+    ideal_and_bound = "Ideal: even load on all external channels. Bound: set by the most loaded channel."
     subtitle = f"{label(settings.traffic)} traffic, one direction. {ideal_and_bound}"
     with canvas(settings, output, "All-to-all bandwidth by topology", subtitle, fidelity_line(rows["fidelity"])) as figure:
         left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1.15, 1])
@@ -62,17 +62,19 @@ def draw(settings: AllToAllBandwidthSettings, inputs: Inputs, output: Path) -> N
 
 
 def _groups(axes: Axes, rows: pd.DataFrame, unit: str) -> None:
-    """Horizontal bars in groups; the room between two groups is that of a bar."""
+    """Horizontal bars in groups; where all routings have the same bound, one bar stands for them."""
     colour = colours(rows["family"])
     place, ticks, names = 0.0, [], []
     for _, group in rows.groupby("topology", sort=False):
         first = group.iloc[0]
         shade = colour[str(first["family"])]
-        routings = [str(routing) for routing in group["routing"]]
         bars = [("ideal", float(first["ideal"]), lighter(shade, 0.65))]
-        for i, (routing, bound) in enumerate(zip(routings, group["bound"], strict=True)):
-            name = f"bound, {label(routing).lower()}" if len(routings) > 1 else "bound"
-            bars.append((name, float(bound), lighter(shade, 0.3 * i / len(routings))))
+        bounds = {str(routing): float(bound) for routing, bound in zip(group["routing"], group["bound"], strict=True)}
+        if max(bounds.values()) <= min(bounds.values()) * (1 + 1e-9):
+            bars.append(("bound", next(iter(bounds.values())), lighter(shade, 0)))
+        else:
+            fills = [lighter(shade, 0.3 * i / len(bounds)) for i in range(len(bounds))]
+            bars += [(f"bound, {routing} routing", bounds[routing], fill) for routing, fill in zip(bounds, fills, strict=True)]
         start = place
         for name, value, fill in bars:
             bar = axes.barh(place, value, height=0.9, color=fill)

@@ -15,19 +15,20 @@ from matplotlib.axes import Axes
 from railx.figures.fidelity import fidelity_line
 from railx.figures.settings import ChannelLoadsSettings
 from railx.figures.tables import Inputs, read_frames
-from railx.figures.theme import GREY, canvas, colours, label, quantity
+from railx.figures.theme import canvas, colours, label, panel_title, quantity
 
 __all__ = ["draw"]
 
 _COLUMNS = ("src", "dst", "kind", "rail", "load", "fidelity")
 _MOST_STEPS = 800
+_BREAK = "\n"
 
 
 def draw(settings: ChannelLoadsSettings, inputs: Inputs, output: Path) -> None:
     """One panel a channels file."""
     frame = read_frames(inputs, "channels", _COLUMNS, settings.only)
     if "routing" in frame.columns:
-        frame = frame.assign(item=frame["item"] + "\n" + frame["routing"].astype(str))
+        frame = frame.assign(item=frame["item"] + _BREAK + frame["routing"].astype(str))
     names = list(dict.fromkeys(frame["item"]))
     columns = min(settings.columns, len(names))
     rows = math.ceil(len(names) / columns)
@@ -42,14 +43,18 @@ def draw(settings: ChannelLoadsSettings, inputs: Inputs, output: Path) -> None:
         colour = colours(sorted(set(frame["kind"])))
         for axes, name in zip(panels.flat, names, strict=False):
             _panel(axes, frame[frame["item"] == name], colour)
-            axes.set_title(", ".join(label(part) for part in name.split("\n")))
+            largest = frame.loc[frame["item"] == name, "load"].max()
+            title = f"{', '.join(label(part) for part in name.split(_BREAK))}\nlargest {quantity(largest)}"
+            axes.set_title(panel_title(title, columns, settings), fontsize="medium")
             axes.set_yscale(settings.scale)
             if settings.scale == "linear":
                 axes.set_ylim(bottom=0)
         for axes in panels.flat[len(names) :]:
             axes.set_visible(False)
-        for axes in panels[-1]:
-            axes.set_xlabel("Share of channels of the kind (%)")
+        for column in range(columns):
+            lowest = panels[(len(names) - 1 - column) // columns, column]
+            lowest.set_xlabel("Share of channels of the kind (%)")
+            lowest.tick_params(labelbottom=True)
         for axes in panels[:, 0]:
             axes.set_ylabel("Load")
 
@@ -62,8 +67,6 @@ def _panel(axes: Axes, rows: pd.DataFrame, colour: dict[str, str]) -> None:
         share = 100 * np.append(kept, len(loads)) / len(loads)
         name = f"{label(str(kind))} ({len(loads):,})"
         axes.step(share, np.append(loads[kept], loads[-1]), where="post", color=colour[str(kind)], linewidth=1.8, label=name)
-    top = float(rows["load"].max())
-    axes.annotate(f"largest {quantity(top)}", (0, top), (6, 3), textcoords="offset points", fontsize="small", color=GREY)
     axes.margins(y=0.14)
     axes.set_xlim(0, 100)
     axes.legend(loc="best", fontsize="small")

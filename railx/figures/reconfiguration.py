@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from railx.figures.fidelity import fidelity_line
 from railx.figures.settings import ReconfigurationSettings
 from railx.figures.tables import Inputs, read_frames
-from railx.figures.theme import GREY, MODE_LABELS, canvas, colours, label, quantity, share_legend
+from railx.figures.theme import GREY, MODE_LABELS, canvas, colours, label, panel_title, quantity, share_legend
 
 __all__ = ["draw"]
 
@@ -58,7 +58,8 @@ def draw(settings: ReconfigurationSettings, inputs: Inputs, output: Path) -> Non
         for column, ((parallelism, plan, device), rows) in enumerate(groups):
             _lines(panels[0, column], rows, "iteration_ms", settings)
             _lines(panels[1, column], rows, "stall_percent", settings)
-            panels[0, column].set_title(f"{label(str(parallelism))} ({label(str(plan))}, {str(device).upper()})")
+            title = f"{label(str(plan))}\n{label(str(parallelism))}, {str(device).upper()}"
+            panels[0, column].set_title(panel_title(title, len(groups), settings), fontsize="medium")
             panels[1, column].set_xlabel("Reconfiguration latency (ms)")
             _latency_axis(panels[1, column], sorted(set(steps["reconfiguration_latency_ms"])))
             for panel in panels[:, column]:

@@ -7,6 +7,7 @@ section on collectives).
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.ticker import EngFormatter, NullLocator
@@ -48,10 +49,14 @@ def draw(settings: RingAllReduceSettings, inputs: Inputs, output: Path) -> None:
         colour = colours(rows["topology"])
         several = rows["scope"].nunique() > 1
         styles = dict(zip(dict.fromkeys(rows["scope"]), ("-", "--", ":", "-."), strict=False))
-        for (topology, scope), mine in rows.groupby(["topology", "scope"], sort=False):
+        groups = list(rows.groupby(["topology", "scope"], sort=False))
+        for i, ((topology, scope), mine) in enumerate(groups):
             line = mine.sort_values("payload_bytes")
             name = _name(line, several)
-            style = {"color": colour[str(topology)], "linestyle": styles.get(str(scope), "-"), "marker": "o", "markersize": 4}
+            # Lines that lie on one another stay visible: each is thinner than the one before.
+            wide = 1.2 + 2.0 * (len(groups) - 1 - i) / max(len(groups) - 1, 1)
+            style: dict[str, Any] = {"color": colour[str(topology)], "linestyle": styles.get(str(scope), "-"), "linewidth": wide}
+            style |= {"marker": "o", "markersize": 3 + wide}
             time.plot(line["payload_bytes"], line["time_ms"], label=name, **style)
             bandwidth.plot(line["payload_bytes"], line["algorithm_gb_s"], **style)
         time.set(xscale="log", yscale="log", title="Time", xlabel="Payload", ylabel="Time (ms)")

@@ -29,12 +29,18 @@ _IDLE: dict[str, Any] = {"facecolor": "#f1f2f4", "edgecolor": "#c4c9d0", "hatch"
 
 @dataclass(frozen=True)
 class _Look:
-    """What all panels share: the unit of time and milliseconds in it, a colour per degree, and whether blocks are labelled."""
+    """What all panels share: unit of time, milliseconds in it, colour per degree, whether blocks are labelled, size of a panel."""
 
     unit: str
     divisor: float
     shade: dict[int, str]
     labels: bool
+    panel_width_inches: float
+    panel_height_inches: float
+
+    def fits(self, width_share: float, height_share: float, characters: int, lines: int) -> bool:
+        """Whether a text fits in a block that has these shares of a panel (a character is about 0.08 inches wide, a line 0.15)."""
+        return self.panel_width_inches * width_share > 0.08 * characters and self.panel_height_inches * height_share > 0.15 * lines
 
 
 def draw(settings: SequenceParallelPlanSettings, inputs: Inputs, output: Path) -> None:
@@ -57,7 +63,9 @@ def draw(settings: SequenceParallelPlanSettings, inputs: Inputs, output: Path) -
         spans[_work(plan, batch)] = max(spans.get(_work(plan, batch), 0.0), _total_ms(batch))
     unit, divisor = ("s", 1000.0) if max(spans.values()) >= 10_000 else ("ms", 1.0)
     degrees = {len(g["ranks"]) for _, batch in plans.values() for m in batch["micro_batches"] for g in m["groups"]}
-    look = _Look(unit, divisor, degree_colours(degrees, max(devices for devices, _ in spans)), settings.label_blocks)
+    shade = degree_colours(degrees, max(devices for devices, _ in spans))
+    size = (settings.width_inches - 0.8, (settings.height_inches - 1.2) / len(plans) - 0.6)
+    look = _Look(unit, divisor, shade, settings.label_blocks, *size)
     subtitle = f"Iteration {settings.iteration}. Hatched: devices that wait for the slowest group of their micro-batch."
     footnote = fidelity_line(["analytic"], "Times are the cost model's predictions")
     with canvas(settings, output, "Sequence-parallel groups over time", subtitle, footnote) as figure:
@@ -104,7 +112,7 @@ def _draw_plan(axes: Axes, name: str, plan: Mapping[str, Any], batch: Mapping[st
     time = f"{quantity(start / look.divisor)} {look.unit}"
     axes.set_title(f"{label(name)}: {time}, {count} micro-batch{'es' if count > 1 else ''}, {tokens:,} tokens")
     axes.set(xlim=(0, span / look.divisor * 1.01), ylim=(devices, 0), ylabel="Device")
-    step = max(1, devices // 8)
+    step = max(1, devices // 4)
     axes.set_yticks([rank + 0.5 for rank in range(0, devices, step)], [str(rank) for rank in range(0, devices, step)])
     axes.grid(visible=False)
 
@@ -114,16 +122,21 @@ def _draw_group(axes: Axes, group: Mapping[str, Any], start: float, span: float,
     degree, first, length = len(group["ranks"]), group["ranks"][0], group["predicted_ms"]
     fill = look.shade[degree]
     place = (start / look.divisor, first)
-    axes.add_patch(Rectangle(place, length / look.divisor, degree, facecolor=fill, edgecolor="white", linewidth=0.7))
-    if not look.labels or length / span <= 0.07 or degree / devices < 0.12:
-        return
+    edge = min(0.7, 12 * look.panel_height_inches * degree / devices)
+    axes.add_patch(Rectangle(place, length / look.divisor, degree, facecolor=fill, edgecolor="white", linewidth=edge))
     count, tokens = len(group["sequences"]), _tokens(sum(group["lengths"]))
-    tall = degree / devices >= 0.24
-    text = f"{count} sequence{'s' if count > 1 else ''}\n{tokens} tokens" if tall else f"{count} seq., {tokens}"
+    full, short = f"{count} sequence{'s' if count > 1 else ''}\n{tokens} tokens", f"{count} seq., {tokens}"
+    texts = [
+        text
+        for text in (full, short)
+        if look.fits(length / span, degree / devices, max(map(len, text.split("\n"))), text.count("\n") + 1)
+    ]
+    if not look.labels or not texts:
+        return
     axes.text(
         (start + length / 2) / look.divisor,
         first + degree / 2,
-        text,
+        texts[0],
         ha="center",
         va="center",
         fontsize="x-small",

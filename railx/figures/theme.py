@@ -32,6 +32,7 @@ __all__ = [
     "degree_colours",
     "label",
     "lighter",
+    "panel_title",
     "quantity",
     "share_legend",
 ]
@@ -62,7 +63,12 @@ _LABELS = {
     "fat_tree": "Fat tree",
     "rail_optimised": "Rail-optimised",
     "opus_rails": "Opus rails",
+    "static": "Static",
     "flexsp": "FlexSP",
+    "pipeline": "Pipeline",
+    "wikipedia": "Wikipedia",
+    "h200": "H200",
+    "gb200": "GB200",
     "ocs_port": "OCS port",
     "stdlib": "Python standard library",
     "github": "GitHub",
@@ -130,7 +136,7 @@ def degree_colours(degrees: Iterable[int], largest: int) -> dict[int, str]:
     The scale belongs to ``largest`` alone, so that two plans on the same devices can be compared.
     """
     steps = max(largest.bit_length(), 2)
-    scale = sns.color_palette("YlGnBu", n_colors=steps + 2).as_hex()[1:]
+    scale = sns.color_palette("YlGnBu", n_colors=steps + 3).as_hex()[2:]
     return {degree: scale[min(degree.bit_length() - 1, len(scale) - 1)] for degree in sorted(set(degrees))}
 
 
@@ -139,7 +145,8 @@ def label(name: str) -> str:
     if name in MODE_LABELS:
         return MODE_LABELS[name]
     stem = _stem(name, _LABELS)
-    rest = name[len(stem) :].strip("_").replace("_", " ")
+    rest = name[len(stem) :].strip("_")
+    rest = _LABELS.get(rest, rest.replace("_", " "))
     if not stem:
         return rest[:1].upper() + rest[1:]
     return f"{_LABELS[stem]}, {rest}" if rest else _LABELS[stem]
@@ -158,6 +165,13 @@ def quantity(value: float) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def panel_title(text: str, panels: int, settings: CanvasSettings) -> str:
+    """A panel's title broken into lines that fit one of ``panels`` panels side by side (bold type, medium size)."""
+    room_inches = settings.width_inches / panels - 0.75
+    wide = max(10, int(room_inches * 72 / (6.9 * settings.font_scale)))
+    return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, wide))
 
 
 def share_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int) -> None:

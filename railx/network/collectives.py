@@ -91,7 +91,7 @@ def ring_all_reduce(topology: Topology, collective: CollectiveSettings, name: st
 
 
 def _time_ns(scope: _Scope, payload_bytes: float, port_gb_s: float) -> float:
-    """Reduce-scatter and all-gather mirror each other, so twice the reduce-scatter; bytes over GB/s are nanoseconds."""
+    """The all-gather starts when all have reduced and mirrors it, so twice the reduce-scatter; bytes over GB/s are ns."""
     if len(scope.dimensions) == 1:
         return 2 * _reduce_scatter_ns(scope.dimensions[0], payload_bytes, port_gb_s)
     first, second = scope.dimensions

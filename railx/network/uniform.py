@@ -37,7 +37,7 @@ def simulate_uniform(
     width = links.gbps / settings.port_gbps
     with np.errstate(divide="ignore"):
         limit = np.where(load > 0, width / load, np.inf)
-    busiest = int(limit.argmin())
+    busiest = int(np.round(limit, 9).argmin())  # equal lanes differ in the last digits: take the first
     external = links.kind != INTERNAL
     bound, ideal = float(limit[busiest]), _ideal(topology, load, width)
     gb_s = settings.port_gbps / 8

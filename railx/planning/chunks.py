@@ -69,12 +69,19 @@ def mesh(length: int, slices: int, shape: PipelineShape, cost: CostModel, alignm
 
 
 def build_chunks(
-    sequences: Lengths, lengths: Lengths, cuts: list[int], capacity_tokens: int, shape: PipelineShape, cost: CostModel
+    sequences: Lengths,
+    lengths: Lengths,
+    cuts: list[int],
+    capacity_tokens: int,
+    shape: PipelineShape,
+    cost: CostModel,
+    beside_tails: bool = True,
 ) -> list[SequenceChunks] | None:
     """Split, hybrid and batched chunks of ``sequences`` (corpus rows [n]) with ``lengths`` [n], longest first.
 
     ``cuts`` come from :func:`mesh` for the longest sequence. The token target is its longest slice and the time target its slowest;
-    tokens are a hard limit, time a soft one. None where a slice is over ``capacity_tokens``.
+    tokens are a hard limit, time a soft one. ``beside_tails`` false keeps tails alone, which holds fewer tokens at once. None
+    where a slice is over ``capacity_tokens``.
     """
     longest = int(lengths.max())
     bounds = [0, *cuts, longest]
@@ -95,14 +102,17 @@ def build_chunks(
         else:
             edges = [0, *(cut for cut in cuts if cut < length), length]
             split.append([Slice(sequence, start, stop, length) for start, stop in pairwise(edges)])
-    buckets = [_opened(slices[-1], shape, cost) for slices in split]
+    tails = [_opened(slices[-1], shape, cost) for slices in split]
+    buckets = list(tails) if beside_tails else []
     _pack(short, buckets, most_ms, most_tokens, shape, cost)
     groups = [
         SequenceChunks(tuple(_chunk(slices, shape, cost) for slices in ([[part] for part in parts[:-1]] + [bucket.slices])))
-        for parts, bucket in zip(split, buckets, strict=False)
+        for parts, bucket in zip(split, tails, strict=True)
     ]
     groups.sort(key=lambda group: -group.count)
-    return groups + [SequenceChunks((_chunk(bucket.slices, shape, cost),)) for bucket in buckets[len(split) :]]
+    return groups + [
+        SequenceChunks((_chunk(bucket.slices, shape, cost),)) for bucket in (buckets[len(tails) :] if beside_tails else buckets)
+    ]
 
 
 def _pack(

@@ -108,8 +108,12 @@ def _best_replica(
         if tuple(cuts) in tried:
             continue
         tried.add(tuple(cuts))
-        groups = build_chunks(sequences, lengths, cuts, memory // shape.stages, shape, cost)
-        pipelines = _grouped(groups, replica, shape, cost) if groups is not None else None
+        # Where memory cannot hold short sequences beside the tails of the longest, its pipeline goes without them.
+        for beside_tails in (True, False):
+            groups = build_chunks(sequences, lengths, cuts, memory // shape.stages, shape, cost, beside_tails)
+            pipelines = _grouped(groups, replica, shape, cost) if groups is not None else None
+            if pipelines is not None:
+                break
         if pipelines is not None:
             total = sum(map(pipeline_ms, pipelines))
             if best is None or total < best[0]:

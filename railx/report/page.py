@@ -60,7 +60,6 @@ def write_report(
         verdicts=[(verdict, sum(row["verdict"] == verdict for row in rows)) for verdict in VERDICTS],
         papers=_by_paper(rows),
         claim_count=len(rows),
-        has_expression=any(row.get("expression") for row in rows),
         figures=[{"entry": figure, "source": image_source(figure.image)} for figure in figures],
         tables=[{"entry": table, "anchor": anchors[table.name], **_table(table)} for table in tables],
         anchors=anchors,
@@ -93,6 +92,7 @@ def _claim_rows(path: Path) -> list[dict[str, Any]]:
             raise ValueError(f"{path}: claim {row['claim']}: verdict {row['verdict']!r}; allowed: {', '.join(VERDICTS)}")
         if row["fidelity"] is not None and row["fidelity"] not in FIDELITY_MEANING:
             raise ValueError(f"{path}: claim {row['claim']}: fidelity {row['fidelity']!r}; allowed: {', '.join(FIDELITY_MEANING)}")
+        row.setdefault("expression", None)
         row["tables"] = [name.strip() for name in (row["table"] or "").split(",") if name.strip()]
     return rows
 

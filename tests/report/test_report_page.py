@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from railx.io import write_json, write_table
+from railx.io import read_table, write_json, write_table
 from railx.report import figure_entry, read_caption, write_report
 
 _VOID = {"meta", "link", "img", "br"}
@@ -87,6 +87,19 @@ def test_captions_are_paragraphs_with_inline_marks(tmp_path: Path) -> None:
     path = tmp_path / "caption.rst"
     path.write_text("One *two*\nthree ``a*b*c``.\n\n\n2 * 3 * 4 & 5.\n")
     assert read_caption(path) == "<p>One <em>two</em> three <code>a*b*c</code>.</p>\n<p>2 * 3 * 4 &amp; 5.</p>"
+
+
+def test_claims_without_expressions_are_shown_by_their_tables(report: Path, tmp_path: Path) -> None:
+    claims = read_table(report.parent / "claims.parquet").drop_columns(["expression"])
+    write_table(tmp_path / "claims.parquet", claims)
+    write_report(
+        tmp_path / "report.html", experiment="quick", claims=tmp_path / "claims.parquet", figures=[], tables=[],
+        config=report.parent / "config.json", provenance=report.parent / "provenance.json",
+    )  # fmt: skip
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert html.count("data-claim=") == 5
+    assert html.count("<code>network/railx_hyperx.parquet</code>") == 5
+    assert parsed(tmp_path / "report.html").open == []
 
 
 def test_unknown_figure_and_wrong_claims_are_refused(tmp_path: Path) -> None:

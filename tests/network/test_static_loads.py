@@ -1,0 +1,275 @@
+"""Exact channel loads: the known bounds, every packet walked link by link, conservation, and a count over shortest paths."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from railx.network import (
+    NetworkSettings,
+    TrafficSettings,
+    shortest_path_lane_loads,
+    simulate_uniform,
+    uniform_lane_loads,
+)
+from railx.settings import SettingsError, load, to_dict
+from railx.topology import INTERNAL, LINK_KINDS, Topology, TopologySettings, build_topology
+
+CONF = Path(__file__).parents[2] / "conf"
+UNIFORM = TrafficSettings("uniform")
+COLUMNS = [
+    "topology", "family", "chips", "nodes", "traffic", "routing", "ideal_flits_per_chip_cycle", "bound_flits_per_chip_cycle",
+    "injection_gb_s_per_chip", "ideal_gb_s_per_chip", "bound_gb_s_per_chip", "bound_over_ideal", "mean_external_hops",
+    "mean_internal_hops", "internal_width_needed", "busiest_link_kind", "fidelity",
+]  # fmt: skip
+
+
+def build(name: str, **changes: Any) -> Topology:
+    plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text()) | changes
+    return build_topology(load(TopologySettings, plain, "topology"))
+
+
+def static(routing: str) -> Any:
+    return load(NetworkSettings, yaml.safe_load((CONF / "network" / f"static_{routing}.yaml").read_text()), "network")
+
+
+def simulate(topology: Topology, routing: str = "min") -> dict[str, Any]:
+    return simulate_uniform(topology, UNIFORM, static(routing), "under test")[0]
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "chips", "ideal", "bound", "internal_width"),
+    [
+        (2, 2, 100, 2.475, 1.456, 1.01),
+        (4, 1, 400, 0.623, 0.554, 1.61),
+        (4, 2, 1_296, 1.124, 0.999, 1.56),
+        (3, 2, 441, 1.552, 1.137, 1.12),
+        (5, 3, 6_400, 1.280, 0.941, 1.73),
+        (7, 9, 200_704, 2.612, 2.000, 2.03),
+    ],
+)
+def test_hyperx_bounds_of_minimal_routing(m: int, n: int, chips: int, ideal: float, bound: float, internal_width: float) -> None:
+    row = simulate(build("railx_hyperx", m=m, n=n))
+    assert row["chips"] == chips
+    assert row["ideal_flits_per_chip_cycle"] == pytest.approx(ideal, abs=5.1e-4)
+    assert row["bound_flits_per_chip_cycle"] == pytest.approx(bound, abs=5.1e-4)
+    assert row["internal_width_needed"] == pytest.approx(internal_width, abs=5.1e-3)
+    external_hops = 2 * (chips - chips / (m * n + 1)) / (chips - 1)
+    assert row["mean_external_hops"] == pytest.approx(external_hops)
+    assert row["ideal_flits_per_chip_cycle"] == pytest.approx(4 * n / (m * external_hops))
+
+
+def test_full_scale_hops_and_rates() -> None:
+    row = simulate(build("railx_hyperx_full"))
+    assert row["mean_internal_hops"] == pytest.approx(12.33, abs=0.005)
+    assert row["mean_external_hops"] == pytest.approx(1.97, abs=0.005)
+    assert row["injection_gb_s_per_chip"] == 1_800
+    assert row["ideal_gb_s_per_chip"] == pytest.approx(130.6, abs=0.05)
+    assert row["bound_gb_s_per_chip"] == pytest.approx(100, abs=0.05)
+
+
+def test_balanced_ties_reach_the_ideal_at_two_by_two() -> None:
+    topology = build("railx_hyperx", m=2, n=2)
+    assert simulate(topology, "balanced")["bound_over_ideal"] == pytest.approx(1)
+    assert simulate(topology, "min")["bound_over_ideal"] == pytest.approx(0.588, abs=5e-4)
+
+
+def test_narrow_internal_links_lower_the_bound() -> None:
+    row = simulate(build("railx_hyperx", m=4, n=2, internal_width=1.0))
+    assert row["busiest_link_kind"] == "internal"
+    assert row["bound_flits_per_chip_cycle"] == pytest.approx(
+        simulate(build("railx_hyperx", m=4, n=2))["bound_flits_per_chip_cycle"] / 1.5556, rel=1e-4
+    )
+
+
+@pytest.mark.parametrize("routing", ["min", "balanced"])
+@pytest.mark.parametrize(
+    ("m", "n", "rings"),
+    [(2, 2, "directed"), (1, 4, "directed"), (3, 2, "directed"), (2, 4, "directed"), (3, 1, "undirected"), (1, 5, "undirected")],
+)
+def test_hyperx_loads_equal_every_packet_walked(m: int, n: int, rings: str, routing: str) -> None:
+    topology = build("railx_hyperx", m=m, n=n, rings=rings)
+    walked = _walk_every_packet(topology, m, n, tie=1.0 if routing == "min" else 0.5)
+    assert uniform_lane_loads(topology, static(routing).routing) == pytest.approx(walked, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("torus_2d", {"x_scale": 6, "y_scale": 6}),
+        ("torus_2d", {"x_scale": 5, "y_scale": 8, "n": 1}),
+        ("torus_2d", {"x_scale": 2, "y_scale": 3}),
+        ("railx_torus", {}),
+        ("railx_torus", {"m": 1, "x_scale": 4, "y_scale": 3}),
+        ("railx_torus", {"m": 3, "n": 1, "x_scale": 2, "y_scale": 3}),
+        ("fat_tree", {"switch_radix": 4, "planes": 1}),
+        ("fat_tree", {"switch_radix": 6, "planes": 2}),
+    ],
+)
+def test_symmetric_families_equal_the_even_split_over_shortest_paths(name: str, changes: dict[str, Any]) -> None:
+    topology = build(name, **changes)
+    for routing in ("min", "balanced"):
+        assert uniform_lane_loads(topology, static(routing).routing) == pytest.approx(shortest_path_lane_loads(topology), abs=1e-12)
+
+
+@settings(deadline=None, max_examples=15)
+@given(m=st.integers(1, 4), n=st.integers(1, 3), routing=st.sampled_from(["min", "balanced"]))
+def test_what_enters_a_chip_leaves_it(m: int, n: int, routing: str) -> None:
+    if m * n < 2:
+        return
+    topology = build("railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed")
+    flow = uniform_lane_loads(topology, static(routing).routing) * topology.links.lanes
+    entering = np.bincount(topology.links.dst, weights=flow, minlength=topology.chips)
+    leaving = np.bincount(topology.links.src, weights=flow, minlength=topology.chips)
+    # Each chip sends 1 and receives 1, so that what passes in and out is equal, and at least 1.
+    assert entering == pytest.approx(leaving)
+    assert (entering >= 1 - 1e-12).all()
+
+
+@settings(deadline=None, max_examples=10)
+@given(m=st.integers(1, 3), n=st.integers(1, 2))
+def test_minimal_routing_takes_no_fewer_links_than_the_shortest_paths(m: int, n: int) -> None:
+    if m * n < 2:
+        return
+    topology = build("railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed")
+    lanes = topology.links.lanes
+    assert (uniform_lane_loads(topology, "min") * lanes).sum() >= (shortest_path_lane_loads(topology) * lanes).sum() - 1e-9
+
+
+@settings(deadline=None, max_examples=15)
+@given(k=st.integers(1, 10), n=st.integers(1, 3))
+def test_torus_bound_is_8_n_over_k(k: int, n: int) -> None:
+    side = 2 * k
+    row = simulate(build("torus_2d", x_scale=side, y_scale=side, n=n))
+    assert row["bound_flits_per_chip_cycle"] == pytest.approx(8 * n / side * (side**2 - 1) / side**2)
+    assert row["bound_over_ideal"] == pytest.approx(1)
+    assert row["internal_width_needed"] is None
+
+
+def test_torus_of_36_by_36() -> None:
+    row = simulate(build("railx_torus", m=4, n=2, x_scale=9, y_scale=9))
+    assert row["chips"] == 1_296
+    assert row["bound_flits_per_chip_cycle"] == pytest.approx(0.444, abs=5e-4)
+    assert row["internal_width_needed"] == pytest.approx(1)
+    slow = simulate(build("railx_torus", m=4, n=2, x_scale=9, y_scale=9, internal_width=0.5))
+    assert slow["bound_flits_per_chip_cycle"] == pytest.approx(row["bound_flits_per_chip_cycle"] / 2)
+    assert slow["busiest_link_kind"] == "internal"
+
+
+def test_a_longer_dimension_binds_the_torus() -> None:
+    row = simulate(build("torus_2d", x_scale=12, y_scale=4))
+    assert row["busiest_link_kind"] == "torus_x"
+    assert row["bound_over_ideal"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("k", "planes"), [(4, 1), (8, 8)])
+def test_fat_tree_carries_full_injection(k: int, planes: int) -> None:
+    row = simulate(build("fat_tree", switch_radix=k, planes=planes))
+    assert row["bound_flits_per_chip_cycle"] == pytest.approx(planes)
+    assert row["bound_gb_s_per_chip"] == pytest.approx(row["injection_gb_s_per_chip"])
+    assert row["bound_over_ideal"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", ["railx_hyperx", "railx_torus", "torus_2d", "fat_tree"])
+def test_rows_have_the_agreed_columns(name: str) -> None:
+    topology = build(name)
+    row, channels = simulate_uniform(topology, UNIFORM, static("min"), "named")
+    assert list(row) == COLUMNS
+    assert (row["topology"], row["family"], row["traffic"], row["routing"], row["fidelity"]) == (
+        "named",
+        name,
+        "uniform",
+        "min",
+        "flow",
+    )
+    assert list(channels) == ["src", "dst", "kind", "rail", "load", "fidelity"]
+    assert all(len(column) == len(topology.links) for column in channels.values())
+    external = np.array(channels["kind"].to_pylist()) != "internal"
+    assert row["mean_external_hops"] == pytest.approx((channels["load"] * topology.links.lanes)[external].sum() / topology.chips)
+    busiest = channels["load"] / (topology.links.gbps / 400.0)
+    assert row["bound_flits_per_chip_cycle"] == pytest.approx(1 / busiest.max())
+
+
+def test_too_large_a_graph_is_not_enumerated() -> None:
+    with pytest.raises(ValueError, match="2500 vertices are too many"):
+        shortest_path_lane_loads(build("torus_2d", x_scale=50, y_scale=50))
+
+
+@pytest.mark.parametrize(("group", "hint", "changes", "message"), [
+    ("network/static_min", NetworkSettings, {"routing": "valiant"}, "network.routing: got 'valiant'; allowed: min, balanced"),
+    ("traffic/uniform", TrafficSettings, {"pattern": "tornado"}, "traffic.pattern: got 'tornado'; allowed: uniform"),
+])  # fmt: skip
+def test_unknown_choices_are_named(group: str, hint: Any, changes: dict[str, Any], message: str) -> None:
+    plain = yaml.safe_load((CONF / f"{group}.yaml").read_text())
+    assert to_dict(load(hint, plain, group.split("/")[0])) == plain
+    with pytest.raises(SettingsError, match=message):
+        load(hint, plain | changes, group.split("/")[0])
+
+
+def _walk_every_packet(topology: Topology, m: int, n: int, tie: float) -> np.ndarray:
+    """Loads by following each packet link by link through the link table, straight from the words of the routing rule."""
+    walker = _Walker(topology, m, n, tie)
+    for source in range(topology.chips):
+        for target in range(topology.chips):
+            if source != target:
+                walker.send(source, target, 1 / (topology.chips - 1))
+    return walker.load / topology.links.lanes
+
+
+class _Walker:
+    def __init__(self, topology: Topology, m: int, n: int, tie: float) -> None:
+        self.m, self.side, self.tie = m, m * n + 1, tie
+        self.load = np.zeros(len(topology.links))
+        links = topology.links
+        self.mesh = {}
+        self.rails: dict[tuple[str, int, int], list[tuple[bool, int, int, int]]] = defaultdict(list)
+        for row, (src, dst, kind, rail) in enumerate(
+            zip(links.src.tolist(), links.dst.tolist(), links.kind.tolist(), links.rail.tolist(), strict=True)
+        ):
+            if kind == INTERNAL:
+                self.mesh[src, dst] = row
+            else:
+                # Rows come in pairs: even rows leave on the plus side, odd rows on the minus side.
+                plus = (row - int((links.kind == INTERNAL).sum())) % 2 == 0
+                self.rails[LINK_KINDS[kind], src // m**2, dst // m**2].append((plus, rail, src, row))
+        self.links = links
+        for choices in self.rails.values():
+            choices.sort()
+            assert len(choices) == 2
+
+    def send(self, chip: int, target: int, share: float) -> None:
+        node, goal = chip // self.m**2, target // self.m**2
+        corner = goal // self.side * self.side + node % self.side
+        if node % self.side != goal % self.side:
+            self.ride("rail_x", chip, node // self.side * self.side + goal % self.side, target, share)
+        elif node != goal:
+            assert corner == goal
+            self.ride("rail_y", chip, goal, target, share)
+        else:
+            self.walk(chip, target, share)
+
+    def ride(self, kind: str, chip: int, next_node: int, target: int, share: float) -> None:
+        first, second = self.rails[kind, chip // self.m**2, next_node]
+        gap = self.distance(chip, second[2]) - self.distance(chip, first[2])
+        to_first = 1.0 if gap > 0 else 0.0 if gap < 0 else self.tie
+        for choice, part in ((first, to_first), (second, 1 - to_first)):
+            if part:
+                self.walk(chip, choice[2], share * part)
+                self.load[choice[3]] += share * part
+                self.send(int(self.links.dst[choice[3]]), target, share * part)
+
+    def walk(self, chip: int, target: int, share: float) -> None:
+        while chip != target:
+            x, goal = chip % self.m**2 % self.m, target % self.m**2 % self.m
+            step = int(np.sign(goal - x)) if goal != x else int(np.sign(target - chip)) * self.m
+            self.load[self.mesh[chip, chip + step]] += share
+            chip += step
+
+    def distance(self, a: int, b: int) -> int:
+        (ay, ax), (by, bx) = (divmod(chip % self.m**2, self.m) for chip in (a, b))
+        return abs(ax - bx) + abs(ay - by)

@@ -1,0 +1,77 @@
+"""FlexSP's dynamic programmes against exhaustive search."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railx.planning.blaster import bucket_lengths, cut_batch, rounding_error_tokens
+
+LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=7)
+
+
+@given(LENGTHS, st.data())
+def test_cuts_have_the_least_largest_run(values: list[int], data: st.DataObject) -> None:
+    lengths, count = np.array(values), data.draw(st.integers(1, len(values)))
+    runs = cut_batch(lengths, count, "given")
+    assert np.concatenate(runs).tolist() == list(range(len(values)))
+    assert all(len(run) for run in runs)
+    best = min(
+        max(sum(values[a:b]) for a, b in itertools.pairwise((0, *cuts, len(values))))
+        for cuts in itertools.combinations(range(1, len(values)), count - 1)
+    )
+    assert max(lengths[run].sum() for run in runs) == best
+
+
+@given(LENGTHS, st.data())
+def test_sorted_cuts_put_like_lengths_together(values: list[int], data: st.DataObject) -> None:
+    lengths = np.array(values)
+    runs = cut_batch(lengths, data.draw(st.integers(1, len(values))), "sorted")
+    flat = lengths[np.concatenate(runs)]
+    assert flat.tolist() == sorted(values, reverse=True)
+
+
+@given(LENGTHS, st.integers(1, 7))
+def test_buckets_have_the_least_rounding_error(values: list[int], count: int) -> None:
+    lengths = np.array(values)
+    buckets = bucket_lengths(lengths, count, 10**9, "least_error")
+    assert sorted(np.concatenate(buckets).tolist()) == list(range(len(values)))
+    assert len(buckets) <= count
+    ordered = sorted(values)
+    best = min(
+        sum(max(ordered[a:b]) * (b - a) - sum(ordered[a:b]) for a, b in itertools.pairwise((0, *cuts, len(values))))
+        for used in range(1, min(count, len(values)) + 1)
+        for cuts in itertools.combinations(range(1, len(values)), used - 1)
+    )
+    assert rounding_error_tokens(lengths, buckets) == best
+
+
+@given(LENGTHS)
+def test_buckets_increase_until_memory_allows_the_rounded_up_tokens(values: list[int]) -> None:
+    lengths = np.array(values)
+    allowed = int(lengths.sum()) + 2
+    buckets = bucket_lengths(lengths, 1, allowed, "least_error")
+    assert rounding_error_tokens(lengths, buckets) <= 2
+    if len(buckets) > 1:
+        fewer = bucket_lengths(lengths, len(buckets) - 1, 10**9, "least_error")
+        assert rounding_error_tokens(lengths, fewer) > 2
+
+
+@given(LENGTHS, st.integers(1, 7))
+def test_buckets_of_equal_width_lose_nothing_and_round_worse(values: list[int], count: int) -> None:
+    lengths = np.array(values)
+    even, least = (bucket_lengths(lengths, count, 10**9, method) for method in ("equal_width", "least_error"))
+    assert sorted(np.concatenate(even).tolist()) == list(range(len(values)))
+    assert rounding_error_tokens(lengths, least) <= rounding_error_tokens(lengths, even)
+
+
+def test_long_tails_round_far_better_by_least_error() -> None:
+    lengths = np.random.default_rng(0).pareto(1.2, 300).astype(np.int64) * 100 + 50
+    even, least = (bucket_lengths(lengths, 16, 10**9, method) for method in ("equal_width", "least_error"))
+    assert rounding_error_tokens(lengths, least) < 0.2 * rounding_error_tokens(lengths, even)
+    assert [int(lengths[bucket].max()) for bucket in least] == sorted(
+        (int(lengths[bucket].max()) for bucket in least), reverse=True
+    )
+    assert rounding_error_tokens(lengths, least) / lengths.sum() == pytest.approx(0, abs=0.05)

@@ -1,0 +1,169 @@
+"""Plans end to end: from a corpus of lengths to files and tables, with every config in conf/."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import yaml
+
+from railx.io import read_rows, write_table
+from railx.planning import BatchSettings, PlannerSettings, make_plan, plan_rows, plan_summary, read_plan, schedule_rows, write_plan
+from railx.planning.plan import Plan
+from railx.settings import SettingsError, load, to_dict
+from railx.workload import ClusterSettings, CorpusSettings, CostModelSettings, ModelSettings, build_corpus
+
+ROOT = Path(__file__).resolve().parents[2]
+GROUPS = {
+    "corpus": CorpusSettings,
+    "model": ModelSettings,
+    "cost_model": CostModelSettings,
+    "cluster": ClusterSettings,
+    "planner": PlannerSettings,
+}
+PLANNED = [
+    ("static", "cpu_4"),
+    ("static_per_batch", "cpu_4"),
+    ("flexsp", "cpu_4"),
+    ("pipeline", "cpu_4_pipeline"),
+    ("pipeline_2x1", "cpu_4_pipeline"),
+]
+
+
+def _lengths() -> Any:
+    return np.minimum(np.random.default_rng(4).lognormal(5.9, 1.0, 200).astype(np.int64) + 1, 5000)
+
+
+def _tiny(conf: Callable[..., Any], planner: str, cluster: str, seed: int = 1) -> Plan:
+    batch = BatchSettings(16, 2, 1024, "truncate")
+    return make_plan(
+        conf("planner", planner),
+        _lengths(),
+        conf("cluster", cluster),
+        conf("model", "tiny"),
+        conf("cost_model", "analytic"),
+        batch,
+        seed,
+    )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for group in GROUPS for path in sorted((ROOT / "conf" / group).glob("*.yaml"))],
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
+def test_config_files_are_complete_and_valid(path: Path) -> None:
+    plain = yaml.safe_load(path.read_text())
+    loaded = load(GROUPS[path.parent.name], plain, path.parent.name)
+    assert isinstance(loaded, get_args(GROUPS[path.parent.name]) or GROUPS[path.parent.name])
+    assert set(plain) == {field.name for field in dataclasses.fields(loaded)}
+    assert load(GROUPS[path.parent.name], to_dict(loaded)) == loaded
+    assert path.read_text().startswith("# ")
+
+
+@pytest.mark.parametrize(("planner", "cluster"), PLANNED)
+def test_plans_travel_through_files(tmp_path: Path, conf: Callable[..., Any], planner: str, cluster: str) -> None:
+    plan = _tiny(conf, planner, cluster)
+    write_plan(tmp_path / "plan.json", plan)
+    assert read_plan(tmp_path / "plan.json") == plan
+    rows = plan_rows(plan, "mine", "random")
+    write_table(tmp_path / "plan.parquet", rows)
+    assert read_rows(tmp_path / "plan.parquet") == rows
+    summary = plan_summary(plan)
+    assert summary["sequences"] == 32
+    assert summary["total_tokens"] == sum(row["tokens"] for row in rows)
+    assert all(row["predicted_ms"] == pytest.approx(row["predicted_compute_ms"] + row["predicted_all_to_all_ms"]) for row in rows)
+    assert {row["fidelity"] for row in rows} == {"analytic"}
+
+
+@pytest.mark.parametrize(("planner", "cluster"), PLANNED)
+def test_plans_depend_on_the_seed_alone(conf: Callable[..., Any], planner: str, cluster: str) -> None:
+    assert _tiny(conf, planner, cluster) == _tiny(conf, planner, cluster)
+    assert _tiny(conf, planner, cluster) != _tiny(conf, planner, cluster, seed=2)
+
+
+def test_training_plans_use_degrees_1_2_and_4(conf: Callable[..., Any]) -> None:
+    lengths = build_corpus(load(CorpusSettings, yaml.safe_load((ROOT / "conf/corpus/stdlib.yaml").read_text())), 1).lengths
+    plan = make_plan(
+        conf("planner", "flexsp"),
+        lengths,
+        conf("cluster", "cpu_4"),
+        conf("model", "tiny"),
+        conf("cost_model", "analytic"),
+        BatchSettings(16, 2, 1024, "truncate"),
+        1,
+    )
+    assert {row["degree"] for row in plan_rows(plan, "p", "stdlib")} == {1, 2, 4}
+
+
+def test_pipeline_plans_mix_chunk_kinds(conf: Callable[..., Any]) -> None:
+    plan = _tiny(conf, "pipeline", "cpu_4_pipeline")
+    assert {row["chunk_kind"] for row in plan_rows(plan, "p", "c")} == {"batched", "split", "hybrid"}
+
+
+def test_schedule_rows_cover_every_operation(conf: Callable[..., Any]) -> None:
+    plan = _tiny(conf, "pipeline", "cpu_4_pipeline")
+    rows = schedule_rows(plan)
+    chunks = sum(len(pipeline.chunks) for batch in plan.pipeline_batches() for pipeline in batch.pipelines)
+    assert len(rows) == chunks * 2 * 2
+    ends = [max(row["end_ms"] for row in rows if row["iteration"] == batch.iteration) for batch in plan.batches]
+    assert plan_summary(plan)["predicted_batch_ms"] == pytest.approx(sum(ends) / 2)
+    for row in rows:
+        assert row["end_ms"] > row["start_ms"] >= 0
+
+
+@pytest.mark.parametrize("size", ["7b", "13b", "30b"])
+def test_flexsp_is_predicted_faster_than_static_at_full_scale(conf: Callable[..., Any], size: str) -> None:
+    corpus = load(CorpusSettings, yaml.safe_load((ROOT / "conf/corpus/github_like.yaml").read_text()) | {"sequences": 4000})
+    lengths = build_corpus(corpus, 1).lengths
+    times = {}
+    for planner in ("static", "static_per_batch", "flexsp"):
+        changes = {"largest_programme": 0} if planner == "flexsp" else {}
+        plan = make_plan(
+            conf("planner", planner, **changes),
+            lengths,
+            conf("cluster", "a100_64"),
+            conf("model", f"gpt_{size}"),
+            conf("cost_model", f"flexsp_{size}"),
+            BatchSettings(512, 1, 192_000, "drop"),
+            1,
+        )
+        times[planner] = plan_summary(plan)["predicted_batch_ms"]
+    assert times["flexsp"] < times["static_per_batch"] <= times["static"]
+
+
+def test_lines_for_what_cannot_be_planned(conf: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match=r"^batch_size: got 16; allowed: at most 3"):
+        make_plan(
+            conf("planner", "static"),
+            [1, 2, 3],
+            conf("cluster", "cpu_4"),
+            conf("model", "tiny"),
+            conf("cost_model", "analytic"),
+            BatchSettings(16, 1, 64, "drop"),
+            0,
+        )
+    with pytest.raises(SettingsError, match=r"^cost_model\.model"):
+        make_plan(
+            conf("planner", "static"),
+            [1, 2, 3],
+            conf("cluster", "cpu_4"),
+            conf("model", "tiny"),
+            conf("cost_model", "flexsp_7b"),
+            BatchSettings(2, 1, 64, "drop"),
+            0,
+        )
+    with pytest.raises(
+        ValueError, match=r"^sequence 1: 2000 tokens; allowed: at most 1536, the longest that a group of degree 4 holds"
+    ):
+        make_plan(
+            conf("planner", "flexsp"),
+            [5, 2000],
+            conf("cluster", "cpu_4"),
+            conf("model", "tiny"),
+            conf("cost_model", "analytic"),
+            BatchSettings(2, 1, 9999, "drop"),
+            0,
+        )
