@@ -5,7 +5,8 @@ One batch: cut it into M micro-batches (``blaster``), find for each the mix of d
 are in the search space and stand for election too, so that the result is never predicted slower than they are. The constant b1
 is paid once per micro-batch.
 
-Deviations from the paper: list scheduling with moves and swaps comes before the integer programme and bounds it from above;
+Deviations from the paper: list scheduling with moves and swaps comes before the integer programme, bounds it from above and
+narrows its virtual groups to the degrees of the best few mixes; the programme runs on trials within the gap of the best alone;
 degree 1 is allowed (a setting); where none of the first trials fits, M grows until one does. The result is deterministic unless
 the solver's time guard strikes, which the plan records.
 """

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 
@@ -49,9 +48,10 @@ def plan_pipeline_batch(
         best = _best_replica(batch.sequences[positions], batch.lengths[positions], replica, settings, shape, cost)
         if best is None:
             longest = positions[int(np.argmax(batch.lengths[positions]))]
+            fitting = _longest_fitting(int(batch.lengths[longest]), settings, shape, cost)
             raise PlanError(
-                f"sequence {batch.sequences[longest]}: {batch.lengths[longest]} tokens in up to {settings.most_slices} slices; "
-                f"allowed: what {where} holds beside other chunks, {memory} tokens in all"
+                f"sequence {batch.sequences[longest]}: {batch.lengths[longest]} tokens; allowed: at most {fitting}, "
+                f"the longest that {where} holds in up to {settings.most_slices} slices"
             )
         slices.append(best[0])
         pipelines += best[1]
@@ -121,24 +121,51 @@ def _best_replica(
     return (best[1], best[2]) if best is not None else None
 
 
+def _longest_fitting(too_long: int, settings: PipelineSettings, shape: PipelineShape, cost: CostModel) -> int:
+    """The longest sequence below one that does not fit that a pipeline holds alone, by bisection."""
+    fits, fails = 0, too_long
+    while fails - fits > 1:
+        middle = (fits + fails) // 2
+        alone = _best_replica(np.array([0]), np.array([middle]), 0, settings, shape, cost)
+        fits, fails = (middle, fails) if alone is not None else (fits, middle)
+    return fits
+
+
 def _grouped(groups: list[SequenceChunks], replica: int, shape: PipelineShape, cost: CostModel) -> list[Pipeline] | None:
-    """One pipeline where memory holds it, else the cheapest division into pipelines of neighbouring chunk counts (eq. 14)."""
+    """One pipeline where memory holds it, else the cheapest division into pipelines of neighbouring chunk counts (eq. 14).
+
+    Where two sequences of one count do not fit together, cut sequences are divided one by one.
+    """
     whole = _pipeline(groups, replica, shape)
     if _fits(whole, cost, shape):
         return [whole]
-    classes = [list(members) for _, members in itertools.groupby(groups, key=lambda group: group.count)]
+    by_count = [list(members) for _, members in itertools.groupby(groups, key=lambda group: group.count)]
+    divided = _divided(by_count, replica, shape, cost)
+    if divided is None:
+        one_by_one = [[group] for group in groups if group.count > 1]
+        batched = [group for group in groups if group.count == 1]
+        divided = _divided([*one_by_one, batched] if batched else one_by_one, replica, shape, cost)
+    return divided
+
+
+def _divided(units: list[list[SequenceChunks]], replica: int, shape: PipelineShape, cost: CostModel) -> list[Pipeline] | None:
+    """Neighbouring units joined to pipelines that fit memory, with the least time to fill and drain; None where a unit does not
+    fit.
+    """
     best: list[tuple[float, list[Pipeline]]] = [(0.0, [])]
-    for end in range(1, len(classes) + 1):
-        options: list[tuple[float, Any]] = [(math.inf, None)]
-        for start in range(end):
-            if best[start][0] == math.inf:
-                continue
-            pipeline = _pipeline([group for members in classes[start:end] for group in members], replica, shape)
-            if _fits(pipeline, cost, shape):
-                options.append((best[start][0] + _fill_and_drain_ms(pipeline), (start, pipeline)))
-        total, choice = min(options, key=lambda option: option[0])
-        best.append((total, best[choice[0]][1] + [choice[1]] if choice is not None else []))
-    return best[-1][1] if best[-1][0] < math.inf else None
+    for end in range(1, len(units) + 1):
+        choice: tuple[float, list[Pipeline]] = (math.inf, [])
+        for start in range(end - 1, -1, -1):
+            pipeline = _pipeline([group for unit in units[start:end] for group in unit], replica, shape)
+            if not _fits(pipeline, cost, shape):
+                break  # more units in front only hold more at once
+            total = best[start][0] + _fill_and_drain_ms(pipeline)
+            if total < choice[0]:
+                choice = total, [*best[start][1], pipeline]
+        if choice[0] == math.inf:
+            return None
+        best.append(choice)
+    return best[-1][1]
 
 
 def _pipeline(groups: list[SequenceChunks], replica: int, shape: PipelineShape) -> Pipeline:
