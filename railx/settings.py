@@ -142,7 +142,7 @@ class OneOf:
 
 
 def load(hint: type[T] | Any, value: Any, path: str = "") -> T:
-    """Build ``hint`` (a dataclass, a union of dataclasses, a container of them) from plain data.
+    """Build ``hint`` (a dataclass, a union of dataclasses, a container of them) from plain data; what is built already stays.
 
     Raises :class:`SettingsError` that names the key below ``path`` and what is allowed.
     """
@@ -227,6 +227,8 @@ def _load_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
     if len(options) == 1:
         return _load(options[0], value, path)
     if all(dataclasses.is_dataclass(option) for option in options):
+        if isinstance(value, options):
+            return value
         key, choices = _discriminator(options)
         if not isinstance(value, Mapping):
             raise SettingsError(path, f"got {value!r}; allowed: a mapping with the key {key}")

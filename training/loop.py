@@ -11,6 +11,7 @@ Notable:
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -175,6 +176,9 @@ def _iterations(
     """Warm-up and timed iterations on this rank; a row for each timed one (the table of the run without what names the run)."""
     rows = []
     warmup = settings.training.warmup_iterations
+    # A full collection with torch loaded stops a rank for longer than an iteration may last; what is set up by now stays.
+    gc.collect()
+    gc.freeze()
     for iteration in range(warmup + settings.training.iterations):
         batch = plan.batches[iteration % len(plan.batches)]
         replica.optimizer.zero_grad(set_to_none=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from railx.evidence.claims import Claim
+from railx.evidence.claims import Claim, Selection
 from railx.evidence.errors import ClaimError, NotAvailable
 from railx.evidence.expressions import evaluate
 from railx.evidence.tables import lowest_fidelity, select_rows
@@ -36,6 +36,8 @@ CLAIM_COLUMNS: dict[str, pa.DataType] = {
     "verdict": _TEXT,
     "reason": _TEXT,
     "table": _TEXT,
+    "selection": _TEXT,
+    "expression": _TEXT,
 }
 
 
@@ -99,4 +101,13 @@ def _row(claim: Claim, value: float | None, fidelity: Fidelity | None, finding: 
         "verdict": finding.verdict,
         "reason": finding.reason,
         "table": ", ".join(dict.fromkeys(selection.table for selection in settings.ours.chosen.values())),
+        "selection": "; ".join(_selection_text(name, selection) for name, selection in settings.ours.chosen.items()),
+        "expression": settings.ours.expression,
     }
+
+
+def _selection_text(name: str, selection: Selection) -> str:
+    """Which rows of which table a name in the expression stands for, as a reader would look them up."""
+    where = ", ".join(f"{column}={wanted}" for column, wanted in selection.filter.items())
+    rows = f", rows of {' and '.join(selection.rows)}" if selection.rows else ""
+    return f"{f'{name} = ' if name else ''}{selection.table}{f' where {where}' if where else ''}{rows}"

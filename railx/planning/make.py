@@ -17,7 +17,7 @@ from railx.planning.plan import (
 from railx.planning.schedule import pipeline_ms, simulate_pipeline
 from railx.planning.settings import FlexSPSettings, PlannerSettings, StaticSettings
 from railx.settings import to_dict
-from railx.workload.batches import BatchSettings, SampledBatch, sample_batches
+from railx.workload.batches import BatchSettings, FilledBatchSettings, SampledBatch, sample_batches
 from railx.workload.cluster import ClusterSettings
 from railx.workload.cost import CostModel, CostModelSettings, build_cost_model
 from railx.workload.model import ModelSettings
@@ -39,8 +39,9 @@ def make_plan(
     The same arguments give the same plan. One-line errors: SettingsError for a cost model or a cluster that does not suit the
     model, ValueError for a corpus too small for a batch, PlanError (a ValueError) for a sequence longer than the plan can hold.
     """
-    cost = build_cost_model(cost_model, cluster, model, batch.max_length_tokens)
-    drawn = sample_batches(lengths, batch, seed)
+    filled = batch.filled(lengths)
+    cost = build_cost_model(cost_model, cluster, model, filled.max_length_tokens)
+    drawn = sample_batches(lengths, filled, seed)
     settings: dict[str, Any] = {
         "planner": to_dict(planner),
         "cluster": to_dict(cluster),
@@ -50,7 +51,7 @@ def make_plan(
         "seed": seed,
     }
     if isinstance(planner, (StaticSettings, FlexSPSettings)):
-        batches = _sequence_parallel(planner, drawn, cluster, cost, batch)
+        batches = _sequence_parallel(planner, drawn, cluster, cost, filled)
         plan = Plan(SCHEMA, "sequence_parallel", planner.planner, cluster.devices, settings, batches)
     else:
         from railx.planning.pipeline import plan_pipeline_batch
@@ -129,7 +130,7 @@ def _sequence_parallel(
     drawn: list[SampledBatch],
     cluster: ClusterSettings,
     cost: CostModel,
-    batch: BatchSettings,
+    batch: FilledBatchSettings,
 ) -> tuple[SequenceParallelBatch, ...]:
     if isinstance(planner, StaticSettings):
         from railx.planning.static import plan_static_batch, static_degree

@@ -93,6 +93,7 @@ def _claim_rows(path: Path) -> list[dict[str, Any]]:
         if row["fidelity"] is not None and row["fidelity"] not in FIDELITY_MEANING:
             raise ValueError(f"{path}: claim {row['claim']}: fidelity {row['fidelity']!r}; allowed: {', '.join(FIDELITY_MEANING)}")
         row.setdefault("expression", None)
+        row.setdefault("selection", None)
         row["tables"] = [name.strip() for name in (row["table"] or "").split(",") if name.strip()]
     return rows
 

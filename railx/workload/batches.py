@@ -10,18 +10,35 @@ import numpy.typing as npt
 
 from railx.settings import AtLeast
 
-__all__ = ["BatchSettings", "SampledBatch", "sample_batches"]
+__all__ = ["BatchSettings", "FilledBatchSettings", "SampledBatch", "sample_batches"]
 
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """``batches`` steps of ``batch_size`` sequences; those over ``max_length_tokens`` are cut off there or left out
-    (``overlong``).
+    """``batches`` steps of ``batch_size`` sequences (null: the whole corpus in each); those over ``max_length_tokens`` (null: as long
+    as the longest of the corpus) are cut off there or left out (``overlong``).
     """
 
-    batch_size: Annotated[int, AtLeast(1)]
+    batch_size: Annotated[int, AtLeast(1)] | None
     batches: Annotated[int, AtLeast(1)]
-    max_length_tokens: Annotated[int, AtLeast(1)]
+    max_length_tokens: Annotated[int, AtLeast(1)] | None
+    overlong: Literal["truncate", "drop"]
+
+    def filled(self, lengths: npt.ArrayLike) -> FilledBatchSettings:
+        """With what is null taken from a corpus of ``lengths`` int64 [n]."""
+        corpus = np.asarray(lengths, dtype=np.int64)
+        limit = self.max_length_tokens if self.max_length_tokens is not None else int(corpus.max())
+        size = self.batch_size if self.batch_size is not None else len(corpus)
+        return FilledBatchSettings(size, self.batches, limit, self.overlong)
+
+
+@dataclass(frozen=True)
+class FilledBatchSettings:
+    """Batch settings with nothing left open."""
+
+    batch_size: int
+    batches: int
+    max_length_tokens: int
     overlong: Literal["truncate", "drop"]
 
 
@@ -33,7 +50,7 @@ class SampledBatch:
     lengths: npt.NDArray[np.int64]
 
 
-def sample_batches(lengths: npt.ArrayLike, settings: BatchSettings, seed: int) -> list[SampledBatch]:
+def sample_batches(lengths: npt.ArrayLike, settings: FilledBatchSettings, seed: int) -> list[SampledBatch]:
     """Draw batches without replacement, in a new random order each time the corpus has been used up.
 
     ``lengths`` int64 [n] are those of the corpus. What is left of an order that no longer fills a batch is passed over, so that

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.workload import BatchSettings, sample_batches
+from railx.workload import FilledBatchSettings, sample_batches
 
 
 @given(
@@ -16,7 +16,7 @@ from railx.workload import BatchSettings, sample_batches
     st.integers(0, 5),
 )
 def test_truncated_batches(lengths: list[int], size: int, batches: int, limit: int, seed: int) -> None:
-    drawn = sample_batches(lengths, BatchSettings(size, batches, limit, "truncate"), seed)
+    drawn = sample_batches(lengths, FilledBatchSettings(size, batches, limit, "truncate"), seed)
     assert len(drawn) == batches
     for batch in drawn:
         assert len(set(batch.sequences.tolist())) == size
@@ -24,21 +24,21 @@ def test_truncated_batches(lengths: list[int], size: int, batches: int, limit: i
 
 
 def test_overlong_sequences_are_dropped() -> None:
-    drawn = sample_batches([5, 50, 6, 70, 7], BatchSettings(3, 4, 10, "drop"), 0)
+    drawn = sample_batches([5, 50, 6, 70, 7], FilledBatchSettings(3, 4, 10, "drop"), 0)
     assert all(sorted(batch.sequences.tolist()) == [0, 2, 4] for batch in drawn)
 
 
 def test_a_corpus_is_used_up_before_it_repeats() -> None:
-    drawn = sample_batches(np.arange(1, 11), BatchSettings(3, 3, 100, "drop"), 7)
+    drawn = sample_batches(np.arange(1, 11), FilledBatchSettings(3, 3, 100, "drop"), 7)
     assert len({int(row) for batch in drawn for row in batch.sequences}) == 9
 
 
 def test_seeds_decide() -> None:
-    settings, lengths = BatchSettings(8, 2, 100, "truncate"), np.arange(1, 200)
+    settings, lengths = FilledBatchSettings(8, 2, 100, "truncate"), np.arange(1, 200)
     first, again, other = (sample_batches(lengths, settings, seed)[1].sequences.tolist() for seed in (1, 1, 2))
     assert first == again != other
 
 
 def test_too_few_sequences_say_how_many_there_are() -> None:
     with pytest.raises(ValueError, match="batch_size: got 4; allowed: at most 2, the sequences of at most 10 tokens in the corpus"):
-        sample_batches([5, 6, 700], BatchSettings(4, 1, 10, "drop"), 0)
+        sample_batches([5, 6, 700], FilledBatchSettings(4, 1, 10, "drop"), 0)

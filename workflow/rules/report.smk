@@ -35,6 +35,7 @@ rule report:
         figures=expand(RESULTS / "figures/{name}.svg", name=EXPERIMENT.figures),
         tables=[table["path"] for table in report_tables()],
         captions=sorted({str(caption_of(name).relative_to(workflow.basedir)) for name in EXPERIMENT.figures}),
+        templates=sorted(Path("railx/report/templates").iterdir()),
     output:
         report=report(RESULTS / "report.html", caption="../report/report.rst", category="Report"),
         config=RESULTS / "config.json",
