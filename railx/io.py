@@ -21,6 +21,7 @@ __all__ = [
     "FIDELITIES",
     "Fidelity",
     "atomic_path",
+    "in_repository",
     "read_json",
     "read_metadata",
     "read_rows",
@@ -35,6 +36,13 @@ Fidelity = Literal["analytic", "flow", "packet", "replay", "emulated", "measured
 FIDELITIES: tuple[Fidelity, ...] = ("analytic", "flow", "packet", "replay", "emulated", "measured_cpu", "measured_gpu")
 
 _METADATA_KEY = b"railx"
+_REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def in_repository(path: str | Path) -> Path:
+    """A path as given where it exists, else below the repository, so that a stage also finds the shipped data from another folder."""
+    given = Path(path)
+    return given if given.exists() or not (_REPOSITORY / given).exists() else _REPOSITORY / given
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ class Stage:
     groups: tuple[str, ...]
     example: str
     out: str
+    primary: str
     run: Callable[[Mapping[str, Any], Path | None], Summary]
 
 
@@ -36,6 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.action(options))
+    except BrokenPipeError:
+        # Whoever read our output has seen enough (`railx ... | head`); nothing is left to flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -52,9 +58,15 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="stages", metavar="STAGE", required=True)
     for name, stage in STAGES.items():
         command = commands.add_parser(
-            name, help=stage.help, description=stage.help, epilog=_epilog(stage), formatter_class=argparse.RawDescriptionHelpFormatter
+            name,
+            help=stage.help,
+            description=stage.help,
+            epilog=_epilog(stage),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="Hydra override, e.g. group=choice or group.key=value")
+        command.add_argument(
+            "overrides", nargs="*", metavar="OVERRIDE", help="Hydra override, e.g. group=choice or group.key=value"
+        )
         command.add_argument("--out", type=Path, help=stage.out)
         command.add_argument("--json", action="store_true", help="print one JSON object, units in the key names")
         command.set_defaults(action=_run_stage, stage=stage)
@@ -85,7 +97,7 @@ def _epilog(stage: Stage) -> str:
 
 def _run_stage(options: argparse.Namespace) -> int:
     stage: Stage = options.stage
-    settings = compose_stage(options.overrides, stage.groups)
+    settings = compose_stage(options.overrides, stage.groups, stage.primary)
     # What a library prints belongs beside the result, not into it.
     with redirect_stdout(sys.stderr):
         summary = stage.run(settings, options.out)
@@ -133,7 +145,12 @@ def _simulate(settings: Mapping[str, Any], out: Path | None) -> Summary:
 
     networks = {"network": settings["network"]}
     return simulate.run(
-        settings["traffic"], networks, settings["collective"], name="topology", topology=settings["topology"], network_path=out
+        settings["traffic"],
+        networks,
+        settings["collective"],
+        name=settings["topology"].family,
+        topology=settings["topology"],
+        network_path=out,
     )
 
 
@@ -189,6 +206,7 @@ STAGES: dict[str, Stage] = {
         ("topology",),
         "railx topology topology=railx_hyperx topology.m=2 topology.n=2 --json",
         "the topology file to write (.parquet)",
+        "stage",
         _topology,
     ),
     "simulate": Stage(
@@ -196,6 +214,7 @@ STAGES: dict[str, Stage] = {
         ("topology", "traffic", "network", "collective"),
         "railx simulate topology=railx_hyperx topology.m=4 traffic=uniform --json",
         "the table of bounds to write (.parquet)",
+        "stage",
         _simulate,
     ),
     "cost": Stage(
@@ -203,6 +222,7 @@ STAGES: dict[str, Stage] = {
         ("economics",),
         "railx cost economics=full_scale --json",
         "the bill of materials to write (.parquet)",
+        "stage",
         _cost,
     ),
     "corpus": Stage(
@@ -210,13 +230,15 @@ STAGES: dict[str, Stage] = {
         ("seed", "corpus"),
         "railx corpus corpus=folder corpus.path=texts --out corpus.parquet",
         "the corpus file to write (.parquet)",
+        "stage",
         _corpus,
     ),
     "plan": Stage(
         "distribute the sequences of a corpus over devices",
         _PLAN_GROUPS,
-        "railx plan planner=flexsp corpus=file corpus.path=lengths.json cluster.devices=4 --out plan.json",
+        "railx plan planner=flexsp corpus=file corpus.path=lengths.json cluster.devices=64 --out plan.json",
         "the plan to write (.json)",
+        "stage_plan",
         _plan,
     ),
     "train": Stage(
@@ -224,6 +246,7 @@ STAGES: dict[str, Stage] = {
         (*_PLAN_GROUPS, "fabric", "training"),
         "railx train planner=flexsp training.iterations=3 --out run",
         "the folder to write: corpus, plan, iterations, traces, result",
+        "stage",
         _train,
     ),
 }

@@ -131,14 +131,14 @@ def compose_experiment(overrides: Iterable[str] = ()) -> Experiment:
     return experiment
 
 
-def compose_stage(overrides: Iterable[str] = (), groups: Iterable[str] | None = None) -> dict[str, Any]:
-    """The settings of a single stage: conf/stage.yaml with ``overrides``, checked, by group.
+def compose_stage(overrides: Iterable[str] = (), groups: Iterable[str] | None = None, primary: str = "stage") -> dict[str, Any]:
+    """The settings of a single stage: conf/``primary``.yaml with ``overrides``, checked, by group.
 
     ``groups`` limits the result (and the check) to those of :class:`StageSettings` that the stage uses.
     """
     hints = typing.get_type_hints(StageSettings, include_extras=True)
     wanted = list(groups) if groups is not None else list(hints)
-    composed = _compose("stage", StageSettings, list(overrides))
+    composed = _compose(primary, StageSettings, list(overrides))
     unknown = set(composed) - set(hints)
     if unknown:
         raise SettingsError(sorted(unknown)[0], f"unknown key; allowed: {', '.join(hints)}")

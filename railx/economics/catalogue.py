@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from railx.io import in_repository
 from railx.settings import SettingsError
 
 __all__ = ["COMPONENTS", "Catalogue", "Price", "read_catalogue"]
@@ -84,7 +85,7 @@ class Catalogue:
 
 def read_catalogue(path: str | Path) -> Catalogue:
     """Read a catalogue (CSV; USD and W per unit, Gb/s per port); raises ValueError naming file, line and column."""
-    path = Path(path)
+    path = in_repository(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such file; allowed: a CSV price catalogue")
     with path.open(encoding="utf-8", newline="") as lines:

@@ -84,7 +84,7 @@ def compare_trend(claim: Claim, series: pd.Series[Any]) -> tuple[float, Finding]
     steps = sign * series.diff().iloc[1:]
     allowed = claim.settings.tolerance * float(series.max() - series.min())
     against = int((steps < -allowed).sum())
-    points = f"from {number_text(first, claim.unit)} to {number_text(last, claim.unit)} over {len(series)} points"
+    points = f"from {number_text(first)} to {number_text(last)} over {len(series)} points"
     value = last / first if first else float("nan")
     if sign * (last - first) <= 0:
         return value, Finding("not reproduced", f"ours goes {points}, which is not {claim.settings.direction}")

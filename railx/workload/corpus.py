@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from railx.io import read_metadata, read_table, write_table
+from railx.io import in_repository, read_metadata, read_table, write_table
 from railx.settings import AtLeast, Fraction, NotEmpty, Positive, SettingsError
 from railx.workload import lengths as length_sources
 from railx.workload.text import BEGINNING_OF_SEQUENCE, VOCABULARY, folder_documents, stdlib_documents
@@ -141,7 +141,7 @@ def build_corpus(settings: CorpusSettings, seed: int) -> Corpus:
         described = f"lengths given in {Path(settings.path).name}"
         return Corpus(settings.name, settings.source, "real_lengths", described, given, None)
     if isinstance(settings, QuantileCorpusSettings):
-        points = length_sources.published_quantiles(_in_repository(settings.quantiles))
+        points = length_sources.published_quantiles(in_repository(settings.quantiles))
         drawn = length_sources.sample_quantiles(*points, settings.sequences, seed)
         described = f"{settings.sequences} lengths drawn from published quantiles of Wikipedia ({Path(settings.quantiles).name})"
         return Corpus(settings.name, settings.source, "published_quantiles", described, drawn, None)
@@ -212,8 +212,3 @@ def _digest(corpus: Corpus) -> str:
     for document in corpus.documents or ():
         digest.update(document)
     return digest.hexdigest()
-
-
-def _in_repository(path: str) -> Path:
-    """A path as given where it exists, else relative to the repository, so that a stage also works from another folder."""
-    return Path(path) if Path(path).exists() else Path(__file__).resolve().parents[2] / path

@@ -10,7 +10,9 @@ from railx.io import write_json, write_table
 __all__ = ["run"]
 
 
-def run(claims: str | Path, published: str | Path, results: str | Path, *, claims_path: str | Path, counts_path: str | Path) -> dict[str, int]:
+def run(
+    claims: str | Path, published: str | Path, results: str | Path, *, claims_path: str | Path, counts_path: str | Path
+) -> dict[str, int]:
     """Judge every claim from the tables under ``results``; write the verdicts and their counts, return the counts."""
     rows = judge(load_claims(claims, published), results)
     write_table(claims_path, claims_table(rows))

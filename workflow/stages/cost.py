@@ -29,4 +29,6 @@ def run(
         write_table(sensitivity_path, price_sensitivity(economics))
     if summary_path is not None:
         write_table(summary_path, summary)
-    return {f"{row['topology']}.{key}": value for row in summary for key, value in row.items() if key not in ("topology", "fidelity")}
+    return {
+        f"{row['topology']}.{key}": value for row in summary for key, value in row.items() if key not in ("topology", "fidelity")
+    }

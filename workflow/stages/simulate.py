@@ -36,7 +36,9 @@ def run(
     """
     if (topology_path is None) == (topology is None):
         raise TypeError("one of topology_path and topology is needed")
-    graph = read_topology(topology_path) if topology_path is not None else build_topology(load(TopologySettings, topology, "topology"))
+    graph = (
+        read_topology(topology_path) if topology_path is not None else build_topology(load(TopologySettings, topology, "topology"))
+    )
     traffic_settings: TrafficSettings = load(TrafficSettings, traffic, "traffic")
     rows: dict[str, dict[str, Any]] = {}
     channels = []

@@ -48,7 +48,8 @@ def run(
     config = folder / "config.json"
     write_json(config, to_dict(resolved))
     command = [sys.executable, "-m", "training.run", "--config", str(config), "--out", str(folder)]
-    finished = subprocess.run(command, check=False)
+    # Progress goes where messages go: standard output belongs to the summary.
+    finished = subprocess.run(command, check=False, stdout=sys.stderr)
     if finished.returncode:
         raise ValueError(f"training run {name} ended with exit code {finished.returncode}; its own message is above")
     result: dict[str, Any] = read_json(folder / "result.json")
@@ -66,4 +67,9 @@ def _row(name: str, result: Mapping[str, Any], setting: Mapping[str, Any]) -> di
     plain = {key: value for key, value in setting.items() if not isinstance(value, list)}
     relative = {"iteration_over_electrical": setting["iteration_ms"] / electrical, "last_loss": setting["losses"][-1]}
     fidelity = plain.pop("fidelity")
-    return {"run": name, "plan": result["plan"], "parallelism": result["parallelism"], "device": result["device"]} | plain | relative | {"fidelity": fidelity}
+    return (
+        {"run": name, "plan": result["plan"], "parallelism": result["parallelism"], "device": result["device"]}
+        | plain
+        | relative
+        | {"fidelity": fidelity}
+    )

@@ -1,0 +1,148 @@
+"""``railx STAGE``: one stage alone, with the pipeline's configs, clear errors and nothing half-written."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from railx.io import read_rows
+from railx.planning.plan import read_plan
+from workflow.cli import STAGES, main
+
+PLAN_ON_FOUR = ("cluster=cpu_4", "model=tiny", "cost_model=analytic")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main([*arguments, "--json"]) == 0
+    summary: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return summary
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.strip().splitlines()
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith("error: ")
+    return lines[0].removeprefix("error: ")
+
+
+def test_topology(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "topology.parquet"
+    summary = printed(capsys, "topology", "topology=railx_hyperx", "topology.m=2", "topology.n=2", "--out", str(out))
+    assert (summary["chips"], summary["nodes"], summary["diameter_node_hops"]) == (100, 25, 2)
+    assert {row["element"] for row in read_rows(out)} == {"link", "circuit"}
+
+
+def test_simulate_gives_the_published_bounds(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = printed(capsys, "simulate", "topology=railx_hyperx", "topology.m=2", "topology.n=2", "traffic=uniform")
+    assert summary["bound_flits_per_chip_cycle"] == pytest.approx(1.456, abs=5e-4)
+    assert summary["ideal_flits_per_chip_cycle"] == pytest.approx(2.475, abs=5e-4)
+    assert summary["fidelity"] == "flow"
+
+
+def test_cost_works_from_any_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    summary = printed(capsys, "cost", "--out", "bill.parquet")
+    assert summary["railx_hyperx_full.chips"] == 200_704
+    bill = [row["total_usd"] for row in read_rows("bill.parquet") if row["topology"] == "railx_hyperx_full"]
+    assert sum(bill) == pytest.approx(summary["railx_hyperx_full.cost_usd"])
+
+
+def test_plan_of_a_users_own_lengths(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    lengths = tmp_path / "lengths.json"
+    lengths.write_text("[100000, 48000, 48000, 48000, 48000]")
+    source = ("corpus=file", f"corpus.path={lengths}", "cluster.devices=64")
+    adaptive = printed(capsys, "plan", "planner=flexsp", *source, "--out", str(tmp_path / "plan.json"))
+    static = printed(capsys, "plan", "planner=static", *source)
+    assert adaptive["predicted_batch_ms"] < static["predicted_batch_ms"]
+    (batch,) = read_plan(tmp_path / "plan.json").sequence_parallel_batches()
+    planned = sorted(length for micro_batch in batch.micro_batches for group in micro_batch.groups for length in group.lengths)
+    assert planned == [48000, 48000, 48000, 48000, 100000]
+
+
+def test_train_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "workflow.cli", "train", "batch.batch_size=6", "batch.max_length_tokens=400"]
+    command += ["training.iterations=1", "training.on_demand_latencies_ms=[5]", "training.provisioned_latencies_ms=[]"]
+    result = subprocess.run([*command, "--json", "--out", tmp_path / "run"], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert summary["losses_agree"]
+    assert summary["electrical_0ms"]["stall_ms"] == 0
+    assert {row["mode"] for row in read_rows(tmp_path / "run" / "iterations.parquet")} == {"electrical", "on_demand"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("topology", "topology.mm=3"), "topology.mm: unknown key; allowed: family, m, n"),
+        (("topology", "topology.m=two"), "topology.m: got 'two'; allowed: an integer"),
+        (("topology", "topology=ring"), "topology: got 'ring'; allowed: fat_tree, railx_hyperx"),
+        (("topology", "topologies=ring"), "topologies: unknown key; allowed: seed, topology"),
+        (("topology", "m"), "m: not an override; allowed: key=value"),
+        (("topology", "topology.m=1", "topology.n=3"), "undirected"),
+        (("topology", "topology.m=1", "topology.n=5"), "undirected"),
+        (("corpus", "corpus=file"), "corpus.path: is missing"),
+        (("corpus", "corpus=file", "corpus.path=nowhere.json"), "nowhere.json"),
+        (("plan", "corpus=stdlib", "batch=small", "batch.batch_size=0"), "batch.batch_size: got 0; allowed: at least 1"),
+    ],
+)
+def test_bad_settings_are_named_in_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], expected: str) -> None:
+    assert expected in refused(capsys, *arguments)
+
+
+def test_an_empty_corpus_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    empty = tmp_path / "empty.json"
+    empty.write_text("")
+    out = tmp_path / "corpus.parquet"
+    assert "empty.json" in refused(capsys, "corpus", "corpus=file", f"corpus.path={empty}", "--out", str(out))
+    assert not out.exists()
+
+
+def test_a_sequence_that_no_plan_can_hold_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    lengths = tmp_path / "lengths.json"
+    lengths.write_text("[100, 90000, 200]")
+    out = tmp_path / "plan.json"
+    message = refused(capsys, "plan", "planner=flexsp", f"corpus.path={lengths}", *PLAN_ON_FOUR, "--out", str(out))
+    assert "90000" in message.replace(",", "")
+    assert "1536" in message.replace(",", "")
+    assert not out.exists()
+
+
+def test_a_missing_gpu_is_named(tmp_path: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    command = [
+        sys.executable,
+        "-m",
+        "workflow.cli",
+        "train",
+        "training.device=cuda",
+        "batch.batch_size=4",
+        "--out",
+        tmp_path / "run",
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "training.device" in result.stderr
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_every_stage_explains_itself_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    front = capsys.readouterr().out
+    for name, stage in STAGES.items():
+        assert name in front
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        shown = capsys.readouterr().out
+        assert stage.example in shown
+        assert stage.example.startswith(f"railx {name} ")
