@@ -1,7 +1,7 @@
 """Reading and writing the files that stages pass on: Parquet tables and JSON, always atomically.
 
-A writer fills a file beside the target and renames it into place, so that a killed run leaves the old file or the new one, never half
-of one. Only numpy and pyarrow are needed, so that a bare GPU node can write its results.
+A writer fills a file beside the target and renames it into place, so that a killed run leaves the old file or the new one, never
+half of one. Only numpy and pyarrow are needed, so that a bare GPU node can write its results.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def in_repository(path: str | Path) -> Path:
-    """A path as given where it exists, else below the repository, so that a stage also finds the shipped data from another folder."""
+    """A path as given where it exists, else below the repository, so that stages find shipped data from any folder."""
     given = Path(path)
     return given if given.exists() or not (_REPOSITORY / given).exists() else _REPOSITORY / given
 

@@ -146,7 +146,7 @@ def load(hint: type[T] | Any, value: Any, path: str = "") -> T:
 
     Raises :class:`SettingsError` that names the key below ``path`` and what is allowed.
     """
-    return typing.cast(T, _load(hint, value, path))
+    return typing.cast("T", _load(hint, value, path))
 
 
 def to_dict(settings: Any) -> Any:
@@ -189,7 +189,7 @@ def _load(hint: Any, value: Any, path: str) -> Any:
         _, item_hint = get_args(hint)
         return {str(key): _load(item_hint, item, _join(path, str(key))) for key, item in value.items()}
     if dataclasses.is_dataclass(hint):
-        return _load_dataclass(typing.cast(type, hint), value, path)
+        return _load_dataclass(typing.cast("type", hint), value, path)
     return _load_scalar(hint, value, path)
 
 
@@ -213,7 +213,9 @@ def _load_sequence(hint: Any, value: Any, path: str) -> Any:
     if get_origin(hint) is tuple and not (len(arguments) == 2 and arguments[1] is Ellipsis):
         if len(value) != len(arguments):
             raise SettingsError(path, f"got {len(value)} items; allowed: exactly {len(arguments)}")
-        return tuple(_load(item_hint, item, f"{path}[{i}]") for i, (item_hint, item) in enumerate(zip(arguments, value, strict=True)))
+        return tuple(
+            _load(item_hint, item, f"{path}[{i}]") for i, (item_hint, item) in enumerate(zip(arguments, value, strict=True))
+        )
     items = [_load(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(value)]
     return tuple(items) if get_origin(hint) is tuple else items
 

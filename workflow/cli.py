@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="railx",
         description="Run one stage of the reproduction by hand, with the same configs as the pipeline.",
-        epilog="example:\n  railx topology topology=railx_hyperx topology.m=2 topology.n=2 --json\n\nThe whole pipeline: make reproduce",
+        epilog=f"example:\n  {STAGES['topology'].example}\n\nthe whole pipeline:\n  make reproduce",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"railx-lab {__version__}")

@@ -20,7 +20,7 @@ from railx.fabric import FabricSettings
 from railx.figures import FigureSettings
 from railx.network import CollectiveSettings, NetworkSettings, TrafficSettings
 from railx.planning.settings import PlannerSettings
-from railx.settings import AtLeast, NotEmpty, SettingsError, load, to_dict
+from railx.settings import AtLeast, NotEmpty, SettingsError, load
 from railx.topology import TopologySettings
 from railx.tracking import TrackingSettings
 from railx.workload.batches import BatchSettings
@@ -186,7 +186,7 @@ def _compose(primary: str, schema: type, overrides: list[str]) -> dict[str, Any]
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     except (HydraException, OmegaConfBaseException) as error:
         raise _one_line(error, schema) from error
-    return _drop_missing(typing.cast(dict[str, Any], plain))
+    return _drop_missing(typing.cast("dict[str, Any]", plain))
 
 
 def _forced(override: str) -> str:

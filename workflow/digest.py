@@ -1,7 +1,7 @@
 """Digests of code, so that a changed module reruns the stages that import it and no others.
 
-Snakemake watches the script of a rule but not the libraries behind it. Each rule therefore carries, among its params, a digest of the
-project's own modules that its stage imports, directly or through others. Imports are read from the source, nothing is executed.
+Snakemake watches the script of a rule but not the libraries behind it. Each rule therefore carries, among its params, a digest of
+the project's own modules that its stage imports, directly or through others. Imports are read from the source, nothing is executed.
 """
 
 from __future__ import annotations

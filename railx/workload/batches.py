@@ -15,8 +15,8 @@ __all__ = ["BatchSettings", "FilledBatchSettings", "SampledBatch", "sample_batch
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """``batches`` steps of ``batch_size`` sequences (null: the whole corpus in each); those over ``max_length_tokens`` (null: as long
-    as the longest of the corpus) are cut off there or left out (``overlong``).
+    """``batches`` steps of ``batch_size`` sequences (null: the whole corpus in each); those over ``max_length_tokens`` (null: the
+    longest of the corpus) are cut off there or left out (``overlong``).
     """
 
     batch_size: Annotated[int, AtLeast(1)] | None

@@ -1,60 +1,40 @@
 """Changing one thing reruns what depends on it and nothing else, on the real DAG of the quick experiment.
 
-The pipeline's files are copied, every output is put in place and marked as made (``snakemake --touch``), then one thing is changed and
-a dry run says which jobs it would start.
+The pipeline's files are copied, every output is put in place and marked as made (``snakemake --touch``), then one thing is changed
+and a dry run says which jobs it would start.
 """
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-PARTS = ("Snakefile", "conf", "workflow", "railx", "training", "resources")
 ALWAYS = {"report", "track"}
 
 
-class Pipeline:
+class MadePipeline:
     """A copy of the pipeline whose outputs count as made."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        for part in PARTS:
-            source = ROOT / part
-            if source.is_dir():
-                shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(source, folder / part)
-        for line in self.snakemake("--summary").stdout.splitlines()[1:]:
-            output = folder / line.split("\t")[0]
+    def __init__(self, pipeline: Any) -> None:
+        self.pipeline = pipeline
+        for line in pipeline.snakemake("--summary").stdout.splitlines()[1:]:
+            output = pipeline.folder / line.split("\t")[0]
             output.parent.mkdir(parents=True, exist_ok=True)
             output.touch()
-        self.snakemake("--touch", "--forceall")
-
-    def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "snakemake", "--cores", "1", "--config", "experiment=quick", *arguments]
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-        result = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
-        assert result.returncode == 0, result.stdout + result.stderr
-        return result
+        pipeline.snakemake("--touch", "--forceall")
 
     def jobs(self, *overrides: str) -> set[str]:
         """What would run: ``rule`` or ``rule name`` for rules with a wildcard."""
         extra = [f"hydra={' '.join(overrides)}"] if overrides else []
-        result = self.snakemake(*extra, "--dry-run")
-        log = result.stdout + result.stderr
-        messages = re.findall(r"^Job \d+: (.+)$", log, re.MULTILINE)
+        result = self.pipeline.snakemake(*extra, "--dry-run")
+        messages = re.findall(r"^Job \d+: (.+)$", result.stdout, re.MULTILINE)
         return {_job(message) for message in messages}
 
     @contextmanager
     def changed(self, file: str, old: str, new: str) -> Iterator[None]:
-        path = self.folder / file
+        path = self.pipeline.folder / file
         text = path.read_text()
         assert old in text, f"{file} has no {old!r}"
         path.write_text(text.replace(old, new, 1))
@@ -87,15 +67,15 @@ def _job(message: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    return Pipeline(tmp_path_factory.mktemp("pipeline"))
+def pipeline(pipeline_copy: Any) -> MadePipeline:
+    return MadePipeline(pipeline_copy)
 
 
-def test_nothing_changed_nothing_runs(pipeline: Pipeline) -> None:
+def test_nothing_changed_nothing_runs(pipeline: MadePipeline) -> None:
     assert pipeline.jobs() == set()
 
 
-def test_one_topology(pipeline: Pipeline) -> None:
+def test_one_topology(pipeline: MadePipeline) -> None:
     with pipeline.changed("conf/topology/torus_2d.yaml", "n: 2", "n: 3"):
         assert pipeline.jobs() == {
             "topology torus_2d",
@@ -107,7 +87,7 @@ def test_one_topology(pipeline: Pipeline) -> None:
         }
 
 
-def test_one_planner(pipeline: Pipeline) -> None:
+def test_one_planner(pipeline: MadePipeline) -> None:
     with pipeline.changed("conf/planner/pipeline.yaml", "most_slices: 8", "most_slices: 4"):
         assert pipeline.jobs() == {
             "plan pipeline_stdlib",
@@ -119,17 +99,17 @@ def test_one_planner(pipeline: Pipeline) -> None:
         }
 
 
-def test_one_figure_setting(pipeline: Pipeline) -> None:
+def test_one_figure_setting(pipeline: MadePipeline) -> None:
     with pipeline.changed("conf/figure/cost.yaml", "dpi: 150", "dpi: 200"):
         assert pipeline.jobs() == {"figure cost", "report"}
 
 
-def test_a_comment_changes_nothing(pipeline: Pipeline) -> None:
+def test_a_comment_changes_nothing(pipeline: MadePipeline) -> None:
     with pipeline.changed("conf/topology/torus_2d.yaml", "family:", "# another word\nfamily:"):
         assert pipeline.jobs() == set()
 
 
-def test_one_override_on_the_command_line(pipeline: Pipeline) -> None:
+def test_one_override_on_the_command_line(pipeline: MadePipeline) -> None:
     assert pipeline.jobs("economics.price_set=opus_400g_notebook") == {
         "cost",
         "figure cost",
@@ -139,7 +119,7 @@ def test_one_override_on_the_command_line(pipeline: Pipeline) -> None:
     }
 
 
-def test_changed_code_reruns_the_stages_that_import_it(pipeline: Pipeline) -> None:
+def test_changed_code_reruns_the_stages_that_import_it(pipeline: MadePipeline) -> None:
     with pipeline.changed("railx/network/collectives.py", '"""', '"""Changed. '):
         expected = {
             f"simulate {name}"

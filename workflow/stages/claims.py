@@ -17,6 +17,6 @@ def run(
     rows = judge(load_claims(claims, published), results)
     write_table(claims_path, claims_table(rows))
     verdicts = [row["verdict"] for row in rows]
-    counts = {verdict: verdicts.count(verdict) for verdict in VERDICTS}
+    counts: dict[str, int] = {verdict: verdicts.count(verdict) for verdict in VERDICTS}
     write_json(counts_path, counts)
     return counts

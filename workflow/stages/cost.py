@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from railx.economics import EconomicsSettings, bill_of_materials, price_sensitivity, cost_summary
+from railx.economics import EconomicsSettings, bill_of_materials, cost_summary, price_sensitivity
 from railx.io import write_table
 from railx.settings import load
 

@@ -1,0 +1,53 @@
+"""A copy of the pipeline's files to run Snakemake in, so that tests touch neither the results nor the configs of the checkout."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PARTS = ("Snakefile", "conf", "workflow", "profiles", "railx", "training", "resources")
+
+
+class PipelineCopy:
+    """The pipeline in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for part in PARTS:
+            if (ROOT / part).is_dir():
+                shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(ROOT / part, folder / part)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Snakemake in a process group of its own, its output in one pipe."""
+        # Snakemake reads all that follows --config up to the next option as entries of it.
+        entries = [argument for argument in arguments if argument.startswith("hydra=")]
+        others = [argument for argument in arguments if argument not in entries]
+        command = [sys.executable, "-m", "snakemake", *others, "--cores", "2", "--config", "experiment=quick", *entries]
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run to the end; the run must succeed."""
+        process = self.start(*arguments)
+        output, _ = process.communicate()
+        assert process.returncode == 0, output
+        return subprocess.CompletedProcess(process.args, process.returncode, output, "")
+
+
+@pytest.fixture(scope="module")
+def pipeline_copy(tmp_path_factory: pytest.TempPathFactory) -> PipelineCopy:
+    return PipelineCopy(tmp_path_factory.mktemp("pipeline"))
