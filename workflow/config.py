@@ -186,7 +186,7 @@ def _compose(primary: str, schema: type, overrides: list[str]) -> dict[str, Any]
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     except (HydraException, OmegaConfBaseException) as error:
         raise _one_line(error, schema) from error
-    return _drop_missing(typing.cast("dict[str, Any]", plain))
+    return typing.cast("dict[str, Any]", _drop_missing(plain))
 
 
 def _forced(override: str) -> str:

@@ -3,7 +3,7 @@
 Needs the standard library, numpy and pyarrow alone, because a bare GPU node reads its model's settings from here.
 """
 
-from railx.workload.batches import BatchSettings, SampledBatch, sample_batches
+from railx.workload.batches import BatchSettings, FilledBatchSettings, SampledBatch, sample_batches
 from railx.workload.cluster import ClusterSettings
 from railx.workload.corpus import Corpus, CorpusSettings, build_corpus, read_corpus_lengths, write_corpus
 from railx.workload.cost import CostModel, CostModelSettings, build_cost_model
@@ -17,6 +17,7 @@ __all__ = [
     "CorpusSettings",
     "CostModel",
     "CostModelSettings",
+    "FilledBatchSettings",
     "ModelSettings",
     "SampledBatch",
     "build_corpus",

@@ -104,7 +104,7 @@ TREND = {
 @pytest.mark.parametrize(
     ("values", "direction", "verdict", "reason"),
     [
-        ([1.0, 2.0, 3.0, 4.0], "increasing", "reproduced", "increasing from 1 times faster to 4 times faster over 4 points"),
+        ([1.0, 2.0, 3.0, 4.0], "increasing", "reproduced", "increasing from 1 to 4 over 4 points"),
         ([1.0, 0.9, 3.0, 4.0], "increasing", "reproduced", "increasing"),
         ([1.0, 3.0, 2.0, 4.0], "increasing", "partly", "1 of 3 steps go against it"),
         ([1.0, 3.0, 2.0, 0.5], "increasing", "not reproduced", "not increasing"),
@@ -207,7 +207,7 @@ def test_columns_and_types_of_the_claims_table(desk: Desk) -> None:
     rows = desk.judge(claim(comparison="at_least", neutral=1.0))
     assert list(rows[0]) == [
         "claim", "paper", "place", "sentence", "published", "published_text", "ours", "ours_text", "comparison", "tolerance",
-        "fidelity", "fidelity_required", "verdict", "reason", "table",
+        "fidelity", "fidelity_required", "verdict", "reason", "table", "selection", "expression",
     ]  # fmt: skip
     table = claims_table(rows)
     assert {field.name: field.type for field in table.schema} == CLAIM_COLUMNS
