@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     compare.add_argument("first", nargs="?", default="previous", help="an invocation, or previous (default)")
     compare.add_argument("second", nargs="?", default="latest", help="an invocation, or latest (default)")
-    compare.add_argument("--experiment", help="only this experiment")
+    compare.add_argument("--experiment", help="the experiment (default: the one that was tracked last)")
     compare.add_argument("--results", type=Path, default=Path("results"), help="the results folder (default: results)")
     compare.add_argument("--changed", action="store_true", help="only the numbers that differ")
     compare.add_argument("--json", action="store_true", help="print a JSON list of rows")
@@ -119,9 +119,11 @@ def _words(value: Any) -> str:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from railx.tracking import compare_runs
+    from railx.tracking import compare_runs, list_invocations
 
-    rows = compare_runs(options.results, options.first, options.second, options.experiment)
+    # Two experiments have little in common: previous and latest are those of the one that ran last.
+    experiment = options.experiment or list_invocations(options.results)[-1]["experiment"]
+    rows = compare_runs(options.results, options.first, options.second, experiment)
     if options.changed:
         rows = [row for row in rows if row["a"] != row["b"]]
     if options.json:

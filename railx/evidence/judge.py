@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +41,15 @@ CLAIM_COLUMNS: dict[str, pa.DataType] = {
 }
 
 
-def judge(claims: Sequence[Claim], results_dir: str | Path) -> list[dict[str, Any]]:
+def judge(claims: Sequence[Claim], results_dir: str | Path, tables: Collection[str] | None = None) -> list[dict[str, Any]]:
     """One row per claim with the columns of evidence/claims.parquet; the verdict and its reason follow from the numbers.
 
-    ``results_dir`` holds the tables of one experiment. Where a table or a value is missing the claim is not attempted, and the
+    ``results_dir`` holds the tables of one experiment; ``tables`` names those that count (paths below it; None: all that are there),
+    so that what an earlier run left behind proves nothing. Where a table or a value is missing the claim is not attempted, and the
     reason says what is missing. Raises :class:`ClaimError` (one line: claim, key, what is allowed) where a claim does not fit
     its table.
     """
-    return [_judge_one(claim, Path(results_dir)) for claim in claims]
+    return [_judge_one(claim, Path(results_dir), tables) for claim in claims]
 
 
 def claims_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
@@ -56,10 +57,13 @@ def claims_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
     return pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in CLAIM_COLUMNS.items()})
 
 
-def _judge_one(claim: Claim, results_dir: Path) -> dict[str, Any]:
+def _judge_one(claim: Claim, results_dir: Path, tables: Collection[str] | None) -> dict[str, Any]:
     value: float | None = None
     fidelity: Fidelity | None = None
     try:
+        for selection in claim.settings.ours.chosen.values():
+            if tables is not None and selection.table not in tables:
+                raise NotAvailable(f"{selection.table} is not among the results of this experiment")
         frames = {name: select_rows(results_dir, selection) for name, selection in claim.settings.ours.chosen.items()}
         value, finding = _find(claim, frames)
         fidelity = lowest_fidelity(frames, claim.settings.ours)

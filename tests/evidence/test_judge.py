@@ -300,3 +300,12 @@ def test_broken_files_are_named(desk: Desk) -> None:
     (desk.claims / "paper.yaml").write_text("claims: []\npaper: x", encoding="utf-8")
     with pytest.raises(ClaimError, match=r"paper\.yaml: claims: got \(\); allowed: not empty"):
         load_claims(desk.claims, desk.published)
+
+
+def test_a_table_that_an_earlier_run_left_behind_proves_nothing(desk: Desk) -> None:
+    settings = claim(comparison="at_least", neutral=1.0)
+    desk.table([2.5], fidelity=["replay"])
+    assert desk.judge(settings)[0]["verdict"] != "not attempted"
+    row = judge(load_claims(desk.claims, desk.published), desk.results, tables=set())[0]
+    assert row["verdict"] == "not attempted"
+    assert "not among the results of this experiment" in row["reason"]

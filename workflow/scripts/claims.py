@@ -10,6 +10,7 @@ with logged(snakemake.log[0]):
         Path(snakemake.input.claims[0]).parent,
         Path(snakemake.input.published[0]).parent,
         snakemake.params.results,
+        snakemake.input.results,
         claims_path=snakemake.output.claims,
         counts_path=snakemake.output.counts,
     )
