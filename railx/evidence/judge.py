@@ -44,7 +44,7 @@ CLAIM_COLUMNS: dict[str, pa.DataType] = {
 def judge(claims: Sequence[Claim], results_dir: str | Path, tables: Collection[str] | None = None) -> list[dict[str, Any]]:
     """One row per claim with the columns of evidence/claims.parquet; the verdict and its reason follow from the numbers.
 
-    ``results_dir`` holds the tables of one experiment; ``tables`` names those that count (paths below it; None: all that are there),
+    ``results_dir`` holds the tables of one experiment; ``tables`` names those that count (paths below it; None: all),
     so that what an earlier run left behind proves nothing. Where a table or a value is missing the claim is not attempted, and the
     reason says what is missing. Raises :class:`ClaimError` (one line: claim, key, what is allowed) where a claim does not fit
     its table.
