@@ -59,7 +59,7 @@ def test_overrides_come_from_snakemakes_config() -> None:
         ("topologies.railx_hyperx.mm=3", "topologies.railx_hyperx.mm: unknown key; allowed: family, m, n"),
         ("topologies.railx_hyperx.m=0", "topologies.railx_hyperx.m: got 0; allowed: at least 1"),
         ("topologies.railx_hyperx.ocs_radix=4", "topologies.railx_hyperx.ocs_radix"),
-        ("experiment=fast", "experiment: got 'fast'; allowed: paper, quick"),
+        ("experiment=fast", "experiment: got 'fast'; allowed: gpu, paper, quick"),
         ("sed=3", "sed: unknown key; allowed: name, seed, topologies"),
         ("plans.flexsp_stdlib.corpus=books", "plans.flexsp_stdlib.corpus: got 'books'; allowed: stdlib, wikipedia"),
         ("runs.flexsp_stdlib.plan=none", "runs.flexsp_stdlib.plan: got 'none'; allowed: static_wikipedia"),

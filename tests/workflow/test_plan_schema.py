@@ -1,0 +1,45 @@
+"""resources/schemas/plan.schema.json describes the plans that the planners write, and refuses what they never write."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from railx.settings import to_dict
+from workflow.config import compose_experiment
+from workflow.stages import corpus, plan
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SCHEMA = json.loads((ROOT / "resources" / "schemas" / "plan.schema.json").read_text())
+
+
+@pytest.fixture(scope="module", params=["static_stdlib", "flexsp_stdlib", "pipeline_stdlib"])
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    experiment = compose_experiment(["experiment=quick"])
+    folder = tmp_path_factory.mktemp("plan")
+    corpus.run(experiment.corpora["stdlib"], seed=1, corpus_path=folder / "corpus.parquet")
+    settings = to_dict(experiment.plans[request.param])
+    plan.run(settings, name=request.param, corpus_path=folder / "corpus.parquet", plan_path=folder / "plan.json")
+    return json.loads((folder / "plan.json").read_text())
+
+
+def test_the_schema_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_plans_fit_the_schema(written: Any) -> None:
+    jsonschema.validate(written, SCHEMA, cls=jsonschema.Draft202012Validator)
+
+
+@pytest.mark.parametrize("change", [{"schema": "railx.plan/2"}, {"devices": 0}, {"batches": []}, {"extra": 1}, {"kind": "tensor"}])
+def test_what_is_no_plan_does_not_fit(written: Any, change: dict[str, Any]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**written, **change}, SCHEMA, cls=jsonschema.Draft202012Validator)
+
+
+def test_batches_of_the_other_kind_do_not_fit(written: Any) -> None:
+    other = "pipeline" if written["kind"] == "sequence_parallel" else "sequence_parallel"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**written, "kind": other}, SCHEMA, cls=jsonschema.Draft202012Validator)
