@@ -13,7 +13,7 @@ READY := .venv/.ready
 
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) --config experiment=$(EXPERIMENT) $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 
-.PHONY: help setup reproduce report test test-slow lint benchmark lock clean
+.PHONY: help setup reproduce report test test-slow lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import socket
 import threading
@@ -133,11 +134,10 @@ class FabricClient:
             if self._closing:
                 return
             self._closing = True
-            try:
+            # A controller that is gone already needs no farewell.
+            with contextlib.suppress(OSError):
                 self._socket.sendall(encode("LEAVE"))
                 self._socket.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
         if threading.current_thread() is not self._reader:
             self._reader.join()
         self._socket.close()

@@ -10,14 +10,12 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from railx.evidence import VERDICTS
 from railx.figures.fidelity import FIDELITY_MEANING
 from railx.io import read_json, read_table, write_text
 from railx.report.entries import ReportFigure, ReportTable, image_source
 
-__all__ = ["VERDICTS", "write_report"]
-
-#: The verdicts in the order in which a report counts them.
-VERDICTS: tuple[str, ...] = ("reproduced", "partly", "not reproduced", "not attempted")
+__all__ = ["write_report"]
 
 _CLAIM_COLUMNS = (
     "claim",
