@@ -19,7 +19,7 @@ SCHEMA = "railx.provenance/1"
 
 #: Packages whose version can change a result.
 PACKAGES: tuple[str, ...] = (
-    "highspy", "hydra-core", "matplotlib", "mlflow", "networkx", "numba", "numpy", "pandas", "pyarrow", "scipy", "seaborn",
+    "highspy", "hydra-core", "matplotlib", "mlflow", "numpy", "pandas", "pyarrow", "scipy", "seaborn",
     "snakemake", "torch", "wandb",
 )  # fmt: skip
 

@@ -30,7 +30,7 @@ def test_the_schema_is_a_schema() -> None:
 
 
 def test_plans_fit_the_schema(written: Any) -> None:
-    jsonschema.validate(written, SCHEMA, cls=jsonschema.Draft202012Validator)
+    assert list(jsonschema.Draft202012Validator(SCHEMA).iter_errors(written)) == []
 
 
 @pytest.mark.parametrize("change", [{"schema": "railx.plan/2"}, {"devices": 0}, {"batches": []}, {"extra": 1}, {"kind": "tensor"}])
