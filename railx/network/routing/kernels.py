@@ -1,0 +1,191 @@
+"""Compiled loops over routing tables, one destination at a time; see :mod:`railx.network.routing.analysis` for what they mean.
+
+Arguments that all share: ``entry`` (int32[states, vertices, destinations]), ``destinations``, ``link_dst`` (int32[links]) and the
+options of each set: ``start``, ``link``, ``state``, ``weight``. A place is state * vertices + vertex.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+__all__ = ["dependencies", "expected_hops", "loads"]
+
+_DEAD_END = 1
+_CIRCLE = 2
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _postorder(
+    entry: Any, index: int, target: int, chips: int, link_dst: Any, start: Any, link: Any, state: Any, work: Any, stuck: Any
+) -> int:
+    """Places that packets for ``target`` can reach from any chip, in depth-first postorder, in work[3]; their number.
+
+    work[0]: 0 unseen, 1 on the way, 2 done (reset by the caller); work[1], work[2]: the stack and the next option of each place.
+    """
+    vertices = entry.shape[1]
+    mark, stack, following, order = work[0], work[1], work[2], work[3]
+    count = 0
+    for chip in range(chips):
+        if chip == target or mark[chip] != 0:
+            continue
+        depth = 0
+        stack[0] = chip
+        mark[chip] = 1
+        own = entry[0, chip, index]
+        if own < 0:
+            stuck[0], stuck[1], stuck[2] = _DEAD_END, chip, target
+            return 0
+        following[0] = start[own]
+        while depth >= 0:
+            place = stack[depth]
+            own = entry[place // vertices, place % vertices, index]
+            at = following[depth]
+            if at == start[own + 1]:
+                mark[place] = 2
+                order[count] = place
+                count += 1
+                depth -= 1
+                continue
+            following[depth] = at + 1
+            vertex = link_dst[link[at]]
+            if vertex == target:
+                continue
+            near = state[at] * vertices + vertex
+            if mark[near] == 2:
+                continue
+            if mark[near] == 1:
+                stuck[0], stuck[1], stuck[2] = _CIRCLE, near, target
+                return 0
+            own = entry[state[at], vertex, index]
+            if own < 0:
+                stuck[0], stuck[1], stuck[2] = _DEAD_END, near, target
+                return 0
+            depth += 1
+            stack[depth] = near
+            following[depth] = start[own]
+            mark[near] = 1
+    return count
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def expected_hops(
+    entry: Any,
+    destinations: Any,
+    link_dst: Any,
+    start: Any,
+    link: Any,
+    state: Any,
+    weight: Any,
+    is_external: Any,
+    chips: int,
+    stuck: Any,
+    hops: Any,
+    external: Any,
+) -> None:
+    """Fill ``hops`` and ``external`` (float[chips, destinations]) with expected links and external links."""
+    states, vertices, count = entry.shape
+    work = np.zeros((4, states * vertices), dtype=np.int32)
+    from_here = np.zeros((2, states * vertices))
+    for index in range(count):
+        target = destinations[index]
+        work[0, :] = 0
+        reached = _postorder(entry, index, target, chips, link_dst, start, link, state, work, stuck)
+        if stuck[0]:
+            return
+        for i in range(reached):
+            place = work[3, i]
+            own = entry[place // vertices, place % vertices, index]
+            links, outside = 0.0, 0.0
+            for at in range(start[own], start[own + 1]):
+                vertex = link_dst[link[at]]
+                beyond, beyond_outside = 0.0, 0.0
+                if vertex != target:
+                    near = state[at] * vertices + vertex
+                    beyond, beyond_outside = from_here[0, near], from_here[1, near]
+                links += weight[at] * (1 + beyond)
+                outside += weight[at] * ((1 if is_external[link[at]] else 0) + beyond_outside)
+            from_here[0, place], from_here[1, place] = links, outside
+            if place < chips:
+                hops[place, index], external[place, index] = links, outside
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def loads(
+    entry: Any,
+    destinations: Any,
+    link_dst: Any,
+    start: Any,
+    link: Any,
+    state: Any,
+    weight: Any,
+    demand: Any,
+    stuck: Any,
+    load: Any,
+) -> None:
+    """Add to ``load`` (float[links]) what every chip sends to every destination (``demand``, float[chips, destinations])."""
+    states, vertices, count = entry.shape
+    chips = demand.shape[0]
+    work = np.zeros((4, states * vertices), dtype=np.int32)
+    flow = np.zeros(states * vertices)
+    for index in range(count):
+        target = destinations[index]
+        work[0, :] = 0
+        reached = _postorder(entry, index, target, chips, link_dst, start, link, state, work, stuck)
+        if stuck[0]:
+            return
+        flow[:] = 0
+        for chip in range(chips):
+            if chip != target:
+                flow[chip] = demand[chip, index]
+        for i in range(reached - 1, -1, -1):
+            place = work[3, i]
+            if flow[place] == 0:
+                continue
+            own = entry[place // vertices, place % vertices, index]
+            for at in range(start[own], start[own + 1]):
+                part = flow[place] * weight[at]
+                load[link[at]] += part
+                vertex = link_dst[link[at]]
+                if vertex != target:
+                    flow[state[at] * vertices + vertex] += part
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def dependencies(
+    entry: Any,
+    destinations: Any,
+    link_dst: Any,
+    start: Any,
+    link: Any,
+    state: Any,
+    weight: Any,
+    chips: int,
+    stuck: Any,
+    vc: Any,
+    out_index: Any,
+    channels: int,
+    waits: Any,
+) -> None:
+    """Mark in ``waits`` (bool[links * channels, out links * channels]) which channels a packet may wait for while it holds one."""
+    states, vertices, count = entry.shape
+    work = np.zeros((4, states * vertices), dtype=np.int32)
+    for index in range(count):
+        target = destinations[index]
+        work[0, :] = 0
+        reached = _postorder(entry, index, target, chips, link_dst, start, link, state, work, stuck)
+        if stuck[0]:
+            return
+        for i in range(reached):
+            place = work[3, i]
+            own = entry[place // vertices, place % vertices, index]
+            for at in range(start[own], start[own + 1]):
+                vertex = link_dst[link[at]]
+                if vertex == target:
+                    continue
+                held = link[at] * channels + vc[at]
+                beyond = entry[state[at], vertex, index]
+                for wanted in range(start[beyond], start[beyond + 1]):
+                    waits[held, out_index[link[wanted]] * channels + vc[wanted]] = True
