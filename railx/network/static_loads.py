@@ -13,15 +13,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.network.routing.railx_lines import Line, WalkOrder, hyperx_flow
 from railx.topology import (
     INTERNAL,
     FatTreeSettings,
-    LineWiring,
     RailXHyperXSettings,
     RailXTorusSettings,
     Topology,
     Torus2DSettings,
-    line_wiring,
     mesh_links,
     settings_of,
 )
@@ -85,32 +84,27 @@ def _hyperx_loads(topology: Topology, m: int, routing: Routing) -> FloatArray:
     """Load of each link row (all lanes together) of RailX set to a 2D HyperX.
 
     A packet first crosses its row, then its column, then walks to its chip. All rows are alike, so the row phase is computed
-    once; the column phase is a matrix product of what enters each column and the choices of one column.
+    once; the column phase starts from what enters each column and what its own chips send.
     """
-    row, column = _Line(line_wiring(topology, 0), m, 0, routing), _Line(line_wiring(topology, 1), m, 1, routing)
+    flow = hyperx_flow(topology, routing)
+    row, column = flow.row, flow.column
     chips_per_node = m * m
     share = 1 / (topology.chips - 1)
-    # Row phase: each chip of a node of column X sends to all chips of all nodes of column X'.
-    row_source = np.full((1, row.length, chips_per_node), column.length * chips_per_node * share)
-    row_rails = row.rail_loads(row_source)[0]
-    arrived = row.arrivals(row_rails[None])[0]  # [X', chip]: flow that has its column and is spread over the column's nodes
-    # Column phase: what arrived and what starts here, towards each other node of the column.
-    per_node = arrived / column.length + chips_per_node * share
-    column_source = np.broadcast_to(per_node[:, None, :], (row.length, column.length, chips_per_node))
-    column_rails = column.rail_loads(column_source)
+    row_rails = row.rail_loads(flow.row_source, flow.row_first)[0]
+    arrived = row.arrivals(row_rails[None])[0]  # [X, chip]: flow that has its column and is spread over the column's nodes
+    column_rails = column.rail_loads(flow.column_source, flow.column_first)
     entered = column.arrivals(column_rails) + arrived[:, None, :] / column.length  # [X, Y, chip]: flow spread over the node's chips
-    local = share * (1 - np.eye(chips_per_node))
-    walks = np.empty((row.length, column.length, len(mesh_links(m))))
-    paths = _mesh_paths(m)
-    row_walk = row.walks(row_source)[0]
-    for x in range(row.length):
-        walk = row_walk[x] + column.walks(column_source[x : x + 1])[0] + entered[x][:, :, None] / chips_per_node + local
-        walks[x] = (paths @ walk.reshape(column.length, -1).T).T
-    return _spread_over_rows(topology, m, walks, (row, row_rails), (column, column_rails))
+    # Walks to the rails of the row, to those of the column, and to the chip.
+    walks = _walked(row.walks(flow.row_source, flow.row_first), m, flow.orders[0])[0][:, None]
+    walks = walks + _walked(column.walks(flow.column_source, flow.column_first), m, flow.orders[1])
+    final = entered[..., None] / chips_per_node + share * (1 - np.eye(chips_per_node))
+    walks = (walks + _walked(final, m, flow.orders[2])).reshape(row.length * column.length, -1)
+    shape = (row.length, column.length, walks.shape[-1])
+    return _spread_over_rows(topology, m, walks.reshape(shape), (row, row_rails), (column, column_rails))
 
 
 def _spread_over_rows(
-    topology: Topology, m: int, walks: FloatArray, row: tuple[_Line, FloatArray], column: tuple[_Line, FloatArray]
+    topology: Topology, m: int, walks: FloatArray, row: tuple[Line, FloatArray], column: tuple[Line, FloatArray]
 ) -> FloatArray:
     """Give every row of the link table its load: ``walks`` [X, Y, mesh link] and the rail loads of both dimensions."""
     links = topology.links
@@ -131,74 +125,25 @@ def _spread_over_rows(
     return load
 
 
-class _Line:
-    """The routing choices of one line of nodes.
-
-    ``choice`` (float[L, c, L, 2]): the share of the traffic of chip c of node a to node b that takes link 0 or 1. ``leave`` and
-    ``enter`` (int[L, L, 2]): the local chips at the two ends of a link.
-    """
-
-    def __init__(self, wiring: LineWiring, m: int, dimension: int, routing: Routing) -> None:
-        self.wiring = wiring
-        self.length = wiring.length
-        self.chips = m * m
-        beside = np.maximum(wiring.rail, 0) // (int(wiring.rail.max() + 1) // m)
-        self.leave = _edge_chip(beside, wiring.plus, m, dimension)
-        self.enter = _edge_chip(beside, ~wiring.plus, m, dimension)
-        distance = _mesh_distance(m)[:, self.leave]  # [c, a, b, link]
-        nearer = np.sign(distance[..., 1] - distance[..., 0])
-        tie = 1.0 if routing == "min" else 0.5
-        first = np.choose(nearer + 1, [0.0, tie, 1.0]).transpose(1, 0, 2)
-        off_diagonal = ~np.eye(self.length, dtype=np.bool_)
-        self.choice = np.stack([first, 1 - first], axis=-1) * off_diagonal[:, None, :, None]
-
-    def rail_loads(self, source: FloatArray) -> FloatArray:
-        """Load (float[k, L, L, 2]) of each link of k lines whose chips send ``source`` (float[k, L, c]) to each other node."""
-        loads: FloatArray = np.einsum("kac,acbo->kabo", source, self.choice, optimize=True)
-        return loads
-
-    def arrivals(self, rails: FloatArray) -> FloatArray:
-        """Flow (float[k, L, c]) that enters each chip from the links of its line, for link loads float[k, L, L, 2]."""
-        entered = np.zeros((len(rails), self.length, self.chips))
-        to = np.broadcast_to(np.arange(self.length)[None, :, None], self.enter.shape)
-        for line, loads in zip(entered, rails, strict=True):
-            np.add.at(line, (to, self.enter), loads)
-        return entered
-
-    def walks(self, source: FloatArray) -> FloatArray:
-        """Flow (float[k, L, c, c]) inside each node from each chip to the edge chip where it leaves, for the same ``source``."""
-        to_edge = np.zeros((self.length, self.chips, self.chips))
-        for a in range(self.length):
-            for chip in range(self.chips):
-                to_edge[a, chip] = np.bincount(self.leave[a].ravel(), weights=self.choice[a, chip].ravel(), minlength=self.chips)
-        return source[..., None] * to_edge[None]
+def _walked(flow: FloatArray, m: int, order: WalkOrder) -> FloatArray:
+    """Load of each mesh link (float[k, L, mesh link]) of flows from chip to chip of a node (float[k, L, c, c])."""
+    loads: FloatArray = flow.reshape(-1, m**4) @ _mesh_paths(m, order).T
+    return loads.reshape(*flow.shape[:2], -1)
 
 
-def _edge_chip(beside: IntArray, plus: NDArray[np.bool_], m: int, dimension: int) -> IntArray:
-    """Local chip that owns a rail's port: rail i sits on chip row (x) or chip column (y) i // n."""
-    edge = np.where(plus, m - 1, 0)
-    return beside * m + edge if dimension == 0 else edge * m + beside
-
-
-def _mesh_distance(m: int) -> IntArray:
-    """Manhattan distance between the local chips of a node (int[c, c])."""
-    y, x = np.divmod(np.arange(m * m), m)
-    distance: IntArray = np.abs(x[:, None] - x) + np.abs(y[:, None] - y)
-    return distance
-
-
-def _mesh_paths(m: int) -> Any:
-    """Which mesh links the XY path from chip c to chip d takes: a sparse matrix [mesh link, c * m^2 + d] of ones."""
+def _mesh_paths(m: int, order: WalkOrder) -> Any:
+    """Which mesh links the path from chip c to chip d takes: a sparse matrix [mesh link, c * m^2 + d] of ones."""
     from scipy.sparse import csr_array
 
     source, target = np.divmod(np.arange(m**4), m * m)
     sy, sx = np.divmod(source, m)
     ty, tx = np.divmod(target, m)
+    # Along x in the source's chip row, then along y in the target's chip column; or the other way about.
+    row, column = (sy, tx) if order == "xy" else (ty, sx)
     rows, columns = [], []
     for link, (a, b) in enumerate(mesh_links(m).tolist()):
         (ay, ax), (by, bx) = divmod(a, m), divmod(b, m)
-        # Along x in the source's chip row, then along y in the target's chip column.
-        taken = (sy == ay) & _between(sx, tx, ax, bx) if ay == by else (tx == ax) & _between(sy, ty, ay, by)
+        taken = (row == ay) & _between(sx, tx, ax, bx) if ay == by else (column == ax) & _between(sy, ty, ay, by)
         path = np.flatnonzero(taken)
         rows.append(np.full(len(path), link))
         columns.append(path)

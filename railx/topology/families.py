@@ -30,13 +30,14 @@ class _Family:
     build: Callable[[Any], Topology]
     halves: Callable[[Any], NDArray[np.int8]]
     bisection_ports: Callable[[Any], int]
+    ports_per_chip: Callable[[Any], int]
 
 
 _FAMILIES: dict[str, _Family] = {
-    "railx_hyperx": _Family(railx_hyperx.build, railx_hyperx.halves, railx_hyperx.bisection_ports),
-    "railx_torus": _Family(railx_torus.build, railx_torus.halves, railx_torus.bisection_ports),
-    "torus_2d": _Family(torus_2d.build, torus_2d.halves, torus_2d.bisection_ports),
-    "fat_tree": _Family(fat_tree.build, fat_tree.halves, fat_tree.bisection_ports),
+    "railx_hyperx": _Family(railx_hyperx.build, railx_hyperx.halves, railx_hyperx.bisection_ports, railx_hyperx.ports_per_chip),
+    "railx_torus": _Family(railx_torus.build, railx_torus.halves, railx_torus.bisection_ports, railx_torus.ports_per_chip),
+    "torus_2d": _Family(torus_2d.build, torus_2d.halves, torus_2d.bisection_ports, torus_2d.ports_per_chip),
+    "fat_tree": _Family(fat_tree.build, fat_tree.halves, fat_tree.bisection_ports, fat_tree.ports_per_chip),
 }
 
 
@@ -63,4 +64,4 @@ def bisection_ports(settings: TopologySettings) -> int:
 
 def ports_per_chip(settings: TopologySettings) -> int:
     """Ports of a chip, all sides or planes together: injection bandwidth over the port's rate (4n on 4 sides)."""
-    return settings.planes if isinstance(settings, FatTreeSettings) else 4 * settings.n
+    return _FAMILIES[settings.family].ports_per_chip(settings)

@@ -26,10 +26,27 @@ __all__ = [
     "write_topology",
 ]
 
-#: What a link is, by code: inside a node, a rail of RailX, a side of a plain torus, or a tier of a fat tree.
-LINK_KINDS = ("internal", "rail_x", "rail_y", "torus_x", "torus_y", "leaf", "aggregation", "core")
+#: What a link is, by code: inside a node, a rail of RailX, a side of a plain mesh or torus, a tier of a fat tree, a board's port to
+#: its row or column switch, a dimension of a HyperX, inside a Dragonfly group or between two, an optical circuit between nodes.
+LINK_KINDS = (
+    "internal",
+    "rail_x",
+    "rail_y",
+    "torus_x",
+    "torus_y",
+    "leaf",
+    "aggregation",
+    "core",
+    "torus_z",
+    "row",
+    "column",
+    "hyperx",
+    "local",
+    "global",
+    "optical",
+)
 INTERNAL = 0
-DIMENSIONS = ("x", "y")
+DIMENSIONS = ("x", "y", "z")
 
 #: Above this a topology does not fit a workstation's memory (about 26 bytes a row in memory, more while building).
 _MOST_LINK_ROWS = 50_000_000

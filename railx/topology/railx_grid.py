@@ -1,7 +1,10 @@
 """What every RailX setting shares: nodes of m x m chips on a grid, rails of each line plugged into their own optical switch.
 
-A RailX setting differs from another only in the rings that the optical switches close, so a setting is given by one ring of line
-positions per rail and dimension. Source: RailX (abstract) and its public simulator (node layout, rail numbering).
+A RailX setting differs from another only in the circuits that the optical switches close, so a setting is given by the arcs of its
+rails: from the plus side of one position of a line to the minus side of another. An optical switch is any matching of its ports, so
+a rail of a line is any set of disjoint rings over the line's nodes. Link rows: the internal ones first, then two rows (plus to minus,
+minus to plus) for each circuit, in the order of the circuits. Source: RailX (abstract) and its public simulator (node layout, rail
+numbering).
 """
 
 from __future__ import annotations
@@ -13,7 +16,23 @@ from numpy.typing import NDArray
 
 from railx.topology.model import INTERNAL, Circuits, Links, Topology, chip_nodes, join_links, kind_code
 
-__all__ = ["Grid", "LineWiring", "build_grid", "grid_halves", "line_circuits", "line_wiring", "mesh_links"]
+__all__ = [
+    "Arcs",
+    "Grid",
+    "LineWiring",
+    "RailPorts",
+    "build_grid",
+    "build_lines",
+    "grid_halves",
+    "line_circuits",
+    "line_nodes",
+    "line_wiring",
+    "mesh_links",
+    "pair_wiring",
+    "rail_ports",
+    "ring_arcs",
+    "successor_arcs",
+]
 
 IntArray = NDArray[np.int64]
 
@@ -54,11 +73,39 @@ class Grid:
 
 
 @dataclass(frozen=True, eq=False)
-class LineWiring:
-    """The two links between every ordered pair of positions of a line of L nodes, in a fixed order (minus side first).
+class Arcs:
+    """Circuits before they have ports: rail ``rail`` of line ``line`` from the plus side of position ``a`` to the minus side of ``b``.
 
-    ``rail`` (int[L, L, 2]): the rail of link k from a to b; ``plus`` (bool[L, L, 2]): whether it leaves a on its plus side. The
-    diagonal holds rail -1.
+    All arrays (int64) have the same length. A position is on at most one arc as ``a`` and on at most one as ``b``, a rail.
+    """
+
+    line: IntArray
+    rail: IntArray
+    a: IntArray
+    b: IntArray
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+
+@dataclass(frozen=True, eq=False)
+class RailPorts:
+    """What is behind each external port: arrays of shape (2, nodes, r, 2) by dimension (0: x), node, rail and side (1: plus).
+
+    ``link``: the row of ``topology.links`` that leaves the node there; ``neighbour``: the node at its other end. -1 where no
+    circuit uses the port.
+    """
+
+    link: IntArray
+    neighbour: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class LineWiring:
+    """The k links between every ordered pair of positions of a line of L nodes, in a fixed order (minus side first, then by rail).
+
+    ``rail`` (int[L, L, k]): the rail of each link from a to b; ``plus`` (bool[L, L, k]): whether it leaves a on its plus side. The
+    diagonal holds rail -1. k is 2 where each rail of a line is used once (:func:`line_wiring`).
     """
 
     rail: IntArray
@@ -71,8 +118,19 @@ class LineWiring:
 
 def build_grid(family: str, settings: dict[str, object], grid: Grid, rings_x: IntArray, rings_y: IntArray) -> Topology:
     """Build a RailX topology: ``rings_x`` (r, columns) and ``rings_y`` (r, rows) hold the ring of line positions of each rail."""
-    x_links, x_circuits = _rails(grid, 0, rings_x)
-    y_links, y_circuits = _rails(grid, 1, rings_y)
+    return build_lines(family, settings, grid, ring_arcs(rings_x, grid.rows), ring_arcs(rings_y, grid.columns))
+
+
+def build_lines(
+    family: str, settings: dict[str, object], grid: Grid, arcs_x: Arcs, arcs_y: Arcs, *, paired_columns: bool = False
+) -> Topology:
+    """Build a RailX topology from the arcs that the optical switches of the rows and of the columns close.
+
+    ``paired_columns``: columns X and X + columns/2 are cabled to the same optical switches, so that a column line has 2 rows
+    positions: 0..rows-1 in column X, then rows..2 rows - 1 in column X + columns/2 (see :func:`line_nodes`).
+    """
+    x_links, x_circuits = _rails(grid, 0, arcs_x, paired_columns)
+    y_links, y_circuits = _rails(grid, 1, arcs_y, paired_columns)
     circuits = Circuits(
         **{name: np.concatenate([getattr(x_circuits, name), getattr(y_circuits, name)]) for name in Circuits.__dataclass_fields__}
     )
@@ -86,6 +144,49 @@ def build_grid(family: str, settings: dict[str, object], grid: Grid, rings_x: In
         links=join_links([_internal(grid), x_links, y_links]),
         circuits=circuits,
     )
+
+
+def ring_arcs(rings: IntArray, lines: int) -> Arcs:
+    """The arcs of one ring per rail (shape (r, L): positions in ring order), alike on each of ``lines`` lines."""
+    line = np.arange(lines)[:, None, None]
+    rail = np.arange(len(rings))[None, :, None]
+    arrays = np.broadcast_arrays(line, rail, rings[None], np.roll(rings, -1, axis=1)[None])
+    return Arcs(*(array.ravel() for array in arrays))
+
+
+def successor_arcs(successors: IntArray) -> Arcs:
+    """The arcs of ``successors`` (shape (lines, r, L)): the position that follows on the ring of each line, rail and position."""
+    lines, rails, length = successors.shape
+    line, rail, a = (axis.ravel() for axis in np.indices((lines, rails, length)))
+    return Arcs(line, rail, a, successors.ravel().astype(np.int64))
+
+
+def line_nodes(grid: Grid, dimension: int, line: IntArray, position: IntArray, *, paired_columns: bool = False) -> IntArray:
+    """The node at a position of a row (dimension 0) or of a column (1), or of a pair of columns."""
+    if dimension == 0:
+        return line * grid.columns + position
+    if not paired_columns:
+        return position * grid.columns + line
+    return position % grid.rows * grid.columns + position // grid.rows * (grid.columns // 2) + line
+
+
+def rail_ports(topology: Topology) -> RailPorts:
+    """The links and neighbours behind every external port of every node of a RailX setting.
+
+    Raises ValueError where the topology has no optical circuits.
+    """
+    circuits, links = topology.circuits, topology.links
+    if circuits is None:
+        raise ValueError(f"{topology.family}: a topology without optical circuits has no rails")
+    first = len(links) - 2 * len(circuits)  # internal links come first, then two rows a circuit
+    rails = int(circuits.rail.max()) + 1
+    ports = RailPorts(*(np.full((2, topology.nodes, rails, 2), -1) for _ in range(2)))
+    row = first + 2 * np.arange(len(circuits))
+    for side, own, other in ((1, circuits.node_a, circuits.node_b), (0, circuits.node_b, circuits.node_a)):
+        at = (circuits.dimension, own, circuits.rail, side)
+        ports.link[at] = row + (1 - side)
+        ports.neighbour[at] = other
+    return ports
 
 
 def mesh_links(m: int) -> IntArray:
@@ -109,16 +210,25 @@ def line_wiring(topology: Topology, dimension: int) -> LineWiring:
     if circuits is None:
         raise ValueError(f"{topology.family}: a topology without optical circuits has no line wiring")
     a, b, rail = line_circuits(circuits, dimension).T
-    length = int(a.max()) + 1
+    return pair_wiring(a, b, rail, 2)
+
+
+def pair_wiring(a: IntArray, b: IntArray, rail: IntArray, links: int) -> LineWiring:
+    """The ``links`` links between every ordered pair of positions, from arcs a -> b; ValueError where a pair has another number."""
+    length = int(max(a.max(), b.max())) + 1
     ends = np.concatenate([np.stack([a, b, np.ones_like(a), rail], axis=1), np.stack([b, a, np.zeros_like(a), rail], axis=1)])
     ends = ends[np.lexsort(ends.T[::-1])]
     pairs = np.bincount(ends[:, 0] * length + ends[:, 1], minlength=length**2).reshape(length, length)
-    if not (pairs == 2 * (1 - np.eye(length, dtype=np.int64))).all():
-        raise ValueError("circuits: not an all-to-all setting, some pair of nodes in a line does not have exactly two links")
-    wiring = LineWiring(rail=np.full((length, length, 2), -1), plus=np.zeros((length, length, 2), dtype=np.bool_))
+    if not (pairs == links * (1 - np.eye(length, dtype=np.int64))).all():
+        raise ValueError(
+            "circuits: not an all-to-all setting, some pair of nodes in a line does not have exactly "
+            f"{'two' if links == 2 else links} links"
+        )
+    shape = (length, length, links)
+    wiring = LineWiring(rail=np.full(shape, -1), plus=np.zeros(shape, dtype=np.bool_))
     off_diagonal = ~np.eye(length, dtype=np.bool_)
-    wiring.rail[off_diagonal] = ends[:, 3].reshape(-1, 2)
-    wiring.plus[off_diagonal] = ends[:, 2].reshape(-1, 2) == 1
+    wiring.rail[off_diagonal] = ends[:, 3].reshape(-1, links)
+    wiring.plus[off_diagonal] = ends[:, 2].reshape(-1, links) == 1
     return wiring
 
 
@@ -137,10 +247,12 @@ def line_circuits(circuits: Circuits, dimension: int) -> IntArray:
     return one_line
 
 
-def grid_halves(grid: Grid) -> NDArray[np.int8]:
-    """Cut the longer dimension of the grid of nodes in the middle: half of each chip, 0 (the smaller one) or 1."""
+def grid_halves(grid: Grid, dimension: int | None = None) -> NDArray[np.int8]:
+    """Cut one dimension of the grid of nodes (None: the longer one) in the middle: half of each chip, 0 (the smaller one) or 1."""
+    if dimension is None:
+        dimension = 0 if grid.columns >= grid.rows else 1
     node = np.arange(grid.nodes)
-    position, length = (node % grid.columns, grid.columns) if grid.columns >= grid.rows else (node // grid.columns, grid.rows)
+    position, length = (node % grid.columns, grid.columns) if dimension == 0 else (node // grid.columns, grid.rows)
     return np.repeat((position >= length // 2).astype(np.int8), grid.m**2)
 
 
@@ -159,38 +271,34 @@ def _internal(grid: Grid) -> Links:
     )
 
 
-def _rails(grid: Grid, dimension: int, rings: IntArray) -> tuple[Links, Circuits]:
-    """Links and circuits of one dimension; arrays are laid out as (line, rail, place in the ring, direction)."""
-    lines = grid.rows if dimension == 0 else grid.columns
-    line = np.arange(lines)[:, None, None]
-    rail = np.arange(grid.rails)[None, :, None]
-    a, b = rings[None, :, :], np.roll(rings, -1, axis=1)[None, :, :]
-    line, rail, a, b = np.broadcast_arrays(line, rail, a, b)
-    node_a, node_b = (line * grid.columns + p if dimension == 0 else p * grid.columns + line for p in (a, b))
+def _rails(grid: Grid, dimension: int, arcs: Arcs, paired_columns: bool) -> tuple[Links, Circuits]:
+    """Links and circuits of one dimension, in the order of the arcs; the two directions of a link follow each other."""
+    line, rail, a, b = arcs.line, arcs.rail, arcs.a, arcs.b
+    node_a, node_b = (line_nodes(grid, dimension, line, p, paired_columns=paired_columns) for p in (a, b))
     beside = rail // grid.n  # the chip row (x) or chip column (y) that owns the rail
     last = grid.m - 1
     plus = beside * grid.m + last if dimension == 0 else last * grid.m + beside
     minus = beside * grid.m if dimension == 0 else beside
     from_chip, to_chip = node_a * grid.m**2 + plus, node_b * grid.m**2 + minus
-    rows = 2 * line.size
+    rows = 2 * len(arcs)
     links = Links(
         src=np.stack([from_chip, to_chip], axis=-1).ravel().astype(np.int32),
         dst=np.stack([to_chip, from_chip], axis=-1).ravel().astype(np.int32),
         kind=np.full(rows, kind_code("rail_x" if dimension == 0 else "rail_y"), dtype=np.int8),
         gbps=np.full(rows, grid.port_gbps),
         latency_ns=np.full(rows, grid.external_latency_ns),
-        rail=np.repeat(rail.ravel(), 2).astype(np.int32),
+        rail=np.repeat(rail, 2).astype(np.int32),
         lanes=np.ones(rows, dtype=np.int32),
     )
     switches_before = grid.rows * grid.rails if dimension == 1 else 0
     circuits = Circuits(
-        ocs=(switches_before + line * grid.rails + rail).ravel().astype(np.int32),
-        port_a=(2 * a).ravel().astype(np.int32),
-        port_b=(2 * b + 1).ravel().astype(np.int32),
-        rail=rail.ravel().astype(np.int32),
-        dimension=np.full(line.size, dimension, dtype=np.int8),
-        line=line.ravel().astype(np.int32),
-        node_a=node_a.ravel().astype(np.int32),
-        node_b=node_b.ravel().astype(np.int32),
+        ocs=(switches_before + line * grid.rails + rail).astype(np.int32),
+        port_a=(2 * a).astype(np.int32),
+        port_b=(2 * b + 1).astype(np.int32),
+        rail=rail.astype(np.int32),
+        dimension=np.full(len(arcs), dimension, dtype=np.int8),
+        line=line.astype(np.int32),
+        node_a=node_a.astype(np.int32),
+        node_b=node_b.astype(np.int32),
     )
     return links, circuits

@@ -13,7 +13,7 @@ from railx.topology.hamiltonian import hamiltonian_cycles, undirected_rings
 from railx.topology.model import Topology, check_size
 from railx.topology.railx_grid import Grid, build_grid, grid_halves
 
-__all__ = ["RailXHyperXSettings", "bisection_ports", "build", "grid_of", "halves"]
+__all__ = ["RailXHyperXSettings", "bisection_ports", "build", "grid_of", "halves", "ports_per_chip"]
 
 
 @dataclass(frozen=True)
@@ -89,3 +89,8 @@ def bisection_ports(settings: RailXHyperXSettings) -> int:
     """Ports in one direction across that cut: 2 links for each pair across, in each of r + 1 rows."""
     side = settings.m * settings.n + 1
     return 2 * (side // 2) * (side - side // 2) * side
+
+
+def ports_per_chip(settings: RailXHyperXSettings) -> int:
+    """Ports of a chip: n on each of its 4 sides."""
+    return 4 * settings.n

@@ -12,7 +12,7 @@ from railx.settings import AtLeast, NonNegative, Positive, SettingsError, to_dic
 from railx.topology.model import Topology, check_size
 from railx.topology.railx_grid import Grid, build_grid, grid_halves
 
-__all__ = ["RailXTorusSettings", "bisection_ports", "build", "grid_of", "halves"]
+__all__ = ["RailXTorusSettings", "bisection_ports", "build", "grid_of", "halves", "ports_per_chip"]
 
 
 @dataclass(frozen=True)
@@ -74,3 +74,8 @@ def halves(settings: RailXTorusSettings) -> NDArray[np.int8]:
 def bisection_ports(settings: RailXTorusSettings) -> int:
     """Ports in one direction across that cut: both boundaries of the cut rings, r rails in each line of the other dimension."""
     return 2 * settings.m * settings.n * min(settings.x_scale, settings.y_scale)
+
+
+def ports_per_chip(settings: RailXTorusSettings) -> int:
+    """Ports of a chip: n on each of its 4 sides."""
+    return 4 * settings.n

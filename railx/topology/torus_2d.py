@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from railx.settings import AtLeast, NonNegative, Positive, to_dict
 from railx.topology.model import Links, Topology, check_size, chip_nodes, join_links, kind_code
 
-__all__ = ["Torus2DSettings", "bisection_ports", "build", "halves"]
+__all__ = ["Torus2DSettings", "bisection_ports", "build", "halves", "ports_per_chip"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,11 @@ def halves(settings: Torus2DSettings) -> NDArray[np.int8]:
 def bisection_ports(settings: Torus2DSettings) -> int:
     """Ports in one direction across that cut: both boundaries of the cut rings, n links in each line of the other dimension."""
     return 2 * settings.n * min(settings.x_scale, settings.y_scale)
+
+
+def ports_per_chip(settings: Torus2DSettings) -> int:
+    """Ports of a chip: n on each of its 4 sides."""
+    return 4 * settings.n
 
 
 def _ring_links(settings: Torus2DSettings, chip: NDArray[np.int64], neighbour: NDArray[np.int64], kind: str) -> Links:

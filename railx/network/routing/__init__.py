@@ -4,6 +4,7 @@ from railx.network.routing.analysis import (
     check_deadlock_free,
     check_delivery,
     path_lengths,
+    path_sums,
     table_lane_loads,
 )
 from railx.network.routing.registry import build_routing, routings_of
@@ -16,6 +17,7 @@ __all__ = [
     "check_deadlock_free",
     "check_delivery",
     "path_lengths",
+    "path_sums",
     "routings_of",
     "table_lane_loads",
 ]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from railx.network.routing.table import RoutingTable
 from railx.topology import INTERNAL, LINK_KINDS, Topology
 
-__all__ = ["PathLengths", "check_deadlock_free", "check_delivery", "path_lengths", "table_lane_loads"]
+__all__ = ["PathLengths", "check_deadlock_free", "check_delivery", "path_lengths", "path_sums", "table_lane_loads"]
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float64]
@@ -71,12 +71,17 @@ def check_delivery(topology: Topology, table: RoutingTable) -> None:
 
 def path_lengths(topology: Topology, table: RoutingTable) -> PathLengths:
     """Expected hops of a packet under the table's weights, for every pair of a chip and a destination."""
+    external = (topology.links.kind != INTERNAL).astype(np.float64)
+    return PathLengths(path_sums(topology, table, np.ones(len(external))), path_sums(topology, table, external))
+
+
+def path_sums(topology: Topology, table: RoutingTable, values: FloatArray) -> FloatArray:
+    """Expected sum of ``values`` (float[links]: hops, nanoseconds...) over the links of a way: float[chips, destinations]."""
     stuck = np.zeros(3, dtype=np.int64)
-    hops, external = np.zeros((2, topology.chips, len(table.destinations)))
-    is_external = topology.links.kind != INTERNAL
-    kernels().expected_hops(*_graph(topology, table, _options(topology, table)), is_external, topology.chips, stuck, hops, external)
+    sums = np.zeros((topology.chips, len(table.destinations)))
+    kernels().expected_sums(*_graph(topology, table, _options(topology, table)), values, topology.chips, stuck, sums)
     _raise_if_stuck(topology, table, stuck)
-    return PathLengths(hops, external)
+    return sums
 
 
 def table_lane_loads(topology: Topology, table: RoutingTable, demand: FloatArray | None = None) -> FloatArray:

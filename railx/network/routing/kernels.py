@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["dependencies", "expected_hops", "loads"]
+__all__ = ["dependencies", "expected_sums", "loads"]
 
 _DEAD_END = 1
 _CIRCLE = 2
@@ -71,7 +71,7 @@ def _postorder(
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def expected_hops(
+def expected_sums(
     entry: Any,
     destinations: Any,
     link_dst: Any,
@@ -79,16 +79,15 @@ def expected_hops(
     link: Any,
     state: Any,
     weight: Any,
-    is_external: Any,
+    values: Any,
     chips: int,
     stuck: Any,
-    hops: Any,
-    external: Any,
+    sums: Any,
 ) -> None:
-    """Fill ``hops`` and ``external`` (float[chips, destinations]) with expected links and external links."""
+    """Fill ``sums`` (float[chips, destinations]) with the expected sum of ``values`` (float[links]) over the links of the way."""
     states, vertices, count = entry.shape
     work = np.zeros((4, states * vertices), dtype=np.int32)
-    from_here = np.zeros((2, states * vertices))
+    from_here = np.zeros(states * vertices)
     for index in range(count):
         target = destinations[index]
         work[0, :] = 0
@@ -98,18 +97,14 @@ def expected_hops(
         for i in range(reached):
             place = work[3, i]
             own = entry[place // vertices, place % vertices, index]
-            links, outside = 0.0, 0.0
+            total = 0.0
             for at in range(start[own], start[own + 1]):
                 vertex = link_dst[link[at]]
-                beyond, beyond_outside = 0.0, 0.0
-                if vertex != target:
-                    near = state[at] * vertices + vertex
-                    beyond, beyond_outside = from_here[0, near], from_here[1, near]
-                links += weight[at] * (1 + beyond)
-                outside += weight[at] * ((1 if is_external[link[at]] else 0) + beyond_outside)
-            from_here[0, place], from_here[1, place] = links, outside
+                beyond = 0.0 if vertex == target else from_here[state[at] * vertices + vertex]
+                total += weight[at] * (values[link[at]] + beyond)
+            from_here[place] = total
             if place < chips:
-                hops[place, index], external[place, index] = links, outside
+                sums[place, index] = total
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]

@@ -27,7 +27,7 @@ def routings_of(family: str) -> tuple[str, ...]:
 
 
 def build_routing(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
-    """The table of a routing, to all chips or to ``destinations`` alone; SettingsError names the routings that the family offers."""
+    """The table of a routing, to all chips or to ``destinations`` alone; SettingsError names the routings on offer."""
     offered = routings_of(topology.family)
     if routing not in offered:
         raise SettingsError("routing", f"got {routing!r}; allowed on {topology.family}: {', '.join(offered)}")
