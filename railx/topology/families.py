@@ -10,17 +10,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.settings import load
-from railx.topology import fat_tree, railx_hyperx, railx_torus, torus_2d
+from railx.topology import dragonfly, fat_tree, hammingmesh, hyperx, mesh_2d, railx_hyperx, railx_torus, torus_2d, torus_3d
+from railx.topology.dragonfly import DragonflySettings
 from railx.topology.fat_tree import FatTreeSettings
+from railx.topology.hammingmesh import HammingMeshSettings
+from railx.topology.hyperx import HyperXSettings
+from railx.topology.mesh_2d import Mesh2DSettings
 from railx.topology.model import Topology
 from railx.topology.railx_hyperx import RailXHyperXSettings
 from railx.topology.railx_torus import RailXTorusSettings
 from railx.topology.torus_2d import Torus2DSettings
+from railx.topology.torus_3d import Torus3DSettings
 
-__all__ = ["TopologySettings", "bisection_ports", "build_topology", "halves", "ports_per_chip", "settings_of"]
+__all__ = [
+    "TopologySettings",
+    "bisection_ports",
+    "build_topology",
+    "halves",
+    "known_node_hop_counts",
+    "ports_per_chip",
+    "settings_of",
+]
 
 #: The settings of every family, told apart by ``family``.
-TopologySettings: TypeAlias = RailXHyperXSettings | RailXTorusSettings | Torus2DSettings | FatTreeSettings
+TopologySettings: TypeAlias = (
+    RailXHyperXSettings
+    | RailXTorusSettings
+    | Torus2DSettings
+    | FatTreeSettings
+    | Mesh2DSettings
+    | Torus3DSettings
+    | HyperXSettings
+    | DragonflySettings
+    | HammingMeshSettings
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +54,7 @@ class _Family:
     halves: Callable[[Any], NDArray[np.int8]]
     bisection_ports: Callable[[Any], int]
     ports_per_chip: Callable[[Any], int]
+    node_hop_counts: Callable[[Any], NDArray[np.int64]] | None = None
 
 
 _FAMILIES: dict[str, _Family] = {
@@ -38,6 +62,17 @@ _FAMILIES: dict[str, _Family] = {
     "railx_torus": _Family(railx_torus.build, railx_torus.halves, railx_torus.bisection_ports, railx_torus.ports_per_chip),
     "torus_2d": _Family(torus_2d.build, torus_2d.halves, torus_2d.bisection_ports, torus_2d.ports_per_chip),
     "fat_tree": _Family(fat_tree.build, fat_tree.halves, fat_tree.bisection_ports, fat_tree.ports_per_chip),
+    "mesh_2d": _Family(mesh_2d.build, mesh_2d.halves, mesh_2d.bisection_ports, mesh_2d.ports_per_chip, mesh_2d.node_hop_counts),
+    "torus_3d": _Family(
+        torus_3d.build, torus_3d.halves, torus_3d.bisection_ports, torus_3d.ports_per_chip, torus_3d.node_hop_counts
+    ),
+    "hyperx": _Family(hyperx.build, hyperx.halves, hyperx.bisection_ports, hyperx.ports_per_chip, hyperx.node_hop_counts),
+    "dragonfly": _Family(
+        dragonfly.build, dragonfly.halves, dragonfly.bisection_ports, dragonfly.ports_per_chip, dragonfly.node_hop_counts
+    ),
+    "hammingmesh": _Family(
+        hammingmesh.build, hammingmesh.halves, hammingmesh.bisection_ports, hammingmesh.ports_per_chip, hammingmesh.node_hop_counts
+    ),
 }
 
 
@@ -65,3 +100,9 @@ def bisection_ports(settings: TopologySettings) -> int:
 def ports_per_chip(settings: TopologySettings) -> int:
     """Ports of a chip, all sides or planes together: injection bandwidth over the port's rate (4n on 4 sides)."""
     return _FAMILIES[settings.family].ports_per_chip(settings)
+
+
+def known_node_hop_counts(settings: TopologySettings) -> NDArray[np.int64] | None:
+    """How many ordered pairs of chips are h inter-node hops apart (index h), where the family knows without a search; else None."""
+    counts = _FAMILIES[settings.family].node_hop_counts
+    return None if counts is None else counts(settings)

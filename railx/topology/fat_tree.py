@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError, to_dict
-from railx.topology.model import Links, Topology, check_size, chip_nodes, join_links, kind_code
+from railx.topology.duplex import duplex_links
+from railx.topology.model import Links, Topology, check_size, chip_nodes, join_links
 
 __all__ = ["FatTreeSettings", "bisection_ports", "build", "halves", "ports_per_chip"]
 
@@ -50,9 +51,9 @@ class FatTreeSettings:
             )
         if self.leaf_down_ports is not None and self.leaf_down_ports >= k:
             raise SettingsError(
-                "leaf_down_ports", f"got {self.leaf_down_ports}; allowed: 1 to {k - 1} of {k} ports, some must face up; "
-                f"the nearest is {k - 1}"
-            )  # fmt: skip
+                "leaf_down_ports",
+                f"got {self.leaf_down_ports}; allowed: 1 to {k - 1} of {k} ports, one at least faces up; the nearest is {k - 1}",
+            )
         check_size("switch_radix", 2 * self.planes * (self.chips + self.leaves * self.leaf_up + k * self.core_switches))
 
     @property
@@ -157,13 +158,5 @@ def ports_per_chip(settings: FatTreeSettings) -> int:
 
 def _tier(settings: FatTreeSettings, kind: str, lower: IntArray, upper: IntArray) -> Links:
     """Both directions of the links between two tiers; tables are laid out as (link, up then down)."""
-    rows = 2 * lower.size
-    return Links(
-        src=np.stack([lower.ravel(), upper.ravel()], axis=1).ravel().astype(np.int32),
-        dst=np.stack([upper.ravel(), lower.ravel()], axis=1).ravel().astype(np.int32),
-        kind=np.full(rows, kind_code(kind), dtype=np.int8),
-        gbps=np.full(rows, settings.port_gbps),
-        latency_ns=np.full(rows, settings.leaf_latency_ns if kind == "leaf" else settings.global_latency_ns),
-        rail=np.full(rows, -1, dtype=np.int32),
-        lanes=np.ones(rows, dtype=np.int32),
-    )
+    latency_ns = settings.leaf_latency_ns if kind == "leaf" else settings.global_latency_ns
+    return duplex_links(lower, upper, kind, gbps=settings.port_gbps, latency_ns=latency_ns)

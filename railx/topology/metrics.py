@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.topology.families import bisection_ports, halves, ports_per_chip, settings_of
+from railx.topology.families import bisection_ports, halves, known_node_hop_counts, ports_per_chip, settings_of
 from railx.topology.model import INTERNAL, Circuits, Topology
 from railx.topology.railx_grid import line_circuits
 from railx.topology.railx_hyperx import RailXHyperXSettings
@@ -66,8 +66,11 @@ def node_hop_counts(topology: Topology) -> IntArray | None:
     """How many ordered pairs of chips are h inter-node hops apart (index h; a chip and itself count at 0).
 
     Lines of RailX and of a plain torus are all alike, so the node graph is the product of a row and a column and the hops add up:
-    exact at any size. Other graphs are searched breadth first; None above 2,000 vertices.
+    exact at any size. Families may know their own counts. Other graphs are searched breadth first; None above 2,000 vertices.
     """
+    known = known_node_hop_counts(settings_of(topology))
+    if known is not None:
+        return known
     per_node = topology.chips // topology.nodes
     lines = _line_graphs(topology)
     if lines is not None:

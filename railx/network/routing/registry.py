@@ -7,7 +7,7 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.network.routing import torus_2d
+from railx.network.routing import railx_hyperx, torus_2d
 from railx.network.routing.table import RoutingTable
 from railx.settings import SettingsError
 from railx.topology import Topology
@@ -16,6 +16,7 @@ __all__ = ["build_routing", "routings_of"]
 
 #: A family's module has ROUTINGS (the names it offers, ``min`` first) and route(topology, routing, destinations) -> RoutingTable.
 _ROUTERS: dict[str, ModuleType] = {
+    "railx_hyperx": railx_hyperx,
     "torus_2d": torus_2d,
 }
 

@@ -1,0 +1,145 @@
+"""Which links a flow uses, and how much of it on each: the sparse matrix of flows and links under a routing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from railx.network.routing import RoutingTable, build_routing
+from railx.network.routing.analysis import _options
+from railx.topology import Topology
+
+__all__ = ["FlowPaths", "fixed_paths", "join_paths", "kernels", "path_loads", "route_flows", "spread_flows"]
+
+FloatArray = NDArray[np.float64]
+
+#: Entries of one state of a routing table that are made at once: about 0.5 GiB with what making them needs.
+_BLOCK_ENTRIES = 8_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class FlowPaths:
+    """Flow f uses the link rows ``link[start[f]:start[f + 1]]``, with ``share`` of its rate on each (all lanes of the row together).
+
+    A flow that splits has shares below 1; no link appears twice in a flow. ``latency_ns`` (float64[flows]): time of flight along
+    the longest path that the flow uses.
+    """
+
+    start: NDArray[np.int64]
+    link: NDArray[np.int32]
+    share: FloatArray
+    latency_ns: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.latency_ns)
+
+
+def spread_flows(topology: Topology, table: RoutingTable, src: ArrayLike, dst: ArrayLike) -> FlowPaths:
+    """Spread flows from chips ``src`` to chips ``dst`` over the paths of a table, in its weights; lanes of a pool share evenly.
+
+    A flow from a chip to itself uses no link. ValueError names a chip that is none, a destination that the table lacks and a
+    place where the routing does not lead on.
+    """
+    source, target = _chips(topology, "src", src), _chips(topology, "dst", dst)
+    if len(source) != len(target):
+        raise ValueError(f"dst: got {len(target)} chips; allowed: {len(source)}, one for each of src")
+    order = np.argsort(table.destinations, kind="stable")
+    at = np.minimum(np.searchsorted(table.destinations[order], target), len(order) - 1)
+    column = order[at]
+    missing = table.destinations[column] != target
+    if missing.any():
+        raise ValueError(f"dst: got chip {target[missing][0]}; allowed: the {len(order)} destinations of the table")
+    options = _options(topology, table)
+    start, latency = np.zeros(len(source) + 1, dtype=np.int64), np.zeros(len(source))
+    stuck = np.zeros(3, dtype=np.int64)
+    links = topology.links
+    link, share = kernels().spread(
+        table.entry, table.destinations, links.dst, *options.arrays, links.latency_ns, source, column, stuck, start, latency
+    )
+    if stuck[0]:
+        state, vertex = divmod(int(stuck[1]), topology.vertices)
+        what = "has nowhere to go" if stuck[0] == 1 else "goes round for ever"
+        raise ValueError(f"{table.routing} on {topology.family}: a flow to chip {target[stuck[2]]} in state {state} at {vertex} {what}")
+    return FlowPaths(start, link, share, latency)
+
+
+def route_flows(topology: Topology, routing: str | RoutingTable, src: ArrayLike, dst: ArrayLike) -> FlowPaths:
+    """As :func:`spread_flows`, for a routing by name: tables are made for a block of destinations at a time.
+
+    A table grows with vertices x destinations; by blocks 10,000 chips need less than 2 GiB.
+    """
+    if isinstance(routing, RoutingTable):
+        return spread_flows(topology, routing, src, dst)
+    source, target = _chips(topology, "src", src), _chips(topology, "dst", dst)
+    wanted = np.unique(target).astype(np.int32)
+    block = max(1, _BLOCK_ENTRIES // topology.vertices)
+    parts, order = [], []
+    for first in range(0, max(len(wanted), 1), block):
+        destinations = wanted[first : first + block]
+        own = np.flatnonzero(np.isin(target, destinations))
+        parts.append(spread_flows(topology, build_routing(topology, routing, destinations), source[own], target[own]))
+        order.append(own)
+    return _reorder(join_paths(parts), np.argsort(np.concatenate(order), kind="stable"))
+
+
+def fixed_paths(topology: Topology, flow: NDArray[np.int64], link: NDArray[np.int64], flows: int) -> FlowPaths:
+    """Flows along given paths: entry k says that flow ``flow[k]`` crosses link row ``link[k]`` with all its traffic.
+
+    ``flow`` is ascending; a row crossed twice counts twice.
+    """
+    key, count = np.unique(flow.astype(np.int64) * len(topology.links) + link, return_counts=True)
+    owner = key // len(topology.links)
+    rows = (key % len(topology.links)).astype(np.int32)
+    latency = np.bincount(owner, weights=topology.links.latency_ns[rows] * count, minlength=flows)
+    start = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=flows))]).astype(np.int64)
+    return FlowPaths(start, rows, count.astype(np.float64), latency)
+
+
+def join_paths(parts: list[FlowPaths]) -> FlowPaths:
+    """The flows of several sets one after another."""
+    offsets = np.concatenate([[0], np.cumsum([part.start[-1] for part in parts])])
+    starts = [part.start[:-1] + offset for part, offset in zip(parts, offsets[:-1], strict=True)]
+    return FlowPaths(
+        start=np.concatenate([*starts, offsets[-1:]]).astype(np.int64),
+        link=np.concatenate([part.link for part in parts]),
+        share=np.concatenate([part.share for part in parts]),
+        latency_ns=np.concatenate([part.latency_ns for part in parts]),
+    )
+
+
+def path_loads(topology: Topology, paths: FlowPaths, rate: FloatArray) -> FloatArray:
+    """Load of each link row, all lanes together (float64[links]), in the unit of ``rate`` (float64[flows])."""
+    amount = paths.share * np.repeat(rate, np.diff(paths.start))
+    loads: FloatArray = np.bincount(paths.link, weights=amount, minlength=len(topology.links))
+    return loads
+
+
+@cache
+def kernels() -> ModuleType:
+    """The compiled loops; imported on first use because Numba takes a second to load."""
+    from railx.network.flows import kernels as compiled
+
+    return compiled
+
+
+def _chips(topology: Topology, key: str, chips: ArrayLike) -> NDArray[np.int64]:
+    values: Any = np.asarray(chips)
+    if values.ndim != 1 or (values.size and not np.issubdtype(values.dtype, np.integer)):
+        raise ValueError(f"{key}: got an array of shape {values.shape} and type {values.dtype}; allowed: a list of chip numbers")
+    wrong = (values < 0) | (values >= topology.chips)
+    if wrong.any():
+        raise ValueError(f"{key}: got chip {values[wrong][0]}; allowed: 0 to {topology.chips - 1}")
+    numbers: NDArray[np.int64] = values.astype(np.int64)
+    return numbers
+
+
+def _reorder(paths: FlowPaths, order: NDArray[np.int64]) -> FlowPaths:
+    sizes = np.diff(paths.start)[order]
+    start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    entry = np.repeat(paths.start[:-1][order] - start[:-1], sizes) + np.arange(start[-1])
+    return FlowPaths(start, paths.link[entry], paths.share[entry], paths.latency_ns[order])

@@ -1,0 +1,59 @@
+"""How long transfers take: max-min fair rates between events, and phases that wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from railx.network.flows.fair import filling_arrays, link_gb_s, per_flow
+from railx.network.flows.paths import FlowPaths, kernels, route_flows
+from railx.network.routing import RoutingTable
+from railx.topology import Topology
+
+__all__ = ["finish_times", "phase_time", "transfer_times"]
+
+FloatArray = NDArray[np.float64]
+
+
+def transfer_times(
+    topology: Topology,
+    routing: str | RoutingTable,
+    src: ArrayLike,
+    dst: ArrayLike,
+    size_bytes: ArrayLike,
+    start_ns: ArrayLike = 0.0,
+    demand_gb_s: ArrayLike = np.inf,
+) -> FloatArray:
+    """When the last byte of each transfer arrives, in ns (float64[transfers]).
+
+    All transfers under way share the network max-min fairly; the rates are solved again whenever one starts or ends. The last byte
+    leaves when all have been sent and flies along the longest path of its flow.
+    """
+    paths = route_flows(topology, routing, src, dst)
+    return finish_times(paths, link_gb_s(topology), size_bytes, start_ns, demand_gb_s)
+
+
+def finish_times(
+    paths: FlowPaths,
+    capacity_gb_s: FloatArray,
+    size_bytes: ArrayLike,
+    start_ns: ArrayLike = 0.0,
+    demand_gb_s: ArrayLike = np.inf,
+) -> FloatArray:
+    """As :func:`transfer_times`, for known paths; bytes over GB/s are ns."""
+    size, begin = per_flow(paths, "size_bytes", size_bytes), per_flow(paths, "start_ns", start_ns)
+    demand = per_flow(paths, "demand_gb_s", demand_gb_s)
+    if (demand == 0).any():
+        raise ValueError("demand_gb_s: got 0; allowed: greater than 0, a transfer without a rate never ends")
+    end = np.zeros(len(paths))
+    order = np.argsort(begin, kind="stable")
+    kernels().complete(*filling_arrays(paths, capacity_gb_s, demand), size, begin, order, end)
+    arrival: FloatArray = end + paths.latency_ns
+    return arrival
+
+
+def phase_time(phases: Iterable[tuple[FlowPaths, ArrayLike]], capacity_gb_s: FloatArray) -> float:
+    """Time in ns of phases one after another, each of (paths, bytes of each flow); a phase starts when the one before has arrived."""
+    return sum(float(finish_times(paths, capacity_gb_s, size).max(initial=0.0)) for paths, size in phases)

@@ -1,0 +1,69 @@
+"""Dimension order on tori of any dimension, two virtual channels a ring so that no ring of waiting packets can close."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.network.routing.table import RoutingTable, TableBuilder
+from railx.topology import Topology
+
+__all__ = ["ring_steps", "route_rings"]
+
+IntArray = NDArray[np.int64]
+
+#: States of a packet: undecided (at its source and wherever a ring is done), then before and after the wrap link, up and down.
+_UNDECIDED, _UP, _DOWN = 0, 1, 3
+_STATES = 5
+
+
+def route_rings(
+    topology: Topology, routing: str, shape: Sequence[int], destinations: NDArray[np.int32] | None = None
+) -> RoutingTable:
+    """One ring after the other, the shorter way round; ``shape``: chips along each dimension, the first runs fastest.
+
+    At equal distance ``min`` goes up and ``balanced`` splits the packets evenly. A packet is on virtual channel 1 until it takes the
+    wrap link of its ring and on 0 from there on, and so again in the next ring (Dally and Seitz 1987).
+    """
+    builder = TableBuilder(topology, routing, states=_STATES, virtual_channels=2, destinations=destinations)
+    chip, to = np.arange(topology.chips), builder.destinations.astype(np.int64)
+    earlier = np.zeros((len(chip), len(to)), dtype=np.bool_)  # a ring before this one is still to be done
+    stride = 1
+    for length in shape:
+        place, target = chip // stride % length, to // stride % length
+        differs = place[:, None] != target
+        here = differs & ~earlier
+        sets = _ring_sets(builder, place, stride, length, routing)
+        for state in range(_STATES):
+            builder.entry[state][here] = sets[state][:, target][here]
+        earlier |= differs
+        stride *= length
+    return builder.build()
+
+
+def ring_steps(place: IntArray, target: IntArray, length: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Whether the shorter way round a ring goes up, and whether both ways are equally long."""
+    ahead = (target - place) % length
+    return 2 * ahead <= length, 2 * ahead == length
+
+
+def _ring_sets(builder: TableBuilder, place: IntArray, stride: int, length: int, routing: str) -> NDArray[np.int32]:
+    """The sets of one ring by state, chip and target place; int32[states, chips, length]."""
+    chip, goal = np.arange(len(place)), np.arange(length)[None, :]
+    sets = np.full((_STATES, len(place), length), -1, dtype=np.int32)
+    for direction, first in ((1, _UP), (-1, _DOWN)):
+        after = (place + direction) % length
+        near = chip + (after - place) * stride
+        wraps = after != place + direction
+        low, high = (builder.pools_between(chip, near, vc) for vc in (0, 1))
+        ends = after[:, None] == goal
+        before_wrap = np.where(ends, _UNDECIDED, np.where(wraps, first + 1, first)[:, None])
+        sets[first] = builder.single(np.where(wraps, low, high)[:, None], before_wrap)
+        sets[first + 1] = builder.single(low[:, None], np.where(ends, _UNDECIDED, first + 1))
+    up, tie = ring_steps(place[:, None], goal, length)
+    sets[_UNDECIDED] = np.where(up, sets[_UP], sets[_DOWN])
+    if routing == "balanced" and tie.any():
+        sets[_UNDECIDED][tie] = builder.merge(sets[_UP][tie], sets[_DOWN][tie])
+    return sets

@@ -1,0 +1,21 @@
+"""Dimension order on a plain 3D torus: x, y, then z, two virtual channels a ring."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.network.routing.rings import route_rings
+from railx.network.routing.table import RoutingTable
+from railx.topology import Topology, Torus3DSettings, settings_of
+
+__all__ = ["ROUTINGS", "route"]
+
+ROUTINGS = ("min", "balanced")
+
+
+def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
+    """``min`` goes up at equal distance both ways round, ``balanced`` splits those packets evenly."""
+    settings = settings_of(topology)
+    assert isinstance(settings, Torus3DSettings)
+    return route_rings(topology, routing, settings.shape, destinations)

@@ -1,0 +1,211 @@
+"""The largest job that a grid with failed nodes still holds: exact, for products of lines and for contiguous blocks.
+
+A product of rows and columns avoids the failed nodes if every failed (row, column) pair has its row or its column left out, i.e. the
+lines left out are a vertex cover of a bipartite graph. With a rows and c columns left out the job has (R - a)(C - c) nodes, so what
+is wanted is, for every a, the least c. Unlike a minimum vertex cover alone this is not solved by matching: it depends on how the
+cover is divided between rows and columns. Two exact methods are given: branching over connected components (fast where the graph is
+sparse, as with tens of failures on thousands of nodes) and an integer programme for every a, pruned by the size of a maximum
+matching (Kőnig's theorem). Source: RailX, faults (the model is derived; the paper's own numbers are not available).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+__all__ = ["Largest", "formula_share", "largest_block", "largest_product", "matching_size"]
+
+BoolArray = NDArray[np.bool_]
+Edge = tuple[int, int]
+#: The least number of columns with their row and column sets (bit masks), by the number of rows left out.
+_Cover = tuple[int, int, int]
+#: Components with more failed nodes than this go to the integer programme.
+_MOST_EDGES = 44
+
+
+@dataclass(frozen=True)
+class Largest:
+    """A largest job: the rows and columns that it leaves out, and its nodes."""
+
+    rows_out: tuple[int, ...]
+    columns_out: tuple[int, ...]
+    nodes: int
+
+
+def formula_share(failed: int, side: int) -> float:
+    """Share of side x side nodes in the largest product when no two of the failed nodes share a line: (1 - f / (2 side))^2.
+
+    With R = 2 side this is 1 - 2 f / R + f^2 / R^2; it is exact for even f, and for odd f the real-valued optimum over how the lines
+    left out divide into rows and columns.
+    """
+    if not 0 <= failed <= side:
+        raise ValueError(f"failed: got {failed}; allowed: 0 to {side}, no more can lie in distinct lines")
+    return (1 - failed / (2 * side)) ** 2
+
+
+def largest_product(healthy: BoolArray, method: Literal["auto", "branch", "milp"] = "auto") -> Largest:
+    """The largest set of rows times set of columns without a failed node; ``healthy`` is bool[rows, columns].
+
+    Exact with either method; ``auto`` branches unless a connected component of the failed pairs is large.
+    """
+    edges = [(int(row), int(column)) for row, column in np.argwhere(~healthy)]
+    parts = _components(edges)
+    if method == "milp" or (method == "auto" and max(map(len, parts), default=0) > _MOST_EDGES):
+        return _by_programme(healthy, edges)
+    covers: list[_Cover] = [(0, 0, 0)]
+    for part in parts:
+        covers = _combine(covers, _branch(frozenset(part), {}))
+    rows, columns = healthy.shape
+    best = max(range(len(covers)), key=lambda a: (rows - min(a, rows)) * (columns - min(covers[a][0], columns)))
+    return _largest(healthy, covers[best][1], covers[best][2])
+
+
+def matching_size(healthy: BoolArray) -> int:
+    """Lines that any cover of the failed nodes leaves out at least: the size of a maximum matching."""
+    return int((maximum_bipartite_matching(csr_array((~healthy).astype(np.int8))) >= 0).sum())
+
+
+def _largest(healthy: BoolArray, rows_mask: int, columns_mask: int) -> Largest:
+    rows_out, columns_out = _bits(rows_mask), _bits(columns_mask)
+    nodes = (healthy.shape[0] - len(rows_out)) * (healthy.shape[1] - len(columns_out))
+    return Largest(rows_out, columns_out, nodes)
+
+
+def _bits(mask: int) -> tuple[int, ...]:
+    return tuple(i for i in range(mask.bit_length()) if mask >> i & 1)
+
+
+def _components(edges: Iterable[Edge]) -> list[list[Edge]]:
+    """The failed pairs in groups that share no line with each other."""
+    parent: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def root(line: tuple[int, int]) -> tuple[int, int]:
+        while parent.setdefault(line, line) != line:
+            parent[line] = parent[parent[line]]
+            line = parent[line]
+        return line
+
+    edges = list(edges)
+    for row, column in edges:
+        parent[root((0, row))] = root((1, column))
+    groups: dict[tuple[int, int], list[Edge]] = {}
+    for edge in edges:
+        groups.setdefault(root((0, edge[0])), []).append(edge)
+    return list(groups.values())
+
+
+def _branch(edges: frozenset[Edge], known: dict[frozenset[Edge], list[_Cover]]) -> list[_Cover]:
+    """Least columns by number of rows for one component: its busiest line is left out, or all lines that cross it there are."""
+    if edges in known:
+        return known[edges]
+    degree: dict[tuple[int, int], int] = {}
+    for row, column in edges:
+        degree[0, row] = degree.get((0, row), 0) + 1
+        degree[1, column] = degree.get((1, column), 0) + 1
+    side, line = max(sorted(degree), key=lambda at: degree[at])
+    crossing = frozenset(edge[1 - side] for edge in edges if edge[side] == line)
+    taken = _shifted(_rest(edges, side, frozenset((line,)), known), side, frozenset((line,)))
+    avoided = _shifted(_rest(edges, 1 - side, crossing, known), 1 - side, crossing)
+    known[edges] = _lower(taken, avoided)
+    return known[edges]
+
+
+def _rest(edges: frozenset[Edge], side: int, lines: frozenset[int], known: dict[frozenset[Edge], list[_Cover]]) -> list[_Cover]:
+    covers: list[_Cover] = [(0, 0, 0)]
+    for part in _components(edge for edge in sorted(edges) if edge[side] not in lines):
+        covers = _combine(covers, _branch(frozenset(part), known))
+    return covers
+
+
+def _shifted(covers: list[_Cover], side: int, lines: frozenset[int]) -> list[_Cover | None]:
+    mask = sum(1 << line for line in lines)
+    if side == 1:
+        return [(c + len(lines), rows, columns | mask) for c, rows, columns in covers]
+    return [*[None] * len(lines), *[(c, rows | mask, columns) for c, rows, columns in covers]]
+
+
+def _lower(first: list[_Cover | None], second: list[_Cover | None]) -> list[_Cover]:
+    """The better of two at every number of rows, never more columns than with fewer rows."""
+    result: list[_Cover] = []
+    for a in range(max(len(first), len(second))):
+        options = [covers[a] for covers in (first, second) if a < len(covers)]
+        own = [cover for cover in (*options, result[-1] if result else None) if cover is not None]
+        result.append(min(own, key=lambda cover: cover[0]))
+    while len(result) > 1 and result[-1][0] == result[-2][0]:
+        result.pop()
+    return result
+
+
+def _combine(first: list[_Cover], second: list[_Cover]) -> list[_Cover]:
+    """Covers of two parts that share no line: for every total of rows, the best division between them."""
+    result: list[_Cover | None] = [None] * (len(first) + len(second) - 1)
+    for a, (c, rows, columns) in enumerate(first):
+        for b, (d, more_rows, more_columns) in enumerate(second):
+            old = result[a + b]
+            if old is None or c + d < old[0]:
+                result[a + b] = (c + d, rows | more_rows, columns | more_columns)
+    return _lower(result, [])
+
+
+def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
+    """For every number of rows left out, the least columns by an integer programme; a is skipped where Kőnig's bound says no."""
+    rows, columns = (sorted({edge[axis] for edge in edges}) for axis in (0, 1))
+    at_row, at_column = ({line: i for i, line in enumerate(lines)} for lines in (rows, columns))
+    height, width = healthy.shape
+    least = matching_size(healthy)
+    variables = len(rows) + len(columns)
+    cover = np.zeros((len(edges) + 1, variables))
+    for i, (row, column) in enumerate(edges):
+        cover[i, at_row[row]] = cover[i, len(rows) + at_column[column]] = 1
+    cover[-1, : len(rows)] = 1
+    cost = np.concatenate([np.zeros(len(rows)), np.ones(len(columns))])
+    best = Largest(tuple(rows), (), (height - len(rows)) * width)
+    for a in range(len(rows)):
+        if (height - a) * (width - max(0, least - a)) <= best.nodes:
+            continue
+        lower = np.concatenate([np.ones(len(edges)), [0.0]])
+        upper = np.concatenate([np.full(len(edges), np.inf), [float(a)]])
+        found = milp(cost, constraints=LinearConstraint(csr_array(cover), lower, upper), integrality=np.ones(variables), bounds=Bounds(0, 1))
+        if found.x is None:
+            raise ValueError(f"largest product: the integer programme ended without a solution ({found.message})")
+        out = np.round(found.x).astype(np.bool_)
+        rows_out = tuple(row for row, is_out in zip(rows, out[: len(rows)], strict=True) if is_out)
+        columns_out = tuple(column for column, is_out in zip(columns, out[len(rows) :], strict=True) if is_out)
+        nodes = (height - len(rows_out)) * (width - len(columns_out))
+        if nodes > best.nodes:
+            best = Largest(rows_out, columns_out, nodes)
+    return best
+
+
+def largest_block(healthy: BoolArray) -> int:
+    """Nodes of the largest contiguous rectangle without a failed node on a torus (blocks may wrap around); bool[rows, columns]."""
+    return int(_largest_block(np.ascontiguousarray(healthy)))
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _largest_block(healthy: BoolArray) -> int:
+    """Exact: for every bottom row and left column, rectangles grow to the right under the lowest of the columns' heights."""
+    rows, columns = healthy.shape
+    height = np.zeros(columns, dtype=np.int64)
+    best = 0
+    for i in range(2 * rows):  # the second turn sees blocks that wrap around
+        for j in range(columns):
+            height[j] = min(height[j] + 1, rows) if healthy[i % rows, j] else 0
+        if i < rows - 1:
+            continue
+        for left in range(columns):
+            lowest = rows
+            for width in range(1, columns + 1):
+                lowest = min(lowest, height[(left + width - 1) % columns])
+                if lowest * columns <= best:
+                    break
+                best = max(best, lowest * width)
+    return best

@@ -1,0 +1,151 @@
+"""RailX set to a Dragonfly: a row of nodes is a group, all-to-all on its X rails; the Y rails of different columns differ.
+
+In a Dragonfly the routers of a group share the links to the other groups (Kim, Dally, Scott and Abts, ISCA 2008). Here the nodes of a
+row share them: the Y rails of column 0 join each row to some other rows, those of column 1 to others, and all columns together join
+every pair of rows. A packet goes along its row to a column that leads to its row, up or down that column, and along the other row:
+at most 3 inter-node hops. With r rails a side and C columns there are C r Y rails with 2 ports a node, so that up to 2 C r + 1 rows
+can be joined, where the plain all-to-all of a column ends at r + 1. The mapping is derived; RailX's abstract names only the
+flexibility. Its price: a Y rail need not be one ring over the whole column.
+
+Design of the columns. A Y rail shifts every row by one difference d (row y to row y + d modulo the number of rows G), which is a union
+of gcd(G, d) rings, so that one switch can close it. The differences 1, 2, ..., floor(G/2), then G - 1, G - 2, ... down to the half,
+are given out in turn to the rails of column 0, then of column 1, and so on, and start again after G - 1. After floor(G/2) rails every
+pair of rows is joined, and since d and -d are the same links, the links between two rows differ by at most one over all pairs (d = G/2
+joins its pairs twice at once). A shift of all rows is a symmetry of the network.
+
+Layout: nodes (X, Y) = Y * columns + X, chips and rails as in :mod:`railx.topology.railx_grid`. Routers read
+``row_wiring(settings)`` (rails that join two columns of a row), ``differences(settings)`` (the shift of each column and rail), and
+``rail_ports(topology)`` (the link row behind a rail of a node).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.settings import AtLeast, NonNegative, Positive, SettingsError, to_dict
+from railx.topology.model import Topology, check_size
+from railx.topology.railx_grid import Grid, LineWiring, build_lines, grid_halves, successor_arcs
+from railx.topology.railx_parts import LinePart, PartSettings, check_radix, check_rings, line_parts, line_successors, part_wiring
+
+__all__ = [
+    "RailXDragonflySettings",
+    "bisection_ports",
+    "build",
+    "differences",
+    "grid_of",
+    "halves",
+    "ports_per_chip",
+    "row_part",
+    "row_wiring",
+]
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RailXDragonflySettings:
+    """``rows`` groups of ``columns`` nodes of m x m chips, r = m * n rails a side.
+
+    ``columns`` - 1 divides r: r / (columns - 1) copies of the all-to-all of a row. ``rings``: its decomposition. ``ocs_radix``: ports of
+    an optical switch; null takes what the longer line needs. ``internal_width``: rate of an internal lane over that of an external port.
+    """
+
+    family: Literal["railx_dragonfly"]
+    m: Annotated[int, AtLeast(1)]
+    n: Annotated[int, AtLeast(1)]
+    columns: Annotated[int, AtLeast(2)]
+    rows: Annotated[int, AtLeast(2)]
+    rings: Literal["directed", "undirected"]
+    ocs_radix: Annotated[int, AtLeast(2)] | None
+    port_gbps: Annotated[float, Positive()]
+    internal_width: Annotated[float, Positive()]
+    internal_latency_ns: Annotated[float, NonNegative()]
+    external_latency_ns: Annotated[float, NonNegative()]
+
+    def __post_init__(self) -> None:
+        rails = self.m * self.n
+        if rails % (self.columns - 1):
+            sizes = sorted((d + 1 for d in range(1, rails + 1) if rails % d == 0), key=lambda size: (abs(size - self.columns), size))
+            raise SettingsError(
+                "columns",
+                f"got {self.columns}; allowed: a number whose columns - 1 divides m * n = {rails} rails; the nearest are "
+                f"{' and '.join(map(str, sorted(sizes[:2])))}",
+            )
+        check_rings("columns", (_row(self),), self.rings)
+        most = 2 * rails * self.columns + 1
+        if self.rows > most:
+            raise SettingsError(
+                "rows",
+                f"got {self.rows}; allowed: at most {most}, {self.columns} columns of {rails} rails cannot join more pairs of rows; the "
+                f"nearest are {most - 1} and {most}",
+            )
+        check_radix(self.ocs_radix, self.columns, self.rows)
+        check_size("rows", grid_of(self).link_rows)
+
+
+def grid_of(settings: RailXDragonflySettings) -> Grid:
+    """The grid of nodes behind the settings."""
+    return Grid(
+        m=settings.m,
+        n=settings.n,
+        columns=settings.columns,
+        rows=settings.rows,
+        port_gbps=settings.port_gbps,
+        internal_width=settings.internal_width,
+        internal_latency_ns=settings.internal_latency_ns,
+        external_latency_ns=settings.external_latency_ns,
+    )
+
+
+def row_part(settings: RailXDragonflySettings) -> LinePart:
+    """The all-to-all of a row as the one part of its rails."""
+    return line_parts((_row(settings),))[0]
+
+
+def row_wiring(settings: RailXDragonflySettings) -> LineWiring:
+    """The links between every ordered pair of columns of a row, 2 for each copy of its all-to-all."""
+    return part_wiring(row_part(settings), settings.rings)
+
+
+def differences(settings: RailXDragonflySettings) -> IntArray:
+    """By how many rows each Y rail of each column goes up from its plus side: shape (columns, r), values 1 to rows - 1."""
+    rows, rails = settings.rows, settings.m * settings.n
+    half = rows // 2
+    order = np.concatenate([np.arange(1, half + 1), np.arange(rows - 1, half, -1)])
+    return order[np.arange(settings.columns * rails) % (rows - 1)].reshape(settings.columns, rails)
+
+
+def build(settings: RailXDragonflySettings) -> Topology:
+    """Build the topology; columns of one row are joined twice a copy, every pair of rows in at least one column."""
+    grid = grid_of(settings)
+    next_x = line_successors((row_part(settings),), grid.columns, settings.rings)
+    next_y = (np.arange(grid.rows) + differences(settings)[:, :, None]) % grid.rows
+    arcs_x = successor_arcs(np.broadcast_to(next_x, (grid.rows, *next_x.shape)))
+    return build_lines(settings.family, to_dict(settings), grid, arcs_x, successor_arcs(next_y))
+
+
+def halves(settings: RailXDragonflySettings) -> NDArray[np.int8]:
+    """Half (0 or 1) of each vertex when the longer dimension (groups, in a large network) is cut in the middle."""
+    return grid_halves(grid_of(settings))
+
+
+def bisection_ports(settings: RailXDragonflySettings) -> int:
+    """Ports in one direction across that cut: 2 min(d, G - d) for each Y rail of difference d, or the row's pairs across."""
+    if settings.columns >= settings.rows:
+        half = settings.columns // 2
+        return 2 * row_part(settings).copies * half * (settings.columns - half) * settings.rows
+    d = differences(settings)
+    return int(2 * np.minimum(d, settings.rows - d).sum())
+
+
+def ports_per_chip(settings: RailXDragonflySettings) -> int:
+    """Ports of a chip: n on each of its 4 sides."""
+    return 4 * settings.n
+
+
+def _row(settings: RailXDragonflySettings) -> PartSettings:
+    return PartSettings("all_to_all", settings.m * settings.n, settings.columns, 1)

@@ -1,0 +1,118 @@
+"""RailX set to a 2a x a twisted torus of nodes: the wrap of the columns is shifted by half of the row.
+
+Going up from row a - 1 of column X leads to row 0 of column X + a (Camara, Moreto, Vallejo, Beivide, Miguel-Alonso, Martinez and
+Navaridas, "Twisted Torus Topologies for Enhanced Interconnection Networks", IEEE TPDS 2010; RailX simulator, its 2D twisted torus).
+Rows are rings of 2a nodes as in the plain torus.
+
+How optical switches can do it. A switch joins ports of its own line only, and in the plain layout of RailX a Y switch serves one
+column, so that no circuit can change the column. Columns X and X + a always close one ring of 2a nodes together, and no smaller
+set of columns is closed under the wrap. So this setting assumes that **the columns X and X + a are cabled to the same Y switches**:
+a grid of a x a crossings with two nodes each. A Y switch then holds 2 ports x 2a nodes = 4a, just what the X switch of a row of 2a
+nodes holds, and there are a r of each kind. This cabling is an assumption; the abstract of RailX does not say how its authors do it.
+
+Nodes: (X, Y) is number Y * 2a + X, chips and rails as in :mod:`railx.topology.railx_grid`; all r rails of a line carry the same
+ring. On the line of the column pair c (0 <= c < a) position p is node (c, p) for p < a and node (c + a, p - a) for p >= a.
+``wrap: straight`` closes each column on the same cabling instead: the plain 2a x a torus, to compare with and to reconfigure from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.settings import AtLeast, NonNegative, Positive, SettingsError, to_dict
+from railx.topology.model import Topology, check_size
+from railx.topology.railx_grid import Grid, build_lines, grid_halves, ring_arcs, successor_arcs
+
+__all__ = ["RailXTwistedTorusSettings", "bisection_ports", "build", "grid_of", "halves", "ports_per_chip", "wrap_shift"]
+
+
+@dataclass(frozen=True)
+class RailXTwistedTorusSettings:
+    """``x_scale`` by ``y_scale`` nodes of m x m chips, x_scale = 2 y_scale.
+
+    ``wrap``: twisted (by y_scale columns) or straight (plain torus on the same cabling). ``ocs_radix``: ports of an optical switch;
+    null takes what rows and column pairs need, 2 x_scale. ``internal_width``: rate of an internal lane over that of an external port.
+    """
+
+    family: Literal["railx_twisted_torus"]
+    m: Annotated[int, AtLeast(1)]
+    n: Annotated[int, AtLeast(1)]
+    x_scale: Annotated[int, AtLeast(4)]
+    y_scale: Annotated[int, AtLeast(2)]
+    wrap: Literal["twisted", "straight"]
+    ocs_radix: Annotated[int, AtLeast(2)] | None
+    port_gbps: Annotated[float, Positive()]
+    internal_width: Annotated[float, Positive()]
+    internal_latency_ns: Annotated[float, NonNegative()]
+    external_latency_ns: Annotated[float, NonNegative()]
+
+    def __post_init__(self) -> None:
+        if self.x_scale != 2 * self.y_scale:
+            near = sorted({self.y_scale, self.x_scale // 2, -(-self.x_scale // 2)})
+            raise SettingsError(
+                "x_scale",
+                f"got {self.x_scale} with y_scale = {self.y_scale}; allowed: x_scale = 2 y_scale; the nearest are "
+                f"{' and '.join(f'{2 * y} x {y}' for y in near)}",
+            )
+        if self.ocs_radix is not None and self.ocs_radix < 2 * self.x_scale:
+            most = self.ocs_radix // 4
+            fit = f"or {2 * most} x {most} nodes for this radix" if most >= 2 else "no size fits this radix"
+            raise SettingsError(
+                "ocs_radix",
+                f"got {self.ocs_radix}; allowed: at least {2 * self.x_scale}, two ports for each of the {self.x_scale} nodes of a row "
+                f"or of a pair of columns ({fit})",
+            )
+        check_size("x_scale", grid_of(self).link_rows)
+
+
+def grid_of(settings: RailXTwistedTorusSettings) -> Grid:
+    """The grid of nodes behind the settings."""
+    return Grid(
+        m=settings.m,
+        n=settings.n,
+        columns=settings.x_scale,
+        rows=settings.y_scale,
+        port_gbps=settings.port_gbps,
+        internal_width=settings.internal_width,
+        internal_latency_ns=settings.internal_latency_ns,
+        external_latency_ns=settings.external_latency_ns,
+    )
+
+
+def wrap_shift(settings: RailXTwistedTorusSettings) -> int:
+    """By how many columns the wrap of a column is shifted (both up and down: half of x_scale is its own opposite)."""
+    return settings.y_scale if settings.wrap == "twisted" else 0
+
+
+def build(settings: RailXTwistedTorusSettings) -> Topology:
+    """Build the topology: rail i of every row and of every column pair carries the same ring (or the pair's two rings)."""
+    grid = grid_of(settings)
+    a = settings.y_scale
+    up = (np.arange(2 * a) + 1) % (2 * a)
+    if settings.wrap == "straight":
+        up[[a - 1, 2 * a - 1]] = 0, a
+    ring_x = np.tile(np.arange(grid.columns), (grid.rails, 1))
+    arcs_y = successor_arcs(np.broadcast_to(up, (a, grid.rails, 2 * a)))
+    return build_lines(
+        settings.family, to_dict(settings), grid, ring_arcs(ring_x, grid.rows), arcs_y, paired_columns=True
+    )
+
+
+def halves(settings: RailXTwistedTorusSettings) -> NDArray[np.int8]:
+    """Half (0 or 1) of each vertex when the rows are cut in the middle: columns 0..a-1 and a..2a-1."""
+    return grid_halves(grid_of(settings), 0)
+
+
+def bisection_ports(settings: RailXTwistedTorusSettings) -> int:
+    """Ports in one direction across that cut: r rails at both boundaries of a rows, and, twisted, at the wrap of 2a columns."""
+    rails, a = settings.m * settings.n, settings.y_scale
+    return 2 * rails * a + (2 * rails * a if settings.wrap == "twisted" else 0)
+
+
+def ports_per_chip(settings: RailXTwistedTorusSettings) -> int:
+    """Ports of a chip: n on each of its 4 sides."""
+    return 4 * settings.n

@@ -1,0 +1,98 @@
+"""A plain 3D torus: single chips with n parallel links to each of their 6 neighbours, no switches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.settings import AtLeast, NonNegative, Positive, to_dict
+from railx.topology.duplex import duplex_links
+from railx.topology.model import Topology, check_size, chip_nodes, join_links
+
+__all__ = ["Torus3DSettings", "bisection_ports", "build", "halves", "node_hop_counts", "ports_per_chip"]
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Torus3DSettings:
+    """Chips in ``x_scale`` x ``y_scale`` x ``z_scale``; chip (x, y, z) is number (z * y_scale + y) * x_scale + x.
+
+    ``n``: parallel ports on each of the 6 sides of a chip.
+    """
+
+    family: Literal["torus_3d"]
+    n: Annotated[int, AtLeast(1)]
+    x_scale: Annotated[int, AtLeast(2)]
+    y_scale: Annotated[int, AtLeast(2)]
+    z_scale: Annotated[int, AtLeast(2)]
+    port_gbps: Annotated[float, Positive()]
+    latency_ns: Annotated[float, NonNegative()]
+
+    def __post_init__(self) -> None:
+        check_size("x_scale", 6 * self.chips)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.x_scale, self.y_scale, self.z_scale
+
+    @property
+    def chips(self) -> int:
+        return self.x_scale * self.y_scale * self.z_scale
+
+
+def build(settings: Torus3DSettings) -> Topology:
+    """Build the torus; the n parallel links of a side are one row with n lanes."""
+    chip = np.arange(settings.chips).reshape(settings.shape[::-1])
+    rings = (("torus_x", 2), ("torus_y", 1), ("torus_z", 0))
+    return Topology(
+        family=settings.family,
+        settings=to_dict(settings),
+        chips=chip.size,
+        nodes=chip.size,
+        switches=0,
+        chip_node=chip_nodes(chip.size, 1),
+        links=join_links(
+            [
+                duplex_links(
+                    chip,
+                    np.roll(chip, -1, axis=axis),
+                    kind,
+                    gbps=settings.port_gbps,
+                    latency_ns=settings.latency_ns,
+                    lanes=settings.n,
+                )
+                for kind, axis in rings
+            ]
+        ),
+        circuits=None,
+    )
+
+
+def halves(settings: Torus3DSettings) -> NDArray[np.int8]:
+    """Half (0 or 1) of each chip when the longest dimension is cut in the middle."""
+    z, y, x = np.indices(settings.shape[::-1])
+    longest = settings.shape.index(max(settings.shape))
+    return ((x, y, z)[longest] >= max(settings.shape) // 2).astype(np.int8).ravel()
+
+
+def bisection_ports(settings: Torus3DSettings) -> int:
+    """Ports in one direction across that cut: both boundaries of the cut rings, n links in each line of the longest dimension."""
+    return 2 * settings.n * settings.chips // max(settings.shape)
+
+
+def ports_per_chip(settings: Torus3DSettings) -> int:
+    """Ports of a chip: n on each of its 6 sides."""
+    return 6 * settings.n
+
+
+def node_hop_counts(settings: Torus3DSettings) -> IntArray:
+    """How many ordered pairs of chips are h links apart (index h): the ways round the three rings add up."""
+    counts = np.ones(1, dtype=np.int64)
+    for length in settings.shape:
+        step = np.arange(length)
+        counts = np.convolve(counts, length * np.bincount(np.minimum(step, length - step)))
+    return counts
