@@ -18,7 +18,8 @@ from typing import Annotated, Any
 from railx.economics import EconomicsSettings
 from railx.fabric import FabricSettings
 from railx.figures import FigureSettings
-from railx.network import CollectiveSettings, NetworkSettings, TrafficSettings
+from railx.mapping import MappingSettings
+from railx.network import CollectiveSettings, NetworkSettings, StaticNetworkSettings, SweepSettings, TrafficSettings
 from railx.planning.settings import PlannerSettings
 from railx.settings import AtLeast, NotEmpty, SettingsError, load
 from railx.topology import TopologySettings
@@ -77,8 +78,10 @@ class Experiment:
     seed: Annotated[int, AtLeast(0)]
     topologies: dict[str, TopologySettings]
     traffic: TrafficSettings
-    networks: dict[str, NetworkSettings]
+    networks: dict[str, StaticNetworkSettings]
+    sweeps: dict[str, SweepSettings]
     collective: CollectiveSettings
+    mapping: MappingSettings
     economics: EconomicsSettings
     corpora: dict[str, CorpusSettings]
     plans: dict[str, PlanSettings]
@@ -87,12 +90,18 @@ class Experiment:
     tracking: TrackingSettings
 
     def __post_init__(self) -> None:
-        for group in ("topologies", "networks", "corpora", "plans", "runs", "figures"):
+        for group in ("topologies", "networks", "sweeps", "corpora", "plans", "runs", "figures"):
             for name in getattr(self, group):
                 if not _NAME.fullmatch(name):
                     raise SettingsError(f"{group}.{name}", "not a name; allowed: letters, digits and underscores, a letter first")
         if not _NAME.fullmatch(self.name):
             raise SettingsError("name", f"got {self.name!r}; allowed: letters, digits and underscores, a letter first")
+        for name, sweep in self.sweeps.items():
+            if sweep.topology not in self.topologies:
+                raise SettingsError(f"sweeps.{name}.topology", f"got {sweep.topology!r}; allowed: {', '.join(self.topologies)}")
+        for name in self.mapping.topologies:
+            if name not in self.topologies:
+                raise SettingsError(f"mapping.topologies.{name}", f"no such topology; allowed: {', '.join(self.topologies)}")
         for name, plan in self.plans.items():
             if plan.corpus not in self.corpora:
                 raise SettingsError(f"plans.{name}.corpus", f"got {plan.corpus!r}; allowed: {', '.join(self.corpora)}")
@@ -110,6 +119,7 @@ class StageSettings:
     traffic: TrafficSettings
     network: NetworkSettings
     collective: CollectiveSettings
+    mapping: MappingSettings
     economics: EconomicsSettings
     corpus: CorpusSettings
     batch: BatchSettings

@@ -9,7 +9,7 @@ from railx.economics.designs import count_network
 from railx.economics.settings import EconomicsSettings, NetworkDesign
 from railx.settings import SettingsError
 
-__all__ = ["bill_of_materials", "cost_summary"]
+__all__ = ["bill_of_materials", "cost_summary", "price_network"]
 
 
 def bill_of_materials(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> list[dict[str, Any]]:
@@ -20,25 +20,29 @@ def bill_of_materials(settings: EconomicsSettings, catalogue: Catalogue | None =
     ValueError for a broken catalogue file.
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
+    return [row for name, design in settings.networks.items() for row in price_network(name, design, settings.price_set, catalogue)]
+
+
+def price_network(name: str, design: NetworkDesign, price_set: str, catalogue: Catalogue) -> list[dict[str, Any]]:
+    """The rows of one network in the bill of materials; ``price_set`` holds where the design names none."""
+    counts = count_network(design)
     rows: list[dict[str, Any]] = []
-    for name, design in settings.networks.items():
-        counts = count_network(design)
-        for component, count in counts.components.items():
-            price = _price_of(component, design, name, settings, catalogue)
-            rows.append(
-                {
-                    "topology": name,
-                    "chips": counts.chips,
-                    "component": component,
-                    "count": count,
-                    "unit_usd": price.unit_usd,
-                    "total_usd": count * price.unit_usd,
-                    "unit_watts": price.unit_watts,
-                    "total_watts": None if price.unit_watts is None else count * price.unit_watts,
-                    "source": price.provenance,
-                    "fidelity": "analytic",
-                }
-            )
+    for component, count in counts.components.items():
+        price = _price_of(component, design, name, price_set, catalogue)
+        rows.append(
+            {
+                "topology": name,
+                "chips": counts.chips,
+                "component": component,
+                "count": count,
+                "unit_usd": price.unit_usd,
+                "total_usd": count * price.unit_usd,
+                "unit_watts": price.unit_watts,
+                "total_watts": None if price.unit_watts is None else count * price.unit_watts,
+                "source": price.provenance,
+                "fidelity": "analytic",
+            }
+        )
     return rows
 
 
@@ -74,13 +78,13 @@ def cost_summary(settings: EconomicsSettings, catalogue: Catalogue | None = None
     return rows
 
 
-def _price_of(component: str, design: NetworkDesign, name: str, settings: EconomicsSettings, catalogue: Catalogue) -> Price:
+def _price_of(component: str, design: NetworkDesign, name: str, price_set: str, catalogue: Catalogue) -> Price:
     """The price that a network pays for a component, from its own price set or the experiment's."""
     key = "copper_price_set" if component == "copper_cable" else "price_set"
     own = getattr(design, key)
     where = f"networks.{name}.{key}" if own is not None else "price_set"
     try:
-        price = catalogue.price(own if own is not None else settings.price_set, component)
+        price = catalogue.price(own if own is not None else price_set, component)
     except SettingsError as error:
         raise SettingsError(where, error.message) from None
     if price.role != "default":

@@ -28,6 +28,7 @@ __all__ = [
     "ScaleSettings",
     "SensitivitySettings",
     "TorusSettings",
+    "largest_tree",
 ]
 
 Sizes = Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()]
@@ -102,7 +103,7 @@ class TorusSettings:
 class CubesSettings:
     """TPUv4-like: cubes of ``edge``^3 chips, every external face link through an optical switch that all cubes share.
 
-    ``sizes``: cubes per dimension of the 3D torus they are set to, at most R/2 cubes in all; n ports on each of the 6 sides of a chip.
+    ``sizes``: cubes per dimension of the 3D torus they are set to, at most R/2 cubes in all; n ports on each of a chip's 6 sides.
     """
 
     design: Literal["tpu_v4"]
@@ -146,8 +147,8 @@ class HammingMeshSettings:
             if getattr(self, key) > largest:
                 raise SettingsError(
                     key,
-                    f"got {getattr(self, key)}; allowed: at most {largest} boards a line with two levels of {self.switch_radix}-port "
-                    f"switches; the nearest is {largest}",
+                    f"got {getattr(self, key)}; allowed: at most {largest} boards a line with two levels of "
+                    f"{self.switch_radix}-port switches; the nearest is {largest}",
                 )
         _needs_copper_prices(self.copper_rows, self.copper_price_set, "copper_rows")
 
@@ -200,7 +201,9 @@ class RailsSettings:
         g = self.chips_per_node
         if self.chips % g:
             below, above = max(1, self.chips // g) * g, (self.chips // g + 1) * g
-            raise SettingsError("chips", f"got {self.chips}; allowed: whole nodes of {g} chips; the nearest are {below} and {above}")
+            raise SettingsError(
+                "chips", f"got {self.chips}; allowed: whole nodes of {g} chips; the nearest are {below} and {above}"
+            )
         _fits_tree("chips", self.chips if self.joined else self.chips // g, self.tiers, self.switch_radix, 1.0)
 
 
@@ -224,7 +227,8 @@ class DragonflySettings:
         largest = 2 * self.terminals**2 + 1
         if self.groups > largest:
             raise SettingsError(
-                "groups", f"got {self.groups}; allowed: at most 2 p^2 + 1 = {largest}, one link to every group; the nearest is {largest}"
+                "groups",
+                f"got {self.groups}; allowed: at most 2 p^2 + 1 = {largest}, one link to every group; the nearest is {largest}",
             )
         _needs_copper_prices(self.copper_in_group, self.copper_price_set, "copper_in_group")
 
@@ -246,7 +250,8 @@ class HyperXSettings:
         spare = self.switch_radix - self.dimensions * (self.size - 1)
         if self.terminals > spare:
             raise SettingsError(
-                "terminals", f"got {self.terminals}; allowed: at most {spare}, what {self.dimensions} dimensions leave of the switch"
+                "terminals",
+                f"got {self.terminals}; allowed: at most {spare}, what {self.dimensions} dimensions leave of the switch",
             )
 
 
@@ -280,7 +285,8 @@ class OpusRailsSettings:
         largest = self.optical_switch_radix // self.ocs_ports_per_gpu
         if self.servers > largest:
             raise SettingsError(
-                "servers", f"got {self.servers}; allowed: at most {largest}, whose GPUs of one rail fit a switch; the nearest is {largest}"
+                "servers",
+                f"got {self.servers}; allowed: at most {largest}, whose GPUs of one rail fit a switch; the nearest is {largest}",
             )
 
 
@@ -323,7 +329,8 @@ class SensitivitySettings:
 class ScaleSettings:
     """Cost and power over the number of chips at equal injection bandwidth.
 
-    ``networks`` and ``reference`` name entries of the networks, each resized to every number in ``chips`` that its family can reach.
+    ``networks`` and ``reference`` name entries of the networks; each is resized to every number in ``chips`` that its family
+    reaches.
     """
 
     networks: Annotated[tuple[str, ...], NotEmpty()]
@@ -337,10 +344,10 @@ class ScaleSettings:
 class ClaimMapSettings:
     """Where the cost claims hold over price ratios, and what moves their boundary.
 
-    ``ocs_port_over_transceiver`` and ``switch_port_over_transceiver`` are the axes of the map at the base case (``sensitivity.railx``
-    against ``sensitivity.fat_trees[0]``). The other lists are changed one at a time: side of the RailX node, ports a side, chips,
-    share of the ideal all-to-all that routing reaches, price of an in-node lane (one external port wide) over a transceiver, and
-    tiers, copper cable over transceiver (0: no copper) and taper of the fat tree.
+    ``ocs_port_over_transceiver`` and ``switch_port_over_transceiver`` are the axes of the map at the base case
+    (``sensitivity.railx`` against ``sensitivity.fat_trees[0]``). The other lists are changed one at a time: side of the RailX node,
+    ports a side, chips, share of the ideal all-to-all that routing reaches, price of an in-node lane (one external port wide) over
+    a transceiver, and tiers, cable to the leaf over transceiver (2: a transceiver at both ends) and taper of the fat tree.
     """
 
     ocs_port_over_transceiver: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
@@ -351,7 +358,7 @@ class ClaimMapSettings:
     all_to_all_share: tuple[Annotated[float, Fraction()], ...]
     in_node_lane_over_transceiver: tuple[Annotated[float, NonNegative()], ...]
     tiers: tuple[Annotated[int, Between(1, 5)], ...]
-    copper_over_transceiver: tuple[Annotated[float, NonNegative()], ...]
+    leaf_cable_over_transceiver: tuple[Annotated[float, NonNegative()], ...]
     taper: tuple[Annotated[float, Fraction()], ...]
 
 
@@ -398,8 +405,8 @@ def _fits_tree(key: str, ends: int, tiers: int, radix: int, taper: float) -> Non
     if ends > largest:
         raise SettingsError(
             key,
-            f"got {ends}; allowed: at most {largest} with {tiers} tiers of {radix}-port switches (every port of a chip has a plane of "
-            f"its own); the nearest is {largest}",
+            f"got {ends}; allowed: at most {largest} with {tiers} tiers of {radix}-port switches (every port of a chip has a plane "
+            f"of its own); the nearest is {largest}",
         )
 
 
@@ -407,7 +414,7 @@ def largest_tree(tiers: int, radix: int, taper: float) -> int:
     """Most end ports of a tree: 2 (k/2)^T, times the downlinks of a tapered leaf over k/2; one tier has no uplinks to taper."""
     if tiers == 1:
         return radix
-    return int(radix / (1 + taper)) * 2 * (radix // 2) ** (tiers - 1)
+    return int(int(radix / (1 + taper)) * 2 * (radix // 2) ** (tiers - 1))
 
 
 def _needs_copper_prices(copper: bool, price_set: str | None, key: str) -> None:

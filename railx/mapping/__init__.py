@@ -10,7 +10,7 @@ from railx.mapping.settings import (
     MappedTopology,
     MappingSettings,
 )
-from railx.mapping.step import step_times
+from railx.mapping.step import injection_factor, step_times
 from railx.mapping.volumes import Transfer, compute_flops, step_transfers
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "axes_chips",
     "compute_flops",
     "group_members",
+    "injection_factor",
     "step_times",
     "step_transfers",
 ]

@@ -21,7 +21,7 @@ from railx.mapping.volumes import Transfer, compute_flops, step_transfers
 from railx.network.routing import RoutingTable, build_routing, path_sums, table_lane_loads
 from railx.topology import Topology, ports_per_chip, settings_of
 
-__all__ = ["FIDELITY", "step_times"]
+__all__ = ["FIDELITY", "injection_factor", "step_times"]
 
 FIDELITY = "flow"
 

@@ -1,6 +1,6 @@
 """Traffic on a topology: exact static channel loads, throughput bounds, collectives."""
 
-from railx.network.collectives import ring_all_reduce
+from railx.network.collectives import ring_all_reduce, simulate_collectives
 from railx.network.settings import CollectiveSettings, NetworkSettings, StaticNetworkSettings, TrafficSettings
 from railx.network.shortest_paths import shortest_path_lane_loads
 from railx.network.static_loads import uniform_lane_loads
@@ -13,6 +13,7 @@ __all__ = [
     "TrafficSettings",
     "ring_all_reduce",
     "shortest_path_lane_loads",
+    "simulate_collectives",
     "simulate_uniform",
     "uniform_lane_loads",
 ]

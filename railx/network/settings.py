@@ -9,6 +9,7 @@ from railx.settings import AtLeast, Between, Fraction, NonNegative, NotEmpty, Po
 
 __all__ = [
     "AllToAllTraffic",
+    "CollectiveName",
     "CollectiveSettings",
     "HotSpotTraffic",
     "MatrixTraffic",
@@ -153,9 +154,33 @@ class SweepSettings:
     precision: Annotated[float, Fraction()]
 
 
+#: Collectives that are timed; ``hierarchical_all_reduce`` reduces inside the nodes first, over all links of their meshes.
+CollectiveName: TypeAlias = Literal["ring_all_reduce", "reduce_scatter", "all_gather", "hierarchical_all_reduce", "all_to_all"]
+
+
 @dataclass(frozen=True)
 class CollectiveSettings:
-    """``payload_bytes``: bytes that each participant holds before and after the collective."""
+    """Which collectives are timed, over which payloads, on which nodes, and how.
 
-    collective: Literal["ring_all_reduce"]
+    ``payload_bytes``: bytes that each participant holds, before a reduce-scatter, after an all-gather, before and after an
+    all-reduce or all-to-all. ``rows`` and ``columns``: the nodes at their crossings take part (null: all rows, all columns).
+    ``fidelities``: ``analytic`` adds up the latency of the longest chain and the serialisation at the bottleneck; ``flow`` sends
+    the messages of the steps over the links with max-min fair rates, up to ``most_messages`` at a time. ``routing``: of messages
+    that do not follow rings.
+    """
+
+    collectives: Annotated[tuple[CollectiveName, ...], NotEmpty()]
     payload_bytes: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()]
+    rows: tuple[Annotated[int, NonNegative()], ...] | None
+    columns: tuple[Annotated[int, NonNegative()], ...] | None
+    fidelities: Annotated[tuple[Literal["analytic", "flow"], ...], NotEmpty()]
+    routing: RoutingName
+    most_messages: Annotated[int, AtLeast(1)]
+
+    def __post_init__(self) -> None:
+        for key in ("rows", "columns"):
+            chosen = getattr(self, key)
+            if chosen is not None and not chosen:
+                raise SettingsError(key, "got an empty list; allowed: null for all, or at least one position, the nearest is [0]")
+            if chosen is not None and len(set(chosen)) < len(chosen):
+                raise SettingsError(key, f"got {list(chosen)}; allowed: distinct positions, the nearest are {sorted(set(chosen))}")

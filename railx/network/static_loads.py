@@ -1,4 +1,4 @@
-"""Exact static channel loads of uniform all-to-all, family by family.
+"""Exact static channel loads of uniform all-to-all, in closed form where a family has one, else over its routing table.
 
 Every function returns one load per row of ``topology.links``: flits a cycle on one lane when every chip offers one flit a cycle,
 spread evenly over all other chips. A cycle moves one flit over an external port. Sources: the MIN routing of the RailX simulator;
@@ -8,12 +8,15 @@ dimension-order routing for tori; equal-cost multi-path for fat trees.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.network.routing.railx_lines import Line, WalkOrder, hyperx_flow
+from railx.network.routing import build_routing, table_lane_loads
+from railx.network.routing.railx_hyperx import phases_of
+from railx.network.routing.railx_lines import LineRouting, Phase, WalkOrder, by_line, by_node, uniform_flow, walk_orders
 from railx.topology import (
     INTERNAL,
     FatTreeSettings,
@@ -25,6 +28,7 @@ from railx.topology import (
     settings_of,
 )
 from railx.topology.model import kind_code
+from railx.topology.railx_grid import rail_ports
 
 __all__ = ["uniform_lane_loads"]
 
@@ -32,21 +36,40 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Routing = Literal["min", "balanced"]
 
+#: Above this a table over all pairs takes minutes, and a gigabyte a block.
+_MOST_TABLE_CHIPS = 6_000
+_BLOCK = 1_024
+
 
 def uniform_lane_loads(topology: Topology, routing: Routing) -> FloatArray:
     """Load of one lane of each link row under uniform all-to-all, in flits/cycle per flit/chip/cycle offered.
 
-    The lanes of a row share its load evenly. Exact for every family and size; ``routing`` as in
-    :class:`railx.network.StaticNetworkSettings`.
+    The lanes of a row share its load evenly. Exact; at any size for RailX as HyperX or split, 2D tori and fat trees, at up to 6,000
+    chips for the other families, ValueError above. ``routing`` as in :class:`railx.network.StaticNetworkSettings`.
     """
     settings = settings_of(topology)
     if isinstance(settings, RailXHyperXSettings):
-        return _hyperx_loads(topology, settings.m, routing) / topology.links.lanes
+        return _all_to_all_loads(topology, phases_of(topology), routing) / topology.links.lanes
     if isinstance(settings, RailXTorusSettings):
         return _torus_loads(topology, settings.m * settings.x_scale, settings.m * settings.y_scale, settings.n)
     if isinstance(settings, Torus2DSettings):
         return _torus_loads(topology, settings.x_scale, settings.y_scale, settings.n)
-    return _fat_tree_loads(topology, settings)
+    if isinstance(settings, FatTreeSettings):
+        return _fat_tree_loads(topology, settings)
+    return _table_loads(topology, routing)
+
+
+def _table_loads(topology: Topology, routing: Routing) -> FloatArray:
+    """The loads of a routing table over all pairs, a block of destinations at a time."""
+    if topology.chips > _MOST_TABLE_CHIPS:
+        raise ValueError(
+            f"topology: {topology.chips:,} chips of family {topology.family} are too many for a table over all pairs; allowed: at "
+            f"most {_MOST_TABLE_CHIPS:,}, or a family with closed forms: railx_hyperx, railx_split, railx_torus, torus_2d, fat_tree"
+        )
+    blocks = np.split(np.arange(topology.chips, dtype=np.int32), range(_BLOCK, topology.chips, _BLOCK))
+    loads = [table_lane_loads(topology, build_routing(topology, routing, block)) for block in blocks]
+    total: FloatArray = np.sum(loads, axis=0)
+    return total
 
 
 def _torus_loads(topology: Topology, columns: int, rows: int, lanes: int) -> FloatArray:
@@ -72,63 +95,43 @@ def _node_side(topology: Topology) -> int:
 
 
 def _fat_tree_loads(topology: Topology, settings: FatTreeSettings) -> FloatArray:
-    """Equal-cost multi-path: a chip spreads over its planes, a switch over its upward ports; up and down carry the same."""
-    chips, half = topology.chips, settings.switch_radix // 2
+    """Equal-cost multi-path: a chip spreads over its planes, a switch over its upward ports; up and down carry the same.
+
+    A tapered leaf has fewer ports up than down, and each of them carries so much more; so do those of the tier above.
+    """
+    taper = settings.leaf_down / settings.leaf_up
+    pod = settings.leaf_down * settings.switch_radix // 2
     load = np.zeros(len(topology.links))
-    for kind, inside in (("leaf", 1), ("aggregation", half), ("core", half**2)):
-        load[topology.links.kind == kind_code(kind)] = (chips - inside) / (chips - 1) / settings.planes
+    for kind, inside, share in (("leaf", 1, 1.0), ("aggregation", settings.leaf_down, taper), ("core", pod, taper)):
+        outside = (topology.chips - inside) / (topology.chips - 1)
+        load[topology.links.kind == kind_code(kind)] = outside * share / settings.planes
     return load
 
 
-def _hyperx_loads(topology: Topology, m: int, routing: Routing) -> FloatArray:
-    """Load of each link row (all lanes together) of RailX set to a 2D HyperX.
-
-    A packet first crosses its row, then its column, then walks to its chip. All rows are alike, so the row phase is computed
-    once; the column phase starts from what enters each column and what its own chips send.
-    """
-    flow = hyperx_flow(topology, routing)
-    row, column = flow.row, flow.column
-    chips_per_node = m * m
-    share = 1 / (topology.chips - 1)
-    row_rails = row.rail_loads(flow.row_source, flow.row_first)[0]
-    arrived = row.arrivals(row_rails[None])[0]  # [X, chip]: flow that has its column and is spread over the column's nodes
-    column_rails = column.rail_loads(flow.column_source, flow.column_first)
-    entered = column.arrivals(column_rails) + arrived[:, None, :] / column.length  # [X, Y, chip]: flow spread over the node's chips
-    # Walks to the rails of the row, to those of the column, and to the chip.
-    walks = _walked(row.walks(flow.row_source, flow.row_first), m, flow.orders[0])[0][:, None]
-    walks = walks + _walked(column.walks(flow.column_source, flow.column_first), m, flow.orders[1])
-    final = entered[..., None] / chips_per_node + share * (1 - np.eye(chips_per_node))
-    walks = (walks + _walked(final, m, flow.orders[2])).reshape(row.length * column.length, -1)
-    shape = (row.length, column.length, walks.shape[-1])
-    return _spread_over_rows(topology, m, walks.reshape(shape), (row, row_rails), (column, column_rails))
-
-
-def _spread_over_rows(
-    topology: Topology, m: int, walks: FloatArray, row: tuple[Line, FloatArray], column: tuple[Line, FloatArray]
-) -> FloatArray:
-    """Give every row of the link table its load: ``walks`` [X, Y, mesh link] and the rail loads of both dimensions."""
-    links = topology.links
-    load = np.empty(len(links))
-    node_of = topology.chip_node.astype(np.int64)
-    x, y = node_of % row[0].length, node_of // row[0].length
-    internal = links.kind == INTERNAL
-    src, dst = links.src[internal], links.dst[internal]
-    number = np.full((m * m, m * m), -1)
-    number[tuple(mesh_links(m).T)] = np.arange(len(mesh_links(m)))
-    load[internal] = walks[x[src], y[src], number[src % m**2, dst % m**2]]
-    for kind, (line, rails), place, across in (("rail_x", row, x, None), ("rail_y", column, y, x)):
-        own = links.kind == kind_code(kind)
-        src, dst = links.src[own], links.dst[own]
-        a, b = place[src], place[dst]
-        option = (line.wiring.rail[a, b, 1] == links.rail[own]).astype(np.int64)
-        load[own] = rails[a, b, option] if across is None else rails[across[src], a, b, option]
+def _all_to_all_loads(topology: Topology, phases: Sequence[Phase], routing: LineRouting) -> FloatArray:
+    """Load of each link row (all lanes together) of a RailX setting whose coordinates are corrected one after the other."""
+    nodes, m, chips = topology.nodes, phases[0].m, phases[0].chips
+    flows, arrived = uniform_flow(phases, nodes, routing)
+    orders = walk_orders(phases, routing)
+    ports = rail_ports(topology).link
+    load = np.zeros(len(topology.links))
+    walks = np.zeros((nodes, len(mesh_links(m))))
+    for phase, flow, order in zip(phases, flows, orders, strict=False):
+        rows = by_line(phase.rail_rows(ports), phase)
+        load[rows[rows >= 0]] = np.broadcast_to(flow.rails(), rows.shape)[rows >= 0]
+        walks += by_node(_walked(flow.walks(), m, order), phase, nodes)
+    # Every chip of the last node is equally likely; what is at home already does not walk.
+    spread = np.broadcast_to(arrived[:, :, None] / chips, (nodes, chips, chips))
+    walks += _walked(spread, m, orders[-1])
+    # The links inside the nodes come first in the table, node by node.
+    load[: walks.size] = walks.ravel()
     return load
 
 
 def _walked(flow: FloatArray, m: int, order: WalkOrder) -> FloatArray:
-    """Load of each mesh link (float[k, L, mesh link]) of flows from chip to chip of a node (float[k, L, c, c])."""
+    """Load of each mesh link (float[..., mesh link]) of flows from chip to chip of a node (float[..., c, c])."""
     loads: FloatArray = flow.reshape(-1, m**4) @ _mesh_paths(m, order).T
-    return loads.reshape(*flow.shape[:2], -1)
+    return loads.reshape(*flow.shape[:-2], len(mesh_links(m)))
 
 
 def _mesh_paths(m: int, order: WalkOrder) -> Any:
@@ -140,14 +143,14 @@ def _mesh_paths(m: int, order: WalkOrder) -> Any:
     ty, tx = np.divmod(target, m)
     # Along x in the source's chip row, then along y in the target's chip column; or the other way about.
     row, column = (sy, tx) if order == "xy" else (ty, sx)
-    rows, columns = [], []
+    rows, columns = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for link, (a, b) in enumerate(mesh_links(m).tolist()):
         (ay, ax), (by, bx) = divmod(a, m), divmod(b, m)
         taken = (row == ay) & _between(sx, tx, ax, bx) if ay == by else (column == ax) & _between(sy, ty, ay, by)
         path = np.flatnonzero(taken)
         rows.append(np.full(len(path), link))
         columns.append(path)
-    where = (np.concatenate([*rows, np.empty(0, np.int64)]), np.concatenate([*columns, np.empty(0, np.int64)]))
+    where = (np.concatenate(rows), np.concatenate(columns))
     return csr_array((np.ones(len(where[0])), where), shape=(len(mesh_links(m)), m**4))
 
 

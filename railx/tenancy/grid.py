@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,8 +55,10 @@ class NodeGrid:
 
 @dataclass(frozen=True)
 class Faults:
-    """What has failed: ``nodes`` as (row, column); ``rails`` as (row, column, dimension, rail), both ports of that rail of the node;
-    ``switches`` as (dimension, line, rail). Dimension 0 is X (lines are rows), 1 is Y (lines are columns).
+    """What has failed: ``nodes`` as (row, column), ``switches`` as (dimension, line, rail), ``rails`` as (row, column, dimension,
+    rail).
+
+    A failed rail is both ports of that rail of one node. Dimension 0 is X (lines are rows), 1 is Y (lines are columns).
     """
 
     nodes: frozenset[tuple[int, int]] = frozenset()
@@ -102,7 +105,9 @@ class Placement:
         """Raises ValueError for lines outside the grid or named twice, and for a shape that the wiring cannot join."""
         for key, lines in (("rows", self.rows), ("columns", self.columns)):
             if not lines or sorted(set(lines)) != list(lines) or lines[0] < 0 or lines[-1] >= grid.side:
-                raise ValueError(f"{key}: got {list(lines)}; allowed: distinct positions from 0 to {grid.side - 1} in ascending order")
+                raise ValueError(
+                    f"{key}: got {list(lines)}; allowed: distinct positions from 0 to {grid.side - 1} in ascending order"
+                )
         check_job(JobSettings(len(self.rows), len(self.columns), self.setting), grid.side, grid.rails)
 
 
@@ -119,8 +124,8 @@ def product_of_nodes(nodes: Iterable[tuple[int, int]], setting: Wiring) -> Place
     if missing:
         joined = "are not joined by the lines they share" if _apart(own) else "leave gaps in their lines"
         raise ValueError(
-            f"nodes: the {len(own)} nodes {joined}, {missing[0]} is missing; allowed: every row times every column (the nearest are "
-            f"{len(rows)} x {len(columns)} = {len(rows) * len(columns)} nodes with the {len(missing)} missing, or one line)"
+            f"nodes: the {len(own)} nodes {joined}, {missing[0]} is missing; allowed: every row times every column (the nearest "
+            f"are {len(rows)} x {len(columns)} = {len(rows) * len(columns)} nodes with the {len(missing)} missing, or one line)"
         )
     return Placement(rows, columns, setting)
 
@@ -149,8 +154,8 @@ def line_rings(length: int, rails: int, setting: Wiring) -> IntArray:
         return np.tile(np.arange(length, dtype=np.int64), (rails, 1))
     if length > rails + 1:
         raise ValueError(
-            f"hyperx: an all-to-all of {length} nodes needs {length - 1} rails and {rails} are usable; allowed: at most {rails + 1} "
-            "nodes, or setting torus or ring"
+            f"hyperx: an all-to-all of {length} nodes needs {length - 1} rails and {rails} are usable; allowed: at most "
+            f"{rails + 1} nodes, or setting torus or ring"
         )
     rings = undirected_rings(length) if length in (4, 6) else hamiltonian_cycles(length)
     return rings[np.arange(rails) % len(rings)]
@@ -193,8 +198,9 @@ def placement_circuits(grid: NodeGrid, placement: Placement, faults: Faults | No
                 raise ValueError(f"{where}: {error}") from None
             parts.append(_line(grid, dimension, line, rails, np.asarray(positions, dtype=np.int64)[rings]))
     if not parts:
-        return Circuits(**{name: np.zeros(0, dtype=kind) for name, kind in _COLUMNS.items()})
-    return Circuits(**{name: np.concatenate([part[name] for part in parts]).astype(kind) for name, kind in _COLUMNS.items()})
+        parts = [dict.fromkeys(_COLUMNS, np.zeros(0, dtype=np.int64))]
+    columns: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in _COLUMNS}
+    return Circuits(**{name: column.astype(_COLUMNS[name]) for name, column in columns.items()})
 
 
 _COLUMNS = {name: np.int8 if name == "dimension" else np.int32 for name in Circuits.__dataclass_fields__}

@@ -1,6 +1,6 @@
 """The largest job that a grid with failed nodes still holds: exact, for products of lines and for contiguous blocks.
 
-A product of rows and columns avoids the failed nodes if every failed (row, column) pair has its row or its column left out, i.e. the
+A product of rows and columns avoids the failed nodes if every failed (row, column) pair has its row or its column left out: the
 lines left out are a vertex cover of a bipartite graph. With a rows and c columns left out the job has (R - a)(C - c) nodes, so what
 is wanted is, for every a, the least c. Unlike a minimum vertex cover alone this is not solved by matching: it depends on how the
 cover is divided between rows and columns. Two exact methods are given: branching over connected components (fast where the graph is
@@ -43,8 +43,8 @@ class Largest:
 def formula_share(failed: int, side: int) -> float:
     """Share of side x side nodes in the largest product when no two of the failed nodes share a line: (1 - f / (2 side))^2.
 
-    With R = 2 side this is 1 - 2 f / R + f^2 / R^2; it is exact for even f, and for odd f the real-valued optimum over how the lines
-    left out divide into rows and columns.
+    With R = 2 side this is 1 - 2 f / R + f^2 / R^2; it is exact for even f, and for odd f the real-valued optimum over how the
+    lines left out divide into rows and columns.
     """
     if not 0 <= failed <= side:
         raise ValueError(f"failed: got {failed}; allowed: 0 to {side}, no more can lie in distinct lines")
@@ -173,7 +173,12 @@ def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
             continue
         lower = np.concatenate([np.ones(len(edges)), [0.0]])
         upper = np.concatenate([np.full(len(edges), np.inf), [float(a)]])
-        found = milp(cost, constraints=LinearConstraint(csr_array(cover), lower, upper), integrality=np.ones(variables), bounds=Bounds(0, 1))
+        found = milp(
+            cost,
+            constraints=LinearConstraint(csr_array(cover), lower, upper),
+            integrality=np.ones(variables, dtype=np.int64),
+            bounds=Bounds(0, 1),
+        )
         if found.x is None:
             raise ValueError(f"largest product: the integer programme ended without a solution ({found.message})")
         out = np.round(found.x).astype(np.bool_)

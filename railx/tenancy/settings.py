@@ -8,14 +8,13 @@ from typing import Annotated, Literal
 from railx.settings import AtLeast, Between, NonNegative, NotEmpty, Positive, SettingsError
 
 __all__ = [
-    "QUEUES",
-    "SYSTEMS",
     "DegradedSettings",
     "FaultStudySettings",
     "FitPolicy",
     "JobSettings",
     "MixSettings",
     "Queue",
+    "ScenarioSettings",
     "StreamJobSettings",
     "StreamSettings",
     "System",
@@ -28,11 +27,9 @@ __all__ = [
 Wiring = Literal["hyperx", "torus", "ring"]
 #: RailX and HammingMesh take any rows times any columns, the torus a contiguous block (which may wrap around).
 System = Literal["railx", "hammingmesh", "torus"]
-SYSTEMS: tuple[System, ...] = ("railx", "hammingmesh", "torus")
 FitPolicy = Literal["first_fit", "best_fit"]
 #: reject: a job that does not fit at once is lost; fifo: jobs start in their order; backfill: a later job may pass a waiting one.
 Queue = Literal["reject", "fifo", "backfill"]
-QUEUES: tuple[Queue, ...] = ("reject", "fifo", "backfill")
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ class FaultStudySettings:
 
 @dataclass(frozen=True)
 class DegradedSettings:
-    """Bandwidth of one line after failures: numbers of failed switches (or of failed rails of one node) in it, random draws each."""
+    """Bandwidth of one line after failures: numbers of failed switches (or of failed rails of nodes) in it, random draws each."""
 
     failures: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()]
     samples: Annotated[int, AtLeast(1)]
@@ -93,14 +90,23 @@ class MixSettings:
 
 
 @dataclass(frozen=True)
+class ScenarioSettings:
+    """Failures of a stream: ``failed_nodes`` from beginning to end, and failures while jobs run where
+    ``mean_hours_between_failures`` of one node is given (null: none).
+    """
+
+    failed_nodes: Annotated[int, NonNegative()]
+    mean_hours_between_failures: Annotated[float, Positive()] | None
+
+
+@dataclass(frozen=True)
 class StreamSettings:
     """A random stream of jobs, the same for every system.
 
     Arrivals are Poisson; ``offered_loads`` are node-hours asked for over node-hours of the grid without failures. Durations are
     log-normal with mean ``mean_hours`` and the standard deviation ``duration_sigma`` of their logarithm. Averages leave out the
-    jobs of the first ``warmup_share`` of the arrivals. ``failed_nodes``: nodes failed for the whole stream. ``interruptions``: with
-    ``mean_hours_between_failures`` of one node and ``repair_hours`` (null: no failures while jobs run); the job of a failed node
-    starts again from its last checkpoint, one every ``checkpoint_hours``, ahead of the queue.
+    time before the arrival at ``warmup_share`` of them. A node that fails is repaired after ``repair_hours``; its job starts again
+    from its last checkpoint, one every ``checkpoint_hours``, ahead of the queue.
     """
 
     jobs: Annotated[tuple[StreamJobSettings, ...], NotEmpty()]
@@ -113,13 +119,12 @@ class StreamSettings:
     systems: Annotated[tuple[System, ...], NotEmpty()]
     policies: Annotated[tuple[FitPolicy, ...], NotEmpty()]
     queues: Annotated[tuple[Queue, ...], NotEmpty()]
-    failed_nodes: Annotated[tuple[Annotated[int, NonNegative()], ...], NotEmpty()]
-    mean_hours_between_failures: Annotated[float, Positive()] | None
+    scenarios: Annotated[dict[str, ScenarioSettings], NotEmpty()]
     repair_hours: Annotated[float, Positive()]
     checkpoint_hours: Annotated[float, Positive()]
 
     def __post_init__(self) -> None:
-        for name in ("systems", "policies", "queues", "failed_nodes", "offered_loads"):
+        for name in ("systems", "policies", "queues", "offered_loads"):
             values = getattr(self, name)
             if len(set(values)) != len(values):
                 raise SettingsError(name, f"got {list(values)}; allowed: each value once")
@@ -170,7 +175,10 @@ class TenancySettings:
         ports, switches = 2 * nodes * rails, 2 * self.side * rails
         asked = {
             "faults.counts": (max(self.faults.counts), nodes - 1, "nodes"),
-            "stream.failed_nodes": (max(self.stream.failed_nodes), nodes - 1, "nodes"),
+            **{
+                f"stream.scenarios.{name}.failed_nodes": (scenario.failed_nodes, nodes - 1, "nodes")
+                for name, scenario in self.stream.scenarios.items()
+            },
             "mix.failed_nodes": (self.mix.failed_nodes, nodes - 1, "nodes"),
             "mix.failed_rails": (self.mix.failed_rails, ports, "rails of nodes"),
             "mix.failed_switches": (self.mix.failed_switches, switches, "switches"),
@@ -191,11 +199,13 @@ def check_job(job: JobSettings, side: int, rails: int) -> None:
     for key in ("rows", "columns"):
         length = getattr(job, key)
         if length > side:
-            raise SettingsError(key, f"got {length}; allowed: at most {side}, the nodes of a line of the grid, the nearest is {side}")
+            raise SettingsError(
+                key, f"got {length}; allowed: at most {side}, the nodes of a line of the grid, the nearest is {side}"
+            )
+        others = "torus or ring" if min(job.rows, job.columns) == 1 else "torus"
         if job.setting == "hyperx" and length > rails + 1:
             raise SettingsError(
                 key,
-                f"an all-to-all of {length} nodes needs {length - 1} rails and a side has {rails}; allowed: at most {rails + 1} nodes a "
-                f"line (the nearest is {rails + 1}), or setting torus{' or ring' if min(job.rows, job.columns) == 1 else ''} for "
-                f"{length}",
+                f"an all-to-all of {length} nodes needs {length - 1} rails and a side has {rails}; allowed: at most {rails + 1} "
+                f"nodes a line (the nearest is {rails + 1}), or setting {others} for {length}",
             )

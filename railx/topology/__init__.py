@@ -9,11 +9,20 @@ from railx.topology.hyperx import HyperXSettings
 from railx.topology.mesh_2d import Mesh2DSettings
 from railx.topology.metrics import check_circuits, chip_hop_counts, node_hop_counts, topology_metrics
 from railx.topology.model import DIMENSIONS, INTERNAL, LINK_KINDS, Circuits, Links, Topology, read_topology, write_topology
-from railx.topology.railx_grid import LineWiring, line_wiring, mesh_links
+from railx.topology.opus_rails import OpusRailsSettings
+from railx.topology.rail_only import RailOnlySettings
+from railx.topology.rail_optimised import RailOptimisedSettings
+from railx.topology.railx_dragonfly import RailXDragonflySettings
+from railx.topology.railx_grid import LineWiring, RailPorts, line_wiring, mesh_links, rail_ports
 from railx.topology.railx_hyperx import RailXHyperXSettings
+from railx.topology.railx_mixed import RailXMixedSettings
+from railx.topology.railx_parts import LinePart, PartSettings, part_rings, part_wiring
+from railx.topology.railx_split import RailXSplitSettings
 from railx.topology.railx_torus import RailXTorusSettings
+from railx.topology.railx_twisted_torus import RailXTwistedTorusSettings
 from railx.topology.torus_2d import Torus2DSettings
 from railx.topology.torus_3d import Torus3DSettings
+from railx.topology.tpu_v4 import TpuV4Settings
 
 __all__ = [
     "DIMENSIONS",
@@ -24,15 +33,26 @@ __all__ = [
     "FatTreeSettings",
     "HammingMeshSettings",
     "HyperXSettings",
+    "LinePart",
     "LineWiring",
     "Links",
     "Mesh2DSettings",
+    "OpusRailsSettings",
+    "PartSettings",
+    "RailOnlySettings",
+    "RailOptimisedSettings",
+    "RailPorts",
+    "RailXDragonflySettings",
     "RailXHyperXSettings",
+    "RailXMixedSettings",
+    "RailXSplitSettings",
     "RailXTorusSettings",
+    "RailXTwistedTorusSettings",
     "Topology",
     "TopologySettings",
     "Torus2DSettings",
     "Torus3DSettings",
+    "TpuV4Settings",
     "bisection_ports",
     "build_topology",
     "check_circuits",
@@ -44,7 +64,10 @@ __all__ = [
     "line_wiring",
     "mesh_links",
     "node_hop_counts",
+    "part_rings",
+    "part_wiring",
     "ports_per_chip",
+    "rail_ports",
     "read_topology",
     "settings_of",
     "topology_metrics",

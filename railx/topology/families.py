@@ -10,17 +10,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.settings import load
-from railx.topology import dragonfly, fat_tree, hammingmesh, hyperx, mesh_2d, railx_hyperx, railx_torus, torus_2d, torus_3d
+from railx.topology import (
+    dragonfly,
+    fat_tree,
+    hammingmesh,
+    hyperx,
+    mesh_2d,
+    opus_rails,
+    rail_only,
+    rail_optimised,
+    railx_dragonfly,
+    railx_hyperx,
+    railx_mixed,
+    railx_split,
+    railx_torus,
+    railx_twisted_torus,
+    torus_2d,
+    torus_3d,
+    tpu_v4,
+)
 from railx.topology.dragonfly import DragonflySettings
 from railx.topology.fat_tree import FatTreeSettings
 from railx.topology.hammingmesh import HammingMeshSettings
 from railx.topology.hyperx import HyperXSettings
 from railx.topology.mesh_2d import Mesh2DSettings
 from railx.topology.model import Topology
+from railx.topology.opus_rails import OpusRailsSettings
+from railx.topology.rail_only import RailOnlySettings
+from railx.topology.rail_optimised import RailOptimisedSettings
+from railx.topology.railx_dragonfly import RailXDragonflySettings
 from railx.topology.railx_hyperx import RailXHyperXSettings
+from railx.topology.railx_mixed import RailXMixedSettings
+from railx.topology.railx_split import RailXSplitSettings
 from railx.topology.railx_torus import RailXTorusSettings
+from railx.topology.railx_twisted_torus import RailXTwistedTorusSettings
 from railx.topology.torus_2d import Torus2DSettings
 from railx.topology.torus_3d import Torus3DSettings
+from railx.topology.tpu_v4 import TpuV4Settings
 
 __all__ = [
     "TopologySettings",
@@ -36,6 +62,10 @@ __all__ = [
 TopologySettings: TypeAlias = (
     RailXHyperXSettings
     | RailXTorusSettings
+    | RailXTwistedTorusSettings
+    | RailXSplitSettings
+    | RailXDragonflySettings
+    | RailXMixedSettings
     | Torus2DSettings
     | FatTreeSettings
     | Mesh2DSettings
@@ -43,6 +73,10 @@ TopologySettings: TypeAlias = (
     | HyperXSettings
     | DragonflySettings
     | HammingMeshSettings
+    | RailOptimisedSettings
+    | RailOnlySettings
+    | OpusRailsSettings
+    | TpuV4Settings
 )
 
 
@@ -60,6 +94,32 @@ class _Family:
 _FAMILIES: dict[str, _Family] = {
     "railx_hyperx": _Family(railx_hyperx.build, railx_hyperx.halves, railx_hyperx.bisection_ports, railx_hyperx.ports_per_chip),
     "railx_torus": _Family(railx_torus.build, railx_torus.halves, railx_torus.bisection_ports, railx_torus.ports_per_chip),
+    "railx_dragonfly": _Family(
+        railx_dragonfly.build,
+        railx_dragonfly.halves,
+        railx_dragonfly.bisection_ports,
+        railx_dragonfly.ports_per_chip,
+        railx_dragonfly.node_hop_counts,
+    ),
+    "railx_mixed": _Family(
+        railx_mixed.build,
+        railx_mixed.halves,
+        railx_mixed.bisection_ports,
+        railx_mixed.ports_per_chip,
+    ),
+    "railx_split": _Family(
+        railx_split.build,
+        railx_split.halves,
+        railx_split.bisection_ports,
+        railx_split.ports_per_chip,
+    ),
+    "railx_twisted_torus": _Family(
+        railx_twisted_torus.build,
+        railx_twisted_torus.halves,
+        railx_twisted_torus.bisection_ports,
+        railx_twisted_torus.ports_per_chip,
+        railx_twisted_torus.node_hop_counts,
+    ),
     "torus_2d": _Family(torus_2d.build, torus_2d.halves, torus_2d.bisection_ports, torus_2d.ports_per_chip),
     "fat_tree": _Family(fat_tree.build, fat_tree.halves, fat_tree.bisection_ports, fat_tree.ports_per_chip),
     "mesh_2d": _Family(mesh_2d.build, mesh_2d.halves, mesh_2d.bisection_ports, mesh_2d.ports_per_chip, mesh_2d.node_hop_counts),
@@ -73,6 +133,12 @@ _FAMILIES: dict[str, _Family] = {
     "hammingmesh": _Family(
         hammingmesh.build, hammingmesh.halves, hammingmesh.bisection_ports, hammingmesh.ports_per_chip, hammingmesh.node_hop_counts
     ),
+    "rail_optimised": _Family(
+        rail_optimised.build, rail_optimised.halves, rail_optimised.bisection_ports, rail_optimised.ports_per_chip
+    ),
+    "rail_only": _Family(rail_only.build, rail_only.halves, rail_only.bisection_ports, rail_only.ports_per_chip),
+    "opus_rails": _Family(opus_rails.build, opus_rails.halves, opus_rails.bisection_ports, opus_rails.ports_per_chip),
+    "tpu_v4": _Family(tpu_v4.build, tpu_v4.halves, tpu_v4.bisection_ports, tpu_v4.ports_per_chip),
 }
 
 

@@ -1,8 +1,8 @@
-"""A fat tree of k-port switches with two or three tiers, in as many identical planes as a chip has ports, tapered at the leaf or not.
+"""A fat tree of k-port switches, two or three tiers, in as many identical planes as a chip has ports, tapered at the leaf or not.
 
-Each chip has one port in every plane. A leaf switch has d ports down and u = k - d up (u = d: non-blocking). Two tiers: k leaves, and
-u spines that join all leaves once each; k d chips. Three tiers: k pods of k/2 leaves and u aggregation switches, each of those with
-k/2 ports up, u k/2 core switches that join all pods once each; k^2 d / 2 chips, which is the k-ary fat tree of k^3/4 chips for
+Each chip has one port in every plane. A leaf switch has d ports down and u = k - d up (u = d: non-blocking). Two tiers: k leaves,
+and u spines that join all leaves once each; k d chips. Three tiers: k pods of k/2 leaves and u aggregation switches, each of those
+with k/2 ports up, u k/2 core switches that join all pods once each; k^2 d / 2 chips, which is the k-ary fat tree of k^3/4 chips for
 d = k/2. Sources: Leiserson 1985; Al-Fares 2008; the two-tier sizes are those of the RailX simulator's fat-tree inputs (radix 50, 41
 and 38 in 8 planes).
 """

@@ -145,7 +145,7 @@ def _check_all_to_all(topology: Topology, circuits: Circuits, *, directed: bool)
 
 def _line_graphs(topology: Topology) -> list[tuple[int, IntArray]] | None:
     """(length, directed edges) of a row and of a column of nodes, where all rows are alike and all columns are; None elsewhere."""
-    if topology.circuits is not None:
+    if topology.circuits is not None and topology.family.startswith("railx_"):
         lines = (line_circuits(topology.circuits, dimension)[:, :2] for dimension in (0, 1))
         return [(int(line.max()) + 1, np.concatenate([line, line[:, ::-1]])) for line in lines]
     if topology.family == "torus_2d":

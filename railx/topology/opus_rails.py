@@ -1,8 +1,10 @@
 """Photonic rails: chips of equal rank in all servers share an optical circuit switch, set to rings over all servers.
 
-A server is g chips behind a scale-up switch. Every chip has ``ocs_ports`` optical ports, two on each of its switches, so that it can sit
-in one ring (or face two peers) a switch. This is the static setting, a ring over all servers on every switch; reconfiguration changes
-the circuits between phases of a job and is not part of the graph. Source: Opus (photonic rails; two ports a chip).
+A server is g chips behind a scale-up switch. Every chip has ``ocs_ports`` optical ports, two on each of its switches, so that it
+can sit in one ring (or face two peers) a switch. This is the static setting, a ring over all servers on every switch;
+reconfiguration changes the circuits between phases of a job and is not part of the graph.
+
+Source: Opus (photonic rails; two ports a chip).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rail-only network: chips of equal rank in all servers share a rail switch, and nothing joins the rails but the scale-up switches.
 
-The rail-optimised network without its spine: a chip reaches chips of another rank through the scale-up switch of its own server first.
+The rail-optimised network without its spine: a chip reaches chips of another rank through the scale-up switch of its own server.
 Source: Wang et al. 2023, "Optimized network architectures for large language model training with billions of parameters".
 """
 

@@ -1,8 +1,8 @@
 """Rail-optimised network: chips of equal rank in all servers of a pod share a leaf switch, and a spine joins all rails.
 
-A server is g chips behind a scale-up switch. A leaf (rail) switch of k ports serves one rank of the k/2 servers of a pod and has k/2
-ports up; the spine's p g / 2 switches spread their ports over all p g leaves alike, so that every chip can send at full rate to any
-other (full bisection). A chip has one port in each of ``planes`` such networks.
+A server is g chips behind a scale-up switch. A leaf (rail) switch of k ports serves one rank of the k/2 servers of a pod and has
+k/2 ports up; the spine's p g / 2 switches spread their ports over all p g leaves alike, so that every chip can send at full rate to
+any other (full bisection). A chip has one port in each of ``planes`` such networks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RailOptimisedSettings:
     family: Literal["rail_optimised"]
     chips_per_server: Annotated[int, AtLeast(1)]
     pods: Annotated[int, AtLeast(1)]
-    switch_radix: Annotated[int, AtLeast(2)]
+    switch_radix: Annotated[int, AtLeast(4)]
     planes: Annotated[int, AtLeast(1)]
     port_gbps: Annotated[float, Positive()]
     scale_up_width: Annotated[float, Positive()]
@@ -59,10 +59,12 @@ class RailOptimisedSettings:
         k, g = self.switch_radix, self.chips_per_server
         fits = [pods for pods in range(1, k // g + 1) if pods * g % 2 == 0 and k % (pods * g) == 0]
         if not fits:
-            up = -(-k // (2 * g)) * 2 * g
-            return f"no number of pods fits this radix, the nearest radix that has one is {up}"
-        near = sorted(sorted(fits, key=lambda pods: abs(pods - self.pods))[:2])
-        return f"the nearest {'is' if len(near) == 1 else 'are'} {' and '.join(map(str, near))}"
+            fewest = 1 if g % 2 == 0 else 2
+            radix = max(1, round(k / (fewest * g))) * fewest * g
+            return f"no number of pods fits this radix; the nearest is switch_radix {radix} with {fewest} pods"
+        around = [max([p for p in fits if p < self.pods], default=None), min([p for p in fits if p > self.pods], default=None)]
+        near = [str(pods) for pods in around if pods is not None]
+        return f"the nearest {'is' if len(near) == 1 else 'are'} {' and '.join(near)}"
 
     @property
     def servers_per_pod(self) -> int:

@@ -1,17 +1,17 @@
 """RailX set to a Dragonfly: a row of nodes is a group, all-to-all on its X rails; the Y rails of different columns differ.
 
-In a Dragonfly the routers of a group share the links to the other groups (Kim, Dally, Scott and Abts, ISCA 2008). Here the nodes of a
-row share them: the Y rails of column 0 join each row to some other rows, those of column 1 to others, and all columns together join
-every pair of rows. A packet goes along its row to a column that leads to its row, up or down that column, and along the other row:
-at most 3 inter-node hops. With r rails a side and C columns there are C r Y rails with 2 ports a node, so that up to 2 C r + 1 rows
-can be joined, where the plain all-to-all of a column ends at r + 1. The mapping is derived; RailX's abstract names only the
-flexibility. Its price: a Y rail need not be one ring over the whole column.
+In a Dragonfly the routers of a group share the links to the other groups (Kim, Dally, Scott and Abts, ISCA 2008). Here the nodes
+of a row share them: the Y rails of column 0 join each row to some other rows, those of column 1 to others, and all columns
+together join every pair of rows. A packet goes along its row to a column that leads to its row, up or down that column, and along
+the other row: at most 3 inter-node hops. With r rails a side and C columns there are C r Y rails with 2 ports a node, so that up
+to 2 C r + 1 rows can be joined, where the plain all-to-all of a column ends at r + 1. The mapping is derived; RailX's abstract
+names only the flexibility. Its price: a Y rail need not be one ring over the whole column.
 
-Design of the columns. A Y rail shifts every row by one difference d (row y to row y + d modulo the number of rows G), which is a union
-of gcd(G, d) rings, so that one switch can close it. The differences 1, 2, ..., floor(G/2), then G - 1, G - 2, ... down to the half,
-are given out in turn to the rails of column 0, then of column 1, and so on, and start again after G - 1. After floor(G/2) rails every
-pair of rows is joined, and since d and -d are the same links, the links between two rows differ by at most one over all pairs (d = G/2
-joins its pairs twice at once). A shift of all rows is a symmetry of the network.
+Design of the columns. A Y rail shifts every row by one difference d (row y to row y + d modulo the number of rows G), which is a
+union of gcd(G, d) rings, so that one switch can close it. The differences 1, 2, ..., floor(G/2), then G - 1, G - 2, ... down to
+the half, are given out in turn to the rails of column 0, then of column 1, and so on, and start again after G - 1. After
+floor(G/2) rails every pair of rows is joined, and since d and -d are the same links, the links between two rows differ by at most
+one over all pairs (d = G/2 joins its pairs twice at once). A shift of all rows is a symmetry of the network.
 
 Layout: nodes (X, Y) = Y * columns + X, chips and rails as in :mod:`railx.topology.railx_grid`. Routers read
 ``row_wiring(settings)`` (rails that join two columns of a row), ``differences(settings)`` (the shift of each column and rail), and
@@ -38,6 +38,7 @@ __all__ = [
     "differences",
     "grid_of",
     "halves",
+    "node_hop_counts",
     "ports_per_chip",
     "row_part",
     "row_wiring",
@@ -50,8 +51,9 @@ IntArray = NDArray[np.int64]
 class RailXDragonflySettings:
     """``rows`` groups of ``columns`` nodes of m x m chips, r = m * n rails a side.
 
-    ``columns`` - 1 divides r: r / (columns - 1) copies of the all-to-all of a row. ``rings``: its decomposition. ``ocs_radix``: ports of
-    an optical switch; null takes what the longer line needs. ``internal_width``: rate of an internal lane over that of an external port.
+    ``columns`` - 1 divides r: r / (columns - 1) copies of the all-to-all of a row. ``rings``: its decomposition. ``ocs_radix``:
+    ports of an optical switch; null takes what the longer line needs. ``internal_width``: rate of an internal lane over that of an
+    external port.
     """
 
     family: Literal["railx_dragonfly"]
@@ -69,7 +71,9 @@ class RailXDragonflySettings:
     def __post_init__(self) -> None:
         rails = self.m * self.n
         if rails % (self.columns - 1):
-            sizes = sorted((d + 1 for d in range(1, rails + 1) if rails % d == 0), key=lambda size: (abs(size - self.columns), size))
+            sizes = sorted(
+                (d + 1 for d in range(1, rails + 1) if rails % d == 0), key=lambda size: (abs(size - self.columns), size)
+            )
             raise SettingsError(
                 "columns",
                 f"got {self.columns}; allowed: a number whose columns - 1 divides m * n = {rails} rails; the nearest are "
@@ -80,8 +84,8 @@ class RailXDragonflySettings:
         if self.rows > most:
             raise SettingsError(
                 "rows",
-                f"got {self.rows}; allowed: at most {most}, {self.columns} columns of {rails} rails cannot join more pairs of rows; the "
-                f"nearest are {most - 1} and {most}",
+                f"got {self.rows}; allowed: at most {most}, {self.columns} columns of {rails} rails cannot join more; the nearest "
+                f"are {most - 1} and {most}",
             )
         check_radix(self.ocs_radix, self.columns, self.rows)
         check_size("rows", grid_of(self).link_rows)
@@ -140,6 +144,26 @@ def bisection_ports(settings: RailXDragonflySettings) -> int:
         return 2 * row_part(settings).copies * half * (settings.columns - half) * settings.rows
     d = differences(settings)
     return int(2 * np.minimum(d, settings.rows - d).sum())
+
+
+def node_hop_counts(settings: RailXDragonflySettings) -> IntArray:
+    """How many ordered pairs of chips are h inter-node hops apart (index h), at any size.
+
+    Shifts of all rows are symmetries, so the sources of row 0 say it all. Within a row: 1 hop. To a row d further: 1 hop in the own
+    column where that column has difference d or -d; else 2 hops where the source's or the destination's column has it; else 3.
+    """
+    rows, columns = settings.rows, settings.columns
+    joins = np.zeros((columns, rows), dtype=np.bool_)
+    d = differences(settings)
+    column = np.arange(columns)[:, None]
+    joins[column, d] = joins[column, rows - d] = True
+    source, target = joins[:, None, 1:], joins[None, :, 1:]
+    hops = np.where(source | target, 2, 3)
+    own = np.arange(columns)
+    hops[own, own] = np.where(joins[:, 1:], 1, 3)
+    counts = np.bincount(hops.ravel(), minlength=4)
+    counts[:2] += columns, columns * (columns - 1)
+    return counts[: int(counts.nonzero()[0].max()) + 1] * rows * settings.m**4
 
 
 def ports_per_chip(settings: RailXDragonflySettings) -> int:

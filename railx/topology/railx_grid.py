@@ -1,10 +1,10 @@
 """What every RailX setting shares: nodes of m x m chips on a grid, rails of each line plugged into their own optical switch.
 
 A RailX setting differs from another only in the circuits that the optical switches close, so a setting is given by the arcs of its
-rails: from the plus side of one position of a line to the minus side of another. An optical switch is any matching of its ports, so
-a rail of a line is any set of disjoint rings over the line's nodes. Link rows: the internal ones first, then two rows (plus to minus,
-minus to plus) for each circuit, in the order of the circuits. Source: RailX (abstract) and its public simulator (node layout, rail
-numbering).
+rails: from the plus side of one position of a line to the minus side of another. An optical switch is any matching of its ports,
+so a rail of a line is any set of disjoint rings over the line's nodes. Link rows: the internal ones first, then two rows (plus to
+minus, minus to plus) for each circuit, in the order of the circuits. Source: RailX (abstract) and its public simulator (node
+layout, rail numbering).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Grid:
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
-    """Circuits before they have ports: rail ``rail`` of line ``line`` from the plus side of position ``a`` to the minus side of ``b``.
+    """Circuits before they have ports: rail ``rail`` of line ``line``, plus side of position ``a`` to minus side of ``b``.
 
     All arrays (int64) have the same length. A position is on at most one arc as ``a`` and on at most one as ``b``, a rail.
     """

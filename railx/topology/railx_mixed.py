@@ -1,14 +1,14 @@
 """RailX with mixed rails: each dimension is a list of parts, some rails as rings, others as all-to-alls over sub-lines.
 
-The general form of the settings that keep all lines alike: an optical switch is any matching of its ports, so each rail can be set on
-its own (RailX, abstract: reconfigurable; the description by parts is this module's own). Examples for a line of L nodes: one ``ring``
-part of size L is the torus; one ``all_to_all`` part of size L the HyperX; all-to-alls of sizes s1 (stride 1) and s2 (stride s1) the
-split of :mod:`railx.topology.railx_split`; a ring over the line beside an all-to-all over sub-lines of neighbours serves ring
-collectives of a whole row and expert parallelism within groups at once.
+The general form of the settings that keep all lines alike: an optical switch is any matching of its ports, so each rail can be set
+on its own (RailX, abstract: reconfigurable; the description by parts is this module's own). Examples for a line of L nodes: one
+``ring`` part of size L is the torus; one ``all_to_all`` part of size L the HyperX; all-to-alls of sizes s1 (stride 1) and s2
+(stride s1) the split of :mod:`railx.topology.railx_split`; a ring over the line beside an all-to-all over sub-lines of neighbours
+serves ring collectives of a whole row and expert parallelism within groups at once.
 
 Layout: nodes, chips and rails as in :mod:`railx.topology.railx_grid`; parts as in :mod:`railx.topology.railx_parts`. Routers read
-``parts_of(settings)[dimension]`` (coordinates and rails of each part), ``part_wiring(part, settings.rings)`` (the rails that join two
-places of an all-to-all sub-line) and ``rail_ports(topology)`` (the link row behind a rail of a node).
+``parts_of(settings)[dimension]`` (coordinates and rails of each part), ``part_wiring(part, settings.rings)`` (the rails that join
+two places of an all-to-all sub-line) and ``rail_ports(topology)`` (the link row behind a rail of a node).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["RailXMixedSettings", "bisection_ports", "build", "grid_of", "halves"
 
 @dataclass(frozen=True)
 class RailXMixedSettings:
-    """``x_scale`` by ``y_scale`` nodes of m x m chips; ``parts_x`` and ``parts_y`` share out the r = m * n rails of a row or column.
+    """``x_scale`` by ``y_scale`` nodes of m x m chips; ``parts_x`` and ``parts_y`` share out the m * n rails of a line.
 
     ``rings``: the decomposition of the all-to-all parts. ``ocs_radix``: ports of an optical switch; null takes what the longer line
     needs. ``internal_width``: rate of an internal lane over that of an external port.

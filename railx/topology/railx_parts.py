@@ -76,7 +76,8 @@ class LinePart:
     def sub_lines(self, length: int) -> IntArray:
         """The positions of every sub-line of a line of ``length`` nodes: shape (length / size, size)."""
         block, offset, place = np.indices((length // (self.size * self.stride), self.stride, self.size))
-        return (block * self.size * self.stride + place * self.stride + offset).reshape(-1, self.size)
+        positions: IntArray = (block * self.size * self.stride + place * self.stride + offset).reshape(-1, self.size)
+        return positions
 
 
 def line_parts(parts: tuple[PartSettings, ...]) -> tuple[LinePart, ...]:
@@ -162,7 +163,7 @@ def check_line(key: str, parts: tuple[PartSettings, ...], length: int, rails: in
             raise SettingsError(
                 f"{where}.size",
                 f"got {part.size} with stride {part.stride}; allowed: size * stride that divides the {length} nodes of the line; "
-                f"the nearest sizes are {_near_divisors(part.size, length // part.stride if length % part.stride == 0 else length)}",
+                f"{_near_sizes(part, length)}",
             )
     used = sum(part.rails for part in parts)
     if used != rails:
@@ -183,8 +184,8 @@ def check_rings(key: str, parts: tuple[PartSettings, ...], rings: Rings) -> None
             near = "3 and 5" if part.size == 4 else "5 and 7"
             raise SettingsError(
                 f"{key}[{i}]",
-                f"an all-to-all over {part.size} nodes has no directed Hamiltonian decomposition; allowed: rings=undirected, or another "
-                f"size, the nearest are {near}",
+                f"an all-to-all over {part.size} nodes has no directed Hamiltonian decomposition; allowed: "
+                f"rings=undirected, or another size; the nearest are {near}",
             )
 
 
@@ -218,10 +219,11 @@ def _multiples(value: int, step: int) -> str:
     return f"{below} and {above}" if below else f"{above} and {above + step}"
 
 
-def _near_divisors(value: int, of: int) -> str:
-    """The divisors (at least 2) of ``of`` next to a value."""
-    divisors = [d for d in range(2, of + 1) if of % d == 0] or [of]
-    nearest = sorted(divisors, key=lambda d: (abs(d - value), d))[:2]
-    return " and ".join(map(str, sorted(nearest)))
-
-
+def _near_sizes(part: PartSettings, length: int) -> str:
+    """The sizes (at least 2) next to the part's that fit its stride, or the strides that fit any."""
+    fits = length // part.stride if length % part.stride == 0 else 1
+    sizes = sorted((d for d in range(2, fits + 1) if fits % d == 0), key=lambda d: (abs(d - part.size), d))[:2]
+    if sizes:
+        return f"the nearest sizes are {' and '.join(map(str, sorted(sizes)))}"
+    strides = sorted((d for d in range(1, length) if length % d == 0), key=lambda d: (abs(d - part.stride), d))[:2]
+    return f"no size fits this stride, the nearest strides are {' and '.join(map(str, sorted(strides)))}"

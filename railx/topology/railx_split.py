@@ -1,14 +1,15 @@
 """RailX with split dimensions: the rails of a line are cut in parts, and each part is the all-to-all of one logical dimension.
 
-The nodes of a row are arranged as a grid of ``sizes_x`` (first size fastest), and part k of its rails, ``split_x[k]`` of them, joins
-all nodes that differ in coordinate k alone. Rails r1 + r2 = r reach (r1 + 1)(r2 + 1) nodes in a line instead of r + 1, and each part
-costs one more inter-node hop: a 3D or 4D HyperX has diameter 3 or 4, which explains the "2 to 4" of RailX's abstract (derived from
-the abstract; its authors' own mapping is not known). A part whose rails are a multiple of its size - 1 wires as many copies of its
-all-to-all, so that all rails of a large node are used: 63 rails over 8 x 8 nodes are 5 copies (35 rails) and 4 copies (28 rails).
+The nodes of a row are arranged as a grid of ``sizes_x`` (first size fastest), and part k of its rails, ``split_x[k]`` of them,
+joins all nodes that differ in coordinate k alone. Rails r1 + r2 = r reach (r1 + 1)(r2 + 1) nodes in a line instead of r + 1, and
+each part costs one more inter-node hop: a 3D or 4D HyperX has diameter 3 or 4, which explains the "2 to 4" of RailX's abstract
+(derived from the abstract; its authors' own mapping is not known). A part whose rails are a multiple of its size - 1 wires as many
+copies of its all-to-all, so that all rails of a large node are used: 63 rails over 8 x 8 nodes are 5 copies (35 rails) and 4
+copies (28 rails).
 
 Layout: nodes, chips and rails as in :mod:`railx.topology.railx_grid`; parts as in :mod:`railx.topology.railx_parts`. Routers read
-``parts_of(settings)[dimension]`` (coordinates and rails of each part) and ``part_wiring(part, settings.rings)`` (the rails that join
-two places of a sub-line), and ``rail_ports(topology)`` (the link row behind a rail of a node).
+``parts_of(settings)[dimension]`` (coordinates and rails of each part) and ``part_wiring(part, settings.rings)`` (the rails that
+join two places of a sub-line), and ``rail_ports(topology)`` (the link row behind a rail of a node).
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class RailXSplitSettings:
 
     ``split_x``: rails of each part of a row, summing to r, each a multiple of its size - 1; ``split_y`` the same for columns. A
     single size is the plain all-to-all. ``rings``: the decomposition that the rails of a part follow. ``ocs_radix``: ports of an
-    optical switch; null takes what the longer line needs. ``internal_width``: rate of an internal lane over that of an external port.
+    optical switch; null takes what the longer line needs. ``internal_width``: rate of an internal lane over that of an external
+    port.
     """
 
     family: Literal["railx_split"]
@@ -116,9 +118,7 @@ def ports_per_chip(settings: RailXSplitSettings) -> int:
 
 def _parts(sizes: tuple[int, ...], split: tuple[int, ...]) -> tuple[PartSettings, ...]:
     strides = [math.prod(sizes[:k]) for k in range(len(sizes))]
-    return tuple(
-        PartSettings("all_to_all", rails, size, stride) for rails, size, stride in zip(split, sizes, strides, strict=True)
-    )
+    return tuple(PartSettings("all_to_all", rails, size, stride) for rails, size, stride in zip(split, sizes, strides, strict=True))
 
 
 def _check_split(axis: str, sizes: tuple[int, ...], split: tuple[int, ...], rails: int) -> None:
@@ -127,7 +127,9 @@ def _check_split(axis: str, sizes: tuple[int, ...], split: tuple[int, ...], rail
     fit = _fit(sizes, rails)
     works = f"such as {list(fit)}" if fit else f"no split does for sizes_{axis} = {list(sizes)}; {_near_rails(sizes, rails)}"
     if len(split) != len(sizes):
-        raise SettingsError(key, f"got {len(split)} parts; allowed: one for each of the {len(sizes)} sizes of sizes_{axis}, {works}")
+        raise SettingsError(
+            key, f"got {len(split)} parts; allowed: one for each of the {len(sizes)} sizes of sizes_{axis}, {works}"
+        )
     if sum(split) != rails:
         raise SettingsError(key, f"got {' + '.join(map(str, split))} = {sum(split)} rails; allowed: m * n = {rails}, {works}")
     for rail, size in zip(split, sizes, strict=True):

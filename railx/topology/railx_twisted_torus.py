@@ -6,9 +6,10 @@ Rows are rings of 2a nodes as in the plain torus.
 
 How optical switches can do it. A switch joins ports of its own line only, and in the plain layout of RailX a Y switch serves one
 column, so that no circuit can change the column. Columns X and X + a always close one ring of 2a nodes together, and no smaller
-set of columns is closed under the wrap. So this setting assumes that **the columns X and X + a are cabled to the same Y switches**:
-a grid of a x a crossings with two nodes each. A Y switch then holds 2 ports x 2a nodes = 4a, just what the X switch of a row of 2a
-nodes holds, and there are a r of each kind. This cabling is an assumption; the abstract of RailX does not say how its authors do it.
+set of columns is closed under the wrap. So this setting assumes that **the columns X and X + a are cabled to the same Y
+switches**: a grid of a x a crossings with two nodes each. A Y switch then holds 2 ports x 2a nodes = 4a, just what the X switch of
+a row of 2a nodes holds, and there are a r of each kind. This cabling is an assumption; the abstract of RailX does not say how its
+authors do it.
 
 Nodes: (X, Y) is number Y * 2a + X, chips and rails as in :mod:`railx.topology.railx_grid`; all r rails of a line carry the same
 ring. On the line of the column pair c (0 <= c < a) position p is node (c, p) for p < a and node (c + a, p - a) for p >= a.
@@ -27,15 +28,25 @@ from railx.settings import AtLeast, NonNegative, Positive, SettingsError, to_dic
 from railx.topology.model import Topology, check_size
 from railx.topology.railx_grid import Grid, build_lines, grid_halves, ring_arcs, successor_arcs
 
-__all__ = ["RailXTwistedTorusSettings", "bisection_ports", "build", "grid_of", "halves", "ports_per_chip", "wrap_shift"]
+__all__ = [
+    "RailXTwistedTorusSettings",
+    "bisection_ports",
+    "build",
+    "grid_of",
+    "halves",
+    "node_hop_counts",
+    "ports_per_chip",
+    "wrap_shift",
+]
 
 
 @dataclass(frozen=True)
 class RailXTwistedTorusSettings:
     """``x_scale`` by ``y_scale`` nodes of m x m chips, x_scale = 2 y_scale.
 
-    ``wrap``: twisted (by y_scale columns) or straight (plain torus on the same cabling). ``ocs_radix``: ports of an optical switch;
-    null takes what rows and column pairs need, 2 x_scale. ``internal_width``: rate of an internal lane over that of an external port.
+    ``wrap``: twisted (by y_scale columns) or straight (plain torus on the same cabling). ``ocs_radix``: ports of an optical
+    switch; null takes what rows and column pairs need, 2 x_scale. ``internal_width``: rate of an internal lane over that of an
+    external port.
     """
 
     family: Literal["railx_twisted_torus"]
@@ -63,7 +74,7 @@ class RailXTwistedTorusSettings:
             fit = f"or {2 * most} x {most} nodes for this radix" if most >= 2 else "no size fits this radix"
             raise SettingsError(
                 "ocs_radix",
-                f"got {self.ocs_radix}; allowed: at least {2 * self.x_scale}, two ports for each of the {self.x_scale} nodes of a row "
+                f"got {self.ocs_radix}; allowed: at least {2 * self.x_scale}, two ports for each of {self.x_scale} nodes of a row "
                 f"or of a pair of columns ({fit})",
             )
         check_size("x_scale", grid_of(self).link_rows)
@@ -97,9 +108,7 @@ def build(settings: RailXTwistedTorusSettings) -> Topology:
         up[[a - 1, 2 * a - 1]] = 0, a
     ring_x = np.tile(np.arange(grid.columns), (grid.rails, 1))
     arcs_y = successor_arcs(np.broadcast_to(up, (a, grid.rails, 2 * a)))
-    return build_lines(
-        settings.family, to_dict(settings), grid, ring_arcs(ring_x, grid.rows), arcs_y, paired_columns=True
-    )
+    return build_lines(settings.family, to_dict(settings), grid, ring_arcs(ring_x, grid.rows), arcs_y, paired_columns=True)
 
 
 def halves(settings: RailXTwistedTorusSettings) -> NDArray[np.int8]:
@@ -116,3 +125,17 @@ def bisection_ports(settings: RailXTwistedTorusSettings) -> int:
 def ports_per_chip(settings: RailXTwistedTorusSettings) -> int:
     """Ports of a chip: n on each of its 4 sides."""
     return 4 * settings.n
+
+
+def node_hop_counts(settings: RailXTwistedTorusSettings) -> NDArray[np.int64]:
+    """How many ordered pairs of chips are h inter-node hops apart (index h), at any size (node 0 stands for all).
+
+    A node at (dx, dy) has the images (dx + k shift, dy - k rows): the shortest way is the best of them for k = -1, 0 and 1, each
+    taken the shorter way round its row.
+    """
+    columns, rows = settings.x_scale, settings.y_scale
+    dx, dy = np.meshgrid(np.arange(columns), np.arange(rows))
+    around = [(dx + k * wrap_shift(settings)) % columns for k in (-1, 0, 1)]
+    ways = [np.minimum(x, columns - x) + abs(dy - k * rows) for k, x in zip((-1, 0, 1), around, strict=True)]
+    hops = np.minimum.reduce(ways)
+    return np.bincount(hops.ravel()) * columns * rows * settings.m**4

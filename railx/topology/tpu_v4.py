@@ -1,8 +1,8 @@
 """3D torus of cubes of chips: copper links inside a cube, optical circuit switches between the faces of cubes.
 
-For every dimension and every position on a face there is one optical switch (as many as a side has lanes), and every cube owns two of
-its ports, for its plus and its minus face; the circuits close the rings of the torus. 64 cubes of 4 x 4 x 4 chips make 4,096 chips
-with 48 switches, 128 of whose 136 ports are used. Source: TPU v4 (Jouppi et al. 2023).
+For every dimension and every position on a face there is one optical switch (as many as a side has lanes), and every cube owns
+two of its ports, for its plus and its minus face; the circuits close the rings of the torus. 64 cubes of 4 x 4 x 4 chips make 4,096
+chips with 48 switches, 128 of whose 136 ports are used. Source: TPU v4 (Jouppi et al. 2023).
 """
 
 from __future__ import annotations

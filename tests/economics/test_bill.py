@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -38,18 +39,28 @@ PUBLISHED = ROOT / "resources" / "published"
 
 
 def railx(m: int, n: int, **changes: object) -> RailXSettings:
-    base = RailXSettings("railx", m, n, 2 * (m * n + 1), 400.0, 4.0, None)
+    line = m * n + 1
+    base = RailXSettings("railx", "hyperx", m, n, 2 * line, (line,), (line,), 400.0, 4.0, None)
     return replace(base, **changes)
 
 
 def fat_tree(**changes: object) -> FatTreeSettings:
-    base = FatTreeSettings("fat_tree", 200704, 36, 400.0, 3, 128, False, None, None)
+    base = FatTreeSettings("fat_tree", 200704, 36, 400.0, 3, 128, 1.0, False, None, None)
     return replace(base, **changes)
 
 
+@cache
 def settings(name: str = "full_scale") -> EconomicsSettings:
-    plain = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
-    return load(EconomicsSettings, {**plain, "catalogue": str(CATALOGUE)}, "economics")
+    return load(EconomicsSettings, {**plain_config(name), "catalogue": str(CATALOGUE)}, "economics")
+
+
+def plain_config(name: str) -> dict[str, Any]:
+    """A file of the group, laid over those that its defaults name, as Hydra composes it."""
+    plain: dict[str, Any] = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
+    under: dict[str, Any] = {}
+    for base in plain.pop("defaults", ["_self_"]):
+        under |= plain if base == "_self_" else plain_config(base)
+    return under
 
 
 def published(file: str) -> dict[str, dict[str, str]]:
@@ -132,7 +143,7 @@ def test_opus_and_rail_optimised_match_the_artifact_to_the_cent(row: dict[str, s
     price_set = "opus_400g_notebook" if "notebook" in row["config"] else "opus_400g" if slow else "opus_800g"
     gbps = 400.0 if slow else 800.0
     rails = RailOptimisedSettings("rail_optimised", servers, gpus // servers, gbps, slow, price_set)
-    opus = OpusRailsSettings("opus_rails", servers, gpus // servers, gbps, 2, 1, price_set)
+    opus = OpusRailsSettings("opus_rails", servers, gpus // servers, 1, gbps, 2, 1, 2048, price_set)
     economics = replace(settings(), networks={**settings().networks, "rails": rails, "opus": opus})
     rows = {summary["topology"]: summary for summary in cost_summary(economics)}
     assert count_network(rails).components["electrical_switch_port"] == int(row["rail_opt_switch_ports"])
@@ -214,12 +225,23 @@ def test_a_set_without_the_component_names_those_that_have_it() -> None:
 @pytest.mark.parametrize(
     ("network", "change", "key", "allowed"),
     [
-        ("railx_hyperx_full", {"m": 4}, "optical_switch_radix", "2 (m n + 1) = 74"),
+        ("railx_hyperx_full", {"m": 4}, "row", "m n = 36 rails; the nearest single size is 37"),
+        ("railx_hyperx_full", {"n": 10, "row": [65]}, "row", "at most R/2 = 64 nodes in a line; the nearest single size is 64"),
+        ("railx_torus_full", {"row": [8, 8]}, "row", "one number in the setting torus"),
+        ("railx_twisted_torus_full", {"row": [60]}, "row", "the nearest is 64 by 32"),
+        ("hammingmesh_full", {"row_boards": 5000}, "row_boards", "at most 4096 boards a line"),
+        ("hammingmesh_full", {"copper_rows": True}, "copper_price_set", "copper_rows is true"),
+        ("rail_only_full", {"chips": 200_700}, "chips", "the nearest are 200696 and 200704"),
+        ("dragonfly_full", {"groups": 3000}, "groups", "at most 2 p^2 + 1 = 2049"),
+        ("hyperx_full", {"terminals": 70}, "terminals", "at most 65"),
+        ("torus_2d_full", {"sizes": [4]}, "sizes", "2 or 3"),
+        ("tpu_v4", {"sizes": [4, 4, 5]}, "sizes", "at most R/2 = 68"),
+        ("opus_rails_equal", {"servers": 97}, "servers", "at most 96"),
         ("fat_tree_full", {"switch_radix": 64}, "chips", "at most 65536"),
         ("fat_tree_full", {"switch_radix": 127}, "switch_radix", "an even number"),
         ("fat_tree_full", {"copper_to_leaf": True}, "copper_price_set", "a price set with a copper_cable"),
         ("fat_tree_full", {"tiers": 9}, "tiers", "from 1 to 5"),
-        ("fat_tree_full", {"design": "ring"}, "design", "railx, fat_tree, rail_optimised, opus_rails"),
+        ("fat_tree_full", {"design": "ring"}, "design", "railx, fat_tree, rail_optimised, opus_rails, torus, tpu_v4"),
     ],
 )
 def test_impossible_networks_are_one_clear_line(network: str, change: dict[str, object], key: str, allowed: str) -> None:
@@ -243,11 +265,12 @@ def test_sensitivity_names_networks_of_the_right_kind(key: str, value: object) -
 
 @pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda path: path.stem)
 def test_config_files_list_every_field(path: Path) -> None:
-    plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    plain = plain_config(path.stem)
     loaded = load(EconomicsSettings, plain)
     complete = to_dict(loaded)
     assert set(plain) == set(complete)
-    assert set(plain["sensitivity"]) == set(complete["sensitivity"])
+    for part in ("sensitivity", "scale", "claim_map"):
+        assert set(plain[part]) == set(complete[part])
     for name, network in plain["networks"].items():
         assert set(network) == set(complete["networks"][name]), name
     assert {type(design) for design in loaded.networks.values()} == set(get_args(NetworkDesign))

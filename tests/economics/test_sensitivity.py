@@ -122,6 +122,6 @@ def test_unknown_price_set_in_the_view_is_named(economics: EconomicsSettings) ->
 
 
 def test_a_node_of_one_chip_has_no_break_even_lane(economics: EconomicsSettings) -> None:
-    single = RailXSettings("railx", 1, 63, 128, 400.0, 4.0, None)
+    single = RailXSettings("railx", "hyperx", 1, 63, 128, (64,), (64,), 400.0, 4.0, None)
     changed = replace(economics, networks={**economics.networks, "railx_hyperx_full": single})
     assert all(row["break_even_in_node_lane_usd"] is None for row in price_sensitivity(changed))

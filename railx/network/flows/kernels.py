@@ -218,7 +218,7 @@ def complete(
         while started < flows and begin[by_begin[started]] <= now * (1 + 1e-15):
             flow = by_begin[started]
             started += 1
-            if left[flow] <= 0 or flow_start[flow] == flow_start[flow + 1] and demand[flow] == np.inf:
+            if left[flow] <= 0 or (flow_start[flow] == flow_start[flow + 1] and demand[flow] == np.inf):
                 end[flow] = now
             else:
                 active[flow] = True

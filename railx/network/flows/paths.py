@@ -24,7 +24,7 @@ _BLOCK_ENTRIES = 8_000_000
 
 @dataclass(frozen=True, eq=False)
 class FlowPaths:
-    """Flow f uses the link rows ``link[start[f]:start[f + 1]]``, with ``share`` of its rate on each (all lanes of the row together).
+    """Flow f uses the link rows ``link[start[f]:start[f + 1]]``, with ``share`` of its rate on each (all lanes of a row together).
 
     A flow that splits has shares below 1; no link appears twice in a flow. ``latency_ns`` (float64[flows]): time of flight along
     the longest path that the flow uses.
@@ -64,7 +64,9 @@ def spread_flows(topology: Topology, table: RoutingTable, src: ArrayLike, dst: A
     if stuck[0]:
         state, vertex = divmod(int(stuck[1]), topology.vertices)
         what = "has nowhere to go" if stuck[0] == 1 else "goes round for ever"
-        raise ValueError(f"{table.routing} on {topology.family}: a flow to chip {target[stuck[2]]} in state {state} at {vertex} {what}")
+        raise ValueError(
+            f"{table.routing} on {topology.family}: a flow to chip {target[stuck[2]]} in state {state} at {vertex} {what}"
+        )
     return FlowPaths(start, link, share, latency)
 
 
@@ -97,7 +99,7 @@ def fixed_paths(topology: Topology, flow: NDArray[np.int64], link: NDArray[np.in
     rows = (key % len(topology.links)).astype(np.int32)
     latency = np.bincount(owner, weights=topology.links.latency_ns[rows] * count, minlength=flows)
     start = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=flows))]).astype(np.int64)
-    return FlowPaths(start, rows, count.astype(np.float64), latency)
+    return FlowPaths(start, rows, count.astype(np.float64), latency.astype(np.float64))
 
 
 def join_paths(parts: list[FlowPaths]) -> FlowPaths:
@@ -115,8 +117,7 @@ def join_paths(parts: list[FlowPaths]) -> FlowPaths:
 def path_loads(topology: Topology, paths: FlowPaths, rate: FloatArray) -> FloatArray:
     """Load of each link row, all lanes together (float64[links]), in the unit of ``rate`` (float64[flows])."""
     amount = paths.share * np.repeat(rate, np.diff(paths.start))
-    loads: FloatArray = np.bincount(paths.link, weights=amount, minlength=len(topology.links))
-    return loads
+    return np.bincount(paths.link, weights=amount, minlength=len(topology.links)).astype(np.float64)
 
 
 @cache

@@ -55,5 +55,5 @@ def finish_times(
 
 
 def phase_time(phases: Iterable[tuple[FlowPaths, ArrayLike]], capacity_gb_s: FloatArray) -> float:
-    """Time in ns of phases one after another, each of (paths, bytes of each flow); a phase starts when the one before has arrived."""
+    """Time in ns of phases one after another, each of (paths, bytes of each flow); one starts when the one before has arrived."""
     return sum(float(finish_times(paths, capacity_gb_s, size).max(initial=0.0)) for paths, size in phases)

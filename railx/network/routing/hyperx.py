@@ -92,7 +92,9 @@ def _fill_any_order(builder: TableBuilder, settings: HyperXSettings, first: int,
             line = _line_pools(builder, first, router // stride % length, stride, length, hop)
             pools.append(line[:, goal // stride % length])
             stride *= length
-        sets = _set_of_each(builder, np.stack(pools, axis=-1), min(hop + 1, len(builder.entry) - 1))
+        choices = np.stack(pools, axis=-1)
+        choices[(choices >= 0).sum(axis=-1) > len(settings.shape) - hop] = -1  # so far apart nobody is after so many hops
+        sets = _set_of_each(builder, choices, min(hop + 1, len(builder.entry) - 1))
         builder.entry[hop][first : first + settings.routers] = sets[:, target]
 
 

@@ -46,9 +46,7 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
     return builder.build()
 
 
-def _ordered(
-    builder: TableBuilder, settings: Mesh2DSettings, order: tuple[str, str], *, vc: int, state: int
-) -> NDArray[np.int32]:
+def _ordered(builder: TableBuilder, settings: Mesh2DSettings, order: tuple[str, str], *, vc: int, state: int) -> NDArray[np.int32]:
     """Sets by chip and destination when one dimension is done after the other; -1 at the destination."""
     chip, to = np.arange(builder.topology.chips), builder.destinations.astype(np.int64)
     columns = settings.x_scale

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from railx.network.routing.table import TableBuilder
 
-__all__ = ["fill_leaves"]
+__all__ = ["fill_leaves", "first_links"]
 
 IntArray = NDArray[np.int64]
 
@@ -28,3 +28,11 @@ def fill_leaves(builder: TableBuilder, target: IntArray, switches: int) -> None:
     for first in range(topology.chips, topology.vertices, switches):
         down = builder.single(builder.pools_between(first + target, builder.destinations, 0), 0)
         builder.entry[:, first + target, columns] = down
+
+
+def first_links(builder: TableBuilder, src: IntArray, dst: IntArray) -> list[int]:
+    """The first link row of each pair of joined vertices."""
+    links, vertices = builder.topology.links, builder.topology.vertices
+    keys, rows = np.unique(links.src.astype(np.int64) * vertices + links.dst, return_index=True)
+    first: list[int] = rows[np.searchsorted(keys, src.astype(np.int64) * vertices + dst)].tolist()
+    return first

@@ -1,144 +1,217 @@
-"""Lines of an all-to-all setting of RailX: where its links leave and enter the nodes, and which of a pair's two links packets take.
+"""All-to-all lines of RailX: which of the links of a pair of nodes packets take, and what then stands where.
 
-Every ordered pair of nodes of a line is joined by two links, which leave from chips at different edges of the node. Who takes which
-is the *choice*: the share of the traffic of each chip that goes to link 0 (the minus side first, as in
-:class:`railx.topology.LineWiring`). Sources: the MIN routing of the RailX simulator for the nearest link; the balanced choice is
-this project's own.
+In every setting whose dimensions are all-to-alls a packet corrects one coordinate of its node after the other. Each ordered pair of
+nodes of a line is joined by several links, two a copy of the all-to-all, which leave from chips at different edges of the node. Who
+takes which is the *share* of the traffic of each chip that goes to link 0, 1, ... (the order of :class:`railx.topology.LineWiring`:
+minus side first). Under uniform traffic every phase can be computed from the one before, exactly and for any size. Sources: the MIN
+routing of the RailX simulator for the nearest link; the even shares are this project's own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.topology import LineWiring, RailXHyperXSettings, Topology, line_wiring, settings_of
-from railx.topology.model import kind_code
+from railx.topology import LineWiring
 
-__all__ = ["WALK_ORDERS", "HyperXFlow", "Line", "halving_shares", "WalkOrder", "hyperx_flow", "mesh_distance", "mesh_steps", "rail_rows"]
+__all__ = [
+    "FlowPhase",
+    "LineRouting",
+    "Phase",
+    "WalkOrder",
+    "arrivals",
+    "by_line",
+    "by_node",
+    "even_shares",
+    "mesh_distance",
+    "mesh_steps",
+    "nearest_shares",
+    "uniform_flow",
+    "walk_orders",
+]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 #: Which way a walk inside a node goes first.
 WalkOrder = Literal["xy", "yx"]
-
-#: Walks to a rail of the row, to a rail of the column and to the chip, each on its own virtual channel. A row's rails start at the
-#: left and right edge of a node; going along y first spreads the walks over the chip columns and keeps them off those edges.
-WALK_ORDERS: dict[str, tuple[WalkOrder, WalkOrder, WalkOrder]] = {"min": ("xy", "xy", "xy"), "balanced": ("yx", "xy", "yx")}
+LineRouting = Literal["min", "balanced"]
 
 
-class Line:
-    """One line of nodes of m x m chips; all lines of a dimension are alike.
+class Phase:
+    """One coordinate of the nodes and the all-to-all that corrects it.
 
-    ``leave`` and ``enter`` (int[L, L, 2]): the local chips at the two ends of link 0 and 1 from position a to position b;
-    ``detour`` (int[L, c, L]): how many more steps it is from chip c of a to link 0 than to link 1.
+    ``dimension``: 0 for rails of rows, 1 for rails of columns; ``stride``: how far nodes whose coordinates differ by 1 are apart in the
+    numbering of nodes. ``leave`` and ``enter`` (int[L, L, k]): the local chips at the two ends of the k links from coordinate a to b;
+    ``distance`` (int[L, c, L, k]): steps from chip c of a node to them.
     """
 
-    def __init__(self, wiring: LineWiring, m: int, dimension: int) -> None:
+    def __init__(self, wiring: LineWiring, *, m: int, n: int, dimension: int, stride: int) -> None:
         self.wiring = wiring
-        self.length = wiring.length
+        self.m, self.dimension, self.stride = m, dimension, stride
+        self.length, self.links = wiring.length, wiring.rail.shape[2]
         self.chips = m * m
-        beside = np.maximum(wiring.rail, 0) // (int(wiring.rail.max() + 1) // m)
+        beside = np.maximum(wiring.rail, 0) // n
         self.leave = _edge_chip(beside, wiring.plus, m, dimension)
         self.enter = _edge_chip(beside, ~wiring.plus, m, dimension)
-        distance = mesh_distance(m)[:, self.leave]  # [c, a, b, link]
-        self.detour: IntArray = (distance[..., 0] - distance[..., 1]).transpose(1, 0, 2)
+        self.distance: IntArray = mesh_distance(m)[:, self.leave].transpose(1, 0, 2, 3)
 
-    def nearest(self) -> FloatArray:
-        """Share of link 0 (float[L, c, L]) when every chip takes the nearer link, ties to link 0."""
-        return (self.detour <= 0).astype(np.float64)
+    def coordinate(self, node: IntArray) -> IntArray:
+        """The coordinate of nodes that this phase corrects."""
+        return node // self.stride % self.length
 
-    def halves(self, source: FloatArray) -> FloatArray:
-        """Share of link 0 (float[..., L, c, L]) that gives each of two links half of a pair's flow, with the shortest walks.
+    def rail_rows(self, ports: IntArray) -> IntArray:
+        """Link rows from each node to each other coordinate: int[nodes, L, k], -1 for its own.
 
-        ``source`` (float[..., L, c]): what stands at each chip for each other node of the line.
+        ``ports``: the links behind the ports, as ``railx.topology.railx_grid.rail_ports`` has them.
         """
-        return halving_shares(source, self.detour)
-
-    def arrivals(self, rails: FloatArray) -> FloatArray:
-        """Flow (float[k, L, c]) that enters each chip from the links of its line, for link loads float[k, L, L, 2]."""
-        slot = (np.arange(self.length)[None, :, None] * self.chips + self.enter).ravel()
-        size = self.length * self.chips
-        entered = [np.bincount(slot, weights=loads.ravel(), minlength=size) for loads in rails]
-        return np.stack(entered).reshape(len(rails), self.length, self.chips)
-
-    def rail_loads(self, source: FloatArray, first: FloatArray) -> FloatArray:
-        """Load (float[k, L, L, 2]) of each link of k lines, for ``source`` float[k, L, c] and the shares of link 0 in ``first``."""
-        link0 = np.matmul(source[:, :, None, :], np.broadcast_to(first, (len(source), *first.shape[-3:])))[:, :, 0, :]
-        loads = np.stack([link0, source.sum(axis=2)[..., None] - link0], axis=-1)
-        loads[:, np.arange(self.length), np.arange(self.length)] = 0
-        return loads
-
-    def walks(self, source: FloatArray, first: FloatArray) -> FloatArray:
-        """Flow (float[k, L, c, c]) inside each node from each chip to the edge chips where it leaves, as in :meth:`rail_loads`."""
-        lines = len(source)
-        first = np.broadcast_to(first, (lines, *first.shape[-3:]))
-        flow = np.empty((lines, self.length, self.chips, self.chips))
-        for a in range(self.length):
-            others = np.arange(self.length) != a
-            edge = [np.eye(self.chips)[self.leave[a, others, link]] for link in (0, 1)]  # [b, edge chip]
-            share = first[:, a][:, :, others]
-            to_edge = share.reshape(-1, share.shape[-1]) @ (edge[0] - edge[1]) + edge[1].sum(axis=0)
-            flow[:, a] = source[:, a, :, None] * to_edge.reshape(lines, self.chips, self.chips)
-        return flow
+        node = np.arange(ports.shape[1])
+        own = self.coordinate(node)
+        rail, plus = self.wiring.rail[own], self.wiring.plus[own].astype(np.int64)
+        rows = ports[self.dimension, node[:, None, None], np.maximum(rail, 0), plus]
+        return np.where(rail < 0, -1, rows)
 
 
 @dataclass(frozen=True, eq=False)
-class HyperXFlow:
-    """What stands where under uniform all-to-all on a 2D HyperX crossed row first, one flit a cycle sent by every chip.
+class FlowPhase:
+    """A phase under uniform all-to-all, one flit a cycle sent by every chip; lines are those of :func:`by_line`.
 
-    ``row_source`` (float[1, L, c]) and ``column_source`` (float[X, L, c]): what each chip of a node holds for each other node of its
-    row and of its column. ``row_first`` (float[1, L, c, L]) and ``column_first`` (float[X or 1, L, c, L]): the share that takes
-    link 0.
+    ``source`` (float[lines, L, c]): what each chip holds for each other node of its line; ``shares`` (float[lines, L, c, L, k]): the
+    part that takes each link. Both have a single line where all lines are alike.
     """
 
-    row: Line
-    column: Line
-    row_source: FloatArray
-    row_first: FloatArray
-    column_source: FloatArray
-    column_first: FloatArray
-    orders: tuple[WalkOrder, WalkOrder, WalkOrder]
+    phase: Phase
+    source: FloatArray
+    shares: FloatArray
+
+    def rails(self) -> FloatArray:
+        """Load of the links from each node to each other node of its line: float[lines, L, L, k]."""
+        lines, length, chips = self.source.shape
+        shares = np.broadcast_to(self.shares, (lines, *self.shares.shape[1:])).reshape(lines, length, chips, -1)
+        loads = np.matmul(self.source[:, :, None, :], shares).reshape(lines, length, length, -1)
+        loads[:, np.arange(length), np.arange(length)] = 0
+        return loads
+
+    def walks(self) -> FloatArray:
+        """Flow inside each node from each chip to the edge chips where it leaves: float[lines, L, c, c]."""
+        lines, length, chips = self.source.shape
+        shares = np.broadcast_to(self.shares, (lines, *self.shares.shape[1:]))
+        flow = np.empty((lines, length, chips, chips))
+        for a in range(length):
+            others = np.arange(length) != a
+            edge = np.eye(chips)[self.phase.leave[a, others]].reshape(-1, chips)  # [(b, link), edge chip]
+            to_edge = shares[:, a][:, :, others].reshape(lines * chips, -1) @ edge
+            flow[:, a] = self.source[:, a, :, None] * to_edge.reshape(lines, chips, chips)
+        return flow
 
 
-def hyperx_flow(topology: Topology, routing: Literal["min", "balanced"]) -> HyperXFlow:
-    """The flow of a 2D HyperX: ``min`` takes the nearer link of a pair, ``balanced`` gives both links half of the pair's flow."""
-    settings = settings_of(topology)
-    assert isinstance(settings, RailXHyperXSettings)
-    row, column = (Line(line_wiring(topology, dimension), settings.m, dimension) for dimension in (0, 1))
-    share = 1 / (topology.chips - 1)
-    # Row phase: each chip of a node of column X sends to all chips of all nodes of column X'.
-    row_source = np.full((1, row.length, row.chips), column.length * row.chips * share)
-    row_first = row.halves(row_source) if routing == "balanced" else row.nearest()[None]
-    # Column phase: what arrived and what starts here, towards each other node of the column.
-    arrived = row.arrivals(row.rail_loads(row_source, row_first))[0]
-    per_node = arrived / column.length + row.chips * share
-    column_source = np.broadcast_to(per_node[:, None, :], (row.length, column.length, column.chips))
-    column_first = column.halves(column_source) if routing == "balanced" else column.nearest()[None]
-    return HyperXFlow(row, column, row_source, row_first, column_source, column_first, WALK_ORDERS[routing])
+def uniform_flow(phases: Sequence[Phase], nodes: int, routing: LineRouting) -> tuple[list[FlowPhase], FloatArray]:
+    """The phases one after the other under uniform all-to-all, and what ends where: float[nodes, c].
 
-
-def halving_shares(weight: FloatArray, detour: IntArray) -> FloatArray:
-    """Shares of link 0 that halve the flow: the chips with the smallest detour take it, those at the threshold in part.
-
-    Sending one chip over link 0 instead of another costs the difference of their detours in steps, so that no other even split has
-    shorter walks in sum. ``weight`` (float[..., L, c], positive): flow at each chip towards each other node; ``detour``
-    (int[L, c, L]): extra steps to link 0. Returns float[..., L, c, L].
+    The last is the flow that has come to each chip of the right node (or started there), spread evenly over the node's chips; a chip's
+    packets to itself count in it, and never take a link.
     """
-    share = np.empty((*weight.shape[:-1], weight.shape[-1], detour.shape[-1]))
+    chips = phases[0].chips
+    standing = np.full((nodes, chips), nodes * chips / (nodes * chips - 1))
+    flows = []
+    for phase in phases:
+        source = by_line(standing / phase.length, phase)
+        alike = bool((source == source[:1]).all())
+        own = source[:1] if alike else source
+        shares = nearest_shares(phase.distance)[None] if routing == "min" else even_shares(own, phase.distance)
+        flow = FlowPhase(phase, own, shares)
+        flows.append(flow)
+        standing = by_node(arrivals(phase, flow.rails()) + source, phase, nodes)
+    return flows, standing
+
+
+def arrivals(phase: Phase, rails: FloatArray) -> FloatArray:
+    """Flow (float[lines, L, c]) that enters each chip from the links of its line, for link loads float[lines, L, L, k]."""
+    slot = (np.arange(phase.length)[None, :, None] * phase.chips + phase.enter).ravel()
+    size = phase.length * phase.chips
+    entered = [np.bincount(slot, weights=loads.ravel(), minlength=size) for loads in rails]
+    return np.stack(entered).reshape(len(rails), phase.length, phase.chips)
+
+
+def by_line(values: NDArray[np.float64], phase: Phase) -> FloatArray:
+    """Values of nodes (float[nodes, ...]) arranged as lines of a phase: float[nodes / L, L, ...]."""
+    rest = values.shape[1:]
+    lines = len(values) // phase.length
+    grid = values.reshape(lines // phase.stride, phase.length, phase.stride, *rest)
+    return np.moveaxis(grid, 1, 2).reshape(lines, phase.length, *rest)
+
+
+def by_node(values: NDArray[np.float64], phase: Phase, nodes: int) -> FloatArray:
+    """The way back from :func:`by_line`; a single line stands for all."""
+    rest = values.shape[2:]
+    lines = np.broadcast_to(values, (nodes // phase.length, phase.length, *rest))
+    grid = lines.reshape(len(lines) // phase.stride, phase.stride, phase.length, *rest)
+    return np.moveaxis(grid, 2, 1).reshape(nodes, *rest)
+
+
+def nearest_shares(distance: IntArray) -> FloatArray:
+    """Everything to the nearest link, at equal distance to the first: float[L, c, L, k] for distances of that shape."""
+    nearest = distance.argmin(axis=-1)
+    return (nearest[..., None] == np.arange(distance.shape[-1])).astype(np.float64)
+
+
+def even_shares(source: FloatArray, distance: IntArray) -> FloatArray:
+    """Shares that give each of the k links of a pair exactly 1/k of the pair's flow, with short walks: float[lines, L, c, L, k].
+
+    ``source`` (float[lines, L, c]): what stands at each chip for each other node. The links are cut in two groups, again and
+    again: the chips with the smallest detour to the first group take it until it has its quota, those at the threshold in part.
+    Sending one chip to a group instead of another costs the difference of their detours in steps, so that for two links no other
+    even split has shorter walks in sum.
+    """
+    shares = np.empty((len(source), *distance.shape))
+    weight = np.broadcast_to(source[..., None], shares.shape[:-1])
+    _share_out(weight, distance, list(range(distance.shape[-1])), None, shares)
+    return shares
+
+
+def _share_out(weight: FloatArray, distance: IntArray, links: list[int], part: FloatArray | None, shares: FloatArray) -> None:
+    """Give ``part`` (float[lines, L, c, L], None: all) of each chip's flow ``weight`` to ``links`` in equal sums."""
+    if len(links) == 1:
+        shares[..., links[0]] = 1.0 if part is None else part
+        return
+    first, second = links[: len(links) // 2], links[len(links) // 2 :]
+    detour = distance[..., first].min(axis=-1) - distance[..., second].min(axis=-1)
+    left = weight if part is None else weight * part
+    to_first = _quota_shares(left, detour, len(first) / len(links))
+    _share_out(weight, distance, first, to_first if part is None else part * to_first, shares)
+    _share_out(weight, distance, second, 1 - to_first if part is None else part * (1 - to_first), shares)
+
+
+def _quota_shares(weight: FloatArray, detour: IntArray, quota: float) -> FloatArray:
+    """The share of each chip (float[lines, L, c, L]) that fills ``quota`` of the flow of each pair in the order of the detours."""
+    share = np.empty(weight.shape)
     order = np.argsort(detour, axis=1, kind="stable")
-    half = weight.sum(axis=-1) / 2
+    filled = quota * weight.sum(axis=2)
     for a, b in np.ndindex(detour.shape[0], detour.shape[2]):
-        own, ranked = detour[a, :, b], order[a, :, b]
-        starts = np.flatnonzero(np.diff(own[ranked], prepend=own[ranked[0]] - 1))
-        group = np.add.reduceat(weight[..., a, ranked], starts, axis=-1)
+        ranked = order[a, :, b]
+        own = detour[a, ranked, b]
+        starts = np.flatnonzero(np.diff(own, prepend=own[0] - 1))
+        group = np.add.reduceat(weight[:, a, ranked, b], starts, axis=-1)
         before = np.cumsum(group, axis=-1) - group
-        part = np.clip((half[..., a, None] - before) / group, 0, 1)
-        size = np.diff(starts, append=len(ranked))
-        share[..., a, ranked, b] = np.repeat(part, size, axis=-1)
+        part = np.clip((filled[:, a, None, b] - before) / np.where(group > 0, group, 1), 0, 1)
+        share[:, a, ranked, b] = np.repeat(part, np.diff(starts, append=len(ranked)), axis=-1)
     return share
+
+
+def walk_orders(phases: Sequence[Phase], routing: LineRouting) -> list[WalkOrder]:
+    """The order of the walks before each phase and of the last one to the chip, each on a virtual channel of its own.
+
+    ``min`` walks XY. ``balanced`` goes along y first to the rails of a row, which start at the left and right edge, and along x first
+    to those of a column: this spreads the walks over the rows and columns of the mesh and keeps them off the edges. The last walk
+    leaves the edge where the last rail ends in the same way.
+    """
+    if routing == "min":
+        return ["xy"] * (len(phases) + 1)
+    towards: list[WalkOrder] = ["yx" if phase.dimension == 0 else "xy" for phase in phases]
+    return [*towards, "xy" if phases[-1].dimension == 0 else "yx"]
 
 
 def mesh_distance(m: int) -> IntArray:
@@ -155,19 +228,6 @@ def mesh_steps(m: int, order: WalkOrder) -> IntArray:
     x_moves = dx != 0 if order == "xy" else dy == 0
     step: IntArray = np.arange(m * m)[:, None] + np.where(x_moves, dx, m * dy)
     return step
-
-
-def rail_rows(topology: Topology, line: Line, dimension: int, columns: int) -> IntArray:
-    """Link rows of the rails of a dimension: int[lines, L, L, 2], -1 on the diagonal. ``columns``: nodes in a row of the grid."""
-    links = topology.links
-    rows = np.flatnonzero(links.kind == kind_code("rail_x" if dimension == 0 else "rail_y"))
-    src, dst = topology.chip_node[links.src[rows]].astype(np.int64), topology.chip_node[links.dst[rows]].astype(np.int64)
-    own, a, b = (
-        (src // columns, src % columns, dst % columns) if dimension == 0 else (src % columns, src // columns, dst // columns)
-    )
-    table = np.full((int(own.max()) + 1, line.length, line.length, 2), -1)
-    table[own, a, b, (line.wiring.rail[a, b, 1] == links.rail[rows]).astype(np.int64)] = rows
-    return table
 
 
 def _edge_chip(beside: IntArray, plus: NDArray[np.bool_], m: int, dimension: int) -> IntArray:

@@ -7,32 +7,57 @@ that every such routing is free of deadlocks; D dimensions of nodes need D + 1 v
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.network.routing.railx_lines import WalkOrder, mesh_steps
+from railx.network.routing.railx_lines import (
+    LineRouting,
+    Phase,
+    WalkOrder,
+    by_node,
+    mesh_distance,
+    mesh_steps,
+    uniform_flow,
+    walk_orders,
+)
 from railx.network.routing.table import TableBuilder
+from railx.topology.railx_grid import rail_ports
 
-__all__ = ["Exits", "exits", "split_sets", "walk_pools"]
+__all__ = ["Exits", "adaptive_sets", "exits", "fill_final", "fill_ordered", "split_sets", "walk_pools"]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
+#: Shares below it are rounding.
+_NO_SHARE = 1e-12
 
+
+@dataclass(frozen=True, eq=False)
 class Exits:
-    """One way out of its node for each chip and target: the next ``pool`` (int[chips, T]) and the ``state`` after that hop.
+    """One way out of its node for each chip and target: the next ``pool`` (int[chips, T], -1: none) and the ``state`` after that hop.
 
-    ``rail``: the link row of the exit's rail, ``steps``: links inside the node before it.
+    ``rail``: the link row of the exit's rail; ``steps``: links inside the node before it.
     """
 
-    def __init__(self, pool: IntArray, state: IntArray, rail: IntArray, steps: IntArray) -> None:
-        self.pool, self.state, self.rail, self.steps = pool, state, rail, steps
+    pool: IntArray
+    state: IntArray
+    rail: IntArray
+    steps: IntArray
+
+    def sets(self, builder: TableBuilder) -> NDArray[np.int32]:
+        """Sets of this one way."""
+        return builder.single(self.pool, self.state)
 
 
 def walk_pools(builder: TableBuilder, m: int, order: WalkOrder, vc: int) -> IntArray:
     """The pool of the next step from each chip to each local chip of its node (int[chips, m^2]), -1 where it stands there."""
     chip = np.arange(builder.topology.chips)
     local = chip % m**2
+    if m == 1:
+        return np.full((len(chip), 1), -1)
     pools: IntArray = builder.pools_between(chip[:, None], (chip - local)[:, None] + mesh_steps(m, order)[local], vc)
     return pools
 
@@ -43,40 +68,99 @@ def exits(builder: TableBuilder, walk: IntArray, rail: IntArray, *, vc: int, hea
     ``walk``: as from :func:`walk_pools`; ``vc``: the rail's virtual channel; ``heading`` and ``after``: the packet's state on the
     way to the rail and after it.
     """
-    m = round(walk.shape[1] ** 0.5)
+    chips_per_node = walk.shape[1]
     chip = np.arange(len(walk))[:, None]
     leave = np.where(rail < 0, chip, builder.topology.links.src[rail])
     rows, where = np.unique(rail, return_inverse=True)
     rail_pool = np.array([-1 if row < 0 else builder.pool([row], vc) for row in rows.tolist()])[where].reshape(rail.shape)
     here = leave == chip
-    local, target = np.divmod(chip % m**2, m), np.divmod(leave % m**2, m)
     return Exits(
-        pool=np.where(here, rail_pool, walk[chip, leave % m**2]),
+        pool=np.where(here, rail_pool, walk[chip, leave % chips_per_node]),
         state=np.where(here, after, heading),
         rail=rail,
-        steps=np.abs(local[0] - target[0]) + np.abs(local[1] - target[1]),
+        steps=mesh_distance(round(chips_per_node**0.5))[chip % chips_per_node, leave % chips_per_node],
     )
 
 
-def split_sets(builder: TableBuilder, ways: list[Exits], shares: list[FloatArray]) -> NDArray[np.int32]:
-    """Sets (int[chips, T]) that share the traffic among several ways; adaptive tables keep ways whose share is 0.
-
-    A way's delay is that of its walk and rail without load, less that of the best way, in nanoseconds.
-    """
-    links = builder.topology.links
-    inner = float(links.latency_ns[0])
-    shape = ways[0].pool.shape
-    weight = np.stack([np.broadcast_to(share, shape) for share in shares], axis=-1)
-    weight = np.where(weight < 1e-12, 0.0, weight)
-    weight = weight / np.maximum(weight.sum(axis=-1, keepdims=True), 1e-300)
-    delay = np.stack([way.steps * inner + links.latency_ns[way.rail] for way in ways], axis=-1)
-    delay = delay - delay.min(axis=-1, keepdims=True)
-    pool, state, rail = (np.stack([getattr(way, name) for way in ways], axis=-1) for name in ("pool", "state", "rail"))
-    sets = np.full(shape, -1, dtype=np.int32)
-    for at in zip(*np.nonzero(rail[..., 0] >= 0), strict=True):
-        choices = list(zip(pool[at].tolist(), state[at].tolist(), strict=True))
-        if builder.selection == "adaptive":
-            sets[at] = builder.choice_set(choices, weight[at].tolist(), rail[at].tolist(), delay[at].tolist())
-        else:
-            sets[at] = builder.choice_set(choices, weight[at].tolist())
+def split_sets(builder: TableBuilder, ways: Sequence[Exits], shares: FloatArray) -> NDArray[np.int32]:
+    """Sets (int[chips, T]) that share the traffic among several ways; ``shares``: float[chips, T, ways]."""
+    weight = np.where(shares < _NO_SHARE, 0, np.where(shares > 1 - _NO_SHARE, 1, shares))
+    sets = np.full(shares.shape[:2], -1, dtype=np.int32)
+    chosen = weight.argmax(axis=-1)[None]
+    alone = weight.max(axis=-1) == 1
+    pool, state = (np.stack([getattr(way, name) for way in ways]) for name in ("pool", "state"))
+    own_pool, own_state = (np.take_along_axis(values, chosen, axis=0)[0] for values in (pool, state))
+    sets[alone] = builder.single(own_pool[alone], own_state[alone])
+    for chip, target in zip(*np.nonzero(~alone & (ways[0].rail >= 0)), strict=True):
+        choices = list(zip(pool[:, chip, target].tolist(), state[:, chip, target].tolist(), strict=True))
+        sets[chip, target] = builder.choice_set(choices, (weight[chip, target] / weight[chip, target].sum()).tolist())
     return sets
+
+
+def adaptive_sets(
+    builder: TableBuilder, ways: Sequence[Exits], at: Sequence[tuple[IntArray, IntArray]], shares: FloatArray, onward: IntArray
+) -> NDArray[np.int32]:
+    """Adaptive sets of k packets (int[k]) that may take any of W ways.
+
+    ``at``: for each way where the packets stand in its arrays (chip and target, int[k] each); ``shares`` (float[k, W]): the weights;
+    ``onward`` (int[k, W]): steps inside the next node. A way is probed at its rail; its delay is the time of flight of its walk,
+    its rail and the steps onward, in nanoseconds beyond the best way.
+    """
+    latency = builder.topology.links.latency_ns
+    pool, state, rail, steps = (
+        np.stack([getattr(way, name)[index] for way, index in zip(ways, at, strict=True)], axis=-1)
+        for name in ("pool", "state", "rail", "steps")
+    )
+    # The first link of the table is inside a node wherever a walk has any.
+    delay = np.round((steps + onward) * float(latency[0]) + latency[rail], 6)
+    delay -= delay.min(axis=-1, keepdims=True)
+    key = np.ascontiguousarray(np.concatenate([pool, state, rail, delay, shares], axis=-1))
+    _, first, where = np.unique(key.view(f"V{key.shape[1] * 8}").ravel(), return_index=True, return_inverse=True)
+    ids = [
+        builder.choice_set(
+            list(zip(pool[i].tolist(), state[i].tolist(), strict=True)), shares[i].tolist(), rail[i].tolist(), delay[i].tolist()
+        )
+        for i in first.tolist()
+    ]
+    return np.array(ids, dtype=np.int32)[where]
+
+
+def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRouting) -> None:
+    """Correct the coordinates in the order of the phases: phase d walks on channel d and takes its rail on channel d + 1.
+
+    ``min`` needs state 0 alone, since the nearest link stays the nearest on the way to it; ``balanced`` draws a link with the even
+    shares when a phase starts: state 1 + k on the way to link k.
+    """
+    topology = builder.topology
+    chips_per_node = phases[0].chips
+    m = phases[0].m
+    node, local = np.divmod(np.arange(topology.chips), chips_per_node)
+    to_node = builder.destinations.astype(np.int64) // chips_per_node
+    orders = walk_orders(phases, routing)
+    flows, _ = uniform_flow(phases, topology.nodes, routing)
+    ports = rail_ports(topology).link
+    done = np.ones((len(node), len(to_node)), dtype=np.bool_)  # the coordinates before this one agree
+    for d, (phase, flow) in enumerate(zip(phases, flows, strict=True)):
+        target = phase.coordinate(to_node)
+        here = done & (phase.coordinate(node)[:, None] != target)
+        rows = phase.rail_rows(ports)[node]
+        walk = walk_pools(builder, m, orders[d], d)
+        ways = [
+            exits(builder, walk, rows[..., k], vc=d + 1, heading=0 if routing == "min" else 1 + k, after=0)
+            for k in range(phase.links)
+        ]
+        shares = by_node(flow.shares, phase, topology.nodes)[node, local]
+        builder.entry[0][here] = split_sets(builder, ways, shares)[:, target][here]
+        if routing == "balanced":
+            for k, way in enumerate(ways):
+                builder.entry[1 + k][here] = way.sets(builder)[:, target][here]
+        done &= ~here
+    fill_final(builder, walk_pools(builder, m, orders[-1], len(phases)))
+
+
+def fill_final(builder: TableBuilder, walk: IntArray) -> None:
+    """The walk to the destination inside its node, from state 0."""
+    chips_per_node = walk.shape[1]
+    node = np.arange(len(walk)) // chips_per_node
+    here = node[:, None] == builder.destinations // chips_per_node
+    builder.entry[0][here] = builder.single(walk, 0)[:, builder.destinations % chips_per_node][here]

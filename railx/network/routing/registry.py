@@ -7,7 +7,22 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.network.routing import railx_hyperx, torus_2d
+from railx.network.routing import (
+    dragonfly,
+    fat_tree,
+    hammingmesh,
+    hyperx,
+    mesh_2d,
+    opus_rails,
+    rails,
+    railx_hyperx,
+    railx_split,
+    railx_torus,
+    railx_twisted_torus,
+    torus_2d,
+    torus_3d,
+    tpu_v4,
+)
 from railx.network.routing.table import RoutingTable
 from railx.settings import SettingsError
 from railx.topology import Topology
@@ -16,8 +31,21 @@ __all__ = ["build_routing", "routings_of"]
 
 #: A family's module has ROUTINGS (the names it offers, ``min`` first) and route(topology, routing, destinations) -> RoutingTable.
 _ROUTERS: dict[str, ModuleType] = {
+    "dragonfly": dragonfly,
+    "fat_tree": fat_tree,
+    "hammingmesh": hammingmesh,
+    "hyperx": hyperx,
+    "mesh_2d": mesh_2d,
+    "opus_rails": opus_rails,
+    "rail_only": rails,
+    "rail_optimised": rails,
     "railx_hyperx": railx_hyperx,
+    "railx_split": railx_split,
+    "railx_torus": railx_torus,
+    "railx_twisted_torus": railx_twisted_torus,
     "torus_2d": torus_2d,
+    "torus_3d": torus_3d,
+    "tpu_v4": tpu_v4,
 }
 
 

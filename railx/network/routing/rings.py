@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from railx.network.routing.table import RoutingTable, TableBuilder
 from railx.topology import Topology
 
-__all__ = ["ring_steps", "route_rings"]
+__all__ = ["ring_sets", "ring_steps", "route_rings"]
 
 IntArray = NDArray[np.int64]
 
@@ -20,22 +20,29 @@ _STATES = 5
 
 
 def route_rings(
-    topology: Topology, routing: str, shape: Sequence[int], destinations: NDArray[np.int32] | None = None
+    topology: Topology,
+    routing: str,
+    shape: Sequence[int],
+    destinations: NDArray[np.int32] | None = None,
+    position: IntArray | None = None,
 ) -> RoutingTable:
     """One ring after the other, the shorter way round; ``shape``: chips along each dimension, the first runs fastest.
 
-    At equal distance ``min`` goes up and ``balanced`` splits the packets evenly. A packet is on virtual channel 1 until it takes the
-    wrap link of its ring and on 0 from there on, and so again in the next ring (Dally and Seitz 1987).
+    ``position`` (int[chips]): the place of each chip in that order; default: its number.
+
+    At equal distance ``min`` goes up and ``balanced`` splits the packets evenly. A packet is on virtual channel 1 until it takes
+    the wrap link of its ring and on 0 from there on, and so again in the next ring (Dally and Seitz 1987).
     """
     builder = TableBuilder(topology, routing, states=_STATES, virtual_channels=2, destinations=destinations)
-    chip, to = np.arange(topology.chips), builder.destinations.astype(np.int64)
-    earlier = np.zeros((len(chip), len(to)), dtype=np.bool_)  # a ring before this one is still to be done
+    position = np.arange(topology.chips) if position is None else position
+    to = position[builder.destinations]
+    earlier = np.zeros((len(position), len(to)), dtype=np.bool_)  # a ring before this one is still to be done
     stride = 1
     for length in shape:
-        place, target = chip // stride % length, to // stride % length
+        place, target = position // stride % length, to // stride % length
         differs = place[:, None] != target
         here = differs & ~earlier
-        sets = _ring_sets(builder, place, stride, length, routing)
+        sets = ring_sets(builder, position, stride, length, routing)
         for state in range(_STATES):
             builder.entry[state][here] = sets[state][:, target][here]
         earlier |= differs
@@ -49,13 +56,19 @@ def ring_steps(place: IntArray, target: IntArray, length: int) -> tuple[NDArray[
     return 2 * ahead <= length, 2 * ahead == length
 
 
-def _ring_sets(builder: TableBuilder, place: IntArray, stride: int, length: int, routing: str) -> NDArray[np.int32]:
-    """The sets of one ring by state, chip and target place; int32[states, chips, length]."""
+def ring_sets(builder: TableBuilder, position: IntArray, stride: int, length: int, routing: str) -> NDArray[np.int32]:
+    """The sets of one dimension of rings by state, chip and target place; int32[5, chips, length].
+
+    ``position`` (int[chips]): the places of the chips, a permutation; neighbours in a ring are ``stride`` apart. A packet whose
+    ring is done goes back to state 0, where it starts.
+    """
+    place = position // stride % length
+    at = np.argsort(position)  # the chip in each place
     chip, goal = np.arange(len(place)), np.arange(length)[None, :]
     sets = np.full((_STATES, len(place), length), -1, dtype=np.int32)
     for direction, first in ((1, _UP), (-1, _DOWN)):
         after = (place + direction) % length
-        near = chip + (after - place) * stride
+        near = at[position + (after - place) * stride]
         wraps = after != place + direction
         low, high = (builder.pools_between(chip, near, vc) for vc in (0, 1))
         ends = after[:, None] == goal

@@ -1,0 +1,213 @@
+"""Where the three cost claims of RailX's abstract hold: closed-form boundaries over price ratios, and what moves them.
+
+With prices relative to a transceiver, x = c_o / c_t of an OCS port, y = c_s / c_t of an electrical switch port and z of an in-node
+lane, both relative claims are half-planes above a straight line y = slope x + intercept. A RailX chip costs u (1 + x) + l z with
+u = 4 n / m optical ports and l in-node lanes; an end port of the tree costs a y + c, with a = 5 and c = 6 for three full tiers
+(RailX, cost model). With h external hops and routing that reaches a share s of the ideal all-to-all:
+
+* per injection, limit q: (1 + x) / m < q (a y + c), so slope = 1 / (m q a) and intercept = slope - c / a;
+* per all-to-all, limit q: h (1 + x) / s < q (a y + c), so slope = h / (s q a) and intercept = slope - c / a.
+
+So the cost per all-to-all depends on m and n only through h = 2 (1 - 1/k) N / (N - 1), close to 2. At the abstract's limits (0.1
+and 0.5) the all-to-all claim is the harder one wherever m > 5 s / h, which is from m = 3 on. The absolute claim does not depend on
+y: it is a strip around c_t + c_o = USD / optical ports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from railx.economics.catalogue import Catalogue, read_catalogue
+from railx.economics.designs import count_network, in_node_lanes_per_chip
+from railx.economics.scaling import at_scale
+from railx.economics.settings import EconomicsSettings, FatTreeSettings, RailXSettings, largest_tree
+from railx.settings import SettingsError
+
+__all__ = ["CLAIMS", "claim_map"]
+
+CLAIMS = ("injection", "all_to_all", "absolute")
+_PRICED = ("transceiver", "ocs_port", "electrical_switch_port")
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One setting of everything but the prices x and y; ``factor`` is what differs from the base case, at ``level``."""
+
+    factor: str
+    level: float | None
+    railx: RailXSettings
+    tree: FatTreeSettings
+    share: float = 1.0
+    lane: float = 0.0
+    leaf_cable: float = 2.0
+
+
+@dataclass(frozen=True)
+class _Line:
+    """y = slope x + intercept in price ratios (injection, all_to_all); c_o = slope c_t + intercept in USD (absolute)."""
+
+    slope: float
+    intercept: float
+
+    def at(self, x: float) -> float:
+        return self.slope * x + self.intercept
+
+
+@dataclass(frozen=True)
+class _Prices:
+    """A point of the map; USD are None on the grid, which has ratios only."""
+
+    name: str | None
+    ocs: float
+    switch: float
+    transceiver_usd: float | None
+    source: str
+
+
+def claim_map(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> list[dict[str, Any]]:
+    """One row per case, claim and point: named price sets in every case (view ``price_set``), a grid at the base case (``grid``).
+
+    ``value`` is the cost ratio of RailX to the tree, or USD of the absolute claim. ``boundary_slope`` and ``boundary_intercept``
+    give the line where it equals ``limit``: switch port over OCS port, each in transceivers, for the relative claims, OCS port over
+    transceiver in USD for the absolute one (a strip of the tolerance around it counts as holding). ``switch_port_at_boundary`` is
+    the line at the point's OCS port price; ``binding`` says which relative claim needs the dearer switch port there. Errors as for
+    the bill of materials.
+    """
+    catalogue = catalogue or read_catalogue(settings.catalogue)
+    named = _named(settings, catalogue)
+    rows = []
+    for case in _cases(settings):
+        lines = {claim: _boundary(claim, case, settings) for claim in CLAIMS if claim != "absolute" or case.factor in _ABSOLUTE}
+        for prices in named:
+            rows += [_row("price_set", case, claim, prices, lines, settings) for claim in lines]
+        if case.factor == "base":
+            for x in settings.claim_map.ocs_port_over_transceiver:
+                for y in settings.claim_map.switch_port_over_transceiver:
+                    point = _Prices(None, x, y, None, "price ratios alone")
+                    rows += [_row("grid", case, claim, point, lines, settings) for claim in CLAIMS[:2]]
+    return rows
+
+
+#: What leaves the network of the absolute claim (200,704 chips at 1.8 TB/s) as it is.
+_ABSOLUTE = ("base", "in_node_lane_over_transceiver")
+
+
+def _named(settings: EconomicsSettings, catalogue: Catalogue) -> list[_Prices]:
+    points = []
+    for name in settings.sensitivity.price_sets:
+        try:
+            prices = {component: catalogue.price(name, component) for component in _PRICED}
+        except SettingsError as error:
+            raise SettingsError("sensitivity.price_sets", error.message) from None
+        source = "; ".join(dict.fromkeys(price.provenance for price in prices.values()))
+        transceiver, ocs, switch = (prices[component].unit_usd for component in _PRICED)
+        points.append(_Prices(name, ocs / transceiver, switch / transceiver, transceiver, source))
+    return points
+
+
+def _cases(settings: EconomicsSettings) -> Iterator[_Case]:
+    railx, tree = settings.networks[settings.sensitivity.railx], settings.networks[settings.sensitivity.fat_trees[0]]
+    assert isinstance(railx, RailXSettings)
+    assert isinstance(tree, FatTreeSettings)
+    base, chosen = _Case("base", None, railx, tree), settings.claim_map
+    if tree.copper_to_leaf:
+        first = settings.sensitivity.fat_trees[0]
+        raise SettingsError("sensitivity.fat_trees", f"got {first!r} first; allowed: a tree with transceivers to the leaf first")
+    yield base
+    for m in chosen.m:
+        yield replace(base, factor="m", level=m, railx=_full_square(railx, m, railx.n))
+    for n in chosen.n:
+        yield replace(base, factor="n", level=n, railx=_full_square(railx, railx.m, n))
+    for chips in chosen.chips:
+        sized = at_scale(railx, chips)
+        yield replace(base, factor="chips", level=chips, railx=sized, tree=at_scale(tree, count_network(sized).chips))
+    for share in chosen.all_to_all_share:
+        yield replace(base, factor="all_to_all_share", level=share, share=share)
+    for lane in chosen.in_node_lane_over_transceiver:
+        yield replace(base, factor="in_node_lane_over_transceiver", level=lane, lane=lane)
+    for tiers in chosen.tiers:
+        yield replace(base, factor="tiers", level=tiers, tree=_whole(tree, tiers=tiers, taper=1.0))
+    for cable in chosen.leaf_cable_over_transceiver:
+        yield replace(base, factor="leaf_cable_over_transceiver", level=cable, leaf_cable=cable)
+    for taper in chosen.taper:
+        yield replace(base, factor="taper", level=taper, tree=_whole(tree, tiers=tree.tiers, taper=taper))
+
+
+def _full_square(railx: RailXSettings, m: int, n: int) -> RailXSettings:
+    """The largest square all-to-all of nodes of this size: r + 1 nodes a line, on switches with just the ports for it."""
+    line = (m * n + 1,)
+    return replace(railx, m=m, n=n, row=line, column=line, optical_switch_radix=2 * line[0])
+
+
+def _whole(tree: FatTreeSettings, tiers: int, taper: float) -> FatTreeSettings:
+    """The tree with other tiers, filled: what matters here is the cost of an end port, whatever the size."""
+    return replace(tree, tiers=tiers, taper=taper, chips=min(tree.chips, largest_tree(tiers, tree.switch_radix, taper)))
+
+
+def _boundary(claim: str, case: _Case, settings: EconomicsSettings) -> _Line:
+    railx, limits = count_network(case.railx), settings.sensitivity
+    ports = railx.components["transceiver"] / railx.chips
+    lanes = in_node_lanes_per_chip(case.railx) * case.lane
+    if claim == "absolute":
+        return _Line(-(1 + lanes / ports), limits.absolute_cost_usd / (ports * railx.chips))
+    tree = count_network(case.tree)
+    if claim == "injection":
+        limit, bandwidth, given = limits.injection_cost_limit, railx.injection_gb_s_per_chip, tree.injection_gb_s_per_chip
+    else:
+        assert railx.all_to_all_gb_s_per_chip is not None
+        assert tree.all_to_all_gb_s_per_chip is not None
+        limit, bandwidth = limits.all_to_all_cost_limit, railx.all_to_all_gb_s_per_chip * case.share
+        given = tree.all_to_all_gb_s_per_chip
+    switch_ports, optics = _tree_parts(case)
+    scale = given / (bandwidth * limit * switch_ports)
+    return _Line(ports * scale, (ports + lanes) * scale - optics / switch_ports)
+
+
+def _tree_parts(case: _Case) -> tuple[float, float]:
+    """Switch ports per chip of the tree, and its transceivers, with another cable to the leaf where the case has one."""
+    tree = count_network(case.tree)
+    optics = tree.components.get("transceiver", 0) / tree.chips
+    return tree.components["electrical_switch_port"] / tree.chips, optics + case.tree.ports_per_chip * (case.leaf_cable - 2)
+
+
+def _row(
+    view: str, case: _Case, claim: str, prices: _Prices, lines: dict[str, _Line], settings: EconomicsSettings
+) -> dict[str, Any]:
+    limits, line = settings.sensitivity, lines[claim]
+    unit = prices.transceiver_usd
+    if claim == "absolute":
+        assert unit is not None
+        limit, tolerance = limits.absolute_cost_usd, limits.absolute_cost_tolerance
+        # The cost grows in proportion to the distance from the origin along both prices; it is the limit on the line.
+        value = limit * (prices.ocs - line.slope) * unit / line.intercept
+        holds, at_boundary, binding = abs(value / limit - 1) <= tolerance, None, None
+    else:
+        limit = limits.injection_cost_limit if claim == "injection" else limits.all_to_all_cost_limit
+        switch_ports, optics = _tree_parts(case)
+        at_boundary = line.at(prices.ocs)
+        value = limit * (switch_ports * at_boundary + optics) / (switch_ports * prices.switch + optics)
+        holds = value < limit
+        binding = at_boundary >= max(lines[other].at(prices.ocs) for other in CLAIMS[:2])
+    return {
+        "view": view,
+        "factor": case.factor,
+        "level": case.level,
+        "claim": claim,
+        "prices": prices.name,
+        "transceiver_usd": unit,
+        "ocs_port_usd": None if unit is None else prices.ocs * unit,
+        "electrical_switch_port_usd": None if unit is None else prices.switch * unit,
+        "ocs_port_over_transceiver": prices.ocs,
+        "switch_port_over_transceiver": prices.switch,
+        "value": value,
+        "limit": limit,
+        "holds": bool(holds),
+        "boundary_slope": line.slope,
+        "boundary_intercept": line.intercept,
+        "switch_port_at_boundary": at_boundary,
+        "binding": binding,
+        "source": prices.source,
+        "fidelity": "analytic",
+    }

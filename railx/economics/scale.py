@@ -1,0 +1,120 @@
+"""Cost and power of every network over the number of chips, at equal injection bandwidth and under every price set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from railx.economics.bill import price_network
+from railx.economics.catalogue import Catalogue, read_catalogue
+from railx.economics.designs import NetworkCounts, chips_of, count_network
+from railx.economics.scaling import at_scale
+from railx.economics.settings import EconomicsSettings, NetworkDesign
+from railx.settings import SettingsError
+
+__all__ = ["cost_by_scale"]
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """What one network of one size costs per chip under one price set."""
+
+    counts: NetworkCounts
+    usd: float
+    watts: float | None
+
+    @property
+    def per_injection(self) -> float:
+        return self.usd / self.counts.injection_gb_s_per_chip
+
+    @property
+    def per_all_to_all(self) -> float | None:
+        bandwidth = self.counts.all_to_all_gb_s_per_chip
+        return None if bandwidth is None else self.usd / bandwidth
+
+
+def cost_by_scale(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> list[dict[str, Any]]:
+    """One row per network, wanted number of chips and price set: the smallest size of the family with at least so many chips.
+
+    ``target_chips`` is the wanted number, ``chips`` the network's own; sizes that a family cannot reach have no row. The ratios are
+    to the reference network of exactly the same chips (``*_over_reference``). None where a bandwidth has no closed form, a power no
+    source, or the reference does not reach the size. Raises SettingsError where a network of the scale has another injection
+    bandwidth than the others, or a price set cannot price it.
+    """
+    catalogue = catalogue or read_catalogue(settings.catalogue)
+    _check_equal_injection(settings)
+    return [
+        _row(name, target, design, price_set, settings, catalogue)
+        for name, target, design in _sized(settings)
+        for price_set in settings.scale.price_sets
+    ]
+
+
+def _check_equal_injection(settings: EconomicsSettings) -> None:
+    wanted = settings.scale.injection_gb_s_per_chip
+    for name in dict.fromkeys((*settings.scale.networks, settings.scale.reference)):
+        given = count_network(settings.networks[name]).injection_gb_s_per_chip
+        if given != wanted:
+            raise SettingsError(
+                "scale.networks", f"{name} has {given:g} GB/s of injection a chip; allowed: networks with {wanted:g} GB/s a chip"
+            )
+
+
+def _sized(settings: EconomicsSettings) -> Iterator[tuple[str, int, NetworkDesign]]:
+    for name in settings.scale.networks:
+        for target in settings.scale.chips:
+            try:
+                yield name, target, at_scale(settings.networks[name], target)
+            except SettingsError as error:
+                if error.key != "chips":
+                    raise
+
+
+def _row(
+    name: str, target: int, design: NetworkDesign, price_set: str, settings: EconomicsSettings, catalogue: Catalogue
+) -> dict[str, Any]:
+    cost = _cost(name, design, price_set, catalogue)
+    reference = _reference(settings, chips_of(design), price_set, catalogue)
+    counts = cost.counts
+    return {
+        "topology": name,
+        "target_chips": target,
+        "price_set": price_set,
+        "chips": counts.chips,
+        "injection_gb_s_per_chip": counts.injection_gb_s_per_chip,
+        "all_to_all_gb_s_per_chip": counts.all_to_all_gb_s_per_chip,
+        "bisection_gb_s_per_chip": counts.bisection_gb_s_per_chip,
+        "cost_usd": cost.usd * counts.chips,
+        "cost_per_chip_usd": cost.usd,
+        "usd_per_injection_gb_s": cost.per_injection,
+        "usd_per_all_to_all_gb_s": cost.per_all_to_all,
+        "power_watts": None if cost.watts is None else cost.watts * counts.chips,
+        "watts_per_chip": cost.watts,
+        "reference": settings.scale.reference,
+        "injection_cost_over_reference": _over(cost.per_injection, None if reference is None else reference.per_injection),
+        "all_to_all_cost_over_reference": _over(cost.per_all_to_all, None if reference is None else reference.per_all_to_all),
+        "watts_over_reference": _over(cost.watts, None if reference is None else reference.watts),
+        "fidelity": "analytic",
+    }
+
+
+def _cost(name: str, design: NetworkDesign, price_set: str, catalogue: Catalogue) -> _Cost:
+    counts, parts = count_network(design), price_network(name, design, price_set, catalogue)
+    watts = [part["total_watts"] for part in parts]
+    usd = sum(part["total_usd"] for part in parts) / counts.chips
+    return _Cost(counts, usd, None if None in watts else sum(watts) / counts.chips)
+
+
+def _reference(settings: EconomicsSettings, chips: int, price_set: str, catalogue: Catalogue) -> _Cost | None:
+    try:
+        design = at_scale(settings.networks[settings.scale.reference], chips)
+    except SettingsError as error:
+        if error.key != "chips":
+            raise
+        return None
+    return _cost(settings.scale.reference, design, price_set, catalogue)
+
+
+def _over(value: float | None, reference: float | None) -> float | None:
+    return None if value is None or reference is None else value / reference

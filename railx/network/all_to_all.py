@@ -1,0 +1,95 @@
+"""All-to-all among chips of a network: the bottleneck of the routing's exact loads, and all messages at once with fair rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.network.flows import finish_times, link_gb_s, path_loads, route_flows
+from railx.network.rail_rings import grid_of
+from railx.network.static_loads import uniform_lane_loads
+from railx.topology import Topology, settings_of
+
+__all__ = ["AllToAll", "Messages", "all_to_all"]
+
+IntArray = NDArray[np.int64]
+
+#: Messages whose ways are followed one by one for the exact loads; larger networks need closed forms.
+_MOST_ROUTED = 2_000_000
+_BLOCK = 200_000
+
+
+@dataclass(frozen=True)
+class AllToAll:
+    """``gb_s``: what a chip can send to all others together while the busiest link is full; ``latency_ns``: the longest way.
+
+    Where the network is too large to follow every way, the latency is a bound: two rails and three longest walks (RailX HyperX),
+    half way round every ring (tori).
+    """
+
+    participants: int
+    gb_s: float
+    latency_ns: float
+
+    def analytic_ns(self, payload_bytes: float) -> float:
+        """Every chip keeps 1 / P of its payload and sends the rest."""
+        share = (self.participants - 1) / self.participants
+        return self.latency_ns + share * payload_bytes / self.gb_s
+
+
+def all_to_all(topology: Topology, chips: IntArray, routing: str) -> AllToAll | None:
+    """The all-to-all of ``chips`` under a routing; None where the network is too large and no closed form is known."""
+    if len(chips) * (len(chips) - 1) <= _MOST_ROUTED:
+        return _routed(topology, chips, routing)
+    grid = grid_of(topology)
+    if grid is None or len(chips) < topology.chips or routing not in ("min", "balanced"):
+        return None
+    loads = uniform_lane_loads(topology, "min" if routing == "min" else "balanced")
+    # A lane's load is relative to an external port that is full with one flit a cycle.
+    width = topology.links.gbps / settings_of(topology).port_gbps
+    bound = float((width[loads > 0] / loads[loads > 0]).min())
+    return AllToAll(len(chips), bound * grid.port_gbps / 8, _longest_way_ns(topology))
+
+
+class Messages:
+    """All messages of an all-to-all, sent at once and sharing the links max-min fairly."""
+
+    def __init__(self, topology: Topology, chips: IntArray, routing: str) -> None:
+        paths = route_flows(topology, routing, *_pairs(chips))
+        self._latency = paths.latency_ns
+        self._sending = finish_times(paths, link_gb_s(topology), 1 / len(chips)) - paths.latency_ns
+
+    def time_ns(self, payload_bytes: float) -> float:
+        """When the last message has arrived; equal messages that start at once take in proportion to their size."""
+        return float((self._sending * payload_bytes + self._latency).max())
+
+
+def _routed(topology: Topology, chips: IntArray, routing: str) -> AllToAll:
+    src, dst = _pairs(chips)
+    loads, latency = np.zeros(len(topology.links)), 0.0
+    for first in range(0, len(src), _BLOCK):
+        paths = route_flows(topology, routing, src[first : first + _BLOCK], dst[first : first + _BLOCK])
+        loads += path_loads(topology, paths, np.full(len(paths), 1 / (len(chips) - 1)))
+        latency = max(latency, float(paths.latency_ns.max()))
+    used = loads > 0
+    return AllToAll(len(chips), float((link_gb_s(topology)[used] / loads[used]).min()), latency)
+
+
+def _pairs(chips: IntArray) -> tuple[IntArray, IntArray]:
+    """All ordered pairs, ascending by destination, so that a block needs few columns of a routing table."""
+    dst, src = (axis.ravel() for axis in np.meshgrid(chips, chips, indexing="ij"))
+    return src[src != dst], dst[src != dst]
+
+
+def _longest_way_ns(topology: Topology) -> float:
+    grid = grid_of(topology)
+    assert grid is not None
+    if topology.family == "railx_hyperx":
+        return 2 * grid.external_latency_ns + 6 * (grid.m - 1) * grid.internal_latency_ns
+    total = 0.0
+    for length in (grid.columns, grid.rows):
+        nodes, inside = length // 2, grid.m - 1
+        total += nodes * grid.external_latency_ns + (nodes + 1) * inside * grid.internal_latency_ns
+    return total

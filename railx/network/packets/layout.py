@@ -1,0 +1,266 @@
+"""From a topology, a routing table and settings to the arrays of the simulator's core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.network.routing import RoutingTable
+from railx.network.settings import (
+    AllToAllTraffic,
+    HotSpotTraffic,
+    PacketNetworkSettings,
+    TrafficSettings,
+    UniformTraffic,
+)
+from railx.network.traffic import hot_chips, traffic_flows
+from railx.settings import SettingsError
+from railx.topology import INTERNAL, Topology
+
+__all__ = ["Channels", "Trace", "build_net", "build_state", "channels_of", "more_slots"]
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Channels:
+    """The lanes of all link rows, one after another.
+
+    ``row`` (int64[channels]): the link row; ``first`` (int64[rows]): the first lane of each row; ``serial``, ``latency``
+    (int64[channels]): cycles that a packet occupies the channel, and cycles of flight of its head.
+    """
+
+    row: IntArray
+    first: IntArray
+    serial: IntArray
+    latency: IntArray
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Given packets in the order of creation: ``cycle`` (ascending), ``src``, ``dst``, all int[packets]."""
+
+    cycle: NDArray[np.integer]
+    src: NDArray[np.integer]
+    dst: NDArray[np.integer]
+
+
+def channels_of(topology: Topology, network: PacketNetworkSettings) -> Channels:
+    """Channels with times in cycles: a link of width w flits/cycle (its rate over the port's) carries a packet in ceil(flits / w)."""
+    links = topology.links
+    width = links.gbps / _port_gbps(topology)
+    serial = np.maximum(np.ceil(network.packet_flits / width - 1e-9), 1).astype(np.int64)
+    latency = np.rint(links.latency_ns / network.cycle_ns).astype(np.int64)
+    row = np.repeat(np.arange(len(links)), links.lanes)
+    return Channels(row, np.concatenate([[0], np.cumsum(links.lanes)[:-1]]).astype(np.int64), serial[row], latency[row])
+
+
+def build_net(
+    topology: Topology,
+    table: RoutingTable,
+    traffic: TrafficSettings | Trace,
+    network: PacketNetworkSettings,
+    seed: int,
+) -> Any:
+    """The arrays that a run reads (:class:`railx.network.packets.engine.Net`)."""
+    from railx.network.packets import engine
+
+    channels = channels_of(topology, network)
+    pool_fifo, pool_start = _pool_fifos(topology, table, channels)
+    pools = len(table.pool_vc)
+    order = np.argsort(pool_fifo, kind="stable")
+    fifo_pool = np.repeat(np.arange(pools), np.diff(pool_start))[order]
+    fifos = len(channels) * table.virtual_channels
+    probe = np.where(table.choice_probe >= 0, table.choice_probe, table.pool_link[table.pool_start[table.choice_pool]])
+    parameters = np.zeros(engine.PARAMETERS, dtype=np.int64)
+    parameters[engine.VCS] = table.virtual_channels
+    parameters[engine.MASK] = _wheel_cycles(channels, network) - 1
+    parameters[engine.FLITS] = network.packet_flits
+    parameters[engine.SOURCE_CYCLES] = network.source_cycles
+    parameters[engine.PORTS_IN] = network.injection_ports or 0
+    parameters[engine.PORTS_OUT] = network.ejection_ports or 0
+    parameters[engine.WARMUP] = network.warmup_cycles
+    parameters[engine.FINISH] = network.warmup_cycles + network.measured_cycles
+    parameters[engine.ADAPTIVE] = table.selection == "adaptive"
+    parameters[engine.CHIPS] = topology.chips
+    parameters[engine.CAPACITY] = network.buffer_flits // network.packet_flits
+    parameters[engine.BATCHES] = network.batches
+    mode, source, target, accept, alias, hot_share = _traffic_arrays(topology, traffic, seed)
+    parameters[engine.MODE] = mode
+    load = 0.0 if isinstance(traffic, Trace) else traffic.load
+    row_width = topology.links.gbps / _port_gbps(topology) * topology.links.lanes
+    return engine.Net(
+        parameters=parameters,
+        rates=np.array([load * topology.chips / network.packet_flits, hot_share]),
+        pool_fifo=_int32(pool_fifo),
+        fifo_pool_start=_int32(np.concatenate([[0], np.cumsum(np.bincount(pool_fifo, minlength=fifos))])),
+        fifo_pool=_int32(fifo_pool),
+        entry=_entry(topology, table),
+        set_start=_int32(table.set_start),
+        choice=_int32(np.stack([table.choice_pool, table.choice_state, probe], axis=1)),
+        choice_limit=_running_sums(table),
+        choice_delay=np.ascontiguousarray(table.choice_delay_ns / network.cycle_ns, dtype=np.float64),
+        row_rate=np.ascontiguousarray(row_width, dtype=np.float64),
+        source=_int32(source),
+        target=_int32(target),
+        accept=np.ascontiguousarray(accept, dtype=np.float64),
+        alias=_int32(alias),
+    )
+
+
+def build_state(topology: Topology, table: RoutingTable, net: Any, network: PacketNetworkSettings, seed: int) -> Any:
+    """An empty network at cycle 0 (:class:`railx.network.packets.engine.State`)."""
+    from railx.network.packets import engine
+
+    channels = channels_of(topology, network)
+    vcs, chips = table.virtual_channels, topology.chips
+    fifo_count, pool_count = len(channels) * vcs, len(table.pool_vc)
+    rows = np.full((len(channels), engine.CHANNEL_COLUMNS), -1, dtype=np.int32)
+    rows[:, engine.BUSY] = rows[:, engine.CARRIED] = 0
+    rows[:, engine.SERIAL], rows[:, engine.LATENCY] = channels.serial, channels.latency
+    rows[:, engine.END] = topology.links.dst[channels.row]
+    rows[:, engine.ROW] = channels.row
+    rows[:, engine.EXTERNAL] = np.where(topology.links.kind[channels.row] != INTERNAL, 1 << 16, 0)
+    fifos = np.full((fifo_count, engine.FIFO_COLUMNS), -1, dtype=np.int32)
+    fifos[:, engine.ROOM] = net.parameters[engine.CAPACITY]
+    fifos[:, engine.CHANNEL] = np.arange(fifo_count) // vcs
+    _, pool_start = _pool_fifos(topology, table, channels)
+    pools = np.full((pool_count, engine.POOL_COLUMNS), -1, dtype=np.int32)
+    pools[:, engine.FIRST], pools[:, engine.LAST] = pool_start[:-1], pool_start[1:]
+    pools[:, engine.POOL_ROW] = table.pool_link[table.pool_start[:-1]]
+    chip_rows = np.full((chips, engine.CHIP_COLUMNS), -1, dtype=np.int32)
+    inject, eject = network.injection_ports or 0, network.ejection_ports or 0
+    chip_rows[:, engine.INJECTION], chip_rows[:, engine.EJECTION] = inject, eject
+    timers = np.full((max(1, chips * (inject + eject)), 2), -1, dtype=np.int32)
+    timers[:-1, 0] = np.arange(1, len(timers))
+    a_cycle = int(net.rates[0]) + 2 if net.parameters[engine.MODE] != engine.TRACE else max(1, _most_at_once(net.alias))
+    most_heads = fifo_count + pool_count + len(channels) + chips * (1 + inject + eject) + 2 * a_cycle
+    counters = np.zeros(engine.COUNTERS, dtype=np.int64)
+    packets = np.zeros((max(1024, 2 * a_cycle), engine.PACKET_COLUMNS), dtype=np.int32)
+    packets[:, engine.NEXT] = np.arange(1, len(packets) + 1)
+    packets[-1, engine.NEXT] = -1
+    counters[engine.FREE_COUNT] = len(packets)
+    streams = np.random.SeedSequence(seed).generate_state(2, np.uint64)
+    return engine.State(
+        counters=counters,
+        random=streams,
+        packets=packets,
+        channels=rows,
+        fifos=fifos,
+        pools=pools,
+        chips=chip_rows,
+        timers=timers,
+        wheel=np.full((3, int(net.parameters[engine.MASK]) + 1), -1, dtype=np.int32),
+        row_queue=np.zeros(len(topology.links), dtype=np.int32),
+        work=np.zeros(2 * fifo_count + 1, dtype=np.int32),
+        agenda=np.zeros(most_heads, dtype=np.int64),
+        later=np.zeros(most_heads, dtype=np.int64),
+        histogram=np.zeros(network.warmup_cycles + network.measured_cycles + 1, dtype=np.int64),
+        batches=np.zeros((network.batches, 2), dtype=np.int64),
+        arrival=np.full(len(net.source) if net.parameters[engine.MODE] == engine.TRACE else 1, -1, dtype=np.int32),
+    )
+
+
+def more_slots(state: Any) -> Any:
+    """The same state with twice the room for packets."""
+    from railx.network.packets import engine
+
+    old = state.packets
+    packets = np.zeros((2 * len(old), engine.PACKET_COLUMNS), dtype=np.int32)
+    packets[: len(old)] = old
+    packets[len(old) :, engine.NEXT] = np.arange(len(old) + 1, len(packets) + 1)
+    packets[-1, engine.NEXT] = state.counters[engine.FREE] if state.counters[engine.FREE_COUNT] else -1
+    state.counters[engine.FREE] = len(old)
+    state.counters[engine.FREE_COUNT] += len(old)
+    return state._replace(packets=packets)
+
+
+def _port_gbps(topology: Topology) -> float:
+    """The rate of a port of width 1, which moves a flit a cycle; where settings do not say, the slowest link is one."""
+    return float(topology.settings.get("port_gbps", topology.links.gbps.min()))
+
+
+def _wheel_cycles(channels: Channels, network: PacketNetworkSettings) -> int:
+    longest = max(int(channels.latency.max()) + 1, int(channels.serial.max()), network.source_cycles, network.packet_flits)
+    return 1 << (longest + 1).bit_length()
+
+
+def _pool_fifos(topology: Topology, table: RoutingTable, channels: Channels) -> tuple[IntArray, IntArray]:
+    """The FIFOs of every pool in the order of its rows and lanes, and where each pool starts."""
+    lanes = topology.links.lanes[table.pool_link].astype(np.int64)
+    starts = np.concatenate([[0], np.cumsum(lanes)])
+    lane = np.arange(starts[-1]) - np.repeat(starts[:-1], lanes)
+    channel = np.repeat(channels.first[table.pool_link], lanes) + lane
+    vc = np.repeat(np.repeat(table.pool_vc, np.diff(table.pool_start)), lanes)
+    return channel * table.virtual_channels + vc, starts[table.pool_start]
+
+
+def _entry(topology: Topology, table: RoutingTable) -> NDArray[np.int32]:
+    """``entry`` with one column for every chip, in order."""
+    everyone = np.arange(topology.chips)
+    if np.array_equal(table.destinations, everyone):
+        return np.ascontiguousarray(table.entry, dtype=np.int32)
+    if not np.array_equal(np.sort(table.destinations), everyone):
+        raise SettingsError(
+            "routing", f"the table leads to {len(table.destinations)} chips; allowed: all {topology.chips} chips, once each"
+        )
+    return np.ascontiguousarray(table.entry[:, :, np.argsort(table.destinations)], dtype=np.int32)
+
+
+def _running_sums(table: RoutingTable) -> NDArray[np.float64]:
+    total = np.concatenate([[0.0], np.cumsum(table.choice_weight)])
+    before = np.repeat(total[table.set_start[:-1]], np.diff(table.set_start))
+    return np.ascontiguousarray(total[1:] - before)
+
+
+def _traffic_arrays(
+    topology: Topology, traffic: TrafficSettings | Trace, seed: int
+) -> tuple[int, NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], float]:
+    """Mode, sources, targets, acceptance, aliases (places among the hot chips, cycles of a trace) and hot share."""
+    from railx.network.packets import engine
+
+    none = np.zeros(1, dtype=np.int32)
+    if isinstance(traffic, Trace):
+        _check_trace(topology, traffic)
+        return engine.TRACE, traffic.src, traffic.dst, np.zeros(1), traffic.cycle, 0.0
+    if topology.chips < 2:
+        raise SettingsError("chips", f"got {topology.chips}; allowed: at least 2, a chip sends nothing to itself")
+    if isinstance(traffic, UniformTraffic):
+        return engine.UNIFORM, none, none, np.zeros(1), none, 0.0
+    if isinstance(traffic, AllToAllTraffic):
+        return engine.ALL_TO_ALL, none, none, np.zeros(1), none, 0.0
+    if isinstance(traffic, HotSpotTraffic):
+        hot = hot_chips(topology, traffic, seed)
+        place = np.full(topology.chips, -1, dtype=np.int32)
+        place[hot] = np.arange(len(hot))
+        return engine.HOT_SPOT, none, hot, np.zeros(1), place, traffic.hot_share
+    flows = traffic_flows(topology, traffic, seed)
+    accept, alias = np.empty(len(flows)), np.empty(len(flows), dtype=np.int32)
+    engine.alias_table(flows.share, accept, alias)
+    return engine.FLOWS, flows.src, flows.dst, accept, alias, 0.0
+
+
+def _check_trace(topology: Topology, trace: Trace) -> None:
+    if not len(trace.cycle) == len(trace.src) == len(trace.dst):
+        raise ValueError(
+            f"trace: {len(trace.cycle)} cycles, {len(trace.src)} sources, {len(trace.dst)} destinations; allowed: as many"
+        )
+    if (np.diff(trace.cycle) < 0).any() or (np.asarray(trace.cycle) < 0).any():
+        raise ValueError("trace: cycles are not in order; allowed: ascending from 0")
+    ends = np.concatenate([trace.src, trace.dst])
+    if (ends < 0).any() or (ends >= topology.chips).any() or (np.asarray(trace.src) == trace.dst).any():
+        raise ValueError(f"trace: a packet's ends are no two different chips; allowed: 0 to {topology.chips - 1}")
+
+
+def _most_at_once(cycle: NDArray[Any]) -> int:
+    return int(np.unique(cycle, return_counts=True)[1].max(initial=1))
+
+
+def _int32(values: NDArray[Any]) -> NDArray[np.int32]:
+    return np.ascontiguousarray(values, dtype=np.int32)

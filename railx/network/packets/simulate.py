@@ -1,0 +1,196 @@
+"""Packets on a network, cycle by cycle: runs of the core, and what they measured.
+
+The cycle model is that of the RailX simulator's published inputs:
+
+* virtual cut-through: a virtual channel is granted only where the whole packet fits; the space is given back when the tail leaves;
+  credits are instant;
+* a link of width w (its rate over a port's) and latency L is busy for ceil(flits / w) cycles a packet, back to back; routing,
+  allocation and the first flit take one cycle if nothing is in the way, and the head can be routed again L + 1 cycles later;
+* one packet at a time leaves an input port, over all its virtual channels; these are FIFO, and a packet is routed when it comes to
+  the front (its choice among several is drawn, or made by the queues, then and kept);
+* a pool's first channel whose virtual channel is empty is granted, else its first with room; a grant is kept until used;
+* the oldest packet of the network goes first;
+* at their destination packets leave from the front of their FIFO. Injection and ejection ports, where they are limited, have width 1:
+  a packet holds one for as many cycles as it has flits; it counts as arrived when ejection starts.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.network.packets.layout import Trace, build_net, build_state, channels_of, more_slots
+from railx.network.routing import RoutingTable
+from railx.network.settings import PacketNetworkSettings, TrafficSettings
+from railx.topology import Topology
+
+__all__ = ["PacketResult", "simulate_packets", "simulate_trace", "summary_row"]
+
+
+@dataclass(frozen=True, eq=False)
+class PacketResult:
+    """What one run measured.
+
+    Rates in flits/(chip cycle): ``offered`` (what the sources made in the window) and ``accepted`` (what arrived). Latencies in
+    cycles from creation to the arrival of the tail, queueing at the source included, over the ``packets`` that arrive in the
+    window; NaN where none did. ``latency_ci95_cycles``: half width of the 95 % interval of the mean by batch means (NaN where a
+    batch is empty). ``hops_mean``: links; ``external_hops_mean``: those that leave a node. ``created`` = ``delivered`` +
+    ``in_flight`` + ``queued`` (packets of the whole run; the last two at its end). ``channel_row`` (int64[channels]) and
+    ``channel_load`` (float64[channels]): link row of each channel and the share of the window that it was busy.
+    """
+
+    offered_flits_per_chip_cycle: float
+    accepted_flits_per_chip_cycle: float
+    latency_mean_cycles: float
+    latency_ci95_cycles: float
+    latency_p50_cycles: float
+    latency_p99_cycles: float
+    latency_max_cycles: float
+    hops_mean: float
+    external_hops_mean: float
+    packets: int
+    created: int
+    delivered: int
+    in_flight: int
+    queued: int
+    cycles: int
+    flit_hops: int
+    cycles_per_second: float
+    flit_hops_per_second: float
+    channel_row: NDArray[np.int64]
+    channel_load: NDArray[np.float64]
+
+
+def simulate_packets(
+    topology: Topology, table: RoutingTable, traffic: TrafficSettings, network: PacketNetworkSettings, seed: int
+) -> PacketResult:
+    """Run ``traffic`` for the warm-up and the measured cycles; the same seed gives the same packets.
+
+    SettingsError where the traffic does not fit the topology.
+    """
+    from railx.network.packets import engine
+
+    net = build_net(topology, table, traffic, network, seed)
+    state = build_state(topology, table, net, network, seed)
+    engine.advance(net, state, 0)  # compiles, or loads what is compiled, before the clock runs
+    start = time.perf_counter()
+    state = run_until(net, state, network.warmup_cycles + network.measured_cycles)
+    return _result(topology, network, net, state, time.perf_counter() - start)
+
+
+def simulate_trace(
+    topology: Topology, table: RoutingTable, trace: Trace, network: PacketNetworkSettings, *, cycles: int, seed: int
+) -> NDArray[np.int32]:
+    """Run given packets for ``cycles``; the cycle in which each one's tail arrives (int32[packets], -1: not yet)."""
+    net = build_net(topology, table, trace, network, seed)
+    state = run_until(net, build_state(topology, table, net, network, seed), cycles)
+    arrival: NDArray[np.int32] = state.arrival
+    return arrival
+
+
+def run_until(net: Any, state: Any, cycle: int) -> Any:
+    """Advance to ``cycle``, with more room for packets whenever it is needed; returns the state."""
+    from railx.network.packets import engine
+
+    while engine.advance(net, state, cycle) == engine.NEEDS_ROOM:
+        state = more_slots(state)
+    return state
+
+
+def summary_row(
+    topology: Topology,
+    name: str,
+    traffic: TrafficSettings,
+    network: PacketNetworkSettings,
+    result: PacketResult,
+    seed: int,
+) -> dict[str, Any]:
+    """One row of the packet tables; loads are those asked for, everything else as measured."""
+    return {
+        "topology": name,
+        "family": topology.family,
+        "chips": topology.chips,
+        "traffic": traffic.pattern,
+        "routing": network.routing,
+        "offered_flits_per_chip_cycle": traffic.load,
+        "accepted_flits_per_chip_cycle": result.accepted_flits_per_chip_cycle,
+        "latency_mean_cycles": result.latency_mean_cycles,
+        "latency_ci95_cycles": result.latency_ci95_cycles,
+        "latency_p50_cycles": result.latency_p50_cycles,
+        "latency_p99_cycles": result.latency_p99_cycles,
+        "latency_max_cycles": result.latency_max_cycles,
+        "hops_mean": result.hops_mean,
+        "external_hops_mean": result.external_hops_mean,
+        "packets": result.packets,
+        "created_packets": result.created,
+        "in_flight_packets": result.in_flight,
+        "queued_packets": result.queued,
+        "largest_channel_load": float(result.channel_load.max()),
+        "warmup_cycles": network.warmup_cycles,
+        "measured_cycles": network.measured_cycles,
+        "cycles_per_second": result.cycles_per_second,
+        "flit_hops_per_second": result.flit_hops_per_second,
+        "seed": seed,
+        "fidelity": "packet",
+    }
+
+
+def _result(topology: Topology, network: PacketNetworkSettings, net: Any, state: Any, seconds: float) -> PacketResult:
+    from railx.network.packets import engine
+
+    count = {name: int(state.counters[getattr(engine, name)]) for name in _COUNTED}
+    arrived = count["W_DELIVERED"]
+    per_flit = network.packet_flits / (topology.chips * network.measured_cycles)
+    channels = channels_of(topology, network)
+    flit_hops = count["HOPS_DONE"] * network.packet_flits
+    total, packets = state.batches.sum(axis=0).tolist()
+    middle, high, largest = _quantiles(state.histogram)
+    return PacketResult(
+        offered_flits_per_chip_cycle=count["W_CREATED"] * per_flit,
+        accepted_flits_per_chip_cycle=arrived * per_flit,
+        latency_mean_cycles=total / packets if packets else math.nan,
+        latency_ci95_cycles=_half_width(state.batches),
+        latency_p50_cycles=middle,
+        latency_p99_cycles=high,
+        latency_max_cycles=largest,
+        hops_mean=count["W_HOPS"] / arrived if arrived else math.nan,
+        external_hops_mean=count["W_EXTERNAL"] / arrived if arrived else math.nan,
+        packets=arrived,
+        created=count["CREATED"],
+        delivered=count["DELIVERED"],
+        in_flight=count["INJECTED"] - count["DELIVERED"],
+        queued=count["CREATED"] - count["INJECTED"],
+        cycles=count["NOW"],
+        flit_hops=flit_hops,
+        cycles_per_second=count["NOW"] / seconds,
+        flit_hops_per_second=flit_hops / seconds,
+        channel_row=channels.row,
+        channel_load=state.channels[:, engine.CARRIED] * channels.serial / network.measured_cycles,
+    )
+
+
+_COUNTED = ("NOW", "CREATED", "INJECTED", "DELIVERED", "HOPS_DONE", "W_DELIVERED", "W_HOPS", "W_EXTERNAL", "W_CREATED")
+
+
+def _quantiles(histogram: NDArray[np.int64]) -> tuple[float, float, float]:
+    """The least latencies that half and 99 % of the packets do not exceed, and the largest."""
+    running = np.cumsum(histogram)
+    if running[-1] == 0:
+        return math.nan, math.nan, math.nan
+    middle, high = (float(np.searchsorted(running, share * running[-1])) for share in (0.5, 0.99))
+    return middle, high, float(np.flatnonzero(histogram)[-1])
+
+
+def _half_width(batches: NDArray[np.int64]) -> float:
+    """Half of the 95 % confidence interval of the mean latency, from the means of the batches (Student's t)."""
+    from scipy import stats
+
+    if (batches[:, 1] == 0).any():
+        return math.nan
+    means = batches[:, 0] / batches[:, 1]
+    return float(stats.t.ppf(0.975, len(means) - 1) * means.std(ddof=1) / math.sqrt(len(means)))

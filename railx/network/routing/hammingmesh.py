@@ -1,0 +1,184 @@
+"""Routing on a HammingMesh: along the chip row to the destination's chip column, then along that column.
+
+A packet for another board of the row leaves on the nearer end of its own chip row (RailX simulator). The rest of the way is not
+published; here it enters the other board at the end nearer to the destination's chip column and walks to that column before it
+turns, so that every chip row and every chip column carries the same uniform traffic. A way passes the fewest switches, and has the
+fewest links of all that do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.network.routing.table import RoutingTable, TableBuilder
+from railx.topology import HammingMeshSettings, Topology, settings_of
+from railx.topology.hammingmesh import column_switches, row_switches, side_links
+
+__all__ = ["ROUTINGS", "route"]
+
+ROUTINGS = ("min", "balanced", "adaptive")
+
+IntArray = NDArray[np.int64]
+SetArray = NDArray[np.int32]
+
+#: States: how many switches are behind or not needed any more, then (``adaptive``) on the way to the chosen end of row or column.
+_START, _ROW_DONE, _COLUMN_DONE = 0, 1, 2
+_HEADING = {"row": (3, 4), "column": (5, 6)}
+
+
+def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
+    """Row first, then column; each switch raises the virtual channel by one, walks stay on theirs (RailX simulator, 3 channels).
+
+    At equal distance to both ends ``min`` takes the minus side, on the way out and in, and ``balanced`` splits evenly (for even m
+    there is no tie). ``adaptive`` weighs both ends when a packet starts for the row and for the column, by what waits for the ports
+    there and the time of flight.
+    """
+    settings = settings_of(topology)
+    assert isinstance(settings, HammingMeshSettings)
+    adaptive = routing == "adaptive"
+    builder = TableBuilder(
+        topology,
+        routing,
+        states=7 if adaptive else 3,
+        virtual_channels=3,
+        selection="adaptive" if adaptive else "weighted",
+        destinations=destinations,
+    )
+    row, column = _line(settings, "row"), _line(settings, "column")
+    _fill_chips(builder, settings, row, column)
+    for line in (row, column):
+        _fill_switches(builder, settings, line)
+    return builder.build()
+
+
+@dataclass(frozen=True, eq=False)
+class _Line:
+    """One dimension: where the chips are in it, and the links to its switches.
+
+    ``place`` and ``board`` (int[chips]): position in the board, and of the board in its line; ``stride``: from chip to chip.
+    ``up`` (int[chips, 2, n]): link rows from both ends of a chip's own line to the switches; ``down`` (int[switches, boards, 2]):
+    from a switch to both ends of its line in each board; ``first_switch``: the first of these switches. ``channel``: of the walks
+    before the switch, one less than that of its links.
+    """
+
+    kind: Literal["row", "column"]
+    place: IntArray
+    board: IntArray
+    stride: int
+    up: IntArray
+    down: IntArray
+    first_switch: int
+    channel: int
+
+
+def _line(settings: HammingMeshSettings, kind: Literal["row", "column"]) -> _Line:
+    m, row = settings.m, kind == "row"
+    board, local = np.divmod(np.arange(settings.chips), m**2)
+    x, y, board_x, board_y = local % m, local // m, board % settings.x_scale, board // settings.x_scale
+    place, beside, along, line = (x, y, board_x, board_y) if row else (y, x, board_y, board_x)
+    ends = np.stack(
+        [side_links(settings, kind, 0), side_links(settings, kind, 1)], axis=-1
+    )  # [line, beside, lane, board, way, end]
+    return _Line(
+        kind=kind,
+        place=place,
+        board=along,
+        stride=1 if row else m,
+        up=np.swapaxes(ends[line, beside, :, along, 0, :], 1, 2),
+        down=ends[..., 1, :].reshape(-1, ends.shape[3], 2),
+        first_switch=int((row_switches if row else column_switches)(settings).min()),
+        channel=0 if row else 1,
+    )
+
+
+def _fill_chips(builder: TableBuilder, settings: HammingMeshSettings, row: _Line, column: _Line) -> None:
+    to = builder.destinations.astype(np.int64)
+    chips = slice(0, settings.chips)
+    crosses_x, crosses_y = row.board[:, None] != row.board[to], column.board[:, None] != column.board[to]
+    walks_x = ~crosses_x & (row.place[:, None] != row.place[to])
+    walks_y = ~crosses_y & (column.place[:, None] != column.place[to])
+    at_x = ~crosses_x & ~walks_x
+
+    def walk(line: _Line, channel: int) -> SetArray:
+        goal = np.arange(settings.m)
+        return builder.single(_walk_pools(builder, line, goal, channel), channel)[:, line.place[to]]
+
+    def put(state: int, where: NDArray[np.bool_], sets: SetArray) -> None:
+        builder.entry[state][chips][where] = np.broadcast_to(sets, where.shape)[where]
+
+    for state, sets in _leave_sets(builder, settings, row).items():
+        put(state, crosses_x, sets[:, None])
+    for state, sets in _leave_sets(builder, settings, column).items():
+        put(state, at_x & crosses_y, sets[:, None])
+    put(_ROW_DONE, walks_x, walk(row, _ROW_DONE))
+    put(_ROW_DONE, at_x & walks_y, walk(column, _ROW_DONE))
+    put(_COLUMN_DONE, at_x & walks_y, walk(column, _COLUMN_DONE))
+    # A packet that needs no row switch starts on the channel behind it, unless it stays on its board.
+    put(_START, ~crosses_x & crosses_y, builder.entry[_ROW_DONE][chips])
+    put(_START, walks_x & ~crosses_y, walk(row, _START))
+    put(_START, at_x & walks_y, walk(column, _START))
+
+
+def _leave_sets(builder: TableBuilder, settings: HammingMeshSettings, line: _Line) -> dict[int, SetArray]:
+    """By state, the sets (int32[chips]) of packets that leave their board along this line."""
+    last, adaptive = settings.m - 1, builder.selection == "adaptive"
+    distance = np.stack([line.place, last - line.place], axis=1)
+    pools, after = np.empty((len(line.place), 2), dtype=np.int64), np.empty((len(line.place), 2), dtype=np.int64)
+    for end in (0, 1):
+        there = distance[:, end] == 0
+        pools[:, end] = _walk_pools(builder, line, np.array([end * last]), line.channel)[:, 0]
+        pools[there, end] = [builder.pool(rows, line.channel + 1) for rows in line.up[there, end].tolist()]
+        after[:, end] = np.where(there, line.channel + 1, _HEADING[line.kind][end] if adaptive else line.channel)
+    share = _minus_share(builder, distance)
+    ways = [builder.single(pools[:, end], after[:, end]) for end in (0, 1)]
+    if not adaptive:
+        undecided = np.where(share == 1, ways[0], ways[1])
+        if (share == 0.5).any():
+            undecided[share == 0.5] = builder.merge(ways[0][share == 0.5], ways[1][share == 0.5])
+        return {line.channel: undecided}
+    delays = distance * settings.internal_latency_ns
+    undecided = np.array(
+        [
+            builder.choice_set(
+                list(zip(pools[chip].tolist(), after[chip].tolist(), strict=True)),
+                [share[chip], 1 - share[chip]],
+                line.up[chip, :, 0].tolist(),
+                delays[chip].tolist(),
+            )
+            for chip in range(len(line.place))
+        ]
+    )
+    return {line.channel: undecided, **dict(zip(_HEADING[line.kind], ways, strict=True))}
+
+
+def _fill_switches(builder: TableBuilder, settings: HammingMeshSettings, line: _Line) -> None:
+    """From a switch to the end of the destination's board line that is nearer to the destination."""
+    to = builder.destinations.astype(np.int64)
+    distance = np.stack([line.place[to], settings.m - 1 - line.place[to]], axis=1)
+    share = _minus_share(builder, distance)
+    pools = np.array([builder.pool([row], line.channel + 1) for row in line.down.ravel().tolist()]).reshape(line.down.shape)
+    sets = builder.single(pools, line.channel + 1)
+    by_share = {1.0: sets[..., 0], 0.0: sets[..., 1]}
+    if (share == 0.5).any():
+        by_share[0.5] = builder.merge(sets[..., 0], sets[..., 1])
+    switches = slice(line.first_switch, line.first_switch + len(line.down))
+    for value, own in by_share.items():
+        columns = np.flatnonzero(share == value)
+        builder.entry[line.channel + 1][switches, columns] = own[:, line.board[to[columns]]]
+
+
+def _minus_share(builder: TableBuilder, distance: IntArray) -> NDArray[np.float64]:
+    """Share of the traffic to the minus end, by the distances (int[chips, 2]) to both ends."""
+    tie = 1.0 if builder.routing == "min" else 0.5
+    return np.where(distance[:, 0] == distance[:, 1], tie, (distance[:, 0] < distance[:, 1]).astype(np.float64))
+
+
+def _walk_pools(builder: TableBuilder, line: _Line, goal: IntArray, channel: int) -> IntArray:
+    """The pool of the next link from each chip to each position of its board line; -1 where it is; int[chips, goals]."""
+    chip = np.arange(len(line.place))[:, None]
+    step = np.sign(goal - line.place[:, None])
+    return builder.pools_between(chip, chip + step * line.stride, channel)

@@ -1,0 +1,24 @@
+"""Dimension order on the 3D torus of cubes: x, y, then z, two virtual channels a ring; the cubes make no difference."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.network.routing.rings import route_rings
+from railx.network.routing.table import RoutingTable
+from railx.topology import Topology, TpuV4Settings, settings_of
+from railx.topology.tpu_v4 import chip_places
+
+__all__ = ["ROUTINGS", "route"]
+
+ROUTINGS = ("min", "balanced")
+
+
+def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
+    """``min`` goes up at equal distance both ways round, ``balanced`` splits those packets evenly."""
+    settings = settings_of(topology)
+    assert isinstance(settings, TpuV4Settings)
+    columns, rows, _ = settings.lengths
+    x, y, z = chip_places(settings)
+    return route_rings(topology, routing, settings.lengths, destinations, (z * rows + y) * columns + x)

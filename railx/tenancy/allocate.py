@@ -1,0 +1,197 @@
+"""Finding free nodes for a job: any rows times any columns (RailX, HammingMesh), or a contiguous block (torus).
+
+RailX joins the chosen positions of a line by circuits of its optical switches, HammingMesh by the electrical switches of the line,
+so that both take the same products; what differs is that circuits are the job's own, and limited to an all-to-all of r + 1 nodes.
+On a torus the links are fixed, and a job takes a rectangle of neighbours, which may wrap around. Every system may turn a job by 90
+degrees. Whether a free product of a given size exists is a hard problem in general (a biclique), and the searches for it are
+heuristics: what they return is always free, but they may miss a product. The search for a block is exact.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from railx.tenancy.settings import FitPolicy, System
+
+__all__ = ["find_block", "find_nodes", "find_product"]
+
+BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
+Lines = tuple[IntArray, IntArray]
+
+
+def find_nodes(free: BoolArray, rows: int, columns: int, system: System, policy: FitPolicy) -> Lines | None:
+    """Free rows and columns for a job by the rule of ``system``, None where none are found; ``free`` is bool[side, side]."""
+    return find_block(free, rows, columns, policy) if system == "torus" else find_product(free, rows, columns, policy)
+
+
+def find_product(free: BoolArray, rows: int, columns: int, policy: FitPolicy, *, turn: bool = True) -> Lines | None:
+    """A set of rows and a set of columns (ascending) all of whose crossings are free; ``turn``: columns x rows will do as well.
+
+    first_fit: rows are taken in order while they keep enough free columns in common with those taken before, from every first row.
+    best_fit: from every first row, the set is grown by the row with the most columns in common and, in another try, by the fullest
+    row that still fits; of all sets found, the one that leaves the fewest free nodes in the lines it touches. Sources: the greedy
+    allocation is the one that HammingMesh's product rule suggests; the score is our own.
+    """
+    return _either_way(_product, free, rows, columns, policy, turn)
+
+
+def find_block(free: BoolArray, rows: int, columns: int, policy: FitPolicy) -> Lines | None:
+    """The rows and columns of a contiguous free block on a torus, in the order of the block (it may wrap around).
+
+    first_fit: the first position by row and column; best_fit: the one with the fewest free nodes around it.
+    """
+    return _either_way(_block, free, rows, columns, policy, True)
+
+
+def _either_way(search: object, free: BoolArray, rows: int, columns: int, policy: FitPolicy, turn: bool) -> Lines | None:
+    best: Lines | None = None
+    best_score = 0
+    for a, b in dict.fromkeys(((rows, columns), (columns, rows) if turn else (rows, columns))):
+        if a > free.shape[0] or b > free.shape[1]:
+            continue
+        found, own_rows, own_columns, score = search(free, a, b, policy == "best_fit")  # type: ignore[operator]
+        if found and (best is None or score < best_score):
+            best, best_score = (own_rows, own_columns), score
+            if policy == "first_fit":
+                break
+    return best
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _ones(word: np.uint64) -> int:
+    """Set bits of a 64-bit word."""
+    word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return int((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _common(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
+    """Columns that two masks share."""
+    total = 0
+    for w in range(len(a)):
+        total += _ones(a[w] & b[w])
+    return total
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _masks(free: BoolArray) -> NDArray[np.uint64]:
+    """The free columns of each row as bits, uint64[rows, words]."""
+    rows, columns = free.shape
+    masks = np.zeros((rows, (columns + 63) // 64), dtype=np.uint64)
+    for i in range(rows):
+        for j in range(columns):
+            if free[i, j]:
+                masks[i, j >> 6] |= np.uint64(1) << np.uint64(j & 63)
+    return masks
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _product(free: BoolArray, rows: int, columns: int, best_fit: bool) -> tuple[bool, IntArray, IntArray, int]:
+    height, width = free.shape
+    masks = _masks(free)
+    in_row, in_column = free.sum(axis=1), free.sum(axis=0)
+    by_fullness = np.argsort(in_column, kind="mergesort") if best_fit else np.arange(width)
+    best_rows, best_columns = np.zeros(rows, dtype=np.int64), np.zeros(columns, dtype=np.int64)
+    own_rows, own_columns = np.zeros(rows, dtype=np.int64), np.zeros(columns, dtype=np.int64)
+    found, best_score = False, 0
+    wide_enough = 0
+    for i in range(height):
+        wide_enough += in_row[i] >= columns
+    if wide_enough < rows:
+        return found, best_rows, best_columns, best_score
+    taken = np.zeros(height, dtype=np.bool_)
+    for first in range(height):
+        if in_row[first] < columns:
+            continue
+        for growth in range(2 if best_fit and rows > 1 else 1):
+            shared = masks[first].copy()
+            taken[:] = False
+            taken[first] = True
+            count = 1
+            if best_fit:
+                count = _grow(masks, in_row, shared, taken, rows, columns, growth == 0)
+            else:
+                for row in range(first + 1, height):
+                    if count < rows and in_row[row] >= columns and _common(shared, masks[row]) >= columns:
+                        shared &= masks[row]
+                        taken[row] = True
+                        count += 1
+            if count < rows:
+                continue
+            k = 0
+            for row in range(height):
+                if taken[row]:
+                    own_rows[k] = row
+                    k += 1
+            k = 0
+            for j in by_fullness:
+                if k < columns and (shared[j >> 6] >> np.uint64(j & 63)) & np.uint64(1):
+                    own_columns[k] = j
+                    k += 1
+            score = in_row[own_rows].sum() + in_column[own_columns].sum() - 2 * rows * columns
+            if not found or score < best_score:
+                found, best_score = True, score
+                best_rows[:] = own_rows
+                best_columns[:] = np.sort(own_columns)
+            if not best_fit:
+                return found, best_rows, best_columns, best_score
+    return found, best_rows, best_columns, best_score
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _grow(
+    masks: NDArray[np.uint64], in_row: IntArray, shared: NDArray[np.uint64], taken: BoolArray, rows: int, columns: int, widest: bool
+) -> int:
+    """Add rows to ``taken`` (in place, as ``shared``) until there are enough or none fits; returns how many there are.
+
+    ``widest``: the row with the most columns in common, ties to the fullest; otherwise the fullest row, ties to the most in common.
+    """
+    count, large = 1, len(in_row) + masks.shape[1] * 64 + 1
+    while count < rows:
+        chosen, best_key = -1, 0
+        for row in range(len(in_row)):
+            if taken[row] or in_row[row] < columns:
+                continue
+            common = _common(shared, masks[row])
+            if common < columns:
+                continue
+            key = in_row[row] - common * large if widest else in_row[row] * large - common
+            if chosen < 0 or key < best_key:
+                chosen, best_key = row, key
+        if chosen < 0:
+            break
+        shared &= masks[chosen]
+        taken[chosen] = True
+        count += 1
+    return count
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _block(free: BoolArray, rows: int, columns: int, best_fit: bool) -> tuple[bool, IntArray, IntArray, int]:
+    height, width = free.shape
+    # Free nodes above and left of each corner, on the torus unrolled twice with one line more on each side.
+    total = np.zeros((2 * height + 3, 2 * width + 3), dtype=np.int64)
+    for i in range(2 * height + 2):
+        for j in range(2 * width + 2):
+            own = 1 if free[(i - 1) % height, (j - 1) % width] else 0
+            total[i + 1, j + 1] = own + total[i, j + 1] + total[i + 1, j] - total[i, j]
+    found, best_score, at_row, at_column = False, 0, 0, 0
+    for i in range(height if rows < height else 1):
+        for j in range(width if columns < width else 1):
+            bottom, right = i + 1 + rows, j + 1 + columns
+            inside = total[bottom, right] - total[i + 1, right] - total[bottom, j + 1] + total[i + 1, j + 1]
+            if inside < rows * columns:
+                continue
+            around = total[bottom + 1, right + 1] - total[i, right + 1] - total[bottom + 1, j] + total[i, j] - inside
+            if not found or around < best_score:
+                found, best_score, at_row, at_column = True, around, i, j
+            if not best_fit:
+                break
+        if found and not best_fit:
+            break
+    return found, (at_row + np.arange(rows)) % height, (at_column + np.arange(columns)) % width, best_score

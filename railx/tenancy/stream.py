@@ -1,0 +1,280 @@
+"""A random stream of jobs on a grid with failures: how much of it is used, how long jobs wait, how many are turned away.
+
+Event-driven and deterministic: arrivals, finishes, failures and repairs in order of time, each followed by an attempt to start what
+waits. Nodes are all that is counted; no network is simulated. The paper prints no such numbers, so the distributions of sizes,
+arrivals and durations are settings of our own.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.tenancy.allocate import Lines, find_nodes
+from railx.tenancy.settings import FitPolicy, Queue, StreamJobSettings, StreamSettings, System
+
+__all__ = ["Failures", "Outcome", "Stream", "draw_failures", "draw_stream", "simulate_stream"]
+
+BoolArray = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# Events at the same time: what frees nodes comes first.
+_FINISH, _REPAIR, _FAILURE, _ARRIVAL = range(4)
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Jobs by arrival: ``kind`` (index into the settings' jobs), ``arrival_hours`` and ``duration_hours``."""
+
+    kind: IntArray
+    arrival_hours: Floats
+    duration_hours: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Failures:
+    """Failures while jobs run: at ``hours`` (ascending) the node (row, column) of ``nodes`` (int[failures, 2]) fails."""
+
+    hours: Floats
+    nodes: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What became of every job and of the grid.
+
+    ``start_hours`` and ``end_hours`` are NaN for a job that never started or ended, ``remaining_hours`` what it still had to do.
+    The averages count from ``from_hours`` to ``to_hours``; ``busy_node_hours`` and ``healthy_node_hours`` are integrals over that
+    time, ``total_node_hours`` is the busy one over the whole run. ``lost_node_hours`` is work since the last checkpoint that a
+    failure undid (whole run). ``blocked_hours``: time in which the job at the head of the queue waited although as many nodes were
+    free as it needs.
+    """
+
+    start_hours: Floats
+    end_hours: Floats
+    remaining_hours: Floats
+    rejected: BoolArray
+    rejected_by_shape: BoolArray
+    interruptions: int
+    from_hours: float
+    to_hours: float
+    busy_node_hours: float
+    healthy_node_hours: float
+    total_node_hours: float
+    lost_node_hours: float
+    blocked_hours: float
+
+
+def draw_stream(settings: StreamSettings, nodes: int, load: float, rng: np.random.Generator) -> Stream:
+    """A stream for a grid of ``nodes`` nodes; with the same state of ``rng`` only the time axis of arrivals depends on ``load``."""
+    weights = np.array([job.weight for job in settings.jobs])
+    sizes = np.array([job.nodes for job in settings.jobs])
+    share = weights / weights.sum()
+    gaps = rng.exponential(size=settings.arrivals)
+    kind = rng.choice(len(sizes), size=settings.arrivals, p=share).astype(np.int64)
+    normal = rng.standard_normal(settings.arrivals)
+    duration = settings.mean_hours * np.exp(settings.duration_sigma * normal - settings.duration_sigma**2 / 2)
+    jobs_per_hour = load * nodes / (float(share @ sizes) * settings.mean_hours)
+    return Stream(kind, np.cumsum(gaps) / jobs_per_hour, duration)
+
+
+def draw_failures(side: int, mean_hours: float | None, until_hours: float, rng: np.random.Generator) -> Failures:
+    """Poisson failures of ``side`` x ``side`` nodes, each after ``mean_hours`` on average; none where that is None."""
+    if mean_hours is None:
+        return Failures(np.zeros(0), np.zeros((0, 2), dtype=np.int64))
+    expected = until_hours * side**2 / mean_hours
+    hours = np.sort(rng.uniform(0, until_hours, size=rng.poisson(expected)))
+    return Failures(hours, rng.integers(0, side, size=(len(hours), 2)))
+
+
+def simulate_stream(
+    jobs: Sequence[StreamJobSettings],
+    stream: Stream,
+    healthy: BoolArray,
+    failures: Failures,
+    *,
+    system: System,
+    policy: FitPolicy,
+    queue: Queue,
+    warmup_share: float,
+    repair_hours: float,
+    checkpoint_hours: float,
+) -> Outcome:
+    """Run the stream to its last finish on the nodes of ``healthy`` (bool[side, side]); the averages end with the last arrival.
+
+    A job that fits nowhere even on the idle grid never starts; with fifo it would hold up all others, so it counts as rejected.
+    """
+    run = _Run(jobs, stream, healthy.copy(), system, policy, queue, repair_hours, checkpoint_hours)
+    run.from_hours = float(stream.arrival_hours[int(warmup_share * len(stream.kind))])
+    run.to_hours = float(stream.arrival_hours[-1])
+    for job, hours in enumerate(stream.arrival_hours):
+        run.push(float(hours), _ARRIVAL, job, 0)
+    for hours, (row, column) in zip(failures.hours, failures.nodes, strict=True):
+        run.push(float(hours), _FAILURE, int(row), int(column))
+    while run.events:
+        run.step()
+    return Outcome(
+        start_hours=run.start,
+        end_hours=run.end,
+        remaining_hours=run.remaining,
+        rejected=run.rejected,
+        rejected_by_shape=run.by_shape,
+        interruptions=run.interruptions,
+        from_hours=run.from_hours,
+        to_hours=run.to_hours,
+        busy_node_hours=run.busy,
+        healthy_node_hours=run.healthy_time,
+        total_node_hours=run.total,
+        lost_node_hours=run.lost,
+        blocked_hours=run.blocked,
+    )
+
+
+@dataclass(eq=False)
+class _Run:
+    """The state of the grid and the queue between two events."""
+
+    jobs: Sequence[StreamJobSettings]
+    stream: Stream
+    healthy: BoolArray
+    system: System
+    policy: FitPolicy
+    queue: Queue
+    repair_hours: float
+    checkpoint_hours: float
+    now: float = 0.0
+    from_hours: float = 0.0
+    to_hours: float = 0.0
+    busy: float = 0.0
+    healthy_time: float = 0.0
+    total: float = 0.0
+    lost: float = 0.0
+    blocked: float = 0.0
+    interruptions: int = 0
+    order: int = 0
+    events: list[tuple[float, int, int, int, int]] = field(default_factory=list)
+    waiting: deque[int] = field(default_factory=deque)
+    running: dict[int, tuple[Lines, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        count = len(self.stream.kind)
+        self.free = self.healthy.copy()
+        self.idle_at_first = self.healthy.copy()
+        self.owner = np.full(self.healthy.shape, -1, dtype=np.int64)
+        self.remaining = self.stream.duration_hours.copy()
+        self.runs = np.zeros(count, dtype=np.int64)
+        self.start, self.end = np.full(count, np.nan), np.full(count, np.nan)
+        self.rejected, self.by_shape = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
+        self.possible: dict[int, bool] = {}
+
+    def push(self, hours: float, event: int, first: int, second: int) -> None:
+        heapq.heappush(self.events, (hours, event, self.order, first, second))
+        self.order += 1
+
+    def step(self) -> None:
+        hours, event, _, first, second = heapq.heappop(self.events)
+        if event == _FINISH and self.runs[first] != second:
+            return  # the run that would have ended here was interrupted
+        self._pass_time(hours)
+        if event == _FINISH:
+            self._release(first)
+            self.end[first] = hours
+            self.remaining[first] = 0.0
+        elif event == _REPAIR:
+            self.healthy[first, second] = self.free[first, second] = True
+        elif event == _FAILURE:
+            self._fail(first, second)
+        elif self._can_ever_run(first):
+            self.waiting.append(first)
+        else:
+            self.rejected[first] = self.by_shape[first] = True
+        self._dispatch()
+
+    def _pass_time(self, hours: float) -> None:
+        used = int((self.owner >= 0).sum())
+        self.total += used * (hours - self.now)
+        inside = max(0.0, min(hours, self.to_hours) - max(self.now, self.from_hours))
+        if inside > 0:
+            self.busy += used * inside
+            self.healthy_time += int(self.healthy.sum()) * inside
+            head = self.waiting[0] if self.waiting else None
+            if head is not None and int(self.free.sum()) >= self._nodes(head):
+                self.blocked += inside
+        self.now = hours
+
+    def _nodes(self, job: int) -> int:
+        return self.jobs[int(self.stream.kind[job])].nodes
+
+    def _can_ever_run(self, job: int) -> bool:
+        kind = int(self.stream.kind[job])
+        if kind not in self.possible:
+            shape = self.jobs[kind]
+            self.possible[kind] = find_nodes(self.idle_at_first, shape.rows, shape.columns, self.system, self.policy) is not None
+        return self.possible[kind]
+
+    def _place(self, job: int) -> bool:
+        shape = self.jobs[int(self.stream.kind[job])]
+        lines = find_nodes(self.free, shape.rows, shape.columns, self.system, self.policy)
+        if lines is None:
+            return False
+        block = np.ix_(*lines)
+        self.free[block] = False
+        self.owner[block] = job
+        self.running[job] = (lines, self.now)
+        self.runs[job] += 1
+        if math.isnan(self.start[job]):
+            self.start[job] = self.now
+        self.push(self.now + float(self.remaining[job]), _FINISH, job, int(self.runs[job]))
+        return True
+
+    def _release(self, job: int) -> float:
+        """Free the job's nodes; returns when its run began."""
+        lines, began = self.running.pop(job)
+        block = np.ix_(*lines)
+        self.free[block] = self.healthy[block]
+        self.owner[block] = -1
+        return began
+
+    def _fail(self, row: int, column: int) -> None:
+        if not self.healthy[row, column]:
+            return
+        job = int(self.owner[row, column])
+        self.healthy[row, column] = self.free[row, column] = False
+        self.push(self.now + self.repair_hours, _REPAIR, row, column)
+        if job < 0:
+            return
+        ran = self.now - self._release(job)
+        kept = math.floor(ran / self.checkpoint_hours) * self.checkpoint_hours
+        self.lost += (ran - kept) * self._nodes(job)
+        self.remaining[job] -= kept
+        self.runs[job] += 1
+        self.interruptions += 1
+        self.waiting.appendleft(job)
+
+    def _dispatch(self) -> None:
+        failed: set[int] = set()
+        free = int(self.free.sum())
+        still: deque[int] = deque()
+        while self.waiting and len(failed) < len(self.jobs):
+            job = self.waiting.popleft()
+            kind = int(self.stream.kind[job])
+            enough = self._nodes(job) <= free
+            if enough and kind not in failed and self._place(job):
+                free -= self._nodes(job)
+                continue
+            failed.add(kind)
+            if self.queue == "reject":
+                self.rejected[job], self.by_shape[job] = True, enough
+                continue
+            still.append(job)
+            if self.queue == "fifo":
+                break
+        still.extend(self.waiting)
+        self.waiting = still

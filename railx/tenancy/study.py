@@ -1,0 +1,272 @@
+"""The tables of the tenancy studies: largest job against failures, use by a stream of jobs, degraded lines, and a mix of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.tenancy.allocate import find_product
+from railx.tenancy.degraded import degraded_rows
+from railx.tenancy.grid import (
+    Faults,
+    NodeGrid,
+    Placement,
+    check_placements,
+    placement_circuits,
+    random_faults,
+)
+from railx.tenancy.largest import formula_share, largest_block, largest_product, matching_size
+from railx.tenancy.settings import JobSettings, System, TenancySettings
+from railx.tenancy.stream import Outcome, Stream, draw_failures, draw_stream, simulate_stream
+
+__all__ = ["degraded_table", "fault_table", "grid_of", "mix_of_jobs", "place_jobs", "tenancy_summary", "utilisation_table"]
+
+Rows = list[dict[str, Any]]
+# Each study draws from a sequence of its own, so that a change of one leaves the others as they were.
+_FAULTS, _DEGRADED, _MIX, _STREAM = range(4)
+
+
+def grid_of(settings: TenancySettings) -> NodeGrid:
+    """The grid of nodes: R/2 x R/2 with m n rails a side."""
+    return NodeGrid(side=settings.side, rails=settings.rails)
+
+
+def fault_table(settings: TenancySettings, seed: int) -> Rows:
+    """Largest usable job by number of failed nodes: one row per count, draw and system; shares are of all side^2 nodes.
+
+    ``placement``: random (nodes drawn uniformly) or distinct_lines (no two in one line, the case of the formula). RailX and
+    HammingMesh take products of lines and have the same optimum; the torus takes a contiguous block. ``formula_share`` is NaN where
+    so many failures cannot lie in distinct lines. ``lines_needed`` is the size of a maximum matching of the failed pairs.
+    """
+    side, rows = settings.side, []
+    for count in settings.faults.counts:
+        formula = formula_share(count, side) if count <= side else float("nan")
+        for placement, sample, healthy in _draws(settings, count, seed):
+            product = largest_product(healthy)
+            nodes: dict[System, int] = {"railx": product.nodes, "hammingmesh": product.nodes, "torus": largest_block(healthy)}
+            for system, own in nodes.items():
+                rows.append(
+                    {
+                        "system": system,
+                        "placement": placement,
+                        "failed_nodes": count,
+                        "sample": sample,
+                        "nodes": side**2,
+                        "usable_nodes": own,
+                        "usable_share": own / side**2,
+                        "healthy_share": 1 - count / side**2,
+                        "formula_share": formula,
+                        "lines_needed": matching_size(healthy),
+                        "lines_out": len(product.rows_out) + len(product.columns_out) if system != "torus" else None,
+                        "fidelity": "analytic",
+                    }
+                )
+    return rows
+
+
+def _draws(settings: TenancySettings, count: int, seed: int) -> Iterator[tuple[str, int, NDArray[np.bool_]]]:
+    """Healthy masks: one with the failures on a diagonal where it is long enough, then random ones."""
+    side = settings.side
+    if count <= side:
+        healthy = np.ones((side, side), dtype=np.bool_)
+        healthy[np.arange(count), np.arange(count)] = False
+        yield "distinct_lines", 0, healthy
+    for sample in range(settings.faults.samples):
+        rng = np.random.default_rng([seed, _FAULTS, count, sample])
+        yield "random", sample, _healthy(side, count, rng)
+
+
+def _healthy(side: int, failed: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Which nodes work when ``failed`` of them, drawn uniformly, do not."""
+    healthy = np.ones(side**2, dtype=np.bool_)
+    healthy[rng.choice(side**2, size=failed, replace=False)] = False
+    return healthy.reshape(side, side)
+
+
+def degraded_table(settings: TenancySettings, seed: int) -> Rows:
+    """Links and rings left in a line after failures, see :mod:`railx.tenancy.degraded`."""
+    rng = np.random.default_rng([seed, _DEGRADED])
+    return degraded_rows(settings.side, settings.rails, settings.degraded.failures, settings.degraded.samples, rng)
+
+
+def place_jobs(grid: NodeGrid, jobs: Sequence[JobSettings], faults: Faults) -> list[Placement | None]:
+    """Place jobs one after another, the largest first, around the failures; None for a job that no free product was found for.
+
+    An all-to-all of k nodes takes no line with fewer than k - 1 rails that work on all of its healthy nodes; a ring takes any line
+    with a rail left.
+    """
+    free = faults.healthy(grid)
+    placed: list[Placement | None] = [None] * len(jobs)
+    for index in sorted(range(len(jobs)), key=lambda i: -jobs[i].nodes):
+        job = jobs[index]
+        for a, b in dict.fromkeys(((job.rows, job.columns), (job.columns, job.rows))):
+            # Which lines have rails enough depends on how the job lies, so the search must not turn it.
+            lines = find_product(_wireable(grid, free, faults, job, a, b), a, b, "best_fit", turn=False)
+            if lines is not None:
+                placed[index] = Placement(tuple(map(int, lines[0])), tuple(map(int, lines[1])), job.setting)
+                free[np.ix_(*lines)] = False
+                break
+    return placed
+
+
+def _wireable(
+    grid: NodeGrid, free: NDArray[np.bool_], faults: Faults, job: JobSettings, rows: int, columns: int
+) -> NDArray[np.bool_]:
+    """The free nodes without the lines whose rails do not suffice for the job lying as ``rows`` x ``columns``."""
+    mask = free.copy()
+    broken: list[dict[int, set[int]]] = [{}, {}]
+    for dimension, line, rail in faults.switches:
+        broken[dimension].setdefault(line, set()).add(rail)
+    for row, column, dimension, rail in faults.rails:
+        broken[dimension].setdefault(row if dimension == 0 else column, set()).add(rail)
+    for dimension, length in ((0, columns), (1, rows)):
+        needed = 0 if length == 1 else length - 1 if job.setting == "hyperx" else 1
+        for line, rails in broken[dimension].items():
+            if grid.rails - len(rails) < needed:
+                mask[(line, slice(None)) if dimension == 0 else (slice(None), line)] = False
+    return mask
+
+
+def mix_of_jobs(settings: TenancySettings, seed: int) -> dict[str, Any]:
+    """Jobs of several shapes and settings placed together around random failures, and checked port by port.
+
+    Returns the placements, the failures and flat counts. Raises ValueError where :func:`railx.tenancy.grid.check_placements` does;
+    ``ports_shared`` and the counts of failed parts used are counted again here, from the circuits of all jobs.
+    """
+    grid, mix = grid_of(settings), settings.mix
+    rng = np.random.default_rng([seed, _MIX])
+    faults = random_faults(grid, mix.failed_nodes, mix.failed_rails, mix.failed_switches, rng)
+    placed = place_jobs(grid, mix.jobs, faults)
+    found = [placement for placement in placed if placement is not None]
+    circuits = [placement_circuits(grid, placement, faults) for placement in found]
+    counts = check_placements(grid, faults, list(zip(found, circuits, strict=True)))
+    ports = np.concatenate(
+        [own.ocs.astype(np.int64) * 2 * grid.side + port for own in circuits for port in (own.port_a, own.port_b)]
+    )
+    used = {divmod(int(node), grid.side) for own in circuits for ends in (own.node_a, own.node_b) for node in np.unique(ends)}
+    switches = {(d * grid.side + line) * grid.rails + rail for d, line, rail in faults.switches}
+    asked = sum(job.nodes for job in mix.jobs)
+    summary = {
+        "jobs": len(placed),
+        "jobs_placed": counts["jobs"],
+        "shapes": len({(job.rows, job.columns) for job in mix.jobs}),
+        "wirings": len({job.setting for job in mix.jobs}),
+        "nodes_asked": asked,
+        "nodes_placed": counts["nodes"],
+        "circuits": counts["circuits"],
+        "failed_nodes": mix.failed_nodes,
+        "failed_rails": mix.failed_rails,
+        "failed_switches": mix.failed_switches,
+        "ports_shared": len(ports) - len(np.unique(ports)),
+        "failed_nodes_used": len(used & faults.nodes),
+        "failed_switches_used": len(switches & set(np.unique(ports // (2 * grid.side)).tolist())),
+    }
+    return {"placements": placed, "faults": faults, "summary": summary}
+
+
+def utilisation_table(settings: TenancySettings, seed: int) -> Rows:
+    """Use of the grid by a stream of jobs: one row per system, policy, queue, scenario, offered load and draw.
+
+    All systems and policies see the same arrivals and failures. HammingMesh places by the rule of RailX, so its rows repeat those
+    of RailX; what differs between the two is not counted in nodes.
+    """
+    rows: Rows = []
+    stream = settings.stream
+    for sample in range(stream.samples):
+        for load in stream.offered_loads:
+            drawn = draw_stream(stream, settings.side**2, load, np.random.default_rng([seed, _STREAM, sample]))
+            for number, (name, scenario) in enumerate(stream.scenarios.items()):
+                rng = np.random.default_rng([seed, _STREAM, sample, 1 + number])
+                healthy = _healthy(settings.side, scenario.failed_nodes, rng)
+                hours = float(drawn.arrival_hours[-1])
+                failures = draw_failures(settings.side, scenario.mean_hours_between_failures, hours, rng)
+                head = {"scenario": name, "failed_nodes": scenario.failed_nodes, "offered_load": load, "sample": sample}
+                for policy in stream.policies:
+                    for queue in stream.queues:
+                        known: dict[bool, dict[str, Any]] = {}
+                        for system in stream.systems:
+                            rule = system == "torus"
+                            if rule not in known:
+                                outcome = simulate_stream(
+                                    stream.jobs,
+                                    drawn,
+                                    healthy,
+                                    failures,
+                                    system=system,
+                                    policy=policy,
+                                    queue=queue,
+                                    warmup_share=stream.warmup_share,
+                                    repair_hours=stream.repair_hours,
+                                    checkpoint_hours=stream.checkpoint_hours,
+                                )
+                                known[rule] = _measures(settings, drawn, outcome)
+                            rows.append({"system": system, "policy": policy, "queue": queue, **head, **known[rule]})
+    return rows
+
+
+def _measures(settings: TenancySettings, stream: Stream, outcome: Outcome) -> dict[str, Any]:
+    window = outcome.to_hours - outcome.from_hours
+    counted = stream.arrival_hours >= outcome.from_hours
+    nodes = np.array([job.nodes for job in settings.stream.jobs])[stream.kind]
+    asked = nodes * stream.duration_hours
+    wait = (outcome.start_hours - stream.arrival_hours)[counted & ~np.isnan(outcome.start_hours)]
+    refused = counted & outcome.rejected
+    return {
+        "jobs": int(counted.sum()),
+        "utilisation": outcome.busy_node_hours / (window * settings.side**2),
+        "utilisation_of_healthy": outcome.busy_node_hours / outcome.healthy_node_hours,
+        "rejected_share": float(refused.sum() / counted.sum()),
+        "rejected_by_shape_share": float((refused & outcome.rejected_by_shape).sum() / counted.sum()),
+        "rejected_node_hours_share": float(asked[refused].sum() / asked[counted].sum()),
+        "wait_mean_hours": float(wait.mean()) if len(wait) else None,
+        "wait_p95_hours": float(np.quantile(wait, 0.95)) if len(wait) else None,
+        "blocked_by_shape_share": outcome.blocked_hours / window,
+        "interruptions": outcome.interruptions,
+        "lost_share": outcome.lost_node_hours / outcome.total_node_hours,
+        "fidelity": "analytic",
+    }
+
+
+def tenancy_summary(
+    settings: TenancySettings, faults: Rows, utilisation: Rows, degraded: Rows, mix: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A flat summary of the tables: shares are ratios, times hours."""
+    grid = grid_of(settings)
+    line = min(grid.side, grid.rails + 1)
+    summary: dict[str, Any] = {
+        "nodes": grid.nodes,
+        "chips": grid.nodes * settings.m**2,
+        "rails": grid.rails,
+        "optical_switches": grid.switches,
+        "all_to_all_line_nodes": line,
+        "fidelity": "analytic",
+    }
+    for count in settings.faults.counts:
+        own = [row for row in faults if row["failed_nodes"] == count]
+        for system in ("railx", "torus"):
+            shares = [row["usable_share"] for row in own if row["system"] == system and row["placement"] == "random"]
+            summary[f"faults.{count}.{system}_share"] = float(np.mean(shares))
+        exact = [row for row in own if row["system"] == "railx" and row["placement"] == "distinct_lines"]
+        if exact:
+            summary[f"faults.{count}.distinct_lines_share"] = exact[0]["usable_share"]
+            summary[f"faults.{count}.formula_share"] = exact[0]["formula_share"]
+    for key, rows in _grouped(utilisation, ("scenario", "queue", "policy", "offered_load", "system")).items():
+        name = ".".join(f"load_{round(100 * part)}" if isinstance(part, float) else str(part) for part in key)
+        for column in ("utilisation", "rejected_share", "wait_mean_hours"):
+            values = [row[column] for row in rows if row[column] is not None]
+            summary[f"stream.{name}.{column}"] = float(np.mean(values)) if values else None
+    for key, rows in _grouped(degraded, ("setting", "fault", "plan", "failures")).items():
+        for column in ("ring_share", "worst_pair_share", "pairs_lost"):
+            values = [row[column] for row in rows]
+            summary[f"degraded.{'.'.join(map(str, key))}.{column}"] = float(np.mean(values))
+    return summary | {f"mix.{key}": value for key, value in mix.items()}
+
+
+def _grouped(rows: Rows, columns: tuple[str, ...]) -> dict[tuple[Any, ...], Rows]:
+    groups: dict[tuple[Any, ...], Rows] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return groups
