@@ -26,7 +26,10 @@ rule all:
 
 include: "workflow/rules/topology.smk"
 include: "workflow/rules/network.smk"
+include: "workflow/rules/packets.smk"
 include: "workflow/rules/economics.smk"
+include: "workflow/rules/tenancy.smk"
+include: "workflow/rules/mapping.smk"
 include: "workflow/rules/workload.smk"
 include: "workflow/rules/planning.smk"
 include: "workflow/rules/training.smk"

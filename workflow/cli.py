@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from railx import __version__
+from railx.mapping import MappingSettings
+from railx.network import PacketNetworkSettings
 from workflow.config import CONF, compose_stage
 
 __all__ = ["STAGES", "main"]
@@ -143,6 +145,17 @@ def _topology(settings: Mapping[str, Any], out: Path | None) -> Summary:
 
 
 def _simulate(settings: Mapping[str, Any], out: Path | None) -> Summary:
+    if isinstance(settings["network"], PacketNetworkSettings):
+        from workflow.stages import packets
+
+        return packets.run(
+            settings["traffic"],
+            settings["network"],
+            seed=settings["seed"],
+            name=settings["topology"].family,
+            topology=settings["topology"],
+            packets_path=out,
+        )
     from workflow.stages import simulate
 
     networks = {"network": settings["network"]}
@@ -154,6 +167,19 @@ def _simulate(settings: Mapping[str, Any], out: Path | None) -> Summary:
         topology=settings["topology"],
         network_path=out,
     )
+
+
+def _mapping(settings: Mapping[str, Any], out: Path | None) -> Summary:
+    from workflow.stages import mapping
+
+    own: MappingSettings = settings["mapping"]
+    return mapping.run(own, name=own.reference, topology=settings["topology"], steps_path=out)
+
+
+def _tenancy(settings: Mapping[str, Any], out: Path | None) -> Summary:
+    from workflow.stages import tenancy
+
+    return tenancy.run(settings["tenancy"], settings["seed"], utilisation_path=out)
 
 
 def _cost(settings: Mapping[str, Any], out: Path | None) -> Summary:
@@ -212,12 +238,28 @@ STAGES: dict[str, Stage] = {
         _topology,
     ),
     "simulate": Stage(
-        "channel loads, throughput bounds and collective times on a topology",
-        ("topology", "traffic", "network", "collective"),
-        "railx simulate topology=railx_hyperx topology.m=4 traffic=uniform --json",
-        "the table of bounds to write (.parquet)",
+        "traffic on a topology: exact channel loads and collective times (network=static_*), or packet by packet (network=packet)",
+        ("seed", "topology", "traffic", "network", "collective"),
+        "railx simulate topology=railx_hyperx network=packet network.routing=min traffic=uniform traffic.load=0.5 --json",
+        "the table of results to write (.parquet)",
         "stage",
         _simulate,
+    ),
+    "mapping": Stage(
+        "time of a training step of each job on a topology (laid out as the mapping's reference)",
+        ("topology", "mapping"),
+        "railx mapping topology=railx_hyperx_m4n2 --json",
+        "the table of step times to write (.parquet)",
+        "stage",
+        _mapping,
+    ),
+    "tenancy": Stage(
+        "jobs and failures on a reconfigurable grid: largest job, use by a stream of jobs, degraded lines",
+        ("seed", "tenancy"),
+        "railx tenancy tenancy=small --json",
+        "the table of utilisation to write (.parquet)",
+        "stage",
+        _tenancy,
     ),
     "cost": Stage(
         "bill of materials, cost and power of networks",

@@ -22,6 +22,7 @@ from railx.mapping import MappingSettings
 from railx.network import CollectiveSettings, NetworkSettings, StaticNetworkSettings, SweepSettings, TrafficSettings
 from railx.planning.settings import PlannerSettings
 from railx.settings import AtLeast, NotEmpty, SettingsError, load
+from railx.tenancy import TenancySettings
 from railx.topology import TopologySettings
 from railx.tracking import TrackingSettings
 from railx.workload.batches import BatchSettings
@@ -82,6 +83,7 @@ class Experiment:
     sweeps: dict[str, SweepSettings]
     collective: CollectiveSettings
     mapping: MappingSettings
+    tenancy: TenancySettings
     economics: EconomicsSettings
     corpora: dict[str, CorpusSettings]
     plans: dict[str, PlanSettings]
@@ -120,6 +122,7 @@ class StageSettings:
     network: NetworkSettings
     collective: CollectiveSettings
     mapping: MappingSettings
+    tenancy: TenancySettings
     economics: EconomicsSettings
     corpus: CorpusSettings
     batch: BatchSettings

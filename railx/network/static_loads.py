@@ -14,13 +14,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.network.routing import build_routing, table_lane_loads
-from railx.network.routing.railx_hyperx import phases_of
+from railx.network.routing import build_routing, railx_hyperx, railx_split, table_lane_loads
 from railx.network.routing.railx_lines import LineRouting, Phase, WalkOrder, by_line, by_node, uniform_flow, walk_orders
 from railx.topology import (
     INTERNAL,
     FatTreeSettings,
     RailXHyperXSettings,
+    RailXSplitSettings,
     RailXTorusSettings,
     Topology,
     Torus2DSettings,
@@ -49,7 +49,9 @@ def uniform_lane_loads(topology: Topology, routing: Routing) -> FloatArray:
     """
     settings = settings_of(topology)
     if isinstance(settings, RailXHyperXSettings):
-        return _all_to_all_loads(topology, phases_of(topology), routing) / topology.links.lanes
+        return _all_to_all_loads(topology, railx_hyperx.phases_of(topology), routing) / topology.links.lanes
+    if isinstance(settings, RailXSplitSettings):
+        return _all_to_all_loads(topology, railx_split.phases_of(topology), routing) / topology.links.lanes
     if isinstance(settings, RailXTorusSettings):
         return _torus_loads(topology, settings.m * settings.x_scale, settings.m * settings.y_scale, settings.n)
     if isinstance(settings, Torus2DSettings):

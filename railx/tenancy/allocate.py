@@ -61,31 +61,47 @@ def _either_way(search: object, free: BoolArray, rows: int, columns: int, policy
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _ones(word: np.uint64) -> int:
-    """Set bits of a 64-bit word."""
-    word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
-    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return int((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
-
-
-@njit(cache=True)  # type: ignore[untyped-decorator]
 def _common(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
-    """Columns that two masks share."""
+    """Columns that two masks share: the set bits of their conjunction, counted in parallel within each word."""
     total = 0
     for w in range(len(a)):
-        total += _ones(a[w] & b[w])
+        word = a[w] & b[w]
+        word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
+        word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+        word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+        total += int((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
     return total
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _masks(free: BoolArray) -> NDArray[np.uint64]:
-    """The free columns of each row as bits, uint64[rows, words]."""
-    rows, columns = free.shape
-    masks = np.zeros((rows, (columns + 63) // 64), dtype=np.uint64)
-    for i in range(rows):
-        for j in range(columns):
-            if free[i, j]:
+def _core(free: BoolArray, rows: int, columns: int) -> NDArray[np.uint64]:
+    """The free columns of each row as bits, uint64[rows, words], without lines that no rows x columns product can use.
+
+    A row needs ``columns`` free nodes and a column ``rows`` of them; lines with fewer go, until none does.
+    """
+    height, width = free.shape
+    own = free.copy()
+    changed = True
+    while changed:
+        changed = False
+        for i in range(height):
+            count = 0
+            for j in range(width):
+                count += own[i, j]
+            if 0 < count < columns:
+                own[i, :] = False
+                changed = True
+        for j in range(width):
+            count = 0
+            for i in range(height):
+                count += own[i, j]
+            if 0 < count < rows:
+                own[:, j] = False
+                changed = True
+    masks = np.zeros((height, (width + 63) // 64), dtype=np.uint64)
+    for i in range(height):
+        for j in range(width):
+            if own[i, j]:
                 masks[i, j >> 6] |= np.uint64(1) << np.uint64(j & 63)
     return masks
 
@@ -93,79 +109,112 @@ def _masks(free: BoolArray) -> NDArray[np.uint64]:
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _product(free: BoolArray, rows: int, columns: int, best_fit: bool) -> tuple[bool, IntArray, IntArray, int]:
     height, width = free.shape
-    masks = _masks(free)
-    in_row, in_column = free.sum(axis=1), free.sum(axis=0)
-    by_fullness = np.argsort(in_column, kind="mergesort") if best_fit else np.arange(width)
     best_rows, best_columns = np.zeros(rows, dtype=np.int64), np.zeros(columns, dtype=np.int64)
     own_rows, own_columns = np.zeros(rows, dtype=np.int64), np.zeros(columns, dtype=np.int64)
     found, best_score = False, 0
-    wide_enough = 0
+    in_row, in_column = np.zeros(height, dtype=np.int64), np.zeros(width, dtype=np.int64)
     for i in range(height):
-        wide_enough += in_row[i] >= columns
-    if wide_enough < rows:
+        for j in range(width):
+            in_row[i] += free[i, j]
+            in_column[j] += free[i, j]
+    masks = _core(free, rows, columns)
+    width_of = np.zeros(height, dtype=np.int64)  # columns of each row that are left in the core
+    fit = 0
+    for i in range(height):
+        width_of[i] = _common(masks[i], masks[i])
+        fit += width_of[i] >= columns
+    if fit < rows:
         return found, best_rows, best_columns, best_score
     taken = np.zeros(height, dtype=np.bool_)
     for first in range(height):
-        if in_row[first] < columns:
+        if width_of[first] < columns:
             continue
-        for growth in range(2 if best_fit and rows > 1 else 1):
+        for growth in range(0 if best_fit else 2, 2 if best_fit else 3):
             shared = masks[first].copy()
             taken[:] = False
             taken[first] = True
-            count = 1
-            if best_fit:
-                count = _grow(masks, in_row, shared, taken, rows, columns, growth == 0)
-            else:
-                for row in range(first + 1, height):
-                    if count < rows and in_row[row] >= columns and _common(shared, masks[row]) >= columns:
-                        shared &= masks[row]
-                        taken[row] = True
-                        count += 1
-            if count < rows:
+            if _grow(masks, in_row, shared, taken, rows, columns, growth, first) < rows:
                 continue
             k = 0
+            score = -2 * rows * columns
             for row in range(height):
                 if taken[row]:
                     own_rows[k] = row
+                    score += in_row[row]
                     k += 1
-            k = 0
-            for j in by_fullness:
-                if k < columns and (shared[j >> 6] >> np.uint64(j & 63)) & np.uint64(1):
-                    own_columns[k] = j
-                    k += 1
-            score = in_row[own_rows].sum() + in_column[own_columns].sum() - 2 * rows * columns
+            _choose(shared, in_column, own_columns, best_fit)
+            for k in range(columns):
+                score += in_column[own_columns[k]]
             if not found or score < best_score:
                 found, best_score = True, score
                 best_rows[:] = own_rows
-                best_columns[:] = np.sort(own_columns)
+                best_columns[:] = own_columns
             if not best_fit:
                 return found, best_rows, best_columns, best_score
     return found, best_rows, best_columns, best_score
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
+def _choose(shared: NDArray[np.uint64], in_column: IntArray, chosen: IntArray, fullest: bool) -> None:
+    """Fill ``chosen`` with columns of ``shared`` in ascending order: the fullest ones, or the first."""
+    width, wanted = len(in_column), len(chosen)
+    limit, at_limit = np.max(in_column), wanted  # columns up to this many free nodes, and how many with just as many
+    if fullest:
+        count_of = np.zeros(np.max(in_column) + 1, dtype=np.int64)
+        for j in range(width):
+            if (shared[j >> 6] >> np.uint64(j & 63)) & np.uint64(1):
+                count_of[in_column[j]] += 1
+        limit, at_limit = 0, wanted
+        while count_of[limit] < at_limit:
+            at_limit -= count_of[limit]
+            limit += 1
+    k = 0
+    for j in range(width):
+        if k < wanted and (shared[j >> 6] >> np.uint64(j & 63)) & np.uint64(1) and in_column[j] <= limit:
+            if fullest and in_column[j] == limit:
+                if at_limit == 0:
+                    continue
+                at_limit -= 1
+            chosen[k] = j
+            k += 1
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
 def _grow(
-    masks: NDArray[np.uint64], in_row: IntArray, shared: NDArray[np.uint64], taken: BoolArray, rows: int, columns: int, widest: bool
+    masks: NDArray[np.uint64],
+    in_row: IntArray,
+    shared: NDArray[np.uint64],
+    taken: BoolArray,
+    rows: int,
+    columns: int,
+    growth: int,
+    first: int,
 ) -> int:
     """Add rows to ``taken`` (in place, as ``shared``) until there are enough or none fits; returns how many there are.
 
-    ``widest``: the row with the most columns in common, ties to the fullest; otherwise the fullest row, ties to the most in common.
+    ``growth``: 0 the row with the most columns in common, ties to the fullest; 1 the fullest row, ties to the most in common; 2 the
+    next row in order after ``first``.
     """
     count, large = 1, len(in_row) + masks.shape[1] * 64 + 1
     while count < rows:
         chosen, best_key = -1, 0
-        for row in range(len(in_row)):
-            if taken[row] or in_row[row] < columns:
+        for row in range(first + 1 if growth == 2 else 0, len(in_row)):
+            if taken[row]:
                 continue
             common = _common(shared, masks[row])
             if common < columns:
                 continue
-            key = in_row[row] - common * large if widest else in_row[row] * large - common
+            if growth == 2:
+                chosen = row
+                first = row
+                break
+            key = in_row[row] - common * large if growth == 0 else in_row[row] * large - common
             if chosen < 0 or key < best_key:
                 chosen, best_key = row, key
         if chosen < 0:
             break
-        shared &= masks[chosen]
+        for w in range(masks.shape[1]):
+            shared[w] &= masks[chosen, w]
         taken[chosen] = True
         count += 1
     return count

@@ -173,6 +173,11 @@ class _Run:
         self.start, self.end = np.full(count, np.nan), np.full(count, np.nan)
         self.rejected, self.by_shape = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
         self.possible: dict[int, bool] = {}
+        # Kinds of job for which no free nodes were found; nodes only get fewer until some are released or repaired.
+        self.failed: set[int] = set()
+        sides = [sorted((job.rows, job.columns)) for job in self.jobs]
+        # What holds a job that does not fit, does not fit either.
+        self.contains = [{k for k, (c, d) in enumerate(sides) if c >= a and d >= b} for a, b in sides]
 
     def push(self, hours: float, event: int, first: int, second: int) -> None:
         heapq.heappush(self.events, (hours, event, self.order, first, second))
@@ -185,10 +190,12 @@ class _Run:
         self._pass_time(hours)
         if event == _FINISH:
             self._release(first)
+            self.failed.clear()
             self.end[first] = hours
             self.remaining[first] = 0.0
         elif event == _REPAIR:
             self.healthy[first, second] = self.free[first, second] = True
+            self.failed.clear()
         elif event == _FAILURE:
             self._fail(first, second)
         elif self._can_ever_run(first):
@@ -251,6 +258,7 @@ class _Run:
         if job < 0:
             return
         ran = self.now - self._release(job)
+        self.failed.clear()
         kept = math.floor(ran / self.checkpoint_hours) * self.checkpoint_hours
         self.lost += (ran - kept) * self._nodes(job)
         self.remaining[job] -= kept
@@ -259,17 +267,17 @@ class _Run:
         self.waiting.appendleft(job)
 
     def _dispatch(self) -> None:
-        failed: set[int] = set()
+        failed = self.failed
         free = int(self.free.sum())
         still: deque[int] = deque()
-        while self.waiting and len(failed) < len(self.jobs):
+        while self.waiting and (len(failed) < len(self.jobs) or self.queue == "reject"):
             job = self.waiting.popleft()
             kind = int(self.stream.kind[job])
             enough = self._nodes(job) <= free
             if enough and kind not in failed and self._place(job):
                 free -= self._nodes(job)
                 continue
-            failed.add(kind)
+            failed |= self.contains[kind]
             if self.queue == "reject":
                 self.rejected[job], self.by_shape[job] = True, enough
                 continue

@@ -20,12 +20,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from railx.io import read_json, write_text
+from railx.settings import NotEmpty, SettingsError
 from railx.topology.model import DIMENSIONS, Circuits, Topology
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "CIRCUITS_SCHEMA",
     "PLAN_SCHEMA",
     "ReconfigurationPlan",
+    "TransitionSettings",
     "apply_plan",
     "circuit_set",
     "read_circuits",
@@ -52,6 +54,18 @@ CIRCUITS_SCHEMA = "railx.circuits/1"
 PLAN_SCHEMA = "railx.reconfiguration/1"
 ACTIONS = ("disconnect", "connect")
 _COLUMNS = ("ocs", "name", "dimension", "line", "rail", "port_a", "port_b", "node_a", "node_b")
+
+
+@dataclass(frozen=True)
+class TransitionSettings:
+    """Names of two topologies of an experiment, settings of the same hardware, to plan the change from one to the other."""
+
+    before: Annotated[str, NotEmpty()]
+    after: Annotated[str, NotEmpty()]
+
+    def __post_init__(self) -> None:
+        if self.before == self.after:
+            raise SettingsError("after", f"got {self.after!r}, as before; allowed: another topology")
 
 
 @dataclass(frozen=True, eq=False)
@@ -381,8 +395,8 @@ def _check_same_hardware(before: Topology, after: Topology) -> None:
     if len(moved):
         ocs, port = moved[0].tolist()
         raise ValueError(
-            f"port {port} of optical switch {ocs}: cabled to node {one_ports[ocs, port]} before and {other_ports[ocs, port]} after; "
-            "allowed: the same cabling"
+            f"port {port} of optical switch {ocs}: cabled to node {one_ports[ocs, port]} before and {other_ports[ocs, port]} after"
+            "; allowed: the same cabling"
         )
 
 

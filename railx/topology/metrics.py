@@ -10,12 +10,17 @@ from numpy.typing import NDArray
 
 from railx.topology.families import bisection_ports, halves, known_node_hop_counts, ports_per_chip, settings_of
 from railx.topology.model import INTERNAL, Circuits, Topology
+from railx.topology.paths import disjoint_paths_min, minimal_path_counts
+from railx.topology.railx_checks import check_railx_circuits
 from railx.topology.railx_grid import line_circuits
 from railx.topology.railx_hyperx import RailXHyperXSettings
 
 __all__ = ["check_circuits", "chip_hop_counts", "node_hop_counts", "topology_metrics"]
 
 IntArray = NDArray[np.int64]
+
+#: RailX settings whose rows are all wired alike and whose columns are: their graph of nodes is the product of a row and a column.
+_ALIKE_LINES = ("railx_hyperx", "railx_torus", "railx_split", "railx_mixed")
 
 #: Largest graphs (vertices) whose hops are counted by breadth-first search from every vertex.
 _MOST_SEARCHED_VERTICES = 2000
@@ -28,12 +33,16 @@ def topology_metrics(topology: Topology) -> dict[str, Any]:
     what uniform traffic sees: ``node_hops`` counts the links that leave a node on a path with the fewest of them (in a fat tree
     every link), ``chip_hops`` all links of a shortest path. ``bisection_gbps``: rate in one direction across the family's natural
     cut, counted in the graph; ``bisection_closed_form_gbps`` is the formula for the same cut; ``bisection_gb_s_per_chip`` divides
-    it by the chips of the smaller half, and ``bisection_equal_halves`` says whether the halves are equal.
+    it by the chips of the smaller half, and ``bisection_equal_halves`` says whether the halves are equal. ``minimal_paths_min`` and
+    ``minimal_paths_mean``: shortest paths of nodes (and switches) between two distinct nodes, parallel links counted as one;
+    ``disjoint_paths_min``: link-disjoint ways between the two nodes that have the fewest, every lane counted.
     """
     settings = settings_of(topology)
     links = topology.links
     diameter_node_hops, mean_node_hops = _summary(node_hop_counts(topology))
     diameter_chip_hops, mean_chip_hops = _summary(chip_hop_counts(topology))
+    lines = _line_graphs(topology)
+    minimal_paths_min, minimal_paths_mean = minimal_path_counts(topology, lines) or (None, None)
     half = halves(settings)
     crossing = (half[links.src] == 0) & (half[links.dst] == 1)
     cut_gbps = float(links.capacity_gbps[crossing].sum())
@@ -55,6 +64,9 @@ def topology_metrics(topology: Topology) -> dict[str, Any]:
         "mean_node_hops": mean_node_hops,
         "diameter_chip_hops": diameter_chip_hops,
         "mean_chip_hops": mean_chip_hops,
+        "minimal_paths_min": minimal_paths_min,
+        "minimal_paths_mean": minimal_paths_mean,
+        "disjoint_paths_min": disjoint_paths_min(topology, lines),
         "bisection_gbps": cut_gbps,
         "bisection_closed_form_gbps": bisection_ports(settings) * settings.port_gbps,
         "bisection_gb_s_per_chip": cut_gbps / 8 / int(chips_in_half.min()),
@@ -97,7 +109,8 @@ def check_circuits(topology: Topology) -> None:
     """Check the optical circuits; ValueError names the first that breaks a rule.
 
     Each port of each optical switch is used at most once and exists (``ocs_radix``); in the 2D HyperX every ordered pair of nodes
-    of a line is joined by exactly one rail (directed rings), or every unordered pair by exactly two (undirected rings).
+    of a line is joined by exactly one rail (directed rings), or every unordered pair by exactly two (undirected rings); the other
+    RailX settings join what :func:`railx.topology.railx_checks.check_railx_circuits` says.
     """
     circuits = topology.circuits
     if circuits is None:
@@ -112,6 +125,7 @@ def check_circuits(topology: Topology) -> None:
     if used.max() > 1:
         ocs, port = divmod(int(used.argmax()), span)
         raise ValueError(f"circuits: port {port} of optical switch {ocs} is used {int(used.max())} times; allowed: at most once")
+    check_railx_circuits(settings, circuits)
     if isinstance(settings, RailXHyperXSettings):
         _check_all_to_all(topology, circuits, directed=settings.rings == "directed")
 
@@ -123,15 +137,6 @@ def _check_all_to_all(topology: Topology, circuits: Circuits, *, directed: bool)
         a, b = np.minimum(a, b), np.maximum(a, b)
     side = int(circuits.port_a.max()) // 2 + 1
     wanted = 1 if directed else 2
-    in_row = circuits.dimension == 0
-    for node, port in ((circuits.node_a, circuits.port_a), (circuits.node_b, circuits.port_b)):
-        line, place = np.where(in_row, (node // side, node % side), (node % side, node // side))
-        astray = (line != circuits.line) | (place != port // 2)
-        if astray.any():
-            first = int(astray.argmax())
-            raise ValueError(
-                f"circuits: port {port[first]} of optical switch {circuits.ocs[first]} is not one of node {node[first]}'s ports"
-            )
     pairs, joined = np.unique(a * topology.nodes + b, return_counts=True)
     expected_pairs = 2 * side * side * (side - 1) // wanted
     if len(pairs) != expected_pairs or (joined != wanted).any():
@@ -145,7 +150,7 @@ def _check_all_to_all(topology: Topology, circuits: Circuits, *, directed: bool)
 
 def _line_graphs(topology: Topology) -> list[tuple[int, IntArray]] | None:
     """(length, directed edges) of a row and of a column of nodes, where all rows are alike and all columns are; None elsewhere."""
-    if topology.circuits is not None and topology.family.startswith("railx_"):
+    if topology.circuits is not None and topology.family in _ALIKE_LINES:
         lines = (line_circuits(topology.circuits, dimension)[:, :2] for dimension in (0, 1))
         return [(int(line.max()) + 1, np.concatenate([line, line[:, ::-1]])) for line in lines]
     if topology.family == "torus_2d":

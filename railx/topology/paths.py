@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.topology.families import settings_of
-from railx.topology.model import INTERNAL, Topology
+from railx.topology.model import Topology
 from railx.topology.railx_dragonfly import RailXDragonflySettings
-from railx.topology.railx_twisted_torus import RailXTwistedTorusSettings
 
 __all__ = ["disjoint_paths_min", "minimal_path_counts"]
 
@@ -30,22 +29,22 @@ _MOST_EXACT = 2.0**53
 def minimal_path_counts(topology: Topology, lines: list[tuple[int, IntArray]] | None) -> tuple[int, float] | None:
     """Fewest and mean number of shortest node paths over ordered pairs of distinct nodes; parallel links count as one.
 
-    ``lines``: (length, directed edges) of a row and a column where the graph is their product: a pair has C(h1 + h2, h1) shortest paths
-    for each choice of one in its row and one in its column (h1 and h2 hops), exact at any size. Twisted tori and RailX's Dragonfly are
-    counted from one source of each kind. None above 2,500 vertices elsewhere, or where a count exceeds 2^53.
+    ``lines``: (length, directed edges) of a row and a column where the graph is their product: a pair has C(h1 + h2, h1) shortest
+    paths for each choice of one in its row and one in its column (h1 and h2 hops), exact at any size. Twisted tori and RailX's
+    Dragonfly are counted from one source of each kind. None above 2,500 vertices elsewhere, or where a count exceeds 2^53.
     """
     if lines is not None:
         (hops_x, paths_x), (hops_y, paths_y) = (_count(length, edges, np.arange(length)) for length, edges in lines)
         kinds: dict[tuple[int, int], tuple[float, float]] = {}
         sums = [_by_hops(hops, paths) for hops, paths in ((hops_x, paths_x), (hops_y, paths_y))]
-        for h1, (count1, sum1, least1) in sums[0].items():
-            for h2, (count2, sum2, least2) in sums[1].items():
+        for h1, (sum1, least1) in sums[0].items():
+            for h2, (sum2, least2) in sums[1].items():
                 if h1 + h2:
                     orders = math.comb(h1 + h2, h1)
                     kinds[h1, h2] = (orders * sum1 * sum2, orders * least1 * least2)
         pairs = hops_x.size * hops_y.size - len(hops_x) * len(hops_y)
         return int(min(least for _, least in kinds.values())), sum(total for total, _ in kinds.values()) / pairs
-    vertices, edges, lanes = _node_graph(topology)
+    vertices, edges, _ = _node_graph(topology)
     sources = _sources(topology)
     if vertices > _MOST_COUNTED_VERTICES or vertices * len(sources) > _MOST_COUNTED_VERTICES**2 // 4:
         return None
@@ -100,7 +99,7 @@ def _node_graph(topology: Topology) -> tuple[int, IntArray, IntArray]:
     vertex = np.concatenate([topology.chip_node, topology.nodes + np.arange(topology.switches)]).astype(np.int64)
     a, b = vertex[links.src], vertex[links.dst]
     vertices = topology.nodes + topology.switches
-    outside = (a != b) & ((links.kind != INTERNAL) | (topology.switches > 0))
+    outside = a != b
     pairs, which = np.unique(a[outside] * vertices + b[outside], return_inverse=True)
     lanes = np.bincount(which, weights=links.lanes[outside]).astype(np.int64)
     return vertices, np.stack(np.divmod(pairs, vertices), axis=1), lanes
@@ -138,9 +137,6 @@ def _count(vertices: int, edges: IntArray, sources: IntArray) -> tuple[IntArray,
     return hops.T, paths.T
 
 
-def _by_hops(hops: IntArray, paths: FloatArray) -> dict[int, tuple[int, float, float]]:
-    """For each distance: how many ordered pairs, their shortest paths together, and the fewest of one pair."""
-    return {
-        h: (int((hops == h).sum()), float(paths[hops == h].sum()), float(paths[hops == h].min()))
-        for h in range(int(hops.max()) + 1)
-    }
+def _by_hops(hops: IntArray, paths: FloatArray) -> dict[int, tuple[float, float]]:
+    """For each distance: the shortest paths of all ordered pairs together, and the fewest of one pair."""
+    return {h: (float(paths[hops == h].sum()), float(paths[hops == h].min())) for h in range(int(hops.max()) + 1)}

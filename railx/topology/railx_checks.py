@@ -26,10 +26,10 @@ IntArray = NDArray[np.int64]
 def check_railx_circuits(settings: Any, circuits: Circuits) -> None:
     """Check that every port is its node's own and that the circuits join what the setting says; ValueError names the first fault.
 
-    Torus: neighbours of each line, r times. Twisted torus: neighbours of each row, and up each column with the shifted wrap, r times.
-    Split and mixed: in each part, every pair of a sub-line as often as its copies say, or the neighbours of its ring. Dragonfly: every
-    pair of columns of a row, and every pair of rows in some column. Settings of other families are not looked at, and pairs of the 2D
-    HyperX are counted by :func:`railx.topology.check_circuits` itself.
+    Torus: neighbours of each line, r times. Twisted torus: neighbours of each row, and up each column with the shifted wrap, r
+    times. Split and mixed: in each part, every pair of a sub-line as often as its copies say, or the neighbours of its ring.
+    Dragonfly: every pair of columns of a row, and every pair of rows in some column. Settings of other families are not looked at,
+    and pairs of the 2D HyperX are counted by :func:`railx.topology.check_circuits` itself.
     """
     if isinstance(settings, RailXHyperXSettings):
         _check_ports(circuits, railx_hyperx.grid_of(settings), paired=False)
@@ -81,8 +81,8 @@ def _check_part(circuits: Circuits, dimension: int, part: LinePart, *, directed:
     if len(strays):
         k = int(strays[0])
         raise ValueError(f"{where} {line[k]}: positions {a[k]} and {b[k]} are joined; allowed: only positions of one sub-line")
-    lines = int(line.max()) + 1
-    sub_lines, which = np.unique(line * (int(max(a.max(), b.max())) + 1) + first_a, return_inverse=True)
+    length = int(max(a.max(), b.max())) + 1
+    sub_lines, which = np.unique(line * length + first_a, return_inverse=True)
     counts = np.zeros((len(sub_lines), part.size, part.size), dtype=np.int64)
     np.add.at(counts, (which, part.coordinate(a), part.coordinate(b)), 1)
     wanted = np.zeros((part.size, part.size), dtype=np.int64)
@@ -97,7 +97,7 @@ def _check_part(circuits: Circuits, dimension: int, part: LinePart, *, directed:
     if len(wrong):
         at, one, other = wrong[0].tolist()
         raise ValueError(
-            f"{where} {sub_lines[at] * lines // (int(sub_lines.max()) + 1)}: places {one} and {other} of a sub-line of {part.size} "
+            f"{where} {sub_lines[at] // length}: places {one} and {other} of a sub-line of {part.size} "
             f"are joined by {counts[at, one, other]} rails; allowed: {wanted[one, other]}"
         )
 

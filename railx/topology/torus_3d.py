@@ -74,9 +74,10 @@ def build(settings: Torus3DSettings) -> Topology:
 
 def halves(settings: Torus3DSettings) -> NDArray[np.int8]:
     """Half (0 or 1) of each chip when the longest dimension is cut in the middle."""
-    z, y, x = np.indices(settings.shape[::-1])
     longest = settings.shape.index(max(settings.shape))
-    return ((x, y, z)[longest] >= max(settings.shape) // 2).astype(np.int8).ravel()
+    place = np.indices(settings.shape[::-1])[2 - longest]
+    half: NDArray[np.int8] = (place >= max(settings.shape) // 2).astype(np.int8).ravel()
+    return half
 
 
 def bisection_ports(settings: Torus3DSettings) -> int:

@@ -114,7 +114,8 @@ def build(settings: TpuV4Settings) -> Topology:
 def halves(settings: TpuV4Settings) -> NDArray[np.int8]:
     """Half (0 or 1) of each chip when the longest dimension is cut in the middle."""
     longest = int(np.argmax(settings.lengths))
-    return (chip_places(settings)[longest] >= settings.lengths[longest] // 2).astype(np.int8)
+    upper: NDArray[np.int8] = (chip_places(settings)[longest] >= settings.lengths[longest] // 2).astype(np.int8)
+    return upper
 
 
 def bisection_ports(settings: TpuV4Settings) -> int:

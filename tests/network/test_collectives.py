@@ -14,7 +14,7 @@ from railx.topology import Topology, TopologySettings, build_topology
 
 CONF = Path(__file__).parents[2] / "conf"
 COLUMNS = [
-    "topology", "family", "collective", "scope", "participants", "rings", "payload_bytes", "time_ms", "algorithm_gb_s", "fidelity",
+    "topology", "family", "collective", "algorithm", "scope", "participants", "rings", "payload_bytes", "time_ms", "algorithm_gb_s", "fidelity",
 ]  # fmt: skip
 
 
@@ -23,8 +23,13 @@ def build(name: str, **changes: Any) -> Topology:
     return build_topology(load(TopologySettings, plain, "topology"))
 
 
+def collectives(payload_bytes: Any = (10**9,), **changes: Any) -> CollectiveSettings:
+    plain = yaml.safe_load((CONF / "collective" / "ring_all_reduce.yaml").read_text())
+    return load(CollectiveSettings, plain | {"payload_bytes": list(payload_bytes)} | changes, "collective")
+
+
 def times(topology: Topology, payload_bytes: int) -> dict[str, dict[str, Any]]:
-    rows = ring_all_reduce(topology, CollectiveSettings("ring_all_reduce", (payload_bytes,)), "under test")
+    rows = ring_all_reduce(topology, collectives((payload_bytes,)), "under test")
     return {row["scope"]: row for row in rows}
 
 
@@ -44,7 +49,7 @@ def test_config_and_columns() -> None:
 @pytest.mark.parametrize("bad", [[], [0], [-4], ["much"]])
 def test_payloads_must_be_positive(bad: list[Any]) -> None:
     with pytest.raises(SettingsError, match=r"collective\.payload_bytes"):
-        load(CollectiveSettings, {"collective": "ring_all_reduce", "payload_bytes": bad}, "collective")
+        collectives(bad)
 
 
 @settings(deadline=None, max_examples=15)

@@ -7,6 +7,11 @@ def result_files():
         expand(RESULTS / "topology/{name}.json", name=EXPERIMENT.topologies)
         + expand(RESULTS / "network/{name}.parquet", name=EXPERIMENT.topologies)
         + expand(RESULTS / "collectives/{name}.parquet", name=EXPERIMENT.topologies)
+        + expand(RESULTS / "packets/{name}.parquet", name=EXPERIMENT.sweeps)
+        + expand(RESULTS / "packets/{name}.json", name=EXPERIMENT.sweeps)
+        + expand(RESULTS / "steps/{name}.parquet", name=EXPERIMENT.mapping.topologies)
+        + expand(RESULTS / "tenancy/{name}.parquet", name=["faults", "utilisation", "degraded"])
+        + [RESULTS / "tenancy/summary.json"]
         + expand(RESULTS / "economics/{name}.parquet", name=["bill", "summary", "sensitivity"])
         + expand(RESULTS / "corpora/{name}.json", name=EXPERIMENT.corpora)
         + expand(RESULTS / "plans/{name}.parquet", name=EXPERIMENT.plans)

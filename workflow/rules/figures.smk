@@ -10,6 +10,8 @@ def figure_inputs(wildcards):
     schedules = any("schedule" in wanted.pattern for wanted in kind.inputs)
     everything = {
         "topology": list(EXPERIMENT.topologies),
+        "sweep": list(EXPERIMENT.sweeps),
+        "mapped": list(EXPERIMENT.mapping.topologies),
         "corpus": list(EXPERIMENT.corpora),
         "plan": plan_names("pipeline" if schedules else "sequence_parallel"),
         "run": list(EXPERIMENT.runs),

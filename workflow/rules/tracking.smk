@@ -30,6 +30,17 @@ def tracked_stages():
         simulated = {key: SETTINGS[key] for key in ("traffic", "networks", "collective")}
         bounds, summary = RESULTS / f"network/{name}.parquet", RESULTS / f"network/{name}.json"
         stages.append(tracked("network", name, simulated, "simulate", [built], summary, [bounds]))
+    for name, settings in SETTINGS["sweeps"].items():
+        built = RESULTS / f"topology/{settings['topology']}.parquet"
+        rows, summary = RESULTS / f"packets/{name}.parquet", RESULTS / f"packets/{name}.json"
+        stages.append(tracked("packets", name, {**settings, "seed": SETTINGS["seed"]}, "sweep", [built], summary, [rows]))
+    for name in SETTINGS["mapping"]["topologies"]:
+        inputs = [RESULTS / f"topology/{name}.parquet", RESULTS / "economics/scale.parquet"]
+        rows, summary = RESULTS / f"steps/{name}.parquet", RESULTS / f"steps/{name}.json"
+        stages.append(tracked("mapping", name, SETTINGS["mapping"], "mapping", inputs, summary, [rows]))
+    use = [RESULTS / f"tenancy/{name}.parquet" for name in ("faults", "utilisation", "degraded")]
+    grid = {**SETTINGS["tenancy"], "seed": SETTINGS["seed"]}
+    stages.append(tracked("tenancy", "grid", grid, "tenancy", [], RESULTS / "tenancy/summary.json", use))
     for name, settings in SETTINGS["corpora"].items():
         summary = RESULTS / f"corpora/{name}.json"
         own = [EXPERIMENT.corpora[name].path] if hasattr(EXPERIMENT.corpora[name], "path") else []

@@ -9,11 +9,18 @@ from typing import Any
 import pyarrow as pa
 
 from railx.io import write_json, write_table
-from railx.network import CollectiveSettings, NetworkSettings, TrafficSettings, ring_all_reduce, simulate_uniform
+from railx.network import CollectiveSettings, NetworkSettings, TrafficSettings, simulate_collectives, simulate_uniform
 from railx.settings import load
 from railx.topology import TopologySettings, build_topology, read_topology
 
 __all__ = ["run"]
+
+#: The columns of the collectives table; a family without rings and routing has no rows.
+_COLLECTIVES = pa.schema(
+    [(name, pa.string()) for name in ("topology", "family", "collective", "algorithm", "scope")]
+    + [(name, pa.int64()) for name in ("participants", "rings", "payload_bytes")]
+    + [("time_ms", pa.float64()), ("algorithm_gb_s", pa.float64()), ("fidelity", pa.string())]
+)
 
 
 def run(
@@ -47,13 +54,13 @@ def run(
         rows[key], loads = simulate_uniform(graph, traffic_settings, network, name)
         routing = pa.DictionaryArray.from_arrays(pa.array([0] * len(loads["load"]), pa.int8()), pa.array([network.routing]))
         channels.append(pa.table({**loads, "routing": routing}))
-    collectives = ring_all_reduce(graph, load(CollectiveSettings, collective, "collective"), name)
+    collectives = simulate_collectives(graph, load(CollectiveSettings, collective, "collective"), name)
     if network_path is not None:
         write_table(network_path, list(rows.values()))
     if channels_path is not None:
         write_table(channels_path, pa.concat_tables(channels).unify_dictionaries())
     if collectives_path is not None:
-        write_table(collectives_path, collectives)
+        write_table(collectives_path, pa.Table.from_pylist(collectives, schema=_COLLECTIVES))
     summary = _summary(rows, collectives)
     if summary_path is not None:
         write_json(summary_path, summary)
@@ -65,8 +72,9 @@ def _summary(rows: Mapping[str, Mapping[str, Any]], collectives: list[dict[str, 
         summary = dict(next(iter(rows.values())))
     else:
         summary = {f"{key}.{column}": value for key, row in rows.items() for column, value in row.items()}
-    largest = max(row["payload_bytes"] for row in collectives)
+    largest = max((row["payload_bytes"] for row in collectives), default=0)
     for row in collectives:
         if row["payload_bytes"] == largest:
-            summary[f"{row['collective']}_{row['scope']}_algorithm_gb_s"] = row["algorithm_gb_s"]
+            fidelity = "" if row["fidelity"] == "analytic" else f"_{row['fidelity']}"
+            summary[f"{row['collective']}_{row['scope']}{fidelity}_algorithm_gb_s"] = row["algorithm_gb_s"]
     return summary

@@ -19,10 +19,10 @@ def fill_leaves(builder: TableBuilder, target: IntArray, switches: int) -> None:
     behind the chips. Both on virtual channel 0: no packet waits in a chip.
     """
     topology, links = builder.topology, builder.topology.links
-    up = np.flatnonzero(links.src < topology.chips)
-    up = up[np.argsort(links.src[up], kind="stable")].reshape(topology.chips, -1)
     columns = np.arange(len(builder.destinations))
-    pools = np.array([builder.pool(rows, 0) for rows in up.tolist()])
+    up = np.flatnonzero(links.src < topology.chips)
+    of_chip = up[np.argsort(links.src[up], kind="stable")].reshape(topology.chips, -1).tolist()
+    pools = np.array([builder.pool(rows, 0) for rows in of_chip])
     builder.entry[0][: topology.chips] = builder.single(pools, 0)[:, None]
     builder.entry[0][builder.destinations, columns] = -1
     for first in range(topology.chips, topology.vertices, switches):

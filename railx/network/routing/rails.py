@@ -33,20 +33,21 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
     assert isinstance(settings, RailOptimisedSettings | RailOnlySettings)
     builder = TableBuilder(topology, routing, states=1, virtual_channels=VIRTUAL_CHANNELS, destinations=destinations)
     g, chips = settings.chips_per_server, settings.chips
-    spined = isinstance(settings, RailOptimisedSettings)
-    servers_per_pod, pods = (settings.servers_per_pod, settings.pods) if spined else (settings.servers, 1)
-    rails, spines = pods * g, settings.spines if spined else 0
+    if isinstance(settings, RailOptimisedSettings):
+        servers_per_pod, rails, spines = settings.servers_per_pod, settings.rail_switches, settings.spines
+    else:
+        servers_per_pod, rails, spines = settings.servers, g, 0
     to, chip = builder.destinations.astype(np.int64), np.arange(chips)
     pod_chips = servers_per_pod * g
     first = chips + settings.servers + np.arange(settings.planes) * (rails + spines)
     rail_switch = first + (chip // pod_chips * g + chip % g)[:, None]  # [chip, plane]
-    _fill_chips(builder, g, pod_chips, rail_switch, spined=spined)
+    _fill_chips(builder, g, pod_chips, rail_switch, spined=spines > 0)
     _fill_servers(builder, g, pod_chips, settings.servers)
     # Rail switches: up to the spine, which knows the rail switch of the destination, and down from there.
     own = to // pod_chips * g + to % g
     columns = np.arange(len(to))
     for plane in first.tolist():
-        if spined:
+        if spines:
             leaf, spine = plane + np.arange(rails), plane + rails + np.arange(spines)
             _fill_spine(builder, leaf, spine, own, to // settings.planes)
         builder.entry[0][plane + own, columns] = even_sets(builder, plane + own, to[:, None])

@@ -164,10 +164,10 @@ def even_shares(source: FloatArray, distance: IntArray) -> FloatArray:
     ``source`` (float[lines, L, c]): what stands at each chip for each other node. The links are cut in two groups, again and
     again: the chips with the smallest detour to the first group take it until it has its quota, those at the threshold in part.
     Sending one chip to a group instead of another costs the difference of their detours in steps, so that for two links no other
-    even split has shorter walks in sum.
+    even split has shorter walks in sum. A ``source`` of float[lines, L, c, L] holds something else for each other node.
     """
     shares = np.empty((len(source), *distance.shape))
-    weight = np.broadcast_to(source[..., None], shares.shape[:-1])
+    weight = np.broadcast_to(source if source.ndim == 4 else source[..., None], shares.shape[:-1])
     _share_out(weight, distance, list(range(distance.shape[-1])), None, shares)
     return shares
 

@@ -83,17 +83,20 @@ def exits(builder: TableBuilder, walk: IntArray, rail: IntArray, *, vc: int, hea
 
 
 def split_sets(builder: TableBuilder, ways: Sequence[Exits], shares: FloatArray) -> NDArray[np.int32]:
-    """Sets (int[chips, T]) that share the traffic among several ways; ``shares``: float[chips, T, ways]."""
-    weight = np.where(shares < _NO_SHARE, 0, np.where(shares > 1 - _NO_SHARE, 1, shares))
+    """Sets (int[chips, T]) that share the traffic among several ways; ``shares``: float[chips, T, ways], -1 where no way has any."""
+    pool, state = (np.stack([getattr(way, name) for way in ways], axis=-1) for name in ("pool", "state"))
+    weight = np.where((pool < 0) | (shares < _NO_SHARE), 0, shares)
+    total = weight.sum(axis=-1, keepdims=True)
+    weight = weight / np.where(total > 0, total, 1)
     sets = np.full(shares.shape[:2], -1, dtype=np.int32)
-    chosen = weight.argmax(axis=-1)[None]
-    alone = weight.max(axis=-1) == 1
-    pool, state = (np.stack([getattr(way, name) for way in ways]) for name in ("pool", "state"))
-    own_pool, own_state = (np.take_along_axis(values, chosen, axis=0)[0] for values in (pool, state))
+    chosen = weight.argmax(axis=-1)[..., None]
+    own_pool, own_state = (np.take_along_axis(values, chosen, axis=-1)[..., 0] for values in (pool, state))
+    alone = weight.max(axis=-1) > 1 - _NO_SHARE
     sets[alone] = builder.single(own_pool[alone], own_state[alone])
-    for chip, target in zip(*np.nonzero(~alone & (ways[0].rail >= 0)), strict=True):
-        choices = list(zip(pool[:, chip, target].tolist(), state[:, chip, target].tolist(), strict=True))
-        sets[chip, target] = builder.choice_set(choices, (weight[chip, target] / weight[chip, target].sum()).tolist())
+    for at in zip(*np.nonzero(~alone & (total[..., 0] > 0)), strict=True):
+        used = np.flatnonzero(weight[at])
+        choices = list(zip(pool[at][used].tolist(), state[at][used].tolist(), strict=True))
+        sets[at] = builder.choice_set(choices, weight[at][used].tolist())
     return sets
 
 

@@ -1,0 +1,32 @@
+"""Stage packets: one topology, one traffic pattern at one load -> packet by packet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from railx.io import write_table
+from railx.network.packets import simulate_packets, summary_row
+from railx.network.routing import build_routing
+from railx.network.settings import PacketNetworkSettings, TrafficSettings
+from railx.topology import TopologySettings, build_topology
+
+__all__ = ["run"]
+
+
+def run(
+    traffic: TrafficSettings,
+    network: PacketNetworkSettings,
+    *,
+    seed: int,
+    name: str,
+    topology: TopologySettings,
+    packets_path: Path | None = None,
+) -> dict[str, Any]:
+    """Simulate a window of cycles; write its row where a path is given and return it."""
+    graph = build_topology(topology)
+    table = build_routing(graph, network.routing)
+    row = summary_row(graph, table, traffic, network, simulate_packets(graph, table, traffic, network, seed), seed=seed, name=name)
+    if packets_path is not None:
+        write_table(packets_path, [row])
+    return row
