@@ -184,7 +184,7 @@ def _row(
         value = limit * (prices.ocs - line.slope) * unit / line.intercept
         holds, at_boundary, binding = abs(value / limit - 1) <= tolerance, None, None
     else:
-        limit = limits.injection_cost_limit if claim == "injection" else limits.all_to_all_cost_limit
+        limit, tolerance = (limits.injection_cost_limit if claim == "injection" else limits.all_to_all_cost_limit), 0.0
         switch_ports, optics = _tree_parts(case)
         at_boundary = line.at(prices.ocs)
         value = limit * (switch_ports * at_boundary + optics) / (switch_ports * prices.switch + optics)
@@ -203,6 +203,7 @@ def _row(
         "switch_port_over_transceiver": prices.switch,
         "value": value,
         "limit": limit,
+        "tolerance": tolerance,
         "holds": bool(holds),
         "boundary_slope": line.slope,
         "boundary_intercept": line.intercept,

@@ -77,6 +77,21 @@ _KINDS = (
         (FigureInput("sensitivity", "economics/sensitivity.parquet"),),
     ),
     FigureKind(
+        "cost_scale",
+        "Cost and power over the number of chips",
+        "Lines of the cost per injection bandwidth, of the cost per all-to-all bandwidth and of the power per chip over the number of "
+        "chips, one line a topology, all axes logarithmic.",
+        (FigureInput("scale", "economics/scale.parquet"),),
+    ),
+    FigureKind(
+        "claim_map",
+        "Where the cost claims hold",
+        "Three maps, one a claim: the prices of an optical and of an electrical switch port relative to a transceiver (for the absolute "
+        "claim the prices of transceiver and optical switch port) with the region where the claim holds, its boundary, further "
+        "boundaries under other assumptions, and the sourced price lists as dots.",
+        (FigureInput("claim_map", "economics/claim_map.parquet"),),
+    ),
+    FigureKind(
         "sequence_parallel_plan",
         "Sequence-parallel plans",
         "For each plan, blocks of devices over predicted time, one block a sequence-parallel group, darker for a higher degree.",

@@ -14,8 +14,10 @@ from railx.settings import AtLeast, Between, Fraction, NonNegative, NotEmpty, Se
 __all__ = [
     "AllToAllBandwidthSettings",
     "CanvasSettings",
+    "ClaimMapSettings",
     "ChannelLoadsSettings",
     "CorpusLengthsSettings",
+    "CostScaleSettings",
     "CostSettings",
     "FigureSettings",
     "PipelineScheduleSettings",
@@ -91,6 +93,24 @@ class PriceSensitivitySettings(CanvasSettings):
 
 
 @dataclass(frozen=True)
+class CostScaleSettings(CanvasSettings):
+    """Cost per bandwidth and power over the number of chips, one line a topology, under one price set."""
+
+    figure: Literal["cost_scale"]
+    only: tuple[str, ...]
+    price_set: Annotated[str, NotEmpty()]
+
+
+@dataclass(frozen=True)
+class ClaimMapSettings(CanvasSettings):
+    """Where the cost claims hold over price ratios; the two dicts name further boundaries by factor and levels of the table."""
+
+    figure: Literal["claim_map"]
+    injection_lines: dict[str, tuple[float, ...]]
+    all_to_all_lines: dict[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
 class SequenceParallelPlanSettings(CanvasSettings):
     """One iteration of sequence-parallel plans, one above the other on the same time axis."""
 
@@ -160,6 +180,8 @@ FigureSettings = (
     | AllToAllBandwidthSettings
     | CostSettings
     | PriceSensitivitySettings
+    | CostScaleSettings
+    | ClaimMapSettings
     | SequenceParallelPlanSettings
     | PipelineScheduleSettings
     | ReconfigurationSettings

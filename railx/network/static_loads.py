@@ -22,6 +22,7 @@ from railx.topology import (
     RailXHyperXSettings,
     RailXSplitSettings,
     RailXTorusSettings,
+    RailXTwistedTorusSettings,
     Topology,
     Torus2DSettings,
     mesh_links,
@@ -29,6 +30,7 @@ from railx.topology import (
 )
 from railx.topology.model import kind_code
 from railx.topology.railx_grid import rail_ports
+from railx.topology.railx_twisted_torus import wrap_shift
 
 __all__ = ["uniform_lane_loads"]
 
@@ -44,7 +46,7 @@ _BLOCK = 1_024
 def uniform_lane_loads(topology: Topology, routing: Routing) -> FloatArray:
     """Load of one lane of each link row under uniform all-to-all, in flits/cycle per flit/chip/cycle offered.
 
-    The lanes of a row share its load evenly. Exact; at any size for RailX as HyperX or split, 2D tori and fat trees, at up to 6,000
+    The lanes of a row share its load evenly. Exact; at any size for RailX as HyperX, split, torus or twisted torus, 2D tori and fat trees, at up to 6,000
     chips for the other families, ValueError above. ``routing`` as in :class:`railx.network.StaticNetworkSettings`.
     """
     settings = settings_of(topology)
@@ -54,6 +56,8 @@ def uniform_lane_loads(topology: Topology, routing: Routing) -> FloatArray:
         return _all_to_all_loads(topology, railx_split.phases_of(topology), routing) / topology.links.lanes
     if isinstance(settings, RailXTorusSettings):
         return _torus_loads(topology, settings.m * settings.x_scale, settings.m * settings.y_scale, settings.n)
+    if isinstance(settings, RailXTwistedTorusSettings):
+        return _twisted_loads(topology, settings)
     if isinstance(settings, Torus2DSettings):
         return _torus_loads(topology, settings.x_scale, settings.y_scale, settings.n)
     if isinstance(settings, FatTreeSettings):
@@ -66,7 +70,8 @@ def _table_loads(topology: Topology, routing: Routing) -> FloatArray:
     if topology.chips > _MOST_TABLE_CHIPS:
         raise ValueError(
             f"topology: {topology.chips:,} chips of family {topology.family} are too many for a table over all pairs; allowed: at "
-            f"most {_MOST_TABLE_CHIPS:,}, or a family with closed forms: railx_hyperx, railx_split, railx_torus, torus_2d, fat_tree"
+            f"most {_MOST_TABLE_CHIPS:,}, or a family with closed forms: railx_hyperx, railx_split, railx_torus,"
+            " railx_twisted_torus, torus_2d, fat_tree"
         )
     blocks = np.split(np.arange(topology.chips, dtype=np.int32), range(_BLOCK, topology.chips, _BLOCK))
     loads = [table_lane_loads(topology, build_routing(topology, routing, block)) for block in blocks]
@@ -79,12 +84,36 @@ def _torus_loads(topology: Topology, columns: int, rows: int, lanes: int) -> Flo
 
     By symmetry all links of a dimension and direction carry the same. RailX counts the links inside its nodes as part of the torus.
     """
-    links = topology.links
     others = topology.chips - 1
     per_direction = [rest * _ring_distance(length) / (2 * others) / lanes for length, rest in ((columns, rows), (rows, columns))]
+    return _along(topology, *per_direction)
+
+
+def _along(topology: Topology, x: float, y: float) -> FloatArray:
+    """One load for all links along x and one for all along y."""
+    links = topology.links
     along_x = np.isin(links.kind, [kind_code("rail_x"), kind_code("torus_x")])
     along_x |= (links.kind == INTERNAL) & (np.abs(links.src.astype(np.int64) - links.dst) == 1) & (_node_side(topology) > 1)
-    return np.where(along_x, per_direction[0], per_direction[1])
+    return np.where(along_x, x, y)
+
+
+def _twisted_loads(topology: Topology, settings: RailXTwistedTorusSettings) -> FloatArray:
+    """Shortest ways x first, equally short ones in equal shares: a shift of all chips is a symmetry, so one source stands for all.
+
+    A way to (x, y) crosses the wrap of the columns -1, 0 or 1 times, each time half a row further, and goes one way round in x.
+    """
+    rows, columns = settings.m * settings.y_scale, settings.m * settings.x_scale
+    y, x = np.indices((rows, columns))
+    crossings = np.array([-1, 0, 1])[:, None, None]
+    ahead = (x + crossings * settings.m * wrap_shift(settings)) % columns
+    x_steps = np.stack([ahead, np.where(ahead > 0, columns - ahead, 4 * columns)])  # up, down; both the same at 0
+    y_steps = np.broadcast_to(np.abs(y + crossings * rows), x_steps.shape)
+    length = x_steps + y_steps
+    share = (length == length.min(axis=(0, 1))).astype(np.float64)
+    share /= share.sum(axis=(0, 1))
+    # Steps of one chip's traffic over the two directions and n lanes of its links.
+    per_lane = [float((share * steps).sum()) / (topology.chips - 1) / (2 * settings.n) for steps in (x_steps, y_steps)]
+    return _along(topology, *per_lane)
 
 
 def _ring_distance(length: int) -> int:

@@ -63,14 +63,14 @@ def _either_way(search: object, free: BoolArray, rows: int, columns: int, policy
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _common(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
     """Columns that two masks share: the set bits of their conjunction, counted in parallel within each word."""
-    total = 0
+    total = np.int64(0)
     for w in range(len(a)):
         word = a[w] & b[w]
         word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
         word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
         word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-        total += int((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
-    return total
+        total += np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
+    return int(total)
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
@@ -158,7 +158,7 @@ def _product(free: BoolArray, rows: int, columns: int, best_fit: bool) -> tuple[
 def _choose(shared: NDArray[np.uint64], in_column: IntArray, chosen: IntArray, fullest: bool) -> None:
     """Fill ``chosen`` with columns of ``shared`` in ascending order: the fullest ones, or the first."""
     width, wanted = len(in_column), len(chosen)
-    limit, at_limit = np.max(in_column), wanted  # columns up to this many free nodes, and how many with just as many
+    limit, at_limit = int(np.max(in_column)), wanted  # columns up to this many free nodes, and how many with just as many
     if fullest:
         count_of = np.zeros(np.max(in_column) + 1, dtype=np.int64)
         for j in range(width):

@@ -108,8 +108,8 @@ class ReconfigurationPlan:
     @property
     def ports_touched(self) -> int:
         """Ports of switches in at least one step."""
-        ports = np.stack([np.tile(self.ocs, 2), np.concatenate([self.port_a, self.port_b])])
-        return int(np.unique(ports, axis=1).shape[1])
+        port = np.concatenate([self.port_a, self.port_b])
+        return len(np.unique(np.tile(self.ocs, 2) * (int(port.max()) + 1) + port)) if len(self) else 0
 
     @property
     def most_steps_of_a_switch(self) -> int:
@@ -213,23 +213,26 @@ def apply_plan(circuits: Circuits, plan: ReconfigurationPlan) -> IntArray:
 
     Raises ValueError at the first step that disconnects a circuit that is not there or connects a port that is in use.
     """
-    other: dict[tuple[int, int], int] = {}
-    for ocs, a, b in circuit_set(circuits).tolist():
-        other[ocs, a] = b
-        other[ocs, b] = a
-    steps = zip(plan.ocs.tolist(), plan.action.tolist(), plan.port_a.tolist(), plan.port_b.tolist(), strict=True)
-    for step, (ocs, action, a, b) in enumerate(steps):
+    start = circuit_set(circuits)
+    steps = np.stack([plan.ocs, plan.port_a, plan.port_b], axis=1)
+    span = max((int(rows[:, 1:].max()) + 1 for rows in (start, steps) if len(rows)), default=1)
+    switches = max((int(rows[:, 0].max()) + 1 for rows in (start, steps) if len(rows)), default=0)
+    joined = np.full(switches * span, -1)  # the port that each port is joined to
+    joined[start[:, 0] * span + start[:, 1]], joined[start[:, 0] * span + start[:, 2]] = start[:, 2], start[:, 1]
+    other: list[int] = joined.tolist()
+    for step, (action, (ocs, a, b)) in enumerate(zip(plan.action.tolist(), steps.tolist(), strict=True)):
+        at_a, at_b = ocs * span + a, ocs * span + b
         if action == 0:
-            if other.get((ocs, a)) != b:
+            if other[at_a] != b:
                 raise ValueError(f"plan: step {step} disconnects ports {a} and {b} of optical switch {ocs}, which are not joined")
-            del other[ocs, a], other[ocs, b]
-        elif (ocs, a) in other or (ocs, b) in other or a == b:
+            other[at_a] = other[at_b] = -1
+        elif other[at_a] >= 0 or other[at_b] >= 0 or a == b:
             raise ValueError(f"plan: step {step} connects ports {a} and {b} of optical switch {ocs}, of which one is in use")
         else:
-            other[ocs, a] = b
-            other[ocs, b] = a
-    rows = [(ocs, a, b) for (ocs, a), b in other.items() if a < b]
-    return _sorted_rows(np.array(rows, dtype=np.int64).reshape(-1, 3))
+            other[at_a], other[at_b] = b, a
+    end = np.array(other, dtype=np.int64).reshape(-1, span)
+    ocs_of, port = np.nonzero(end > np.arange(span))
+    return np.stack([ocs_of, port, end[ocs_of, port]], axis=1)
 
 
 def write_plan(path: str | Path, plan: ReconfigurationPlan) -> None:
@@ -354,9 +357,10 @@ def _checked(circuits: Circuits, path: str | Path) -> Circuits:
     """The circuits, where no port is in two of them."""
     ocs = np.tile(circuits.ocs, 2).astype(np.int64)
     port = np.concatenate([circuits.port_a, circuits.port_b]).astype(np.int64)
-    ports, uses = np.unique(np.stack([ocs, port], axis=1), axis=0, return_counts=True)
+    span = int(port.max(initial=0)) + 1
+    ports, uses = np.unique(ocs * span + port, return_counts=True)
     if len(uses) and uses.max() > 1:
-        switch, twice = ports[int(uses.argmax())].tolist()
+        switch, twice = divmod(int(ports[uses.argmax()]), span)
         raise ValueError(f"{path}: port {twice} of optical switch {switch} is in {int(uses.max())} circuits; allowed: at most 1")
     return circuits
 

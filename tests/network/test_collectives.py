@@ -14,7 +14,8 @@ from railx.topology import Topology, TopologySettings, build_topology
 
 CONF = Path(__file__).parents[2] / "conf"
 COLUMNS = [
-    "topology", "family", "collective", "algorithm", "scope", "participants", "rings", "payload_bytes", "time_ms", "algorithm_gb_s", "fidelity",
+    "topology", "family", "collective", "algorithm", "scope", "participants", "rings",
+    "payload_bytes", "time_ms", "algorithm_gb_s", "fidelity",
 ]  # fmt: skip
 
 

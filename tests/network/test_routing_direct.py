@@ -140,7 +140,7 @@ def test_even_tori_reach_8n_over_k(half: int, n: int, dimensions: int) -> None:
     balanced = loads(topology, "balanced")
     assert np.allclose(balanced, 1 / bound)  # every link alike
     assert np.allclose(balanced, shortest_path_lane_loads(topology))
-    # All ties upwards: (k / 2 + 1) / (k / 2) times the load of the other routing on the links that go up (two links are one pool at k = 2).
+    # All ties upwards: (k / 2 + 1) / (k / 2) times as much on the links that go up (at k = 2 both ways are one pool).
     assert loads(topology, "min").max() == pytest.approx((1 / bound) * (1 if k == 2 else (half + 1) / half))
 
 

@@ -17,11 +17,12 @@ from railx.network import (
     simulate_uniform,
     uniform_lane_loads,
 )
+from railx.network.settings import UniformTraffic
 from railx.settings import SettingsError, load, to_dict
 from railx.topology import INTERNAL, LINK_KINDS, Topology, TopologySettings, build_topology
 
 CONF = Path(__file__).parents[2] / "conf"
-UNIFORM = TrafficSettings("uniform")
+UNIFORM = UniformTraffic("uniform", 1.0)
 COLUMNS = [
     "topology", "family", "chips", "nodes", "traffic", "routing", "ideal_flits_per_chip_cycle", "bound_flits_per_chip_cycle",
     "injection_gb_s_per_chip", "ideal_gb_s_per_chip", "bound_gb_s_per_chip", "bound_over_ideal", "mean_external_hops",

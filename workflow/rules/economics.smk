@@ -1,4 +1,4 @@
-# Bills of materials at full scale.
+# Bills of materials at full scale, cost over scale, and the map of the cost claims.
 
 
 rule cost:
@@ -8,6 +8,8 @@ rule cost:
         bill=RESULTS / "economics/bill.parquet",
         summary=RESULTS / "economics/summary.parquet",
         sensitivity=RESULTS / "economics/sensitivity.parquet",
+        scale=RESULTS / "economics/scale.parquet",
+        claim_map=RESULTS / "economics/claim_map.parquet",
     params:
         settings=SETTINGS["economics"],
         code=code("cost"),

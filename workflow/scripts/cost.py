@@ -1,4 +1,4 @@
-"""Rule cost: price catalogue and settings -> bill of materials, summary and sensitivity."""
+"""Rule cost: price catalogue and settings -> bill of materials, summary, sensitivity, scale and claim map."""
 
 from workflow.stages import cost
 from workflow.stages.log import logged
@@ -9,4 +9,6 @@ with logged(snakemake.log[0]):
         bill_path=snakemake.output.bill,
         summary_path=snakemake.output.summary,
         sensitivity_path=snakemake.output.sensitivity,
+        scale_path=snakemake.output.scale,
+        claim_map_path=snakemake.output.claim_map,
     )

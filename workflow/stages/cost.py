@@ -1,4 +1,4 @@
-"""Stage cost: price catalogue -> bill of materials, cost per bandwidth, and for which prices the cost claims hold."""
+"""Stage cost: price catalogue -> bill of materials, cost per bandwidth and over scale, for which prices the cost claims hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from railx.economics import EconomicsSettings, bill_of_materials, cost_summary, price_sensitivity
+from railx.economics import (
+    EconomicsSettings,
+    bill_of_materials,
+    claim_map,
+    cost_by_scale,
+    cost_summary,
+    price_sensitivity,
+)
 from railx.io import write_table
 from railx.settings import load
 
@@ -19,6 +26,8 @@ def run(
     bill_path: str | Path | None = None,
     summary_path: str | Path | None = None,
     sensitivity_path: str | Path | None = None,
+    scale_path: str | Path | None = None,
+    claim_map_path: str | Path | None = None,
 ) -> dict[str, Any]:
     """Price every network of the settings; write the tables where paths are given; return the summary by network."""
     economics: EconomicsSettings = load(EconomicsSettings, settings, "economics")
@@ -27,6 +36,10 @@ def run(
         write_table(bill_path, bill_of_materials(economics))
     if sensitivity_path is not None:
         write_table(sensitivity_path, price_sensitivity(economics))
+    if scale_path is not None:
+        write_table(scale_path, cost_by_scale(economics))
+    if claim_map_path is not None:
+        write_table(claim_map_path, claim_map(economics))
     if summary_path is not None:
         write_table(summary_path, summary)
     return {

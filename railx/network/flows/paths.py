@@ -45,9 +45,7 @@ def spread_flows(topology: Topology, table: RoutingTable, src: ArrayLike, dst: A
     A flow from a chip to itself uses no link. ValueError names a chip that is none, a destination that the table lacks and a
     place where the routing does not lead on.
     """
-    source, target = _chips(topology, "src", src), _chips(topology, "dst", dst)
-    if len(source) != len(target):
-        raise ValueError(f"dst: got {len(target)} chips; allowed: {len(source)}, one for each of src")
+    source, target = _ends(topology, src, dst)
     order = np.argsort(table.destinations, kind="stable")
     at = np.minimum(np.searchsorted(table.destinations[order], target), len(order) - 1)
     column = order[at]
@@ -77,7 +75,7 @@ def route_flows(topology: Topology, routing: str | RoutingTable, src: ArrayLike,
     """
     if isinstance(routing, RoutingTable):
         return spread_flows(topology, routing, src, dst)
-    source, target = _chips(topology, "src", src), _chips(topology, "dst", dst)
+    source, target = _ends(topology, src, dst)
     wanted = np.unique(target).astype(np.int32)
     block = max(1, _BLOCK_ENTRIES // topology.vertices)
     parts, order = [], []
@@ -126,6 +124,13 @@ def kernels() -> ModuleType:
     from railx.network.flows import kernels as compiled
 
     return compiled
+
+
+def _ends(topology: Topology, src: ArrayLike, dst: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    source, target = _chips(topology, "src", src), _chips(topology, "dst", dst)
+    if len(source) != len(target):
+        raise ValueError(f"dst: got {len(target)} chips; allowed: {len(source)}, one for each of src")
+    return source, target
 
 
 def _chips(topology: Topology, key: str, chips: ArrayLike) -> NDArray[np.int64]:

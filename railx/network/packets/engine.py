@@ -18,8 +18,8 @@ import numpy as np
 from numba import njit
 
 # Packets: age, cycle of creation, destination, vertex, state in the routing table, what it waits for, FIFO (-1 at the source),
-# next in a list, heap links, pool and after the grant the granted FIFO, state after the hop, links taken (external ones << 16),
-# adaptive routing: link rows whose queue counts it (the probed one further on, the one it stands before).
+# next in a list, heap links, pool and after the grant the granted FIFO, state after the hop, links taken (external ones
+# << 16), adaptive routing: link rows whose queue counts it (the probed one further on, the one it stands before).
 SEQ, BORN, DST, VERTEX, STATE, STATUS, FIFO, NEXT, CHILD, SIBLING, WAY, NEXT_STATE, HOPS, FAR, NEAR = range(15)
 PACKET_COLUMNS = 16
 # Channels: busy, next in the wheel, FIFO it is fed from, heap of waiting packets, cycles a packet takes, latency, vertex at its end,
@@ -29,7 +29,8 @@ CHANNEL_COLUMNS = 12
 # FIFOs: first and last packet, packets that still fit, channel.
 HEAD, TAIL, ROOM, CHANNEL = range(4)
 FIFO_COLUMNS = 4
-# Pools: first FIFO, one past the last, source packets that wait (in order of age), heap of other packets, last cycle woken, first link row.
+# Pools: first FIFO, one past the last, source packets that wait (in order of age), heap of other packets, last cycle woken,
+# first link row.
 FIRST, LAST, QUEUE_HEAD, QUEUE_TAIL, HEAP, STAMP, POOL_ROW = range(7)
 POOL_COLUMNS = 8
 # Chips: source queue (injection ports only), free injection ports, heap that waits for ejection, free ejection ports.
@@ -43,10 +44,14 @@ VCS, MASK, FLITS, SOURCE_CYCLES, PORTS_IN, PORTS_OUT, WARMUP, FINISH, ADAPTIVE, 
 PARAMETERS = 13
 # Traffic modes.
 UNIFORM, ALL_TO_ALL, FLOWS, HOT_SPOT, TRACE = range(5)
-# What a packet waits for: nothing yet; pulled from a pool's waiters; woken with its grant; pulled from a channel's waiters; its input port.
+# What a packet waits for: nothing yet; pulled from a pool's waiters; woken with its grant; pulled from a channel's waiters; its
+# input port.
 _FRESH, _POOL, _GRANTED, _LINK, _PORT = range(5)
 
 DONE, NEEDS_ROOM = 0, 1
+
+#: Nothing here allocates, so arrays need no reference counts, whose atomic updates would take half of the time.
+_compiled = njit(cache=True, _nrt=False)
 
 
 class Net(NamedTuple):
@@ -90,7 +95,7 @@ class State(NamedTuple):
     arrival: Any  # int32[]: cycle of delivery by age (traces only)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _meld(packets: Any, a: int, b: int) -> int:
     """Join two pairing heaps; the older root stays on top."""
     if a < 0:
@@ -104,14 +109,14 @@ def _meld(packets: Any, a: int, b: int) -> int:
     return a
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _push(packets: Any, root: int, packet: int) -> int:
     packets[packet, CHILD] = -1
     packets[packet, SIBLING] = -1
     return _meld(packets, root, packet)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _pop(packets: Any, root: int) -> int:
     """The heap without its root."""
     node = np.int64(packets[root, CHILD])
@@ -131,7 +136,7 @@ def _pop(packets: Any, root: int) -> int:
     return root
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _random(random: Any, stream: int) -> Any:
     """64 random bits (splitmix64)."""
     random[stream] += np.uint64(0x9E3779B97F4A7C15)
@@ -141,19 +146,19 @@ def _random(random: Any, stream: int) -> Any:
     return z ^ (z >> np.uint64(31))
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _below(random: Any, stream: int, limit: int) -> int:
     """A random integer from 0 to limit - 1 (limit < 2^31; the bias is below 2^-1)."""
     return np.int64(((_random(random, stream) >> np.uint64(32)) * np.uint64(limit)) >> np.uint64(32))
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _share(random: Any, stream: int) -> float:
     """A random number from 0 to below 1."""
     return np.float64(_random(random, stream) >> np.uint64(11)) * 1.1102230246251565e-16
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _heap_push(heap: Any, size: int, key: int) -> None:
     place = size
     while place > 0:
@@ -165,7 +170,7 @@ def _heap_push(heap: Any, size: int, key: int) -> None:
     heap[place] = key
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _heap_pop(heap: Any, size: int) -> None:
     """Drop the least of ``size`` keys."""
     key = heap[size - 1]
@@ -183,21 +188,26 @@ def _heap_pop(heap: Any, size: int) -> None:
     heap[place] = key
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _sort(keys: Any, count: int) -> None:
-    if count > 48:
-        keys[:count].sort()
-        return
-    for i in range(1, count):
-        key = keys[i]
-        j = i - 1
-        while j >= 0 and keys[j] > key:
-            keys[j + 1] = keys[j]
-            j -= 1
-        keys[j + 1] = key
+    """Shell sort (Ciura's gaps): in place, and an insertion sort for the short lists of a quiet network."""
+    gap = 1
+    while gap * 9 < count * 4:
+        gap = gap * 9 // 4 + 1
+    while True:
+        for i in range(gap, count):
+            key = keys[i]
+            j = i - gap
+            while j >= 0 and keys[j] > key:
+                keys[j + gap] = keys[j]
+                j -= gap
+            keys[j + gap] = key
+        if gap == 1:
+            break
+        gap = 1 if gap < 12 else gap * 4 // 9
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _oldest_in_pool(packets: Any, pools: Any, pool: int) -> int:
     """Take the oldest packet that waits for a pool; -1 where none does."""
     queued = np.int64(pools[pool, QUEUE_HEAD])
@@ -212,7 +222,7 @@ def _oldest_in_pool(packets: Any, pools: Any, pool: int) -> int:
     return heaped
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _draw(
     mode: int, chips: int, number: int, hot_share: float, random: Any, source: Any, target: Any, accept: Any, alias: Any
 ) -> Any:
@@ -238,7 +248,7 @@ def _draw(
     return src, dst + 1 if dst >= src else dst
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _choose(
     packet: int,
     adaptive: bool,
@@ -298,7 +308,7 @@ def _choose(
     packets[packet, NEXT_STATE] = choice[best, 1]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _claim(packets: Any, queue: Any, packet: int, row: int) -> None:
     """Adaptive routing: the packet has been granted a channel of link row ``row`` and waits there now."""
     near = np.int64(packets[packet, NEAR])
@@ -311,7 +321,7 @@ def _claim(packets: Any, queue: Any, packet: int, row: int) -> None:
         packets[packet, FAR] = -1
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@_compiled
 def advance(net: Any, state: Any, until: int) -> int:
     """Run cycles until cycle ``until`` (exclusive); NEEDS_ROOM where ``packets`` must grow before the next cycle."""
     parameters = net.parameters
@@ -571,7 +581,7 @@ def advance(net: Any, state: Any, until: int) -> int:
                     packet, now, warmup, finish, batch, trace, adaptive, counters, packets, histogram, batches, arrival, row_queue
                 )
                 continue
-            if status == _FRESH or status == _POOL:
+            if status in (_FRESH, _POOL):
                 if status == _FRESH:
                     _choose(
                         packet,
@@ -681,7 +691,7 @@ def advance(net: Any, state: Any, until: int) -> int:
     return DONE
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@_compiled
 def _deliver(
     packet: int,
     now: int,

@@ -52,7 +52,7 @@ class Trace:
 
 
 def channels_of(topology: Topology, network: PacketNetworkSettings) -> Channels:
-    """Channels with times in cycles: a link of width w flits/cycle (its rate over the port's) carries a packet in ceil(flits / w)."""
+    """Channels with times in cycles; a link's width is its rate over the port's."""
     links = topology.links
     width = links.gbps / _port_gbps(topology)
     serial = np.maximum(np.ceil(network.packet_flits / width - 1e-9), 1).astype(np.int64)

@@ -10,8 +10,8 @@ The cycle model is that of the RailX simulator's published inputs:
   the front (its choice among several is drawn, or made by the queues, then and kept);
 * a pool's first channel whose virtual channel is empty is granted, else its first with room; a grant is kept until used;
 * the oldest packet of the network goes first;
-* at their destination packets leave from the front of their FIFO. Injection and ejection ports, where they are limited, have width 1:
-  a packet holds one for as many cycles as it has flits; it counts as arrived when ejection starts.
+* at their destination packets leave from the front of their FIFO. Injection and ejection ports, where they are limited, have
+  width 1: a packet holds one for as many cycles as it has flits; it counts as arrived when its ejection starts.
 """
 
 from __future__ import annotations

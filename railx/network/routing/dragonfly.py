@@ -6,6 +6,8 @@ local 0, global 0, local 1, global 1, local 2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,7 +32,7 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
     """A chip enters by any of its planes and stays in it.
 
     * ``min``: a global link of the packet's own switch to the destination's group where there is one, else of another switch of the
-      group, drawn evenly over the links between both groups.
+      group, drawn evenly over the links between both groups; on any of the three channels, as only one phase uses global links.
     * ``valiant``: first over a global link of the group drawn evenly, from the group it leads to as ``min`` (Valiant 1982).
     * ``adaptive``: the source's switch takes a way of ``min`` or one of its own global links, by what waits for the global link and
       the time of flight of the whole way: UGAL (Kim 2008) whose candidates are the switch's own links, and which knows what waits
@@ -44,7 +46,7 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
         topology,
         routing,
         states={"min": 2, "adaptive": 4, "valiant": 3 + settings.h}[routing],
-        virtual_channels=2 if routing == "min" else 3,
+        virtual_channels=3,
         selection="adaptive" if routing == "adaptive" else "weighted",
         destinations=destinations,
     )
@@ -91,7 +93,7 @@ class _PlaneLinks:
 
 
 def _fill_min(builder: TableBuilder, links: _PlaneLinks, target: IntArray) -> None:
-    _fill(builder, links, target, 0, _minimal_sets(builder, links, vc=0, stay=0, after=_SECOND))
+    _fill(builder, links, target, 0, _minimal_sets(builder, links, vc=0, stay=0, after=_SECOND, global_vcs=(0, 1, 2)))
     _fill_local(builder, links, target, {0: 0, _SECOND: 1})
 
 
@@ -153,18 +155,26 @@ def _adaptive_set(builder: TableBuilder, links: _PlaneLinks, switch: int, group:
     return builder.choice_set(choices, weights, probes, delays)
 
 
-def _minimal_sets(builder: TableBuilder, links: _PlaneLinks, *, vc: int, stay: int, after: int) -> SetArray:
-    """The sets of ``min`` by switch and group: over a global link (then ``after``), or to a switch that has one (``stay``)."""
+def _minimal_sets(
+    builder: TableBuilder, links: _PlaneLinks, *, vc: int, stay: int, after: int, global_vcs: Sequence[int] = ()
+) -> SetArray:
+    """The sets of ``min`` by switch and group: over a global link (then ``after``), or to a switch that has one (``stay``).
+
+    ``vc``: virtual channel; global links take one of ``global_vcs`` where there are any.
+    """
     sets = np.full((len(links.group), links.settings.groups), -1, dtype=np.int32)
     for switch, group in np.ndindex(*sets.shape):
         if links.group[switch] == group:
             continue
         ways = links.toward(switch, group)
-        here = links.near[ways[0]] == switch
-        pools = [int(links.over[vc][way]) if here else links.local_pool(switch, int(links.near[way]), vc) for way in ways]
-        lanes = links.lanes[ways]
-        weights = (lanes / lanes.sum()).tolist()
-        sets[switch, group] = builder.choice_set([(pool, after if here else stay) for pool in pools], weights)
+        share = links.lanes[ways] / links.lanes[ways].sum()
+        if links.near[ways[0]] == switch:
+            channels = global_vcs or (vc,)
+            choices = [(int(links.over[channel][way]), after) for way in ways for channel in channels]
+            share = np.repeat(share, len(channels)) / len(channels)
+        else:
+            choices = [(links.local_pool(switch, int(links.near[way]), vc), stay) for way in ways]
+        sets[switch, group] = builder.choice_set(choices, share.tolist())
     return sets
 
 

@@ -8,6 +8,7 @@ fewest links of all that do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,11 +32,15 @@ _HEADING = {"row": (3, 4), "column": (5, 6)}
 
 
 def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
-    """Row first, then column; each switch raises the virtual channel by one, walks stay on theirs (RailX simulator, 3 channels).
+    """Row first, then column; each switch raises the virtual channel by one, walks stay on theirs.
 
-    At equal distance to both ends ``min`` takes the minus side, on the way out and in, and ``balanced`` splits evenly (for even m
-    there is no tie). ``adaptive`` weighs both ends when a packet starts for the row and for the column, by what waits for the ports
-    there and the time of flight.
+    * ``min`` (RailX simulator): at equal distance to both ends the minus side, on the way out and in; a packet takes the links to and
+      from a switch on the channel of the walk behind it.
+    * ``balanced``: splits equal distances evenly (for even m there are none) and draws one of the three channels for the links to and
+      from a switch. Only one phase of a way uses those, so this closes no circle of waiting packets, and fewer of them stand behind
+      one that waits for another output of the switch.
+    * ``adaptive``: as ``balanced``, but weighs both ends when a packet starts for the row and for the column, by what waits for the
+      ports there and the time of flight.
     """
     settings = settings_of(topology)
     assert isinstance(settings, HammingMeshSettings)
@@ -127,32 +132,31 @@ def _leave_sets(builder: TableBuilder, settings: HammingMeshSettings, line: _Lin
     """By state, the sets (int32[chips]) of packets that leave their board along this line."""
     last, adaptive = settings.m - 1, builder.selection == "adaptive"
     distance = np.stack([line.place, last - line.place], axis=1)
-    pools, after = np.empty((len(line.place), 2), dtype=np.int64), np.empty((len(line.place), 2), dtype=np.int64)
-    for end in (0, 1):
-        there = distance[:, end] == 0
-        pools[:, end] = _walk_pools(builder, line, np.array([end * last]), line.channel)[:, 0]
-        pools[there, end] = [builder.pool(rows, line.channel + 1) for rows in line.up[there, end].tolist()]
-        after[:, end] = np.where(there, line.channel + 1, _HEADING[line.kind][end] if adaptive else line.channel)
     share = _minus_share(builder, distance)
-    ways = [builder.single(pools[:, end], after[:, end]) for end in (0, 1)]
-    if not adaptive:
-        undecided = np.where(share == 1, ways[0], ways[1])
-        if (share == 0.5).any():
-            undecided[share == 0.5] = builder.merge(ways[0][share == 0.5], ways[1][share == 0.5])
-        return {line.channel: undecided}
-    delays = distance * settings.internal_latency_ns
-    undecided = np.array(
-        [
-            builder.choice_set(
-                list(zip(pools[chip].tolist(), after[chip].tolist(), strict=True)),
-                [share[chip], 1 - share[chip]],
-                line.up[chip, :, 0].tolist(),
-                delays[chip].tolist(),
-            )
-            for chip in range(len(line.place))
-        ]
-    )
-    return {line.channel: undecided, **dict(zip(_HEADING[line.kind], ways, strict=True))}
+    walk = _walk_pools(builder, line, np.array([0, last]), line.channel)
+    sets: dict[int, list[int]] = {line.channel: []}
+    sets |= {heading: [] for heading in _HEADING[line.kind]} if adaptive else {}
+    for chip, (minus, delays) in enumerate(zip(share.tolist(), (distance * settings.internal_latency_ns).tolist(), strict=True)):
+        ways = []
+        for end, rows in enumerate(line.up[chip].tolist()):
+            if distance[chip, end] == 0:
+                ways.append([(builder.pool(rows, vc), line.channel + 1) for vc in _switch_channels(builder, line)])
+            else:
+                ways.append([(int(walk[chip, end]), _HEADING[line.kind][end] if adaptive else line.channel)])
+        if adaptive:
+            for heading, way in zip(_HEADING[line.kind], ways, strict=True):
+                sets[heading].append(builder.choice_set(way))
+        ends = np.repeat([0, 1], [len(way) for way in ways])
+        weights = np.array([minus, 1 - minus])[ends] / np.array([len(way) for way in ways])[ends]
+        probes = [int(line.up[chip, end, 0]) for end in ends]
+        own = builder.choice_set(
+            [*ways[0], *ways[1]],
+            weights.tolist(),
+            probes if adaptive else None,
+            [delays[end] for end in ends] if adaptive else None,
+        )
+        sets[line.channel].append(own)
+    return {state: np.array(of_chips, dtype=np.int32) for state, of_chips in sets.items()}
 
 
 def _fill_switches(builder: TableBuilder, settings: HammingMeshSettings, line: _Line) -> None:
@@ -160,8 +164,10 @@ def _fill_switches(builder: TableBuilder, settings: HammingMeshSettings, line: _
     to = builder.destinations.astype(np.int64)
     distance = np.stack([line.place[to], settings.m - 1 - line.place[to]], axis=1)
     share = _minus_share(builder, distance)
-    pools = np.array([builder.pool([row], line.channel + 1) for row in line.down.ravel().tolist()]).reshape(line.down.shape)
-    sets = builder.single(pools, line.channel + 1)
+    channels = _switch_channels(builder, line)
+    sets = np.array(
+        [builder.choice_set([(builder.pool([row], vc), line.channel + 1) for vc in channels]) for row in line.down.ravel().tolist()]
+    ).reshape(line.down.shape)
     by_share = {1.0: sets[..., 0], 0.0: sets[..., 1]}
     if (share == 0.5).any():
         by_share[0.5] = builder.merge(sets[..., 0], sets[..., 1])
@@ -169,6 +175,11 @@ def _fill_switches(builder: TableBuilder, settings: HammingMeshSettings, line: _
     for value, own in by_share.items():
         columns = np.flatnonzero(share == value)
         builder.entry[line.channel + 1][switches, columns] = own[:, line.board[to[columns]]]
+
+
+def _switch_channels(builder: TableBuilder, line: _Line) -> Sequence[int]:
+    """Virtual channels of the links to and from the switches of a line."""
+    return (line.channel + 1,) if builder.routing == "min" else range(builder.virtual_channels)
 
 
 def _minus_share(builder: TableBuilder, distance: IntArray) -> NDArray[np.float64]:

@@ -13,6 +13,9 @@ __all__ = ["ROUTINGS", "route"]
 
 ROUTINGS = ("min", "balanced", "adaptive", "valiant")
 
+#: Of ``min``, which needs one: as many as the other networks of the comparison have (RailX simulator).
+_MIN_CHANNELS = 3
+
 IntArray = NDArray[np.int64]
 SetArray = NDArray[np.int32]
 
@@ -20,7 +23,7 @@ SetArray = NDArray[np.int32]
 def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
     """Where switches route, a chip enters by any of its planes and stays in it.
 
-    * ``min``: dimension after dimension on one virtual channel.
+    * ``min``: dimension after dimension, each hop on one of three virtual channels, drawn evenly.
     * ``balanced``: the dimensions in random order, each next hop one virtual channel up; minimal. Uniform traffic loads links as
       ``min`` does.
     * ``adaptive``: the same, each router takes the dimension with the shortest queue.
@@ -37,7 +40,7 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
         topology,
         routing,
         states=dimensions + (not settings.switchless) if any_order else 2 if routing == "valiant" else 1,
-        virtual_channels=dimensions if any_order else 2 if routing == "valiant" else 1,
+        virtual_channels=dimensions if any_order else 2 if routing == "valiant" else _MIN_CHANNELS,
         selection="adaptive" if routing == "adaptive" else "weighted",
         destinations=destinations,
     )
@@ -72,7 +75,8 @@ def _fill_ordered(builder: TableBuilder, settings: HyperXSettings, first: int, t
 def _line_sets(builder: TableBuilder, first: int, place: IntArray, stride: int, length: int) -> list[SetArray]:
     """For each state, the sets of one dimension by router and target place; -1 where they are equal."""
     if builder.routing == "min":
-        return [builder.single(_line_pools(builder, first, place, stride, length, 0), 0)]
+        pools = [_line_pools(builder, first, place, stride, length, vc) for vc in range(_MIN_CHANNELS)]
+        return [_set_of_each(builder, np.stack(pools, axis=-1), 0)]
     detour, direct = (_line_pools(builder, first, place, stride, length, vc) for vc in (0, 1))
     undecided = np.full(direct.shape, -1, dtype=np.int32)
     for router, own in enumerate(place.tolist()):

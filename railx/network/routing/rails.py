@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.network.routing.spread import VIRTUAL_CHANNELS, even_sets, first_with_room_sets
+from railx.network.routing.spread import VIRTUAL_CHANNELS, even_sets, fallback_sets
 from railx.network.routing.table import RoutingTable, TableBuilder
 from railx.topology import RailOnlySettings, RailOptimisedSettings, Topology, settings_of
 
@@ -24,24 +24,33 @@ IntArray = NDArray[np.int64]
 
 
 def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
-    """``min`` draws planes and spine switches evenly; ``adaptive`` takes any with room, the destination says which it tries first.
+    """``min`` draws planes and spine switches evenly; ``adaptive`` takes those with the shortest queues.
 
-    Where a spine can take a packet to another rank of the pod, ``adaptive`` tries the way through the server first and the spine
-    when that is full.
+    Where a spine can take a packet to another rank of the pod, ``adaptive`` compares that way with the one through the server.
+    Exact loads are the same for both: before queues form it goes through the server.
     """
     settings = settings_of(topology)
     assert isinstance(settings, RailOptimisedSettings | RailOnlySettings)
-    builder = TableBuilder(topology, routing, states=1, virtual_channels=VIRTUAL_CHANNELS, destinations=destinations)
+    builder = TableBuilder(
+        topology,
+        routing,
+        states=1,
+        virtual_channels=VIRTUAL_CHANNELS,
+        selection="adaptive" if routing == "adaptive" else "weighted",
+        destinations=destinations,
+    )
     g, chips = settings.chips_per_server, settings.chips
     if isinstance(settings, RailOptimisedSettings):
         servers_per_pod, rails, spines = settings.servers_per_pod, settings.rail_switches, settings.spines
+        spine_delay_ns = 2 * (settings.global_latency_ns - settings.scale_up_latency_ns)
     else:
         servers_per_pod, rails, spines = settings.servers, g, 0
+        spine_delay_ns = None
     to, chip = builder.destinations.astype(np.int64), np.arange(chips)
     pod_chips = servers_per_pod * g
     first = chips + settings.servers + np.arange(settings.planes) * (rails + spines)
     rail_switch = first + (chip // pod_chips * g + chip % g)[:, None]  # [chip, plane]
-    _fill_chips(builder, g, pod_chips, rail_switch, spined=spines > 0)
+    _fill_chips(builder, g, pod_chips, rail_switch, spine_delay_ns)
     _fill_servers(builder, g, pod_chips, settings.servers)
     # Rail switches: up to the spine, which knows the rail switch of the destination, and down from there.
     own = to // pod_chips * g + to % g
@@ -49,27 +58,26 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
     for plane in first.tolist():
         if spines:
             leaf, spine = plane + np.arange(rails), plane + rails + np.arange(spines)
-            _fill_spine(builder, leaf, spine, own, to // settings.planes)
+            _fill_spine(builder, leaf, spine, own)
         builder.entry[0][plane + own, columns] = even_sets(builder, plane + own, to[:, None])
     builder.entry[0][to, columns] = -1
     return builder.build()
 
 
-def _fill_chips(builder: TableBuilder, g: int, pod_chips: int, rail_switch: IntArray, *, spined: bool) -> None:
-    """At every chip: to the scale-up switch for its own server and for other ranks of its pod, else to a rail switch."""
+def _fill_chips(builder: TableBuilder, g: int, pod_chips: int, rail_switch: IntArray, spine_delay_ns: float | None) -> None:
+    """At every chip: to the scale-up switch for its own server and for other ranks of its pod, else to a rail switch.
+
+    ``spine_delay_ns``: time of flight that the spine adds to the way to another rank of the pod; None without a spine.
+    """
     chip, to = np.arange(builder.topology.chips), builder.destinations.astype(np.int64)
     scale_up = (builder.topology.chips + chip // g)[:, None]
     same_server = chip[:, None] // g == to // g
     other_rank = (chip[:, None] // pod_chips == to // pod_chips) & (chip[:, None] % g != to % g)
     inside = even_sets(builder, chip, scale_up)[:, None]
+    outside = even_sets(builder, chip, rail_switch)[:, None]
     detour = inside
-    if builder.routing == "min":
-        outside = even_sets(builder, chip, rail_switch)[:, None]
-    else:
-        planes = np.arange(rail_switch.shape[1])
-        outside = first_with_room_sets(builder, chip, rail_switch, planes, scale_up[:, :0])[:, to % len(planes)]
-        if spined:
-            detour = first_with_room_sets(builder, chip, rail_switch, planes, scale_up)[:, to % len(planes)]
+    if builder.selection == "adaptive" and spine_delay_ns is not None:
+        detour = fallback_sets(builder, chip, scale_up, rail_switch, spine_delay_ns)[:, None]
     builder.entry[0][chip] = np.where(same_server, inside, np.where(other_rank, detour, outside))
 
 
@@ -82,13 +90,8 @@ def _fill_servers(builder: TableBuilder, g: int, pod_chips: int, servers: int) -
     builder.entry[0][switch] = np.where(in_pod, ranks[:, to % g], -1)
 
 
-def _fill_spine(builder: TableBuilder, leaf: IntArray, spine: IntArray, own: IntArray, turn: IntArray) -> None:
+def _fill_spine(builder: TableBuilder, leaf: IntArray, spine: IntArray, own: IntArray) -> None:
     """One plane: from rail switches up and from the spine down to the rail switch ``own`` (int[D]) of the destination."""
-    above = np.tile(spine, (len(leaf), 1))
-    if builder.routing == "min":
-        builder.entry[0][leaf] = even_sets(builder, leaf, above)[:, None]
-    else:
-        sets = first_with_room_sets(builder, leaf, above, np.arange(len(spine)), above[:, :0])
-        builder.entry[0][leaf] = sets[:, turn % len(spine)]
+    builder.entry[0][leaf] = even_sets(builder, leaf, np.tile(spine, (len(leaf), 1)))[:, None]
     down = even_sets(builder, np.repeat(spine, len(leaf)), np.tile(leaf, len(spine))[:, None]).reshape(len(spine), len(leaf))
     builder.entry[0][spine] = down[:, own]

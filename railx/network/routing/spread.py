@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.network.routing.table import TableBuilder
-from railx.topology import Topology
 
-__all__ = ["VIRTUAL_CHANNELS", "even_sets", "first_with_room_sets"]
+__all__ = ["VIRTUAL_CHANNELS", "even_sets", "fallback_sets"]
 
 IntArray = NDArray[np.int64]
 SetArray = NDArray[np.int32]
@@ -18,34 +17,23 @@ VIRTUAL_CHANNELS = 3
 
 
 def even_sets(builder: TableBuilder, src: IntArray, dst: IntArray) -> SetArray:
-    """Sets (int32[n]) that draw one of the links from vertex src[i] to the vertices dst[i, :] and one virtual channel."""
-    pools = [builder.pools_between(src[:, None], dst, vc) for vc in range(builder.virtual_channels)]
-    rows = np.concatenate(pools, axis=1).tolist()
-    return np.array([builder.choice_set([(pool, 0) for pool in row]) for row in rows], dtype=np.int32)
+    """Sets (int32[n]) of the links from vertex src[i] to the vertices dst[i, :], each on every virtual channel, in equal shares."""
+    return np.array([builder.choice_set(choices) for choices in _choices(builder, src, dst)], dtype=np.int32)
 
 
-def first_with_room_sets(builder: TableBuilder, src: IntArray, dst: IntArray, offsets: IntArray, ahead: IntArray) -> SetArray:
-    """Sets (int32[n, offsets]) of any link with room from src[i] to ahead[i, :] or dst[i, :], on a virtual channel drawn evenly.
+def fallback_sets(builder: TableBuilder, src: IntArray, first: IntArray, second: IntArray, delay_ns: float) -> SetArray:
+    """Sets (int32[n]) of an adaptive router: the links to first[i, :] and, at ``delay_ns`` more, those to second[i, :].
 
-    Links are listed ``ahead`` first, then ``dst`` from place ``offsets`` on, cyclically: packets that prefer different places
-    spread over the links while all have room.
+    The weights, which exact loads read, give all to the first.
     """
-    rows = _link_rows(builder.topology, src, dst)
-    first = _link_rows(builder.topology, src, ahead)
-    sets = np.empty((len(src), len(offsets)), dtype=np.int32)
-    for i, j in np.ndindex(*sets.shape):
-        listed = [*first[i].tolist(), *np.roll(rows[i], -int(offsets[j])).tolist()]
-        sets[i, j] = builder.choice_set([(builder.pool(listed, vc), 0) for vc in range(builder.virtual_channels)])
+    sets = np.empty(len(src), dtype=np.int32)
+    for i, (one, other) in enumerate(zip(_choices(builder, src, first), _choices(builder, src, second), strict=True)):
+        weights = [1 / len(one)] * len(one) + [0.0] * len(other)
+        sets[i] = builder.choice_set(one + other, weights, delays_ns=[0.0] * len(one) + [delay_ns] * len(other))
     return sets
 
 
-def _link_rows(topology: Topology, src: IntArray, dst: IntArray) -> IntArray:
-    """The link row from src[i] to each of dst[i, :] (a pair is joined by one row); ValueError where there is none."""
-    links = topology.links
-    key = links.src.astype(np.int64) * topology.vertices + links.dst
-    order = np.argsort(key)
-    wanted = src[:, None] * topology.vertices + dst
-    at = order[np.minimum(np.searchsorted(key[order], wanted), len(order) - 1)]
-    if (key[at] != wanted).any():
-        raise ValueError(f"{topology.family}: a router asks for a link that is not there")
-    return at
+def _choices(builder: TableBuilder, src: IntArray, dst: IntArray) -> list[list[tuple[int, int]]]:
+    """For each src[i] the (pool, state) of every link to dst[i, :] on every virtual channel; all keep state 0."""
+    pools = [builder.pools_between(src[:, None], dst, vc) for vc in range(builder.virtual_channels)]
+    return [[(pool, 0) for pool in row] for row in np.concatenate(pools, axis=1).tolist()]

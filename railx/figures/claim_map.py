@@ -1,0 +1,137 @@
+"""Where RailX's three cost claims hold: the half-planes of price ratios, their boundaries, and where sourced price lists lie.
+
+For the two relative claims both axes are prices over the price of a transceiver; the absolute claim is a strip of USD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from railx.figures.fidelity import fidelity_line
+from railx.figures.settings import ClaimMapSettings
+from railx.figures.tables import Inputs, read_frames
+from railx.figures.theme import GREY, INK, PALETTE, canvas, label, lighter, quantity
+
+__all__ = ["draw"]
+
+_COLUMNS = (
+    "view", "factor", "level", "claim", "prices", "transceiver_usd", "ocs_port_usd", "ocs_port_over_transceiver",
+    "switch_port_over_transceiver", "limit", "tolerance", "holds", "boundary_slope", "boundary_intercept", "source", "fidelity",
+)  # fmt: skip
+_TITLES = {"injection": "Per injection bandwidth", "all_to_all": "Per all-to-all bandwidth"}
+_FACTORS = {
+    "m": "nodes of {0:g} x {0:g} chips",
+    "n": "{0:g} ports a side",
+    "chips": "{0:,.0f} chips",
+    "all_to_all_share": "routed as published ({0:.0%} of the ideal)",
+    "in_node_lane_over_transceiver": "in-node lane at {0:g} transceivers",
+    "tiers": "fat tree of {0:g} tiers",
+    "leaf_cable_over_transceiver": "leaf cable at {0:g} transceivers",
+    "taper": "fat tree with a taper of {0:g}",
+}
+_DASHES = ((0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (8, 3)))
+_HOLDS = lighter(PALETTE[2], 0.78)
+
+
+def draw(settings: ClaimMapSettings, inputs: Inputs, output: Path) -> None:
+    """One panel a claim. Raises ValueError for lines that the table does not have."""
+    table = read_frames(inputs, "claim_map", _COLUMNS)
+    subtitle = (
+        "Shaded: the claim holds at the base case (200,704 chips, nodes of 7 x 7, ideal all-to-all, three full tiers of optics). Lines: "
+        "its boundary, and where other assumptions move it. Dots: price lists, filled where the claim holds at the base case."
+    )
+    with canvas(settings, output, "For which prices the cost claims hold", subtitle, fidelity_line(table["fidelity"])) as figure:
+        panels = figure.subplots(1, 3)
+        _relative(panels[0], table, "injection", settings.injection_lines)
+        _relative(panels[1], table, "all_to_all", settings.all_to_all_lines)
+        _absolute(panels[2], table)
+
+
+def _relative(axes: Axes, table: pd.DataFrame, claim: str, lines: Mapping[str, tuple[float, ...]]) -> None:
+    rows = table[table["claim"] == claim]
+    base = rows[rows["factor"] == "base"]
+    right, top = (float(base[column].max()) for column in ("ocs_port_over_transceiver", "switch_port_over_transceiver"))
+    x = np.array([0.0, right])
+    slope, intercept = (float(base[column].iloc[0]) for column in ("boundary_slope", "boundary_intercept"))
+    axes.fill_between(x, np.clip(slope * x + intercept, 0, top), top, color=_HOLDS, linewidth=0, zorder=0)
+    axes.plot(x, slope * x + intercept, color=INK, linewidth=1.8, label=f"base case: y = {slope:.2f} x {_signed(intercept)}")
+    for i, (factor, level) in enumerate((factor, level) for factor, levels in lines.items() for level in levels):
+        row = _line(rows, factor, level)
+        name = _FACTORS.get(factor, factor + " {0:g}").format(level)
+        y = float(row["boundary_slope"]) * x + float(row["boundary_intercept"])
+        axes.plot(x, y, color=PALETTE[(0, 5, 3, 7, 6)[i % 5]], linestyle=_DASHES[i % 4], linewidth=1.4, label=name)
+    points = base[base["view"] == "price_set"]
+    _dots(axes, points, "ocs_port_over_transceiver", "switch_port_over_transceiver")
+    axes.set(
+        title=f"{_TITLES[claim]}, below {quantity(100 * float(base['limit'].iloc[0]))} %",
+        xlabel="OCS port / transceiver",
+        ylabel="Electrical switch port / transceiver",
+        xlim=(0, right),
+        ylim=(0, top),
+    )
+    axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.16), fontsize="small", borderaxespad=0.1)
+
+
+def _line(rows: pd.DataFrame, factor: str, level: float) -> pd.Series:  # type: ignore[type-arg]
+    found = rows[(rows["factor"] == factor) & np.isclose(rows["level"].astype(float), level)]
+    if found.empty:
+        known = rows[rows["factor"] != "base"].drop_duplicates(["factor", "level"])
+        pairs = ", ".join(f"{name} {value:g}" for name, value in zip(known["factor"], known["level"], strict=True))
+        raise ValueError(f"lines.{factor}: the table has no level {level:g}; allowed: {pairs}")
+    return found.iloc[0]
+
+
+def _absolute(axes: Axes, table: pd.DataFrame) -> None:
+    rows = table[(table["claim"] == "absolute") & (table["factor"] == "base") & (table["view"] == "price_set")]
+    slope, intercept, tolerance, limit = (
+        float(rows[column].iloc[0]) for column in ("boundary_slope", "boundary_intercept", "tolerance", "limit")
+    )
+    right, top = (1.25 * max(float(rows[column].max()), intercept) for column in ("transceiver_usd", "ocs_port_usd"))
+    x = np.array([0.0, right])
+    axes.fill_between(
+        x, slope * x + (1 - tolerance) * intercept, slope * x + (1 + tolerance) * intercept, color=_HOLDS, linewidth=0, zorder=0
+    )
+    text = f"transceiver + OCS port = USD {quantity(intercept)}, shaded to {quantity(100 * tolerance)} %"
+    axes.plot(x, slope * x + intercept, color=INK, linewidth=1.8, label=text)
+    _dots(axes, rows, "transceiver_usd", "ocs_port_usd")
+    axes.set(
+        title=f"Absolute, about {quantity(limit / 1e9)} B USD",
+        xlabel="Transceiver (USD)",
+        ylabel="OCS port (USD)",
+        xlim=(0, right),
+        ylim=(0, top),
+    )
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.16), fontsize="small", borderaxespad=0.1)
+
+
+def _dots(axes: Axes, rows: pd.DataFrame, horizontal: str, vertical: str) -> None:
+    right = axes.get_xlim()[1]
+    for row in rows.to_dict("records"):
+        inferred = "not a price" in str(row["source"])
+        colour = GREY if inferred else INK
+        axes.plot(
+            row[horizontal], row[vertical], "D" if inferred else "o", markersize=7, color=colour, clip_on=False,
+            markerfacecolor=colour if row["holds"] else "white", zorder=4,
+        )  # fmt: skip
+        left = row[horizontal] > 0.6 * right
+        axes.annotate(
+            label(str(row["prices"])),
+            (row[horizontal], row[vertical]),
+            (-8 if left else 8, 7),
+            textcoords="offset points",
+            ha="right" if left else "left",
+            fontsize="small",
+            color=colour,
+            zorder=5,
+        )
+
+
+def _signed(value: float) -> str:
+    return f"{'-' if value < 0 else '+'} {abs(value):.2f}"

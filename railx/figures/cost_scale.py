@@ -1,0 +1,81 @@
+"""Cost per bandwidth and power over the number of chips, one line a topology, at equal injection bandwidth.
+
+A line ends where its family does; steps of a tree are tiers of switches.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from railx.figures.fidelity import fidelity_line
+from railx.figures.settings import CostScaleSettings
+from railx.figures.tables import Inputs, read_frames
+from railx.figures.theme import PALETTE, canvas, colours, label, share_legend
+
+__all__ = ["draw"]
+
+_PANELS = (
+    ("usd_per_injection_gb_s", "Cost per injection bandwidth", "USD per GB/s a chip"),
+    ("usd_per_all_to_all_gb_s", "Cost per all-to-all bandwidth", "USD per GB/s a chip"),
+    ("watts_per_chip", "Power", "W per chip"),
+)
+_COLUMNS = ("topology", "price_set", "chips", "injection_gb_s_per_chip", *(column for column, _, _ in _PANELS), "fidelity")
+_MARKERS = "osD^vP"
+_DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
+
+
+def draw(settings: CostScaleSettings, inputs: Inputs, output: Path) -> None:
+    """Three panels; a topology is left out of a panel where it has no value. Raises ValueError for an unknown name or price set."""
+    table = read_frames(inputs, "scale", _COLUMNS)
+    rows = _chosen(settings, table)
+    names = list(settings.only) or list(dict.fromkeys(rows["topology"]))
+    injection = "{:,.0f}".format(rows["injection_gb_s_per_chip"].iloc[0])
+    subtitle = (
+        f"All at {injection} GB/s of injection a chip and the prices of {label(settings.price_set)}; electrical and optical switches by "
+        "the port; links inside a node in no bill."
+    )
+    with canvas(settings, output, "Cost and power over the number of chips", subtitle, fidelity_line(rows["fidelity"])) as figure:
+        panels = figure.subplots(1, 3)
+        for axes, (column, title, unit) in zip(panels, _PANELS, strict=True):
+            _panel(axes, rows, names, column)
+            axes.set(title=title, xlabel="Chips", ylabel=unit)
+        handles, labels = panels[0].get_legend_handles_labels()
+        share_legend(figure, handles, labels, columns=5)
+
+
+def _chosen(settings: CostScaleSettings, table: pd.DataFrame) -> pd.DataFrame:
+    rows = table[table["price_set"] == settings.price_set]
+    if rows.empty:
+        known = ", ".join(dict.fromkeys(table["price_set"]))
+        raise ValueError(f"price_set: got {settings.price_set}; allowed: {known}")
+    unknown = [name for name in settings.only if name not in set(rows["topology"])]
+    if unknown:
+        raise ValueError(f"only: got {', '.join(unknown)}; allowed: {', '.join(dict.fromkeys(rows['topology']))}")
+    return rows[rows["topology"].isin(settings.only)] if settings.only else rows
+
+
+def _panel(axes: Axes, rows: pd.DataFrame, names: list[str], column: str) -> None:
+    colour = colours(names)
+    for i, name in enumerate(names):
+        line = rows[rows["topology"] == name].drop_duplicates("chips").sort_values("chips")
+        axes.plot(
+            line["chips"],
+            line[column].astype(float),
+            color=colour[name],
+            linestyle=_DASHES[i // len(PALETTE) % len(_DASHES)],
+            marker=_MARKERS[i % len(_MARKERS)],
+            markersize=4.5,
+            linewidth=1.6,
+            label=label(name.removesuffix("_full").replace("_full_", "_")),
+        )
+    axes.set(xscale="log", yscale="log")
+    axes.xaxis.set_major_locator(LogLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1000:g}K"))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_locator(NullLocator())

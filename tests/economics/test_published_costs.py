@@ -1,0 +1,63 @@
+"""HammingMesh's cost table recomputed from counts and the same price list.
+
+Table and prices are both from memory and unverified; that one follows from the other to three digits speaks for both. 16 ports a
+chip, of which the torus and the boards have 4 on each side; 64-port switches; copper from chips to leaves and to row switches.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from railx.economics import (
+    FatTreeSettings,
+    HammingMeshSettings,
+    NetworkDesign,
+    TorusSettings,
+    count_network,
+    price_network,
+    read_catalogue,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+SET = "hammingmesh_2022"
+with (ROOT / "resources" / "published" / "hammingmesh_cost.csv").open(encoding="utf-8") as lines:
+    PUBLISHED = {row["id"]: row for row in csv.DictReader(lines)}
+
+
+def fat_tree(chips: int, tiers: int, taper: float = 1.0) -> FatTreeSettings:
+    return FatTreeSettings("fat_tree", chips, 16, 400.0, tiers, 64, taper, True, SET, SET)
+
+
+def hammingmesh(m: int, boards: int) -> HammingMeshSettings:
+    return HammingMeshSettings("hammingmesh", m, 4, boards, boards, 64, 1.0, True, 400.0, SET, SET)
+
+
+def torus(nodes: int) -> TorusSettings:
+    return TorusSettings("torus", 2, 4, (nodes, nodes), 400.0, SET)
+
+
+@pytest.mark.parametrize(
+    ("row", "design", "within"),
+    [
+        ("fat_tree_1k", fat_tree(1024, 2), 0.002),
+        ("fat_tree_16k", fat_tree(16384, 3), 0.002),
+        ("hyperx_1k", hammingmesh(1, 32), 0.003),
+        ("hyperx_16k", hammingmesh(1, 128), 0.002),
+        ("hx2_1k", hammingmesh(2, 16), 0.003),
+        ("hx2_16k", hammingmesh(2, 64), 0.002),
+        ("hx4_1k", hammingmesh(4, 8), 0.003),
+        ("hx4_16k", hammingmesh(4, 32), 0.002),
+        ("torus_1k", torus(16), 0.015),
+        ("torus_16k", torus(64), 0.002),
+        # Whole switches round the tapered trees up; ours are charged by the port.
+        ("fat_tree_half_1k", fat_tree(1024, 2, 0.5), 0.06),
+        ("fat_tree_quarter_1k", fat_tree(1024, 2, 0.25), 0.06),
+    ],
+)
+def test_published_costs_follow_from_the_counts(row: str, design: NetworkDesign, within: float) -> None:
+    parts = price_network(row, design, SET, read_catalogue(ROOT / "resources" / "catalogue" / "prices.csv"))
+    assert count_network(design).chips == int(PUBLISHED[row]["accelerators"])
+    assert sum(part["total_usd"] for part in parts) / 1e6 == pytest.approx(float(PUBLISHED[row]["million_usd"]), rel=within)
