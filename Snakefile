@@ -25,6 +25,7 @@ rule all:
 
 
 include: "workflow/rules/topology.smk"
+include: "workflow/rules/circuits.smk"
 include: "workflow/rules/network.smk"
 include: "workflow/rules/packets.smk"
 include: "workflow/rules/economics.smk"

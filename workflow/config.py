@@ -23,7 +23,7 @@ from railx.network import CollectiveSettings, NetworkSettings, StaticNetworkSett
 from railx.planning.settings import PlannerSettings
 from railx.settings import AtLeast, NotEmpty, SettingsError, load
 from railx.tenancy import TenancySettings
-from railx.topology import TopologySettings
+from railx.topology import TopologySettings, TransitionSettings
 from railx.tracking import TrackingSettings
 from railx.workload.batches import BatchSettings
 from railx.workload.cluster import ClusterSettings
@@ -81,6 +81,7 @@ class Experiment:
     traffic: TrafficSettings
     networks: dict[str, StaticNetworkSettings]
     sweeps: dict[str, SweepSettings]
+    transitions: dict[str, TransitionSettings]
     collective: CollectiveSettings
     mapping: MappingSettings
     tenancy: TenancySettings
@@ -92,7 +93,7 @@ class Experiment:
     tracking: TrackingSettings
 
     def __post_init__(self) -> None:
-        for group in ("topologies", "networks", "sweeps", "corpora", "plans", "runs", "figures"):
+        for group in ("topologies", "networks", "sweeps", "transitions", "corpora", "plans", "runs", "figures"):
             for name in getattr(self, group):
                 if not _NAME.fullmatch(name):
                     raise SettingsError(f"{group}.{name}", "not a name; allowed: letters, digits and underscores, a letter first")
@@ -101,6 +102,11 @@ class Experiment:
         for name, sweep in self.sweeps.items():
             if sweep.topology not in self.topologies:
                 raise SettingsError(f"sweeps.{name}.topology", f"got {sweep.topology!r}; allowed: {', '.join(self.topologies)}")
+        for name, transition in self.transitions.items():
+            for key in ("before", "after"):
+                if getattr(transition, key) not in self.topologies:
+                    got = getattr(transition, key)
+                    raise SettingsError(f"transitions.{name}.{key}", f"got {got!r}; allowed: {', '.join(self.topologies)}")
         for name in self.mapping.topologies:
             if name not in self.topologies:
                 raise SettingsError(f"mapping.topologies.{name}", f"no such topology; allowed: {', '.join(self.topologies)}")

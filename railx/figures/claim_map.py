@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,7 +31,7 @@ _FACTORS = {
     "chips": "{0:,.0f} chips",
     "all_to_all_share": "routed as published ({0:.0%} of the ideal)",
     "in_node_lane_over_transceiver": "in-node lane at {0:g} transceivers",
-    "tiers": "fat tree of {0:g} tiers",
+    "tiers": "fat tree with {0:g} tier(s)",
     "leaf_cable_over_transceiver": "leaf cable at {0:g} transceivers",
     "taper": "fat tree with a taper of {0:g}",
 }
@@ -42,7 +43,7 @@ def draw(settings: ClaimMapSettings, inputs: Inputs, output: Path) -> None:
     """One panel a claim. Raises ValueError for lines that the table does not have."""
     table = read_frames(inputs, "claim_map", _COLUMNS)
     subtitle = (
-        "Shaded: the claim holds at the base case (200,704 chips, nodes of 7 x 7, ideal all-to-all, three full tiers of optics). Lines: "
+        "Shaded: the claim holds at the base case (ideal all-to-all, fat tree of three full tiers with optics throughout). Lines: "
         "its boundary, and where other assumptions move it. Dots: price lists, filled where the claim holds at the base case."
     )
     with canvas(settings, output, "For which prices the cost claims hold", subtitle, fidelity_line(table["fidelity"])) as figure:
@@ -56,7 +57,7 @@ def _relative(axes: Axes, table: pd.DataFrame, claim: str, lines: Mapping[str, t
     rows = table[table["claim"] == claim]
     base = rows[rows["factor"] == "base"]
     right, top = (float(base[column].max()) for column in ("ocs_port_over_transceiver", "switch_port_over_transceiver"))
-    x = np.array([0.0, right])
+    x = np.linspace(0.0, right, 301)
     slope, intercept = (float(base[column].iloc[0]) for column in ("boundary_slope", "boundary_intercept"))
     axes.fill_between(x, np.clip(slope * x + intercept, 0, top), top, color=_HOLDS, linewidth=0, zorder=0)
     axes.plot(x, slope * x + intercept, color=INK, linewidth=1.8, label=f"base case: y = {slope:.2f} x {_signed(intercept)}")
@@ -68,7 +69,7 @@ def _relative(axes: Axes, table: pd.DataFrame, claim: str, lines: Mapping[str, t
     points = base[base["view"] == "price_set"]
     _dots(axes, points, "ocs_port_over_transceiver", "switch_port_over_transceiver")
     axes.set(
-        title=f"{_TITLES[claim]}, below {quantity(100 * float(base['limit'].iloc[0]))} %",
+        title=f"{_TITLES[claim]}\nbelow {quantity(100 * float(base['limit'].iloc[0]))} % of a fat tree",
         xlabel="OCS port / transceiver",
         ylabel="Electrical switch port / transceiver",
         xlim=(0, right),
@@ -77,7 +78,7 @@ def _relative(axes: Axes, table: pd.DataFrame, claim: str, lines: Mapping[str, t
     axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.16), fontsize="small", borderaxespad=0.1)
 
 
-def _line(rows: pd.DataFrame, factor: str, level: float) -> pd.Series:  # type: ignore[type-arg]
+def _line(rows: pd.DataFrame, factor: str, level: float) -> pd.Series[Any]:
     found = rows[(rows["factor"] == factor) & np.isclose(rows["level"].astype(float), level)]
     if found.empty:
         known = rows[rows["factor"] != "base"].drop_duplicates(["factor", "level"])
@@ -100,7 +101,7 @@ def _absolute(axes: Axes, table: pd.DataFrame) -> None:
     axes.plot(x, slope * x + intercept, color=INK, linewidth=1.8, label=text)
     _dots(axes, rows, "transceiver_usd", "ocs_port_usd")
     axes.set(
-        title=f"Absolute, about {quantity(limit / 1e9)} B USD",
+        title=f"Whole network\nabout {quantity(limit / 1e9)} B USD",
         xlabel="Transceiver (USD)",
         ylabel="OCS port (USD)",
         xlim=(0, right),
@@ -112,25 +113,18 @@ def _absolute(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def _dots(axes: Axes, rows: pd.DataFrame, horizontal: str, vertical: str) -> None:
-    right = axes.get_xlim()[1]
-    for row in rows.to_dict("records"):
+    """Price lists from left to right, their names above and below in turn, so that neighbours do not overlap."""
+    for i, row in enumerate(rows.sort_values(horizontal).to_dict("records")):
         inferred = "not a price" in str(row["source"])
         colour = GREY if inferred else INK
-        axes.plot(
-            row[horizontal], row[vertical], "D" if inferred else "o", markersize=7, color=colour, clip_on=False,
-            markerfacecolor=colour if row["holds"] else "white", zorder=4,
-        )  # fmt: skip
-        left = row[horizontal] > 0.6 * right
+        place = (row[horizontal], row[vertical])
+        face = colour if row["holds"] else "white"
+        axes.plot(*place, "D" if inferred else "o", markersize=7, color=colour, markerfacecolor=face, zorder=4)
         axes.annotate(
-            label(str(row["prices"])),
-            (row[horizontal], row[vertical]),
-            (-8 if left else 8, 7),
-            textcoords="offset points",
-            ha="right" if left else "left",
-            fontsize="small",
-            color=colour,
-            zorder=5,
-        )
+            label(str(row["prices"])), place, (-6 if i == 0 else 0, 11 if i % 2 == 0 else -18), textcoords="offset points",
+            ha="left" if i == 0 else "center", fontsize="small", color=colour, zorder=5,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0},
+        )  # fmt: skip
 
 
 def _signed(value: float) -> str:

@@ -35,8 +35,8 @@ def draw(settings: CostScaleSettings, inputs: Inputs, output: Path) -> None:
     names = list(settings.only) or list(dict.fromkeys(rows["topology"]))
     injection = "{:,.0f}".format(rows["injection_gb_s_per_chip"].iloc[0])
     subtitle = (
-        f"All at {injection} GB/s of injection a chip and the prices of {label(settings.price_set)}; electrical and optical switches by "
-        "the port; links inside a node in no bill."
+        f"All at {injection} GB/s of injection a chip and the prices of {label(settings.price_set)}; electrical and optical "
+        "switches by the port; links inside a node in no bill. m4: nodes of 4 x 4 chips, else 7 x 7."
     )
     with canvas(settings, output, "Cost and power over the number of chips", subtitle, fidelity_line(rows["fidelity"])) as figure:
         panels = figure.subplots(1, 3)

@@ -79,16 +79,16 @@ _KINDS = (
     FigureKind(
         "cost_scale",
         "Cost and power over the number of chips",
-        "Lines of the cost per injection bandwidth, of the cost per all-to-all bandwidth and of the power per chip over the number of "
-        "chips, one line a topology, all axes logarithmic.",
+        "Lines of the cost per injection bandwidth, of the cost per all-to-all bandwidth and of the power per chip over the number "
+        "of chips, one line a topology, all axes logarithmic.",
         (FigureInput("scale", "economics/scale.parquet"),),
     ),
     FigureKind(
         "claim_map",
         "Where the cost claims hold",
-        "Three maps, one a claim: the prices of an optical and of an electrical switch port relative to a transceiver (for the absolute "
-        "claim the prices of transceiver and optical switch port) with the region where the claim holds, its boundary, further "
-        "boundaries under other assumptions, and the sourced price lists as dots.",
+        "Three maps, one a claim: the prices of an optical and of an electrical switch port relative to a transceiver (for the "
+        "absolute claim the prices of transceiver and optical switch port) with the region where the claim holds, its boundary, "
+        "further boundaries under other assumptions, and the sourced price lists as dots.",
         (FigureInput("claim_map", "economics/claim_map.parquet"),),
     ),
     FigureKind(
@@ -130,6 +130,19 @@ _KINDS = (
         "Ring all-reduce by topology",
         "Lines of the all-reduce time and of the bandwidth it reaches over the payload, one line a topology.",
         (FigureInput("collectives", "collectives/{topology}.parquet"),),
+    ),
+    FigureKind(
+        "largest_job",
+        "Largest job against failed nodes",
+        "Lines of the share of nodes that the largest job can use over the number of failed nodes: RailX and HammingMesh on one "
+        "line, the torus far below, and the closed form for failures in distinct lines.",
+        (FigureInput("faults", "tenancy/faults.parquet"),),
+    ),
+    FigureKind(
+        "utilisation",
+        "Use of the grid by a stream of jobs",
+        "Bars of the share of busy nodes and of rejections or waiting times, by system, with and without failed nodes.",
+        (FigureInput("utilisation", "tenancy/utilisation.parquet"),),
     ),
 )
 

@@ -14,18 +14,20 @@ from railx.settings import AtLeast, Between, Fraction, NonNegative, NotEmpty, Se
 __all__ = [
     "AllToAllBandwidthSettings",
     "CanvasSettings",
-    "ClaimMapSettings",
     "ChannelLoadsSettings",
+    "ClaimMapSettings",
     "CorpusLengthsSettings",
     "CostScaleSettings",
     "CostSettings",
     "FigureSettings",
+    "LargestJobSettings",
     "PipelineScheduleSettings",
     "PriceSensitivitySettings",
     "RailRingsSettings",
     "ReconfigurationSettings",
     "RingAllReduceSettings",
     "SequenceParallelPlanSettings",
+    "UtilisationSettings",
 ]
 
 AxisScale = Literal["linear", "log"]
@@ -175,6 +177,24 @@ class RingAllReduceSettings(CanvasSettings):
     scope: str | None
 
 
+@dataclass(frozen=True)
+class LargestJobSettings(CanvasSettings):
+    """Largest usable job against failed nodes; the band spans the two quantiles over the random draws."""
+
+    figure: Literal["largest_job"]
+    lower_quantile: Annotated[float, Between(0, 0.5)]
+    upper_quantile: Annotated[float, Between(0.5, 1)]
+
+
+@dataclass(frozen=True)
+class UtilisationSettings(CanvasSettings):
+    """Use of the grid by a stream of jobs under one placement ``policy`` and ``offered_load`` (null: the highest of the table)."""
+
+    figure: Literal["utilisation"]
+    policy: Annotated[str, NotEmpty()]
+    offered_load: float | None
+
+
 FigureSettings = (
     RailRingsSettings
     | AllToAllBandwidthSettings
@@ -188,4 +208,6 @@ FigureSettings = (
     | CorpusLengthsSettings
     | ChannelLoadsSettings
     | RingAllReduceSettings
+    | LargestJobSettings
+    | UtilisationSettings
 )

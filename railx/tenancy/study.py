@@ -45,7 +45,7 @@ def fault_table(settings: TenancySettings, seed: int) -> Rows:
     for count in settings.faults.counts:
         formula = formula_share(count, side) if count <= side else float("nan")
         for placement, sample, healthy in _draws(settings, count, seed):
-            product = largest_product(healthy)
+            product, least = largest_product(healthy), matching_size(healthy)
             nodes: dict[System, int] = {"railx": product.nodes, "hammingmesh": product.nodes, "torus": largest_block(healthy)}
             for system, own in nodes.items():
                 rows.append(
@@ -59,7 +59,7 @@ def fault_table(settings: TenancySettings, seed: int) -> Rows:
                         "usable_share": own / side**2,
                         "healthy_share": 1 - count / side**2,
                         "formula_share": formula,
-                        "lines_needed": matching_size(healthy),
+                        "lines_needed": least,
                         "lines_out": len(product.rows_out) + len(product.columns_out) if system != "torus" else None,
                         "fidelity": "analytic",
                     }

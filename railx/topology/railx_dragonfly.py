@@ -149,11 +149,12 @@ def bisection_ports(settings: RailXDragonflySettings) -> int:
 def node_hop_counts(settings: RailXDragonflySettings) -> IntArray:
     """How many ordered pairs of chips are h inter-node hops apart (index h), at any size.
 
-    Shifts of all rows are symmetries, so the sources of row 0 say it all. Within a row: 1 hop. To a row d further: 1 hop in the own
-    column where that column has difference d or -d, 2 where two of its differences make d; else 2 hops where the source's or the destination's column has it; else 3.
+    Shifts of all rows are symmetries, so the sources of row 0 say it all. Within a row: 1 hop. To a row d further: 1 hop in the
+    own column where that column has difference d or -d, 2 where two of its differences make d; else 2 hops where the source's or
+    the destination's column has it; else 3.
     """
     rows, columns = settings.rows, settings.columns
-    joins = np.zeros((columns, rows), dtype=np.bool_)
+    joins: NDArray[np.bool_] = np.zeros((columns, rows), dtype=np.bool_)
     d = differences(settings)
     column = np.arange(columns)[:, None]
     joins[column, d] = joins[column, rows - d] = True
@@ -161,8 +162,8 @@ def node_hop_counts(settings: RailXDragonflySettings) -> IntArray:
     hops = np.where(source | target, 2, 3)
     own = np.arange(columns)
     later = (np.arange(rows)[:, None] - np.arange(rows)) % rows  # later[d, e]: what is left of d after e
-    twice = (joins[:, None, :] & joins[:, later]).any(axis=2)
-    hops[own, own] = np.where(joins[:, 1:], 1, np.where(twice[:, 1:], 2, 3))
+    twice = np.asarray(joins[:, None, :] & joins[:, later]).any(axis=2)
+    hops[own, own] = np.where(joins[:, 1:], 1, 3 - twice[:, 1:].astype(np.int64))
     counts = np.bincount(hops.ravel(), minlength=4)
     counts[:2] += columns, columns * (columns - 1)
     return counts[: int(counts.nonzero()[0].max()) + 1] * rows * settings.m**4

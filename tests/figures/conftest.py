@@ -287,11 +287,34 @@ def write_corpora(folder: Path, rng: np.random.Generator) -> list[Path]:
     return paths
 
 
+def write_tenancy(folder: Path, rng: np.random.Generator) -> None:
+    faults, use = [], []
+    for failed in (0, 2, 4, 8):
+        for placement, samples in (("distinct_lines", 1), ("random", 10)):
+            for sample in range(samples):
+                for system, weight in (("railx", 1.6), ("hammingmesh", 1.6), ("torus", 4.0)):
+                    share = max(0.1, 1 - weight * failed / 32) * (1 - 0.02 * float(rng.uniform()) * (failed > 0))
+                    head = {"system": system, "placement": placement, "failed_nodes": failed, "sample": sample, "nodes": 256}
+                    shares = {"usable_share": share, "healthy_share": 1 - failed / 256, "formula_share": (1 - failed / 32) ** 2}
+                    faults.append({**head, "usable_nodes": int(share * 256), **shares, "fidelity": "analytic"})
+    for system, busy in (("railx", 0.74), ("hammingmesh", 0.74), ("torus", 0.6)):
+        for queue in ("reject", "backfill"):
+            for scenario in ("healthy", "failed_8"):
+                for sample in range(2):
+                    head = {"system": system, "policy": "best_fit", "queue": queue, "scenario": scenario, "offered_load": 0.9}
+                    rejected, wait = (0.05, 0.0) if queue == "reject" else (0.0, 12.0 + sample)
+                    row = {"utilisation": busy + 0.02 * sample, "rejected_share": rejected, "wait_mean_hours": wait}
+                    use.append({**head, "sample": sample, **row, "fidelity": "analytic"})
+    write_table(folder / "faults.parquet", faults)
+    write_table(folder / "utilisation.parquet", use)
+
+
 def write_all(folder: Path) -> dict[str, dict[str, list[Path]]]:
     """Tables for every figure: figure name to its inputs."""
     rng = np.random.default_rng(7)
     write_topology(folder / "topology/railx_hyperx.parquet")
     write_economics(folder / "economics")
+    write_tenancy(folder / "tenancy", rng)
     static = [[(4, 300.0, [9000])], [(4, 260.0, [2000, 3000, 2500, 100])], [(4, 200.0, [500] * 9)]]
     flexsp = [[(4, 300.0, [9000])], [(2, 180.0, [2000, 3000]), (1, 190.0, [2500, 100]), (1, 150.0, [500] * 9)]]
     write_sequence_parallel_plan(folder / "plans/static.json", static, 4)
@@ -311,6 +334,8 @@ def write_all(folder: Path) -> dict[str, dict[str, list[Path]]]:
         "corpus_lengths": {"corpus": write_corpora(folder / "corpora", rng)},
         "channel_loads": {"channels": write_channels(folder / "network", rng)},
         "ring_all_reduce": {"collectives": write_collectives(folder / "collectives")},
+        "largest_job": {"faults": [folder / "tenancy/faults.parquet"]},
+        "utilisation": {"utilisation": [folder / "tenancy/utilisation.parquet"]},
     }
 
 

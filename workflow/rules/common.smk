@@ -31,6 +31,7 @@ FOLDER = hold_folder(Path(".snakemake"))
 wildcard_constraints:
     topology="|".join(EXPERIMENT.topologies),
     sweep="|".join(EXPERIMENT.sweeps) or "none",
+    transition="|".join(EXPERIMENT.transitions) or "none",
     corpus="|".join(EXPERIMENT.corpora),
     plan="|".join(EXPERIMENT.plans),
     run="|".join(EXPERIMENT.runs) or "none",

@@ -9,6 +9,7 @@ def result_files():
         + expand(RESULTS / "collectives/{name}.parquet", name=EXPERIMENT.topologies)
         + expand(RESULTS / "packets/{name}.parquet", name=EXPERIMENT.sweeps)
         + expand(RESULTS / "packets/{name}.json", name=EXPERIMENT.sweeps)
+        + expand(RESULTS / "circuits/transitions/{name}.parquet", name=EXPERIMENT.transitions)
         + expand(RESULTS / "steps/{name}.parquet", name=EXPERIMENT.mapping.topologies)
         + expand(RESULTS / "tenancy/{name}.parquet", name=["faults", "utilisation", "degraded"])
         + [RESULTS / "tenancy/summary.json"]

@@ -38,9 +38,9 @@ def tracked_stages():
         inputs = [RESULTS / f"topology/{name}.parquet", RESULTS / "economics/scale.parquet"]
         rows, summary = RESULTS / f"steps/{name}.parquet", RESULTS / f"steps/{name}.json"
         stages.append(tracked("mapping", name, SETTINGS["mapping"], "mapping", inputs, summary, [rows]))
-    use = [RESULTS / f"tenancy/{name}.parquet" for name in ("faults", "utilisation", "degraded")]
+    studies = [RESULTS / f"tenancy/{name}.parquet" for name in ("faults", "utilisation", "degraded")]
     grid = {**SETTINGS["tenancy"], "seed": SETTINGS["seed"]}
-    stages.append(tracked("tenancy", "grid", grid, "tenancy", [], RESULTS / "tenancy/summary.json", use))
+    stages.append(tracked("tenancy", "grid", grid, "tenancy", [], RESULTS / "tenancy/summary.json", studies))
     for name, settings in SETTINGS["corpora"].items():
         summary = RESULTS / f"corpora/{name}.json"
         own = [EXPERIMENT.corpora[name].path] if hasattr(EXPERIMENT.corpora[name], "path") else []

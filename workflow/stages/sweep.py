@@ -8,6 +8,7 @@ from typing import Any
 
 from railx.io import write_json, write_table
 from railx.network.packets.sweep import sweep_loads
+from railx.network.routing import build_routing
 from railx.network.settings import SweepSettings
 from railx.settings import load
 from railx.topology import read_topology
@@ -29,7 +30,9 @@ def run(
     ``name`` is the sweep's; its rows carry it beside the topology's.
     """
     sweep: SweepSettings = load(SweepSettings, settings, f"sweeps.{name}")
-    rows, summary = sweep_loads(read_topology(topology_path), sweep, seed, sweep.topology)
+    topology = read_topology(topology_path)
+    table = build_routing(topology, sweep.network.routing)
+    rows, summary = sweep_loads(topology, table, sweep, seed, sweep.topology)
     if packets_path is not None:
         write_table(packets_path, [{"sweep": name, **row} for row in rows])
     summary = {"sweep": name, **summary}

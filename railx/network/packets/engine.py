@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-# Packets: age, cycle of creation, destination, vertex, state in the routing table, what it waits for, FIFO (-1 at the source),
+# Packets: age, cycle of creation, destination, vertex, state in the routing table, what it waits for, FIFO (-1 at its source),
 # next in a list, heap links, pool and after the grant the granted FIFO, state after the hop, links taken (external ones
 # << 16), adaptive routing: link rows whose queue counts it (the probed one further on, the one it stands before).
 SEQ, BORN, DST, VERTEX, STATE, STATUS, FIFO, NEXT, CHILD, SIBLING, WAY, NEXT_STATE, HOPS, FAR, NEAR = range(15)
 PACKET_COLUMNS = 16
-# Channels: busy, next in the wheel, FIFO it is fed from, heap of waiting packets, cycles a packet takes, latency, vertex at its end,
+# Channels: busy, next in the wheel, FIFO it is fed from, heap of waiting packets, cycles of a packet, latency, vertex at its end,
 # link row, FIFO that is leaving its input port, 1 << 16 where it leaves a node, packets carried in the window.
 BUSY, WHEEL_NEXT, FROM, WAITING, SERIAL, LATENCY, END, ROW, PORT, EXTERNAL, CARRIED = range(11)
 CHANNEL_COLUMNS = 12
@@ -756,3 +756,39 @@ def alias_table(share: Any, accept: Any, alias: Any) -> None:
         accept[small[i]] = 1
     for i in range(larges):
         accept[large[i]] = 1
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def mean_latency(entry: Any, set_start: Any, share: Any, follow: Any, end: Any, step: Any, last_step: Any) -> float:
+    """Expected unloaded latency over all ordered pairs of chips, from the source's first routing to the arrival of the tail.
+
+    Of each choice: ``share``, state after the hop (``follow``), vertex at the end of the hop, cycles of the hop, and cycles where
+    it is the last one. NaN where a packet does not arrive.
+    """
+    states, vertices, chips = entry.shape
+    total = 0.0
+    value = np.empty((states, vertices))
+    for target in range(chips):
+        value[:] = np.nan
+        changed = True
+        while changed:
+            changed = False
+            for state in range(states):
+                for vertex in range(vertices):
+                    own = entry[state, vertex, target]
+                    if own < 0 or not np.isnan(value[state, vertex]):
+                        continue
+                    expected = 0.0
+                    for i in range(set_start[own], set_start[own + 1]):
+                        if share[i] > 0:
+                            if end[i] == target:
+                                expected += share[i] * last_step[i]
+                            else:
+                                expected += share[i] * (step[i] + value[follow[i], end[i]])
+                    if not np.isnan(expected):
+                        value[state, vertex] = expected
+                        changed = True
+        for chip in range(chips):
+            if chip != target:
+                total += value[0, chip]
+    return total / (chips * (chips - 1))

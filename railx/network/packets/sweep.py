@@ -3,69 +3,113 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
-from railx.network.packets.simulate import simulate_packets, summary_row
-from railx.network.routing import build_routing
+from railx.network.packets.simulate import PacketResult, simulate_packets, summary_row
+from railx.network.packets.zero_load import zero_load_latency_cycles
+from railx.network.routing import RoutingTable
 from railx.network.settings import SweepSettings
-from railx.topology import Topology, ports_per_chip, settings_of
+from railx.topology import Topology
 
 __all__ = ["sweep_loads"]
 
+#: Overload, as a multiple of the saturation point, at which the largest accepted rate is looked for.
+_OVERLOAD = 1.25
 
-def sweep_loads(topology: Topology, sweep: SweepSettings, seed: int, name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows of every load that was tried, in ascending order, and a summary.
 
-    The search halves the gap between the largest load that is not saturated and the smallest that is until it is
-    ``precision`` of the latter. ``saturation_flits_per_chip_cycle`` is the largest load found unsaturated,
-    ``most_accepted_flits_per_chip_cycle`` the most that any load delivered.
+@dataclass(eq=False)
+class _Runs:
+    """The runs of one sweep by load; each load is simulated once."""
+
+    topology: Topology
+    table: RoutingTable
+    settings: SweepSettings
+    seed: int
+    results: dict[float, PacketResult] = dataclasses.field(default_factory=dict)
+
+    def at(self, load: float) -> PacketResult:
+        if load not in self.results:
+            traffic = dataclasses.replace(self.settings.traffic, load=load)
+            self.results[load] = simulate_packets(self.topology, self.table, traffic, self.settings.network, self.seed)
+        return self.results[load]
+
+    def saturated(self, load: float) -> bool:
+        """Whether less than the accepted share of what was offered in the window arrived in it."""
+        result = self.at(load)
+        return result.accepted_flits_per_chip_cycle < self.settings.accepted_share * result.offered_flits_per_chip_cycle
+
+
+def sweep_loads(
+    topology: Topology,
+    table: RoutingTable,
+    settings: SweepSettings,
+    seed: int,
+    name: str,
+    *,
+    bound: float | None = None,
+    ideal: float | None = None,
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Run the loads of ``settings`` and search the saturation point; rows by ascending load, and a summary.
+
+    The point is bracketed (by the given loads, else by doubling) and bisected until the bracket is no wider than ``precision`` of
+    its upper end; ``saturation_flits_per_chip_cycle`` is its lower end, the highest load found that is not saturated (0 where
+    even ``precision`` of the lowest load is). ``max_accepted_flits_per_chip_cycle``: the highest rate accepted in any run, one at
+    1.25 times the saturation point among them. ``bound`` and ``ideal`` (flits/(chip cycle), from the static loads) add what share
+    of them is accepted.
     """
-    table = build_routing(topology, sweep.network.routing)
-    most = 2.0 * ports_per_chip(settings_of(topology))
-    tried: dict[float, dict[str, Any]] = {}
-
-    def saturated(load: float) -> bool:
-        if load not in tried:
-            traffic = dataclasses.replace(sweep.traffic, load=load)
-            result = simulate_packets(topology, table, traffic, sweep.network, seed)
-            row = summary_row(topology, name, traffic, sweep.network, result, seed)
-            # What depends on the machine stays out of a table that is compared between runs.
-            row = {key: value for key, value in row.items() if not key.endswith("_per_second")}
-            full = result.accepted_flits_per_chip_cycle < sweep.accepted_share * result.offered_flits_per_chip_cycle
-            tried[load] = {**row, "saturated": full}
-        return bool(tried[load]["saturated"])
-
-    for load in sweep.loads:
-        saturated(load)
-    below = max((load for load, row in tried.items() if not row["saturated"]), default=0.0)
-    above = min((load for load, row in tried.items() if row["saturated"] and load > below), default=None)
-    while above is None and below < most:
-        load = min(most, 2 * below or 1.0)
-        if saturated(load):
-            above = load
+    runs = _Runs(topology, table, settings, seed)
+    for load in settings.loads:
+        runs.at(load)
+    low, high = _bracket(runs)
+    while high - low > settings.precision * high:
+        middle = (low + high) / 2
+        if runs.saturated(middle):
+            high = middle
         else:
-            below = load
-    while above is not None and above - below > sweep.precision * above:
-        middle = (below + above) / 2
-        if saturated(middle):
-            above = middle
-        else:
-            below = middle
-    rows = [tried[load] for load in sorted(tried)]
-    settings = settings_of(topology)
+            low = middle
+    runs.at(_OVERLOAD * high)
+    rows = []
+    for load in sorted(runs.results):
+        traffic = dataclasses.replace(settings.traffic, load=load)
+        row = summary_row(topology, name, traffic, settings.network, runs.at(load), seed)
+        rows.append({**row, "saturated": runs.saturated(load)})
     accepted = max(row["accepted_flits_per_chip_cycle"] for row in rows)
     summary = {
         "topology": name,
         "family": topology.family,
         "chips": topology.chips,
-        "traffic": sweep.traffic.pattern,
-        "routing": table.routing,
-        "saturation_flits_per_chip_cycle": below,
-        "most_accepted_flits_per_chip_cycle": accepted,
-        "most_accepted_gb_s_per_chip": accepted * settings.port_gbps / 8,
-        "least_latency_cycles": rows[0]["latency_mean_cycles"],
-        "loads_tried": len(rows),
+        "traffic": settings.traffic.pattern,
+        "routing": settings.network.routing,
+        "saturation_flits_per_chip_cycle": low,
+        "max_accepted_flits_per_chip_cycle": accepted,
+        "zero_load_latency_cycles": zero_load_latency_cycles(topology, table, settings.network),
+        "runs": len(rows),
         "seed": seed,
         "fidelity": "packet",
     }
+    for key, limit in (("bound", bound), ("ideal", ideal)):
+        if limit is not None:
+            summary[f"{key}_flits_per_chip_cycle"] = limit
+            summary[f"accepted_of_{key}"] = accepted / limit
+            summary[f"saturation_of_{key}"] = low / limit
     return rows, summary
+
+
+def _bracket(runs: _Runs) -> tuple[float, float]:
+    """A load that is not saturated (or nearly 0) and one above it that is."""
+    loads = sorted(runs.results) or [0.1]
+    high = next((load for load in loads if runs.saturated(load)), None)
+    below = [load for load in loads if high is None or load < high]
+    low = below[-1] if below else 0.0
+    if high is None:
+        high = 2 * low
+        while not runs.saturated(high):
+            low, high = high, 2 * high
+    least = runs.settings.precision * loads[0]
+    while low == 0.0 and high > least:
+        if runs.saturated(high / 2):
+            high /= 2
+        else:
+            low = high / 2
+    return low, high

@@ -1,0 +1,88 @@
+"""How much of the grid a stream of jobs uses, by system, queue and failures, and what it costs the jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
+
+from railx.figures.fidelity import fidelity_line
+from railx.figures.settings import UtilisationSettings
+from railx.figures.tables import Inputs, read_frame, selected_paths
+from railx.figures.theme import INK, canvas, label, quantity, share_legend
+
+__all__ = ["draw"]
+
+_COLUMNS = (
+    "system",
+    "policy",
+    "queue",
+    "scenario",
+    "offered_load",
+    "utilisation",
+    "rejected_share",
+    "wait_mean_hours",
+    "fidelity",
+)
+_COLOURS = {"railx": "#0072B2", "hammingmesh": "#E69F00", "torus": "#D55E00"}
+_NAMES = {"railx": "RailX", "hammingmesh": "HammingMesh (same rule)", "torus": "Torus (contiguous blocks)"}
+_QUEUES = {
+    "reject": "jobs that do not fit are rejected",
+    "fifo": "jobs wait in order",
+    "backfill": "jobs wait, later ones may pass",
+}
+
+
+def draw(settings: UtilisationSettings, inputs: Inputs, output: Path) -> None:
+    """One column a queue: utilisation above, below it rejected jobs (reject) or the mean wait; dots are the single draws.
+
+    Raises ValueError when no row has the policy and offered load of the settings.
+    """
+    frame = read_frame(selected_paths(inputs, "utilisation")[0], _COLUMNS)
+    load = frame["offered_load"].max() if settings.offered_load is None else settings.offered_load
+    rows = frame[(frame["policy"] == settings.policy) & np.isclose(frame["offered_load"], load)]
+    if rows.empty:
+        known = sorted({f"{p} with {o:g}" for p, o in zip(frame["policy"], frame["offered_load"], strict=True)})
+        raise ValueError(f"policy: no rows for {settings.policy} with offered load {load:g}; allowed: {', '.join(known)}")
+    queues = [queue for queue in _QUEUES if queue in set(rows["queue"])]
+    subtitle = f"Offered load {load:.0%} of the whole grid, {label(settings.policy).lower()}; bars are means, dots single streams."
+    note = "Event-driven simulation of placements in units of nodes, no network; sizes and durations are our own choice"
+    with canvas(settings, output, "Use of the grid by a stream of jobs", subtitle, fidelity_line(rows["fidelity"], note)) as figure:
+        panels = figure.subplots(2, len(queues), sharex=True, squeeze=False)
+        for upper, lower, queue in zip(*panels, queues, strict=True):
+            own = rows[rows["queue"] == queue]
+            _bars(upper, own, "utilisation")
+            upper.set_title(f"{label(queue)}: {_QUEUES[queue]}", fontsize="medium")
+            upper.set(ylim=(0, 1), ylabel="Busy nodes / all nodes")
+            _bars(lower, own, "rejected_share" if queue == "reject" else "wait_mean_hours")
+            lower.set_ylabel("Rejected jobs / all jobs" if queue == "reject" else "Mean wait (h)")
+            lower.set_ylim(bottom=0)
+            lower.margins(y=0.2)
+            for axes in (upper, lower) if queue == "reject" else (upper,):
+                axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None if axes is upper else 0))
+        handles, names = panels[0, 0].get_legend_handles_labels()
+        share_legend(figure, handles, names, 3)
+
+
+def _bars(axes: Axes, rows: pd.DataFrame, column: str) -> None:
+    scenarios = list(dict.fromkeys(rows["scenario"]))
+    systems = [system for system in _NAMES if system in set(rows["system"])]
+    width = 0.8 / len(systems)
+    for i, system in enumerate(systems):
+        own = rows[rows["system"] == system].groupby("scenario", sort=False)[column]
+        at = np.arange(len(scenarios)) + (i - (len(systems) - 1) / 2) * width
+        means = own.mean().reindex(scenarios).astype(float)
+        axes.bar(at, means, 0.92 * width, color=_COLOURS[system], label=_NAMES[system])
+        for x, scenario, mean in zip(at, scenarios, means, strict=True):
+            values = own.get_group(scenario).astype(float)
+            axes.plot([x] * len(values), values, linestyle="none", marker="o", markersize=2.6, color=INK, alpha=0.7)
+            if np.isfinite(mean):
+                text = quantity(mean) if column == "wait_mean_hours" else f"{mean:.0%}" if mean >= 0.1 else f"{mean:.1%}"
+                axes.annotate(
+                    text, (float(x), float(values.max())), (0, 3), textcoords="offset points", ha="center", fontsize="x-small"
+                )
+    axes.set_xticks(np.arange(len(scenarios)), [label(str(name)) for name in scenarios])
+    axes.grid(visible=False, axis="x")

@@ -1,0 +1,59 @@
+"""Latency of an empty network, exactly, from the routing table."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.network.packets.layout import channels_of
+from railx.network.routing import RoutingTable
+from railx.network.settings import PacketNetworkSettings
+from railx.topology import Topology
+
+__all__ = ["zero_load_latency_cycles"]
+
+
+def zero_load_latency_cycles(topology: Topology, table: RoutingTable, network: PacketNetworkSettings) -> float:
+    """Mean latency in cycles over all ordered pairs of chips when no packet meets another.
+
+    source_cycles + sum over the links of (1 + latency) + max(0, ceil(flits / width of the last) - 1 - its latency). An adaptive
+    routing takes the choice with the least delay, ties in equal shares; of a pool, the first channel. ValueError where the
+    table leaves a packet without a way.
+    """
+    from railx.network.packets import engine
+
+    channels = channels_of(topology, network)
+    first_row = table.pool_link[table.pool_start[table.choice_pool]]
+    lane = channels.first[first_row]
+    step = channels.latency[lane] + 1
+    mean = engine.mean_latency(
+        table.entry if np.array_equal(table.destinations, np.arange(topology.chips)) else _in_order(topology, table),
+        table.set_start,
+        _shares(table, network),
+        table.choice_state,
+        topology.links.dst[first_row],
+        step.astype(np.float64),
+        np.maximum(step, channels.serial[lane]).astype(np.float64),
+    )
+    if np.isnan(mean):
+        raise ValueError(f"{table.routing}: some packet never arrives; allowed: a table that leads every chip to every other")
+    return network.source_cycles + float(mean)
+
+
+def _shares(table: RoutingTable, network: PacketNetworkSettings) -> NDArray[np.float64]:
+    if table.selection == "weighted":
+        return table.choice_weight
+    own_set = np.repeat(np.arange(len(table.set_start) - 1), np.diff(table.set_start))
+    delay = table.choice_delay_ns / network.cycle_ns
+    least = np.minimum.reduceat(delay, table.set_start[:-1])
+    best = (delay <= least[own_set] + 1e-9).astype(np.float64)
+    shares: NDArray[np.float64] = best / np.bincount(own_set, weights=best)[own_set]
+    return shares
+
+
+def _in_order(topology: Topology, table: RoutingTable) -> NDArray[np.int32]:
+    place = np.full(topology.chips, -1)
+    place[table.destinations] = np.arange(len(table.destinations))
+    if (place < 0).any():
+        raise ValueError(f"destinations: the table leads to {len(table.destinations)} chips; allowed: all {topology.chips}")
+    return np.ascontiguousarray(table.entry[:, :, place])
