@@ -5,13 +5,14 @@ For the two relative claims both axes are prices over the price of a transceiver
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from railx.figures.fidelity import fidelity_line
 from railx.figures.settings import ClaimMapSettings
@@ -36,6 +37,9 @@ _FACTORS = {
     "taper": "fat tree with a taper of {0:g}",
 }
 _DASHES = ((0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (8, 3)))
+#: Where the names of the price lists go: right and up in points, and which end is there.
+_RATIO_PLACES = ((-6, 11, "left"), (0, -18, "center"))
+_USD_PLACES = ((-6, -18, "left"), (0, 11, "center"), (10, 4, "left"), (10, -4, "left"))
 _HOLDS = lighter(PALETTE[2], 0.78)
 
 
@@ -67,7 +71,7 @@ def _relative(axes: Axes, table: pd.DataFrame, claim: str, lines: Mapping[str, t
         y = float(row["boundary_slope"]) * x + float(row["boundary_intercept"])
         axes.plot(x, y, color=PALETTE[(0, 5, 3, 7, 6)[i % 5]], linestyle=_DASHES[i % 4], linewidth=1.4, label=name)
     points = base[base["view"] == "price_set"]
-    _dots(axes, points, "ocs_port_over_transceiver", "switch_port_over_transceiver")
+    _dots(axes, points, "ocs_port_over_transceiver", "switch_port_over_transceiver", _RATIO_PLACES)
     axes.set(
         title=f"{_TITLES[claim]}\nbelow {quantity(100 * float(base['limit'].iloc[0]))} % of a fat tree",
         xlabel="OCS port / transceiver",
@@ -99,7 +103,7 @@ def _absolute(axes: Axes, table: pd.DataFrame) -> None:
     )
     text = f"transceiver + OCS port = USD {quantity(intercept)}, shaded to {quantity(100 * tolerance)} %"
     axes.plot(x, slope * x + intercept, color=INK, linewidth=1.8, label=text)
-    _dots(axes, rows, "transceiver_usd", "ocs_port_usd")
+    _dots(axes, rows, "transceiver_usd", "ocs_port_usd", _USD_PLACES)
     axes.set(
         title=f"Whole network\nabout {quantity(limit / 1e9)} B USD",
         xlabel="Transceiver (USD)",
@@ -107,23 +111,23 @@ def _absolute(axes: Axes, table: pd.DataFrame) -> None:
         xlim=(0, right),
         ylim=(0, top),
     )
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.16), fontsize="small", borderaxespad=0.1)
 
 
-def _dots(axes: Axes, rows: pd.DataFrame, horizontal: str, vertical: str) -> None:
-    """Price lists from left to right, their names above and below in turn, so that neighbours do not overlap."""
+def _dots(axes: Axes, rows: pd.DataFrame, horizontal: str, vertical: str, places: Sequence[tuple[int, int, str]]) -> None:
+    """Price lists from left to right, each name at the next of ``places`` around its dot, so that neighbours do not overlap."""
     for i, row in enumerate(rows.sort_values(horizontal).to_dict("records")):
         inferred = "not a price" in str(row["source"])
         colour = GREY if inferred else INK
-        place = (row[horizontal], row[vertical])
+        point, (right, up, align) = (row[horizontal], row[vertical]), places[i % len(places)]
         face = colour if row["holds"] else "white"
-        axes.plot(*place, "D" if inferred else "o", markersize=7, color=colour, markerfacecolor=face, zorder=4)
+        axes.plot(*point, "D" if inferred else "o", markersize=7, color=colour, markerfacecolor=face, zorder=4)
         axes.annotate(
-            label(str(row["prices"])), place, (-6 if i == 0 else 0, 11 if i % 2 == 0 else -18), textcoords="offset points",
-            ha="left" if i == 0 else "center", fontsize="small", color=colour, zorder=5,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0},
+            label(str(row["prices"])), point, (right, up), textcoords="offset points", ha=align, fontsize="small", color=colour,
+            zorder=3, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0},
         )  # fmt: skip
 
 

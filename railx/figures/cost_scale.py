@@ -36,7 +36,7 @@ def draw(settings: CostScaleSettings, inputs: Inputs, output: Path) -> None:
     injection = "{:,.0f}".format(rows["injection_gb_s_per_chip"].iloc[0])
     subtitle = (
         f"All at {injection} GB/s of injection a chip and the prices of {label(settings.price_set)}; electrical and optical "
-        "switches by the port; links inside a node in no bill. m4: nodes of 4 x 4 chips, else 7 x 7."
+        "switches by the port; links inside a node in no bill. m4: nodes of 4 x 4 chips instead of 7 x 7."
     )
     with canvas(settings, output, "Cost and power over the number of chips", subtitle, fidelity_line(rows["fidelity"])) as figure:
         panels = figure.subplots(1, 3)
@@ -59,7 +59,9 @@ def _chosen(settings: CostScaleSettings, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, names: list[str], column: str) -> None:
-    colour = colours(names)
+    # A dash style is a round through the palette, so that no two lines look alike.
+    rounds = [names[i : i + len(PALETTE)] for i in range(0, len(names), len(PALETTE))]
+    colour = {name: chosen for part in rounds for name, chosen in colours(part).items()}
     for i, name in enumerate(names):
         line = rows[rows["topology"] == name].drop_duplicates("chips").sort_values("chips")
         axes.plot(

@@ -72,6 +72,7 @@ _LABELS = {
     "rail_only": "Rail-only",
     "rail_optimised": "Rail-optimised",
     "opus_rails": "Opus rails",
+    "opus_400g": "Opus 400G",
     "static": "Static",
     "flexsp": "FlexSP",
     "pipeline": "Pipeline",

@@ -21,6 +21,7 @@ _COLUMNS = (
     "policy",
     "queue",
     "scenario",
+    "failed_nodes",
     "offered_load",
     "utilisation",
     "rejected_share",
@@ -59,8 +60,6 @@ def draw(settings: UtilisationSettings, inputs: Inputs, output: Path) -> None:
             upper.set(ylim=(0, 1), ylabel="Busy nodes / all nodes")
             _bars(lower, own, "rejected_share" if queue == "reject" else "wait_mean_hours")
             lower.set_ylabel("Rejected jobs / all jobs" if queue == "reject" else "Mean wait (h)")
-            lower.set_ylim(bottom=0)
-            lower.margins(y=0.2)
             for axes in (upper, lower) if queue == "reject" else (upper,):
                 axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None if axes is upper else 0))
         handles, names = panels[0, 0].get_legend_handles_labels()
@@ -84,5 +83,9 @@ def _bars(axes: Axes, rows: pd.DataFrame, column: str) -> None:
                 axes.annotate(
                     text, (float(x), float(values.max())), (0, 3), textcoords="offset points", ha="center", fontsize="x-small"
                 )
-    axes.set_xticks(np.arange(len(scenarios)), [label(str(name)) for name in scenarios])
+    if column != "utilisation":  # room for the numbers above the dots
+        axes.set_ylim(0, max(1.2 * float(rows[column].astype(float).max()), 1e-3))
+    failed = rows.groupby("scenario")["failed_nodes"].first()
+    names = [f"{failed[name]} nodes failed" if failed[name] else label(str(name)) for name in scenarios]
+    axes.set_xticks(np.arange(len(scenarios)), names)
     axes.grid(visible=False, axis="x")

@@ -21,6 +21,7 @@ from railx.tenancy.grid import (
 from railx.tenancy.largest import formula_share, largest_block, largest_product, matching_size
 from railx.tenancy.settings import JobSettings, System, TenancySettings
 from railx.tenancy.stream import Outcome, Stream, draw_failures, draw_stream, simulate_stream
+from railx.topology import Circuits
 
 __all__ = ["degraded_table", "fault_table", "grid_of", "mix_of_jobs", "place_jobs", "tenancy_summary", "utilisation_table"]
 
@@ -143,11 +144,10 @@ def mix_of_jobs(settings: TenancySettings, seed: int) -> dict[str, Any]:
     found = [placement for placement in placed if placement is not None]
     circuits = [placement_circuits(grid, placement, faults) for placement in found]
     counts = check_placements(grid, faults, list(zip(found, circuits, strict=True)))
-    ports = np.concatenate(
-        [own.ocs.astype(np.int64) * 2 * grid.side + port for own in circuits for port in (own.port_a, own.port_b)]
-    )
-    used = {divmod(int(node), grid.side) for own in circuits for ends in (own.node_a, own.node_b) for node in np.unique(ends)}
-    switches = {(d * grid.side + line) * grid.rails + rail for d, line, rail in faults.switches}
+    touched = _touched(grid, circuits)
+    failed_rails = {((row * grid.side + column) * 2 + d) * grid.rails + rail for row, column, d, rail in faults.rails}
+    failed_switches = {(d * grid.side + line) * grid.rails + rail for d, line, rail in faults.switches}
+    failed_nodes = {row * grid.side + column for row, column in faults.nodes}
     asked = sum(job.nodes for job in mix.jobs)
     summary = {
         "jobs": len(placed),
@@ -160,11 +160,29 @@ def mix_of_jobs(settings: TenancySettings, seed: int) -> dict[str, Any]:
         "failed_nodes": mix.failed_nodes,
         "failed_rails": mix.failed_rails,
         "failed_switches": mix.failed_switches,
-        "ports_shared": len(ports) - len(np.unique(ports)),
-        "failed_nodes_used": len(used & faults.nodes),
-        "failed_switches_used": len(switches & set(np.unique(ports // (2 * grid.side)).tolist())),
+        "ports_shared": touched["port_ends"] - len(touched["ports"]),
+        "failed_nodes_used": len(touched["nodes"] & failed_nodes),
+        "failed_rails_used": len(touched["rails"] & failed_rails),
+        "failed_switches_used": len(touched["switches"] & failed_switches),
     }
     return {"placements": placed, "faults": faults, "summary": summary}
+
+
+def _touched(grid: NodeGrid, circuits: Sequence[Circuits]) -> dict[str, Any]:
+    """Numbers of the nodes, rails of nodes, switches and ports that the circuits of all jobs touch; ``port_ends`` counts every use."""
+    ocs, dimension, rail = (
+        np.concatenate([getattr(own, name) for own in circuits]).astype(np.int64) for name in ("ocs", "dimension", "rail")
+    )
+    ends = [np.concatenate([getattr(own, name) for own in circuits]).astype(np.int64) for name in ("node_a", "node_b")]
+    ports = [ocs * 2 * grid.side + np.concatenate([getattr(own, name) for own in circuits]) for name in ("port_a", "port_b")]
+    parts = {
+        "nodes": np.concatenate(ends),
+        "rails": np.concatenate([(node * 2 + dimension) * grid.rails + rail for node in ends]),
+        "switches": ocs,
+        "ports": np.concatenate(ports),
+    }
+    numbers: dict[str, Any] = {name: set(np.unique(own).tolist()) for name, own in parts.items()}
+    return numbers | {"port_ends": 2 * len(ocs)}
 
 
 def utilisation_table(settings: TenancySettings, seed: int) -> Rows:

@@ -162,7 +162,8 @@ def node_hop_counts(settings: RailXDragonflySettings) -> IntArray:
     hops = np.where(source | target, 2, 3)
     own = np.arange(columns)
     later = (np.arange(rows)[:, None] - np.arange(rows)) % rows  # later[d, e]: what is left of d after e
-    twice = np.asarray(joins[:, None, :] & joins[:, later]).any(axis=2)
+    twice: NDArray[np.bool_] = np.zeros_like(joins)
+    np.logical_and(joins[:, None, :], joins[:, later]).any(axis=2, out=twice)
     hops[own, own] = np.where(joins[:, 1:], 1, 3 - twice[:, 1:].astype(np.int64))
     counts = np.bincount(hops.ravel(), minlength=4)
     counts[:2] += columns, columns * (columns - 1)

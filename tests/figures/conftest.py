@@ -233,6 +233,69 @@ def write_pipeline(folder: Path) -> None:
     write_table(folder / "pipeline.parquet", table)
 
 
+def write_cost_scale(path: Path) -> None:
+    costs = {"railx_hyperx_full": (4.0, 55.0, 53.0), "opus_rails_equal": (38.0, None, 388.0), "fat_tree_full": (164.0, 164.0, 9259.0)}
+    rows = [
+        {
+            "topology": name,
+            "target_chips": chips,
+            "price_set": price_set,
+            "chips": chips,
+            "injection_gb_s_per_chip": 1800.0,
+            "usd_per_injection_gb_s": injection,
+            "usd_per_all_to_all_gb_s": all_to_all,
+            "watts_per_chip": watts if price_set == "opus_400g" else None,
+            "fidelity": "analytic",
+        }
+        for name, (injection, all_to_all, watts) in costs.items()
+        for chips in (1024, 16384, 200_704)
+        for price_set in ("opus_400g", "hammingmesh_2022")
+        if chips < 200_000 or all_to_all is not None
+    ]
+    write_table(path, rows)
+
+
+def write_claim_map(path: Path) -> None:
+    """The base case, one price list and the boundaries that the shipped figure draws."""
+    levels: dict[str, list[float | None]] = {
+        "base": [None],
+        "m": [1, 2, 3],
+        "tiers": [1, 2],
+        "all_to_all_share": [0.766],
+        "leaf_cable_over_transceiver": [0.9],
+        "taper": [0.5],
+    }
+    grid: list[tuple[str, str | None, float, float, float | None, str]] = [
+        ("grid", None, x, y, None, "ratios") for x in (0.0, 3.0) for y in (0.0, 3.0)
+    ]
+    rows = [
+        {
+            "view": view,
+            "factor": factor,
+            "level": level,
+            "claim": claim,
+            "prices": prices,
+            "transceiver_usd": usd,
+            "ocs_port_usd": None if usd is None else x * usd,
+            "ocs_port_over_transceiver": x,
+            "switch_port_over_transceiver": y,
+            "limit": limit,
+            "tolerance": 0.1 if claim == "absolute" else 0.0,
+            "holds": y > x,
+            "boundary_slope": -1.0 if claim == "absolute" else 0.8,
+            "boundary_intercept": 1259.0 if claim == "absolute" else -0.4 + 0.1 * (level or 0),
+            "source": source,
+            "fidelity": "analytic",
+        }
+        for factor, chosen in levels.items()
+        for level in chosen
+        for claim, limit in (("injection", 0.1), ("all_to_all", 0.5), ("absolute", 1.3e9))
+        for view, prices, x, y, usd, source in [("price_set", "opus_400g", 0.6, 0.7, 879.0, "list"), *grid]
+        if view == "price_set" or (factor == "base" and claim != "absolute")
+    ]
+    write_table(path, rows)
+
+
 def write_iterations(folder: Path, rng: np.random.Generator) -> list[Path]:
     paths = []
     for parallelism, base, switches in (("sequence_parallel", 220.0, 12), ("pipeline", 180.0, 6)):
@@ -301,7 +364,8 @@ def write_tenancy(folder: Path, rng: np.random.Generator) -> None:
         for queue in ("reject", "backfill"):
             for scenario in ("healthy", "failed_8"):
                 for sample in range(2):
-                    head = {"system": system, "policy": "best_fit", "queue": queue, "scenario": scenario, "offered_load": 0.9}
+                    head: dict[str, Any] = {"system": system, "policy": "best_fit", "queue": queue, "scenario": scenario, "offered_load": 0.9}
+                    head["failed_nodes"] = 8 * (scenario != "healthy")
                     rejected, wait = (0.05, 0.0) if queue == "reject" else (0.0, 12.0 + sample)
                     row = {"utilisation": busy + 0.02 * sample, "rejected_share": rejected, "wait_mean_hours": wait}
                     use.append({**head, "sample": sample, **row, "fidelity": "analytic"})
@@ -314,6 +378,8 @@ def write_all(folder: Path) -> dict[str, dict[str, list[Path]]]:
     rng = np.random.default_rng(7)
     write_topology(folder / "topology/railx_hyperx.parquet")
     write_economics(folder / "economics")
+    write_cost_scale(folder / "economics/scale.parquet")
+    write_claim_map(folder / "economics/claim_map.parquet")
     write_tenancy(folder / "tenancy", rng)
     static = [[(4, 300.0, [9000])], [(4, 260.0, [2000, 3000, 2500, 100])], [(4, 200.0, [500] * 9)]]
     flexsp = [[(4, 300.0, [9000])], [(2, 180.0, [2000, 3000]), (1, 190.0, [2500, 100]), (1, 150.0, [500] * 9)]]
@@ -325,6 +391,8 @@ def write_all(folder: Path) -> dict[str, dict[str, list[Path]]]:
         "all_to_all_bandwidth": {"network": write_networks(folder / "network")},
         "cost": {key: [folder / f"economics/{key}.parquet"] for key in ("bill", "summary", "sensitivity")},
         "price_sensitivity": {"sensitivity": [folder / "economics/sensitivity.parquet"]},
+        "cost_scale": {"scale": [folder / "economics/scale.parquet"]},
+        "claim_map": {"claim_map": [folder / "economics/claim_map.parquet"]},
         "sequence_parallel_plan": {"plan": [folder / "plans/static.json", folder / "plans/flexsp.json"]},
         "pipeline_schedule": {
             "schedule": [folder / "plans/pipeline.schedule.parquet"],

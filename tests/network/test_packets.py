@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
-from reference_simulator import Reference
 
 from railx.network.packets import (
     PacketResult,
@@ -42,6 +43,20 @@ from railx.topology import Topology, TopologySettings, build_topology
 CONF = Path(__file__).parents[2] / "conf"
 
 
+def load_reference() -> ModuleType:
+    """The module beside this one; tests are no package, so it is loaded by its path."""
+    spec = importlib.util.spec_from_file_location("reference_simulator", Path(__file__).with_name("reference_simulator.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+Reference = load_reference().Reference
+
+
 def build(name: str, **changes: Any) -> Topology:
     plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text()) | changes
     return build_topology(load(TopologySettings, plain, "topology"))
@@ -57,7 +72,7 @@ def burst(topology: Topology, packets: int, cycles: int, seed: int) -> Trace:
     rng = np.random.default_rng(seed)
     src = rng.integers(topology.chips, size=packets)
     dst = rng.integers(topology.chips, size=packets)
-    dst[: packets // 2] %= 3
+    dst[::2] %= 2
     dst = np.where(dst == src, (dst + 1) % topology.chips, dst)
     return Trace(np.sort(rng.integers(cycles, size=packets)), src, dst)
 
@@ -75,7 +90,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "mesh one port": ("mesh_2d", {"x_scale": 4, "y_scale": 3, "n": 2}, {"injection_ports": 1, "ejection_ports": 1, "buffer_flits": 8}),
     "torus ports": ("torus_2d", {"x_scale": 4, "y_scale": 4, "n": 3}, {"injection_ports": 2, "ejection_ports": 3, "buffer_flits": 4}),
     "railx ports": ("railx_hyperx", {"m": 2, "n": 1}, {"injection_ports": 3, "ejection_ports": 1, "buffer_flits": 4}),
-    "fat tree": ("fat_tree", {}, {"buffer_flits": 4}),
+    "fat tree": ("fat_tree", {"switch_radix": 4, "planes": 2}, {"buffer_flits": 4}),
 }  # fmt: skip
 
 
@@ -84,11 +99,11 @@ def test_every_packet_arrives_as_in_the_reference(case: str) -> None:
     name, sizes, changes = CASES[case]
     topology, network = build(name, **sizes), model(**changes)
     table = build_routing(topology, network.routing)
-    trace = burst(topology, 360, 90, seed=3)
+    trace = burst(topology, 360, 30, seed=3)
     reference = Reference(topology, table, network, seed=5)
     expected = reference.run(trace.cycle.tolist(), trace.src.tolist(), trace.dst.tolist(), 700)
     assert simulate_trace(topology, table, trace, network, cycles=700, seed=5).tolist() == expected
     assert min(expected) > 0
     # The case is worth its name only where packets had to wait.
     alone = zero_load_latency_cycles(topology, table, network)
-    assert np.mean(np.array(expected) - trace.cycle) > 1.2 * alone
+    assert np.mean(np.array(expected) - trace.cycle) > 1.1 * alone

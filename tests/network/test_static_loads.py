@@ -74,10 +74,27 @@ def test_full_scale_hops_and_rates() -> None:
     assert row["bound_gb_s_per_chip"] == pytest.approx(100, abs=0.05)
 
 
-def test_balanced_ties_reach_the_ideal_at_two_by_two() -> None:
-    topology = build("railx_hyperx", m=2, n=2)
-    assert simulate(topology, "balanced")["bound_over_ideal"] == pytest.approx(1)
-    assert simulate(topology, "min")["bound_over_ideal"] == pytest.approx(0.588, abs=5e-4)
+@pytest.mark.parametrize(("m", "n", "of_minimal"), [(2, 2, 0.588), (4, 2, 0.889), (3, 2, 0.733), (5, 3, 0.735)])
+def test_balanced_links_reach_the_ideal(m: int, n: int, of_minimal: float) -> None:
+    topology = build("railx_hyperx", m=m, n=n)
+    balanced = simulate(topology, "balanced")
+    assert balanced["bound_over_ideal"] == pytest.approx(1)
+    assert balanced["internal_width_needed"] < 1.4
+    assert simulate(topology, "min")["bound_over_ideal"] == pytest.approx(of_minimal, abs=5e-4)
+
+
+def test_balanced_links_at_full_scale() -> None:
+    row = simulate(build("railx_hyperx_full"), "balanced")
+    assert (row["chips"], row["bound_over_ideal"]) == (200_704, pytest.approx(1))
+    assert row["bound_flits_per_chip_cycle"] == pytest.approx(2.612, abs=5.1e-4)
+    assert row["internal_width_needed"] == pytest.approx(1.300, abs=5.1e-4)
+    assert row["mean_internal_hops"] < simulate(build("railx_hyperx_full"), "min")["mean_internal_hops"]
+
+
+def test_equal_widths_cost_balanced_links_less() -> None:
+    bound = {routing: simulate(build("railx_hyperx", m=4, n=2, internal_width=1.0), routing) for routing in ("min", "balanced")}
+    assert bound["min"]["bound_over_ideal"] == pytest.approx(0.571, abs=5e-4)
+    assert bound["balanced"]["bound_over_ideal"] == pytest.approx(0.752, abs=5e-4)
 
 
 def test_narrow_internal_links_lower_the_bound() -> None:
@@ -88,15 +105,13 @@ def test_narrow_internal_links_lower_the_bound() -> None:
     )
 
 
-@pytest.mark.parametrize("routing", ["min", "balanced"])
 @pytest.mark.parametrize(
     ("m", "n", "rings"),
     [(2, 2, "directed"), (1, 4, "directed"), (3, 2, "directed"), (2, 4, "directed"), (3, 1, "undirected"), (1, 5, "undirected")],
 )
-def test_hyperx_loads_equal_every_packet_walked(m: int, n: int, rings: str, routing: str) -> None:
+def test_hyperx_loads_equal_every_packet_walked(m: int, n: int, rings: str) -> None:
     topology = build("railx_hyperx", m=m, n=n, rings=rings)
-    walked = _walk_every_packet(topology, m, n, tie=1.0 if routing == "min" else 0.5)
-    assert uniform_lane_loads(topology, static(routing).routing) == pytest.approx(walked, abs=1e-12)
+    assert uniform_lane_loads(topology, "min") == pytest.approx(_walk_every_packet(topology, m, n), abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +125,8 @@ def test_hyperx_loads_equal_every_packet_walked(m: int, n: int, rings: str, rout
         ("railx_torus", {"m": 3, "n": 1, "x_scale": 2, "y_scale": 3}),
         ("fat_tree", {"switch_radix": 4, "planes": 1}),
         ("fat_tree", {"switch_radix": 6, "planes": 2}),
+        ("fat_tree", {"switch_radix": 6, "planes": 2, "leaf_down_ports": 4}),
+        ("fat_tree", {"switch_radix": 7, "planes": 2, "tiers": 2, "leaf_down_ports": 5}),
     ],
 )
 def test_symmetric_families_equal_the_even_split_over_shortest_paths(name: str, changes: dict[str, Any]) -> None:
@@ -196,6 +213,11 @@ def test_rows_have_the_agreed_columns(name: str) -> None:
     assert row["bound_flits_per_chip_cycle"] == pytest.approx(1 / busiest.max())
 
 
+def test_too_large_a_table_is_refused() -> None:
+    with pytest.raises(ValueError, match="112,896 chips of family railx_dragonfly are too many .* allowed: at most 6,000"):
+        uniform_lane_loads(build("railx_dragonfly_full"), "min")
+
+
 def test_too_large_a_graph_is_not_enumerated() -> None:
     with pytest.raises(ValueError, match="2500 vertices are too many"):
         shortest_path_lane_loads(build("torus_2d", x_scale=50, y_scale=50))
@@ -212,9 +234,9 @@ def test_unknown_choices_are_named(group: str, hint: Any, changes: dict[str, Any
         load(hint, plain | changes, group.split("/")[0])
 
 
-def _walk_every_packet(topology: Topology, m: int, n: int, tie: float) -> np.ndarray:
+def _walk_every_packet(topology: Topology, m: int, n: int) -> np.ndarray:
     """Loads by following each packet link by link through the link table, straight from the words of the routing rule."""
-    walker = _Walker(topology, m, n, tie)
+    walker = _Walker(topology, m, n)
     for source in range(topology.chips):
         for target in range(topology.chips):
             if source != target:
@@ -223,8 +245,8 @@ def _walk_every_packet(topology: Topology, m: int, n: int, tie: float) -> np.nda
 
 
 class _Walker:
-    def __init__(self, topology: Topology, m: int, n: int, tie: float) -> None:
-        self.m, self.side, self.tie = m, m * n + 1, tie
+    def __init__(self, topology: Topology, m: int, n: int) -> None:
+        self.m, self.side = m, m * n + 1
         self.load = np.zeros(len(topology.links))
         links = topology.links
         self.mesh = {}
@@ -256,13 +278,11 @@ class _Walker:
 
     def ride(self, kind: str, chip: int, next_node: int, target: int, share: float) -> None:
         first, second = self.rails[kind, chip // self.m**2, next_node]
-        gap = self.distance(chip, second[2]) - self.distance(chip, first[2])
-        to_first = 1.0 if gap > 0 else 0.0 if gap < 0 else self.tie
-        for choice, part in ((first, to_first), (second, 1 - to_first)):
-            if part:
-                self.walk(chip, choice[2], share * part)
-                self.load[choice[3]] += share * part
-                self.send(int(self.links.dst[choice[3]]), target, share * part)
+        # At equal distance the first, which is the one on the minus side.
+        choice = first if self.distance(chip, first[2]) <= self.distance(chip, second[2]) else second
+        self.walk(chip, choice[2], share)
+        self.load[choice[3]] += share
+        self.send(int(self.links.dst[choice[3]]), target, share)
 
     def walk(self, chip: int, target: int, share: float) -> None:
         while chip != target:

@@ -208,6 +208,11 @@ def test_dragonfly_joins_all_rows_evenly_within_three_hops(rails: int, divisor: 
         assert links.max() - links.min() <= 2  # the difference of half the rows joins its pairs twice at once
 
 
+@pytest.mark.parametrize("name", ["railx_dragonfly", "railx_dragonfly_largest", "railx_split_3d"])
+def test_settings_of_three_hops(name: str) -> None:
+    assert topology_metrics(build(name))["diameter_node_hops"] == 3
+
+
 def test_dragonfly_reaches_rows_that_a_hyperx_cannot() -> None:
     largest = build("railx_dragonfly_largest")
     assert largest.nodes == 5 * 41

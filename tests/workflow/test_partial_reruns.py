@@ -47,6 +47,11 @@ class MadePipeline:
 MESSAGES = {
     r"Topology (\w+)": "topology",
     r"Network simulation of (\w+)": "simulate",
+    r"Packets of (\w+)": "sweep",
+    r"Cross-connects of (\w+)": "circuits",
+    r"Reconfiguration plan (\w+)": "transition",
+    r"Step times on (\w+)": "mapping",
+    r"Jobs and failures .*": "tenancy",
     r"Bill of materials": "cost",
     r"Corpus (\w+)": "corpus",
     r"Plan (\w+)": "plan",
@@ -112,6 +117,7 @@ def test_a_comment_changes_nothing(pipeline: MadePipeline) -> None:
 def test_one_override_on_the_command_line(pipeline: MadePipeline) -> None:
     assert pipeline.jobs("economics.price_set=opus_400g_notebook") == {
         "cost",
+        "mapping railx_hyperx_m4n2",
         "figure cost",
         "figure price_sensitivity",
         "claims",

@@ -34,7 +34,7 @@ _HEADING = {"row": (3, 4), "column": (5, 6)}
 def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
     """Row first, then column; each switch raises the virtual channel by one, walks stay on theirs.
 
-    * ``min`` (RailX simulator): at equal distance to both ends the minus side, on the way out and in; the links to and from a switch
+    * ``min`` (RailX simulator): at equal distance to both ends the minus side, out and in; the links to and from a switch
       are taken on the channel of the walk behind it.
     * ``balanced``: splits equal distances evenly (for even m there are none) and draws one of the three channels for the links to
       and from a switch. Only one phase of a way uses those, so this closes no circle of waiting packets, and fewer of them stand

@@ -1,6 +1,6 @@
 """Routing on RailX set to a Dragonfly: along the row to a column that leads to the right row, up or down it, along that row.
 
-At most three rails and four virtual channels: a walk or a rail of phase p is on channel p or p + 1, and packets that need fewer
+At most three rails, one of them along a column, and four virtual channels: a walk or a rail of phase p is on channel p or p + 1, and packets that need fewer
 rails start in a later phase. A shift of all rows is a symmetry of the network, so that everything depends on the difference of the
 rows alone and one row stands for all.
 """
@@ -30,7 +30,7 @@ _ORDERS: tuple[WalkOrder, ...] = ("yx", "xy", "yx", "xy")
 
 
 def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
-    """The fewest rails; where several columns need as few, in proportion to their rails to the right row.
+    """Through the column that needs the fewest rails; where several need as few, in proportion to their rails to the right row.
 
     ``min`` takes the nearest of the links that will do, ``balanced`` all of them alike under uniform traffic. States: 0 at the source
     and on the last row, 1 in the column where the packet changes rows, then those on the way to a link: of the first row by column and
