@@ -1,7 +1,7 @@
 """Where the ranks of a job stand: the chips of each axis, and the groups that communicate.
 
-The ranks of a job form a box: chips of a node (mesh) x nodes of a row (x) x nodes of a column (y). Families without nodes on a grid get
-the nearest equivalent: blocks of a torus, runs of consecutive chips of a switched network.
+The ranks of a job form a box: chips of a node (mesh) x nodes of a row (x) x nodes of a column (y). Families without nodes on a
+grid get the nearest equivalent: blocks of a torus, runs of consecutive chips of a switched network.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class ExpertSettings:
 
 @dataclass(frozen=True)
 class ChipSettings:
-    """``peak_tflops``: 10^12 operations a second in the training precision; ``efficiency``: the share that matrix products reach."""
+    """``peak_tflops``: 10^12 operations a second in the training precision; ``efficiency``: what matrix products reach of it."""
 
     peak_tflops: Annotated[float, Positive()]
     efficiency: Annotated[float, Fraction()]
@@ -79,7 +79,7 @@ class ChipSettings:
 
 @dataclass(frozen=True)
 class JobSettings:
-    """One training job. Every replica takes ``micro_batches`` micro-batches of ``sequence_tokens`` tokens a step (1F1B pipeline)."""
+    """One training job: every replica takes ``micro_batches`` of ``sequence_tokens`` tokens a step (1F1B pipeline)."""
 
     model: ModelSettings
     experts: ExpertSettings | None
@@ -108,7 +108,7 @@ class JobSettings:
 
 @dataclass(frozen=True)
 class MappedTopology:
-    """A topology of the experiment by ``routing``, and the network design whose cost per chip stands for it (null: no cost known)."""
+    """A topology by ``routing``, and the network design whose cost per chip stands for it (null: no cost known)."""
 
     routing: Literal["min", "balanced"]
     design: str | None
@@ -119,7 +119,7 @@ class MappingSettings:
     """All ``jobs`` on all ``topologies`` (names of the experiment's).
 
     Equal bandwidth: the ports of every topology are scaled to ``injection_gb_s_per_chip``. Equal cost: they are scaled once more by
-    the cost per chip of ``reference`` over the topology's own, both of networks of ``cost_chips`` chips.
+    the cost per chip of ``reference`` over the topology's own, both of networks of ``cost_chips`` chips at ``price_set``.
     """
 
     jobs: Annotated[dict[str, JobSettings], NotEmpty()]
@@ -127,6 +127,7 @@ class MappingSettings:
     injection_gb_s_per_chip: Annotated[float, Positive()]
     reference: Annotated[str, NotEmpty()]
     cost_chips: Annotated[int, AtLeast(1)]
+    price_set: Annotated[str, NotEmpty()]
 
     def __post_init__(self) -> None:
         if self.reference not in self.topologies or self.topologies[self.reference].design is None:

@@ -1,8 +1,8 @@
 """How long a step takes on a topology: exact channel loads of every kind of communication, one bottleneck each.
 
-All groups of one kind communicate at once. Their traffic is routed over the topology as any other, so that contention between groups
-and the walk inside the nodes count; the busiest channel sets the rate. A gather is done in the better of two ways: every member sends its
-part to every other (direct), or round a ring in both directions.
+All groups of one kind communicate at once. Their traffic is routed over the topology as any other, so that contention between
+groups and the walk inside the nodes count; the busiest channel sets the rate. A gather is done in the better of two ways: every
+member sends its part to every other (direct), or round a ring in both directions.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def step_times(
     """Time of one training step of every job under every rate factor (by ``basis``), one row per part of the step.
 
     Columns: topology, family, job, basis, rate_factor, part (compute, bubble and the parallelisms), way (how the data moved), ms,
-    step_ms (the whole step), tokens_per_s, fidelity. Nothing overlaps except that stages of the pipeline work at the same time: an upper bound
-    for schedules that hide communication. ``bubble`` is what the first and last stages wait: (stages - 1) micro-batches (1F1B).
+    step_ms (the whole step), tokens_per_s, fidelity. Nothing overlaps except that stages of the pipeline work at the same time:
+    an upper bound for schedules that hide communication. ``bubble`` is what the first and last stages wait: (stages - 1) micro-batches (1F1B).
     """
     network = _Network(topology, routing)
     rows: list[dict[str, Any]] = []

@@ -1,7 +1,7 @@
 """What a training step computes and sends, in closed form.
 
-Per micro-batch and stage: tensor parallelism with sequence-parallel norms gathers and scatters the activations twice a layer in each
-direction (Korthikanti 2022); sequence parallelism passes the keys and values round a ring (Liu 2023); experts exchange tokens by
+Per micro-batch and stage: tensor parallelism with sequence-parallel norms gathers and scatters the activations twice a layer in
+each direction (Korthikanti 2022); sequence parallelism passes the keys and values round a ring (Liu 2023); experts exchange tokens by
 all-to-all before and after (Lepikhin 2020); stages hand on activations and their gradients. Per step: gradients are
 reduce-scattered and parameters all-gathered over the replicas (Rajbhandari 2020).
 """
@@ -24,7 +24,7 @@ _TRAINING_OVER_FORWARD = 3
 class Transfer:
     """One kind of communication of a chip.
 
-    ``name``: the parallelism that causes it; ``over``: the parallelisms that span its groups; ``pattern``: ``gather`` (all-gather or
+    ``name``: the parallelism that causes it; ``over``: those that span its groups; ``pattern``: ``gather`` (all-gather or
     reduce-scatter), ``all_to_all`` or ``next`` (to the next member); ``bytes``: the gathered (or scattered) tensor, what a chip
     exchanges in an all-to-all, or what it hands on; ``times``: how often, per micro-batch or (``per_step``) per step.
     """
@@ -66,8 +66,10 @@ def step_transfers(job: JobSettings) -> list[Transfer]:
         transfers.append(Transfer("expert", ("expert",), "all_to_all", exchanged, 4 * layers, per_step=False))
     dense, expert = _parameters_per_chip(job)
     for parameters, over in ((dense, ("sequence", "expert", "data")), (expert, ("sequence", "data"))):
-        for width in (job.gradient_bytes_per_element, job.bytes_per_element):
-            transfers.append(Transfer("data", over, "gather", parameters * width, 1, per_step=True))
+        transfers += [
+            Transfer("data", over, "gather", parameters * width, 1, per_step=True)
+            for width in (job.gradient_bytes_per_element, job.bytes_per_element)
+        ]
 
     def spans(transfer: Transfer) -> bool:
         return transfer.bytes > 0 and any(layout.degree(name) > 1 for name in transfer.over)

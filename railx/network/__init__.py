@@ -1,7 +1,14 @@
 """Traffic on a topology: exact static channel loads, throughput bounds, collectives."""
 
 from railx.network.collectives import ring_all_reduce, simulate_collectives
-from railx.network.settings import CollectiveSettings, NetworkSettings, PacketNetworkSettings, StaticNetworkSettings, SweepSettings, TrafficSettings
+from railx.network.settings import (
+    CollectiveSettings,
+    NetworkSettings,
+    PacketNetworkSettings,
+    StaticNetworkSettings,
+    SweepSettings,
+    TrafficSettings,
+)
 from railx.network.shortest_paths import shortest_path_lane_loads
 from railx.network.static_loads import uniform_lane_loads
 from railx.network.uniform import simulate_uniform

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 from railx.settings import AtLeast, Between, Fraction, NonNegative, NotEmpty, Positive, SettingsError
 
 __all__ = [
+    "AgreementSettings",
     "AllToAllTraffic",
     "CollectiveName",
     "CollectiveSettings",
@@ -152,6 +153,22 @@ class SweepSettings:
     loads: tuple[Annotated[float, Positive()], ...]
     accepted_share: Annotated[float, Fraction()]
     precision: Annotated[float, Fraction()]
+
+
+@dataclass(frozen=True)
+class AgreementSettings:
+    """The flow model and the packet simulator side by side on some of the experiment's ``topologies``.
+
+    Every routing of ``routings`` that a family offers, with every pattern of ``traffics`` (their own ``load`` is not used) at
+    ``loads_over_bound``: offered load over the load at which the busiest link is full. ``network`` (its own ``routing`` is not used)
+    says how packets are simulated.
+    """
+
+    topologies: Annotated[tuple[str, ...], NotEmpty()]
+    routings: Annotated[tuple[Literal["min", "balanced"], ...], NotEmpty()]
+    traffics: Annotated[dict[str, TrafficSettings], NotEmpty()]
+    loads_over_bound: Annotated[tuple[Annotated[float, Positive()], ...], NotEmpty()]
+    network: PacketNetworkSettings
 
 
 #: Collectives that are timed; ``hierarchical_all_reduce`` reduces inside the nodes first, over all links of their meshes.

@@ -234,7 +234,11 @@ def write_pipeline(folder: Path) -> None:
 
 
 def write_cost_scale(path: Path) -> None:
-    costs = {"railx_hyperx_full": (4.0, 55.0, 53.0), "opus_rails_equal": (38.0, None, 388.0), "fat_tree_full": (164.0, 164.0, 9259.0)}
+    costs = {
+        "railx_hyperx_full": (4.0, 55.0, 53.0),
+        "opus_rails_equal": (38.0, None, 388.0),
+        "fat_tree_full": (164.0, 164.0, 9259.0),
+    }
     rows = [
         {
             "topology": name,
@@ -364,11 +368,11 @@ def write_tenancy(folder: Path, rng: np.random.Generator) -> None:
         for queue in ("reject", "backfill"):
             for scenario in ("healthy", "failed_8"):
                 for sample in range(2):
-                    head: dict[str, Any] = {"system": system, "policy": "best_fit", "queue": queue, "scenario": scenario, "offered_load": 0.9}
-                    head["failed_nodes"] = 8 * (scenario != "healthy")
+                    head = {"system": system, "policy": "best_fit", "queue": queue, "scenario": scenario, "sample": sample}
+                    load = {"failed_nodes": 8 * (scenario != "healthy"), "offered_load": 0.9}
                     rejected, wait = (0.05, 0.0) if queue == "reject" else (0.0, 12.0 + sample)
                     row = {"utilisation": busy + 0.02 * sample, "rejected_share": rejected, "wait_mean_hours": wait}
-                    use.append({**head, "sample": sample, **row, "fidelity": "analytic"})
+                    use.append({**head, **load, **row, "fidelity": "analytic"})
     write_table(folder / "faults.parquet", faults)
     write_table(folder / "utilisation.parquet", use)
 

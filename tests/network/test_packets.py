@@ -17,6 +17,7 @@ import yaml
 from railx.network.packets import (
     PacketResult,
     Trace,
+    engine,
     simulate_packets,
     simulate_trace,
     summary_row,
@@ -25,7 +26,7 @@ from railx.network.packets import (
 )
 from railx.network.packets.layout import build_net, build_state
 from railx.network.packets.simulate import run_until
-from railx.network.routing import RoutingTable, TableBuilder, build_routing, table_lane_loads
+from railx.network.routing import RoutingTable, TableBuilder, build_routing, path_lengths, table_lane_loads
 from railx.network.settings import (
     AllToAllTraffic,
     HotSpotTraffic,
@@ -37,8 +38,9 @@ from railx.network.settings import (
     TrafficSettings,
     UniformTraffic,
 )
+from railx.network.traffic import traffic_flows
 from railx.settings import load
-from railx.topology import Topology, TopologySettings, build_topology
+from railx.topology import Links, Topology, TopologySettings, build_topology
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -82,7 +84,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "railx tight": ("railx_hyperx", {"m": 2, "n": 1}, {"buffer_flits": 4}),
     "railx balanced": ("railx_hyperx", {"m": 2, "n": 1}, {"routing": "balanced", "buffer_flits": 8}),
     "railx adaptive": ("railx_hyperx", {"m": 2, "n": 1}, {"routing": "adaptive", "buffer_flits": 8}),
-    "railx lanes adaptive": ("railx_hyperx", {"m": 1, "n": 4}, {"routing": "adaptive", "buffer_flits": 8}),
+    "railx lanes adaptive": ("railx_hyperx", {"m": 1, "n": 2}, {"routing": "adaptive", "buffer_flits": 8}),
     "railx narrow": ("railx_hyperx", {"m": 2, "n": 1, "internal_width": 0.5}, {"buffer_flits": 9, "packet_flits": 3}),
     "torus": ("torus_2d", {"x_scale": 4, "y_scale": 3, "n": 2}, {"buffer_flits": 4}),
     "torus slow": ("torus_2d", {"x_scale": 4, "y_scale": 4, "n": 1, "latency_ns": 70}, {"source_cycles": 0}),
@@ -99,11 +101,328 @@ def test_every_packet_arrives_as_in_the_reference(case: str) -> None:
     name, sizes, changes = CASES[case]
     topology, network = build(name, **sizes), model(**changes)
     table = build_routing(topology, network.routing)
-    trace = burst(topology, 360, 30, seed=3)
+    trace = burst(topology, 360, 20, seed=3)
     reference = Reference(topology, table, network, seed=5)
-    expected = reference.run(trace.cycle.tolist(), trace.src.tolist(), trace.dst.tolist(), 700)
-    assert simulate_trace(topology, table, trace, network, cycles=700, seed=5).tolist() == expected
+    expected = reference.run(trace.cycle.tolist(), trace.src.tolist(), trace.dst.tolist(), 1000)
+    assert simulate_trace(topology, table, trace, network, cycles=1000, seed=5).tolist() == expected
     assert min(expected) > 0
     # The case is worth its name only where packets had to wait.
     alone = zero_load_latency_cycles(topology, table, network)
     assert np.mean(np.array(expected) - trace.cycle) > 1.1 * alone
+
+
+def alone(topology: Topology, table: RoutingTable, network: PacketNetworkSettings, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+    """Latencies of packets that never meet: each has the network for itself for 300 cycles."""
+    cycle = np.arange(len(src)) * 300
+    trace = Trace(cycle, src, dst)
+    return simulate_trace(topology, table, trace, network, cycles=len(src) * 300, seed=1) - cycle
+
+
+def pairs(topology: Topology, count: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(7)
+    src = rng.integers(topology.chips, size=count)
+    return src, (src + rng.integers(1, topology.chips, size=count)) % topology.chips
+
+
+@pytest.mark.parametrize("name", ["mesh_2d", "torus_2d"])
+def test_one_packet_takes_4_plus_2_cycles_a_hop(name: str) -> None:
+    """4 flits over links of width 1 and latency 1: 2 + sum(1 + 1) + (4 - 1 - 1)."""
+    topology, network = build(name, x_scale=8, y_scale=8, n=1), model()
+    src, dst = pairs(topology, 200)
+    steps = np.abs(np.array([src % 8 - dst % 8, src // 8 - dst // 8]))
+    hops = (np.minimum(steps, 8 - steps) if name == "torus_2d" else steps).sum(axis=0)
+    assert alone(topology, build_routing(topology, "min"), network, src, dst).tolist() == (4 + 2 * hops).tolist()
+
+
+def test_one_packet_in_railx_takes_2_cycles_inside_a_node_and_11_outside() -> None:
+    topology, network = build("railx_hyperx"), model()
+    table = build_routing(topology, "min")
+    src, dst = pairs(topology, 300)
+    ways = path_lengths(topology, table)
+    links, external = ways.links[src, dst], ways.external_links[src, dst]
+    expected = 2 + 2 * (links - external) + 11 * external
+    assert alone(topology, table, network, src, dst).tolist() == expected.tolist()
+    assert zero_load_latency_cycles(topology, table, network) == pytest.approx(
+        2 + np.sum(2 * (ways.links - ways.external_links) + 11 * ways.external_links) / (100 * 99), rel=1e-12
+    )
+
+
+def line_of_chips(gbps: list[float], latency_ns: list[float]) -> Topology:
+    """Chips in a row, link i from chip i to chip i + 1 with its own rate and latency (and the same back)."""
+    count = len(gbps)
+    forth = np.arange(count, dtype=np.int32)
+    both = [np.concatenate(part) for part in ((forth, forth + 1), (forth + 1, forth), (gbps, gbps), (latency_ns, latency_ns))]
+    ones = np.ones(2 * count, dtype=np.int32)
+    links = Links(both[0], both[1], np.full(2 * count, 2, np.int8), both[2], both[3], -ones, ones)
+    return Topology("line", {"port_gbps": 100.0}, count + 1, count + 1, 0, np.arange(count + 1, dtype=np.int32), links, None)
+
+
+def line_table(topology: Topology) -> RoutingTable:
+    builder = TableBuilder(topology, "by hand", states=1, virtual_channels=1)
+    chip, to = np.arange(topology.chips)[:, None], np.arange(topology.chips)[None, :]
+    builder.entry[0] = builder.single(builder.pools_between(chip, chip + np.sign(to - chip), 0), 0)
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("gbps", "latency_ns", "expected"),
+    [
+        ([100.0], [10.0], 2 + 4),  # one link of width 1, latency 1: busy longer than its head flies
+        ([100.0], [0.0], 2 + 4),
+        ([100.0], [50.0], 2 + 6),
+        ([400.0, 100.0], [10.0, 10.0], 2 + 2 + 4),
+        ([100.0, 400.0], [10.0, 10.0], 2 + 2 + 2),  # only the last link's width counts
+        ([50.0, 25.0, 12.5], [30.0, 0.0, 10.0], 2 + 4 + 1 + 32),
+        ([300.0], [0.0], 2 + 2),  # 4 flits over width 3: 2 cycles
+    ],
+)
+def test_zero_load_formula_on_a_line(gbps: list[float], latency_ns: list[float], expected: int) -> None:
+    topology, network = line_of_chips(gbps, latency_ns), model()
+    table = line_table(topology)
+    src, dst = np.array([0]), np.array([len(gbps)])
+    assert alone(topology, table, network, src, dst).tolist() == [expected]
+    assert zero_load_latency_cycles(topology, table, network) == pytest.approx(
+        np.mean(
+            [
+                alone(topology, table, network, np.array([a]), np.array([b]))
+                for a in range(len(gbps) + 1)
+                for b in range(len(gbps) + 1)
+                if a != b
+            ]
+        )
+    )
+
+
+def test_two_packets_for_one_link_go_back_to_back_the_older_first() -> None:
+    topology, network = line_of_chips([100.0], [10.0]), model()
+    trace = Trace(np.array([0, 0, 1]), np.zeros(3, int), np.ones(3, int))
+    arrived = simulate_trace(topology, line_table(topology), trace, network, cycles=50, seed=1)
+    assert arrived.tolist() == [6, 10, 14]
+
+
+@pytest.mark.parametrize(("name", "routing"), [("railx_hyperx", "min"), ("railx_hyperx", "adaptive"), ("torus_2d", "balanced")])
+def test_mean_latency_of_a_quiet_network_is_the_zero_load_latency(name: str, routing: str) -> None:
+    topology, network = build(name), model(routing=routing, measured_cycles=40000)
+    table = build_routing(topology, routing)
+    result = simulate_packets(topology, table, UniformTraffic("uniform", 0.004), network, 2)
+    exact = zero_load_latency_cycles(topology, table, network)
+    assert abs(result.latency_mean_cycles - exact) < 1.5 * result.latency_ci95_cycles + 0.02
+    assert result.latency_ci95_cycles < 0.05 * exact
+    assert result.accepted_flits_per_chip_cycle == pytest.approx(0.004, rel=0.02)
+
+
+def live_packets(state: Any) -> np.ndarray:
+    """Rows of the packets that exist: all slots but those on the list of free ones."""
+    free, slot = set(), int(state.counters[engine.FREE])
+    while slot >= 0:
+        free.add(slot)
+        slot = int(state.packets[slot, engine.NEXT])
+    assert len(free) == state.counters[engine.FREE_COUNT]
+    return state.packets[[slot for slot in range(len(state.packets)) if slot not in free]]
+
+
+@pytest.mark.parametrize("changes", [{}, {"injection_ports": 2, "ejection_ports": 2}, {"routing": "adaptive"}])
+def test_no_packet_is_lost_and_no_buffer_overflows_at_any_time(changes: dict[str, Any]) -> None:
+    topology = build("railx_hyperx", m=2, n=1)
+    network = model(buffer_flits=18, packet_flits=5, warmup_cycles=0, measured_cycles=2000, **changes)
+    table = build_routing(topology, network.routing)
+    net = build_net(topology, table, UniformTraffic("uniform", 3.0), network, 1)
+    state = build_state(topology, table, net, network, 1)
+    for cycle in range(13, 1500, 37):
+        state = run_until(net, state, cycle)
+        counters, live = state.counters, live_packets(state)
+        queued = live[:, engine.FIFO] < 0
+        assert len(live) == counters[engine.CREATED] - counters[engine.DELIVERED]
+        assert queued.sum() == counters[engine.CREATED] - counters[engine.INJECTED]
+        assert counters[engine.CREATED] == int(cycle * 3.0 * 36 / 5 + 1e-9)
+        held = np.bincount(live[~queued, engine.FIFO], minlength=len(state.fifos))
+        room = state.fifos[:, engine.ROOM]
+        assert (room >= 0).all()
+        assert (held <= 18 // 5 - room).all()  # what stands or flies there is reserved; so are grants that wait
+        assert counters[engine.DELIVERED] == state.batches[:, 1].sum() == state.histogram.sum()
+        assert len(set(live[:, engine.SEQ].tolist())) == len(live)
+
+
+@pytest.mark.parametrize("changes", [{}, {"injection_ports": 1, "ejection_ports": 2}, {"routing": "adaptive"}])
+def test_a_drained_network_is_empty(changes: dict[str, Any]) -> None:
+    topology, network = build("railx_hyperx", m=2, n=1), model(buffer_flits=8, **changes)
+    table = build_routing(topology, network.routing)
+    net = build_net(topology, table, burst(topology, 3000, 100, seed=1), network, 1)
+    state = run_until(net, build_state(topology, table, net, network, 1), 20000)
+    assert state.counters[engine.DELIVERED] == 3000
+    assert (state.fifos[:, engine.ROOM] == 2).all()
+    assert (state.fifos[:, : engine.ROOM] == -1).all()
+    assert (state.channels[:, [engine.WAITING, engine.PORT]] == -1).all()
+    assert (state.channels[:, engine.BUSY] == 0).all()
+    assert (state.row_queue == 0).all()
+    assert (state.wheel == -1).all()
+    assert (state.pools[:, [engine.QUEUE_HEAD, engine.QUEUE_TAIL, engine.HEAP]] == -1).all()
+
+
+def flat(result: PacketResult) -> dict[str, Any]:
+    plain = dataclasses.asdict(result)
+    return {key: np.asarray(value).tolist() for key, value in plain.items() if not key.endswith("per_second")}
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+    topology, network = build("railx_hyperx", m=2, n=1), model(routing="balanced", warmup_cycles=200, measured_cycles=800)
+    table = build_routing(topology, "balanced")
+    runs = [flat(simulate_packets(topology, table, UniformTraffic("uniform", 0.7), network, seed)) for seed in (4, 4, 5)]
+    assert runs[0] == runs[1]
+    assert runs[0]["channel_load"] != runs[2]["channel_load"]
+    assert runs[0]["created"] == runs[2]["created"]
+
+
+def bound(topology: Topology, table: RoutingTable) -> float:
+    """Largest load that no channel refuses, from the exact static loads."""
+    width = topology.links.gbps / topology.settings["port_gbps"]
+    return float((width / np.maximum(table_lane_loads(topology, table), 1e-12)).min())
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "routing"),
+    [
+        ("railx_hyperx", {}, "min"),
+        ("railx_hyperx", {}, "balanced"),
+        ("torus_2d", {"n": 1}, "min"),
+        ("mesh_2d", {}, "min"),
+        ("fat_tree", {"switch_radix": 4, "planes": 2}, "min"),
+    ],
+)
+def test_accepted_traffic_stays_below_the_static_bound(name: str, sizes: dict[str, Any], routing: str) -> None:
+    topology, network = build(name, **sizes), model(routing=routing, measured_cycles=4000)
+    table = build_routing(topology, routing)
+    limit = bound(topology, table)
+    result = simulate_packets(topology, table, UniformTraffic("uniform", 1.3 * limit), network, 1)
+    assert 0.6 * limit < result.accepted_flits_per_chip_cycle < 1.01 * limit
+    assert result.channel_load.max() <= 1.001
+    below = simulate_packets(topology, table, UniformTraffic("uniform", 0.5 * limit), network, 1)
+    assert below.accepted_flits_per_chip_cycle == pytest.approx(0.5 * limit, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "capacity"),
+    [("mesh_2d", 0.5), ("torus_2d", 1.0)],
+)
+def test_saturation_of_the_textbook_networks(name: str, capacity: float) -> None:
+    """Dimension order on 8 x 8 chips, uniform traffic: the bisection carries 4 / k and 8 / k flits/(chip cycle).
+
+    Dally and Towles, Principles and Practices of Interconnection Networks, ch. 3; self traffic excluded raises both by 64/63.
+    Routers with virtual-channel flow control saturate at 60 to 90 % of capacity there (ch. 25); this one has no pipeline, instant
+    credits and 64-flit buffers, so it may come closer, but not past 1.
+    """
+    topology, network = build(name, x_scale=8, y_scale=8, n=1), model(routing="min" if name == "mesh_2d" else "balanced")
+    table = build_routing(topology, network.routing)
+    settings = SweepSettings("t", UniformTraffic("uniform", 1.0), network, (0.3 * capacity, capacity), 0.97, 0.05)
+    rows, summary = sweep_loads(topology, table, settings, 1, "textbook", bound=bound(topology, table))
+    assert 0.65 * capacity < summary["saturation_flits_per_chip_cycle"] < 64 / 63 * capacity
+    assert summary["max_accepted_flits_per_chip_cycle"] <= 1.01 * summary["bound_flits_per_chip_cycle"]
+    assert summary["bound_flits_per_chip_cycle"] == pytest.approx(64 / 63 * capacity * 63 / 64, rel=0.02)
+    loads = [row["offered_flits_per_chip_cycle"] for row in rows]
+    assert loads == sorted(set(loads))
+    flags = [row["saturated"] for row in rows]
+    assert flags == sorted(flags)  # from here on saturated
+    last_free, first_saturated = max(x for x, f in zip(loads, flags, strict=True) if not f), loads[flags.index(True)]
+    assert summary["saturation_flits_per_chip_cycle"] == last_free
+    assert first_saturated - last_free <= 0.05 * first_saturated
+    quiet = [row["latency_mean_cycles"] for row in rows if not row["saturated"]]
+    assert quiet == sorted(quiet)
+    assert quiet[0] > summary["zero_load_latency_cycles"]
+
+
+def test_a_network_that_is_never_quiet_still_has_a_bracket() -> None:
+    """All given loads are saturated: the search goes down."""
+    topology, network = build("mesh_2d"), model(warmup_cycles=500, measured_cycles=1000)
+    settings = SweepSettings("t", UniformTraffic("uniform", 1.0), network, (2.0,), 0.95, 0.1)
+    _, summary = sweep_loads(topology, build_routing(topology, "min"), settings, 1, "mesh")
+    assert 0.3 < summary["saturation_flits_per_chip_cycle"] < 0.5
+    up = dataclasses.replace(settings, loads=(0.1,))
+    _, other = sweep_loads(topology, build_routing(topology, "min"), up, 1, "mesh")
+    assert other["saturation_flits_per_chip_cycle"] == pytest.approx(summary["saturation_flits_per_chip_cycle"], rel=0.15)
+
+
+@pytest.mark.parametrize(("name", "routing"), [("railx_hyperx", "min"), ("railx_hyperx", "adaptive"), ("torus_2d", "min")])
+def test_an_overloaded_network_keeps_delivering(name: str, routing: str) -> None:
+    topology, network = build(name), model(routing=routing, buffer_flits=4)
+    table = build_routing(topology, routing)
+    net = build_net(topology, table, UniformTraffic("uniform", 4.0), network, 1)
+    state, before, rates = build_state(topology, table, net, network, 1), 0, []
+    for cycle in range(1000, 7001, 1000):
+        state = run_until(net, state, cycle)
+        rates.append(int(state.counters[engine.DELIVERED]) - before)
+        before = int(state.counters[engine.DELIVERED])
+    assert min(rates[1:]) > 0.5 * max(rates)
+
+
+PATTERNS: list[TrafficSettings] = [
+    UniformTraffic("uniform", 0.05),
+    PermutationTraffic("permutation", 0.05, "random", 1),
+    PermutationTraffic("permutation", 0.05, "transpose", 1),
+    HotSpotTraffic("hot_spot", 0.05, 3, 0.4),
+    HotSpotTraffic("hot_spot", 0.05, 1, 0.4),
+    NeighbourTraffic("neighbour", 0.05),
+    AllToAllTraffic("all_to_all", 0.05),
+]
+
+
+@pytest.mark.parametrize("traffic", PATTERNS, ids=lambda t: t.pattern)
+def test_channels_carry_what_the_flows_of_the_pattern_say(traffic: TrafficSettings) -> None:
+    topology, network = build("mesh_2d", x_scale=4, y_scale=4), model(measured_cycles=60000)
+    table = build_routing(topology, "min")
+    result = simulate_packets(topology, table, traffic, network, 3)
+    flows = traffic_flows(topology, traffic, 3)
+    exact = 0.05 * table_lane_loads(topology, table, flows.demand())
+    assert result.accepted_flits_per_chip_cycle == pytest.approx(0.05, rel=0.02)
+    assert np.allclose(result.channel_load, exact, rtol=0.12, atol=0.004)
+    assert result.channel_load.sum() == pytest.approx(exact.sum(), rel=0.02)
+
+
+def test_a_matrix_of_four_chips(tmp_path: Path) -> None:
+    """A ring of four chips: 3 of 6 parts go from chip 0 to its neighbour 1, and so one link carries half of everything."""
+    shares = np.array([[0, 3, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]])
+    np.savetxt(tmp_path / "matrix.csv", shares, delimiter=",")
+    topology, network = build("mesh_2d", x_scale=2, y_scale=2), model(measured_cycles=20000)
+    traffic = MatrixTraffic("matrix", 0.4, str(tmp_path / "matrix.csv"))
+    result = simulate_packets(topology, build_routing(topology, "min"), traffic, network, 1)
+    links = topology.links
+    load_of = {(int(a), int(b)): load for a, b, load in zip(links.src, links.dst, result.channel_load, strict=True)}
+    assert result.hops_mean == 1
+    assert load_of[0, 1] == pytest.approx(4 * 0.4 * 3 / 6, rel=0.03)
+    assert load_of[1, 0] == pytest.approx(4 * 0.4 / 6, rel=0.06)
+    assert load_of[0, 2] == 0
+    # 0 -> 1 is full at a load of 0.5; beyond, the others still get through.
+    over = simulate_packets(topology, build_routing(topology, "min"), dataclasses.replace(traffic, load=1.0), network, 1)
+    assert over.accepted_flits_per_chip_cycle == pytest.approx((1 + 3 * 4 / 6) / 4, rel=0.02)
+
+
+def test_one_injection_port_cannot_offer_more_than_one_flit_a_cycle() -> None:
+    topology = build("railx_hyperx")
+    table = build_routing(topology, "min")
+    free = simulate_packets(topology, table, UniformTraffic("uniform", 1.3), model(), 1)
+    one = simulate_packets(topology, table, UniformTraffic("uniform", 1.3), model(injection_ports=1), 1)
+    out = simulate_packets(topology, table, UniformTraffic("uniform", 1.3), model(ejection_ports=1), 1)
+    assert free.accepted_flits_per_chip_cycle > 1.25
+    assert 0.95 < one.accepted_flits_per_chip_cycle <= 1.0
+    assert 0.8 < out.accepted_flits_per_chip_cycle <= 1.0
+
+
+def test_the_summary_has_what_the_command_line_promises() -> None:
+    topology, network = build("railx_hyperx"), model()
+    traffic = UniformTraffic("uniform", 0.5)
+    result = simulate_packets(topology, build_routing(topology, "min"), traffic, network, 9)
+    row = summary_row(topology, "railx", traffic, network, result, 9)
+    promised = {
+        "topology", "family", "chips", "traffic", "routing", "offered_flits_per_chip_cycle", "accepted_flits_per_chip_cycle",
+        "latency_mean_cycles", "latency_ci95_cycles", "hops_mean", "cycles_per_second", "flit_hops_per_second", "seed", "fidelity",
+    }  # fmt: skip
+    assert promised <= set(row)
+    assert row["accepted_flits_per_chip_cycle"] == pytest.approx(0.5, rel=0.01)
+    assert row["external_hops_mean"] == pytest.approx(2 * (100 - 100 / 5) / 99, rel=0.01)  # 2 (N - N / (r + 1)) / (N - 1)
+    assert result.latency_p50_cycles <= result.latency_mean_cycles <= result.latency_p99_cycles <= result.latency_max_cycles
+    assert result.created == result.delivered + result.in_flight + result.queued
+    assert result.packets * 4 == pytest.approx(0.5 * 100 * 5000, rel=0.01)
+
+
+def test_importing_the_simulator_does_not_load_the_compiler() -> None:
+    code = "import sys, railx.network.packets; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -34,7 +34,9 @@ def run(
         raise SettingsError(f"mapping.topologies.{name}", f"is missing; allowed: {', '.join(settings.topologies)}")
     if (topology_path is None) == (topology is None):
         raise TypeError("one of topology_path and topology is needed")
-    graph = read_topology(topology_path) if topology_path is not None else build_topology(load(TopologySettings, topology, "topology"))
+    graph = (
+        read_topology(topology_path) if topology_path is not None else build_topology(load(TopologySettings, topology, "topology"))
+    )
     factors = _rate_factors(settings, graph, name, scale_path)
     rows = step_times(graph, settings.topologies[name].routing, settings.jobs, factors, name)
     if steps_path is not None:
@@ -57,14 +59,16 @@ def _rate_factors(settings: MappingSettings, topology: Topology, name: str, scal
     reference = settings.topologies[settings.reference].design
     if scale_path is not None and design is not None:
         costs = {
-            row["design"]: row["cost_per_chip_usd"]
+            row["topology"]: row["cost_per_chip_usd"]
             for row in read_table(scale_path).to_pylist()
-            if row["target_chips"] == settings.cost_chips
+            if row["target_chips"] == settings.cost_chips and row["price_set"] == settings.price_set
         }
         for wanted in (design, reference):
             if wanted not in costs:
                 raise SettingsError(
-                    "mapping", f"{scale_path} has no cost of {wanted} at {settings.cost_chips} chips; allowed: {', '.join(costs)}"
+                    "mapping",
+                    f"{scale_path} has no cost of {wanted} for {settings.cost_chips} chips at prices {settings.price_set}; "
+                    f"allowed: {', '.join(costs)}",
                 )
         factors["equal_cost"] = equal * costs[reference] / costs[design]
     return factors

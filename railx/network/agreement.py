@@ -1,0 +1,67 @@
+"""The flow model against the packet simulator: the same traffic, routing and offered load, what arrives in both.
+
+The flow model gives every flow its max-min fair rate with its offered load as demand; flows split in the fixed shares of the routing.
+Below the static bound (the load at which the busiest link is full) both must deliver what is offered. Above it the packet simulator
+can lose by what the flow model does not have, buffers of finite size behind which packets for free links wait, and win where a
+flow's packets need not keep their shares when one of its paths is full.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from railx.network.flows import fair_rates, link_gb_s, path_loads, spread_flows
+from railx.network.packets import simulate_packets
+from railx.network.routing import build_routing, routings_of
+from railx.network.settings import AgreementSettings
+from railx.network.traffic import traffic_flows
+from railx.topology import Topology, settings_of
+
+__all__ = ["agreement_rows"]
+
+
+def agreement_rows(topology: Topology, settings: AgreementSettings, seed: int, name: str) -> list[dict[str, Any]]:
+    """One row for each routing that the family offers, traffic pattern and load.
+
+    Rates in flits/(chip cycle): ``offered``, ``flow`` (sum of the fair rates), ``packet`` (accepted in the measured cycles) and
+    ``static_bound``; ``load_over_bound`` = offered over static bound, ``ratio`` = packet over flow.
+    """
+    capacity, port_gb_s = link_gb_s(topology), settings_of(topology).port_gbps / 8
+    rows = []
+    for routing in settings.routings:
+        if routing not in routings_of(topology.family):
+            continue
+        table = build_routing(topology, routing)
+        network = dataclasses.replace(settings.network, routing=routing)
+        for pattern, traffic in settings.traffics.items():
+            flows = traffic_flows(topology, traffic, seed)
+            if flows.spread.any():
+                raise ValueError(f"{name}: got {topology.chips} chips; allowed: sizes whose flows are listed one by one")
+            paths = spread_flows(topology, table, flows.src, flows.dst)
+            loads = path_loads(topology, paths, flows.share * port_gb_s)
+            bound = float((capacity[loads > 0] / loads[loads > 0]).min())
+            for over in settings.loads_over_bound:
+                offered = over * bound
+                rates = fair_rates(paths, capacity, flows.share * port_gb_s * offered)
+                flow = float(rates.sum()) / port_gb_s / topology.chips
+                result = simulate_packets(topology, table, dataclasses.replace(traffic, load=offered), network, seed)
+                packet = result.accepted_flits_per_chip_cycle
+                rows.append(
+                    {
+                        "topology": name,
+                        "family": topology.family,
+                        "traffic": pattern,
+                        "routing": routing,
+                        "load_over_bound": over,
+                        "offered_flits_per_chip_cycle": offered,
+                        "static_bound_flits_per_chip_cycle": bound,
+                        "flow_flits_per_chip_cycle": flow,
+                        "packet_flits_per_chip_cycle": packet,
+                        "ratio": packet / flow,
+                        "flow_fidelity": "flow",
+                        "packet_fidelity": "packet",
+                        "fidelity": "flow",
+                    }
+                )
+    return rows
