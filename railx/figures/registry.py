@@ -132,6 +132,20 @@ _KINDS = (
         (FigureInput("collectives", "collectives/{topology}.parquet"),),
     ),
     FigureKind(
+        "collective_time",
+        "Collectives by topology",
+        "For each topology, lines of the bandwidth that each collective reaches over the payload in closed form, and circles of "
+        "the same with messages on the links.",
+        (FigureInput("collectives", "collectives/{topology}.parquet"),),
+    ),
+    FigureKind(
+        "agreement",
+        "Flow model against packet simulator",
+        "Points of the throughput in the packet simulator over that in the flow model around the diagonal, and of their ratio over "
+        "the offered load, one point for each topology, traffic pattern, routing and load.",
+        (FigureInput("agreement", "flows/agreement.parquet"),),
+    ),
+    FigureKind(
         "largest_job",
         "Largest job against failed nodes",
         "Lines of the share of nodes that the largest job can use over the number of failed nodes: RailX and HammingMesh on one "

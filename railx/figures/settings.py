@@ -12,10 +12,12 @@ from typing import Annotated, Literal
 from railx.settings import AtLeast, Between, Fraction, NonNegative, NotEmpty, SettingsError
 
 __all__ = [
+    "AgreementFigureSettings",
     "AllToAllBandwidthSettings",
     "CanvasSettings",
     "ChannelLoadsSettings",
     "ClaimMapSettings",
+    "CollectiveTimeSettings",
     "CorpusLengthsSettings",
     "CostScaleSettings",
     "CostSettings",
@@ -178,6 +180,26 @@ class RingAllReduceSettings(CanvasSettings):
 
 
 @dataclass(frozen=True)
+class CollectiveTimeSettings(CanvasSettings):
+    """Bandwidth of every collective over the payload, one panel a topology, lines closed form and circles messages on links.
+
+    ``scope`` picks the rows of the collectives tables; ``columns``: panels side by side.
+    """
+
+    figure: Literal["collective_time"]
+    only: tuple[str, ...]
+    scope: Annotated[str, NotEmpty()]
+    columns: Annotated[int, AtLeast(1)]
+
+
+@dataclass(frozen=True)
+class AgreementFigureSettings(CanvasSettings):
+    """Throughput of the flow model against that of the packet simulator, and their ratio over the load."""
+
+    figure: Literal["agreement"]
+
+
+@dataclass(frozen=True)
 class LargestJobSettings(CanvasSettings):
     """Largest usable job against failed nodes; the band spans the two quantiles over the random draws."""
 
@@ -208,6 +230,8 @@ FigureSettings = (
     | CorpusLengthsSettings
     | ChannelLoadsSettings
     | RingAllReduceSettings
+    | CollectiveTimeSettings
+    | AgreementFigureSettings
     | LargestJobSettings
     | UtilisationSettings
 )

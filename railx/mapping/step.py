@@ -94,7 +94,8 @@ def step_times(
 
     Columns: topology, family, job, basis, rate_factor, part (compute, bubble and the parallelisms), way (how the data moved), ms,
     step_ms (the whole step), tokens_per_s, fidelity. Nothing overlaps except that stages of the pipeline work at the same time:
-    an upper bound for schedules that hide communication. ``bubble`` is what the first and last stages wait: (stages - 1) micro-batches (1F1B).
+    an upper bound for schedules that hide communication. ``bubble`` is what the first and last stages wait: (stages - 1)
+    micro-batches (1F1B).
     """
     network = _Network(topology, routing)
     rows: list[dict[str, Any]] = []

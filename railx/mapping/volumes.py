@@ -1,8 +1,8 @@
 """What a training step computes and sends, in closed form.
 
 Per micro-batch and stage: tensor parallelism with sequence-parallel norms gathers and scatters the activations twice a layer in
-each direction (Korthikanti 2022); sequence parallelism passes the keys and values round a ring (Liu 2023); experts exchange tokens by
-all-to-all before and after (Lepikhin 2020); stages hand on activations and their gradients. Per step: gradients are
+each direction (Korthikanti 2022); sequence parallelism passes the keys and values round a ring (Liu 2023); experts exchange
+tokens by all-to-all before and after (Lepikhin 2020); stages hand on activations and their gradients. Per step: gradients are
 reduce-scattered and parameters all-gathered over the replicas (Rajbhandari 2020).
 """
 

@@ -1,9 +1,9 @@
 """The flow model against the packet simulator: the same traffic, routing and offered load, what arrives in both.
 
-The flow model gives every flow its max-min fair rate with its offered load as demand; flows split in the fixed shares of the routing.
-Below the static bound (the load at which the busiest link is full) both must deliver what is offered. Above it the packet simulator
-can lose by what the flow model does not have, buffers of finite size behind which packets for free links wait, and win where a
-flow's packets need not keep their shares when one of its paths is full.
+The flow model gives every flow its max-min fair rate with its offered load as demand; flows split in the fixed shares of the
+routing. Below the static bound (the load at which the busiest link is full) the flow model delivers what is offered. The packet
+simulator can lose by what the flow model does not have, buffers of finite size behind which packets for free links wait, and win
+where a flow's packets need not keep their shares when one of its paths is full.
 """
 
 from __future__ import annotations

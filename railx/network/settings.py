@@ -160,8 +160,8 @@ class AgreementSettings:
     """The flow model and the packet simulator side by side on some of the experiment's ``topologies``.
 
     Every routing of ``routings`` that a family offers, with every pattern of ``traffics`` (their own ``load`` is not used) at
-    ``loads_over_bound``: offered load over the load at which the busiest link is full. ``network`` (its own ``routing`` is not used)
-    says how packets are simulated.
+    ``loads_over_bound``: offered load over the load at which the busiest link is full. ``network`` (its own ``routing`` is not
+    used) says how packets are simulated.
     """
 
     topologies: Annotated[tuple[str, ...], NotEmpty()]

@@ -46,7 +46,8 @@ _BLOCK = 1_024
 def uniform_lane_loads(topology: Topology, routing: Routing) -> FloatArray:
     """Load of one lane of each link row under uniform all-to-all, in flits/cycle per flit/chip/cycle offered.
 
-    The lanes of a row share its load evenly. Exact; at any size for RailX as HyperX, split, torus or twisted torus, 2D tori and fat trees, at up to 6,000
+    The lanes of a row share its load evenly. Exact; at any size for RailX as HyperX, split, torus or twisted torus, 2D tori and
+    fat trees, at up to 6,000
     chips for the other families, ValueError above. ``routing`` as in :class:`railx.network.StaticNetworkSettings`.
     """
     settings = settings_of(topology)

@@ -58,7 +58,7 @@ class Flows:
 
     def row_sums(self) -> FloatArray:
         """What each chip sends, relative to the mean chip (float64[chips])."""
-        listed: FloatArray = np.bincount(self.src, weights=self.share, minlength=self.chips)
+        listed: FloatArray = np.bincount(self.src, weights=self.share, minlength=self.chips).astype(np.float64)
         return listed + self.spread
 
     def demand(self) -> FloatArray:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.network.settings import NetworkSettings, TrafficSettings
+from railx.network.settings import StaticNetworkSettings, TrafficSettings
 from railx.network.static_loads import uniform_lane_loads
 from railx.topology import INTERNAL, LINK_KINDS, Topology, ports_per_chip, settings_of
 
@@ -17,7 +17,7 @@ FIDELITY = "flow"
 
 
 def simulate_uniform(
-    topology: Topology, traffic: TrafficSettings, network: NetworkSettings, name: str
+    topology: Topology, traffic: TrafficSettings, network: StaticNetworkSettings, name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Throughput bounds of uniform all-to-all from exact static channel loads.
 

@@ -169,7 +169,7 @@ def mix_of_jobs(settings: TenancySettings, seed: int) -> dict[str, Any]:
 
 
 def _touched(grid: NodeGrid, circuits: Sequence[Circuits]) -> dict[str, Any]:
-    """Numbers of the nodes, rails of nodes, switches and ports that the circuits of all jobs touch; ``port_ends``: uses of ports."""
+    """Numbers of the nodes, rails of nodes, switches and ports that the circuits of all jobs touch."""
     ocs, dimension, rail = (
         np.concatenate([getattr(own, name) for own in circuits]).astype(np.int64) for name in ("ocs", "dimension", "rail")
     )

@@ -107,6 +107,51 @@ def write_collectives(folder: Path) -> list[Path]:
     return paths
 
 
+def write_all_collectives(folder: Path) -> list[Path]:
+    """Every collective in both fidelities; the messages are slower where the latency counts."""
+    paths = []
+    for name in ("railx_hyperx", "railx_torus", "fat_tree"):
+        rows = [
+            {
+                "topology": name,
+                "collective": collective,
+                "scope": "chips",
+                "participants": 100,
+                "payload_bytes": 4**k * 1024,
+                "algorithm_gb_s": 4**k * 1024 / (4**k * 1024 / bandwidth + latency),
+                "fidelity": fidelity,
+            }
+            for collective, bandwidth in (("ring_all_reduce", 200.0), ("all_gather", 400.0), ("all_to_all", 70.0))
+            for fidelity, latency in (("analytic", 1e4), ("flow", 1.7e4))
+            for k in range(1, 11)
+        ]
+        write_table(folder / f"{name}.parquet", rows)
+        paths.append(folder / f"{name}.parquet")
+    return paths
+
+
+def write_agreement(path: Path) -> Path:
+    rows = [
+        {
+            "topology": topology,
+            "traffic": traffic,
+            "routing": routing,
+            "load_over_bound": over,
+            "flow_flits_per_chip_cycle": bound * min(over, 1 + over / 10),
+            "packet_flits_per_chip_cycle": bound * min(over, 1 + over / 10) * (ratio if over > 1 else 1),
+            "ratio": ratio if over > 1 else 1.0,
+            "flow_fidelity": "flow",
+            "packet_fidelity": "packet",
+        }
+        for topology, bound in (("railx_hyperx", 1.456), ("torus_2d", 1.32))
+        for traffic, ratio in (("uniform", 0.8), ("permutation", 1.05))
+        for routing in ("min", "balanced")
+        for over in (0.5, 1.5, 3.0)
+    ]
+    write_table(path, rows)
+    return path
+
+
 def write_economics(folder: Path) -> None:
     prices = {
         "railx_hyperx_full": {"transceiver": 3086.0, "ocs_port": 3390.0, "fibre": 120.0},
@@ -406,6 +451,8 @@ def write_all(folder: Path) -> dict[str, dict[str, list[Path]]]:
         "corpus_lengths": {"corpus": write_corpora(folder / "corpora", rng)},
         "channel_loads": {"channels": write_channels(folder / "network", rng)},
         "ring_all_reduce": {"collectives": write_collectives(folder / "collectives")},
+        "collective_time": {"collectives": write_all_collectives(folder / "all_collectives")},
+        "agreement": {"agreement": [write_agreement(folder / "flows/agreement.parquet")]},
         "largest_job": {"faults": [folder / "tenancy/faults.parquet"]},
         "utilisation": {"utilisation": [folder / "tenancy/utilisation.parquet"]},
     }

@@ -78,7 +78,9 @@ def test_packets_arrive_and_cannot_block_each_other(name: str, changes: dict[str
         assert table.virtual_channels == channels
         # What is sent arrives: each chip receives 1 beside what passes through, and sends as much.
         flow = table_lane_loads(topology, table) * topology.links.lanes
-        arriving, leaving = (np.bincount(ends, weights=flow, minlength=topology.chips) for ends in (topology.links.dst, topology.links.src))
+        arriving, leaving = (
+            np.bincount(ends, weights=flow, minlength=topology.chips) for ends in (topology.links.dst, topology.links.src)
+        )
         assert arriving == pytest.approx(leaving)
         external = topology.links.kind != INTERNAL
         assert flow[external].sum() == pytest.approx(path_lengths(topology, table).external_links.sum() / (topology.chips - 1))

@@ -214,7 +214,7 @@ def test_rows_have_the_agreed_columns(name: str) -> None:
 
 
 def test_too_large_a_table_is_refused() -> None:
-    with pytest.raises(ValueError, match="112,896 chips of family railx_dragonfly are too many .* allowed: at most 6,000"):
+    with pytest.raises(ValueError, match=r"112,896 chips of family railx_dragonfly are too many .* allowed: at most 6,000"):
         uniform_lane_loads(build("railx_dragonfly_full"), "min")
 
 

@@ -66,7 +66,7 @@ def test_jobs_never_share_and_never_touch_failures(wanted: list[JobSettings], si
 @settings(max_examples=40, deadline=None)
 def test_circuits_of_a_job_are_the_setting_on_its_own_nodes(rows: int, columns: int, setting: Wiring, rails: int) -> None:
     grid = NodeGrid(9, rails)
-    placement = Placement(tuple(range(9 - rows, 9)), tuple(range(0, columns)), setting)
+    placement = Placement(tuple(range(9 - rows, 9)), tuple(range(columns)), setting)
     circuits = placement_circuits(grid, placement)
     links: dict[tuple[int, int], int] = {}
     for a, b in zip(circuits.node_a.tolist(), circuits.node_b.tolist(), strict=True):
@@ -208,7 +208,7 @@ def test_shapes_that_cannot_be_are_refused_in_one_line() -> None:
         SettingsError, match=r"columns: an all-to-all of 12 nodes needs 11 rails and a side has 8; .*nearest is 9.*torus"
     ):
         placement_circuits(grid, Placement((0, 1), tuple(range(12)), "hyperx"))
-    with pytest.raises(SettingsError, match=r"setting: got ring for 2 x 3 nodes; .* the nearest is 1 x 6"):
+    with pytest.raises(SettingsError, match=r"setting: got ring for 2 x 3 nodes; .*the nearest is 1 x 6"):
         JobSettings(2, 3, "ring")
     with pytest.raises(ValueError, match=r"rows: got \[0, 16\]; allowed: distinct positions from 0 to 15"):
         Placement((0, 16), (1,), "torus").check(grid)

@@ -123,11 +123,11 @@ def test_a_failure_throws_its_job_back_to_the_last_checkpoint() -> None:
 
 
 def test_railx_goes_around_a_failure_where_the_torus_cannot() -> None:
-    healthy = np.ones((4, 4), dtype=np.bool_)
-    healthy[[0, 2], [0, 2]] = False
+    healthy = np.ones((6, 6), dtype=np.bool_)
+    healthy[[0, 2, 4], [0, 2, 4]] = False
     stream = Stream(np.array([0]), np.array([1.0]), np.array([3.0]))
-    assert not run([(3, 3)], stream, healthy).rejected.any()
-    blocked = run([(3, 3)], stream, healthy, system="torus")
+    assert not run([(5, 4)], stream, healthy).rejected.any()
+    blocked = run([(5, 4)], stream, healthy, system="torus")
     assert blocked.rejected.all()
     assert blocked.rejected_by_shape.all()
 

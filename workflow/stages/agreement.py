@@ -25,7 +25,7 @@ def run(
 ) -> dict[str, Any]:
     """Compare both on the topologies of the files, by name; write table and summary where paths are given.
 
-    The summary holds the least and the largest ratio of packets to flows, below and above the load at which the busiest link is full.
+    The summary holds the least and the largest ratio of packets to flows, below and above the load that fills the busiest link.
     """
     agreement: AgreementSettings = load(AgreementSettings, settings, "agreement")
     rows: list[dict[str, Any]] = []

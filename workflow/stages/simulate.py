@@ -9,7 +9,14 @@ from typing import Any
 import pyarrow as pa
 
 from railx.io import write_json, write_table
-from railx.network import CollectiveSettings, NetworkSettings, TrafficSettings, simulate_collectives, simulate_uniform
+from railx.network import (
+    CollectiveSettings,
+    NetworkSettings,
+    StaticNetworkSettings,
+    TrafficSettings,
+    simulate_collectives,
+    simulate_uniform,
+)
 from railx.settings import load
 from railx.topology import TopologySettings, build_topology, read_topology
 
@@ -50,7 +57,7 @@ def run(
     rows: dict[str, dict[str, Any]] = {}
     channels = []
     for key, settings in networks.items():
-        network: NetworkSettings = load(NetworkSettings, settings, f"networks.{key}")
+        network: StaticNetworkSettings = load(StaticNetworkSettings, settings, f"networks.{key}")
         rows[key], loads = simulate_uniform(graph, traffic_settings, network, name)
         routing = pa.DictionaryArray.from_arrays(pa.array([0] * len(loads["load"]), pa.int8()), pa.array([network.routing]))
         channels.append(pa.table({**loads, "routing": routing}))

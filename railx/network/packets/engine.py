@@ -10,6 +10,9 @@ the names below; -1 is none everywhere. Channels are the lanes of link rows, one
 input buffer behind channel c.
 """
 
+# Types inside compiled functions are Numba's to check.
+# mypy: disable-error-code="untyped-decorator,assignment,return-value,no-any-return"
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -22,9 +25,10 @@ from numba import njit
 # << 16), adaptive routing: link rows whose queue counts it (the probed one further on, the one it stands before).
 SEQ, BORN, DST, VERTEX, STATE, STATUS, FIFO, NEXT, CHILD, SIBLING, WAY, NEXT_STATE, HOPS, FAR, NEAR = range(15)
 PACKET_COLUMNS = 16
-# Channels: busy, next in the wheel, FIFO it is fed from, heap of waiting packets, cycles of a packet, latency, vertex at its end,
-# link row, FIFO that is leaving its input port, 1 << 16 where it leaves a node, packets carried in the window.
-BUSY, WHEEL_NEXT, FROM, WAITING, SERIAL, LATENCY, END, ROW, PORT, EXTERNAL, CARRIED = range(11)
+# Channels: busy, next in the wheel, FIFO it is fed from, number of waiting packets, cycles of a packet, latency, vertex at its end,
+# link row, FIFO that is leaving its input port, 1 << 16 where it leaves a node, packets carried in the window,
+# packets that wait for its input port.
+BUSY, WHEEL_NEXT, FROM, WAITING, SERIAL, LATENCY, END, ROW, PORT, EXTERNAL, CARRIED, PORT_WAITERS = range(12)
 CHANNEL_COLUMNS = 12
 # FIFOs: first and last packet, packets that still fit, channel.
 HEAD, TAIL, ROOM, CHANNEL = range(4)
@@ -51,7 +55,7 @@ _FRESH, _POOL, _GRANTED, _LINK, _PORT = range(5)
 DONE, NEEDS_ROOM = 0, 1
 
 #: Nothing here allocates, so arrays need no reference counts, whose atomic updates would take half of the time.
-_compiled = njit(cache=True, _nrt=False)
+_compiled: Any = njit(cache=True, _nrt=False)
 
 
 class Net(NamedTuple):
@@ -62,7 +66,7 @@ class Net(NamedTuple):
     pool_fifo: Any  # int32[]: FIFOs of the pools
     fifo_pool_start: Any  # int32[fifos + 1]
     fifo_pool: Any  # int32[]: pools of each FIFO
-    entry: Any  # int32[states, vertices, chips]
+    entry: Any  # int32[states, vertices, chips]: the set, or -2 - choice where it has one alone
     set_start: Any  # int32[sets + 1]
     choice: Any  # int32[choices, 3]: pool, state after the hop, probed link row
     choice_limit: Any  # float64[choices]: running sum of weights inside the set
@@ -85,6 +89,7 @@ class State(NamedTuple):
     pools: Any  # int32[pools, POOL_COLUMNS]
     chips: Any  # int32[chips, CHIP_COLUMNS]
     timers: Any  # int32[timers, 2]: next, what
+    waiting_for: Any  # int64[channels, ...]: heaps of the packets (age << 32 | packet) that wait for each channel
     wheel: Any  # int32[3, cycles]: heads that arrive, channels that end, timers that end
     row_queue: Any  # int32[link rows]: packets that wait for or are assigned to the row
     work: Any  # int32[]: FIFOs to look at in this cycle
@@ -268,8 +273,12 @@ def _choose(
     channels: Any,
 ) -> None:
     """Fix the pool of a packet's next hop (and for adaptive routing, which queues count it)."""
-    own = entry[packets[packet, STATE], packets[packet, VERTEX], packets[packet, DST]]
-    first, last = np.int64(set_start[own]), np.int64(set_start[own + 1])
+    own = np.int64(entry[packets[packet, STATE], packets[packet, VERTEX], packets[packet, DST]])
+    if own < 0:
+        first = -2 - own
+        last = first + 1
+    else:
+        first, last = np.int64(set_start[own]), np.int64(set_start[own + 1])
     best = first
     if not adaptive:
         if last - first > 1:
@@ -345,6 +354,7 @@ def advance(net: Any, state: Any, until: int) -> int:
         state.chips,
     )
     timers, wheel, agenda, later, work = state.timers, state.wheel, state.agenda, state.later, state.work
+    waiting_for = state.waiting_for
     now = counters[NOW]
     while now < until:
         measured = warmup <= now < finish
@@ -440,12 +450,12 @@ def advance(net: Any, state: Any, until: int) -> int:
             channels[channel, BUSY] = 0
             if adaptive:
                 row_queue[channels[channel, ROW]] -= 1
-            waiting = np.int64(channels[channel, WAITING])
-            if waiting >= 0:
-                channels[channel, WAITING] = _pop(packets, waiting)
-                packets[waiting, STATUS] = _LINK
-                agenda[heads] = np.int64(packets[waiting, SEQ]) << 32 | waiting
+            waiters = np.int64(channels[channel, WAITING])
+            if waiters > 0:
+                agenda[heads] = waiting_for[channel, 0]
                 heads += 1
+                _heap_pop(waiting_for[channel], waiters)
+                channels[channel, WAITING] = waiters - 1
             fifo = np.int64(channels[channel, FROM])
             if fifo >= 0:
                 channels[fifos[fifo, CHANNEL], PORT] = -1
@@ -492,13 +502,15 @@ def advance(net: Any, state: Any, until: int) -> int:
             if freed:
                 fifo = -2 - fifo
                 fifos[fifo, ROOM] += 1
-                base = np.int64(fifos[fifo, CHANNEL]) * vcs
-                for other in range(base, base + vcs):
-                    packet = np.int64(fifos[other, HEAD])
-                    if packet >= 0 and other != fifo and packets[packet, STATUS] == _PORT:
-                        packets[packet, STATUS] = _GRANTED
-                        agenda[heads] = np.int64(packets[packet, SEQ]) << 32 | packet
-                        heads += 1
+                port = np.int64(fifos[fifo, CHANNEL])
+                if channels[port, PORT_WAITERS] > 0:
+                    channels[port, PORT_WAITERS] = 0
+                    for other in range(port * vcs, port * vcs + vcs):
+                        packet = np.int64(fifos[other, HEAD])
+                        if packet >= 0 and packets[packet, STATUS] == _PORT:
+                            packets[packet, STATUS] = _GRANTED
+                            agenda[heads] = np.int64(packets[packet, SEQ]) << 32 | packet
+                            heads += 1
             packet = np.int64(fifos[fifo, HEAD])
             if not limited_out:
                 while packet >= 0 and packets[packet, VERTEX] == packets[packet, DST]:
@@ -560,6 +572,7 @@ def advance(net: Any, state: Any, until: int) -> int:
                 port = np.int64(fifos[fifo, CHANNEL])
                 if channels[port, PORT] >= 0:
                     packets[packet, STATUS] = _PORT
+                    channels[port, PORT_WAITERS] += 1
                     waiting = np.int64(chips[vertex, EJECT_HEAP])
                     if status == _LINK and waiting >= 0:
                         chips[vertex, EJECT_HEAP] = _pop(packets, waiting)
@@ -629,27 +642,33 @@ def advance(net: Any, state: Any, until: int) -> int:
                 if adaptive:
                     _claim(packets, row_queue, packet, np.int64(channels[fifos[granted, CHANNEL], ROW]))
                 if status == _POOL:
-                    waiting = _oldest_in_pool(packets, pools, pool)
-                    if waiting >= 0:
-                        packets[waiting, STATUS] = _POOL
-                        _heap_push(later, waking, np.int64(packets[waiting, SEQ]) << 32 | waiting)
-                        waking += 1
+                    for i in range(pools[pool, FIRST], pools[pool, LAST]):
+                        if fifos[pool_fifo[i], ROOM] > 0:
+                            waiting = _oldest_in_pool(packets, pools, pool)
+                            if waiting >= 0:
+                                packets[waiting, STATUS] = _POOL
+                                _heap_push(later, waking, np.int64(packets[waiting, SEQ]) << 32 | waiting)
+                                waking += 1
+                            break
             granted = np.int64(packets[packet, WAY])
             channel = np.int64(fifos[granted, CHANNEL])
             if channels[channel, BUSY] != 0:
                 packets[packet, STATUS] = _LINK
-                channels[channel, WAITING] = _push(packets, channels[channel, WAITING], packet)
+                waiters = np.int64(channels[channel, WAITING])
+                _heap_push(waiting_for[channel], waiters, np.int64(packets[packet, SEQ]) << 32 | packet)
+                channels[channel, WAITING] = waiters + 1
                 continue
             if fifo >= 0:
                 port = np.int64(fifos[fifo, CHANNEL])
                 if channels[port, PORT] >= 0:
                     packets[packet, STATUS] = _PORT
-                    if status == _LINK:
-                        waiting = np.int64(channels[channel, WAITING])
-                        if waiting >= 0:
-                            channels[channel, WAITING] = _pop(packets, waiting)
-                            _heap_push(later, waking, np.int64(packets[waiting, SEQ]) << 32 | waiting)
-                            waking += 1
+                    channels[port, PORT_WAITERS] += 1
+                    waiters = np.int64(channels[channel, WAITING])
+                    if status == _LINK and waiters > 0:
+                        _heap_push(later, waking, waiting_for[channel, 0])
+                        waking += 1
+                        _heap_pop(waiting_for[channel], waiters)
+                        channels[channel, WAITING] = waiters - 1
                     continue
                 channels[port, PORT] = fifo
                 fifos[fifo, HEAD] = packets[packet, NEXT]

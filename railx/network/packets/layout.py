@@ -122,7 +122,7 @@ def build_state(topology: Topology, table: RoutingTable, net: Any, network: Pack
     vcs, chips = table.virtual_channels, topology.chips
     fifo_count, pool_count = len(channels) * vcs, len(table.pool_vc)
     rows = np.full((len(channels), engine.CHANNEL_COLUMNS), -1, dtype=np.int32)
-    rows[:, engine.BUSY] = rows[:, engine.CARRIED] = 0
+    rows[:, [engine.BUSY, engine.WAITING, engine.CARRIED, engine.PORT_WAITERS]] = 0
     rows[:, engine.SERIAL], rows[:, engine.LATENCY] = channels.serial, channels.latency
     rows[:, engine.END] = topology.links.dst[channels.row]
     rows[:, engine.ROW] = channels.row
@@ -156,6 +156,7 @@ def build_state(topology: Topology, table: RoutingTable, net: Any, network: Pack
         pools=pools,
         chips=chip_rows,
         timers=timers,
+        waiting_for=np.zeros((len(channels), vcs * int(net.parameters[engine.CAPACITY])), dtype=np.int64),
         wheel=np.full((3, int(net.parameters[engine.MASK]) + 1), -1, dtype=np.int32),
         row_queue=np.zeros(len(topology.links), dtype=np.int32),
         work=np.zeros(2 * fifo_count + 1, dtype=np.int32),
@@ -202,15 +203,15 @@ def _pool_fifos(topology: Topology, table: RoutingTable, channels: Channels) -> 
 
 
 def _entry(topology: Topology, table: RoutingTable) -> NDArray[np.int32]:
-    """``entry`` with one column for every chip, in order."""
+    """``entry`` with one column for every chip, in order; sets of one choice become -2 - choice."""
     everyone = np.arange(topology.chips)
-    if np.array_equal(table.destinations, everyone):
-        return np.ascontiguousarray(table.entry, dtype=np.int32)
     if not np.array_equal(np.sort(table.destinations), everyone):
         raise SettingsError(
             "routing", f"the table leads to {len(table.destinations)} chips; allowed: all {topology.chips} chips, once each"
         )
-    return np.ascontiguousarray(table.entry[:, :, np.argsort(table.destinations)], dtype=np.int32)
+    alone = np.where(np.diff(table.set_start) == 1, -2 - table.set_start[:-1], np.arange(len(table.set_start) - 1))
+    in_order = table.entry if np.array_equal(table.destinations, everyone) else table.entry[:, :, np.argsort(table.destinations)]
+    return np.ascontiguousarray(np.where(in_order < 0, -1, alone[in_order]), dtype=np.int32)
 
 
 def _running_sums(table: RoutingTable) -> NDArray[np.float64]:

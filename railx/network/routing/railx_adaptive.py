@@ -1,6 +1,7 @@
 """Adaptive minimal routing on all-to-all settings of RailX: any link of any coordinate that is still to be corrected.
 
-At its source, and after every rail, a packet compares the rails that correct one of its coordinates: the traffic that waits for each
+At its source, and after every rail, a packet compares the rails that correct one of its coordinates: the traffic that waits for
+each
 of them in this node and the way there. It heads for one of them and does not change its mind on the way. The number of coordinates
 that are left gives the virtual channel, which a rail raises by one whatever its dimension, so that D + 1 channels do for any order.
 """
@@ -27,7 +28,7 @@ FloatArray = NDArray[np.float64]
 
 def adaptive_states(phases: Sequence[Phase]) -> int:
     """States of a packet: 0 undecided, then one for each link of each coordinate that it may head for."""
-    return 1 + sum(phase.links for phase in phases)
+    return 1 + sum(int(phase.links) for phase in phases)
 
 
 def fill_adaptive(builder: TableBuilder, phases: Sequence[Phase]) -> None:
@@ -122,9 +123,6 @@ class _Adaptive:
 
 def _nearest_rail(phases: Sequence[Phase], local: IntArray, node: IntArray, to_node: IntArray) -> IntArray:
     """Steps from a local chip to the nearest rail that corrects one of the coordinates; all int[k]."""
-    distance = [
-        phase.distance[phase.coordinate(node), local, phase.coordinate(to_node)].min(axis=-1)
-        for phase in phases
-    ]
+    distance = [phase.distance[phase.coordinate(node), local, phase.coordinate(to_node)].min(axis=-1) for phase in phases]
     nearest: IntArray = np.min(distance, axis=0)
     return nearest

@@ -1,6 +1,7 @@
 """Routing on RailX set to a Dragonfly: along the row to a column that leads to the right row, up or down it, along that row.
 
-At most three rails, one of them along a column, and four virtual channels: a walk or a rail of phase p is on channel p or p + 1, and packets that need fewer
+At most three rails, one of them along a column, and four virtual channels: a walk or a rail of phase p is on channel p or p + 1,
+and packets that need fewer
 rails start in a later phase. A shift of all rows is a symmetry of the network, so that everything depends on the difference of the
 rows alone and one row stands for all.
 """
@@ -32,11 +33,11 @@ _ORDERS: tuple[WalkOrder, ...] = ("yx", "xy", "yx", "xy")
 def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
     """Through the column that needs the fewest rails; where several need as few, in proportion to their rails to the right row.
 
-    ``min`` takes the nearest of the links that will do, ``balanced`` all of them alike under uniform traffic. States: 0 at the source
-    and on the last row, 1 in the column where the packet changes rows, then those on the way to a link: of the first row by column and
-    link, of the column, of the last row.
+    ``min`` takes the nearest of the links that will do, ``balanced`` all of them alike under uniform traffic. States: 0 at the
+    source and on the last row, 1 in the column where the packet changes rows, then those on the way to a link: of the first row by
+    column and link, of the column, of the last row.
     """
-    settings = load(RailXDragonflySettings, topology.settings, "topology")
+    settings: RailXDragonflySettings = load(RailXDragonflySettings, topology.settings, "topology")
     plan = _Plan(settings, balanced=routing == "balanced")
     builder = TableBuilder(topology, routing, states=plan.states, virtual_channels=4, destinations=destinations)
     _fill(builder, plan)
@@ -47,7 +48,8 @@ class _Plan:
     """Which columns and links packets take, by difference of rows (G of them), column (C) and local chip (c).
 
     ``ports`` (int[G, C, Q]): the Y ports (2 rail + side) of each column that lead a difference of rows away, -1 for none;
-    ``candidates`` (int[G, J]): the columns that have any; ``by_column`` (float[C, C, G, C]): from column a to column b, the share that
+    ``candidates`` (int[G, J]): the columns that have any; ``by_column`` (float[C, C, G, C]): from column a to column b, the share
+    that
     changes rows in each column; ``first`` (float[C, c, C, k]), ``across`` (float[C, c, G, Q]) and ``last`` (float[C, c, C, k]): the
     shares of the links on the first row, in the column, on the last row.
     """
@@ -69,7 +71,7 @@ class _Plan:
         return self.last_state(self.row.links)
 
     def first_state(self, candidate: int, link: int) -> int:
-        return 2 + candidate * self.row.links + link
+        return int(2 + candidate * self.row.links + link)
 
     def column_state(self, port: int) -> int:
         return self.first_state(self.candidates.shape[1], port)
@@ -144,7 +146,9 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
 def _ways(
     builder: TableBuilder, plan: _Plan, walks: list[IntArray], node: IntArray, x: IntArray
 ) -> tuple[dict[tuple[int, int], Exits], list[Exits], list[Exits]]:
-    """The ways along the first row (by candidate column and link) and in the column, both by difference of rows, and on the last row."""
+    """The ways along the first row (by candidate column and link) and in the column, both by difference of rows, and on the last
+    row.
+    """
     ports = rail_ports(builder.topology).link
     along = plan.row.rail_rows(ports)[node]  # [chip, column, link]
     column = plan.candidates
@@ -166,9 +170,7 @@ def _ways(
         rail, side = np.divmod(np.maximum(port, 0), 2)
         link = np.where(port < 0, -1, ports[1][node[:, None], rail, side])
         across.append(exits(builder, walks[1], link, vc=2, heading=plan.column_state(q), after=0))
-    last = [
-        exits(builder, walks[2], along[..., k], vc=3, heading=plan.last_state(k), after=0) for k in range(plan.row.links)
-    ]
+    last = [exits(builder, walks[2], along[..., k], vc=3, heading=plan.last_state(k), after=0) for k in range(plan.row.links)]
     return first, across, last
 
 
@@ -196,7 +198,8 @@ def _columns_taken(count: IntArray) -> FloatArray:
     hops = np.where(count > 0, rails[:, :, None, :], 9)
     weight = np.where(hops == hops.min(axis=-1, keepdims=True), count, 0).astype(np.float64)
     weight[:, :, 0] = 0
-    return weight / np.maximum(weight.sum(axis=-1, keepdims=True), 1)
+    shares: FloatArray = weight / np.maximum(weight.sum(axis=-1, keepdims=True), 1)
+    return shares
 
 
 def _port_chips(settings: RailXDragonflySettings, ports: IntArray) -> tuple[IntArray, IntArray]:

@@ -44,7 +44,7 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
 
 def phases_of(topology: Topology) -> list[Phase]:
     """The row and the column as phases."""
-    settings = load(RailXHyperXSettings, topology.settings, "topology")
+    settings: RailXHyperXSettings = load(RailXHyperXSettings, topology.settings, "topology")
     side = settings.m * settings.n + 1
     return [
         Phase(line_wiring(topology, dimension), m=settings.m, n=settings.n, dimension=dimension, stride=stride)

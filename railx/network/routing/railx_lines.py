@@ -44,9 +44,10 @@ LineRouting = Literal["min", "balanced"]
 class Phase:
     """One coordinate of the nodes and the all-to-all that corrects it.
 
-    ``dimension``: 0 for rails of rows, 1 for rails of columns; ``stride``: how far nodes whose coordinates differ by 1 are apart in the
-    numbering of nodes. ``leave`` and ``enter`` (int[L, L, k]): the local chips at the two ends of the k links from coordinate a to b;
-    ``distance`` (int[L, c, L, k]): steps from chip c of a node to them.
+    ``dimension``: 0 for rails of rows, 1 for rails of columns; ``stride``: how far nodes whose coordinates differ by 1 are apart
+    in the
+    numbering of nodes. ``leave`` and ``enter`` (int[L, L, k]): the local chips at the two ends of the k links from coordinate a
+    to b; ``distance`` (int[L, c, L, k]): steps from chip c of a node to them.
     """
 
     def __init__(self, wiring: LineWiring, *, m: int, n: int, dimension: int, stride: int) -> None:
@@ -79,8 +80,8 @@ class Phase:
 class FlowPhase:
     """A phase under uniform all-to-all, one flit a cycle sent by every chip; lines are those of :func:`by_line`.
 
-    ``source`` (float[lines, L, c]): what each chip holds for each other node of its line; ``shares`` (float[lines, L, c, L, k]): the
-    part that takes each link. Both have a single line where all lines are alike.
+    ``source`` (float[lines, L, c]): what each chip holds for each other node of its line; ``shares`` (float[lines, L, c, L, k]):
+    the part that takes each link. Both have a single line where all lines are alike.
     """
 
     phase: Phase
@@ -91,7 +92,7 @@ class FlowPhase:
         """Load of the links from each node to each other node of its line: float[lines, L, L, k]."""
         lines, length, chips = self.source.shape
         shares = np.broadcast_to(self.shares, (lines, *self.shares.shape[1:])).reshape(lines, length, chips, -1)
-        loads = np.matmul(self.source[:, :, None, :], shares).reshape(lines, length, length, -1)
+        loads: FloatArray = np.matmul(self.source[:, :, None, :], shares).reshape(lines, length, length, -1)
         loads[:, np.arange(length), np.arange(length)] = 0
         return loads
 
@@ -111,8 +112,8 @@ class FlowPhase:
 def uniform_flow(phases: Sequence[Phase], nodes: int, routing: LineRouting) -> tuple[list[FlowPhase], FloatArray]:
     """The phases one after the other under uniform all-to-all, and what ends where: float[nodes, c].
 
-    The last is the flow that has come to each chip of the right node (or started there), spread evenly over the node's chips; a chip's
-    packets to itself count in it, and never take a link.
+    The last is the flow that has come to each chip of the right node (or started there), spread evenly over the node's chips; a
+    chip's packets to itself count in it, and never take a link.
     """
     chips = phases[0].chips
     standing = np.full((nodes, chips), nodes * chips / (nodes * chips - 1))
@@ -133,7 +134,8 @@ def arrivals(phase: Phase, rails: FloatArray) -> FloatArray:
     slot = (np.arange(phase.length)[None, :, None] * phase.chips + phase.enter).ravel()
     size = phase.length * phase.chips
     entered = [np.bincount(slot, weights=loads.ravel(), minlength=size) for loads in rails]
-    return np.stack(entered).reshape(len(rails), phase.length, phase.chips)
+    arrived: FloatArray = np.stack(entered).reshape(len(rails), phase.length, phase.chips).astype(np.float64)
+    return arrived
 
 
 def by_line(values: NDArray[np.float64], phase: Phase) -> FloatArray:
@@ -155,7 +157,8 @@ def by_node(values: NDArray[np.float64], phase: Phase, nodes: int) -> FloatArray
 def nearest_shares(distance: IntArray) -> FloatArray:
     """Everything to the nearest link, at equal distance to the first: float[L, c, L, k] for distances of that shape."""
     nearest = distance.argmin(axis=-1)
-    return (nearest[..., None] == np.arange(distance.shape[-1])).astype(np.float64)
+    shares: FloatArray = (nearest[..., None] == np.arange(distance.shape[-1])).astype(np.float64)
+    return shares
 
 
 def even_shares(source: FloatArray, distance: IntArray) -> FloatArray:
@@ -204,7 +207,8 @@ def _quota_shares(weight: FloatArray, detour: IntArray, quota: float) -> FloatAr
 def walk_orders(phases: Sequence[Phase], routing: LineRouting) -> list[WalkOrder]:
     """The order of the walks before each phase and of the last one to the chip, each on a virtual channel of its own.
 
-    ``min`` walks XY. ``balanced`` goes along y first to the rails of a row, which start at the left and right edge, and along x first
+    ``min`` walks XY. ``balanced`` goes along y first to the rails of a row, which start at the left and right edge, and along x
+    first
     to those of a column: this spreads the walks over the rows and columns of the mesh and keeps them off the edges. The last walk
     leaves the edge where the last rail ends in the same way.
     """

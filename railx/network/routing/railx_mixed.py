@@ -1,7 +1,9 @@
 """Routing on RailX with mixed rails: the fewest rails along the row, then along the column, then a walk to the chip.
 
-A line may hold rings and all-to-alls side by side, so that the ways with the fewest rails are found by a search over the positions of
-one line. Every rail raises the virtual channel, which needs no datelines on rings but as many channels as a way has rails, and one more.
+A line may hold rings and all-to-alls side by side, so that the ways with the fewest rails are found by a search over the
+positions of
+one line. Every rail raises the virtual channel, which needs no datelines on rings but as many channels as a way has rails, and
+one more.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
     ``min`` takes the nearest of the rails that bring it one hop closer, ``balanced`` all of them alike (for sources that are spread
     evenly over a node). States: 0 undecided; ``balanced`` has one more for each rail that a packet may have chosen.
     """
-    settings = load(RailXMixedSettings, topology.settings, "topology")
+    settings: RailXMixedSettings = load(RailXMixedSettings, topology.settings, "topology")
     ports = rail_ports(topology)
     lines = [_MixedLine(settings, ports.neighbour, dimension, routing == "balanced") for dimension in (0, 1)]
     channels = 1 + sum(line.diameter for line in lines)
@@ -64,7 +66,8 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
 class _MixedLine:
     """The positions of a row or column; all lines of a dimension are alike.
 
-    ``hops`` (int[L, L]): rails between positions; ``ports`` (int[L, L, q]): the ports (2 rail + side) of a position that lead one hop
+    ``hops`` (int[L, L]): rails between positions; ``ports`` (int[L, L, q]): the ports (2 rail + side) of a position that lead one
+    hop
     closer to another, -1 for none; ``shares`` (float[L, c, L, q]): the part of the traffic of each chip that takes each of them.
     """
 

@@ -43,7 +43,7 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
 
 def phases_of(topology: Topology) -> list[Phase]:
     """The parts of the row and of the column as phases, each one logical coordinate of the nodes."""
-    settings = load(RailXSplitSettings, topology.settings, "topology")
+    settings: RailXSplitSettings = load(RailXSplitSettings, topology.settings, "topology")
     columns = grid_of(settings).columns
     return [
         Phase(

@@ -1,4 +1,6 @@
-"""Dimension order on RailX set to a torus of nodes: its chips form one large torus, whose links run inside the nodes or along rails."""
+"""Dimension order on RailX set to a torus of nodes: its chips form one large torus, whose links run inside the nodes or along
+rails.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
     A packet is on virtual channel 1 until it takes the wrap link of its ring and on 0 from there on, and so again in y (RailX
     simulator, ``XY``). The n parallel lanes inside a node and the n rails of a chip's side are one pool of channels.
     """
-    settings = load(RailXTorusSettings, topology.settings, "topology")
+    settings: RailXTorusSettings = load(RailXTorusSettings, topology.settings, "topology")
     builder = TableBuilder(topology, routing, states=_STATES, virtual_channels=2, destinations=destinations)
     grid = chip_grid(settings.m, settings.x_scale, settings.y_scale)
     place = np.empty((2, topology.chips), dtype=np.int64)
@@ -47,7 +49,9 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
 
 
 def chip_grid(m: int, columns: int, rows: int) -> IntArray:
-    """The chip at each place of the whole plane of chips, int[m * rows, m * columns], for ``columns`` by ``rows`` nodes of m x m."""
+    """The chip at each place of the whole plane of chips, int[m * rows, m * columns], for ``columns`` by ``rows`` nodes of m x
+    m.
+    """
     y, x = np.indices((m * rows, m * columns))
     chip: IntArray = (y // m * columns + x // m) * m * m + y % m * m + x % m
     return chip

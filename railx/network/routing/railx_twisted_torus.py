@@ -22,7 +22,8 @@ ROUTINGS = ("min", "balanced")
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-#: States: 0 at the source; along x with the plan to cross no wrap of a column, or one (up, up after the wrap of the row, down, down after
+#: States: 0 at the source; along x with the plan to cross no wrap of a column, or one (up, up after the wrap of the row, down,
+#: down after
 #: it); along y without a wrap, up to the wrap, down to the wrap, after the wrap.
 _X = {False: 1, True: 5}
 _Y, _Y_UP, _Y_DOWN, _Y_AFTER = 9, 10, 11, 12
@@ -35,7 +36,7 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
     A packet is on virtual channel 1 until it takes a wrap link and on 0 from there on, in x and again in y. Two columns that their
     wraps join form one ring with two wraps; no packet crosses both, so that the channels of that ring cannot close a circle either.
     """
-    settings = load(RailXTwistedTorusSettings, topology.settings, "topology")
+    settings: RailXTwistedTorusSettings = load(RailXTwistedTorusSettings, topology.settings, "topology")
     builder = TableBuilder(topology, routing, states=_STATES, virtual_channels=2, destinations=destinations)
     _Router(builder, settings).fill()
     return builder.build()

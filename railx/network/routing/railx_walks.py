@@ -1,8 +1,8 @@
 """What the routers of all RailX settings share: walks inside the nodes towards an exit, and rails that raise the virtual channel.
 
 A packet that heads for a rail walks inside its node, one dimension of the mesh first, and every rail that it takes raises its
-virtual channel. Walks of one order cannot wait for each other in a circle inside a channel, and no channel waits for a lower one, so
-that every such routing is free of deadlocks; D dimensions of nodes need D + 1 virtual channels (RailX simulator for D = 2).
+virtual channel. Walks of one order cannot wait for each other in a circle inside a channel, and no channel waits for a lower one,
+so that every such routing is free of deadlocks; D dimensions of nodes need D + 1 virtual channels (RailX simulator for D = 2).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _NO_SHARE = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Exits:
-    """One way out of its node for each chip and target: the next ``pool`` (int[chips, T], -1: none) and the ``state`` after that hop.
+    """One way out of its node for each chip and target: the next ``pool`` (int[chips, T], -1: none) and the ``state`` after that
+    hop.
 
     ``rail``: the link row of the exit's rail; ``steps``: links inside the node before it.
     """
@@ -62,28 +63,30 @@ def walk_pools(builder: TableBuilder, m: int, order: WalkOrder, vc: int) -> IntA
     return pools
 
 
-def exits(builder: TableBuilder, walk: IntArray, rail: IntArray, *, vc: int, heading: int, after: int) -> Exits:
+def exits(builder: TableBuilder, walk: IntArray, rail: IntArray, *, vc: int | IntArray, heading: int, after: int) -> Exits:
     """Ways to rails: ``rail`` (int[chips, T]) is the link row that each chip heads for on the way to each target, -1 for none.
 
-    ``walk``: as from :func:`walk_pools`; ``vc``: the rail's virtual channel; ``heading`` and ``after``: the packet's state on the
-    way to the rail and after it.
+    ``walk``: as from :func:`walk_pools`; ``vc``: the rail's virtual channel (int[T]: for each target); ``heading`` and ``after``:
+    the packet's state on the way to the rail and after it.
     """
     chips_per_node = walk.shape[1]
     chip = np.arange(len(walk))[:, None]
     leave = np.where(rail < 0, chip, builder.topology.links.src[rail])
-    rows, where = np.unique(rail, return_inverse=True)
-    rail_pool = np.array([-1 if row < 0 else builder.pool([row], vc) for row in rows.tolist()])[where].reshape(rail.shape)
-    here = leave == chip
+    channels = builder.virtual_channels
+    distinct, where = np.unique(np.where(rail < 0, -1, rail * channels + vc), return_inverse=True)
+    rail_pool = np.array([-1 if key < 0 else builder.pool([key // channels], key % channels) for key in distinct.tolist()])
     return Exits(
-        pool=np.where(here, rail_pool, walk[chip, leave % chips_per_node]),
-        state=np.where(here, after, heading),
+        pool=np.where(leave == chip, rail_pool[where].reshape(rail.shape), walk[chip, leave % chips_per_node]),
+        state=np.where(leave == chip, after, heading),
         rail=rail,
         steps=mesh_distance(round(chips_per_node**0.5))[chip % chips_per_node, leave % chips_per_node],
     )
 
 
 def split_sets(builder: TableBuilder, ways: Sequence[Exits], shares: FloatArray) -> NDArray[np.int32]:
-    """Sets (int[chips, T]) that share the traffic among several ways; ``shares``: float[chips, T, ways], -1 where no way has any."""
+    """Sets (int[chips, T]) that share the traffic among several ways; ``shares``: float[chips, T, ways], -1 where no way has
+    any.
+    """
     pool, state = (np.stack([getattr(way, name) for way in ways], axis=-1) for name in ("pool", "state"))
     weight = np.where((pool < 0) | (shares < _NO_SHARE), 0, shares)
     total = weight.sum(axis=-1, keepdims=True)
@@ -105,7 +108,8 @@ def adaptive_sets(
 ) -> NDArray[np.int32]:
     """Adaptive sets of k packets (int[k]) that may take any of W ways.
 
-    ``at``: for each way where the packets stand in its arrays (chip and target, int[k] each); ``shares`` (float[k, W]): the weights;
+    ``at``: for each way where the packets stand in its arrays (chip and target, int[k] each); ``shares`` (float[k, W]): the
+    weights;
     ``onward`` (int[k, W]): steps inside the next node. A way is probed at its rail; its delay is the time of flight of its walk,
     its rail and the steps onward, in nanoseconds beyond the best way.
     """
@@ -129,30 +133,34 @@ def adaptive_sets(
 
 
 def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRouting) -> None:
-    """Correct the coordinates in the order of the phases: phase d walks on channel d and takes its rail on channel d + 1.
+    """Correct the coordinates in the order of the phases: phase d walks on channel d.
 
-    ``min`` needs state 0 alone, since the nearest link stays the nearest on the way to it; ``balanced`` draws a link with the even
-    shares when a phase starts: state 1 + k on the way to link k.
+    ``min`` takes its rail on channel d + 1 and needs state 0 alone, since the nearest link stays the nearest on the way to it.
+    ``balanced`` draws a link with the even shares when a phase starts: state 1 + k on the way to link k. A rail belongs to one
+    phase,
+    so that all its channels lie between the walks of channel d and those of d + 1; ``balanced`` uses them all, by where the packet
+    goes next, so that fewer packets wait behind others that turn elsewhere.
     """
     topology = builder.topology
-    chips_per_node = phases[0].chips
-    m = phases[0].m
+    chips_per_node, m = phases[0].chips, phases[0].m
     node, local = np.divmod(np.arange(topology.chips), chips_per_node)
-    to_node = builder.destinations.astype(np.int64) // chips_per_node
+    to_node, to_local = np.divmod(builder.destinations.astype(np.int64), chips_per_node)
     orders = walk_orders(phases, routing)
     flows, _ = uniform_flow(phases, topology.nodes, routing)
     ports = rail_ports(topology).link
+    targets = [phase.coordinate(to_node) for phase in phases] + [to_local]
+    classes = builder.virtual_channels if routing == "balanced" else 1
     done = np.ones((len(node), len(to_node)), dtype=np.bool_)  # the coordinates before this one agree
     for d, (phase, flow) in enumerate(zip(phases, flows, strict=True)):
-        target = phase.coordinate(to_node)
-        here = done & (phase.coordinate(node)[:, None] != target)
-        rows = phase.rail_rows(ports)[node]
+        here = done & (phase.coordinate(node)[:, None] != targets[d])
+        rows = np.repeat(phase.rail_rows(ports)[node], classes, axis=1)
         walk = walk_pools(builder, m, orders[d], d)
+        vc = np.tile(np.arange(classes), phase.length) if classes > 1 else d + 1
+        target = targets[d] * classes + targets[d + 1] % classes
         ways = [
-            exits(builder, walk, rows[..., k], vc=d + 1, heading=0 if routing == "min" else 1 + k, after=0)
-            for k in range(phase.links)
+            exits(builder, walk, rows[..., k], vc=vc, heading=0 if routing == "min" else 1 + k, after=0) for k in range(phase.links)
         ]
-        shares = by_node(flow.shares, phase, topology.nodes)[node, local]
+        shares = np.repeat(by_node(flow.shares, phase, topology.nodes)[node, local], classes, axis=1)
         builder.entry[0][here] = split_sets(builder, ways, shares)[:, target][here]
         if routing == "balanced":
             for k, way in enumerate(ways):
