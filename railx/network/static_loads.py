@@ -149,7 +149,7 @@ def _all_to_all_loads(topology: Topology, phases: Sequence[Phase], routing: Line
     load = np.zeros(len(topology.links))
     walks = np.zeros((nodes, len(mesh_links(m))))
     for phase, flow, order in zip(phases, flows, orders, strict=False):
-        rows = by_line(phase.rail_rows(ports), phase)
+        rows = by_line(phase.rail_rows(ports).astype(np.float64), phase).astype(np.int64)
         load[rows[rows >= 0]] = np.broadcast_to(flow.rails(), rows.shape)[rows >= 0]
         walks += by_node(_walked(flow.walks(), m, order), phase, nodes)
     # Every chip of the last node is equally likely; what is at home already does not walk.

@@ -745,7 +745,7 @@ def _deliver(
     counters[FREE_COUNT] += 1
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def alias_table(share: Any, accept: Any, alias: Any) -> None:
     """Vose's table: flow i is kept with probability accept[i], else alias[i] takes its place."""
     count = len(share)
@@ -777,7 +777,7 @@ def alias_table(share: Any, accept: Any, alias: Any) -> None:
         accept[large[i]] = 1
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def mean_latency(entry: Any, set_start: Any, share: Any, follow: Any, end: Any, step: Any, last_step: Any) -> float:
     """Expected unloaded latency over all ordered pairs of chips, from the source's first routing to the arrival of the tail.
 
