@@ -81,7 +81,7 @@ def test_train_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     [
         (("topology", "topology.mm=3"), "topology.mm: unknown key; allowed: family, m, n"),
         (("topology", "topology.m=two"), "topology.m: got 'two'; allowed: an integer"),
-        (("topology", "topology=ring"), "topology: got 'ring'; allowed: fat_tree, railx_hyperx"),
+        (("topology", "topology=ring"), "topology: got 'ring'; allowed: dragonfly, dragonfly_1056"),
         (("topology", "topologies=ring"), "topologies: unknown key; allowed: seed, topology"),
         (("topology", "m"), "m: not an override; allowed: key=value"),
         (("topology", "topology.m=1", "topology.n=3"), "undirected"),

@@ -131,5 +131,6 @@ def test_changed_code_reruns_the_stages_that_import_it(pipeline: MadePipeline) -
             f"simulate {name}"
             for name in ("railx_hyperx", "railx_hyperx_m4n2", "railx_hyperx_full", "railx_torus", "torus_2d", "fat_tree")
         }
+        expected |= {"sweep railx_hyperx_min", "sweep railx_hyperx_balanced", "mapping railx_hyperx_m4n2"}
         figures = {f"figure {name}" for name in ("all_to_all_bandwidth", "channel_loads", "ring_all_reduce")}
         assert pipeline.jobs() == expected | figures | {"claims"} | ALWAYS

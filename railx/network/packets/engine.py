@@ -29,7 +29,7 @@ PACKET_COLUMNS = 16
 # link row, FIFO that is leaving its input port, 1 << 16 where it leaves a node, packets carried in the window,
 # packets that wait for its input port.
 BUSY, WHEEL_NEXT, FROM, WAITING, SERIAL, LATENCY, END, ROW, PORT, EXTERNAL, CARRIED, PORT_WAITERS = range(12)
-CHANNEL_COLUMNS = 12
+CHANNEL_COLUMNS = 16
 # FIFOs: first and last packet, packets that still fit, channel.
 HEAD, TAIL, ROOM, CHANNEL = range(4)
 FIFO_COLUMNS = 4

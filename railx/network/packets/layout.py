@@ -121,17 +121,17 @@ def build_state(topology: Topology, table: RoutingTable, net: Any, network: Pack
     channels = channels_of(topology, network)
     vcs, chips = table.virtual_channels, topology.chips
     fifo_count, pool_count = len(channels) * vcs, len(table.pool_vc)
-    rows = np.full((len(channels), engine.CHANNEL_COLUMNS), -1, dtype=np.int32)
+    rows = _lines(len(channels), engine.CHANNEL_COLUMNS, -1)
     rows[:, [engine.BUSY, engine.WAITING, engine.CARRIED, engine.PORT_WAITERS]] = 0
     rows[:, engine.SERIAL], rows[:, engine.LATENCY] = channels.serial, channels.latency
     rows[:, engine.END] = topology.links.dst[channels.row]
     rows[:, engine.ROW] = channels.row
     rows[:, engine.EXTERNAL] = np.where(topology.links.kind[channels.row] != INTERNAL, 1 << 16, 0)
-    fifos = np.full((fifo_count, engine.FIFO_COLUMNS), -1, dtype=np.int32)
+    fifos = _lines(fifo_count, engine.FIFO_COLUMNS, -1)
     fifos[:, engine.ROOM] = net.parameters[engine.CAPACITY]
     fifos[:, engine.CHANNEL] = np.arange(fifo_count) // vcs
     _, pool_start = _pool_fifos(topology, table, channels)
-    pools = np.full((pool_count, engine.POOL_COLUMNS), -1, dtype=np.int32)
+    pools = _lines(pool_count, engine.POOL_COLUMNS, -1)
     pools[:, engine.FIRST], pools[:, engine.LAST] = pool_start[:-1], pool_start[1:]
     pools[:, engine.POOL_ROW] = table.pool_link[table.pool_start[:-1]]
     chip_rows = np.full((chips, engine.CHIP_COLUMNS), -1, dtype=np.int32)
@@ -142,7 +142,7 @@ def build_state(topology: Topology, table: RoutingTable, net: Any, network: Pack
     a_cycle = int(net.rates[0]) + 2 if net.parameters[engine.MODE] != engine.TRACE else max(1, _most_at_once(net.alias))
     most_heads = fifo_count + pool_count + len(channels) + chips * (1 + inject + eject) + 2 * a_cycle
     counters = np.zeros(engine.COUNTERS, dtype=np.int64)
-    packets = np.zeros((max(1024, 2 * a_cycle), engine.PACKET_COLUMNS), dtype=np.int32)
+    packets = _lines(max(1024, 2 * a_cycle), engine.PACKET_COLUMNS, 0)
     packets[:, engine.NEXT] = np.arange(1, len(packets) + 1)
     packets[-1, engine.NEXT] = -1
     counters[engine.FREE_COUNT] = len(packets)
@@ -173,7 +173,7 @@ def more_slots(state: Any) -> Any:
     from railx.network.packets import engine
 
     old = state.packets
-    packets = np.zeros((2 * len(old), engine.PACKET_COLUMNS), dtype=np.int32)
+    packets = _lines(2 * len(old), engine.PACKET_COLUMNS, 0)
     packets[: len(old)] = old
     packets[len(old) :, engine.NEXT] = np.arange(len(old) + 1, len(packets) + 1)
     packets[-1, engine.NEXT] = state.counters[engine.FREE] if state.counters[engine.FREE_COUNT] else -1
@@ -261,6 +261,15 @@ def _check_trace(topology: Topology, trace: Trace) -> None:
 
 def _most_at_once(cycle: NDArray[Any]) -> int:
     return int(np.unique(cycle, return_counts=True)[1].max(initial=1))
+
+
+def _lines(rows: int, columns: int, value: int) -> NDArray[np.int32]:
+    """int32[rows, columns] that starts on a cache line, so that a row of 16 columns is one line and not parts of two."""
+    memory = np.empty(rows * columns + 16, dtype=np.int32)
+    first = (-memory.ctypes.data // 4) % 16
+    table = memory[first : first + rows * columns].reshape(rows, columns)
+    table[:] = value
+    return table
 
 
 def _int32(values: NDArray[Any]) -> NDArray[np.int32]:
