@@ -146,6 +146,13 @@ _KINDS = (
         (FigureInput("agreement", "flows/agreement.parquet"),),
     ),
     FigureKind(
+        "latency_load",
+        "Latency against offered load",
+        "Lines of the mean packet latency and of the accepted throughput over the offered load, one line a sweep; latency rises "
+        "steeply where the throughput leaves the diagonal.",
+        (FigureInput("packets", "packets/{sweep}.parquet"),),
+    ),
+    FigureKind(
         "largest_job",
         "Largest job against failed nodes",
         "Lines of the share of nodes that the largest job can use over the number of failed nodes: RailX and HammingMesh on one "

@@ -23,6 +23,7 @@ __all__ = [
     "CostSettings",
     "FigureSettings",
     "LargestJobSettings",
+    "LatencyLoadSettings",
     "PipelineScheduleSettings",
     "PriceSensitivitySettings",
     "RailRingsSettings",
@@ -217,6 +218,15 @@ class UtilisationSettings(CanvasSettings):
     offered_load: float | None
 
 
+@dataclass(frozen=True)
+class LatencyLoadSettings(CanvasSettings):
+    """Latency and throughput over the offered load, one line a sweep; ``max_latency_cycles`` cuts the latency axis (null: not)."""
+
+    figure: Literal["latency_load"]
+    only: tuple[str, ...]
+    max_latency_cycles: Annotated[float, AtLeast(10)] | None
+
+
 FigureSettings = (
     RailRingsSettings
     | AllToAllBandwidthSettings
@@ -234,4 +244,5 @@ FigureSettings = (
     | AgreementFigureSettings
     | LargestJobSettings
     | UtilisationSettings
+    | LatencyLoadSettings
 )

@@ -152,6 +152,23 @@ def write_agreement(path: Path) -> Path:
     return path
 
 
+def write_packets(folder: Path) -> list[Path]:
+    """Sweeps as the packet simulator leaves them: queues grow towards the saturation point, a saturated mean may lack its interval."""
+    paths = []
+    for routing, limit in (("min", 1.4), ("balanced", 2.1)):
+        rows = []
+        for load in (0.2, 0.6, 1.0, 1.3, 1.6, 2.0, 2.5):
+            accepted = min(load, limit)
+            row = {"sweep": f"railx_{routing}", "topology": "railx_hyperx", "family": "railx_hyperx", "chips": 100, "traffic": "uniform"}
+            row |= {"routing": routing, "offered_flits_per_chip_cycle": load, "accepted_flits_per_chip_cycle": accepted}
+            latency = 24 + 6 * load / (1.05 * limit - load) if load < limit else 2000 * (load / limit - 1) + 300
+            row |= {"latency_mean_cycles": latency, "latency_ci95_cycles": 0.02 * latency if load < 2.5 else float("nan")}
+            rows.append(row | {"saturated": accepted < 0.95 * load, "fidelity": "packet"})
+        paths.append(folder / f"railx_{routing}.parquet")
+        write_table(paths[-1], rows)
+    return paths
+
+
 def write_economics(folder: Path) -> None:
     prices = {
         "railx_hyperx_full": {"transceiver": 3086.0, "ocs_port": 3390.0, "fibre": 120.0},
@@ -453,6 +470,7 @@ def write_all(folder: Path) -> dict[str, dict[str, list[Path]]]:
         "ring_all_reduce": {"collectives": write_collectives(folder / "collectives")},
         "collective_time": {"collectives": write_all_collectives(folder / "all_collectives")},
         "agreement": {"agreement": [write_agreement(folder / "flows/agreement.parquet")]},
+        "latency_load": {"packets": write_packets(folder / "packets")},
         "largest_job": {"faults": [folder / "tenancy/faults.parquet"]},
         "utilisation": {"utilisation": [folder / "tenancy/utilisation.parquet"]},
     }

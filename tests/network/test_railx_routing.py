@@ -55,10 +55,10 @@ CASES: list[tuple[str, dict[str, Any], int]] = [
     ("railx_twisted_torus", {"m": 1, "n": 2, "x_scale": 4, "y_scale": 2}, 2),
     ("railx_twisted_torus", {"m": 3, "n": 1, "x_scale": 6, "y_scale": 3}, 2),
     ("railx_straight_torus", {}, 2),
-    ("railx_split", {}, 5),
+    ("railx_split", {"m": 1, "n": 4}, 5),
     ("railx_split", {"m": 1, "n": 4, "sizes_x": [3], "split_x": [4], "sizes_y": [2, 3], "split_y": [2, 2]}, 4),
     ("railx_split_3d", {}, 4),
-    ("railx_dragonfly", {}, 4),
+    ("railx_dragonfly", {"rows": 7}, 4),
     ("railx_dragonfly", {"m": 2, "n": 2, "columns": 3, "rows": 6}, 4),
     ("railx_dragonfly", {"m": 1, "n": 2, "columns": 2, "rows": 2}, 4),
     ("railx_dragonfly", {"m": 1, "n": 2, "columns": 3, "rows": 13}, 4),
@@ -86,10 +86,10 @@ def test_packets_arrive_and_cannot_block_each_other(name: str, changes: dict[str
         assert flow[external].sum() == pytest.approx(path_lengths(topology, table).external_links.sum() / (topology.chips - 1))
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=10)
 @given(m=st.integers(1, 3), n=st.integers(1, 3), routing=st.sampled_from(["min", "balanced", "adaptive"]))
 def test_every_hyperx_is_minimal_and_free_of_deadlocks(m: int, n: int, routing: str) -> None:
-    if m * n < 2 or m * n > 6:
+    if not 2 <= m * n <= 4:
         return
     topology = hyperx(m, n)
     table = build_routing(topology, routing)
@@ -98,7 +98,7 @@ def test_every_hyperx_is_minimal_and_free_of_deadlocks(m: int, n: int, routing: 
 
 
 @settings(deadline=None, max_examples=12)
-@given(columns=st.sampled_from([2, 3, 5]), rows=st.integers(2, 16), routing=st.sampled_from(["min", "balanced"]))
+@given(columns=st.sampled_from([2, 3, 5]), rows=st.integers(2, 9), routing=st.sampled_from(["min", "balanced"]))
 def test_every_dragonfly_takes_at_most_three_rails(columns: int, rows: int, routing: str) -> None:
     topology = build("railx_dragonfly", m=2, n=2, columns=columns, rows=rows)
     table = build_routing(topology, routing)
@@ -153,7 +153,8 @@ def test_loads_of_the_table_equal_the_closed_form(name: str, changes: dict[str, 
 @pytest.mark.parametrize(("m", "n", "bound"), [(2, 2, 1.456), (4, 2, 0.999)])
 def test_minimal_tables_reach_the_bound_of_the_simulator(m: int, n: int, bound: float) -> None:
     topology = hyperx(m, n)
-    assert 1 / table_lane_loads(topology, build_routing(topology, "min")).max() == pytest.approx(bound, abs=5.1e-4)
+    loads = table_lane_loads(topology, build_routing(topology, "min"))
+    assert 1 / loads[topology.links.kind != INTERNAL].max() == pytest.approx(bound, abs=5.1e-4)
 
 
 @pytest.mark.parametrize(("m", "n"), [(2, 2), (4, 2), (3, 2), (3, 1)])
@@ -171,9 +172,13 @@ def test_balanced_links_of_a_pair_carry_half_each(m: int, n: int) -> None:
     assert 1 / loads[external].max() == pytest.approx(4 * n / (m * hops))
 
 
-@pytest.mark.parametrize("name", ["railx_dragonfly", "railx_dragonfly_largest", "railx_split"])
-def test_balanced_rails_of_a_dimension_are_alike(name: str) -> None:
-    topology = build(name)
+@pytest.mark.parametrize(("name", "changes"), [
+    ("railx_dragonfly", {"columns": 5, "rows": 11}),
+    ("railx_dragonfly", {"m": 2, "n": 1, "columns": 3, "rows": 13, "rings": "undirected"}),
+    ("railx_split", {}),
+])  # fmt: skip
+def test_balanced_rails_of_a_dimension_are_alike(name: str, changes: dict[str, Any]) -> None:
+    topology = build(name, **changes)
     loads = uniform_lane_loads(topology, "balanced")
     for kind in ("rail_x", "rail_y"):
         own = loads[topology.links.kind == LINK_KINDS.index(kind)]
@@ -237,11 +242,11 @@ def test_adaptive_packets_choose_among_both_links_of_both_dimensions() -> None:
 
 
 def test_tables_of_a_block_of_destinations_are_part_of_the_whole() -> None:
-    for name in ("railx_hyperx", "railx_dragonfly", "railx_mixed", "railx_twisted_torus", "railx_split"):
-        topology = build(name)
+    for name in ("railx_hyperx", "railx_dragonfly", "railx_mixed", "railx_twisted_torus", "railx_split_3d"):
+        topology = build(name, **({"rows": 5} if name == "railx_dragonfly" else {}))
         for routing in routings_of(topology.family):
             whole = table_lane_loads(topology, build_routing(topology, routing))
-            blocks = np.split(np.arange(topology.chips, dtype=np.int32), [30, 71])
+            blocks = np.split(np.arange(topology.chips, dtype=np.int32), [30])
             parts = [table_lane_loads(topology, build_routing(topology, routing, block)) for block in blocks]
             assert np.sum(parts, axis=0) == pytest.approx(whole, abs=1e-12)
 

@@ -15,10 +15,15 @@ input buffer behind channel c.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numba import njit
+
+#: What the compiler takes as an integer.
+Int: TypeAlias = int | np.integer[Any]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Packets: age, cycle of creation, destination, vertex, state in the routing table, what it waits for, FIFO (-1 at its source),
 # next in a list, heap links, pool and after the grant the granted FIFO, state after the hop, links taken (external ones
@@ -54,8 +59,12 @@ _FRESH, _POOL, _GRANTED, _LINK, _PORT = range(5)
 
 DONE, NEEDS_ROOM = 0, 1
 
-#: Nothing here allocates, so arrays need no reference counts, whose atomic updates would take half of the time.
-_compiled: Any = njit(cache=True, _nrt=False)
+
+def _compiled(function: Function) -> Function:
+    """Compile, and keep it on disk. Nothing here allocates, so arrays go without reference counts, whose atomic updates would take
+    half of the time.
+    """
+    return cast("Function", njit(cache=True, _nrt=False)(function))
 
 
 class Net(NamedTuple):
@@ -101,7 +110,7 @@ class State(NamedTuple):
 
 
 @_compiled
-def _meld(packets: Any, a: int, b: int) -> int:
+def _meld(packets: Any, a: Int, b: Int) -> Any:
     """Join two pairing heaps; the older root stays on top."""
     if a < 0:
         return b
@@ -115,14 +124,14 @@ def _meld(packets: Any, a: int, b: int) -> int:
 
 
 @_compiled
-def _push(packets: Any, root: int, packet: int) -> int:
+def _push(packets: Any, root: Int, packet: Int) -> Any:
     packets[packet, CHILD] = -1
     packets[packet, SIBLING] = -1
     return _meld(packets, root, packet)
 
 
 @_compiled
-def _pop(packets: Any, root: int) -> int:
+def _pop(packets: Any, root: Any) -> Any:
     """The heap without its root."""
     node = np.int64(packets[root, CHILD])
     paired = np.int64(-1)
@@ -152,19 +161,19 @@ def _random(random: Any, stream: int) -> Any:
 
 
 @_compiled
-def _below(random: Any, stream: int, limit: int) -> int:
+def _below(random: Any, stream: int, limit: Int) -> Any:
     """A random integer from 0 to limit - 1 (limit < 2^31; the bias is below 2^-1)."""
     return np.int64(((_random(random, stream) >> np.uint64(32)) * np.uint64(limit)) >> np.uint64(32))
 
 
 @_compiled
-def _share(random: Any, stream: int) -> float:
+def _share(random: Any, stream: int) -> Any:
     """A random number from 0 to below 1."""
     return np.float64(_random(random, stream) >> np.uint64(11)) * 1.1102230246251565e-16
 
 
 @_compiled
-def _heap_push(heap: Any, size: int, key: int) -> None:
+def _heap_push(heap: Any, size: Int, key: Int) -> None:
     place = size
     while place > 0:
         above = (place - 1) >> 1
@@ -176,7 +185,7 @@ def _heap_push(heap: Any, size: int, key: int) -> None:
 
 
 @_compiled
-def _heap_pop(heap: Any, size: int) -> None:
+def _heap_pop(heap: Any, size: Int) -> None:
     """Drop the least of ``size`` keys."""
     key = heap[size - 1]
     place = 0
@@ -194,7 +203,7 @@ def _heap_pop(heap: Any, size: int) -> None:
 
 
 @_compiled
-def _sort(keys: Any, count: int) -> None:
+def _sort(keys: Any, count: Int) -> None:
     """Shell sort (Ciura's gaps): in place, and an insertion sort for the short lists of a quiet network."""
     gap = 1
     while gap * 9 < count * 4:
@@ -213,7 +222,7 @@ def _sort(keys: Any, count: int) -> None:
 
 
 @_compiled
-def _oldest_in_pool(packets: Any, pools: Any, pool: int) -> int:
+def _oldest_in_pool(packets: Any, pools: Any, pool: Int) -> Any:
     """Take the oldest packet that waits for a pool; -1 where none does."""
     queued = np.int64(pools[pool, QUEUE_HEAD])
     heaped = np.int64(pools[pool, HEAP])
@@ -255,7 +264,7 @@ def _draw(
 
 @_compiled
 def _choose(
-    packet: int,
+    packet: Int,
     adaptive: bool,
     flits: int,
     packets: Any,
@@ -318,7 +327,7 @@ def _choose(
 
 
 @_compiled
-def _claim(packets: Any, queue: Any, packet: int, row: int) -> None:
+def _claim(packets: Any, queue: Any, packet: Int, row: Int) -> None:
     """Adaptive routing: the packet has been granted a channel of link row ``row`` and waits there now."""
     near = np.int64(packets[packet, NEAR])
     if near != row:
@@ -712,7 +721,7 @@ def advance(net: Any, state: Any, until: int) -> int:
 
 @_compiled
 def _deliver(
-    packet: int,
+    packet: Int,
     now: int,
     warmup: int,
     finish: int,
@@ -778,7 +787,7 @@ def alias_table(share: Any, accept: Any, alias: Any) -> None:
 
 
 @njit(cache=True)
-def mean_latency(entry: Any, set_start: Any, share: Any, follow: Any, end: Any, step: Any, last_step: Any) -> float:
+def mean_latency(entry: Any, set_start: Any, share: Any, follow: Any, end: Any, step: Any, last_step: Any) -> Any:
     """Expected unloaded latency over all ordered pairs of chips, from the source's first routing to the arrival of the tail.
 
     Of each choice: ``share``, state after the hop (``follow``), vertex at the end of the hop, cycles of the hop, and cycles where
