@@ -153,17 +153,23 @@ def write_agreement(path: Path) -> Path:
 
 
 def write_packets(folder: Path) -> list[Path]:
-    """Sweeps as the packet simulator leaves them: queues grow towards the saturation point, a saturated mean may lack its interval."""
+    """Sweeps as the packet simulator leaves them: queues grow towards saturation, and a saturated mean may lack its interval."""
     paths = []
     for routing, limit in (("min", 1.4), ("balanced", 2.1)):
         rows = []
-        for load in (0.2, 0.6, 1.0, 1.3, 1.6, 2.0, 2.5):
-            accepted = min(load, limit)
-            row = {"sweep": f"railx_{routing}", "topology": "railx_hyperx", "family": "railx_hyperx", "chips": 100, "traffic": "uniform"}
-            row |= {"routing": routing, "offered_flits_per_chip_cycle": load, "accepted_flits_per_chip_cycle": accepted}
-            latency = 24 + 6 * load / (1.05 * limit - load) if load < limit else 2000 * (load / limit - 1) + 300
-            row |= {"latency_mean_cycles": latency, "latency_ci95_cycles": 0.02 * latency if load < 2.5 else float("nan")}
-            rows.append(row | {"saturated": accepted < 0.95 * load, "fidelity": "packet"})
+        for offered in (0.2, 0.6, 1.0, 1.3, 1.6, 2.0, 2.5):
+            accepted = min(offered, limit)
+            row = {
+                "sweep": f"railx_{routing}",
+                "topology": "railx_hyperx",
+                "family": "railx_hyperx",
+                "chips": 100,
+                "traffic": "uniform",
+            }
+            row |= {"routing": routing, "offered_flits_per_chip_cycle": offered, "accepted_flits_per_chip_cycle": accepted}
+            latency = 24 + 6 * offered / (1.05 * limit - offered) if offered < limit else 2000 * (offered / limit - 1) + 300
+            row |= {"latency_mean_cycles": latency, "latency_ci95_cycles": 0.02 * latency if offered < 2.5 else float("nan")}
+            rows.append(row | {"saturated": accepted < 0.95 * offered, "fidelity": "packet"})
         paths.append(folder / f"railx_{routing}.parquet")
         write_table(paths[-1], rows)
     return paths
