@@ -189,6 +189,14 @@ def rail_ports(topology: Topology) -> RailPorts:
     return ports
 
 
+def rail_of_links(topology: Topology) -> IntArray:
+    """The rail that each link row runs on (int[links]), -1 for links inside nodes. ValueError as :func:`rail_ports`."""
+    if topology.circuits is None:
+        raise ValueError(f"{topology.family}: a topology without optical circuits has no rails")
+    rails = np.repeat(topology.circuits.rail.astype(np.int64), 2)
+    return np.concatenate([np.full(len(topology.links) - len(rails), -1), rails])
+
+
 def mesh_links(m: int) -> IntArray:
     """The directed links of an m x m mesh as pairs of local chips (shape (4 m (m - 1), 2)); chip (x, y) is y * m + x."""
     chip = np.arange(m * m).reshape(m, m)

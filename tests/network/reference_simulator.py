@@ -207,6 +207,8 @@ class Reference:
         pool = int(table.choice_pool[choice])
         rows = table.pool_link[table.pool_start[pool] : table.pool_start[pool + 1]]
         fifos = [channel.fifos[table.pool_vc[pool]] for row in rows for channel in self.lanes[row]]
+        if table.pool_lane[pool] >= 0:
+            fifos = [self.lanes[row][table.pool_lane[pool]].fifos[table.pool_vc[pool]] for row in rows]
         empty = [fifo for fifo in fifos if fifo.reserved == 0]
         room = [fifo for fifo in fifos if fifo.reserved < self.capacity]
         return (empty or room or [None])[0]

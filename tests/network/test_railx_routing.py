@@ -20,6 +20,7 @@ from railx.network.routing import (
     check_delivery,
     path_lengths,
     routings_of,
+    table_channel_loads,
     table_lane_loads,
 )
 from railx.network.routing.railx_lines import even_shares, mesh_distance, mesh_steps
@@ -66,6 +67,25 @@ CASES: list[tuple[str, dict[str, Any], int]] = [
     ("railx_mixed", {"parts_x": [part("ring", 4, 6, 1)], "parts_y": [part("ring", 4, 5, 1)]}, 6),
     ("railx_mixed", {"parts_x": [part("all_to_all", 2, 3, 1), part("ring", 2, 2, 3)]}, 4),
 ]
+
+
+@pytest.mark.parametrize("routing", ["balanced", "adaptive"])
+def test_packets_for_a_rail_keep_to_a_lane_of_their_own(routing: str) -> None:
+    topology = hyperx(2, 2)
+    table = build_routing(topology, routing)
+    alone = table.pool_lane >= 0
+    assert set(table.pool_lane[alone].tolist()) == {0, 1}
+    # The walks to the rails of a row and of a column (channels 0 and 1) do, the last walk to the chip (channel 2) uses any lane.
+    assert set(table.pool_vc[alone].tolist()) == {0, 1}
+    inside = topology.links.kind[table.pool_link[table.pool_start[:-1]]] == INTERNAL
+    assert (table.pool_vc[inside & ~alone] == 2).all()
+    by_lane = table_channel_loads(topology, table)
+    lanes = topology.links.lanes.astype(np.int64)
+    busiest = np.maximum.reduceat(by_lane, np.cumsum(lanes) - lanes)
+    # Rails are used alike, so that no lane has to carry much more than its neighbour.
+    used = table_lane_loads(topology, table)
+    assert (busiest <= 1.3 * used + 1e-12).all()
+    assert (build_routing(topology, "min").pool_lane == -1).all()
 
 
 @pytest.mark.parametrize(("name", "changes", "channels"), CASES)

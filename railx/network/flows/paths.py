@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from railx.network.routing import RoutingTable, build_routing
-from railx.network.routing.analysis import _options
+from railx.network.routing.analysis import spread_options
 from railx.topology import Topology
 
 __all__ = ["FlowPaths", "fixed_paths", "join_paths", "kernels", "path_loads", "route_flows", "spread_flows"]
@@ -52,7 +52,7 @@ def spread_flows(topology: Topology, table: RoutingTable, src: ArrayLike, dst: A
     missing = table.destinations[column] != target
     if missing.any():
         raise ValueError(f"dst: got chip {target[missing][0]}; allowed: the {len(order)} destinations of the table")
-    options = _options(topology, table)
+    options = spread_options(topology, table)
     start, latency = np.zeros(len(source) + 1, dtype=np.int64), np.zeros(len(source))
     stuck = np.zeros(3, dtype=np.int64)
     links = topology.links

@@ -194,9 +194,10 @@ def _wheel_cycles(channels: Channels, network: PacketNetworkSettings) -> int:
 
 def _pool_fifos(topology: Topology, table: RoutingTable, channels: Channels) -> tuple[IntArray, IntArray]:
     """The FIFOs of every pool in the order of its rows and lanes, and where each pool starts."""
-    lanes = topology.links.lanes[table.pool_link].astype(np.int64)
+    only = np.repeat(table.pool_lane, np.diff(table.pool_start))
+    lanes = np.where(only < 0, topology.links.lanes[table.pool_link], 1).astype(np.int64)
     starts = np.concatenate([[0], np.cumsum(lanes)])
-    lane = np.arange(starts[-1]) - np.repeat(starts[:-1], lanes)
+    lane = np.arange(starts[-1]) - np.repeat(starts[:-1] - np.maximum(only, 0), lanes)
     channel = np.repeat(channels.first[table.pool_link], lanes) + lane
     vc = np.repeat(np.repeat(table.pool_vc, np.diff(table.pool_start)), lanes)
     return channel * table.virtual_channels + vc, starts[table.pool_start]

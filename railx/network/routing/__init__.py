@@ -5,6 +5,7 @@ from railx.network.routing.analysis import (
     check_delivery,
     path_lengths,
     path_sums,
+    table_channel_loads,
     table_lane_loads,
 )
 from railx.network.routing.registry import build_routing, routings_of
@@ -19,5 +20,6 @@ __all__ = [
     "path_lengths",
     "path_sums",
     "routings_of",
+    "table_channel_loads",
     "table_lane_loads",
 ]

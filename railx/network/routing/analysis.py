@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 from railx.network.routing.table import RoutingTable
 from railx.topology import INTERNAL, LINK_KINDS, Topology
 
-__all__ = ["PathLengths", "check_deadlock_free", "check_delivery", "path_lengths", "path_sums", "table_lane_loads"]
+__all__ = [
+    "Options",
+    "PathLengths",
+    "check_deadlock_free",
+    "check_delivery",
+    "path_lengths",
+    "path_sums",
+    "spread_options",
+    "table_channel_loads",
+    "table_lane_loads",
+]
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float64]
@@ -32,15 +42,16 @@ class PathLengths:
 
 
 @dataclass(frozen=True, eq=False)
-class _Options:
+class Options:
     """The sets of a table with every pool spread out: option rows of set k are start[k] to start[k + 1].
 
-    ``weight`` splits a choice over the lanes of its pool in equal shares.
+    ``weight`` splits a choice over the lanes of its pool in equal shares; ``lane`` is the only lane used of the link, -1: all.
     """
 
     start: IntArray
     link: IntArray
     vc: IntArray
+    lane: IntArray
     state: IntArray
     weight: FloatArray
 
@@ -51,14 +62,14 @@ class _Options:
 
 def check_delivery(topology: Topology, table: RoutingTable) -> None:
     """Check that every packet arrives; ValueError names the place where one gets stuck, leaves the graph or goes round for ever."""
-    options = _options(topology, table)
+    options = spread_options(topology, table)
     starts = topology.links.src[options.link]
     for state in range(table.states):
         used = table.entry[state]
         at, to = np.nonzero(used >= 0)
-        sets = used[at, to]
         # Every option of a set must start where the set is used.
-        distinct = np.unique(np.stack([sets.astype(np.int64), at], axis=1), axis=0)
+        key = np.unique(used[at, to].astype(np.int64) * topology.vertices + at)
+        distinct = np.stack(np.divmod(key, topology.vertices), axis=1)
         first, last = options.start[distinct[:, 0]], options.start[distinct[:, 0] + 1]
         for offset in range(int((last - first).max(initial=0))):
             here = first + offset < last
@@ -79,16 +90,24 @@ def path_sums(topology: Topology, table: RoutingTable, values: FloatArray) -> Fl
     """Expected sum of ``values`` (float[links]: hops, nanoseconds...) over the links of a way: float[chips, destinations]."""
     stuck = np.zeros(3, dtype=np.int64)
     sums = np.zeros((topology.chips, len(table.destinations)))
-    kernels().expected_sums(*_graph(topology, table, _options(topology, table)), values, topology.chips, stuck, sums)
+    kernels().expected_sums(*_graph(topology, table, spread_options(topology, table)), values, topology.chips, stuck, sums)
     _raise_if_stuck(topology, table, stuck)
     return sums
 
 
 def table_lane_loads(topology: Topology, table: RoutingTable, demand: FloatArray | None = None) -> FloatArray:
-    """Load of one lane of each link row in flits/cycle per flit/chip/cycle offered, exact under the table's weights.
+    """Mean load of the lanes of each link row (float[links]); arguments, unit and errors of :func:`table_channel_loads`."""
+    lanes = topology.links.lanes.astype(np.int64)
+    mean: FloatArray = np.add.reduceat(table_channel_loads(topology, table, demand), np.cumsum(lanes) - lanes) / lanes
+    return mean
 
-    ``demand`` (float[chips, destinations]): what each chip sends to each destination; None: uniform, 1 / (chips - 1) to each other
-    chip. The lanes of a pool share its traffic evenly.
+
+def table_channel_loads(topology: Topology, table: RoutingTable, demand: FloatArray | None = None) -> FloatArray:
+    """Load of every lane in flits/cycle per flit/chip/cycle offered, exact under the table's weights; float[channels].
+
+    The channels are the lanes of all link rows, one after another. ``demand`` (float[chips, destinations]): what each chip sends to
+    each destination; None: uniform, 1 / (chips - 1) to each other chip. The lanes of a pool share its traffic evenly. ValueError
+    where the demand has another shape or a packet does not arrive.
     """
     if demand is None:
         demand = np.full((topology.chips, len(table.destinations)), 1 / (topology.chips - 1))
@@ -96,10 +115,15 @@ def table_lane_loads(topology: Topology, table: RoutingTable, demand: FloatArray
     if demand.shape != expected:
         raise ValueError(f"demand: shape {demand.shape}; allowed: {expected}, chips by destinations of the table")
     stuck = np.zeros(3, dtype=np.int64)
-    loads = np.zeros(len(topology.links))
-    kernels().loads(*_graph(topology, table, _options(topology, table)), demand, stuck, loads)
+    options, lanes = spread_options(topology, table), topology.links.lanes.astype(np.int64)
+    # One place for what all lanes of a row share, then one for each lane.
+    first = len(lanes) + np.cumsum(lanes) - lanes
+    place = np.where(options.lane < 0, options.link, first[options.link] + options.lane)
+    loads = np.zeros(len(lanes) + lanes.sum())
+    kernels().loads(*_graph(topology, table, options), demand, stuck, place, loads)
     _raise_if_stuck(topology, table, stuck)
-    per_lane: FloatArray = loads / topology.links.lanes
+    shared, own = np.split(loads, [len(lanes)])
+    per_lane: FloatArray = np.repeat(shared / lanes, lanes) + own
     return per_lane
 
 
@@ -112,7 +136,7 @@ def check_deadlock_free(topology: Topology, table: RoutingTable) -> None:
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
-    options = _options(topology, table)
+    options = spread_options(topology, table)
     links, channels = topology.links, table.virtual_channels
     out_index, most_out = _out_indices(links.src)
     waits = np.zeros((len(links) * channels, most_out * channels), dtype=np.bool_)
@@ -152,9 +176,10 @@ def _out_indices(src: IntArray) -> tuple[IntArray, int]:
     return index, int(counts.max())
 
 
-def _options(topology: Topology, table: RoutingTable) -> _Options:
+def spread_options(topology: Topology, table: RoutingTable) -> Options:
     """Spread the pools of a table out into option rows."""
-    lanes = topology.links.lanes[table.pool_link].astype(np.float64)
+    only = np.repeat(table.pool_lane, np.diff(table.pool_start))
+    lanes = np.where(only < 0, topology.links.lanes[table.pool_link], 1).astype(np.float64)
     sizes = np.diff(table.pool_start)
     pool_lanes = np.add.reduceat(lanes, table.pool_start[:-1])
     rows = sizes[table.choice_pool]
@@ -162,16 +187,17 @@ def _options(topology: Topology, table: RoutingTable) -> _Options:
     within = np.arange(len(choice)) - np.repeat(np.cumsum(rows) - rows, rows)
     at = table.pool_start[table.choice_pool[choice]] + within
     per_choice = np.concatenate([[0], np.cumsum(rows)])
-    return _Options(
+    return Options(
         start=per_choice[table.set_start].astype(np.int32),
         link=table.pool_link[at].astype(np.int32),
         vc=table.pool_vc[table.choice_pool[choice]].astype(np.int32),
+        lane=table.pool_lane[table.choice_pool[choice]].astype(np.int32),
         state=table.choice_state[choice].astype(np.int32),
         weight=table.choice_weight[choice] * lanes[at] / pool_lanes[table.choice_pool[choice]],
     )
 
 
-def _graph(topology: Topology, table: RoutingTable, options: _Options) -> tuple[Any, ...]:
+def _graph(topology: Topology, table: RoutingTable, options: Options) -> tuple[Any, ...]:
     return (table.entry, table.destinations, topology.links.dst, *options.arrays)
 
 

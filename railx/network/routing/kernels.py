@@ -118,9 +118,12 @@ def loads(
     weight: Any,
     demand: Any,
     stuck: Any,
+    load_place: Any,
     load: Any,
 ) -> None:
-    """Add to ``load`` (float[links]) what every chip sends to every destination (``demand``, float[chips, destinations])."""
+    """Add to ``load`` what every chip sends to every destination (``demand``, float[chips, destinations]), at the place of each
+    option.
+    """
     states, vertices, count = entry.shape
     chips = demand.shape[0]
     work = np.zeros((4, states * vertices), dtype=np.int32)
@@ -142,7 +145,7 @@ def loads(
             own = entry[place // vertices, place % vertices, index]
             for at in range(start[own], start[own + 1]):
                 part = flow[place] * weight[at]
-                load[link[at]] += part
+                load[load_place[at]] += part
                 vertex = link_dst[link[at]]
                 if vertex != target:
                     flow[state[at] * vertices + vertex] += part

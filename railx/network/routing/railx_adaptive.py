@@ -54,7 +54,7 @@ class _Adaptive:
         self.node, self.local = np.divmod(np.arange(builder.topology.chips), self.chips)
         self.to_node = builder.destinations.astype(np.int64) // self.chips
         ports = rail_ports(builder.topology).link
-        walks = [walk_pools(builder, phases[0].m, "xy", vc) for vc in range(len(phases))]
+        walks = [walk_pools(builder, phases[0].m, "xy", vc, by_rail=True) for vc in range(len(phases))]
         self.ways: list[list[list[Exits]]] = []
         self.heading: list[int] = []
         state = 1

@@ -112,7 +112,10 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
     rows_up = (to_node // plan.columns - y[:, None]) % plan.rows
     to_x = np.broadcast_to(to_node % plan.columns, rows_up.shape)
     other_row, other_column = rows_up != 0, (rows_up == 0) & (to_x != x[:, None])
-    walks = [walk_pools(builder, plan.settings.m, order, vc) for vc, order in enumerate(_ORDERS)]
+    walks = [
+        walk_pools(builder, plan.settings.m, order, vc, by_rail=plan.balanced and vc < len(_ORDERS) - 1)
+        for vc, order in enumerate(_ORDERS)
+    ]
     first, across, last = _ways(builder, plan, walks, node, x)
 
     def fill(state: int, sets: NDArray[np.int32], here: NDArray[np.bool_], target: IntArray) -> None:

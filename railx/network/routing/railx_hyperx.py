@@ -28,6 +28,8 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
       phase and keeps it (:func:`railx.network.routing.railx_walks.fill_ordered`).
     * ``adaptive``: at the source both links of the row and both of the column, later both links of the dimension that is left
       (:func:`railx.network.routing.railx_adaptive.fill_adaptive`).
+
+    The last two keep packets for one rail of an edge chip out of the way of those for another (:func:`walk_pools`, ``by_rail``).
     """
     phases = phases_of(topology)
     if routing == "adaptive":

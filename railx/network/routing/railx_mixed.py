@@ -48,7 +48,7 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
         shares = line.shares[place, local]
         for hops in range(line.diameter, 0, -1):
             rail = np.where((line.hops[place] == hops)[..., None], rows, -1)
-            walk = walk_pools(builder, settings.m, "xy", channel)
+            walk = walk_pools(builder, settings.m, "xy", channel, by_rail=routing == "balanced")
             ways = [
                 exits(builder, walk, rail[..., q], vc=channel + 1, heading=0 if states == 1 else 1 + q, after=0)
                 for q in range(rail.shape[2])

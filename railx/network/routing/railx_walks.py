@@ -24,7 +24,7 @@ from railx.network.routing.railx_lines import (
     walk_orders,
 )
 from railx.network.routing.table import TableBuilder
-from railx.topology.railx_grid import rail_ports
+from railx.topology.railx_grid import rail_of_links, rail_ports
 
 __all__ = ["Exits", "adaptive_sets", "exits", "fill_final", "fill_ordered", "split_sets", "walk_pools"]
 
@@ -53,14 +53,19 @@ class Exits:
         return builder.single(self.pool, self.state)
 
 
-def walk_pools(builder: TableBuilder, m: int, order: WalkOrder, vc: int) -> IntArray:
-    """The pool of the next step from each chip to each local chip of its node (int[chips, m^2]), -1 where it stands there."""
+def walk_pools(builder: TableBuilder, m: int, order: WalkOrder, vc: int, *, by_rail: bool = False) -> IntArray:
+    """The pool of the next step from each chip to each local chip of its node (int[lanes, chips, m^2]), -1 where it stands there.
+
+    Neighbours are joined by n lanes. All of them make one pool (lanes = 1), or each its own (``by_rail``, lanes = n): then
+    packets for rail i keep to lane i mod n, and those for one rail of an edge chip do not stand in front of those for another.
+    """
     chip = np.arange(builder.topology.chips)
     local = chip % m**2
     if m == 1:
-        return np.full((len(chip), 1), -1)
-    pools: IntArray = builder.pools_between(chip[:, None], (chip - local)[:, None] + mesh_steps(m, order)[local], vc)
-    return pools
+        return np.full((1, len(chip), 1), -1)
+    there = (chip - local)[:, None] + mesh_steps(m, order)[local]
+    lanes = range(int(builder.topology.links.lanes[0])) if by_rail else (-1,)
+    return np.stack([builder.pools_between(chip[:, None], there, vc, lane) for lane in lanes])
 
 
 def exits(builder: TableBuilder, walk: IntArray, rail: IntArray, *, vc: int | IntArray, heading: int, after: int) -> Exits:
@@ -69,14 +74,15 @@ def exits(builder: TableBuilder, walk: IntArray, rail: IntArray, *, vc: int | In
     ``walk``: as from :func:`walk_pools`; ``vc``: the rail's virtual channel (int[T]: for each target); ``heading`` and ``after``:
     the packet's state on the way to the rail and after it.
     """
-    chips_per_node = walk.shape[1]
-    chip = np.arange(len(walk))[:, None]
+    lanes, chips, chips_per_node = walk.shape
+    chip = np.arange(chips)[:, None]
+    lane = rail_of_links(builder.topology)[rail] % lanes
     leave = np.where(rail < 0, chip, builder.topology.links.src[rail])
     channels = builder.virtual_channels
     distinct, where = np.unique(np.where(rail < 0, -1, rail * channels + vc), return_inverse=True)
     rail_pool = np.array([-1 if key < 0 else builder.pool([key // channels], key % channels) for key in distinct.tolist()])
     return Exits(
-        pool=np.where(leave == chip, rail_pool[where].reshape(rail.shape), walk[chip, leave % chips_per_node]),
+        pool=np.where(leave == chip, rail_pool[where].reshape(rail.shape), walk[lane, chip, leave % chips_per_node]),
         state=np.where(leave == chip, after, heading),
         rail=rail,
         steps=mesh_distance(round(chips_per_node**0.5))[chip % chips_per_node, leave % chips_per_node],
@@ -154,7 +160,7 @@ def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRo
     for d, (phase, flow) in enumerate(zip(phases, flows, strict=True)):
         here = done & (phase.coordinate(node)[:, None] != targets[d])
         rows = np.repeat(phase.rail_rows(ports)[node], classes, axis=1)
-        walk = walk_pools(builder, m, orders[d], d)
+        walk = walk_pools(builder, m, orders[d], d, by_rail=routing == "balanced")
         vc = np.tile(np.arange(classes), phase.length) if classes > 1 else d + 1
         target = targets[d] * classes + targets[d + 1] % classes
         ways = [
@@ -170,8 +176,8 @@ def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRo
 
 
 def fill_final(builder: TableBuilder, walk: IntArray) -> None:
-    """The walk to the destination inside its node, from state 0."""
-    chips_per_node = walk.shape[1]
-    node = np.arange(len(walk)) // chips_per_node
+    """The walk to the destination inside its node, from state 0; ``walk`` as from :func:`walk_pools`, on all lanes."""
+    _, chips, chips_per_node = walk.shape
+    node = np.arange(chips) // chips_per_node
     here = node[:, None] == builder.destinations // chips_per_node
-    builder.entry[0][here] = builder.single(walk, 0)[:, builder.destinations % chips_per_node][here]
+    builder.entry[0][here] = builder.single(walk[0], 0)[:, builder.destinations % chips_per_node][here]

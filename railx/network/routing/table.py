@@ -40,7 +40,7 @@ class RoutingTable:
     * ``choice_probe`` (a row of ``topology.links``, -1: the first link of the pool) and ``choice_delay_ns``: an adaptive router
       compares the flits that wait for the probed link, plus the unloaded time of the whole way that the choice implies.
     * ``pool_start`` (int32[pools + 1]), ``pool_link`` (rows of ``topology.links``, each with all its lanes), ``pool_vc``: pools of
-      channels, any of which will do.
+      channels, any of which will do; ``pool_lane`` (int32[pools]) is the lane of each row that is tried first.
     """
 
     routing: str
@@ -57,6 +57,7 @@ class RoutingTable:
     pool_start: NDArray[np.int32]
     pool_link: NDArray[np.int32]
     pool_vc: NDArray[np.int32]
+    pool_lane: NDArray[np.int32]
 
     @property
     def states(self) -> int:
@@ -85,29 +86,29 @@ class TableBuilder:
         self.virtual_channels = virtual_channels
         self.destinations = np.arange(topology.chips, dtype=np.int32) if destinations is None else destinations.astype(np.int32)
         self.entry = np.full((states, topology.vertices, len(self.destinations)), -1, dtype=np.int32)
-        self._pools: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._pools: dict[tuple[int, tuple[int, ...], int], int] = {}
         self._sets: dict[tuple[tuple[int, int, float, int, float], ...], int] = {}
         links = topology.links
         order = np.lexsort((np.arange(len(links)), links.dst, links.src))
         self._ordered_rows = order
         self._ordered_key = links.src[order].astype(np.int64) * topology.vertices + links.dst[order]
         self._joined = np.unique(self._ordered_key)
-        self._between: dict[int, NDArray[np.int64]] = {}
+        self._between: dict[tuple[int, int], NDArray[np.int64]] = {}
 
-    def pool(self, links: Sequence[int], vc: int) -> int:
-        """The pool of these link rows (with all their lanes) on a virtual channel."""
+    def pool(self, links: Sequence[int], vc: int, lane: int = -1) -> int:
+        """The pool of these link rows on a virtual channel: all their lanes, or one of each."""
         if not 0 <= vc < self.virtual_channels:
             raise ValueError(f"{self.routing}: virtual channel {vc}; allowed: 0 to {self.virtual_channels - 1}")
-        return self._pools.setdefault((vc, tuple(int(link) for link in links)), len(self._pools))
+        return self._pools.setdefault((vc, tuple(int(link) for link in links), lane), len(self._pools))
 
-    def pools_between(self, src: NDArray[np.integer], dst: NDArray[np.integer], vc: int) -> IntArray:
+    def pools_between(self, src: NDArray[np.integer], dst: NDArray[np.integer], vc: int, lane: int = -1) -> IntArray:
         """For pairs of joined vertices (any shape), the pool of all link rows from src to dst; -1 where src equals dst.
 
         ValueError where a pair is not joined by a link.
         """
-        if vc not in self._between:
+        if (vc, lane) not in self._between:
             rows = np.split(self._ordered_rows, np.flatnonzero(np.diff(self._ordered_key)) + 1)
-            self._between[vc] = np.array([self.pool(own.tolist(), vc) for own in rows], dtype=np.int64)
+            self._between[vc, lane] = np.array([self.pool(own.tolist(), vc, lane) for own in rows], dtype=np.int64)
         src, dst = np.broadcast_arrays(src, dst)
         key = src.astype(np.int64) * self.topology.vertices + dst
         at = np.minimum(np.searchsorted(self._joined, key), len(self._joined) - 1)
@@ -115,7 +116,7 @@ class TableBuilder:
         if missing.any():
             first = int(np.flatnonzero(missing.ravel())[0])
             raise ValueError(f"{self.routing}: no link from vertex {src.ravel()[first]} to vertex {dst.ravel()[first]}")
-        return np.where(src == dst, -1, self._between[vc][at])
+        return np.where(src == dst, -1, self._between[vc, lane][at])
 
     def single(self, pools: NDArray[np.integer], state: NDArray[np.integer] | int) -> NDArray[np.int32]:
         """Sets of one choice each: the pool and the state after the hop (any shape); -1 stays -1."""
@@ -178,9 +179,10 @@ class TableBuilder:
             choice_weight=np.array(weight),
             choice_probe=np.array(probe, dtype=np.int32),
             choice_delay_ns=np.array(delay),
-            pool_start=_starts([len(links) for _, links in self._pools]),
-            pool_link=np.array([link for _, links in self._pools for link in links], dtype=np.int32),
-            pool_vc=np.array([vc for vc, _ in self._pools], dtype=np.int32),
+            pool_start=_starts([len(links) for _, links, _ in self._pools]),
+            pool_link=np.array([link for _, links, _ in self._pools for link in links], dtype=np.int32),
+            pool_vc=np.array([vc for vc, _, _ in self._pools], dtype=np.int32),
+            pool_lane=np.array([lane for _, _, lane in self._pools], dtype=np.int32),
         )
 
 
