@@ -22,12 +22,14 @@ rule all:
     input:
         report=RESULTS / "report.html",
         tracking=RESULTS / "tracking.json",
+        circuits=[RESULTS / f"circuits/{name}.{kind}" for name in switched_topologies() for kind in ("json", "csv")],
 
 
 include: "workflow/rules/topology.smk"
 include: "workflow/rules/circuits.smk"
 include: "workflow/rules/network.smk"
 include: "workflow/rules/packets.smk"
+include: "workflow/rules/agreement.smk"
 include: "workflow/rules/economics.smk"
 include: "workflow/rules/tenancy.smk"
 include: "workflow/rules/mapping.smk"

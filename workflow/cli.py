@@ -144,6 +144,15 @@ def _topology(settings: Mapping[str, Any], out: Path | None) -> Summary:
     return topology.run(settings["topology"], topology_path=out)
 
 
+def _circuits(settings: Mapping[str, Any], out: Path | None) -> Summary:
+    from workflow.stages import circuits
+
+    if out is not None and out.suffix not in (".json", ".csv"):
+        raise ValueError(f"--out: got {out}; allowed: a file that ends in .json or .csv")
+    as_csv = out is not None and out.suffix == ".csv"
+    return circuits.run(topology=settings["topology"], **{"csv_path" if as_csv else "circuits_path": out})
+
+
 def _simulate(settings: Mapping[str, Any], out: Path | None) -> Summary:
     if isinstance(settings["network"], PacketNetworkSettings):
         from workflow.stages import packets
@@ -236,6 +245,14 @@ STAGES: dict[str, Stage] = {
         "the topology file to write (.parquet)",
         "stage",
         _topology,
+    ),
+    "circuits": Stage(
+        "cross-connects of the optical switches of a topology, switch by switch",
+        ("topology",),
+        "railx circuits topology=railx_hyperx --out circuits.csv",
+        "the list to write (.json or .csv)",
+        "stage",
+        _circuits,
     ),
     "simulate": Stage(
         "traffic on a topology: exact channel loads and collective times (network=static_*), or packet by packet (network=packet)",

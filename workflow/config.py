@@ -19,7 +19,14 @@ from railx.economics import EconomicsSettings
 from railx.fabric import FabricSettings
 from railx.figures import FigureSettings
 from railx.mapping import MappingSettings
-from railx.network import CollectiveSettings, NetworkSettings, StaticNetworkSettings, SweepSettings, TrafficSettings
+from railx.network import (
+    AgreementSettings,
+    CollectiveSettings,
+    NetworkSettings,
+    StaticNetworkSettings,
+    SweepSettings,
+    TrafficSettings,
+)
 from railx.planning.settings import PlannerSettings
 from railx.settings import AtLeast, NotEmpty, SettingsError, load
 from railx.tenancy import TenancySettings
@@ -82,6 +89,7 @@ class Experiment:
     networks: dict[str, StaticNetworkSettings]
     sweeps: dict[str, SweepSettings]
     transitions: dict[str, TransitionSettings]
+    agreement: AgreementSettings
     collective: CollectiveSettings
     mapping: MappingSettings
     tenancy: TenancySettings
@@ -107,9 +115,10 @@ class Experiment:
                 if getattr(transition, key) not in self.topologies:
                     got = getattr(transition, key)
                     raise SettingsError(f"transitions.{name}.{key}", f"got {got!r}; allowed: {', '.join(self.topologies)}")
-        for name in self.mapping.topologies:
-            if name not in self.topologies:
-                raise SettingsError(f"mapping.topologies.{name}", f"no such topology; allowed: {', '.join(self.topologies)}")
+        for group in ("mapping", "agreement"):
+            for name in getattr(self, group).topologies:
+                if name not in self.topologies:
+                    raise SettingsError(f"{group}.topologies", f"got {name!r}; allowed: {', '.join(self.topologies)}")
         for name, plan in self.plans.items():
             if plan.corpus not in self.corpora:
                 raise SettingsError(f"plans.{name}.corpus", f"got {plan.corpus!r}; allowed: {', '.join(self.corpora)}")

@@ -1,21 +1,25 @@
-"""Latency against offered load and what the network accepts of it, one line a sweep of the packet simulator."""
+"""Latency against offered load, and how far below its static limits each network of the packet simulator saturates."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import SubFigure
+from matplotlib.lines import Line2D
 
 from railx.figures.fidelity import fidelity_line
 from railx.figures.settings import LatencyLoadSettings
 from railx.figures.tables import Inputs, read_frames
-from railx.figures.theme import GREY, PALETTE, canvas, label, quantity, share_legend
+from railx.figures.theme import GREY, INK, PALETTE, canvas, label, quantity, share_legend
 
 __all__ = ["draw"]
 
 _COLUMNS = (
     "topology",
+    "family",
     "chips",
     "traffic",
     "routing",
@@ -24,57 +28,133 @@ _COLUMNS = (
     "latency_mean_cycles",
     "latency_ci95_cycles",
     "saturated",
+    "saturation_flits_per_chip_cycle",
+    "bound_flits_per_chip_cycle",
+    "ideal_flits_per_chip_cycle",
     "fidelity",
 )
+_OFFERED, _ACCEPTED, _LATENCY = "offered_flits_per_chip_cycle", "accepted_flits_per_chip_cycle", "latency_mean_cycles"
+_SATURATION, _BOUND, _IDEAL = (f"{what}_flits_per_chip_cycle" for what in ("saturation", "bound", "ideal"))
+#: Rows of text that the limits need for themselves, beside one a sweep.
+_ROWS_AROUND = 4.5
 
 
 def draw(settings: LatencyLoadSettings, inputs: Inputs, output: Path) -> None:
-    """One line per sweep; hollow points are saturated loads, bars the 95 % intervals of the mean latency."""
+    """Above, the mean latency over the offered load by group of families; below, saturation and limits of every sweep."""
     frame = read_frames(inputs, "packets", _COLUMNS, settings.only)
     subtitle = (
-        "Left: creation to arrival of the tail, queueing at the source included; bars: 95 % confidence. "
-        "Right: the grey line is all that is offered. Hollow: saturated."
+        "Above: creation to arrival of the tail, queueing at the source included; bars: 95 % confidence; hollow: saturated; "
+        "dotted: the saturation point. Below: the loads at which each network saturates and would at best; the number is the "
+        "largest rate accepted over the static bound."
     )
+    panels = _panels(frame, settings.panels)
     with canvas(settings, output, "Latency against offered load", subtitle, fidelity_line(frame["fidelity"])) as figure:
-        latency, accepted = figure.subplots(1, 2)
-        same = {name: frame[name].nunique() == 1 for name in ("topology", "traffic", "routing")}
-        for place, (_, own) in enumerate(frame.groupby("item", sort=False)):
-            line = own.sort_values("offered_flits_per_chip_cycle")
-            style: dict[str, Any] = {"color": PALETTE[place % len(PALETTE)], "linestyle": "-" if place < len(PALETTE) else "--"}
-            latency.errorbar(
-                line["offered_flits_per_chip_cycle"],
-                line["latency_mean_cycles"],
-                yerr=line["latency_ci95_cycles"],
-                label=_name(line, same),
-                linewidth=1.6,
-                elinewidth=1,
-                capsize=2,
-                **style,
-            )
-            accepted.plot(line["offered_flits_per_chip_cycle"], line["accepted_flits_per_chip_cycle"], linewidth=1.6, **style)
-            for axes, column in ((latency, "latency_mean_cycles"), (accepted, "accepted_flits_per_chip_cycle")):
-                for full in (True, False):
-                    points = line[line["saturated"] != full]
-                    face = style["color"] if full else "white"
-                    at = (points["offered_flits_per_chip_cycle"], points[column])
-                    axes.plot(*at, "o", color=style["color"], markerfacecolor=face, markersize=4.5)
-        most = float(frame["offered_flits_per_chip_cycle"].max())
-        top = 1.1 * float(frame["accepted_flits_per_chip_cycle"].max())
-        accepted.plot([0, most], [0, most], color=GREY, linewidth=1, zorder=1)
-        latency.set(yscale="log", title="Latency", ylabel="Mean latency (cycles)")
-        if settings.max_latency_cycles is not None:
-            latency.set_ylim(0.8 * float(frame["latency_mean_cycles"].min()), settings.max_latency_cycles)
-        latency.yaxis.set_major_formatter(lambda value, _: quantity(value))
-        accepted.set(title="Throughput", ylabel="Accepted (flits/chip/cycle)", ylim=(0, top))
-        for axes in (latency, accepted):
-            axes.set(xlabel="Offered load (flits/chip/cycle)", xlim=(0, 1.03 * most))
-        handles, names = latency.get_legend_handles_labels()
-        share_legend(figure, handles, names, 2)
+        sweeps = frame["item"].nunique()
+        below = min(0.6, max(0.28, (sweeps + _ROWS_AROUND) * 0.2 / settings.height_inches))
+        top, bottom = figure.subfigures(2, 1, height_ratios=[1 - below, below])
+        colours = {item: PALETTE[i % len(PALETTE)] for own in panels.values() for i, item in enumerate(own)}
+        names = _names(frame)
+        _draw_latency(top, frame, settings, panels, colours, names)
+        order = [item for own in panels.values() for item in own]
+        _draw_limits(bottom.subplots(), frame.groupby("item").first().loc[order], frame, colours, names)
+        share_legend(figure, *zip(*_marks(), strict=True), 4)
 
 
-def _name(line: pd.DataFrame, same: dict[str, bool]) -> str:
-    """Topology and size, and what tells this sweep from the others."""
-    first = line.iloc[0]
-    extra = [label(first["traffic"]).lower()] if not same["traffic"] else []
-    extra += [f"routing {first['routing']}"] if not same["routing"] else []
-    return ", ".join([f"{label(first['topology'])} ({first['chips']:,} chips)", *extra])
+def _panels(frame: pd.DataFrame, wanted: dict[str, tuple[str, ...]]) -> dict[str, list[str]]:
+    """The sweeps of each panel that has any, in the order of the files."""
+    family = frame.groupby("item", sort=False)["family"].first()
+    named = {each for families in wanted.values() for each in families}
+    panels = {title: family[family.isin(families)].index.tolist() for title, families in wanted.items()}
+    others = "Other networks" if any(panels.values()) else "Latency"
+    panels[others] = family[~family.isin(named)].index.tolist()
+    return {title: items for title, items in panels.items() if items}
+
+
+def _draw_latency(
+    figure: SubFigure,
+    frame: pd.DataFrame,
+    settings: LatencyLoadSettings,
+    panels: dict[str, list[str]],
+    colours: dict[str, str],
+    names: dict[str, str],
+) -> None:
+    lowest = 0.8 * float(frame[_LATENCY].min())
+    highest = settings.max_latency_cycles or 1.2 * float(frame[_LATENCY].max())
+    row = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (title, items) in zip(row, panels.items(), strict=True):
+        for item in items:
+            _draw_line(axes, frame[frame["item"] == item].sort_values(_OFFERED), colours[item], names[item], highest)
+        own = frame[frame["item"].isin(items)]
+        axes.set(title=title, xlim=(0, 1.25 * float(own[_SATURATION].max())))
+        axes.legend(
+            loc="upper left",
+            fontsize="small",
+            handlelength=1.2,
+            labelspacing=0.25,
+            borderaxespad=0.3,
+            frameon=True,
+            edgecolor="none",
+            framealpha=0.85,
+        )
+    row[0].set(yscale="log", ylabel="Mean latency (cycles)", ylim=(lowest, highest))
+    row[0].yaxis.set_major_formatter(lambda value, _: quantity(value))
+    row[0].yaxis.set_minor_formatter(lambda value, _: quantity(value) if f"{value:.0e}"[0] in "25" else "")
+    figure.supxlabel("Offered load (flits/chip/cycle)", fontsize=row[0].xaxis.label.get_fontsize())
+
+
+def _draw_line(axes: Axes, line: pd.DataFrame, colour: str, name: str, highest: float) -> None:
+    width = np.minimum(line["latency_ci95_cycles"].fillna(0.0), 0.9 * line[_LATENCY])
+    axes.errorbar(line[_OFFERED], line[_LATENCY], yerr=width, label=name, linewidth=1.6, elinewidth=1, capsize=2, color=colour)
+    axes.vlines(line[_SATURATION].iloc[0], 0.1, highest, color=colour, linewidth=1, linestyle=":")
+    for saturated in (False, True):
+        points = line[line["saturated"] == saturated]
+        face = "white" if saturated else colour
+        axes.plot(points[_OFFERED], points[_LATENCY], "o", color=colour, markerfacecolor=face, markersize=4.5)
+
+
+def _draw_limits(axes: Axes, first: pd.DataFrame, frame: pd.DataFrame, colours: dict[str, str], names: dict[str, str]) -> None:
+    accepted = frame.groupby("item")[_ACCEPTED].max()
+    for row, (item, sweep) in enumerate(first.iterrows()):
+        colour = colours[str(item)]
+        axes.hlines(row, sweep[_SATURATION], max(sweep[_IDEAL], sweep[_BOUND]), color=colour, linewidth=1.2, alpha=0.5)
+        axes.plot(sweep[_IDEAL], row, "D", color=GREY, markerfacecolor="white", markersize=6)
+        axes.plot(sweep[_BOUND], row, "|", color=INK, markersize=11, markeredgewidth=1.8)
+        axes.plot(accepted[item], row, "o", color=colour, markerfacecolor="white", markersize=5.5)
+        axes.plot(sweep[_SATURATION], row, "o", color=colour, markersize=5.5)
+        beside = 1.08 * max(sweep[_IDEAL], sweep[_BOUND], accepted[item])
+        axes.text(beside, row, f"{accepted[item] / sweep[_BOUND]:.0%}", va="center", fontsize="small", color=GREY)
+    axes.set(xscale="log", ylim=(len(first) - 0.4, -0.6), xlabel="Offered load (flits/chip/cycle)", title="Saturation and limits")
+    axes.set_yticks(range(len(first)), [names[str(item)] for item in first.index])
+    low, high = float(first[_SATURATION].min()), float(first[[_IDEAL, _BOUND]].max().max())
+    axes.set_xlim(0.75 * low, 1.4 * high)
+    ticks = [step * 10.0**power for power in range(-4, 5) for step in (1, 2, 5)]
+    axes.set_xticks([tick for tick in ticks if 0.75 * low < tick < 1.4 * high])
+    axes.minorticks_off()
+    axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
+    axes.grid(visible=False, axis="y")
+
+
+def _marks() -> list[tuple[Line2D, str]]:
+    """What the marks below mean."""
+    own = {"linestyle": "none", "color": INK}
+    return [
+        (Line2D([], [], marker="o", markersize=5.5, **own), "saturation point"),
+        (Line2D([], [], marker="o", markersize=5.5, markerfacecolor="white", **own), "largest rate accepted"),
+        (Line2D([], [], marker="|", markersize=11, markeredgewidth=1.8, **own), "static bound: busiest channel full"),
+        (
+            Line2D([], [], marker="D", markersize=6, markerfacecolor="white", markeredgecolor=GREY, linestyle="none"),
+            "ideal: external links evenly loaded",
+        ),
+    ]
+
+
+def _names(frame: pd.DataFrame) -> dict[str, str]:
+    """Topology, and what tells a sweep from the others on the same topology."""
+    first = frame.groupby("item", sort=False).first()
+    alone = first.groupby("topology")[["routing", "traffic"]].nunique() == 1
+    names = {}
+    for item, sweep in first.iterrows():
+        extra = [label(sweep["traffic"]).lower()] if not alone.loc[sweep["topology"], "traffic"] else []
+        extra += [str(sweep["routing"])] if not alone.loc[sweep["topology"], "routing"] else []
+        names[str(item)] = ", ".join([label(sweep["topology"]), *extra])
+    return names

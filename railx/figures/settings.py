@@ -220,10 +220,15 @@ class UtilisationSettings(CanvasSettings):
 
 @dataclass(frozen=True)
 class LatencyLoadSettings(CanvasSettings):
-    """Latency and throughput over the offered load, one line a sweep; ``max_latency_cycles`` cuts the latency axis (null: not)."""
+    """Latency over the offered load, one line a sweep, and the saturation points against the static limits.
+
+    ``panels``: title of a panel to the families it shows; sweeps of families that are not named share one more panel.
+    ``max_latency_cycles`` cuts the latency axis (null: not).
+    """
 
     figure: Literal["latency_load"]
     only: tuple[str, ...]
+    panels: dict[str, tuple[str, ...]]
     max_latency_cycles: Annotated[float, AtLeast(10)] | None
 
 

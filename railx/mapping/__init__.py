@@ -1,6 +1,7 @@
 """Training jobs on topologies: which parallelism lies on which axis, what each step sends, and how long that takes."""
 
-from railx.mapping.layout import axes_chips, group_members
+from railx.mapping.cost import comparison_bases, equal_bandwidth, injection_gb_s_per_chip
+from railx.mapping.layout import Placement, group_levels, group_members, place_ranks
 from railx.mapping.settings import (
     PARALLELISMS,
     ChipSettings,
@@ -10,22 +11,27 @@ from railx.mapping.settings import (
     MappedTopology,
     MappingSettings,
 )
-from railx.mapping.step import injection_factor, step_times
+from railx.mapping.step import Basis, step_times
 from railx.mapping.volumes import Transfer, compute_flops, step_transfers
 
 __all__ = [
     "PARALLELISMS",
+    "Basis",
     "ChipSettings",
     "ExpertSettings",
     "JobSettings",
     "LayoutSettings",
     "MappedTopology",
     "MappingSettings",
+    "Placement",
     "Transfer",
-    "axes_chips",
+    "comparison_bases",
     "compute_flops",
+    "equal_bandwidth",
+    "group_levels",
     "group_members",
-    "injection_factor",
+    "injection_gb_s_per_chip",
+    "place_ranks",
     "step_times",
     "step_transfers",
 ]

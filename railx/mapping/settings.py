@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
+from railx.economics import NetworkDesign
 from railx.settings import AtLeast, Fraction, NotEmpty, Positive, SettingsError
 from railx.workload.model import ModelSettings
 
@@ -108,25 +109,29 @@ class JobSettings:
 
 @dataclass(frozen=True)
 class MappedTopology:
-    """A topology by ``routing``, and the network design whose cost per chip stands for it (null: no cost known)."""
+    """A topology by the best of ``routings`` for each transfer, and the design that prices it (null: no equal cost).
 
-    routing: Literal["min", "balanced"]
-    design: str | None
+    The design must have as many chips as the topology and the same injection bandwidth.
+    """
+
+    routings: Annotated[tuple[Literal["min", "balanced", "valiant"], ...], NotEmpty()]
+    design: NetworkDesign | None
 
 
 @dataclass(frozen=True)
 class MappingSettings:
     """All ``jobs`` on all ``topologies`` (names of the experiment's).
 
-    Equal bandwidth: the ports of every topology are scaled to ``injection_gb_s_per_chip``. Equal cost: they are scaled once more by
-    the cost per chip of ``reference`` over the topology's own, both of networks of ``cost_chips`` chips at ``price_set``.
+    Equal bandwidth: the ports of every topology are scaled to ``injection_gb_s_per_chip``. Equal cost: its ports are scaled once
+    more, to what the network of ``reference`` costs per chip. Prices: those of ``price_set`` in ``catalogue``, in proportion to the
+    rate of a port. Links inside a node stand in no bill and keep the rate that they have at equal bandwidth.
     """
 
     jobs: Annotated[dict[str, JobSettings], NotEmpty()]
     topologies: Annotated[dict[str, MappedTopology], NotEmpty()]
     injection_gb_s_per_chip: Annotated[float, Positive()]
     reference: Annotated[str, NotEmpty()]
-    cost_chips: Annotated[int, AtLeast(1)]
+    catalogue: Annotated[str, NotEmpty()]
     price_set: Annotated[str, NotEmpty()]
 
     def __post_init__(self) -> None:

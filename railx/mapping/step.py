@@ -2,26 +2,30 @@
 
 All groups of one kind communicate at once. Their traffic is routed over the topology as any other, so that contention between
 groups and the walk inside the nodes count; the busiest channel sets the rate. A gather is done in the better of two ways: every
-member sends its part to every other (direct), or round a ring in both directions.
+member sends its part to every other (direct), or round a ring in both directions; over several axes also one axis after the other
+(reduce-scatter from the first to the last, all-gather back), each with what the others left to it. Where a topology has several
+routings, each transfer takes the best.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.mapping.layout import axes_chips, group_members
-from railx.mapping.settings import PARALLELISMS, JobSettings
+from railx.mapping.layout import Placement, group_levels, group_members, place_ranks
+from railx.mapping.settings import PARALLELISMS, JobSettings, LayoutSettings
 from railx.mapping.volumes import Transfer, compute_flops, step_transfers
 from railx.network.routing import RoutingTable, build_routing, path_sums, table_lane_loads
-from railx.topology import Topology, ports_per_chip, settings_of
+from railx.settings import SettingsError
+from railx.topology import INTERNAL, Topology
 
-__all__ = ["FIDELITY", "injection_factor", "step_times"]
+__all__ = ["FIDELITY", "Basis", "step_times"]
 
 FIDELITY = "flow"
 
@@ -30,26 +34,46 @@ IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class _Way:
-    """One way to move data within groups: what a chip sends over the bytes of the transfer, its rate and its latency."""
+class Basis:
+    """What topologies are compared at: ``ports`` and ``inside`` scale the links between and inside nodes."""
 
     name: str
+    ports: float
+    inside: float
+    cost_per_chip_usd: float | None
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One way to move data within groups: what a chip sends over the bytes of the transfer, its rates and its latency.
+
+    The rates are those that the busiest channel between nodes and the busiest inside one allow each chip.
+    """
+
+    name: str
+    routing: str
     sent: float
-    gb_s: float
+    between_gb_s: float
+    inside_gb_s: float
     latency_ns: float
 
-    def time_ns(self, size_bytes: float, rate_factor: float) -> float:
+    def time_ns(self, size_bytes: float, basis: Basis) -> float:
         """Bytes over GB/s are nanoseconds; a faster port shortens the transmission, not the flight."""
-        return self.latency_ns + size_bytes * self.sent / (self.gb_s * rate_factor)
+        gb_s = min(self.between_gb_s * basis.ports, self.inside_gb_s * basis.inside)
+        return self.latency_ns + size_bytes * self.sent / gb_s
 
 
 class _Network:
-    """A routed topology that answers how fast given groups communicate; answers are kept, layouts share them."""
+    """A topology under one routing that answers how fast given groups communicate; answers are kept, layouts share them."""
 
     def __init__(self, topology: Topology, routing: str) -> None:
         self.topology = topology
-        self.table: RoutingTable = build_routing(topology, routing)
-        self._ways: dict[tuple[bytes, str], list[_Way]] = {}
+        self.routing = routing
+        self._ways: dict[tuple[bytes, int, str], _Way] = {}
+
+    @cached_property
+    def table(self) -> RoutingTable:
+        return build_routing(self.topology, self.routing)
 
     @cached_property
     def latency_ns(self) -> FloatArray:
@@ -58,100 +82,157 @@ class _Network:
 
     def ways(self, groups: IntArray, pattern: str) -> list[_Way]:
         """The ways to do ``pattern`` within every group (int[groups, members]) at once."""
-        key = (groups.tobytes(), pattern)
+        members = groups.shape[1]
+        share = (members - 1) / members
+        if pattern == "next":
+            return [self._way("next", groups, 1.0, 1)]
+        found = [self._way("direct", groups, share, 1)]
+        if pattern == "gather" and members > 2:
+            found.append(self._way("ring", groups, share, members - 1))
+        return found
+
+    def _way(self, name: str, groups: IntArray, sent: float, rounds: int) -> _Way:
+        key = (groups.tobytes(), groups.shape[1], name)
         if key not in self._ways:
-            members = groups.shape[1]
-            share = (members - 1) / members
-            if pattern == "next":
-                found = [self._way("next", groups, _neighbours(members, both_ways=False), 1.0, 1)]
-            else:
-                found = [self._way("direct", groups, _everyone(members), share, 1)]
-                if pattern == "gather" and members > 2:
-                    found.append(self._way("ring", groups, _neighbours(members, both_ways=True), share, members - 1))
-            self._ways[key] = found
+            demand = np.zeros((self.topology.chips, self.topology.chips))
+            demand[groups[:, :, None], groups[:, None, :]] = _SHARES[name](groups.shape[1])
+            links = self.topology.links
+            load = table_lane_loads(self.topology, self.table, demand)
+            with np.errstate(divide="ignore"):
+                gb_s = np.where(load > 0, links.gbps / 8 / load, np.inf)
+            inside = links.kind == INTERNAL
+            self._ways[key] = _Way(
+                name=name,
+                routing=self.routing,
+                sent=sent,
+                between_gb_s=float(gb_s[~inside].min(initial=np.inf)),
+                inside_gb_s=float(gb_s[inside].min(initial=np.inf)),
+                latency_ns=float(np.where(demand > 0, self.latency_ns, 0).max()) * rounds,
+            )
         return self._ways[key]
-
-    def _way(self, name: str, groups: IntArray, shares: FloatArray, sent: float, rounds: int) -> _Way:
-        """``shares`` (float[members, members]): which part of what a member sends goes to which other."""
-        demand = np.zeros((self.topology.chips, self.topology.chips))
-        demand[groups[:, :, None], groups[:, None, :]] = shares
-        links = self.topology.links
-        load = table_lane_loads(self.topology, self.table, demand)
-        with np.errstate(divide="ignore"):
-            bytes_rate = np.where(load > 0, links.gbps / 8 / load, np.inf)
-        flight = np.where(demand > 0, self.latency_ns, 0).max()
-        return _Way(name, sent, float(bytes_rate.min()), float(flight) * rounds)
-
-
-def step_times(
-    topology: Topology,
-    routing: str,
-    jobs: Mapping[str, JobSettings],
-    rate_factors: Mapping[str, float],
-    name: str,
-) -> list[dict[str, Any]]:
-    """Time of one training step of every job under every rate factor (by ``basis``), one row per part of the step.
-
-    Columns: topology, family, job, basis, rate_factor, part (compute, bubble and the parallelisms), way (how the data moved), ms,
-    step_ms (the whole step), tokens_per_s, fidelity. Nothing overlaps except that stages of the pipeline work at the same time:
-    an upper bound for schedules that hide communication. ``bubble`` is what the first and last stages wait: (stages - 1)
-    micro-batches (1F1B).
-    """
-    network = _Network(topology, routing)
-    rows: list[dict[str, Any]] = []
-    for job_name, job in jobs.items():
-        chips = axes_chips(topology, job.layout.sizes)
-        compute_ns = compute_flops(job) / (job.chip.peak_tflops * job.chip.efficiency) / 1e3
-        for basis, factor in rate_factors.items():
-            per_micro = {"compute": compute_ns} | dict.fromkeys(PARALLELISMS, 0.0)
-            per_step = dict.fromkeys(per_micro, 0.0)
-            ways: dict[str, set[str]] = {}
-            for transfer in step_transfers(job):
-                groups = group_members(job.layout, chips, transfer.over)
-                time_ns, way = _best(network, groups, transfer, factor)
-                (per_step if transfer.per_step else per_micro)[transfer.name] += time_ns * transfer.times
-                ways.setdefault(transfer.name, set()).add(way)
-            parts = {part: per_micro[part] * job.micro_batches + per_step[part] for part in per_micro}
-            parts["bubble"] = sum(per_micro.values()) * (job.layout.degree("pipeline") - 1)
-            step_ns = sum(parts.values())
-            replicas = job.layout.degree("data") * job.layout.degree("expert")
-            tokens = job.sequence_tokens * job.micro_batches * replicas
-            rows += [
-                {
-                    "topology": name,
-                    "family": topology.family,
-                    "job": job_name,
-                    "chips": job.layout.chips,
-                    "basis": basis,
-                    "rate_factor": factor,
-                    "part": part,
-                    "way": "+".join(sorted(ways.get(part, set()))),
-                    "ms": time_ns / 1e6,
-                    "step_ms": step_ns / 1e6,
-                    "tokens_per_s": tokens / step_ns * 1e9,
-                    "fidelity": FIDELITY,
-                }
-                for part, time_ns in parts.items()
-            ]
-    return rows
-
-
-def injection_factor(topology: Topology, injection_gb_s_per_chip: float) -> float:
-    """What scales the ports of a topology to a wanted injection bandwidth."""
-    settings = settings_of(topology)
-    return injection_gb_s_per_chip / (ports_per_chip(settings) * settings.port_gbps / 8)
-
-
-def _best(network: _Network, groups: IntArray, transfer: Transfer, factor: float) -> tuple[float, str]:
-    times = [(way.time_ns(transfer.bytes, factor), way.name) for way in network.ways(groups, transfer.pattern)]
-    return min(times)
 
 
 def _everyone(members: int) -> FloatArray:
+    """What part of what a member sends goes to which other (float[members, members]): the same to all."""
     return (1 - np.eye(members)) / (members - 1)
 
 
-def _neighbours(members: int, *, both_ways: bool) -> FloatArray:
-    """Round a ring; one way only: to the next member, the last to nobody (a pipeline)."""
+def _round_the_ring(members: int) -> FloatArray:
     following = np.roll(np.eye(members), 1, axis=1)
-    return (following + following.T) / 2 if both_ways else np.eye(members, k=1)
+    return (following + following.T) / 2
+
+
+def _to_the_next(members: int) -> FloatArray:
+    """The last sends to nobody (a pipeline)."""
+    return np.eye(members, k=1)
+
+
+_SHARES = {"direct": _everyone, "ring": _round_the_ring, "next": _to_the_next}
+
+
+def step_times(
+    topology: Topology, routings: Sequence[str], jobs: Mapping[str, JobSettings], bases: Sequence[Basis], name: str
+) -> list[dict[str, Any]]:
+    """Time of one training step of every job on every basis, one row per part of the step.
+
+    Columns: topology, family, topology_chips, job, chips, placement, basis, port_factor, cost_per_chip_usd (of the network), part
+    (compute, bubble and the parallelisms), way and routing (how the data moved), ms, step_ms (the whole step), tokens_per_s,
+    reason, fidelity. A job without room has one row a basis: no part and no times, ``reason`` says why. Nothing overlaps except
+    that stages of the pipeline work at the same time: an upper bound for schedules that hide communication. ``bubble`` is what the
+    first and last stages wait: (stages - 1) micro-batches (1F1B).
+    """
+    networks = [_Network(topology, routing) for routing in routings]
+    rows: list[dict[str, Any]] = []
+    for job_name, job in jobs.items():
+        try:
+            placement = place_ranks(topology, job.layout.sizes)
+        except SettingsError as error:
+            if error.key != "layout":
+                raise
+            rows += [_row(topology, name, job_name, job, basis, reason=str(error)) for basis in bases]
+            continue
+        for basis in bases:
+            rows += _job_rows(networks, placement, name, job_name, job, basis)
+    return rows
+
+
+def _job_rows(
+    networks: Sequence[_Network], placement: Placement, name: str, job_name: str, job: JobSettings, basis: Basis
+) -> list[dict[str, Any]]:
+    per_micro = {"compute": compute_flops(job) / (job.chip.peak_tflops * job.chip.efficiency) / 1e3}
+    per_micro |= dict.fromkeys(PARALLELISMS, 0.0)
+    per_step = dict.fromkeys(per_micro, 0.0)
+    chosen: dict[str, list[_Way]] = {}
+    for transfer in step_transfers(job):
+        time_ns, ways = _fastest(networks, placement, transfer, job.layout, basis)
+        (per_step if transfer.per_step else per_micro)[transfer.name] += time_ns * transfer.times
+        chosen.setdefault(transfer.name, []).extend(ways)
+    parts = {part: per_micro[part] * job.micro_batches + per_step[part] for part in per_micro}
+    parts["bubble"] = sum(per_micro.values()) * (job.layout.degree("pipeline") - 1)
+    step_ns = sum(parts.values())
+    tokens = job.sequence_tokens * job.micro_batches * job.layout.degree("data") * job.layout.degree("expert")
+    times = {"placement": placement.kind, "step_ms": step_ns / 1e6, "tokens_per_s": tokens / step_ns * 1e9}
+    return [
+        _row(
+            networks[0].topology,
+            name,
+            job_name,
+            job,
+            basis,
+            part=part,
+            way="+".join(dict.fromkeys(way.name for way in chosen.get(part, ()))),
+            routing="+".join(dict.fromkeys(way.routing for way in chosen.get(part, ()))),
+            ms=time_ns / 1e6,
+            **times,
+        )
+        for part, time_ns in parts.items()
+    ]
+
+
+def _row(topology: Topology, name: str, job_name: str, job: JobSettings, basis: Basis, **values: Any) -> dict[str, Any]:
+    return {
+        "topology": name,
+        "family": topology.family,
+        "topology_chips": topology.chips,
+        "job": job_name,
+        "chips": job.layout.chips,
+        "placement": values.get("placement"),
+        "basis": basis.name,
+        "port_factor": basis.ports,
+        "cost_per_chip_usd": basis.cost_per_chip_usd,
+        "part": values.get("part"),
+        "way": values.get("way"),
+        "routing": values.get("routing"),
+        "ms": values.get("ms"),
+        "step_ms": values.get("step_ms"),
+        "tokens_per_s": values.get("tokens_per_s"),
+        "reason": values.get("reason"),
+        "fidelity": FIDELITY,
+    }
+
+
+def _fastest(
+    networks: Sequence[_Network], placement: Placement, transfer: Transfer, layout: LayoutSettings, basis: Basis
+) -> tuple[float, list[_Way]]:
+    """The least time of a transfer, and the way taken or, one axis after the other, the ways."""
+    groups = group_members(layout, placement.chips, transfer.over)
+    time_ns, way = _best(networks, groups, transfer.pattern, transfer.bytes, basis)
+    fastest = time_ns, [way]
+    levels = group_levels(layout, placement.chips, transfer.over)
+    if transfer.pattern != "gather" or len(levels) < 2:
+        return fastest
+    for order in permutations(levels):
+        size_bytes, total_ns, ways = transfer.bytes, 0.0, []
+        for level in order:
+            time_ns, way = _best(networks, level, transfer.pattern, size_bytes, basis)
+            total_ns, size_bytes = total_ns + time_ns, size_bytes / level.shape[1]
+            ways.append(way)
+        fastest = min(fastest, (total_ns, ways), key=lambda found: found[0])
+    return fastest
+
+
+def _best(networks: Sequence[_Network], groups: IntArray, pattern: str, size_bytes: float, basis: Basis) -> tuple[float, _Way]:
+    ways = [way for network in networks for way in network.ways(groups, pattern)]
+    times = [way.time_ns(size_bytes, basis) for way in ways]
+    best = int(np.argmin(times))
+    return times[best], ways[best]

@@ -2,6 +2,7 @@
 
 from railx.network.collectives import ring_all_reduce, simulate_collectives
 from railx.network.settings import (
+    AgreementSettings,
     CollectiveSettings,
     NetworkSettings,
     PacketNetworkSettings,
@@ -10,10 +11,11 @@ from railx.network.settings import (
     TrafficSettings,
 )
 from railx.network.shortest_paths import shortest_path_lane_loads
-from railx.network.static_loads import uniform_lane_loads
+from railx.network.static_loads import static_routings, uniform_lane_loads
 from railx.network.uniform import simulate_uniform
 
 __all__ = [
+    "AgreementSettings",
     "CollectiveSettings",
     "NetworkSettings",
     "PacketNetworkSettings",
@@ -24,5 +26,6 @@ __all__ = [
     "shortest_path_lane_loads",
     "simulate_collectives",
     "simulate_uniform",
+    "static_routings",
     "uniform_lane_loads",
 ]

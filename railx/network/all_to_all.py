@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.network.flows import finish_times, link_gb_s, path_loads, route_flows
+from railx.network.flows import finish_times, link_gb_s, route_flows
 from railx.network.rail_rings import grid_of
+from railx.network.routing import build_routing, longest_ways, table_lane_loads
 from railx.network.static_loads import uniform_lane_loads
 from railx.topology import Topology, settings_of
 
@@ -16,9 +17,9 @@ __all__ = ["AllToAll", "Messages", "all_to_all"]
 
 IntArray = NDArray[np.int64]
 
-#: Messages whose ways are followed one by one for the exact loads; larger networks need closed forms.
+#: Messages whose loads are summed up over a routing table; larger networks need closed forms.
 _MOST_ROUTED = 2_000_000
-_BLOCK = 200_000
+_BLOCK = 1_024
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,14 @@ class Messages:
 
 
 def _routed(topology: Topology, chips: IntArray, routing: str) -> AllToAll:
-    src, dst = _pairs(chips)
     loads, latency = np.zeros(len(topology.links)), 0.0
-    for first in range(0, len(src), _BLOCK):
-        paths = route_flows(topology, routing, src[first : first + _BLOCK], dst[first : first + _BLOCK])
-        loads += path_loads(topology, paths, np.full(len(paths), 1 / (len(chips) - 1)))
-        latency = max(latency, float(paths.latency_ns.max()))
+    for block in np.split(np.sort(chips).astype(np.int32), range(_BLOCK, len(chips), _BLOCK)):
+        table = build_routing(topology, routing, block)
+        demand = np.zeros((topology.chips, len(block)))
+        demand[chips] = 1 / (len(chips) - 1)
+        demand[block, np.arange(len(block))] = 0
+        loads += table_lane_loads(topology, table, demand) * topology.links.lanes
+        latency = max(latency, float(longest_ways(topology, table, topology.links.latency_ns)[chips].max()))
     used = loads > 0
     return AllToAll(len(chips), float((link_gb_s(topology)[used] / loads[used]).min()), latency)
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.network.routing import build_routing, railx_hyperx, railx_split, table_lane_loads
+from railx.network.routing import build_routing, railx_hyperx, railx_split, routings_of, table_lane_loads
 from railx.network.routing.railx_lines import LineRouting, Phase, WalkOrder, by_line, by_node, uniform_flow, walk_orders
 from railx.topology import (
     INTERNAL,
@@ -32,7 +32,7 @@ from railx.topology.model import kind_code
 from railx.topology.railx_grid import rail_ports
 from railx.topology.railx_twisted_torus import wrap_shift
 
-__all__ = ["uniform_lane_loads"]
+__all__ = ["static_routings", "uniform_lane_loads"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -41,14 +41,32 @@ Routing = Literal["min", "balanced"]
 #: Above this a table over all pairs takes minutes, and a gigabyte a block.
 _MOST_TABLE_CHIPS = 6_000
 _BLOCK = 1_024
+_CLOSED_FORMS = (
+    RailXHyperXSettings,
+    RailXSplitSettings,
+    RailXTorusSettings,
+    RailXTwistedTorusSettings,
+    Torus2DSettings,
+    FatTreeSettings,
+)
+
+
+def static_routings(topology: Topology) -> tuple[Routing, ...]:
+    """The routings whose loads can be computed on a topology; none where it is too large for a table over all pairs."""
+    if isinstance(settings_of(topology), _CLOSED_FORMS):
+        return ("min", "balanced")
+    if topology.chips > _MOST_TABLE_CHIPS:
+        return ()
+    offered = routings_of(topology.family)
+    return tuple(routing for routing in ("min", "balanced") if routing in offered)
 
 
 def uniform_lane_loads(topology: Topology, routing: Routing) -> FloatArray:
     """Load of one lane of each link row under uniform all-to-all, in flits/cycle per flit/chip/cycle offered.
 
-    The lanes of a row share its load evenly. Exact; at any size for RailX as HyperX, split, torus or twisted torus, 2D tori and
-    fat trees, at up to 6,000
-    chips for the other families, ValueError above. ``routing`` as in :class:`railx.network.StaticNetworkSettings`.
+    The mean of the lanes of each row. Exact; at any size for RailX as HyperX, split, torus or twisted torus, 2D tori and fat
+    trees, at up to 6,000 chips for the other families, ValueError above. ``routing`` as in
+    :class:`railx.network.StaticNetworkSettings`.
     """
     settings = settings_of(topology)
     if isinstance(settings, RailXHyperXSettings):

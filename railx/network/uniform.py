@@ -11,7 +11,7 @@ from railx.network.settings import StaticNetworkSettings, TrafficSettings
 from railx.network.static_loads import uniform_lane_loads
 from railx.topology import INTERNAL, LINK_KINDS, Topology, ports_per_chip, settings_of
 
-__all__ = ["FIDELITY", "simulate_uniform"]
+__all__ = ["FIDELITY", "ideal_bound", "simulate_uniform"]
 
 FIDELITY = "flow"
 
@@ -39,7 +39,7 @@ def simulate_uniform(
         limit = np.where(load > 0, width / load, np.inf)
     busiest = int(np.round(limit, 9).argmin())  # equal lanes differ in the last digits: take the first
     external = links.kind != INTERNAL
-    bound, ideal = float(limit[busiest]), _ideal(topology, load, width)
+    bound, ideal = float(limit[busiest]), ideal_bound(topology, load)
     gb_s = settings.port_gbps / 8
     summary = {
         "topology": name,
@@ -63,10 +63,11 @@ def simulate_uniform(
     return summary, _channels(topology, load)
 
 
-def _ideal(topology: Topology, load: NDArray[np.float64], width: NDArray[np.float64]) -> float:
-    """Offered load at which the average lane of the scarcest external kind is full."""
+def ideal_bound(topology: Topology, load: NDArray[np.float64]) -> float:
+    """Offered load at which the average lane of the scarcest external kind is full; ``load``: of one lane of each link row."""
     kinds = topology.links.kind
     lanes = topology.links.lanes
+    width = topology.links.gbps / settings_of(topology).port_gbps
     return min(
         float((width * lanes)[kinds == kind].sum() / (load * lanes)[kinds == kind].sum())
         for kind in np.unique(kinds).tolist()

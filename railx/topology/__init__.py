@@ -15,7 +15,15 @@ from railx.topology.circuits import (
     write_plan_csv,
 )
 from railx.topology.dragonfly import DragonflySettings
-from railx.topology.families import TopologySettings, bisection_ports, build_topology, halves, ports_per_chip, settings_of
+from railx.topology.families import (
+    TopologySettings,
+    bisection_ports,
+    build_topology,
+    halves,
+    optically_switched,
+    ports_per_chip,
+    settings_of,
+)
 from railx.topology.fat_tree import FatTreeSettings
 from railx.topology.hamiltonian import check_decomposition, check_undirected, hamiltonian_cycles, undirected_rings
 from railx.topology.hammingmesh import HammingMeshSettings
@@ -82,6 +90,7 @@ __all__ = [
     "line_wiring",
     "mesh_links",
     "node_hop_counts",
+    "optically_switched",
     "part_rings",
     "part_wiring",
     "ports_per_chip",

@@ -54,6 +54,7 @@ __all__ = [
     "build_topology",
     "halves",
     "known_node_hop_counts",
+    "optically_switched",
     "ports_per_chip",
     "settings_of",
 ]
@@ -141,6 +142,17 @@ _FAMILIES: dict[str, _Family] = {
     "tpu_v4": _Family(tpu_v4.build, tpu_v4.halves, tpu_v4.bisection_ports, tpu_v4.ports_per_chip),
 }
 
+_SWITCHED = {
+    "opus_rails",
+    "railx_dragonfly",
+    "railx_hyperx",
+    "railx_mixed",
+    "railx_split",
+    "railx_torus",
+    "railx_twisted_torus",
+    "tpu_v4",
+}
+
 
 def build_topology(settings: TopologySettings) -> Topology:
     """Build the topology that the settings describe."""
@@ -151,6 +163,11 @@ def settings_of(topology: Topology) -> TopologySettings:
     """The settings a topology was built from, checked again; SettingsError where its file holds others."""
     settings: TopologySettings = load(TopologySettings, topology.settings, "topology")
     return settings
+
+
+def optically_switched(settings: TopologySettings) -> bool:
+    """Whether links of the topology run through optical circuit switches, so that it has cross-connects."""
+    return settings.family in _SWITCHED
 
 
 def halves(settings: TopologySettings) -> NDArray[np.int8]:

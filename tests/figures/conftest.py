@@ -153,24 +153,27 @@ def write_agreement(path: Path) -> Path:
 
 
 def write_packets(folder: Path) -> list[Path]:
-    """Sweeps as the packet simulator leaves them: queues grow towards saturation, and a saturated mean may lack its interval."""
+    """Sweeps as the stage leaves them: queues grow towards saturation, and a saturated mean may lack its interval."""
     paths = []
-    for routing, limit in (("min", 1.4), ("balanced", 2.1)):
+    sweeps = {
+        "railx_min": ("railx_hyperx", "min", 1.4, 1.456, 2.475),
+        "railx_balanced": ("railx_hyperx", "balanced", 2.1, 2.475, 2.475),
+        "railx_torus": ("railx_torus", "min", 1.2, 1.6, 1.6),
+        "fat_tree": ("fat_tree", "min", 6.1, 8.0, 8.0),
+        "dragonfly": ("dragonfly", "min", 1.9, 3.1, 3.2),
+    }
+    for name, (family, routing, limit, bound, ideal) in sweeps.items():
         rows = []
-        for offered in (0.2, 0.6, 1.0, 1.3, 1.6, 2.0, 2.5):
+        for share in (0.1, 0.3, 0.5, 0.8, 0.95, 1.2, 1.5):
+            offered = share * limit
             accepted = min(offered, limit)
-            row = {
-                "sweep": f"railx_{routing}",
-                "topology": "railx_hyperx",
-                "family": "railx_hyperx",
-                "chips": 100,
-                "traffic": "uniform",
-            }
-            row |= {"routing": routing, "offered_flits_per_chip_cycle": offered, "accepted_flits_per_chip_cycle": accepted}
-            latency = 24 + 6 * offered / (1.05 * limit - offered) if offered < limit else 2000 * (offered / limit - 1) + 300
-            row |= {"latency_mean_cycles": latency, "latency_ci95_cycles": 0.02 * latency if offered < 2.5 else float("nan")}
-            rows.append(row | {"saturated": accepted < 0.95 * offered, "fidelity": "packet"})
-        paths.append(folder / f"railx_{routing}.parquet")
+            row = {"sweep": name, "topology": family, "family": family, "chips": 100, "traffic": "uniform", "routing": routing}
+            row |= {"offered_flits_per_chip_cycle": offered, "accepted_flits_per_chip_cycle": accepted}
+            latency = 24 + 6 * offered / (1.05 * limit - offered) if offered < limit else 2000 * (share - 1) + 300
+            row |= {"latency_mean_cycles": latency, "latency_ci95_cycles": 0.02 * latency if share < 1.5 else float("nan")}
+            row |= {"saturated": accepted < 0.95 * offered, "saturation_flits_per_chip_cycle": limit, "fidelity": "packet"}
+            rows.append(row | {"bound_flits_per_chip_cycle": bound, "ideal_flits_per_chip_cycle": ideal})
+        paths.append(folder / f"{name}.parquet")
         write_table(paths[-1], rows)
     return paths
 

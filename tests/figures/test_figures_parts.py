@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import is_color_like, to_rgb
 
-from railx.figures import pipeline_schedule, reconfiguration
+from railx.figures import latency_load, pipeline_schedule, reconfiguration
 from railx.figures.fidelity import fidelity_line, ordered
 from railx.figures.tables import item_name, selected_paths
 from railx.figures.theme import colours, degree_colours, label, lighter, quantity
@@ -110,3 +110,20 @@ def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
     assert steps["iteration_ms"].tolist() == [110.0, 110.0]
     assert steps["stall_percent"].tolist() == [25.0, 25.0]
     assert steps["reconfiguration_latency_ms"].tolist() == [0.0, 0.0]
+
+
+def test_sweeps_are_grouped_by_family_and_named_by_what_tells_them_apart() -> None:
+    sweeps = {
+        "a": ("railx_hyperx", "railx_hyperx", "min"),
+        "b": ("railx_hyperx", "railx_hyperx", "balanced"),
+        "c": ("fat_tree_1250", "fat_tree", "min"),
+        "d": ("dragonfly", "dragonfly", "min"),
+    }
+    rows = [(item, *names, "uniform") for item, names in sweeps.items() for _ in range(2)]
+    frame = pd.DataFrame(rows, columns=["item", "topology", "family", "routing", "traffic"])
+    wanted = {"RailX": ("railx_hyperx", "railx_torus"), "Meshes": ("mesh_2d",), "Trees": ("fat_tree",)}
+    panels = latency_load._panels(frame, wanted)
+    assert panels == {"RailX": ["a", "b"], "Trees": ["c"], "Other networks": ["d"]}
+    names = latency_load._names(frame)
+    assert names == {"a": "RailX 2D HyperX, min", "b": "RailX 2D HyperX, balanced", "c": "Fat tree, 1250", "d": "Dragonfly"}
+    assert latency_load._panels(frame[frame["item"] == "d"], wanted) == {"Latency": ["d"]}

@@ -23,6 +23,7 @@ from railx.topology import (
     build_topology,
     check_circuits,
     line_wiring,
+    optically_switched,
     ports_per_chip,
     read_topology,
     settings_of,
@@ -42,6 +43,11 @@ def from_conf(name: str, **changes: Any) -> Any:
 def test_configs_list_every_field(name: str) -> None:
     plain = yaml.safe_load((CONF / f"{name}.yaml").read_text())
     assert to_dict(from_conf(name)) == plain
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_switched_families_are_those_with_circuits(name: str) -> None:
+    assert optically_switched(from_conf(name)) == (build_topology(from_conf(name)).circuits is not None)
 
 
 @pytest.mark.parametrize("name", SMALL)

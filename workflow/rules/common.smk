@@ -6,6 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(workflow.basedir)))
 
 from railx.settings import SettingsError, to_dict
+from railx.topology import optically_switched
 from workflow.config import compose_experiment, overrides_from
 from workflow.digest import code_digest
 from workflow.locking import hold_folder
@@ -41,6 +42,11 @@ wildcard_constraints:
 def code(stage, *modules):
     """The digest of everything the stage imports: a changed module reruns the stages that use it."""
     return code_digest(f"workflow.stages.{stage}", *modules)
+
+
+def switched_topologies():
+    """The topologies whose links run through optical circuit switches."""
+    return [name for name, settings in EXPERIMENT.topologies.items() if optically_switched(settings)]
 
 
 def plan_names(kind):

@@ -9,11 +9,12 @@ def result_files():
         + expand(RESULTS / "collectives/{name}.parquet", name=EXPERIMENT.topologies)
         + expand(RESULTS / "packets/{name}.parquet", name=EXPERIMENT.sweeps)
         + expand(RESULTS / "packets/{name}.json", name=EXPERIMENT.sweeps)
+        + [RESULTS / "flows/agreement.parquet", RESULTS / "flows/agreement.json"]
         + expand(RESULTS / "circuits/transitions/{name}.parquet", name=EXPERIMENT.transitions)
         + expand(RESULTS / "steps/{name}.parquet", name=EXPERIMENT.mapping.topologies)
         + expand(RESULTS / "tenancy/{name}.parquet", name=["faults", "utilisation", "degraded"])
         + [RESULTS / "tenancy/summary.json"]
-        + expand(RESULTS / "economics/{name}.parquet", name=["bill", "summary", "sensitivity"])
+        + expand(RESULTS / "economics/{name}.parquet", name=["bill", "summary", "sensitivity", "scale", "claim_map"])
         + expand(RESULTS / "corpora/{name}.json", name=EXPERIMENT.corpora)
         + expand(RESULTS / "plans/{name}.parquet", name=EXPERIMENT.plans)
         + expand(RESULTS / "plans/{name}.schedule.parquet", name=plan_names("pipeline"))

@@ -4,7 +4,7 @@
 rule mapping:
     input:
         topology=RESULTS / "topology/{topology}.parquet",
-        scale=RESULTS / "economics/scale.parquet",
+        catalogue=SETTINGS["mapping"]["catalogue"],
     output:
         steps=RESULTS / "steps/{topology}.parquet",
         summary=RESULTS / "steps/{topology}.json",

@@ -34,6 +34,10 @@ def tracked_stages():
         built = RESULTS / f"topology/{settings['topology']}.parquet"
         rows, summary = RESULTS / f"packets/{name}.parquet", RESULTS / f"packets/{name}.json"
         stages.append(tracked("packets", name, {**settings, "seed": SETTINGS["seed"]}, "sweep", [built], summary, [rows]))
+    agreement = {**SETTINGS["agreement"], "seed": SETTINGS["seed"]}
+    compared = [RESULTS / f"topology/{name}.parquet" for name in SETTINGS["agreement"]["topologies"]]
+    rows, summary = RESULTS / "flows/agreement.parquet", RESULTS / "flows/agreement.json"
+    stages.append(tracked("agreement", "flow_and_packet", agreement, "agreement", compared, summary, [rows]))
     for name in SETTINGS["mapping"]["topologies"]:
         inputs = [RESULTS / f"topology/{name}.parquet", RESULTS / "economics/scale.parquet"]
         rows, summary = RESULTS / f"steps/{name}.parquet", RESULTS / f"steps/{name}.json"

@@ -8,7 +8,6 @@ with logged(snakemake.log[0]):
         snakemake.params.settings,
         name=snakemake.wildcards.topology,
         topology_path=snakemake.input.topology,
-        scale_path=snakemake.input.scale,
         steps_path=snakemake.output.steps,
         summary_path=snakemake.output.summary,
     )

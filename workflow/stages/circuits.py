@@ -10,8 +10,10 @@ from railx.settings import load
 from railx.topology import (
     ReconfigurationPlan,
     Topology,
+    TopologySettings,
     TransitionSettings,
     apply_plan,
+    build_topology,
     circuit_set,
     read_topology,
     reconfiguration_plan,
@@ -25,18 +27,29 @@ __all__ = ["run", "run_transition"]
 
 
 def run(
-    *, topology_path: str | Path, circuits_path: str | Path | None = None, csv_path: str | Path | None = None
+    *,
+    topology_path: str | Path | None = None,
+    topology: TopologySettings | None = None,
+    circuits_path: str | Path | None = None,
+    csv_path: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Write the cross-connect list of a topology as JSON and CSV where paths are given; return how much there is to connect."""
-    topology = read_topology(topology_path)
-    if circuits_path is not None:
-        write_circuits(circuits_path, topology)
-    if csv_path is not None:
-        write_circuits_csv(csv_path, topology)
-    circuits = topology.circuits
+    """Write the cross-connect list of a topology as JSON and CSV where paths are given; return how much there is to connect.
+
+    The topology is that of a file, or the one that ``topology`` describes; ValueError where it has no optical switches.
+    """
+    if (topology_path is None) == (topology is None):
+        raise TypeError("one of topology_path and topology is needed")
+    graph = (
+        read_topology(topology_path) if topology_path is not None else build_topology(load(TopologySettings, topology, "topology"))
+    )
+    circuits = graph.circuits
     if circuits is None:
-        raise ValueError(f"{topology_path}: a topology without optical switches has no cross-connects")
-    return {"family": topology.family, "optical_switches": int(circuits.ocs.max()) + 1, "circuits": len(circuits)}
+        raise ValueError(f"{topology_path or 'topology'}: {graph.family} has no optical switches, so nothing to cross-connect")
+    if circuits_path is not None:
+        write_circuits(circuits_path, graph)
+    if csv_path is not None:
+        write_circuits_csv(csv_path, graph)
+    return {"family": graph.family, "optical_switches": int(circuits.ocs.max()) + 1, "circuits": len(circuits)}
 
 
 def run_transition(

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from railx.io import read_table, write_json, write_table
-from railx.mapping import MappingSettings, injection_factor, step_times
+from railx.io import write_json, write_table
+from railx.mapping import MappingSettings, comparison_bases, equal_bandwidth, step_times
+from railx.network.routing import routings_of
 from railx.settings import SettingsError, load
-from railx.topology import Topology, TopologySettings, build_topology, read_topology
+from railx.topology import TopologySettings, build_topology, read_topology
 
 __all__ = ["run"]
 
@@ -20,55 +21,36 @@ def run(
     name: str,
     topology_path: str | Path | None = None,
     topology: TopologySettings | None = None,
-    scale_path: str | Path | None = None,
     steps_path: str | Path | None = None,
     summary_path: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Lay every job on the topology of the file, or on the one that ``topology`` describes, as ``name`` of ``mapping.topologies``.
+    """Lay every job on the topology of the file, as ``name`` of ``mapping.topologies``; return the step times as one flat summary.
 
-    ``scale_path``: the table of network costs by design; without it only equal bandwidth is compared. Returns the step times as
-    one flat summary.
+    Any other ``topology`` can be given by its settings: it takes the routings of ``name`` that its family has (else the family's
+    first) and is compared at equal bandwidth alone, since ``name``'s design is not its own.
     """
     settings: MappingSettings = load(MappingSettings, mapping, "mapping")
     if name not in settings.topologies:
         raise SettingsError(f"mapping.topologies.{name}", f"is missing; allowed: {', '.join(settings.topologies)}")
     if (topology_path is None) == (topology is None):
         raise TypeError("one of topology_path and topology is needed")
-    graph = (
-        read_topology(topology_path) if topology_path is not None else build_topology(load(TopologySettings, topology, "topology"))
-    )
-    factors = _rate_factors(settings, graph, name, scale_path)
-    rows = step_times(graph, settings.topologies[name].routing, settings.jobs, factors, name)
+    routings: tuple[str, ...] = settings.topologies[name].routings
+    if topology_path is not None:
+        graph = read_topology(topology_path)
+        bases = comparison_bases(settings, graph, name)
+    else:
+        graph = build_topology(load(TopologySettings, topology, "topology"))
+        offered = routings_of(graph.family)
+        routings = tuple(routing for routing in routings if routing in offered) or offered[:1]
+        bases = [equal_bandwidth(settings, graph)]
+    rows = step_times(graph, routings, settings.jobs, bases, name)
     if steps_path is not None:
         write_table(steps_path, rows)
     summary: dict[str, Any] = {"topology": name, "family": graph.family, "chips": graph.chips}
     for row in rows:
-        summary[f"{row['job']}.{row['basis']}.step_ms"] = row["step_ms"]
-        summary[f"{row['job']}.{row['basis']}.tokens_per_s"] = row["tokens_per_s"]
+        for key in ("reason",) if row["step_ms"] is None else ("step_ms", "tokens_per_s"):
+            summary[f"{row['job']}.{row['basis']}.{key}"] = row[key]
     summary["fidelity"] = rows[0]["fidelity"]
     if summary_path is not None:
         write_json(summary_path, summary)
     return summary
-
-
-def _rate_factors(settings: MappingSettings, topology: Topology, name: str, scale_path: str | Path | None) -> dict[str, float]:
-    """What scales the ports, by basis of comparison."""
-    equal = injection_factor(topology, settings.injection_gb_s_per_chip)
-    factors = {"equal_bandwidth": equal}
-    design = settings.topologies[name].design
-    reference = settings.topologies[settings.reference].design
-    if scale_path is not None and design is not None:
-        costs = {
-            row["topology"]: row["cost_per_chip_usd"]
-            for row in read_table(scale_path).to_pylist()
-            if row["target_chips"] == settings.cost_chips and row["price_set"] == settings.price_set
-        }
-        for wanted in (design, reference):
-            if wanted not in costs:
-                raise SettingsError(
-                    "mapping",
-                    f"{scale_path} has no cost of {wanted} for {settings.cost_chips} chips at prices {settings.price_set}; "
-                    f"allowed: {', '.join(costs)}",
-                )
-        factors["equal_cost"] = equal * costs[reference] / costs[design]
-    return factors

@@ -3,6 +3,7 @@
 from railx.network.routing.analysis import (
     check_deadlock_free,
     check_delivery,
+    longest_ways,
     path_lengths,
     path_sums,
     table_channel_loads,
@@ -17,6 +18,7 @@ __all__ = [
     "build_routing",
     "check_deadlock_free",
     "check_delivery",
+    "longest_ways",
     "path_lengths",
     "path_sums",
     "routings_of",

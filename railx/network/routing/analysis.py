@@ -22,6 +22,7 @@ __all__ = [
     "PathLengths",
     "check_deadlock_free",
     "check_delivery",
+    "longest_ways",
     "path_lengths",
     "path_sums",
     "spread_options",
@@ -88,9 +89,19 @@ def path_lengths(topology: Topology, table: RoutingTable) -> PathLengths:
 
 def path_sums(topology: Topology, table: RoutingTable, values: FloatArray) -> FloatArray:
     """Expected sum of ``values`` (float[links]: hops, nanoseconds...) over the links of a way: float[chips, destinations]."""
+    return _sums(topology, table, values, longest=False)
+
+
+def longest_ways(topology: Topology, table: RoutingTable, values: FloatArray) -> FloatArray:
+    """The most that ``values`` (float[links], at least 0) sum to over any way that packets take: float[chips, destinations]."""
+    return _sums(topology, table, values, longest=True)
+
+
+def _sums(topology: Topology, table: RoutingTable, values: FloatArray, *, longest: bool) -> FloatArray:
     stuck = np.zeros(3, dtype=np.int64)
     sums = np.zeros((topology.chips, len(table.destinations)))
-    kernels().expected_sums(*_graph(topology, table, spread_options(topology, table)), values, topology.chips, stuck, sums)
+    graph = _graph(topology, table, spread_options(topology, table))
+    kernels().way_sums(*graph, values, topology.chips, longest, stuck, sums)
     _raise_if_stuck(topology, table, stuck)
     return sums
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["dependencies", "expected_sums", "loads"]
+__all__ = ["dependencies", "loads", "way_sums"]
 
 _DEAD_END = 1
 _CIRCLE = 2
@@ -71,7 +71,7 @@ def _postorder(
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def expected_sums(
+def way_sums(
     entry: Any,
     destinations: Any,
     link_dst: Any,
@@ -81,10 +81,13 @@ def expected_sums(
     weight: Any,
     values: Any,
     chips: int,
+    longest: bool,
     stuck: Any,
     sums: Any,
 ) -> None:
-    """Fill ``sums`` (float[chips, destinations]) with the expected sum of ``values`` (float[links]) over the links of the way."""
+    """Fill ``sums`` (float[chips, destinations]) with the sum of ``values`` (float[links]) over the links of the way: the expected
+    one, or over the ``longest`` way of positive weight.
+    """
     states, vertices, count = entry.shape
     work = np.zeros((4, states * vertices), dtype=np.int32)
     from_here = np.zeros(states * vertices)
@@ -101,7 +104,10 @@ def expected_sums(
             for at in range(start[own], start[own + 1]):
                 vertex = link_dst[link[at]]
                 beyond = 0.0 if vertex == target else from_here[state[at] * vertices + vertex]
-                total += weight[at] * (values[link[at]] + beyond)
+                if not longest:
+                    total += weight[at] * (values[link[at]] + beyond)
+                elif weight[at] > 0:
+                    total = max(total, values[link[at]] + beyond)
             from_here[place] = total
             if place < chips:
                 sums[place, index] = total

@@ -134,19 +134,15 @@ class TableBuilder:
         delays_ns: Sequence[float] | None = None,
     ) -> int:
         """The set of these choices (pool, state after the hop); weights default to equal, probes to the pool itself."""
-        share = np.full(len(choices), 1 / len(choices)) if weights is None else np.asarray(weights, dtype=np.float64)
-        if len(share) != len(choices) or (share < 0).any() or abs(share.sum() - 1) > 1e-9:
-            raise ValueError(f"{self.routing}: weights {share.tolist()}; allowed: {len(choices)} shares that sum to 1")
+        share = [1 / len(choices)] * len(choices) if weights is None else [float(weight) for weight in weights]
+        if len(share) != len(choices) or min(share) < 0 or abs(sum(share) - 1) > 1e-9:
+            raise ValueError(f"{self.routing}: weights {share}; allowed: {len(choices)} shares that sum to 1")
+        probed = [-1] * len(choices) if probes is None else [int(probe) for probe in probes]
+        delays = [0.0] * len(choices) if delays_ns is None else [float(delay) for delay in delays_ns]
         row = tuple(
-            (
-                pool,
-                state,
-                float(share[i]),
-                -1 if probes is None else int(probes[i]),
-                0.0 if delays_ns is None else float(delays_ns[i]),
-            )
-            for i, (pool, state) in enumerate(choices)
-            if share[i] > 0 or self.selection == "adaptive"
+            (*choice, *rest)
+            for choice, *rest in zip(choices, share, probed, delays, strict=True)
+            if rest[0] > 0 or self.selection == "adaptive"
         )
         return self._sets.setdefault(row, len(self._sets))
 

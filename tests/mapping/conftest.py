@@ -1,0 +1,98 @@
+"""A small job and small topologies, from the shipped files where they are small enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from railx.mapping import JobSettings, MappingSettings
+from railx.settings import load
+from railx.topology import Topology, TopologySettings, build_topology
+
+ROOT = Path(__file__).resolve().parents[2]
+CONF = ROOT / "conf"
+
+SMALL_JOB: dict[str, Any] = {
+    "model": {
+        "name": "small",
+        "layers": 8,
+        "hidden": 512,
+        "heads": 16,
+        "kv_heads": 8,
+        "feed_forward": 1024,
+        "vocabulary": 1000,
+    },
+    "experts": None,
+    "layout": {"mesh": {"tensor": 4}, "x": {"data": 4}, "y": {"pipeline": 4}},
+    "sequence_tokens": 4096,
+    "micro_batches": 3,
+    "bytes_per_element": 2,
+    "gradient_bytes_per_element": 4,
+    "chip": {"peak_tflops": 100.0, "efficiency": 0.5},
+}
+EXPERTS: dict[str, Any] = {
+    "experts": {"experts": 8, "experts_per_token": 2},
+    "layout": {"mesh": {"tensor": 4}, "x": {"expert": 4}, "y": {"data": 2, "pipeline": 2}},
+}
+
+
+@pytest.fixture(scope="session")
+def job_of() -> Callable[..., JobSettings]:
+    def make(**changes: Any) -> JobSettings:
+        job: JobSettings = load(JobSettings, SMALL_JOB | changes, "job")
+        return job
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def experts() -> dict[str, Any]:
+    """What turns the small job into a mixture of experts."""
+    return EXPERTS
+
+
+@pytest.fixture(scope="session")
+def topology_of() -> Callable[..., Topology]:
+    """A shipped topology, with changed settings."""
+
+    def make(name: str, **changes: Any) -> Topology:
+        plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text()) | changes
+        return build_topology(load(TopologySettings, plain, "topology"))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def shipped_mapping() -> Callable[..., dict[str, Any]]:
+    """A shipped mapping as plain data, ``jobs`` and all."""
+
+    def compose_mapping(name: str) -> dict[str, Any]:
+        with initialize_config_dir(version_base=None, config_dir=str(CONF)):
+            plain: Any = OmegaConf.to_container(compose(config_name=f"mapping/{name}"), resolve=True)
+        mapping: dict[str, Any] = plain["mapping"] | {"catalogue": str(ROOT / "resources/catalogue/prices.csv")}
+        return mapping
+
+    return compose_mapping
+
+
+@pytest.fixture(scope="session")
+def small_mapping(shipped_mapping: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """RailX of 100 chips (nodes of 2 x 2, 8 ports a chip), a fat tree of 128 and a torus of 100, with one small job."""
+    railx = {"setting": "hyperx", "m": 2, "n": 2, "optical_switch_radix": 10, "row": [5], "column": [5], "in_node_width": 4}
+    tree = {"chips": 128, "ports_per_chip": 8, "tiers": 3, "switch_radix": 8, "taper": 1, "copper_to_leaf": False}
+    every = {"port_gbps": 400, "price_set": None}
+    topologies = {
+        "railx_hyperx": {"routings": ["balanced"], "design": {"design": "railx", **railx, **every}},
+        "fat_tree": {"routings": ["min"], "design": {"design": "fat_tree", **tree, **every, "copper_price_set": None}},
+        "torus_2d": {"routings": ["min"], "design": None},
+    }
+    base = shipped_mapping("default")
+    plain = base | {"jobs": {"small": SMALL_JOB}, "topologies": topologies, "reference": "railx_hyperx"}
+    load(MappingSettings, plain, "mapping")
+    return plain

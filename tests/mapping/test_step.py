@@ -1,0 +1,200 @@
+"""Step times: closed forms of single transfers, sums, and what more bandwidth does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from railx.mapping import Basis, JobSettings, compute_flops, place_ranks, step_times
+from railx.mapping.step import _Network
+from railx.topology import Topology
+
+TopologyOf = Callable[..., Topology]
+JobOf = Callable[..., JobSettings]
+Changes = dict[str, Any]
+Rows = list[dict[str, Any]]
+
+EQUAL = Basis("equal_bandwidth", 1.0, 1.0, None)
+#: A port of every shipped topology in GB/s.
+PORT = 50.0
+
+
+def parts(rows: Rows, column: str = "ms") -> dict[str, Any]:
+    return {row["part"]: row[column] for row in rows}
+
+
+def times(topology: Topology, job: JobSettings, *bases: Basis, routings: tuple[str, ...] = ("min",)) -> Rows:
+    return step_times(topology, routings, {"job": job}, bases or (EQUAL,), "name")
+
+
+@pytest.fixture(scope="module")
+def railx(topology_of: TopologyOf) -> Topology:
+    """5 x 5 nodes of 2 x 2 chips with 2 ports a side."""
+    return topology_of("railx_hyperx")
+
+
+def test_gather_along_a_row_of_railx_uses_every_direct_link(railx: Topology) -> None:
+    """All 5 nodes of every row: a node has 4 r = 16 ports on x (2 to each other node), so 2 r b / m^2 = 4 b a chip, evenly shared.
+
+    Every chip sends 1/4 of its data to the same chip of each other node; balanced routing fills the 8 links that leave a node.
+    """
+    chips = place_ranks(railx, (4, 5, 5)).chips
+    rows = chips.transpose(0, 2, 1).reshape(-1, 5)
+    (direct, _) = _Network(railx, "balanced").ways(rows, "gather")
+    assert direct.name == "direct"
+    assert direct.sent == 4 / 5
+    assert direct.between_gb_s == pytest.approx(8 * PORT / 4, rel=1e-9)
+
+
+def test_stages_on_railx_share_the_two_links_to_the_next_node(railx: Topology) -> None:
+    chips = place_ranks(railx, (4, 5, 5)).chips
+    (way,) = _Network(railx, "balanced").ways(chips.reshape(-1, 5), "next")
+    assert way.between_gb_s == pytest.approx(2 * PORT / 4, rel=1e-9)
+
+
+def test_ring_along_a_line_of_the_torus_uses_both_directions(topology_of: TopologyOf) -> None:
+    """Blocks of one chip: each member has n = 2 ports to either neighbour and sends half of its data to each."""
+    torus = topology_of("torus_2d")
+    rows = place_ranks(torus, (1, 10, 10)).chips[0].T.reshape(-1, 10)
+    ways = {way.name: way for way in _Network(torus, "min").ways(rows, "gather")}
+    assert ways["ring"].between_gb_s == pytest.approx(4 * PORT, rel=1e-9)
+    # Direct on a ring of K = 10: mean distance K^2 / 4 / (K - 1), over 2 n ports.
+    assert ways["direct"].between_gb_s == pytest.approx(4 * PORT / (25 / 9), rel=1e-9)
+    assert ways["ring"].latency_ns == 9 * 10.0
+    assert ways["direct"].latency_ns == 5 * 10.0
+
+
+def test_full_fat_tree_moves_everything_at_injection_rate(topology_of: TopologyOf) -> None:
+    tree = topology_of("fat_tree")
+    chips = place_ranks(tree, (4, 4, 8)).chips
+    network = _Network(tree, "min")
+    for groups, pattern in (
+        (chips.reshape(4, -1).T, "gather"),
+        (chips.reshape(-1, 8), "next"),
+        (chips.reshape(-1, 8), "all_to_all"),
+    ):
+        for way in network.ways(np.ascontiguousarray(groups), pattern):
+            assert way.between_gb_s == pytest.approx(8 * PORT, rel=1e-9)
+            assert way.inside_gb_s == np.inf
+
+
+def test_servers_gather_over_their_own_switch(topology_of: TopologyOf) -> None:
+    """Rail-only: members of a server use the scale-up switch alone, 9 times the 8 ports."""
+    rails = topology_of("rail_only")
+    servers = place_ranks(rails, (8, 4, 4)).chips.reshape(8, -1).T
+    for way in _Network(rails, "min").ways(np.ascontiguousarray(servers), "gather"):
+        assert way.between_gb_s == np.inf
+        assert way.inside_gb_s == pytest.approx(9 * 8 * PORT, rel=1e-9)
+
+
+def test_parts_follow_from_bytes_and_rates(topology_of: TopologyOf, job_of: JobOf) -> None:
+    """A whole step on the fat tree by hand: every way is at 400 GB/s, latencies are 2 leaf links and up to 4 more hops."""
+    job, tree = job_of(layout={"mesh": {"tensor": 4}, "x": {"data": 4}, "y": {"pipeline": 4}}), topology_of("fat_tree")
+    rows = times(tree, job)
+    ms = parts(rows)
+    gb_s, activation = 400e6, 4096 * 512 * 2  # bytes a ms
+    latency_ms = 2 * 50e-6
+    tensor = 3 * 2 * 8 * (3 / 4 * activation / gb_s + latency_ms)
+    assert ms["tensor"] == pytest.approx(tensor, rel=1e-9)
+    assert ms["compute"] == pytest.approx(3 * compute_flops(job) / (50e12) * 1e3, rel=1e-12)
+    assert ms["bubble"] == pytest.approx((4 - 1) * sum(ms[p] for p in ("compute", "tensor", "pipeline")) / 3, rel=1e-12)
+    assert ms["sequence"] == ms["expert"] == 0
+    assert {row["tokens_per_s"] for row in rows} == {4096 * 3 * 4 / (rows[0]["step_ms"] / 1e3)}
+
+
+@pytest.mark.parametrize("name", ["railx_hyperx", "torus_2d", "fat_tree", "rail_only"])
+def test_parts_sum_to_the_step(topology_of: TopologyOf, job_of: JobOf, experts: Changes, name: str) -> None:
+    for job in (job_of(), job_of(**experts)):
+        rows = times(topology_of(name), job)
+        assert sum(parts(rows).values()) == pytest.approx(rows[0]["step_ms"], rel=1e-12)
+        assert len({row["step_ms"] for row in rows}) == 1
+        assert [row["part"] for row in rows] == ["compute", "tensor", "sequence", "expert", "data", "pipeline", "bubble"]
+
+
+@pytest.fixture(scope="module")
+def step_of(topology_of: TopologyOf, job_of: JobOf, experts: Changes) -> Callable[[float, float], dict[str, float]]:
+    """Parts of a step of the mixture on RailX when ports and links inside nodes are scaled; loads are computed once."""
+    from railx.mapping import step
+
+    job, topology = job_of(**experts), topology_of("railx_hyperx")
+    networks, placement = [step._Network(topology, "min")], place_ranks(topology, job.layout.sizes)
+
+    def make(ports: float, inside: float) -> dict[str, float]:
+        rows = step._job_rows(networks, placement, "name", "job", job, Basis("basis", ports, inside, None))
+        return parts(rows) | {"step": rows[0]["step_ms"]}
+
+    return make
+
+
+@settings(deadline=None)
+@given(first=st.floats(0.01, 100), second=st.floats(0.01, 100), inside=st.floats(0.01, 100))
+def test_more_bandwidth_never_slows_a_step(
+    step_of: Callable[[float, float], dict[str, float]], first: float, second: float, inside: float
+) -> None:
+    slow, fast = sorted((first, second))
+    for one, other in ((step_of(slow, inside), step_of(fast, inside)), (step_of(inside, slow), step_of(inside, fast))):
+        assert all(other[part] <= one[part] * (1 + 1e-12) for part in one)
+        assert other["compute"] == one["compute"]
+
+
+@settings(deadline=None)
+@given(factor=st.floats(0.01, 100))
+def test_transmission_scales_with_all_links_and_flight_does_not(
+    step_of: Callable[[float, float], dict[str, float]], factor: float
+) -> None:
+    """One way there is to move a pipeline's activations: time = flight + bytes / rate."""
+    one, two, scaled = (step_of(f, f)["pipeline"] for f in (1.0, 2.0, factor))
+    transmission = 2 * (one - two)
+    assert scaled == pytest.approx(one - transmission + transmission / factor, rel=1e-9)
+
+
+def test_best_of_two_routings_is_as_good_as_each(topology_of: TopologyOf, job_of: JobOf, experts: Changes) -> None:
+    topology, job = topology_of("dragonfly"), job_of(**experts)
+    alone = [parts(times(topology, job, routings=(routing,))) for routing in ("min", "valiant")]
+    both = parts(times(topology, job, routings=("min", "valiant")))
+    for part in ("tensor", "expert", "data", "pipeline"):
+        assert both[part] <= min(one[part] for one in alone) * (1 + 1e-12)
+
+
+def test_gather_over_two_axes_is_no_slower_than_over_both_at_once(topology_of: TopologyOf, job_of: JobOf) -> None:
+    """On RailX one axis after the other wins: 4 x 4 replicas, each axis over its direct links."""
+    job = job_of(layout={"mesh": {"tensor": 4}, "x": {"data": 4}, "y": {"data": 4}})
+    rows = times(topology_of("railx_hyperx"), job, routings=("balanced",))
+    (row,) = (row for row in rows if row["part"] == "data")
+    assert row["way"] == "direct"
+    network = _Network(topology_of("railx_hyperx"), "balanced")
+    chips = place_ranks(network.topology, (4, 4, 4)).chips
+    both = network.ways(chips.transpose(0, 2, 1).reshape(4, 16), "gather")[0]
+    sent_bytes = 8 * (6 / 8) * sum(job_bytes(job))
+    assert row["ms"] < both.time_ns(sent_bytes, EQUAL) / 1e6
+
+
+def job_bytes(job: JobSettings) -> list[float]:
+    from railx.mapping import step_transfers
+
+    return [transfer.bytes / 6 for transfer in step_transfers(job) if transfer.name == "data"]
+
+
+def test_groups_of_equal_chips_but_unequal_size_are_not_mixed_up(railx: Topology) -> None:
+    """Same chips in the same order: 4 at a time, then 16 at a time."""
+    chips = place_ranks(railx, (4, 4, 4)).chips.transpose(0, 2, 1)
+    fours, sixteens = chips.reshape(-1, 4), chips.reshape(-1, 16)
+    assert fours.tobytes() == sixteens.tobytes()
+    network, other = _Network(railx, "min"), _Network(railx, "min")
+    network.ways(fours, "gather")
+    assert network.ways(sixteens, "gather") == other.ways(sixteens, "gather")
+    assert network.ways(sixteens, "gather")[0] != network.ways(fours, "gather")[0]
+
+
+def test_a_job_without_room_says_why(topology_of: TopologyOf, job_of: JobOf) -> None:
+    rows = times(topology_of("mesh_2d"), job_of(layout={"mesh": {"tensor": 16}, "x": {"data": 8}, "y": {}}), EQUAL)
+    assert len(rows) == 1
+    assert rows[0]["step_ms"] is rows[0]["ms"] is rows[0]["part"] is None
+    assert rows[0]["reason"].startswith(
+        "layout: got 16 x 8 x 1 (chips of a node x nodes of a row x nodes of a column); allowed on mesh"
+    )
