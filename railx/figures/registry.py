@@ -52,6 +52,13 @@ _KINDS = (
         (FigureInput("topology", "topology/{topology}.parquet"),),
     ),
     FigureKind(
+        "topology_metrics",
+        "Hops and bisection by topology",
+        "A row per topology: a line that ends at the diameter with a dot at the mean number of hops between nodes, and a bar of "
+        "the bisection bandwidth as a share of the injection bandwidth.",
+        (FigureInput("metrics", "topology/metrics.parquet"),),
+    ),
+    FigureKind(
         "all_to_all_bandwidth",
         "All-to-all bandwidth by topology",
         "Bars of the all-to-all bandwidth per chip of each topology: the ideal, the bound under the given routing, "
@@ -158,6 +165,13 @@ _KINDS = (
         "Lines of the share of nodes that the largest job can use over the number of failed nodes: RailX and HammingMesh on one "
         "line, the torus far below, and the closed form for failures in distinct lines.",
         (FigureInput("faults", "tenancy/faults.parquet"),),
+    ),
+    FigureKind(
+        "step_time",
+        "Time of a training step by topology",
+        "For each job two panels of bars, one bar a topology, of the step time at equal bandwidth and at equal cost, stacked by "
+        "compute, pipeline bubble and the communication of each kind of parallelism.",
+        (FigureInput("steps", "steps/{mapped}.parquet"),),
     ),
     FigureKind(
         "utilisation",

@@ -30,6 +30,8 @@ __all__ = [
     "ReconfigurationSettings",
     "RingAllReduceSettings",
     "SequenceParallelPlanSettings",
+    "StepTimeSettings",
+    "TopologyMetricsSettings",
     "UtilisationSettings",
 ]
 
@@ -65,6 +67,14 @@ class AllToAllBandwidthSettings(CanvasSettings):
     only: tuple[str, ...]
     traffic: Annotated[str, NotEmpty()]
     scale: AxisScale
+
+
+@dataclass(frozen=True)
+class TopologyMetricsSettings(CanvasSettings):
+    """Hops between nodes and bisection, one row a topology."""
+
+    figure: Literal["topology_metrics"]
+    only: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -219,6 +229,18 @@ class UtilisationSettings(CanvasSettings):
 
 
 @dataclass(frozen=True)
+class StepTimeSettings(CanvasSettings):
+    """Time of a training step by topology and job, stacked by what it is spent on, on both bases of comparison.
+
+    Bars longer than ``cut_over_shortest`` times the shortest of their panel are cut (null: none is).
+    """
+
+    figure: Literal["step_time"]
+    only: tuple[str, ...]
+    cut_over_shortest: Annotated[float, AtLeast(1)] | None
+
+
+@dataclass(frozen=True)
 class LatencyLoadSettings(CanvasSettings):
     """Latency over the offered load, one line a sweep, and the saturation points against the static limits.
 
@@ -234,6 +256,7 @@ class LatencyLoadSettings(CanvasSettings):
 
 FigureSettings = (
     RailRingsSettings
+    | TopologyMetricsSettings
     | AllToAllBandwidthSettings
     | CostSettings
     | PriceSensitivitySettings
@@ -250,4 +273,5 @@ FigureSettings = (
     | LargestJobSettings
     | UtilisationSettings
     | LatencyLoadSettings
+    | StepTimeSettings
 )

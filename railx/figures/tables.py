@@ -50,6 +50,13 @@ def read_frame(path: Path, columns: Sequence[str], *, may_be_empty: bool = False
 
 
 def read_frames(inputs: Inputs, key: str, columns: Sequence[str], only: Sequence[str] = ()) -> pd.DataFrame:
-    """The selected tables under ``key``, one below the other; the column ``item`` holds what each file is about."""
+    """The selected tables under ``key``, one below the other; the column ``item`` holds what each file is about.
+
+    Tables without rows are left out (a topology too large for a model has none); ValueError where none has any.
+    """
     paths = selected_paths(inputs, key, only)
-    return pd.concat([read_frame(path, columns).assign(item=item_name(path)) for path in paths], ignore_index=True)
+    frames = [read_frame(path, columns, may_be_empty=True).assign(item=item_name(path)) for path in paths]
+    filled = [frame for frame in frames if not frame.empty]
+    if not filled:
+        raise ValueError(f"{', '.join(map(str, paths))}: no rows; allowed: one row or more in one of the tables")
+    return pd.concat(filled, ignore_index=True)

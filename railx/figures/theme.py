@@ -62,6 +62,7 @@ _LABELS = {
     "torus_2d": "2D torus",
     "fat_tree": "Fat tree",
     "railx_split": "RailX split",
+    "railx_mixed": "RailX mixed",
     "railx_dragonfly": "RailX Dragonfly",
     "railx_twisted_torus": "RailX twisted torus",
     "hammingmesh": "HammingMesh",

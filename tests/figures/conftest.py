@@ -32,6 +32,21 @@ def write_topology(path: Path, cycles: tuple[tuple[int, ...], ...] = CYCLES) -> 
     write_table(path, [{key: row.get(key) for key in keys} for row in rows], metadata={"family": "railx_hyperx"})
 
 
+def write_metrics(path: Path) -> Path:
+    rows = [
+        {"topology": name, "family": family, "chips": chips, "diameter_node_hops": diameter, "mean_node_hops": mean}
+        | {"bisection_gb_s_per_chip": bisection, "injection_gb_s_per_chip": 1800.0, "fidelity": "analytic"}
+        for name, family, chips, diameter, mean, bisection in (
+            ("railx_hyperx_full", "railx_hyperx", 200_704, 2, 1.97, 65.3),
+            ("railx_split_full", "railx_split", 200_704, 4, 3.5, 32.7),
+            ("railx_twisted_torus_full", "railx_twisted_torus", 100_352, 32, 21.3, 8.0),
+            ("fat_tree", "fat_tree", 128, 6, 5.7, 1800.0),
+        )
+    ]
+    write_table(path, rows)
+    return path
+
+
 def write_networks(folder: Path) -> list[Path]:
     values = {
         "railx_hyperx": (1296, 400.0, 56.2, 49.9),
@@ -448,6 +463,28 @@ def write_tenancy(folder: Path, rng: np.random.Generator) -> None:
     write_table(folder / "utilisation.parquet", use)
 
 
+def write_steps(folder: Path) -> list[Path]:
+    """Step times: one topology with both bases, one without a price, one without room for one of the jobs."""
+    seconds = {"compute": 0.9, "bubble": 0.5, "tensor": 0.2, "sequence": 0.0, "expert": 0.1, "data": 0.06, "pipeline": 0.05}
+    paths = []
+    for name, slower in (("railx_hyperx_m4n2", 1.0), ("fat_tree_1250", 6.0), ("torus_3d_1331", None)):
+        rows = []
+        for job in ("dense", "experts"):
+            for basis in ("equal_bandwidth", "equal_cost") if slower else ("equal_bandwidth",):
+                fits = slower is not None or job == "dense"
+                factor = 1.2 if basis == "equal_bandwidth" or slower is None else slower
+                parts: dict[str | None, float | None] = (
+                    {part: 1e3 * s * factor for part, s in seconds.items()} if fits else {None: None}
+                )
+                step = sum(ms for ms in parts.values() if ms is not None) if fits else None
+                head = {"topology": name, "job": job, "chips": 1024, "basis": basis}
+                tail = {"step_ms": step, "reason": None if fits else "layout: got 16 x 8 x 8", "fidelity": "flow"}
+                rows += [{**head, "part": part, "ms": ms, **tail} for part, ms in parts.items()]
+        paths.append(folder / f"{name}.parquet")
+        write_table(paths[-1], rows)
+    return paths
+
+
 def write_all(folder: Path) -> dict[str, dict[str, list[Path]]]:
     """Tables for every figure: figure name to its inputs."""
     rng = np.random.default_rng(7)
@@ -463,6 +500,7 @@ def write_all(folder: Path) -> dict[str, dict[str, list[Path]]]:
     write_pipeline(folder / "plans")
     return {
         "rail_rings": {"topology": [folder / "topology/railx_hyperx.parquet"]},
+        "topology_metrics": {"metrics": [write_metrics(folder / "metrics.parquet")]},
         "all_to_all_bandwidth": {"network": write_networks(folder / "network")},
         "cost": {key: [folder / f"economics/{key}.parquet"] for key in ("bill", "summary", "sensitivity")},
         "price_sensitivity": {"sensitivity": [folder / "economics/sensitivity.parquet"]},
@@ -481,6 +519,7 @@ def write_all(folder: Path) -> dict[str, dict[str, list[Path]]]:
         "agreement": {"agreement": [write_agreement(folder / "flows/agreement.parquet")]},
         "latency_load": {"packets": write_packets(folder / "packets")},
         "largest_job": {"faults": [folder / "tenancy/faults.parquet"]},
+        "step_time": {"steps": write_steps(folder / "steps")},
         "utilisation": {"utilisation": [folder / "tenancy/utilisation.parquet"]},
     }
 

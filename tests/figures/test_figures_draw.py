@@ -107,7 +107,7 @@ def test_settings_and_registry_need_no_plotting_library() -> None:
     [
         ({"width_inches": 100}, r"figure.width_inches: got 100.0; allowed: from 3 to 30"),
         ({"colour": "red"}, r"figure.colour: unknown key; allowed: width_inches, height_inches"),
-        ({"figure": "pie"}, r"figure.figure: got 'pie'; allowed: rail_rings, all_to_all_bandwidth"),
+        ({"figure": "pie"}, r"figure.figure: got 'pie'; allowed: rail_rings, topology_metrics, all_to_all_bandwidth"),
         ({"quantiles": [0.9, 0.5]}, r"figure.quantiles: got \[0.9, 0.5\]; allowed: distinct numbers in ascending order"),
     ],
 )

@@ -26,7 +26,7 @@ def changed(plain: Plain, name: str, **changes: Any) -> MappingSettings:
 
 
 def test_equal_cost_gives_the_ports_what_the_reference_costs(small_mapping: Plain, topology_of: TopologyOf) -> None:
-    """RailX: 4 n / m ports of a transceiver and an OCS port; a full tree of T tiers: 4 n of 2 T - 1 switch ports, 2 T transceivers."""
+    """RailX: 4 n / m transceivers and OCS ports; a full tree of T tiers: 2 T - 1 switch ports and 2 T transceivers a port."""
     settings = load(MappingSettings, small_mapping, "mapping")
     transceiver, switch, ocs = 879, 582.796875, 520
     railx, tree = 4 * (transceiver + ocs), 8 * (5 * switch + 6 * transceiver)
@@ -71,7 +71,7 @@ def test_a_design_of_another_network_is_refused(
 
 def test_reference_needs_a_design(small_mapping: Plain) -> None:
     with pytest.raises(
-        SettingsError, match="mapping.reference: got 'torus_2d'; allowed: railx_hyperx, fat_tree, the topologies with"
+        SettingsError, match=r"mapping.reference: got 'torus_2d'; allowed: railx_hyperx, fat_tree, the topologies with"
     ):
         load(MappingSettings, small_mapping | {"reference": "torus_2d"}, "mapping")
 
@@ -124,5 +124,5 @@ def test_stage_keeps_the_reason_in_the_summary(small_mapping: Plain, topology_of
 
 
 def test_unknown_topology_is_named(small_mapping: Plain) -> None:
-    with pytest.raises(SettingsError, match="mapping.topologies.ring: is missing; allowed: railx_hyperx, fat_tree, torus_2d"):
+    with pytest.raises(SettingsError, match=r"mapping.topologies.ring: is missing; allowed: railx_hyperx, fat_tree, torus_2d"):
         stage.run(small_mapping, name="ring")

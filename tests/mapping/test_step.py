@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.mapping import Basis, JobSettings, compute_flops, place_ranks, step_times
+from railx.mapping import Basis, JobSettings, compute_flops, place_ranks, step_times, step_transfers
 from railx.mapping.step import _Network
 from railx.topology import Topology
 
@@ -61,9 +61,9 @@ def test_ring_along_a_line_of_the_torus_uses_both_directions(topology_of: Topolo
     """Blocks of one chip: each member has n = 2 ports to either neighbour and sends half of its data to each."""
     torus = topology_of("torus_2d")
     rows = place_ranks(torus, (1, 10, 10)).chips[0].T.reshape(-1, 10)
-    ways = {way.name: way for way in _Network(torus, "min").ways(rows, "gather")}
+    ways = {way.name: way for way in _Network(torus, "balanced").ways(rows, "gather")}
     assert ways["ring"].between_gb_s == pytest.approx(4 * PORT, rel=1e-9)
-    # Direct on a ring of K = 10: mean distance K^2 / 4 / (K - 1), over 2 n ports.
+    # Direct on a ring of K = 10: mean distance K^2 / 4 / (K - 1) over 2 n ports, ties split evenly.
     assert ways["direct"].between_gb_s == pytest.approx(4 * PORT / (25 / 9), rel=1e-9)
     assert ways["ring"].latency_ns == 9 * 10.0
     assert ways["direct"].latency_ns == 5 * 10.0
@@ -161,23 +161,21 @@ def test_best_of_two_routings_is_as_good_as_each(topology_of: TopologyOf, job_of
         assert both[part] <= min(one[part] for one in alone) * (1 + 1e-12)
 
 
-def test_gather_over_two_axes_is_no_slower_than_over_both_at_once(topology_of: TopologyOf, job_of: JobOf) -> None:
-    """On RailX one axis after the other wins: 4 x 4 replicas, each axis over its direct links."""
-    job = job_of(layout={"mesh": {"tensor": 4}, "x": {"data": 4}, "y": {"data": 4}})
-    rows = times(topology_of("railx_hyperx"), job, routings=("balanced",))
-    (row,) = (row for row in rows if row["part"] == "data")
-    assert row["way"] == "direct"
-    network = _Network(topology_of("railx_hyperx"), "balanced")
-    chips = place_ranks(network.topology, (4, 4, 4)).chips
-    both = network.ways(chips.transpose(0, 2, 1).reshape(4, 16), "gather")[0]
-    sent_bytes = 8 * (6 / 8) * sum(job_bytes(job))
-    assert row["ms"] < both.time_ns(sent_bytes, EQUAL) / 1e6
+@pytest.mark.parametrize(("name", "axis_by_axis"), [("railx_hyperx", False), ("fat_tree", False), ("torus_2d", True)])
+def test_gather_over_two_axes_takes_the_faster_way(topology_of: TopologyOf, job_of: JobOf, name: str, axis_by_axis: bool) -> None:
+    """4 x 4 replicas: all 16 at once, or x first with all bytes and y with the quarter that is left, or the other way round."""
+    job, topology = job_of(layout={"mesh": {"tensor": 4}, "x": {"data": 4}, "y": {"data": 4}}), topology_of(name)
+    network, chips = _Network(topology, "min"), place_ranks(topology, (4, 4, 4)).chips
+    x, y, both = chips.transpose(0, 2, 1).reshape(-1, 4), chips.reshape(-1, 4), chips.transpose(0, 2, 1).reshape(4, 16)
 
+    def fastest(groups: Any, size_bytes: float) -> float:
+        return min(way.time_ns(size_bytes, EQUAL) for way in network.ways(groups, "gather"))
 
-def job_bytes(job: JobSettings) -> list[float]:
-    from railx.mapping import step_transfers
-
-    return [transfer.bytes / 6 for transfer in step_transfers(job) if transfer.name == "data"]
+    sizes = [transfer.bytes for transfer in step_transfers(job) if transfer.name == "data"]
+    flat = sum(fastest(both, size) for size in sizes)
+    stepwise = sum(min(fastest(x, size) + fastest(y, size / 4), fastest(y, size) + fastest(x, size / 4)) for size in sizes)
+    assert parts(times(topology, job))["data"] == pytest.approx(min(flat, stepwise) / 1e6, rel=1e-12)
+    assert (stepwise < flat) == axis_by_axis
 
 
 def test_groups_of_equal_chips_but_unequal_size_are_not_mixed_up(railx: Topology) -> None:

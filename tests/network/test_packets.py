@@ -40,7 +40,7 @@ from railx.network.settings import (
 )
 from railx.network.traffic import traffic_flows
 from railx.settings import load
-from railx.topology import Links, Topology, TopologySettings, build_topology
+from railx.topology import LINK_KINDS, Links, Topology, TopologySettings, build_topology
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -322,6 +322,64 @@ def test_saturation_of_the_textbook_networks(name: str, capacity: float) -> None
     quiet = [row["latency_mean_cycles"] for row in rows if not row["saturated"]]
     assert quiet == sorted(quiet)
     assert quiet[0] > summary["zero_load_latency_cycles"]
+
+
+@pytest.mark.parametrize(("name", "accepted"), [("mesh_2d", 0.458), ("torus_2d", 0.750)])
+def test_saturation_of_the_textbook_networks_stays_where_it_was_found(name: str, accepted: float) -> None:
+    """93 % of what the channels of the mesh carry at best, 76 % of those of the torus, whose packets have no choice of channel."""
+    topology, network = build(name, x_scale=8, y_scale=8, n=1), model(routing="min" if name == "mesh_2d" else "balanced")
+    table = build_routing(topology, network.routing)
+    load = accepted / 0.98
+    rates = [
+        simulate_packets(topology, table, UniformTraffic("uniform", offered), network, seed).accepted_flits_per_chip_cycle
+        for offered, seed in ((load, 1), (load, 2), (0.9 * accepted, 1))
+    ]
+    assert rates[:2] == pytest.approx([accepted, accepted], rel=0.02)
+    assert rates[2] == pytest.approx(0.9 * accepted, rel=0.01)
+
+
+def star(chips: int, virtual_channels: int) -> tuple[Topology, RoutingTable]:
+    """Chips around one switch; every packet draws one of the virtual channels for each of its two links."""
+    chip, hub = np.arange(chips, dtype=np.int32), np.full(chips, chips, dtype=np.int32)
+    ends = np.concatenate([chip, hub]), np.concatenate([hub, chip])
+    plain = [np.full(2 * chips, value) for value in (100.0, 10.0)]
+    ones = np.ones(2 * chips, dtype=np.int32)
+    links = Links(*ends, np.full(2 * chips, LINK_KINDS.index("leaf"), np.int8), *plain, -ones, ones)
+    topology = Topology("star", {"port_gbps": 100.0}, chips, chips, 1, chip, links, None)
+    builder = TableBuilder(topology, "by hand", states=1, virtual_channels=virtual_channels)
+    sets = [builder.choice_set([(builder.pool([row], vc), 0) for vc in range(virtual_channels)]) for row in range(2 * chips)]
+    builder.entry[0][:chips], builder.entry[0][chips] = np.array(sets[:chips])[:, None], sets[chips:]
+    builder.entry[0][chip, chip] = -1
+    return topology, builder.build()
+
+
+def slotted_switch(ports: int, queues: int, slots: int) -> float:
+    """Throughput of an input-queued switch under overload: each input offers the fronts of its queues and sends one packet a slot,
+    the oldest first.
+    """
+    rng = np.random.default_rng(1)
+    target, since, sent = rng.integers(ports, size=ports * queues), np.zeros(ports * queues), 0
+    for slot in range(slots):
+        taken, busy = np.zeros(ports, bool), np.zeros(ports, bool)
+        for place in np.lexsort((rng.random(ports * queues), since)):
+            if not taken[target[place]] and not busy[place // queues]:
+                taken[target[place]] = busy[place // queues] = True
+                target[place], since[place] = rng.integers(ports), slot + 1
+                sent += slot >= slots // 4
+    return sent / (ports * (slots - slots // 4))
+
+
+@pytest.mark.parametrize("virtual_channels", [1, 2, 3, 6])
+def test_a_switch_saturates_where_its_heads_of_line_block(virtual_channels: int) -> None:
+    """One queue an input: 2 - sqrt(2) for many ports (Karol, Hluchyj and Morgan, IEEE Trans. Communications 35, 1987); a model that
+    shares no code gives that and the points of more queues.
+    """
+    topology, table = star(64, virtual_channels)
+    result = simulate_packets(topology, table, UniformTraffic("uniform", 1.1), model(measured_cycles=6000), 1)
+    expected = slotted_switch(64, virtual_channels, 300)
+    assert result.accepted_flits_per_chip_cycle == pytest.approx(expected, rel=0.03)
+    if virtual_channels == 1:
+        assert result.accepted_flits_per_chip_cycle == pytest.approx(2 - np.sqrt(2), rel=0.03)
 
 
 def test_a_network_that_is_never_quiet_still_has_a_bracket() -> None:

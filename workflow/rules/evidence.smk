@@ -5,6 +5,7 @@ def result_files():
     """Every table of the experiment that a claim may rest on."""
     return (
         expand(RESULTS / "topology/{name}.json", name=EXPERIMENT.topologies)
+        + [RESULTS / "topology/metrics.parquet"]
         + expand(RESULTS / "network/{name}.parquet", name=EXPERIMENT.topologies)
         + expand(RESULTS / "collectives/{name}.parquet", name=EXPERIMENT.topologies)
         + expand(RESULTS / "packets/{name}.parquet", name=EXPERIMENT.sweeps)

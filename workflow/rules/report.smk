@@ -21,6 +21,7 @@ def report_figures():
 def report_tables():
     """The tables that the report prints."""
     entries = [
+        ("Topologies", RESULTS / "topology/metrics.parquet"),
         ("Cost and power of networks", RESULTS / "economics/summary.parquet"),
         ("Bill of materials", RESULTS / "economics/bill.parquet"),
     ]

@@ -16,3 +16,21 @@ rule topology:
         "Topology {wildcards.topology}"
     script:
         "../scripts/topology.py"
+
+
+rule metrics:
+    input:
+        metrics=expand(RESULTS / "topology/{name}.json", name=EXPERIMENT.topologies),
+    output:
+        metrics=RESULTS / "topology/metrics.parquet",
+    params:
+        names=list(EXPERIMENT.topologies),
+        code=code("metrics"),
+    log:
+        RESULTS / "logs/topology/metrics.log",
+    benchmark:
+        RESULTS / "benchmarks/topology/metrics.tsv"
+    message:
+        "Metrics of all topologies"
+    script:
+        "../scripts/metrics.py"

@@ -1,0 +1,85 @@
+"""Time of a training step by topology, stacked by what it is spent on: one column a job, equal bandwidth above equal cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from railx.figures.fidelity import fidelity_line
+from railx.figures.settings import StepTimeSettings
+from railx.figures.tables import Inputs, read_frames
+from railx.figures.theme import GREY, canvas, label, quantity, share_legend
+
+__all__ = ["draw"]
+
+_COLUMNS = ("job", "basis", "part", "ms", "step_ms", "reason", "chips", "fidelity")
+_BASES = {"equal_bandwidth": "equal injection bandwidth", "equal_cost": "equal cost of the network"}
+#: What a step is spent on, in the order of the stack.
+_PARTS = {
+    "compute": ("Compute", "#c3c8cf"),
+    "bubble": ("Pipeline bubble", "#e3e6ea"),
+    "tensor": ("Tensor", "#0072B2"),
+    "sequence": ("Sequence", "#56B4E9"),
+    "expert": ("Expert (all-to-all)", "#E69F00"),
+    "data": ("Data", "#009E73"),
+    "pipeline": ("Pipeline", "#CC79A7"),
+}
+
+
+def draw(settings: StepTimeSettings, inputs: Inputs, output: Path) -> None:
+    """Horizontal bars in seconds, cut where much longer than the shortest; a note where there is no room or no price."""
+    rows = read_frames(inputs, "steps", _COLUMNS, settings.only)
+    jobs = list(dict.fromkeys(rows["job"]))
+    bases = [basis for basis in _BASES if basis in set(rows["basis"])]
+    chips = ", ".join(f"{count:,}" for count in sorted(set(rows["chips"])))
+    subtitle = (
+        f"Jobs of {chips} chips: tensor parallelism in a node, the others along rows and columns of nodes. Nothing overlaps. Equal "
+        "cost: ports scaled to the reference's cost; links inside nodes, boards and servers in no bill, one rate on both bases."
+    )
+    with canvas(settings, output, "Time of a training step by topology", subtitle, fidelity_line(rows["fidelity"])) as figure:
+        panels = figure.subplots(len(bases), len(jobs), sharey=True, squeeze=False)
+        for across, basis in zip(panels, bases, strict=True):
+            for axes, job in zip(across, jobs, strict=True):
+                _panel(axes, rows, job, basis, settings.cut_over_shortest)
+        handles, labels = panels[0, 0].get_legend_handles_labels()
+        share_legend(figure, handles, labels, columns=len(_PARTS))
+
+
+def _panel(axes: Axes, rows: pd.DataFrame, job: str, basis: str, cut: float | None) -> None:
+    names = list(dict.fromkeys(rows["item"]))
+    own = rows[(rows["job"] == job) & (rows["basis"] == basis)]
+    seconds = own[own["part"].notna()].pivot_table(index="item", columns="part", values="ms", aggfunc="sum").reindex(names) / 1e3
+    left = pd.Series(0.0, index=names)
+    for part, (title, colour) in _PARTS.items():
+        width = seconds[part] if part in seconds else left * 0
+        axes.barh(range(len(names)), width.fillna(0), left=left, color=colour, label=title, height=0.74)
+        left = left + width.fillna(0)
+    drawn = left[left > 0]
+    most = float(drawn.max()) if len(drawn) else 1.0
+    limit = most if cut is None or drawn.empty else min(most, cut * float(drawn.min()))
+    for place, name in enumerate(names):
+        _mark(axes, place, float(left[name]), limit, own.loc[own["item"] == name, "reason"].notna().any())
+    axes.set_title(f"{label(job)}, {_BASES[basis]}", fontsize="medium")
+    axes.set_xlim(0, 1.14 * limit)
+    axes.set_xlabel("Step time (s)")
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.set_yticks(range(len(names)), [label(name) for name in names])
+    if not axes.yaxis_inverted():  # shared by all panels
+        axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+
+
+def _mark(axes: Axes, place: int, seconds: float, limit: float, without_room: bool) -> None:
+    """The number at the end of a bar, at the edge where the bar is cut, or the note in the place of a bar."""
+    style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": "x-small"}
+    if seconds > limit:
+        box = {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"}
+        axes.annotate(f"{quantity(seconds)} ▸", (1.14 * limit, place), (-2, 0), ha="right", bbox=box, **style)
+    elif seconds > 0:
+        axes.annotate(quantity(seconds), (seconds, place), (3, 0), **style)
+    else:
+        axes.annotate("no room for the job" if without_room else "no price", (0, place), (3, 0), color=GREY, **style)
