@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from railx.mapping.layout import Placement, group_levels, group_members, place_ranks
 from railx.mapping.settings import PARALLELISMS, JobSettings, LayoutSettings
 from railx.mapping.volumes import Transfer, compute_flops, step_transfers
-from railx.network.routing import RoutingTable, build_routing, path_sums, table_lane_loads
+from railx.network.routing import RoutingTable, build_routing, longest_ways, table_channel_loads
 from railx.settings import SettingsError
 from railx.topology import INTERNAL, Topology
 
@@ -77,8 +77,8 @@ class _Network:
 
     @cached_property
     def latency_ns(self) -> FloatArray:
-        """Expected time of flight between chips: float[chips, chips]."""
-        return path_sums(self.topology, self.table, self.topology.links.latency_ns)
+        """Longest time of flight between chips: float[chips, chips]."""
+        return longest_ways(self.topology, self.table, self.topology.links.latency_ns)
 
     def ways(self, groups: IntArray, pattern: str) -> list[_Way]:
         """The ways to do ``pattern`` within every group (int[groups, members]) at once."""
@@ -97,10 +97,10 @@ class _Network:
             demand = np.zeros((self.topology.chips, self.topology.chips))
             demand[groups[:, :, None], groups[:, None, :]] = _SHARES[name](groups.shape[1])
             links = self.topology.links
-            load = table_lane_loads(self.topology, self.table, demand)
+            load = table_channel_loads(self.topology, self.table, demand)
             with np.errstate(divide="ignore"):
-                gb_s = np.where(load > 0, links.gbps / 8 / load, np.inf)
-            inside = links.kind == INTERNAL
+                gb_s = np.where(load > 0, np.repeat(links.gbps, links.lanes) / 8 / load, np.inf)
+            inside = np.repeat(links.kind == INTERNAL, links.lanes)
             self._ways[key] = _Way(
                 name=name,
                 routing=self.routing,

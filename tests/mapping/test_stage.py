@@ -27,7 +27,7 @@ def changed(plain: Plain, name: str, **changes: Any) -> MappingSettings:
 
 def test_equal_cost_gives_the_ports_what_the_reference_costs(small_mapping: Plain, topology_of: TopologyOf) -> None:
     """RailX: 4 n / m transceivers and OCS ports; a full tree of T tiers: 2 T - 1 switch ports and 2 T transceivers a port."""
-    settings = load(MappingSettings, small_mapping, "mapping")
+    settings: MappingSettings = load(MappingSettings, small_mapping, "mapping")
     transceiver, switch, ocs = 879, 582.796875, 520
     railx, tree = 4 * (transceiver + ocs), 8 * (5 * switch + 6 * transceiver)
     equal, cost = comparison_bases(settings, topology_of("fat_tree"), "fat_tree")
@@ -39,7 +39,7 @@ def test_equal_cost_gives_the_ports_what_the_reference_costs(small_mapping: Plai
 
 
 def test_the_reference_is_the_same_on_both_bases(small_mapping: Plain, topology_of: TopologyOf) -> None:
-    settings = load(MappingSettings, small_mapping, "mapping")
+    settings: MappingSettings = load(MappingSettings, small_mapping, "mapping")
     equal, cost = comparison_bases(settings, topology_of("railx_hyperx"), "railx_hyperx")
     assert (equal.ports, equal.inside, equal.cost_per_chip_usd) == (cost.ports, cost.inside, cost.cost_per_chip_usd)
 
@@ -78,7 +78,7 @@ def test_reference_needs_a_design(small_mapping: Plain) -> None:
 
 def test_shipped_comparison_prices_each_topology_as_it_is(shipped_mapping: Callable[[str], Plain], topology_of: TopologyOf) -> None:
     """Every design has the chips and the injection of its topology, and costs what its reference costs at equal cost."""
-    settings = load(MappingSettings, shipped_mapping("comparison"), "mapping")
+    settings: MappingSettings = load(MappingSettings, shipped_mapping("comparison"), "mapping")
     assert len(settings.topologies) > 10
     for name, mapped in settings.topologies.items():
         bases = comparison_bases(settings, topology_of(name), name)

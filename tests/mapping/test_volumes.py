@@ -59,8 +59,8 @@ def test_tokens_of_all_chips_visit_their_experts_and_return(job_of: JobOf, exper
 
 def test_experts_gather_the_tokens_that_they_get(job_of: JobOf, experts: Changes) -> None:
     """Attention gathers the activations, the feed-forward k times as much."""
-    attention, experts = sorted(of(job_of(**experts), "tensor"), key=lambda transfer: transfer.bytes)
-    assert experts.bytes == 2 * attention.bytes
+    attention, mixture = sorted(of(job_of(**experts), "tensor"), key=lambda transfer: transfer.bytes)
+    assert mixture.bytes == 2 * attention.bytes
 
 
 def test_sequence_parallelism_passes_keys_and_values_of_the_whole_sequence(job_of: JobOf) -> None:
@@ -96,9 +96,9 @@ def test_chips_of_a_replica_share_all_operations(job_of: JobOf, tensor: int, seq
 
 
 def test_a_token_computes_in_each_of_its_experts(job_of: JobOf, experts: Changes) -> None:
-    dense, experts = job_of(layout=experts["layout"] | {"x": {"data": 4}}), job_of(**experts)
+    dense, mixture = job_of(layout=experts["layout"] | {"x": {"data": 4}}), job_of(**experts)
     more = 3 * 2 * feed_forward_weights(dense) * 8 * 4096 / (4 * 2)
-    assert compute_flops(experts) - compute_flops(dense) == pytest.approx(more, rel=1e-12)
+    assert compute_flops(mixture) - compute_flops(dense) == pytest.approx(more, rel=1e-12)
 
 
 @given(degree=st.sampled_from([1, 2, 4, 8]), axis=st.sampled_from(["mesh", "x", "y"]))

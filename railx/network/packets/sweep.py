@@ -52,7 +52,7 @@ def sweep_loads(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Run the loads of ``settings`` and search the saturation point; rows by ascending load, and a summary.
 
-    The point is bracketed (by the given loads, else by doubling) and bisected until the bracket is no wider than ``precision`` of
+    The point is bracketed (by the given loads, else by ``bound`` or doubling) and bisected until the bracket is no wider than ``precision`` of
     its upper end; ``saturation_flits_per_chip_cycle`` is its lower end, the highest load found that is not saturated (0 where
     even ``precision`` of the lowest load is). ``max_accepted_flits_per_chip_cycle``: the highest rate accepted in any run, one at
     1.25 times the saturation point among them. ``bound`` and ``ideal`` (flits/(chip cycle), from the static loads) add what share
@@ -61,7 +61,7 @@ def sweep_loads(
     runs = _Runs(topology, table, settings, seed)
     for load in settings.loads:
         runs.at(load)
-    low, high = _bracket(runs)
+    low, high = _bracket(runs, bound)
     while high - low > settings.precision * high:
         middle = (low + high) / 2
         if runs.saturated(middle):
@@ -96,14 +96,16 @@ def sweep_loads(
     return rows, summary
 
 
-def _bracket(runs: _Runs) -> tuple[float, float]:
-    """A load that is not saturated (or nearly 0) and one above it that is."""
+def _bracket(runs: _Runs, bound: float | None) -> tuple[float, float]:
+    """A load that is not saturated (or nearly 0) and one above it that is; ``bound``: more than this is never accepted."""
     loads = sorted(runs.results) or [0.1]
     high = next((load for load in loads if runs.saturated(load)), None)
     below = [load for load in loads if high is None or load < high]
     low = below[-1] if below else 0.0
     if high is None:
-        high = 2 * low
+        # Loads far beyond saturation take longest to simulate.
+        surely = 0.0 if bound is None else 1.01 * bound / runs.settings.accepted_share
+        high = surely if low < surely < 2 * low else 2 * low
         while not runs.saturated(high):
             low, high = high, 2 * high
     least = runs.settings.precision * loads[0]
