@@ -50,7 +50,7 @@ def draw(settings: LatencyLoadSettings, inputs: Inputs, output: Path) -> None:
     panels = _panels(frame, settings.panels)
     with canvas(settings, output, "Latency against offered load", subtitle, fidelity_line(frame["fidelity"])) as figure:
         sweeps = frame["item"].nunique()
-        below = min(0.6, max(0.28, (sweeps + _ROWS_AROUND) * 0.2 / settings.height_inches))
+        below = min(0.6, max(0.28, (sweeps + _ROWS_AROUND) * 0.23 / settings.height_inches))
         top, bottom = figure.subfigures(2, 1, height_ratios=[1 - below, below])
         colours = {item: PALETTE[i % len(PALETTE)] for own in panels.values() for i, item in enumerate(own)}
         names = _names(frame)
@@ -127,7 +127,7 @@ def _draw_limits(axes: Axes, first: pd.DataFrame, frame: pd.DataFrame, colours: 
     axes.set_yticks(range(len(first)), [names[str(item)] for item in first.index])
     low, high = float(first[_SATURATION].min()), float(first[[_IDEAL, _BOUND]].max().max())
     axes.set_xlim(0.75 * low, 1.4 * high)
-    ticks = [step * 10.0**power for power in range(-4, 5) for step in (1, 2, 5)]
+    ticks = [step * 10.0**power for power in range(-4, 5) for step in (1, 2, 3, 5, 7)]
     axes.set_xticks([tick for tick in ticks if 0.75 * low < tick < 1.4 * high])
     axes.minorticks_off()
     axes.xaxis.set_major_formatter(lambda value, _: quantity(value))

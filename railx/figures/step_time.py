@@ -51,6 +51,7 @@ def draw(settings: StepTimeSettings, inputs: Inputs, output: Path) -> None:
 
 def _panel(axes: Axes, rows: pd.DataFrame, job: str, basis: str, cut: float | None) -> None:
     names = list(dict.fromkeys(rows["item"]))
+    without_room = set(rows.loc[(rows["job"] == job) & rows["reason"].notna(), "item"])
     own = rows[(rows["job"] == job) & (rows["basis"] == basis)]
     seconds = own[own["part"].notna()].pivot_table(index="item", columns="part", values="ms", aggfunc="sum").reindex(names) / 1e3
     left = pd.Series(0.0, index=names)
@@ -62,7 +63,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, job: str, basis: str, cut: float | No
     most = float(drawn.max()) if len(drawn) else 1.0
     limit = most if cut is None or drawn.empty else min(most, cut * float(drawn.min()))
     for place, name in enumerate(names):
-        _mark(axes, place, float(left[name]), limit, own.loc[own["item"] == name, "reason"].notna().any())
+        _mark(axes, place, float(left[name]), limit, name in without_room)
     axes.set_title(f"{label(job)}, {_BASES[basis]}", fontsize="medium")
     axes.set_xlim(0, 1.14 * limit)
     axes.set_xlabel("Step time (s)")

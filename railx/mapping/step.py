@@ -75,11 +75,6 @@ class _Network:
     def table(self) -> RoutingTable:
         return build_routing(self.topology, self.routing)
 
-    @cached_property
-    def latency_ns(self) -> FloatArray:
-        """Longest time of flight between chips: float[chips, chips]."""
-        return longest_ways(self.topology, self.table, self.topology.links.latency_ns)
-
     def ways(self, groups: IntArray, pattern: str) -> list[_Way]:
         """The ways to do ``pattern`` within every group (int[groups, members]) at once."""
         members = groups.shape[1]
@@ -98,6 +93,7 @@ class _Network:
             demand[groups[:, :, None], groups[:, None, :]] = _SHARES[name](groups.shape[1])
             links = self.topology.links
             load = table_channel_loads(self.topology, self.table, demand)
+            flight_ns = longest_ways(self.topology, self.table, links.latency_ns, demand)
             with np.errstate(divide="ignore"):
                 gb_s = np.where(load > 0, np.repeat(links.gbps, links.lanes) / 8 / load, np.inf)
             inside = np.repeat(links.kind == INTERNAL, links.lanes)
@@ -107,7 +103,7 @@ class _Network:
                 sent=sent,
                 between_gb_s=float(gb_s[~inside].min(initial=np.inf)),
                 inside_gb_s=float(gb_s[inside].min(initial=np.inf)),
-                latency_ns=float(np.where(demand > 0, self.latency_ns, 0).max()) * rounds,
+                latency_ns=float(np.where(demand > 0, flight_ns, 0).max()) * rounds,
             )
         return self._ways[key]
 

@@ -109,9 +109,10 @@ def test_stage_writes_one_row_a_part_and_a_flat_summary(small_mapping: Plain, to
 
 
 def test_stage_by_hand_takes_any_topology_at_equal_bandwidth(small_mapping: Plain, topology_of: TopologyOf) -> None:
-    """A torus as the reference: its first routing where the reference's is not offered, and no cost."""
+    """A tree in the place of the reference: its own first routing where the reference's is not offered, and no cost."""
     summary = stage.run(small_mapping, name="railx_hyperx", topology=settings_of(topology_of("fat_tree")))
     assert [key for key in summary if key.endswith("step_ms")] == ["small.equal_bandwidth.step_ms"]
+    assert summary["topology"] == "fat_tree"
 
 
 def test_stage_keeps_the_reason_in_the_summary(small_mapping: Plain, topology_of: TopologyOf, tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ MESSAGES = {
     r"Packets of (\w+)": "sweep",
     r"Cross-connects of (\w+)": "circuits",
     r"Reconfiguration plan (\w+)": "transition",
+    r"Metrics of all topologies": "metrics",
+    r"Flows against packets": "agreement",
     r"Step times on (\w+)": "mapping",
     r"Jobs and failures .*": "tenancy",
     r"Bill of materials": "cost",
@@ -84,7 +86,11 @@ def test_one_topology(pipeline: MadePipeline) -> None:
     with pipeline.changed("conf/topology/torus_2d.yaml", "n: 2", "n: 3"):
         assert pipeline.jobs() == {
             "topology torus_2d",
+            "metrics",
             "simulate torus_2d",
+            "agreement",
+            "figure agreement",
+            "figure topology_metrics",
             "figure all_to_all_bandwidth",
             "figure ring_all_reduce",
             "claims",
@@ -117,9 +123,10 @@ def test_a_comment_changes_nothing(pipeline: MadePipeline) -> None:
 def test_one_override_on_the_command_line(pipeline: MadePipeline) -> None:
     assert pipeline.jobs("economics.price_set=opus_400g_notebook") == {
         "cost",
-        "mapping railx_hyperx_m4n2",
         "figure cost",
         "figure price_sensitivity",
+        "figure cost_scale",
+        "figure claim_map",
         "claims",
         *ALWAYS,
     }
@@ -127,10 +134,18 @@ def test_one_override_on_the_command_line(pipeline: MadePipeline) -> None:
 
 def test_changed_code_reruns_the_stages_that_import_it(pipeline: MadePipeline) -> None:
     with pipeline.changed("railx/network/collectives.py", '"""', '"""Changed. '):
-        expected = {
-            f"simulate {name}"
-            for name in ("railx_hyperx", "railx_hyperx_m4n2", "railx_hyperx_full", "railx_torus", "torus_2d", "fat_tree")
-        }
-        expected |= {"sweep railx_hyperx_min", "sweep railx_hyperx_balanced", "mapping railx_hyperx_m4n2"}
-        figures = {f"figure {name}" for name in ("all_to_all_bandwidth", "channel_loads", "ring_all_reduce")}
-        assert pipeline.jobs() == expected | figures | {"claims"} | ALWAYS
+        topologies = (
+            "railx_hyperx",
+            "railx_hyperx_m4n2",
+            "railx_hyperx_full",
+            "railx_torus",
+            "torus_2d",
+            "fat_tree",
+            "fat_tree_1250",
+        )
+        expected = {f"simulate {name}" for name in topologies}
+        # The network's package imports all of its modules.
+        expected |= {"agreement", "sweep railx_hyperx_min", "sweep railx_hyperx_balanced"}
+        expected |= {f"mapping {name}" for name in ("railx_hyperx_m4n2", "fat_tree_1250")}
+        drawn = ("all_to_all_bandwidth", "channel_loads", "ring_all_reduce", "agreement", "latency_load", "step_time")
+        assert pipeline.jobs() == expected | {f"figure {name}" for name in drawn} | {"claims"} | ALWAYS

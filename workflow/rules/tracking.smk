@@ -39,7 +39,7 @@ def tracked_stages():
     rows, summary = RESULTS / "flows/agreement.parquet", RESULTS / "flows/agreement.json"
     stages.append(tracked("agreement", "flow_and_packet", agreement, "agreement", compared, summary, [rows]))
     for name in SETTINGS["mapping"]["topologies"]:
-        inputs = [RESULTS / f"topology/{name}.parquet", RESULTS / "economics/scale.parquet"]
+        inputs = [RESULTS / f"topology/{name}.parquet", SETTINGS["mapping"]["catalogue"]]
         rows, summary = RESULTS / f"steps/{name}.parquet", RESULTS / f"steps/{name}.json"
         stages.append(tracked("mapping", name, SETTINGS["mapping"], "mapping", inputs, summary, [rows]))
     studies = [RESULTS / f"tenancy/{name}.parquet" for name in ("faults", "utilisation", "degraded")]

@@ -42,7 +42,7 @@ def run(
         graph = build_topology(load(TopologySettings, topology, "topology"))
         offered = routings_of(graph.family)
         routings = tuple(routing for routing in routings if routing in offered) or offered[:1]
-        bases = [equal_bandwidth(settings, graph)]
+        bases, name = [equal_bandwidth(settings, graph)], graph.family
     rows = step_times(graph, routings, settings.jobs, bases, name)
     if steps_path is not None:
         write_table(steps_path, rows)

@@ -52,11 +52,11 @@ def sweep_loads(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Run the loads of ``settings`` and search the saturation point; rows by ascending load, and a summary.
 
-    The point is bracketed (by the given loads, else by ``bound`` or doubling) and bisected until the bracket is no wider than ``precision`` of
-    its upper end; ``saturation_flits_per_chip_cycle`` is its lower end, the highest load found that is not saturated (0 where
-    even ``precision`` of the lowest load is). ``max_accepted_flits_per_chip_cycle``: the highest rate accepted in any run, one at
-    1.25 times the saturation point among them. ``bound`` and ``ideal`` (flits/(chip cycle), from the static loads) add what share
-    of them is accepted.
+    The point is bracketed (by the given loads, else by ``bound`` or doubling) and bisected until the bracket is no wider than
+    ``precision`` of its upper end; ``saturation_flits_per_chip_cycle`` is its lower end, the highest load found that is not
+    saturated (0 where even ``precision`` of the lowest load is). ``max_accepted_flits_per_chip_cycle``: the highest rate accepted
+    in any run, one at 1.25 times the saturation point among them. ``bound`` and ``ideal`` (flits/(chip cycle), from the static
+    loads) add what share of them is accepted.
     """
     runs = _Runs(topology, table, settings, seed)
     for load in settings.loads:

@@ -89,19 +89,22 @@ def path_lengths(topology: Topology, table: RoutingTable) -> PathLengths:
 
 def path_sums(topology: Topology, table: RoutingTable, values: FloatArray) -> FloatArray:
     """Expected sum of ``values`` (float[links]: hops, nanoseconds...) over the links of a way: float[chips, destinations]."""
-    return _sums(topology, table, values, longest=False)
+    return _sums(topology, table, values, None, longest=False)
 
 
-def longest_ways(topology: Topology, table: RoutingTable, values: FloatArray) -> FloatArray:
-    """The most that ``values`` (float[links], at least 0) sum to over any way that packets take: float[chips, destinations]."""
-    return _sums(topology, table, values, longest=True)
+def longest_ways(topology: Topology, table: RoutingTable, values: FloatArray, wanted: FloatArray | None = None) -> FloatArray:
+    """The most that ``values`` (float[links], at least 0) sum to over any way that packets take: float[chips, destinations].
+
+    ``wanted`` (float[chips, destinations]): only pairs above 0 count, others may stay 0; None: all.
+    """
+    return _sums(topology, table, values, wanted, longest=True)
 
 
-def _sums(topology: Topology, table: RoutingTable, values: FloatArray, *, longest: bool) -> FloatArray:
+def _sums(topology: Topology, table: RoutingTable, values: FloatArray, wanted: FloatArray | None, *, longest: bool) -> FloatArray:
     stuck = np.zeros(3, dtype=np.int64)
     sums = np.zeros((topology.chips, len(table.destinations)))
     graph = _graph(topology, table, spread_options(topology, table))
-    kernels().way_sums(*graph, values, topology.chips, longest, stuck, sums)
+    kernels().way_sums(*graph, values, np.ones(sums.shape) if wanted is None else wanted, longest, stuck, sums)
     _raise_if_stuck(topology, table, stuck)
     return sums
 

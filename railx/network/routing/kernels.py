@@ -19,17 +19,17 @@ _CIRCLE = 2
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _postorder(
-    entry: Any, index: int, target: int, chips: int, link_dst: Any, start: Any, link: Any, state: Any, work: Any, stuck: Any
+    entry: Any, index: int, target: int, sent: Any, link_dst: Any, start: Any, link: Any, state: Any, work: Any, stuck: Any
 ) -> int:
-    """Places that packets for ``target`` can reach from any chip, in depth-first postorder, in work[3]; their number.
+    """Places that packets for ``target`` reach from chips with ``sent`` > 0, in depth-first postorder, in work[3]; their number.
 
     work[0]: 0 unseen, 1 on the way, 2 done (reset by the caller); work[1], work[2]: the stack and the next option of each place.
     """
     vertices = entry.shape[1]
     mark, stack, following, order = work[0], work[1], work[2], work[3]
     count = 0
-    for chip in range(chips):
-        if chip == target or mark[chip] != 0:
+    for chip in range(len(sent)):
+        if chip == target or mark[chip] != 0 or sent[chip] == 0:
             continue
         depth = 0
         stack[0] = chip
@@ -80,21 +80,22 @@ def way_sums(
     state: Any,
     weight: Any,
     values: Any,
-    chips: int,
+    wanted: Any,
     longest: bool,
     stuck: Any,
     sums: Any,
 ) -> None:
     """Fill ``sums`` (float[chips, destinations]) with the sum of ``values`` (float[links]) over the links of the way: the expected
-    one, or over the ``longest`` way of positive weight.
+    one, or over the ``longest`` way of positive weight. Pairs whose ``wanted`` (float[chips, destinations]) is 0 may stay 0.
     """
     states, vertices, count = entry.shape
+    chips = wanted.shape[0]
     work = np.zeros((4, states * vertices), dtype=np.int32)
     from_here = np.zeros(states * vertices)
     for index in range(count):
         target = destinations[index]
         work[0, :] = 0
-        reached = _postorder(entry, index, target, chips, link_dst, start, link, state, work, stuck)
+        reached = _postorder(entry, index, target, wanted[:, index], link_dst, start, link, state, work, stuck)
         if stuck[0]:
             return
         for i in range(reached):
@@ -137,7 +138,7 @@ def loads(
     for index in range(count):
         target = destinations[index]
         work[0, :] = 0
-        reached = _postorder(entry, index, target, chips, link_dst, start, link, state, work, stuck)
+        reached = _postorder(entry, index, target, demand[:, index], link_dst, start, link, state, work, stuck)
         if stuck[0]:
             return
         flow[:] = 0
@@ -176,10 +177,11 @@ def dependencies(
     """Mark in ``waits`` (bool[links * channels, out links * channels]) which channels a packet may wait for while it holds one."""
     states, vertices, count = entry.shape
     work = np.zeros((4, states * vertices), dtype=np.int32)
+    everyone = np.ones((chips, 1))
     for index in range(count):
         target = destinations[index]
         work[0, :] = 0
-        reached = _postorder(entry, index, target, chips, link_dst, start, link, state, work, stuck)
+        reached = _postorder(entry, index, target, everyone[:, 0], link_dst, start, link, state, work, stuck)
         if stuck[0]:
             return
         for i in range(reached):

@@ -140,9 +140,9 @@ class TableBuilder:
         probed = [-1] * len(choices) if probes is None else [int(probe) for probe in probes]
         delays = [0.0] * len(choices) if delays_ns is None else [float(delay) for delay in delays_ns]
         row = tuple(
-            (*choice, *rest)
-            for choice, *rest in zip(choices, share, probed, delays, strict=True)
-            if rest[0] > 0 or self.selection == "adaptive"
+            (pool, state, weight, probe, delay)
+            for (pool, state), weight, probe, delay in zip(choices, share, probed, delays, strict=True)
+            if weight > 0 or self.selection == "adaptive"
         )
         return self._sets.setdefault(row, len(self._sets))
 
