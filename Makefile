@@ -13,7 +13,7 @@ READY := .venv/.ready
 
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) --config experiment=$(EXPERIMENT) $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 
-.PHONY: help setup reproduce report test test-slow lint lock clean
+.PHONY: help setup reproduce report test test-slow bench lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ test: $(READY) ## the test suite with coverage, and the static checks
 
 test-slow: $(READY) ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow
+
+bench: $(READY) ## how fast the simulators are (docs/benchmarks.md)
+	@$(BIN)/python benchmarks/packet_simulator.py
+	@$(BIN)/python benchmarks/full_scale.py
 
 lint: $(READY) ## ruff, mypy (strict) and the walls between the rooms
 	@$(BIN)/ruff check .

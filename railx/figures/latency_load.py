@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -51,13 +52,15 @@ def draw(settings: LatencyLoadSettings, inputs: Inputs, output: Path) -> None:
     with canvas(settings, output, "Latency against offered load", subtitle, fidelity_line(frame["fidelity"])) as figure:
         sweeps = frame["item"].nunique()
         below = min(0.6, max(0.28, (sweeps + _ROWS_AROUND) * 0.23 / settings.height_inches))
-        top, bottom = figure.subfigures(2, 1, height_ratios=[1 - below, below])
+        halves: Any = figure.subfigures(2, 1, height_ratios=[1 - below, below])
+        top, bottom = halves
         colours = {item: PALETTE[i % len(PALETTE)] for own in panels.values() for i, item in enumerate(own)}
         names = _names(frame)
         _draw_latency(top, frame, settings, panels, colours, names)
         order = [item for own in panels.values() for item in own]
         _draw_limits(bottom.subplots(), frame.groupby("item").first().loc[order], frame, colours, names)
-        share_legend(figure, *zip(*_marks(), strict=True), 4)
+        marks = _marks()
+        share_legend(figure, [mark for mark, _ in marks], [meaning for _, meaning in marks], 4)
 
 
 def _panels(frame: pd.DataFrame, wanted: dict[str, tuple[str, ...]]) -> dict[str, list[str]]:
@@ -113,7 +116,7 @@ def _draw_line(axes: Axes, line: pd.DataFrame, colour: str, name: str, highest: 
 
 
 def _draw_limits(axes: Axes, first: pd.DataFrame, frame: pd.DataFrame, colours: dict[str, str], names: dict[str, str]) -> None:
-    accepted = frame.groupby("item")[_ACCEPTED].max()
+    accepted = frame.groupby("item")[_ACCEPTED].max().to_dict()
     for row, (item, sweep) in enumerate(first.iterrows()):
         colour = colours[str(item)]
         axes.hlines(row, sweep[_SATURATION], max(sweep[_IDEAL], sweep[_BOUND]), color=colour, linewidth=1.2, alpha=0.5)
@@ -136,7 +139,7 @@ def _draw_limits(axes: Axes, first: pd.DataFrame, frame: pd.DataFrame, colours: 
 
 def _marks() -> list[tuple[Line2D, str]]:
     """What the marks below mean."""
-    own = {"linestyle": "none", "color": INK}
+    own: dict[str, Any] = {"linestyle": "none", "color": INK}
     return [
         (Line2D([], [], marker="o", markersize=5.5, **own), "saturation point"),
         (Line2D([], [], marker="o", markersize=5.5, markerfacecolor="white", **own), "largest rate accepted"),

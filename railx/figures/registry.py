@@ -155,8 +155,8 @@ _KINDS = (
     FigureKind(
         "latency_load",
         "Latency against offered load",
-        "Lines of the mean packet latency and of the accepted throughput over the offered load, one line a sweep; latency rises "
-        "steeply where the throughput leaves the diagonal.",
+        "Lines of the mean packet latency over the offered load, one line a sweep, which rise steeply at the saturation point; "
+        "below, for each sweep, the saturation point, the largest rate accepted, the static bound and the ideal.",
         (FigureInput("packets", "packets/{sweep}.parquet"),),
     ),
     FigureKind(

@@ -97,15 +97,15 @@ def sweep_loads(
 
 
 def _bracket(runs: _Runs, bound: float | None) -> tuple[float, float]:
-    """A load that is not saturated (or nearly 0) and one above it that is; ``bound``: more than this is never accepted."""
+    """A load that is not saturated (or nearly 0) and one above it that is; ``bound`` gives the first guess."""
     loads = sorted(runs.results) or [0.1]
     high = next((load for load in loads if runs.saturated(load)), None)
     below = [load for load in loads if high is None or load < high]
     low = below[-1] if below else 0.0
     if high is None:
-        # Loads far beyond saturation take longest to simulate.
-        surely = 0.0 if bound is None else 1.01 * bound / runs.settings.accepted_share
-        high = surely if low < surely < 2 * low else 2 * low
+        # Loads far beyond saturation take longest to simulate. Uniform traffic is never accepted beyond the bound.
+        beyond = 0.0 if bound is None else 1.01 * bound / runs.settings.accepted_share
+        high = beyond if low < beyond < 2 * low else 2 * low
         while not runs.saturated(high):
             low, high = high, 2 * high
     least = runs.settings.precision * loads[0]
