@@ -53,15 +53,14 @@ def draw(settings: TopologyMetricsSettings, inputs: Inputs, output: Path) -> Non
 
 def _hops(axes: Axes, frame: pd.DataFrame, colour: dict[str, str]) -> None:
     largest = float(frame["diameter_node_hops"].max())
-    for place, row in enumerate(frame.itertuples()):
-        shade = colour[str(row.family)]
-        axes.plot([0, row.diameter_node_hops], [place, place], color=lighter(shade, 0.5), linewidth=3, solid_capstyle="butt")
-        axes.plot([row.diameter_node_hops], [place], "|", color=shade, markersize=12, markeredgewidth=2.5)
-        axes.plot([row.mean_node_hops], [place], "o", color=shade, markersize=6)
-        text = f"{row.diameter_node_hops:.0f}, mean {quantity(row.mean_node_hops)}"
-        axes.annotate(
-            text, (row.diameter_node_hops, place), xytext=(7, 0), textcoords="offset points", va="center", fontsize="small"
-        )
+    columns = ("family", "diameter_node_hops", "mean_node_hops")
+    for place, (family, diameter, mean) in enumerate(zip(*(frame[column].tolist() for column in columns), strict=True)):
+        shade = colour[str(family)]
+        axes.plot([0, diameter], [place, place], color=lighter(shade, 0.5), linewidth=3, solid_capstyle="butt")
+        axes.plot([diameter], [place], "|", color=shade, markersize=12, markeredgewidth=2.5)
+        axes.plot([mean], [place], "o", color=shade, markersize=6)
+        text = f"{diameter:.0f}, mean {quantity(mean)}"
+        axes.annotate(text, (diameter, place), xytext=(7, 0), textcoords="offset points", va="center", fontsize="small")
     axes.set(title="Hops: mean (dot) and diameter (bar)", xlabel="Hops between nodes")
     axes.set_xscale("symlog", linthresh=4, linscale=2)
     axes.set_xlim(0, 8 * largest)  # room for the words
