@@ -11,9 +11,10 @@ export PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) --config experiment=$(EXPERIMENT) $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
+CONFIG = --config experiment=$(EXPERIMENT) $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
+SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) $(CONFIG)
 
-.PHONY: help setup reproduce report test test-slow bench lint lock clean
+.PHONY: help setup reproduce figure report test test-slow bench lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +30,10 @@ setup: $(READY) ## make .venv with the locked packages and torch as this machine
 
 reproduce: $(READY) ## run the whole chain: results/EXPERIMENT/report.html
 	@$(SNAKEMAKE)
+
+figure: $(READY) ## one figure and what it needs, e.g. FIGURE=cost: results/EXPERIMENT/figures/cost.svg and .png
+	@test -n "$(FIGURE)" || { echo "error: FIGURE: is missing; allowed: a name under figures in conf/experiment/$(EXPERIMENT).yaml" >&2; exit 2; }
+	@$(BIN)/snakemake --cores $(CORES) results/$(EXPERIMENT)/figures/$(FIGURE).svg $(CONFIG)
 
 report: $(READY) ## Snakemake's own report of a finished run: results/EXPERIMENT/snakemake-report.html
 	@$(SNAKEMAKE) --report results/$(EXPERIMENT)/snakemake-report.html
