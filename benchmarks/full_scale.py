@@ -25,7 +25,7 @@ from machine import describe
 
 from railx.network.flows import max_min_rates
 from railx.network.settings import StaticNetworkSettings, UniformTraffic
-from railx.network.uniform import simulate_uniform
+from railx.network.throughput import simulate_static
 from railx.settings import load
 from railx.topology import Topology, TopologySettings, build_topology
 from railx.topology.hamiltonian import check_decomposition, hamiltonian_cycles
@@ -45,7 +45,7 @@ def full_topology() -> Callable[[], object]:
 def full_loads() -> Callable[[], object]:
     topology = build("railx_hyperx_full")
     network = StaticNetworkSettings("static", "min")
-    return lambda: simulate_uniform(topology, UniformTraffic("uniform", 1.0), network, "full")
+    return lambda: simulate_static(topology, UniformTraffic("uniform", 1.0), network, "full", seed=1)
 
 
 def fair_rates() -> Callable[[], object]:

@@ -172,6 +172,7 @@ def _simulate(settings: Mapping[str, Any], out: Path | None) -> Summary:
         settings["traffic"],
         networks,
         settings["collective"],
+        seed=settings["seed"],
         name=settings["topology"].family,
         topology=settings["topology"],
         network_path=out,

@@ -12,7 +12,7 @@ from railx.network.settings import (
 )
 from railx.network.shortest_paths import shortest_path_lane_loads
 from railx.network.static_loads import static_routings, uniform_lane_loads
-from railx.network.uniform import simulate_uniform
+from railx.network.throughput import simulate_static
 
 __all__ = [
     "AgreementSettings",
@@ -25,7 +25,7 @@ __all__ = [
     "ring_all_reduce",
     "shortest_path_lane_loads",
     "simulate_collectives",
-    "simulate_uniform",
+    "simulate_static",
     "static_routings",
     "uniform_lane_loads",
 ]

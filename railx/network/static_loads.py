@@ -1,8 +1,8 @@
-"""Exact static channel loads of uniform all-to-all, in closed form where a family has one, else over its routing table.
+"""Exact static channel loads: of uniform all-to-all in closed form where a family has one, else over its routing table.
 
-Every function returns one load per row of ``topology.links``: flits a cycle on one lane when every chip offers one flit a cycle,
-spread evenly over all other chips. A cycle moves one flit over an external port. Sources: the MIN routing of the RailX simulator;
-dimension-order routing for tori; equal-cost multi-path for fat trees.
+Every function returns one load per row of ``topology.links``: flits a cycle on one lane when chips offer one flit a cycle on average,
+for uniform traffic spread evenly over all other chips. A cycle moves one flit over an external port. Sources: the MIN routing of the
+RailX simulator; dimension-order routing for tori; equal-cost multi-path for fat trees.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from railx.network.routing import build_routing, railx_hyperx, railx_split, routings_of, table_lane_loads
 from railx.network.routing.railx_lines import LineRouting, Phase, WalkOrder, by_line, by_node, uniform_flow, walk_orders
+from railx.network.settings import AllToAllTraffic, TrafficSettings, UniformTraffic
+from railx.network.traffic import traffic_flows
 from railx.topology import (
     INTERNAL,
     FatTreeSettings,
@@ -32,7 +34,7 @@ from railx.topology.model import kind_code
 from railx.topology.railx_grid import rail_ports
 from railx.topology.railx_twisted_torus import wrap_shift
 
-__all__ = ["static_routings", "uniform_lane_loads"]
+__all__ = ["lane_loads", "static_routings", "uniform_lane_loads"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -61,6 +63,14 @@ def static_routings(topology: Topology) -> tuple[Routing, ...]:
     return tuple(routing for routing in ("min", "balanced") if routing in offered)
 
 
+def lane_loads(topology: Topology, traffic: TrafficSettings, routing: Routing, seed: int) -> FloatArray:
+    """As :func:`uniform_lane_loads` for any traffic pattern; those other than uniform and all-to-all at up to 6,000 chips."""
+    if isinstance(traffic, UniformTraffic | AllToAllTraffic):
+        return uniform_lane_loads(topology, routing)
+    _check_size(topology, f"{traffic.pattern} traffic")
+    return _table_loads(topology, routing, traffic_flows(topology, traffic, seed).demand())
+
+
 def uniform_lane_loads(topology: Topology, routing: Routing) -> FloatArray:
     """Load of one lane of each link row under uniform all-to-all, in flits/cycle per flit/chip/cycle offered.
 
@@ -81,19 +91,26 @@ def uniform_lane_loads(topology: Topology, routing: Routing) -> FloatArray:
         return _torus_loads(topology, settings.x_scale, settings.y_scale, settings.n)
     if isinstance(settings, FatTreeSettings):
         return _fat_tree_loads(topology, settings)
-    return _table_loads(topology, routing)
+    _check_size(topology, f"family {topology.family}")
+    return _table_loads(topology, routing, None)
 
 
-def _table_loads(topology: Topology, routing: Routing) -> FloatArray:
-    """The loads of a routing table over all pairs, a block of destinations at a time."""
+def _check_size(topology: Topology, what: str) -> None:
     if topology.chips > _MOST_TABLE_CHIPS:
         raise ValueError(
-            f"topology: {topology.chips:,} chips of family {topology.family} are too many for a table over all pairs; allowed: at "
-            f"most {_MOST_TABLE_CHIPS:,}, or a family with closed forms: railx_hyperx, railx_split, railx_torus,"
-            " railx_twisted_torus, torus_2d, fat_tree"
+            f"topology: {topology.chips:,} chips are too many for a table over all pairs, which {what} needs; allowed: at most "
+            f"{_MOST_TABLE_CHIPS:,}, or uniform traffic on a family with closed forms: railx_hyperx, railx_split, railx_torus, "
+            "railx_twisted_torus, torus_2d, fat_tree"
         )
+
+
+def _table_loads(topology: Topology, routing: Routing, demand: FloatArray | None) -> FloatArray:
+    """The loads of a routing table over all pairs (None: uniform), a block of destinations at a time."""
     blocks = np.split(np.arange(topology.chips, dtype=np.int32), range(_BLOCK, topology.chips, _BLOCK))
-    loads = [table_lane_loads(topology, build_routing(topology, routing, block)) for block in blocks]
+    loads = [
+        table_lane_loads(topology, build_routing(topology, routing, block), None if demand is None else demand[:, block])
+        for block in blocks
+    ]
     total: FloatArray = np.sum(loads, axis=0)
     return total
 

@@ -14,9 +14,10 @@ from railx.network import (
     NetworkSettings,
     TrafficSettings,
     shortest_path_lane_loads,
-    simulate_uniform,
+    simulate_static,
     uniform_lane_loads,
 )
+from railx.network.routing import build_routing, table_lane_loads
 from railx.network.settings import UniformTraffic
 from railx.settings import SettingsError, load, to_dict
 from railx.topology import INTERNAL, LINK_KINDS, Topology, TopologySettings, build_topology
@@ -40,7 +41,7 @@ def static(routing: str) -> Any:
 
 
 def simulate(topology: Topology, routing: str = "min") -> dict[str, Any]:
-    return simulate_uniform(topology, UNIFORM, static(routing), "under test")[0]
+    return simulate_static(topology, UNIFORM, static(routing), "under test", seed=1)[0]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_fat_tree_carries_full_injection(k: int, planes: int) -> None:
 @pytest.mark.parametrize("name", ["railx_hyperx", "railx_torus", "torus_2d", "fat_tree"])
 def test_rows_have_the_agreed_columns(name: str) -> None:
     topology = build(name)
-    row, channels = simulate_uniform(topology, UNIFORM, static("min"), "named")
+    row, channels = simulate_static(topology, UNIFORM, static("min"), "named", seed=1)
     assert list(row) == COLUMNS
     assert (row["topology"], row["family"], row["traffic"], row["routing"], row["fidelity"]) == (
         "named",
@@ -214,7 +215,7 @@ def test_rows_have_the_agreed_columns(name: str) -> None:
 
 
 def test_too_large_a_table_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"112,896 chips of family railx_dragonfly are too many .* allowed: at most 6,000"):
+    with pytest.raises(ValueError, match=r"112,896 chips are too many .* family railx_dragonfly needs; allowed: at most 6,000"):
         uniform_lane_loads(build("railx_dragonfly_full"), "min")
 
 
@@ -294,3 +295,23 @@ class _Walker:
     def distance(self, a: int, b: int) -> int:
         (ay, ax), (by, bx) = (divmod(chip % self.m**2, self.m) for chip in (a, b))
         return abs(ax - bx) + abs(ay - by)
+
+
+@pytest.mark.parametrize("name", ["railx_hyperx", "torus_2d", "hammingmesh"])
+def test_other_patterns_are_loads_of_their_own(name: str) -> None:
+    topology = build(name)
+    pattern = load(TrafficSettings, {"pattern": "permutation", "load": 1.0, "permutation": "complement", "offset": 1}, "traffic")
+    row, channels = simulate_static(topology, pattern, static("min"), "under test", seed=1)
+    demand = np.zeros((topology.chips, topology.chips))
+    chip = np.arange(topology.chips)
+    demand[chip, topology.chips - 1 - chip] = 1
+    expected = table_lane_loads(topology, build_routing(topology, "min"), demand)
+    assert channels["load"] == pytest.approx(expected)
+    assert row["traffic"] == "permutation"
+    assert row["bound_flits_per_chip_cycle"] < simulate(topology)["bound_flits_per_chip_cycle"]
+
+
+def test_other_patterns_need_a_table() -> None:
+    pattern = load(TrafficSettings, {"pattern": "neighbour", "load": 1.0}, "traffic")
+    with pytest.raises(ValueError, match=r"6,400 chips are too many .*, which neighbour traffic needs; allowed"):
+        simulate_static(build("railx_hyperx", m=5, n=3), pattern, static("min"), "under test", seed=1)

@@ -13,6 +13,7 @@ rule simulate:
         traffic=SETTINGS["traffic"],
         networks=SETTINGS["networks"],
         collective=SETTINGS["collective"],
+        seed=SETTINGS["seed"],
         code=code("simulate"),
     log:
         RESULTS / "logs/network/{topology}.log",

@@ -8,6 +8,7 @@ with logged(snakemake.log[0]):
         snakemake.params.traffic,
         snakemake.params.networks,
         snakemake.params.collective,
+        seed=snakemake.params.seed,
         name=snakemake.wildcards.topology,
         topology_path=snakemake.input.topology,
         network_path=snakemake.output.network,

@@ -15,7 +15,7 @@ from railx.network import (
     StaticNetworkSettings,
     TrafficSettings,
     simulate_collectives,
-    simulate_uniform,
+    simulate_static,
     static_routings,
 )
 from railx.settings import load
@@ -50,6 +50,7 @@ def run(
     networks: Mapping[str, Mapping[str, Any] | NetworkSettings],
     collective: Mapping[str, Any] | CollectiveSettings,
     *,
+    seed: int,
     name: str,
     topology_path: str | Path | None = None,
     topology: TopologySettings | None = None,
@@ -76,7 +77,7 @@ def run(
         network: StaticNetworkSettings = load(StaticNetworkSettings, settings, f"networks.{key}")
         if len(networks) > 1 and network.routing not in static_routings(graph):
             continue
-        rows[key], loads = simulate_uniform(graph, traffic_settings, network, name)
+        rows[key], loads = simulate_static(graph, traffic_settings, network, name, seed=seed)
         routing = pa.DictionaryArray.from_arrays(pa.array([0] * len(loads["load"]), pa.int8()), pa.array([network.routing]))
         channels.append(pa.table({**loads, "routing": routing}))
     collectives = simulate_collectives(graph, load(CollectiveSettings, collective, "collective"), name)

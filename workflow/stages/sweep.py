@@ -12,8 +12,8 @@ from railx.io import write_json, write_table
 from railx.network.packets.sweep import sweep_loads
 from railx.network.routing import RoutingTable, build_routing, table_lane_loads
 from railx.network.settings import SweepSettings, TrafficSettings
+from railx.network.throughput import ideal_bound
 from railx.network.traffic import traffic_flows
-from railx.network.uniform import ideal_bound
 from railx.settings import load
 from railx.topology import Topology, read_topology, settings_of
 

@@ -1,4 +1,4 @@
-"""Uniform all-to-all traffic: from channel loads to throughput bounds, as the rows that the stage writes."""
+"""From exact channel loads to throughput bounds, as the rows that the stage writes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.network.settings import StaticNetworkSettings, TrafficSettings
-from railx.network.static_loads import uniform_lane_loads
+from railx.network.static_loads import lane_loads
 from railx.topology import INTERNAL, LINK_KINDS, Topology, ports_per_chip, settings_of
 
-__all__ = ["FIDELITY", "ideal_bound", "simulate_uniform"]
+__all__ = ["FIDELITY", "ideal_bound", "simulate_static"]
 
 FIDELITY = "flow"
 
 
-def simulate_uniform(
-    topology: Topology, traffic: TrafficSettings, network: StaticNetworkSettings, name: str
+def simulate_static(
+    topology: Topology, traffic: TrafficSettings, network: StaticNetworkSettings, name: str, *, seed: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Throughput bounds of uniform all-to-all from exact static channel loads.
+    """Throughput bounds of a traffic pattern from exact static channel loads; ``seed`` draws what the pattern leaves to chance.
 
     Returns a summary row and the columns of a table of channels (src, dst, kind, rail, load of one lane, fidelity; one row per
     link row of the topology). Throughput is in flits/chip/cycle, where a cycle moves one flit over an external port, and in GB/s
@@ -33,7 +33,7 @@ def simulate_uniform(
     """
     settings = settings_of(topology)
     links = topology.links
-    load = uniform_lane_loads(topology, network.routing)
+    load = lane_loads(topology, traffic, network.routing, seed)
     width = links.gbps / settings.port_gbps
     with np.errstate(divide="ignore"):
         limit = np.where(load > 0, width / load, np.inf)
