@@ -1,8 +1,8 @@
 """Exact static channel loads: of uniform all-to-all in closed form where a family has one, else over its routing table.
 
-Every function returns one load per row of ``topology.links``: flits a cycle on one lane when chips offer one flit a cycle on average,
-for uniform traffic spread evenly over all other chips. A cycle moves one flit over an external port. Sources: the MIN routing of the
-RailX simulator; dimension-order routing for tori; equal-cost multi-path for fat trees.
+Every function returns one load per row of ``topology.links``: flits a cycle on one lane when chips offer one flit a cycle on
+average, for uniform traffic spread evenly over all other chips. A cycle moves one flit over an external port. Sources: the MIN
+routing of the RailX simulator; dimension-order routing for tori; equal-cost multi-path for fat trees.
 """
 
 from __future__ import annotations
