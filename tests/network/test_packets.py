@@ -38,6 +38,8 @@ from railx.network.settings import (
     TrafficSettings,
     UniformTraffic,
 )
+from railx.network.static_loads import uniform_lane_loads
+from railx.network.throughput import ideal_bound
 from railx.network.traffic import traffic_flows
 from railx.settings import load
 from railx.topology import LINK_KINDS, Links, Topology, TopologySettings, build_topology
@@ -292,6 +294,23 @@ def test_accepted_traffic_stays_below_the_static_bound(name: str, sizes: dict[st
     assert result.channel_load.max() <= 1.001
     below = simulate_packets(topology, table, UniformTraffic("uniform", 0.5 * limit), network, 1)
     assert below.accepted_flits_per_chip_cycle == pytest.approx(0.5 * limit, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "routing"),
+    [
+        ("railx_hyperx", "balanced"),
+        ("railx_hyperx", "adaptive"),
+        pytest.param("railx_hyperx_m4n2", "balanced", marks=pytest.mark.slow),
+    ],
+)
+def test_nine_tenths_of_the_ideal_all_to_all_arrive(name: str, routing: str) -> None:
+    topology, network = build(name), model(routing=routing)
+    table = build_routing(topology, routing)
+    ideal = ideal_bound(topology, uniform_lane_loads(topology, "balanced"))
+    for offered in (0.95 * ideal, 1.1 * ideal):  # below and above what the rails can carry
+        result = simulate_packets(topology, table, UniformTraffic("uniform", offered), network, 1)
+        assert result.accepted_flits_per_chip_cycle > 0.9 * ideal
 
 
 @pytest.mark.parametrize(
