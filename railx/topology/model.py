@@ -84,7 +84,8 @@ class Circuits:
 
     ``dimension`` is a code of :data:`DIMENSIONS`, ``line`` the row (x) or column (y) of nodes that the switch serves. The node at
     position a of its line owns the ports 2a (plus side) and 2a + 1 (minus side) of every switch of the line, so that a circuit
-    takes rail ``rail`` from the plus side of ``node_a`` to the minus side of ``node_b``.
+    takes rail ``rail`` from the plus side of ``node_a`` to the minus side of ``node_b``. A switch that serves all cubes (TPU v4) or
+    all servers (Opus) numbers its ports by cube or server in the same way; what ``line`` means there its family says.
     """
 
     ocs: NDArray[np.int32]
