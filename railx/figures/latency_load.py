@@ -126,13 +126,16 @@ def _draw_limits(axes: Axes, first: pd.DataFrame, frame: pd.DataFrame, colours: 
         axes.plot(sweep[_SATURATION], row, "o", color=colour, markersize=5.5)
         beside = 1.08 * max(sweep[_IDEAL], sweep[_BOUND], accepted[item])
         axes.text(beside, row, f"{accepted[item] / sweep[_BOUND]:.0%}", va="center", fontsize="small", color=GREY)
-    axes.set(xscale="log", ylim=(len(first) - 0.4, -0.6), xlabel="Offered load (flits/chip/cycle)", title="Saturation and limits")
+    axes.set(ylim=(len(first) - 0.4, -0.6), xlabel="Offered load (flits/chip/cycle)", title="Saturation and limits")
     axes.set_yticks(range(len(first)), [names[str(item)] for item in first.index])
     low, high = float(first[_SATURATION].min()), float(first[[_IDEAL, _BOUND]].max().max())
     axes.set_xlim(0.75 * low, 1.4 * high)
     ticks = [step * 10.0**power for power in range(-4, 5) for step in (1, 2, 3, 5, 7)]
-    axes.set_xticks([tick for tick in ticks if 0.75 * low < tick < 1.4 * high])
-    axes.minorticks_off()
+    shown = [tick for tick in ticks if 0.75 * low < tick < 1.4 * high]
+    if len(shown) > 3:  # networks far apart; else a linear axis says more
+        axes.set_xscale("log")
+        axes.set_xticks(shown)
+        axes.minorticks_off()
     axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
     axes.grid(visible=False, axis="y")
 
