@@ -5,6 +5,7 @@ SHELL := /bin/bash
 EXPERIMENT ?= paper
 OVERRIDES ?=
 CORES ?= all
+WORKERS ?= 2
 export TORCH_INDEX
 export PYTHON ?= python3
 
@@ -38,9 +39,9 @@ figure: $(READY) ## one figure and what it needs, e.g. FIGURE=cost: results/EXPE
 report: $(READY) ## Snakemake's own report of a finished run: results/EXPERIMENT/snakemake-report.html
 	@$(SNAKEMAKE) --report results/$(EXPERIMENT)/snakemake-report.html
 
-test: $(READY) ## the test suite with coverage, and the static checks
+test: $(READY) ## the test suite with coverage, and the static checks (WORKERS=2 processes)
 	@$(MAKE) --no-print-directory lint
-	@$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term:skip-covered
+	@$(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered
 
 test-slow: $(READY) ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow

@@ -38,7 +38,8 @@ fi
 pip() { "$VENV/bin/python" -m pip --quiet --disable-pip-version-check "$@"; }
 
 say "installing the locked packages (a few minutes the first time)"
-pip install --require-hashes -r requirements.lock
+# The lock is complete: nothing is left to resolve.
+pip install --no-deps --require-hashes -r requirements.lock
 
 if ! "$VENV/bin/python" -c 'import torch' 2>/dev/null; then
   index=()
