@@ -45,7 +45,7 @@ def all_to_all(topology: Topology, chips: IntArray, routing: str) -> AllToAll | 
     if len(chips) * (len(chips) - 1) <= _MOST_ROUTED:
         return _routed(topology, chips, routing)
     grid = grid_of(topology)
-    if grid is None or len(chips) < topology.chips or routing not in ("min", "balanced"):
+    if grid is None or topology.family == "hammingmesh" or len(chips) < topology.chips or routing not in ("min", "balanced"):
         return None
     loads = uniform_lane_loads(topology, "min" if routing == "min" else "balanced")
     # A lane's load is relative to an external port that is full with one flit a cycle.

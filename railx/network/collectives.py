@@ -1,18 +1,23 @@
 """Times of collectives: in closed form, and with the messages of their steps on the links.
 
 A ring reduce-scatter or all-gather over P participants takes P - 1 steps; in every step each participant passes on 1/P of the
-ring's share of the payload. An all-reduce is a reduce-scatter and an all-gather. On two dimensions, half of the payload goes along
-the rows first and the other half along the columns first. Sources: the ring algorithm (Patarasuk and Yuan 2009); RailX (abstract):
-the rails of a line are r independent rings, 2 r with both directions, in the torus and in the all-to-all setting alike.
+ring's share of the payload. An all-reduce is a reduce-scatter and an all-gather. On d dimensions the payload is cut in d equal
+parts, each of which starts along another dimension and goes on to the next, so that all dimensions are at work at once. Sources:
+the ring algorithm (Patarasuk and Yuan 2009); RailX (abstract): the rails of a line are r independent rings, 2 r with both
+directions, in the torus and in the all-to-all setting alike.
+
+Rings of lines, on all ports of the chips: RailX set to a HyperX or a torus, plain 2D and 3D tori, TPU v4, HammingMesh, HyperX
+whose chips are the routers. The other families run a ring over the chips in order, whose messages spread over all ports that the
+routing offers.
 
 * ``analytic``: latency along the slowest chain of P - 1 messages, plus the serialisation at the ports of the rings.
 * ``flow``: the messages of a step share all links they cross max-min fairly; a step of a dimension starts when its last step has
-  ended everywhere, while the other dimension goes through its own steps.
+  ended everywhere, while the other dimensions go through their own steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,11 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.network.all_to_all import Messages, all_to_all
+from railx.network.chip_rings import chip_grid_rings
 from railx.network.flows import FlowPaths, fair_rates, finish_times, fixed_paths, join_paths, link_gb_s, route_flows
-from railx.network.rail_rings import LineRings, SubGrid, chip_rings, grid_of, mesh_rings, node_rings, sub_grid
+from railx.network.line_rings import ChannelIndex, LineRings
+from railx.network.rail_rings import SubGrid, chip_rings, grid_of, mesh_rings, node_rings, sub_grid
 from railx.network.routing import routings_of
 from railx.network.settings import CollectiveName, CollectiveSettings
-from railx.topology import FatTreeSettings, Topology, settings_of
+from railx.topology import FatTreeSettings, Topology, ports_per_chip, settings_of
 from railx.topology.railx_grid import Grid
 
 __all__ = ["ring_all_reduce", "simulate_collectives"]
@@ -53,7 +60,7 @@ class _Rings:
 
 @dataclass(frozen=True, eq=False)
 class _Scope:
-    """Who takes part: rings of one dimension or of two, for each level from the inside out (the mesh of a node, the nodes).
+    """Who takes part: rings of one dimension or of several, for each level from the inside out (the mesh of a node, the nodes).
 
     A level works on what the level inside it has reduced; its payload is that of all its rings together.
     """
@@ -77,12 +84,15 @@ def ring_all_reduce(topology: Topology, collective: CollectiveSettings, name: st
 def simulate_collectives(topology: Topology, collective: CollectiveSettings, name: str) -> list[dict[str, Any]]:
     """Time of every collective, scope, payload and fidelity, one row each.
 
-    Scopes: ``row`` and ``column`` (one line), ``nodes`` (RailX: all nodes, rows and columns at once), ``chips`` (all chips; rings
-    run through the chips of each line, two dimensions at once; one ring over the chips in order elsewhere). A
-    participant is a node in the scopes row, column and nodes of RailX (the payload is the node's) and a chip elsewhere.
-    ``rings``: rings at once through a participant, both directions counted. Over P participants with all ports of rate b busy, the
-    time of an all-reduce tends to 2 D (P - 1)/P / (ports * b). Families without rings and routing have no rows. SettingsError for
-    nodes that do not exist or are not joined.
+    Scopes: ``row``, ``column`` and in three dimensions ``pillar`` (one line of x, y or z), ``nodes`` (RailX, HammingMesh: all nodes
+    or boards, rows and columns at once), ``chips`` (all chips; rings run through the chips of each line, all dimensions at once;
+    one ring over the chips in order where there are no lines). A participant is a node (board) in the scopes row, column and
+    nodes of RailX (HammingMesh), where the payload is the node's, and a chip elsewhere. ``rings``: rings at once through a
+    participant, both directions counted. ``algorithm``: ``ring`` of a line, ``ring_2d``, ``ring_3d``, ... of as many dimensions at
+    once, ``hierarchical`` (the mesh of a node, then the nodes) or ``chip_order_ring_K_of_P_ports``, whose messages go at the rate
+    of K of the P ports of a chip, all planes of its network together. Over P participants with all ports of rate b busy, the time
+    of an all-reduce tends to 2 D (P - 1)/P / (ports * b); with lines of different lengths the longest holds up the others.
+    Families without rings and routing have no rows. SettingsError for nodes that do not exist or are not joined.
     """
     nodes = sub_grid(topology, collective)
     timed = []
@@ -175,12 +185,13 @@ def _reduce_scatter_ns(scope: _Scope, phases: list[_Phase], payload: float) -> f
 
 
 def _level_ns(level: tuple[_Rings, ...], phase: _Phase, payload: float) -> float:
-    if len(level) == 1:
-        return phase([payload])
-    first, second = level
-    half = payload / 2
-    # Half the payload goes x then y, the other half y then x; a phase ends when both halves have ended it.
-    return phase([half, half]) + phase([half / second.participants, half / first.participants])
+    """One phase for each dimension; all parts of the payload end it before any goes on along its next dimension."""
+    total, parts = 0.0, [payload / len(level)] * len(level)  # a part for each dimension that works on it
+    for _ in level:
+        total += phase(parts)
+        shards = [part / rings.participants for rings, part in zip(level, parts, strict=True)]
+        parts = shards[-1:] + shards[:-1]
+    return total
 
 
 def _analytic_phase(level: tuple[_Rings, ...]) -> _Phase:
@@ -219,107 +230,86 @@ def _flow_phase(topology: Topology, level: tuple[_Rings, ...]) -> _Phase:
 def _ring_scopes(topology: Topology, nodes: SubGrid | None, collective: CollectiveSettings, wants_flow: bool) -> list[_Scope]:
     if all(kind == "all_to_all" for kind in collective.collectives):
         return []
-    grid = grid_of(topology)
-    if grid is None or nodes is None:
-        scope = _chip_order_scope(topology, collective, wants_flow)
-        return [] if scope is None else [scope]
     most = collective.most_messages if wants_flow else 0
-    index = _LinkIndex(topology)
+    grid = grid_of(topology)
+    if grid is not None and nodes is not None:
+        return _grid_scopes(ChannelIndex(topology), grid, nodes, most)
+    chip_grid = chip_grid_rings(topology)
+    if chip_grid is not None:
+        index = ChannelIndex(topology)
+        level = tuple(_rings(index, rings, most) for rings in chip_grid)
+        return [*_line_scopes(level), _scope("chips", level, topology.chips)]
+    scope = _chip_order_scope(topology, collective, wants_flow)
+    return [] if scope is None else [scope]
+
+
+def _scope(name: str, level: tuple[_Rings, ...], participants: int) -> _Scope:
+    return _Scope(name, f"ring_{len(level)}d" if len(level) > 1 else "ring", (level,), participants)
+
+
+def _line_scopes(dimensions: Iterable[_Rings], names: Iterable[str] = ("row", "column", "pillar")) -> list[_Scope]:
+    return [_scope(name, (rings,), rings.participants) for name, rings in zip(names, dimensions, strict=False)]
+
+
+def _grid_scopes(index: ChannelIndex, grid: Grid, nodes: SubGrid, most: int) -> list[_Scope]:
+    topology = index.topology
     dimensions = [dimension for dimension in (0, 1) if len(nodes.positions(dimension)) > 1]
-    lines = {
-        dimension: _rings(
-            index,
-            node_rings(topology, nodes.positions(dimension), dimension, nodes.lines(dimension)[0]),
-            nodes.lines(dimension),
-            grid.port_gbps / 8,
-            most,
-        )
+    level = tuple(
+        _rings(index, node_rings(topology, nodes.positions(dimension), dimension, nodes.lines(dimension)), most)
         for dimension in dimensions
-    }
-    scopes = [_Scope(("row", "column")[dimension], "ring", ((rings,),), rings.participants) for dimension, rings in lines.items()]
-    level = tuple(lines.values())
-    is_torus_of_chips = topology.circuits is None
+    )
+    scopes = _line_scopes(level, [("row", "column")[dimension] for dimension in dimensions])
+    is_torus_of_chips = topology.family == "torus_2d"
     if level:
-        algorithm = "ring_2d" if len(level) > 1 else "ring"
-        scopes.append(_Scope("chips" if is_torus_of_chips else "nodes", algorithm, (level,), nodes.nodes))
+        scopes.append(_scope("chips" if is_torus_of_chips else "nodes", level, nodes.nodes))
     if not is_torus_of_chips:
         scopes += _chip_scopes(index, grid, nodes, level, most)
     return scopes
 
 
-def _chip_scopes(index: _LinkIndex, grid: Grid, nodes: SubGrid, level: tuple[_Rings, ...], most: int) -> list[_Scope]:
-    """RailX: one ring level over all chips, and the hierarchy of the meshes inside the nodes and the nodes."""
+def _chip_scopes(index: ChannelIndex, grid: Grid, nodes: SubGrid, level: tuple[_Rings, ...], most: int) -> list[_Scope]:
+    """RailX and HammingMesh: one ring level over all chips, and the hierarchy of the meshes inside the nodes and the nodes."""
     topology, scopes = index.topology, []
     chips = nodes.nodes * grid.m**2
     flat = [
-        chip_rings(topology, nodes.positions(dimension), dimension, nodes.lines(dimension)[0])
+        chip_rings(topology, nodes.positions(dimension), dimension, nodes.lines(dimension))
         for dimension in (0, 1)
         if len(nodes.positions(dimension)) > 1
     ]
     if len(flat) == 2 and all(rings is not None for rings in flat):
         # One chip row stands for the m of its line; all are alike and share no links.
-        flat_level = tuple(
-            _rings(index, rings, nodes.lines(dimension), grid.port_gbps / 8, most)
-            for dimension, rings in enumerate(flat)
-            if rings is not None
-        )
-        scopes.append(_Scope("chips", "ring_2d", (flat_level,), chips))
-    lane_gb_s = grid.port_gbps * grid.internal_width / 8
-    mesh = tuple(
-        _rings(index, rings, (0,), grid.n * lane_gb_s, most)
-        for rings in (mesh_rings(grid, dimension) for dimension in (0, 1))
-        if rings is not None
-    )
+        flat_level = tuple(_rings(index, rings, most) for rings in flat if rings is not None)
+        scopes.append(_scope("chips", flat_level, chips))
+    meshes = (mesh_rings(grid, dimension) for dimension in (0, 1))
+    mesh = tuple(_rings(index, rings, most) for rings in meshes if rings is not None)
     scopes.append(_Scope("chips", "hierarchical", tuple(part for part in (mesh, level) if part), chips))
     return scopes
 
 
-def _rings(index: _LinkIndex, line: LineRings, lines: Sequence[int], gb_s: float, most_messages: int) -> _Rings:
-    """``lines``: all lines of the job in this dimension; one stands for all where their messages are too many."""
-    messages = line.participants * line.rings
+def _rings(index: ChannelIndex, line: LineRings, most_messages: int) -> _Rings:
+    """All lines of a dimension; one stands for all where their messages are too many."""
     one = _line_paths(index, line, 0)
     hops = one.latency_ns.reshape(line.rings, line.participants)
     paths = None
-    if messages <= most_messages:
-        every = lines if messages * len(lines) <= most_messages else lines[:1]
-        paths = join_paths([_line_paths(index, line, number - line.line) for number in every])
+    if line.messages <= most_messages:
+        lines = len(line.vertices) if line.messages * len(line.vertices) <= most_messages else 1
+        paths = join_paths([one, *(_line_paths(index, line, number) for number in range(1, lines))])
     chain = float((hops.sum(axis=1) - hops.min(axis=1)).max())
+    gb_s = line.ports * settings_of(index.topology).port_gbps / 8
     return _Rings(line.participants, line.rings, gb_s, chain, line.rings, paths)
 
 
-def _line_paths(index: _LinkIndex, line: LineRings, lines_further: int) -> FlowPaths:
-    shift = line.stride * lines_further
-    rows = index.rows(line.src + shift, line.dst + shift, line.rail, line.copy)
-    return fixed_paths(index.topology, line.message, rows, line.participants * line.rings)
-
-
-class _LinkIndex:
-    """Finds link rows by their chips and rail."""
-
-    def __init__(self, topology: Topology) -> None:
-        self.topology = topology
-        links = topology.links
-        key = self._key(links.src, links.dst, links.rail)
-        self._order = np.argsort(key, kind="stable")
-        self._sorted = key[self._order]
-
-    def rows(
-        self, src: NDArray[np.int64], dst: NDArray[np.int64], rail: NDArray[np.int64], copy: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        at = np.searchsorted(self._sorted, self._key(src, dst, rail)) + copy
-        rows: NDArray[np.int64] = self._order[at]
-        return rows
-
-    def _key(self, src: NDArray[Any], dst: NDArray[Any], rail: NDArray[Any]) -> NDArray[np.int64]:
-        vertices, rails = self.topology.vertices, int(self.topology.links.rail.max()) + 2
-        key: NDArray[np.int64] = (src.astype(np.int64) * vertices + dst) * rails + rail + 1
-        return key
+def _line_paths(index: ChannelIndex, line: LineRings, number: int) -> FlowPaths:
+    return fixed_paths(index.topology, line.message, index.rows(line, number), line.messages)
 
 
 def _chip_order_scope(topology: Topology, collective: CollectiveSettings, wants_flow: bool) -> _Scope | None:
     """One ring over all chips in order, both directions at once, on the routing's paths.
 
-    The closed form of a fat tree is a ring in every plane; elsewhere the rate is that of the slowest message of a step.
+    A message spreads over all planes and ports that the routing offers from one chip to the next. The closed form of a fat tree is
+    a ring in every plane, on all ports of a chip. Elsewhere the rate is that of the slowest message of a step, and the
+    algorithm's name says how many ports of a chip that fills; it counts at most all, though chips of a server pass messages on
+    over its scale-up links as well.
     """
     settings = settings_of(topology)
     paths = None
@@ -337,7 +327,9 @@ def _chip_order_scope(topology: Topology, collective: CollectiveSettings, wants_
     else:
         return None
     rings = _Rings(topology.chips, count, gb_s, chain, 2, paths if wants_flow else None)
-    return _Scope("chips", "ring", ((rings,),), topology.chips)
+    ports = ports_per_chip(settings)
+    used = min(ports, count * gb_s / (settings.port_gbps / 8))
+    return _Scope("chips", f"chip_order_ring_{used:.3g}_of_{ports}_ports", ((rings,),), topology.chips)
 
 
 def _fat_tree_chain_ns(settings: FatTreeSettings) -> float:

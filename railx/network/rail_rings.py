@@ -1,9 +1,10 @@
-"""Rings of a line of nodes, link by link: who passes a message to whom, and over which channels.
+"""Rings through the rows and columns of a grid of nodes: who passes a message to whom, and over which channels.
 
-A line is a row or a column of a grid of nodes. In the torus and in the all-to-all setting of RailX every rail of a line is one ring
-through all its nodes, so that r rails make 2 r directed rings at once (RailX, abstract). A job may take some positions of a line
-only: in an all-to-all setting any c of them keep two links a pair, which make 2 (c - 1) directed rings; on a ring c neighbours keep
-a chain, on which a ring goes there and back, so that one is left of the two directions.
+In the torus and in the all-to-all setting of RailX every rail of a line is one ring through all its nodes, so that r rails make 2 r
+directed rings at once (RailX, abstract). A job may take some positions of a line only: in an all-to-all setting any c of them keep
+two links a pair, which make 2 (c - 1) directed rings; on a ring c neighbours keep a chain, on which a ring goes there and back, so
+that one is left of the two directions. The boards of a HammingMesh are such nodes too, and a switch is in the place of each rail:
+through it any boards of a line make a ring each way, out of the plus side of one into the minus side of the next and back.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.network.line_rings import LineRings, RingLink, line_rings
 from railx.network.settings import CollectiveSettings
 from railx.settings import SettingsError
 from railx.topology import (
+    HammingMeshSettings,
     RailXHyperXSettings,
     RailXTorusSettings,
     Topology,
@@ -28,9 +31,10 @@ from railx.topology import (
     settings_of,
     undirected_rings,
 )
+from railx.topology.hammingmesh import column_switches, row_switches
 from railx.topology.railx_grid import Grid, line_circuits
 
-__all__ = ["LineRings", "SubGrid", "chip_rings", "grid_of", "mesh_rings", "node_rings", "sub_grid"]
+__all__ = ["SubGrid", "chip_rings", "grid_of", "mesh_rings", "node_rings", "sub_grid"]
 
 IntArray = NDArray[np.int64]
 
@@ -61,29 +65,8 @@ class SubGrid:
         return chips
 
 
-@dataclass(frozen=True, eq=False)
-class LineRings:
-    """Directed rings at once through ``participants`` of a line, link by link.
-
-    In a step each participant of each ring passes one message on; entry k says that message ``message[k]`` (ring * participants +
-    place of the sender) crosses the link from chip ``src[k]`` to chip ``dst[k]`` on rail ``rail[k]`` (-1: inside a node, or a
-    link without a rail). Entries are those of line ``line``; another line's chips are ``stride`` further for each line.
-    ``copy``: which of several links between the same chips (a ring of two).
-    """
-
-    participants: int
-    rings: int
-    message: IntArray
-    src: IntArray
-    dst: IntArray
-    rail: IntArray
-    copy: IntArray
-    line: int
-    stride: int
-
-
 def grid_of(topology: Topology) -> Grid | None:
-    """The grid of nodes of a RailX HyperX or torus or of a plain 2D torus (its nodes are single chips); None elsewhere."""
+    """The grid of nodes of a RailX HyperX or torus, of boards of a HammingMesh or of chips of a plain 2D torus; None elsewhere."""
     settings = settings_of(topology)
     if isinstance(settings, RailXHyperXSettings):
         return railx_hyperx.grid_of(settings)
@@ -92,6 +75,17 @@ def grid_of(topology: Topology) -> Grid | None:
     if isinstance(settings, Torus2DSettings):
         size = {"columns": settings.x_scale, "rows": settings.y_scale, "n": settings.n, "port_gbps": settings.port_gbps}
         return Grid(**size, m=1, internal_width=1, internal_latency_ns=0.0, external_latency_ns=settings.latency_ns)  # type: ignore[arg-type]
+    if isinstance(settings, HammingMeshSettings):
+        return Grid(
+            m=settings.m,
+            n=settings.n,
+            columns=settings.x_scale,
+            rows=settings.y_scale,
+            port_gbps=settings.port_gbps,
+            internal_width=settings.internal_width,
+            internal_latency_ns=settings.internal_latency_ns,
+            external_latency_ns=settings.external_latency_ns,
+        )
     return None
 
 
@@ -107,7 +101,7 @@ def sub_grid(topology: Topology, settings: CollectiveSettings) -> SubGrid | None
             if getattr(settings, key) is not None:
                 raise SettingsError(key, f"got a list; allowed: null, {topology.family} is no grid of nodes with lines of its own")
         return None
-    joined = topology.family == "railx_hyperx"
+    joined = topology.family in ("railx_hyperx", "hammingmesh")
     columns = _positions("columns", settings.columns, grid.columns, joined)
     rows = _positions("rows", settings.rows, grid.rows, joined)
     if len(columns) * len(rows) * grid.m**2 < 2:
@@ -115,31 +109,31 @@ def sub_grid(topology: Topology, settings: CollectiveSettings) -> SubGrid | None
     return SubGrid(columns, rows)
 
 
-def node_rings(topology: Topology, positions: Sequence[int], dimension: int, line: int) -> LineRings:
-    """Rings whose participants are the nodes at ``positions`` of a line; a node takes a message in at one edge chip of it and
-    passes it on from another.
+def node_rings(topology: Topology, positions: Sequence[int], dimension: int, lines: Sequence[int]) -> LineRings:
+    """Rings whose participants are the nodes at ``positions`` of each of ``lines``; a node takes a message in at one edge chip of
+    it and passes it on from another.
     """
     grid = grid_of(topology)
     assert grid is not None
     arcs, closed = _arcs(topology, grid, positions, dimension)
     places = _places(len(positions), closed)
-    entries: list[_Entry] = []
+    entries: list[RingLink] = []
     for ring, hops in enumerate(arcs):
         for k, arc in enumerate(hops):
             message = ring * len(positions) + places[k]
-            at = _node(grid, dimension, line, arc.a) * grid.m**2
+            at = arc.a * grid.m**2
             before = hops[k - 1]
             enters = _edge_chip(grid, dimension, before.rail, not before.plus)
             walk = _walk(grid.m, enters, _edge_chip(grid, dimension, arc.rail, arc.plus))
             entries += [(message, at + c, at + d, -1, 0) for c, d in walk]
-            entries.append((message, *_rail_link(topology, grid, dimension, line, arc)))
-    return _line_rings(grid, len(positions), len(arcs), entries, dimension, line)
+            entries += [(message, *link) for link in _arc_links(topology, grid, dimension, arc)]
+    return line_rings(len(positions), len(arcs), _vertices(topology, grid, dimension, lines), entries)
 
 
-def chip_rings(topology: Topology, positions: Sequence[int], dimension: int, line: int) -> LineRings | None:
+def chip_rings(topology: Topology, positions: Sequence[int], dimension: int, lines: Sequence[int]) -> LineRings | None:
     """Rings whose participants are all chips of one chip row (column) of the nodes: 2 n closed rings, n on a chain.
 
-    The first chip row of the line stands for all m. None in an all-to-all setting that is taken in part: its links do
+    The first chip row of a line stands for all m. None in an all-to-all setting that is taken in part: its links do
     not spread evenly over the chip rows.
     """
     grid = grid_of(topology)
@@ -149,25 +143,25 @@ def chip_rings(topology: Topology, positions: Sequence[int], dimension: int, lin
     arcs, closed = _arcs(topology, grid, positions, dimension)
     participants = grid.m * len(positions)
     places = _places(participants, closed)
-    entries: list[_Entry] = []
+    entries: list[RingLink] = []
     own = [hops for hops in arcs if hops[0].rail < grid.n]
     step = 1 if dimension == 0 else grid.m
     for ring, hops in enumerate(own):
-        links: list[tuple[int, int, int, int]] = []
+        ways: list[list[_Link]] = []  # from each chip to the next
         for arc in hops:
-            first = _node(grid, dimension, line, arc.a) * grid.m**2
+            first = arc.a * grid.m**2
             row = [first + step * place for place in range(grid.m)]
             row = row if arc.plus else row[::-1]
-            links += [(c, d, -1, 0) for c, d in itertools.pairwise(row)]
-            links.append(_rail_link(topology, grid, dimension, line, arc))
+            ways += [[(c, d, -1, 0)] for c, d in itertools.pairwise(row)]
+            ways.append(_arc_links(topology, grid, dimension, arc))
         if not closed:
             # A chain: up to its far end, through the last node's chips, and back over the same links the other way.
-            up = links[: len(links) // 2]
-            last = _node(grid, dimension, line, hops[len(hops) // 2].a) * grid.m**2
-            up += [(last + step * place, last + step * (place + 1), -1, 0) for place in range(grid.m - 1)]
-            links = up + [(d, c, rail, copy) for c, d, rail, copy in reversed(up)]
-        entries += [(ring * participants + places[k], *link) for k, link in enumerate(links)]
-    return _line_rings(grid, participants, len(own), entries, dimension, line)
+            up = ways[: len(ways) // 2]
+            last = hops[len(hops) // 2].a * grid.m**2
+            up += [[(last + step * place, last + step * (place + 1), -1, 0)] for place in range(grid.m - 1)]
+            ways = up + [[(d, c, rail, channel)] for ((c, d, rail, channel),) in reversed(up)]
+        entries += [(ring * participants + places[k], *link) for k, way in enumerate(ways) for link in way]
+    return line_rings(participants, len(own), _vertices(topology, grid, dimension, lines), entries)
 
 
 def mesh_rings(grid: Grid, dimension: int) -> LineRings | None:
@@ -179,9 +173,10 @@ def mesh_rings(grid: Grid, dimension: int) -> LineRings | None:
         return None
     step = 1 if dimension == 0 else grid.m
     up = [(step * place, step * (place + 1), -1, 0) for place in range(grid.m - 1)]
-    links = up + [(d, c, rail, copy) for c, d, rail, copy in reversed(up)]
+    links = up + [(d, c, rail, channel) for c, d, rail, channel in reversed(up)]
     places = _places(grid.m, False)
-    return _line_rings(grid, grid.m, 1, [(places[k], *link) for k, link in enumerate(links)], dimension, 0)
+    entries = [(places[k], *link) for k, link in enumerate(links)]
+    return line_rings(grid.m, 1, np.arange(grid.m**2)[None, :], entries, grid.n * grid.internal_width)
 
 
 @dataclass(frozen=True)
@@ -194,8 +189,8 @@ class _Arc:
     plus: bool
 
 
-#: message, source chip, destination chip, rail, copy
-_Entry = tuple[int, int, int, int, int]
+#: Source place, destination place, rail and channel of a link (:class:`LineRings`).
+_Link = tuple[int, int, int, int]
 
 
 def _positions(key: str, given: tuple[int, ...] | None, length: int, joined: bool) -> tuple[int, ...]:
@@ -226,9 +221,9 @@ def _arcs(topology: Topology, grid: Grid, positions: Sequence[int], dimension: i
     length = _length(grid, dimension)
     if topology.family == "railx_hyperx" and len(positions) < length:
         return _subset_arcs(topology, positions, dimension), True
-    if len(positions) == length:
+    if len(positions) == length or topology.family == "hammingmesh":
         rings = []
-        for rail, order in enumerate(_rail_orders(topology, grid, dimension)):
+        for rail, order in enumerate(_rail_orders(topology, grid, positions, dimension)):
             up = [_Arc(a, b, rail, True) for a, b in zip(order, order[1:] + order[:1], strict=True)]
             rings += [up, [_Arc(arc.b, arc.a, rail, False) for arc in reversed(up)]]
         return rings, True
@@ -263,11 +258,11 @@ def _subset_arcs(topology: Topology, positions: Sequence[int], dimension: int) -
     return rings
 
 
-def _rail_orders(topology: Topology, grid: Grid, dimension: int) -> list[list[int]]:
-    """The positions along the ring of each rail of a line."""
-    length = _length(grid, dimension)
+def _rail_orders(topology: Topology, grid: Grid, positions: Sequence[int], dimension: int) -> list[list[int]]:
+    """The positions along the ring of each rail of a line: all that it joins, or those wanted where a switch joins any."""
     if topology.circuits is None:
-        return [list(range(length))] * grid.rails
+        return [list(positions)] * grid.rails
+    length = _length(grid, dimension)
     follows = np.empty((grid.rails, length), dtype=np.int64)
     a, b, rail = line_circuits(topology.circuits, dimension).T
     follows[rail, a] = b
@@ -291,19 +286,31 @@ def _places(participants: int, closed: bool) -> list[int]:
     return [int(place) - 1 for place in np.cumsum(sends)]
 
 
-def _line_rings(grid: Grid, participants: int, rings: int, entries: Sequence[_Entry], dimension: int, line: int) -> LineRings:
-    columns = np.array(entries, dtype=np.int64).T
-    message, src, dst, rail, copy = columns[:, np.argsort(columns[0], kind="stable")]
-    stride = grid.m**2 * (grid.columns if dimension == 0 else 1)
-    return LineRings(participants, rings, message, src, dst, rail, copy, line, stride)
+def _vertices(topology: Topology, grid: Grid, dimension: int, lines: Sequence[int]) -> IntArray:
+    """The vertices of whole lines: the chips of all positions, then the switches of a HammingMesh by rail."""
+    node = np.arange(grid.nodes).reshape(grid.rows, grid.columns)
+    node = (node if dimension == 0 else node.T)[list(lines)]
+    chips = (node[:, :, None] * grid.m**2 + np.arange(grid.m**2)).reshape(len(node), -1)
+    settings = settings_of(topology)
+    if not isinstance(settings, HammingMeshSettings):
+        return chips
+    switches = (row_switches if dimension == 0 else column_switches)(settings)[list(lines)]
+    return np.concatenate([chips, switches.reshape(len(node), -1)], axis=1)
 
 
-def _rail_link(topology: Topology, grid: Grid, dimension: int, line: int, arc: _Arc) -> tuple[int, int, int, int]:
-    """Source chip, destination chip, rail and copy of the link that an arc stands for."""
-    src = _node(grid, dimension, line, arc.a) * grid.m**2 + _edge_chip(grid, dimension, arc.rail, arc.plus)
-    dst = _node(grid, dimension, line, arc.b) * grid.m**2 + _edge_chip(grid, dimension, arc.rail, not arc.plus)
-    several = grid.m == 1 and _length(grid, dimension) == 2
-    return src, dst, -1 if topology.circuits is None else arc.rail, int(several and not arc.plus)
+def _arc_links(topology: Topology, grid: Grid, dimension: int, arc: _Arc) -> list[_Link]:
+    """The link that an arc stands for, or both links over a switch."""
+    src = arc.a * grid.m**2 + _edge_chip(grid, dimension, arc.rail, arc.plus)
+    dst = arc.b * grid.m**2 + _edge_chip(grid, dimension, arc.rail, not arc.plus)
+    length = _length(grid, dimension)
+    if topology.family == "hammingmesh":
+        switch = length * grid.m**2 + arc.rail
+        single = grid.m == 1  # both sides of a board are ports of one chip, the minus side first
+        return [(src, switch, -1, int(single and arc.plus)), (switch, dst, -1, int(single and not arc.plus))]
+    second = int(grid.m == 1 and length == 2 and not arc.plus)  # round a ring of two both ways lead to the same neighbour
+    if topology.circuits is None:
+        return [(src, dst, -1, arc.rail + grid.n * second)]
+    return [(src, dst, arc.rail, second)]
 
 
 def _edge_chip(grid: Grid, dimension: int, rail: int, plus: bool) -> int:
@@ -320,10 +327,6 @@ def _walk(m: int, c: int, d: int) -> list[tuple[int, int]]:
         steps.append((c, following))
         c = following
     return steps
-
-
-def _node(grid: Grid, dimension: int, line: int, position: int) -> int:
-    return line * grid.columns + position if dimension == 0 else position * grid.columns + line
 
 
 def _length(grid: Grid, dimension: int) -> int:

@@ -180,10 +180,10 @@ class CollectiveSettings:
     """Which collectives are timed, over which payloads, on which nodes, and how.
 
     ``payload_bytes``: bytes that each participant holds, before a reduce-scatter, after an all-gather, before and after an
-    all-reduce or all-to-all. ``rows`` and ``columns``: the nodes at their crossings take part (null: all rows, all columns).
-    ``fidelities``: ``analytic`` adds up the latency of the longest chain and the serialisation at the bottleneck; ``flow`` sends
-    the messages of the steps over the links with max-min fair rates, up to ``most_messages`` at a time. ``routing``: of messages
-    that do not follow rings.
+    all-reduce or all-to-all. ``rows`` and ``columns``: the nodes or boards at their crossings take part (null: all rows and
+    columns). ``fidelities``: ``analytic`` adds up the latency of the longest chain and the serialisation at the bottleneck;
+    ``flow`` sends the messages of the steps over the links with max-min fair rates, up to ``most_messages`` at a time.
+    ``routing``: of messages that do not follow rings.
     """
 
     collectives: Annotated[tuple[CollectiveName, ...], NotEmpty()]

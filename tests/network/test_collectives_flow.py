@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.network import CollectiveSettings, simulate_collectives
-from railx.network.rail_rings import chip_rings, node_rings
+from railx.network.chip_rings import chip_grid_rings
+from railx.network.line_rings import ChannelIndex
+from railx.network.rail_rings import chip_rings, grid_of, node_rings
 from railx.network.routing import build_routing, table_lane_loads
 from railx.settings import SettingsError, load
-from railx.topology import Topology, TopologySettings, build_topology
+from railx.topology import INTERNAL, Topology, TopologySettings, build_topology, ports_per_chip, settings_of
 
 CONF = Path(__file__).parents[2] / "conf"
 RINGS = ["ring_all_reduce", "reduce_scatter", "all_gather", "hierarchical_all_reduce"]
@@ -44,18 +46,21 @@ def times(topology: Topology, payload: int = 10**15, **changes: Any) -> dict[tup
 # Rings, link by link --------------------------------------------------------------------------------------------------------------
 
 
-def check_rings(topology: Topology, rings: Any, participants: set[int], of: Any) -> None:
+def check_rings(topology: Topology, rings: Any, participants: set[int], of: Any, by_rail: bool = True) -> None:
     """Every ring is a closed walk over real links; its messages lead from each participant to another, each once.
 
-    ``of`` maps a chip to the participant that it belongs to. No rail is used twice in the same direction.
+    ``of`` maps a chip to the participant that it belongs to in the first line. ``by_rail``: links name their rails, none of
+    which is used twice in the same direction.
     """
-    links = {(int(a), int(b), int(r)) for a, b, r in zip(topology.links.src, topology.links.dst, topology.links.rail, strict=True)}
+    entry_src, entry_dst = rings.ends(0)
+    rails = topology.links.rail if by_rail else np.full(len(topology.links), -1)
+    links = {(int(a), int(b), int(r)) for a, b, r in zip(topology.links.src, topology.links.dst, rails, strict=True)}
     used: set[tuple[int, int, int]] = set()
     for ring in range(rings.rings):
         senders, ends = [], []
         for place in range(rings.participants):
             own = rings.message == ring * rings.participants + place
-            path = list(zip(rings.src[own].tolist(), rings.dst[own].tolist(), rings.rail[own].tolist(), strict=True))
+            path = list(zip(entry_src[own].tolist(), entry_dst[own].tolist(), rings.rail[own].tolist(), strict=True))
             assert path
             for (_, arrived, _), (left, _, _) in itertools.pairwise(path):
                 assert arrived == left
@@ -87,7 +92,7 @@ def test_rings_over_any_joined_nodes_of_a_line(data: st.DataObject, family: str,
         expected = 2 * m * n if count == length else m * n
     line = data.draw(st.integers(0, length - 1))
     nodes = [line * length + p if dimension == 0 else p * length + line for p in positions]
-    rings = node_rings(topology, positions, dimension, line)
+    rings = node_rings(topology, positions, dimension, [line])
     assert (rings.participants, rings.rings) == (len(positions), expected)
     check_rings(topology, rings, set(nodes), lambda chip: chip // m**2)
 
@@ -97,7 +102,7 @@ def test_rings_over_any_joined_nodes_of_a_line(data: st.DataObject, family: str,
 def test_rings_through_chips(family: str, count: int, rings: int, dimension: int) -> None:
     m, n = 3, 2
     topology = build(family, m=m, n=n, **({} if family == "railx_hyperx" else {"x_scale": 7, "y_scale": 7}))
-    found = chip_rings(topology, list(range(count)), dimension, 2)
+    found = chip_rings(topology, list(range(count)), dimension, [2])
     assert found is not None
     nodes = [2 * 7 + p if dimension == 0 else p * 7 + 2 for p in range(count)]
     chips = {node * m**2 + (place if dimension == 0 else place * m) for node in nodes for place in range(m)}
@@ -109,6 +114,77 @@ def test_a_ring_of_two_uses_both_links_of_the_pair() -> None:
     torus = build("torus_2d", x_scale=2, y_scale=3, n=1)
     row = times(torus, fidelities=["analytic", "flow"])
     assert row["reduce_scatter", "row", "flow"]["time_ms"] * 1e6 == pytest.approx(10**15 / 2 / (2 * PORT))
+
+
+@pytest.mark.parametrize("dimension", [0, 1])
+@pytest.mark.parametrize(("m", "n", "positions"), [(1, 2, [0, 1, 2]), (2, 2, [0, 1, 2, 3]), (3, 1, [0, 2]), (4, 2, [3, 0, 1])])
+def test_rings_over_boards_and_their_switches(m: int, n: int, positions: list[int], dimension: int) -> None:
+    topology = build("hammingmesh", m=m, n=n, x_scale=4, y_scale=4)
+    boards = [4 + p if dimension == 0 else p * 4 + 1 for p in positions]
+    rings = node_rings(topology, positions, dimension, [1])
+    assert (rings.participants, rings.rings) == (len(positions), 2 * m * n)
+    check_rings(topology, rings, set(boards), lambda chip: chip // m**2, by_rail=False)
+    flat = chip_rings(topology, positions, dimension, [1])
+    assert flat is not None
+    chips = {board * m**2 + (place if dimension == 0 else place * m) for board in boards for place in range(m)}
+    assert (flat.participants, flat.rings) == (m * len(positions), 2 * n)
+    check_rings(topology, flat, chips, int, by_rail=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "shape"),
+    [
+        ("torus_3d", {"x_scale": 2, "y_scale": 3, "z_scale": 4, "n": 2}, (2, 3, 4)),
+        ("torus_3d", {"x_scale": 5, "y_scale": 2, "z_scale": 2, "n": 1}, (5, 2, 2)),
+        ("tpu_v4", {"cube_side": 2, "x_cubes": 1, "y_cubes": 2, "z_cubes": 3, "n": 2}, (2, 4, 6)),
+        ("tpu_v4", {"cube_side": 1, "x_cubes": 2, "y_cubes": 3, "z_cubes": 2, "n": 2}, (2, 3, 2)),
+    ],
+)
+def test_rings_of_three_dimensions_pass_every_chip_once(name: str, sizes: dict[str, int], shape: tuple[int, int, int]) -> None:
+    topology = build(name, **sizes)
+    found = chip_grid_rings(topology)
+    assert found is not None
+    for rings, length in zip(found, shape, strict=True):
+        assert (rings.participants, rings.rings) == (length, 2 * sizes["n"])
+        assert rings.vertices.shape == (topology.chips // length, length)
+        assert np.array_equal(np.sort(rings.vertices, axis=None), np.arange(topology.chips))
+        check_rings(topology, rings, set(rings.vertices[0].tolist()), int, by_rail=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("hammingmesh", {"m": 1, "n": 2, "x_scale": 3, "y_scale": 2, "switch_radix": 6}),
+        ("hammingmesh", {"m": 2, "n": 2, "x_scale": 2, "y_scale": 3, "switch_radix": 6}),
+        ("hammingmesh", {"m": 3, "n": 1, "x_scale": 2, "y_scale": 2}),
+        ("torus_2d", {"x_scale": 2, "y_scale": 3}),
+        ("torus_3d", {"x_scale": 2, "y_scale": 3, "z_scale": 4, "n": 2}),
+        ("tpu_v4", {"cube_side": 2, "x_cubes": 1, "y_cubes": 2, "z_cubes": 1, "n": 2}),
+        ("tpu_v4", {"cube_side": 1, "x_cubes": 2, "y_cubes": 2, "z_cubes": 3, "n": 3}),
+        ("hyperx", {"shape": [2, 3, 4]}),
+        ("hyperx", {"shape": [6, 5]}),
+        ("railx_hyperx", {}),
+        ("railx_torus", {}),
+    ],
+)
+def test_a_step_uses_every_port_once(name: str, sizes: dict[str, Any]) -> None:
+    """All rings of all lines of all dimensions together: each channel outside the nodes is filled, and none twice."""
+    topology = build(name, **sizes)
+    grid, index = grid_of(topology), ChannelIndex(topology)
+    found = chip_grid_rings(topology)
+    if found is None:
+        assert grid is not None
+        size = (grid.columns, grid.rows)
+        found = tuple(node_rings(topology, range(size[d]), d, range(size[1 - d])) for d in (0, 1))
+    rows = np.concatenate([index.rows(rings, line) for rings in found for line in range(len(rings.vertices))])
+    carried = np.bincount(rows, minlength=len(topology.links))
+    links = topology.links
+    ports = links.kind != INTERNAL if name != "tpu_v4" else np.ones(len(links), dtype=bool)
+    each = 2 if name == "hyperx" else 1  # rings of half a link each
+    assert np.array_equal(carried[ports], each * links.lanes[ports])
+    assert {rings.ports for rings in found} == {1 / each}
+    if name == "hammingmesh":  # a board passes on what it takes in along its own chip rows and lanes
+        assert np.array_equal(carried, links.lanes)
 
 
 # Fidelities -----------------------------------------------------------------------------------------------------------------------
@@ -166,6 +242,96 @@ def test_full_scale_is_the_same_in_both_settings(setting: str) -> None:
         assert found["hierarchical_all_reduce", "chips", fidelity]["time_ms"] * 1e6 == pytest.approx(hierarchy, rel=1e-6)
 
 
+@settings(deadline=None, max_examples=12)
+@given(m=st.integers(1, 3), n=st.integers(1, 2), side=st.integers(2, 4), payload=st.integers(1, 10**9))
+def test_hammingmesh_takes_as_long_as_the_torus_of_railx(m: int, n: int, side: int, payload: int) -> None:
+    """Over a switch a ring is a ring with twice the latency between boards: the same rings, on the same ports."""
+    mesh = times(build("hammingmesh", m=m, n=n, x_scale=side, y_scale=side, external_latency_ns=35.0), payload)
+    torus = times(build("railx_torus", m=m, n=n, x_scale=side, y_scale=side, external_latency_ns=70.0, internal_width=1.0), payload)
+    assert set(mesh) == set(torus)
+    for key, row in mesh.items():
+        if key[1] != "chips":  # hops over nodes are alike, so that nothing waits for a slower one
+            assert row["time_ms"] == pytest.approx(mesh[(*key[:2], "analytic")]["time_ms"])
+        assert row["time_ms"] == pytest.approx(torus[key]["time_ms"])
+        assert (row["rings"], row["participants"], row["algorithm"]) == tuple(
+            torus[key][column] for column in ("rings", "participants", "algorithm")
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("hammingmesh", {"m": 1, "n": 1, "x_scale": 3, "y_scale": 3}),
+        ("hammingmesh", {}),
+        ("hammingmesh", {"m": 4, "n": 2, "x_scale": 2, "y_scale": 2, "internal_width": 4.0}),
+        ("torus_2d", {}),
+        ("torus_3d", {}),
+        ("torus_3d", {"x_scale": 2, "y_scale": 2, "z_scale": 2, "n": 3}),
+        ("tpu_v4", {"x_cubes": 1, "y_cubes": 1, "z_cubes": 1}),
+        ("tpu_v4", {"cube_side": 1, "x_cubes": 3, "y_cubes": 3, "z_cubes": 3, "n": 2}),
+        ("railx_torus", {}),
+        ("fat_tree", {}),
+        ("fat_tree_1250", {}),
+        ("dragonfly", {}),
+        ("hyperx", {"shape": [3, 3], "chips_per_switch": 2, "planes": 8}),
+        ("hyperx", {}),
+        ("hyperx", {"shape": [4, 4, 4], "lanes": 2}),
+        ("hyperx", {"shape": [2, 2, 2, 2], "lanes": 3}),
+        ("hyperx", {"shape": [6]}),
+        ("rail_only", {}),
+        ("opus_rails", {}),
+    ],
+)
+def test_large_payloads_use_all_ports_of_every_network(name: str, sizes: dict[str, Any]) -> None:
+    """2 D (P - 1) / P / (ports * b), chips of servers with scale-up links twice as fast: each boundary has two chips' ports."""
+    topology = build(name, **sizes)
+    found = times(topology, 10**15, collectives=["ring_all_reduce"])
+    ports, chips = ports_per_chip(settings_of(topology)), topology.chips
+    ideal = 2 * 10**15 * (chips - 1) / chips / (ports * PORT) / (2 if name == "rail_only" else 1)
+    for fidelity in ("analytic", "flow"):
+        row = found["ring_all_reduce", "chips", fidelity]
+        assert row["time_ms"] * 1e6 == pytest.approx(ideal, rel=1e-5)
+        if row["algorithm"].startswith("chip_order"):
+            assert row["algorithm"] == f"chip_order_ring_{ports}_of_{ports}_ports"
+
+
+def test_a_ring_in_chip_order_says_how_many_ports_it_fills() -> None:
+    mesh = times(build("mesh_2d", x_scale=4, y_scale=4, n=2), collectives=["ring_all_reduce"])
+    assert mesh["ring_all_reduce", "chips", "flow"]["algorithm"] == "chip_order_ring_2_of_8_ports"
+
+
+@settings(deadline=None, max_examples=8)
+@given(shape=st.tuples(*[st.integers(2, 4)] * 3), n=st.integers(1, 2), payload=st.integers(1, 10**9), latency=st.integers(0, 90))
+def test_three_dimensions_work_at_once(shape: tuple[int, int, int], n: int, payload: int, latency: int) -> None:
+    """Third k of the payload goes along dimensions k, k + 1, k + 2 in turn, and every phase waits for its slowest dimension."""
+    sizes = dict(zip(("x_scale", "y_scale", "z_scale"), shape, strict=True))
+    found = times(build("torus_3d", n=n, latency_ns=float(latency), **sizes), payload)
+    expected = 0.0
+    for phase in range(3):
+        slowest = 0.0
+        for dimension, length in enumerate(shape):
+            done = [shape[(dimension - back) % 3] for back in range(1, phase + 1)]
+            share = payload / 3 / np.prod(done)
+            slowest = max(slowest, (length - 1) * (latency + share / length / (2 * n * PORT)))
+        expected += slowest
+    for fidelity in ("analytic", "flow"):
+        for kind, halves in (("ring_all_reduce", 2), ("reduce_scatter", 1), ("all_gather", 1)):
+            row = found[kind, "chips", fidelity]
+            assert row["time_ms"] * 1e6 == pytest.approx(halves * expected)
+            assert (row["algorithm"], row["rings"]) == ("ring_3d", 6 * n)
+        for scope, length in zip(("row", "column", "pillar"), shape, strict=True):
+            line = found["reduce_scatter", scope, fidelity]["time_ms"] * 1e6
+            assert line == pytest.approx((length - 1) * (latency + payload / length / (2 * n * PORT)))
+
+
+def test_optical_links_of_a_tpu_v4_are_the_slowest_hops() -> None:
+    """Four cubes of 2 x 2 x 2 chips in a ring of 8: 7 of 8 hops, 3 of the 4 shorter ones inside a cube."""
+    topology = build("tpu_v4", cube_side=2, x_cubes=4, y_cubes=1, z_cubes=1, internal_latency_ns=10.0, external_latency_ns=100.0)
+    found = times(topology, 1)
+    assert found["reduce_scatter", "row", "analytic"]["time_ms"] * 1e6 == pytest.approx(4 * 100 + 3 * 10, rel=1e-3)
+    assert found["reduce_scatter", "row", "flow"]["time_ms"] * 1e6 == pytest.approx(7 * 100, rel=1e-3)
+
+
 def test_hierarchy_of_single_chips_is_the_ring_over_nodes() -> None:
     found = times(build("railx_hyperx", m=1, n=4))
     for fidelity in ("analytic", "flow"):
@@ -180,7 +346,7 @@ def test_other_families_send_a_ring_over_their_own_routing() -> None:
     for fidelity in ("analytic", "flow"):
         row = found["ring_all_reduce", "chips", fidelity]
         assert row["algorithm_gb_s"] == pytest.approx(8 * PORT / 2 * 128 / 127, rel=1e-6)
-    plain = times(build("hyperx"), collectives=["ring_all_reduce"])
+    plain = times(build("hyperx", shape=[3, 3], chips_per_switch=2, planes=2), collectives=["ring_all_reduce"])
     assert plain["ring_all_reduce", "chips", "flow"]["time_ms"] == pytest.approx(
         plain["ring_all_reduce", "chips", "analytic"]["time_ms"], rel=1e-6
     )
@@ -191,7 +357,7 @@ def test_a_family_without_a_routing_has_no_rows(monkeypatch: pytest.MonkeyPatch)
         raise KeyError(family)
 
     monkeypatch.setattr("railx.network.collectives.routings_of", none)
-    assert simulate_collectives(build("hyperx"), collective(), "under test") == []
+    assert simulate_collectives(build("dragonfly"), collective(), "under test") == []
 
 
 def test_most_messages_limits_the_flow_model() -> None:
@@ -227,6 +393,23 @@ def test_any_sub_grid_of_an_all_to_all_setting(columns: set[int], rows: set[int]
         assert found["ring_all_reduce", "nodes", "flow"]["participants"] == c * r
 
 
+@settings(deadline=None, max_examples=8)
+@given(columns=st.sets(st.integers(0, 4), min_size=1), rows=st.sets(st.integers(0, 4), min_size=1))
+def test_any_boards_of_a_hammingmesh_keep_all_their_rings(columns: set[int], rows: set[int]) -> None:
+    """A switch joins any of its ports, so that a job on some columns and rows has the rings of a network of its size."""
+    payload = 10**9
+    part = times(build("hammingmesh"), payload, rows=list(rows), columns=list(columns))
+    c, r = len(columns), len(rows)
+    for scope, length in (("row", c), ("column", r)):
+        assert (("ring_all_reduce", scope, "flow") in part) == (length > 1)
+    assert part["hierarchical_all_reduce", "chips", "flow"]["participants"] == 4 * c * r
+    if min(c, r) > 1:
+        own = times(build("hammingmesh", x_scale=c, y_scale=r), payload)
+        assert set(own) == set(part)
+        for key, row in own.items():
+            assert part[key]["time_ms"] == pytest.approx(row["time_ms"])
+
+
 def test_a_chain_of_a_torus_has_half_the_rings() -> None:
     torus = build("railx_torus")
     part = times(torus, rows=[0, 1], columns=[4, 0, 1])
@@ -252,6 +435,22 @@ def test_all_to_all_within_a_sub_grid_equals_the_loads_of_its_traffic() -> None:
         row = found["all_to_all", "chips", fidelity]
         assert row["participants"] == 24
         assert row["time_ms"] * 1e6 == pytest.approx(10**12 * 23 / 24 / bound, rel=1e-4)
+
+
+def test_all_to_all_among_boards_of_a_hammingmesh() -> None:
+    """Six boards of 2 x 2 chips on wide internal links, so that the ports to the switches of the rows are full first."""
+    topology = build("hammingmesh", internal_width=4.0)
+    found = times(topology, 10**15, collectives=["all_to_all"], rows=[0, 3], columns=[1, 2, 4])
+    for fidelity in ("analytic", "flow"):
+        row = found["all_to_all", "chips", fidelity]
+        assert row["participants"] == 24
+        # Of 24 shares a chip sends 16 to other columns, over the two lanes at its own end of its chip row.
+        assert row["time_ms"] * 1e6 == pytest.approx(10**15 / 24 * 16 / (2 * PORT), rel=1e-4)
+
+
+def test_all_to_all_has_no_closed_form_on_a_large_hammingmesh() -> None:
+    topology = build("hammingmesh", m=4, n=1, x_scale=10, y_scale=10, switch_radix=20)
+    assert times(topology, 10**9, collectives=["all_to_all"]) == {}
 
 
 @settings(deadline=None, max_examples=10)
@@ -286,6 +485,8 @@ def test_all_to_all_at_full_scale() -> None:
         ("railx_torus", {"columns": [0, 2]}, r"columns: got \[0, 2\], which no links .* the nearest are \[0, 1, 2\]"),
         ("railx_torus", {"rows": [4, 1]}, r"rows: got \[4, 1\], which no links .* the nearest are \[0, 1, 4\]"),
         ("torus_2d", {"rows": [3], "columns": [3]}, r"columns: got a single chip; allowed: at least two chips"),
+        ("hammingmesh", {"columns": [5, 0]}, r"columns: got 5; allowed: 0 to 4, the nearest is 4"),
+        ("torus_3d", {"rows": [0]}, r"rows: got a list; allowed: null, torus_3d is no grid of nodes"),
         ("fat_tree", {"rows": [0]}, r"rows: got a list; allowed: null, fat_tree is no grid of nodes"),
         ("railx_hyperx", {"collectives": ["gossip"]}, r"collective\.collectives\[0\]: got 'gossip'; allowed: ring_all_reduce"),
         ("railx_hyperx", {"routing": "valiant"}, r"routing: got 'valiant'; allowed on railx_hyperx: min"),

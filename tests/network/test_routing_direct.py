@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.network.routing import (
+    RoutingTable,
     build_routing,
     check_deadlock_free,
     check_delivery,
@@ -17,6 +18,7 @@ from railx.network.routing import (
     routings_of,
     table_lane_loads,
 )
+from railx.network.routing.railx_torus import chip_grid
 from railx.network.shortest_paths import shortest_path_lane_loads
 from railx.settings import SettingsError, load
 from railx.topology import INTERNAL, LINK_KINDS, Topology, TopologySettings, build_topology, chip_hop_counts
@@ -154,6 +156,48 @@ def test_odd_tori_need_no_ties(k: int, n: int, dimensions: int) -> None:
     for routing in ("min", "balanced"):
         assert np.allclose(loads(topology, routing), expected)
     assert np.allclose(shortest_path_lane_loads(topology), expected)
+
+
+#: Rings of every length from 2 to 9, even and odd ones beside each other.
+RINGS: list[tuple[str, dict[str, Any]]] = [
+    *(("torus_2d", {"x_scale": x, "y_scale": y, "n": 1}) for x, y in [(2, 9), (9, 2), (3, 8), (7, 4), (5, 6), (9, 9)]),
+    *(("torus_3d", {"x_scale": x, "y_scale": y, "z_scale": z}) for x, y, z in [(2, 3, 4), (5, 2, 3), (4, 4, 4), (6, 2, 7)]),
+    ("tpu_v4", {"cube_side": 2, "x_cubes": 1, "y_cubes": 2, "z_cubes": 3}),
+    *(("railx_torus", {"m": m, "n": 1, "x_scale": x, "y_scale": y}) for m, x, y in [(1, 2, 5), (2, 2, 3), (3, 3, 2)]),
+    *(("railx_twisted_torus", {"m": m, "n": 1, "x_scale": 2 * y, "y_scale": y}) for m, y in [(1, 2), (1, 3), (2, 2), (3, 3)]),
+    ("opus_rails", {}),
+]
+
+
+@pytest.mark.parametrize(("name", "sizes"), RINGS)
+def test_packets_that_take_no_wrap_draw_their_channel_and_close_no_circle(name: str, sizes: dict[str, Any]) -> None:
+    topology = build(name, **sizes)
+    drawn, fixed = (build_routing(topology, routing) for routing in ("balanced", "min"))
+    check_delivery(topology, drawn)
+    check_deadlock_free(topology, drawn)
+    assert np.allclose(path_lengths(topology, drawn).links, path_lengths(topology, fixed).links)
+
+
+def first_channels(table: RoutingTable, chip: int, to: int) -> list[float]:
+    """Share of the packets of a pair on each virtual channel of their first hop."""
+    choices = slice(*table.set_start[table.entry[0, chip, to] + np.array([0, 1])])
+    pools = table.choice_pool[choices]
+    shares: list[float] = np.bincount(table.pool_vc[pools], table.choice_weight[choices], minlength=2).tolist()
+    return shares
+
+
+@pytest.mark.parametrize(("name", "length"), [("torus_2d", 5), ("torus_2d", 6), ("torus_3d", 5), ("railx_torus", 10)])
+def test_who_takes_the_wrap_has_no_choice_of_channel(name: str, length: int) -> None:
+    topology = build(name, **({"x_scale": length} if name != "railx_torus" else {}))
+    drawn, fixed = (build_routing(topology, routing) for routing in ("balanced", "min"))
+    row = chip_grid(2, 5, 5)[0].tolist() if name == "railx_torus" else range(length)
+    assert first_channels(drawn, row[1], row[2]) == [0.5, 0.5]  # up, and down
+    assert first_channels(drawn, row[2], row[1]) == [0.5, 0.5]
+    assert first_channels(fixed, row[1], row[2]) == [0, 1]
+    for table in (drawn, fixed):
+        assert first_channels(table, row[1], row[-1]) == [0, 1]  # two hops down, the second over the wrap
+        assert first_channels(table, row[0], row[-1]) == [1, 0]
+        assert first_channels(table, row[-1], row[0]) == [1, 0]
 
 
 @settings(deadline=None, max_examples=20)

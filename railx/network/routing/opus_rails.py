@@ -30,7 +30,7 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
     inside = builder.single(builder.pools_between(chip, switch[chip // g], 0), 0)
     builder.entry[0][chip] = np.where(same_rank, -1, inside[:, None])
     builder.entry[0][switch] = builder.single(builder.pools_between(switch[:, None], server[:, None] * g + to % g, 0), 0)
-    rings = ring_sets(builder, chip, g, settings.servers, routing)
+    rings = ring_sets(builder, chip, g, settings.servers)
     here = same_rank & elsewhere
     for state in range(5):
         builder.entry[state][chip] = np.where(here, rings[state][:, to // g], builder.entry[state][chip])

@@ -25,13 +25,16 @@ def route_rings(
     shape: Sequence[int],
     destinations: NDArray[np.int32] | None = None,
     position: IntArray | None = None,
+    split_ties: bool = False,
 ) -> RoutingTable:
     """One ring after the other, the shorter way round; ``shape``: chips along each dimension, the first runs fastest.
 
     ``position`` (int[chips]): the place of each chip in that order; default: its number.
 
-    At equal distance ``min`` goes up and ``balanced`` splits the packets evenly. A packet is on virtual channel 1 until it takes
-    the wrap link of its ring and on 0 from there on, and so again in the next ring (Dally and Seitz 1987).
+    At equal distance ``min`` goes up (``split_ties``: does as ``balanced``) and ``balanced`` splits the packets evenly. A packet is
+    on virtual channel 1 until it takes the wrap link of its ring and on 0 from there on, and so again in the next ring (Dally and
+    Seitz 1987). Under ``balanced`` a packet whose way round a ring does not take the wrap link draws one of the two channels when
+    it enters the ring: on channel 0 nothing waits for the wrap link, so that this closes no circle either.
     """
     builder = TableBuilder(topology, routing, states=_STATES, virtual_channels=2, destinations=destinations)
     position = np.arange(topology.chips) if position is None else position
@@ -42,7 +45,7 @@ def route_rings(
         place, target = position // stride % length, to // stride % length
         differs = place[:, None] != target
         here = differs & ~earlier
-        sets = ring_sets(builder, position, stride, length, routing)
+        sets = ring_sets(builder, position, stride, length, split_ties=split_ties)
         for state in range(_STATES):
             builder.entry[state][here] = sets[state][:, target][here]
         earlier |= differs
@@ -56,7 +59,9 @@ def ring_steps(place: IntArray, target: IntArray, length: int) -> tuple[NDArray[
     return 2 * ahead <= length, 2 * ahead == length
 
 
-def ring_sets(builder: TableBuilder, position: IntArray, stride: int, length: int, routing: str) -> NDArray[np.int32]:
+def ring_sets(
+    builder: TableBuilder, position: IntArray, stride: int, length: int, *, split_ties: bool = False
+) -> NDArray[np.int32]:
     """The sets of one dimension of rings by state, chip and target place; int32[5, chips, length].
 
     ``position`` (int[chips]): the places of the chips, a permutation; neighbours in a ring are ``stride`` apart. A packet whose
@@ -66,6 +71,7 @@ def ring_sets(builder: TableBuilder, position: IntArray, stride: int, length: in
     at = np.argsort(position)  # the chip in each place
     chip, goal = np.arange(len(place)), np.arange(length)[None, :]
     sets = np.full((_STATES, len(place), length), -1, dtype=np.int32)
+    entering = []
     for direction, first in ((1, _UP), (-1, _DOWN)):
         after = (place + direction) % length
         near = at[position + (after - place) * stride]
@@ -75,8 +81,12 @@ def ring_sets(builder: TableBuilder, position: IntArray, stride: int, length: in
         before_wrap = np.where(ends, _UNDECIDED, np.where(wraps, first + 1, first)[:, None])
         sets[first] = builder.single(np.where(wraps, low, high)[:, None], before_wrap)
         sets[first + 1] = builder.single(low[:, None], np.where(ends, _UNDECIDED, first + 1))
+        entering.append(sets[first].copy())
+        if builder.routing == "balanced":
+            stays = direction * (goal - place[:, None]) > 0  # takes no wrap link on this way round
+            entering[-1][stays] = builder.merge(sets[first][stays], sets[first + 1][stays])
     up, tie = ring_steps(place[:, None], goal, length)
-    sets[_UNDECIDED] = np.where(up, sets[_UP], sets[_DOWN])
-    if routing == "balanced" and tie.any():
-        sets[_UNDECIDED][tie] = builder.merge(sets[_UP][tie], sets[_DOWN][tie])
+    sets[_UNDECIDED] = np.where(up, *entering)
+    if (split_ties or builder.routing == "balanced") and tie.any():
+        sets[_UNDECIDED][tie] = builder.merge(*(ways[tie] for ways in entering))
     return sets
