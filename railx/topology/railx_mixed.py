@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, to_dict
 from railx.topology.model import Topology, check_size
-from railx.topology.railx_grid import Grid, build_lines, grid_halves, successor_arcs
+from railx.topology.railx_grid import Grid, grid_halves
 from railx.topology.railx_parts import (
     LinePart,
     PartSettings,
+    build_parts,
     check_line,
     check_radix,
     check_rings,
     cut_dimension,
     line_parts,
-    line_successors,
 )
 
 __all__ = ["RailXMixedSettings", "bisection_ports", "build", "grid_of", "halves", "parts_of", "ports_per_chip"]
@@ -87,13 +87,7 @@ def parts_of(settings: RailXMixedSettings) -> tuple[tuple[LinePart, ...], tuple[
 
 def build(settings: RailXMixedSettings) -> Topology:
     """Build the topology; every rail of a line closes the rings of its part on all sub-lines."""
-    grid = grid_of(settings)
-    parts_x, parts_y = parts_of(settings)
-    next_x = line_successors(parts_x, grid.columns, settings.rings)
-    next_y = line_successors(parts_y, grid.rows, settings.rings)
-    arcs_x = successor_arcs(np.broadcast_to(next_x, (grid.rows, *next_x.shape)))
-    arcs_y = successor_arcs(np.broadcast_to(next_y, (grid.columns, *next_y.shape)))
-    return build_lines(settings.family, to_dict(settings), grid, arcs_x, arcs_y)
+    return build_parts(settings.family, to_dict(settings), grid_of(settings), parts_of(settings), settings.rings)
 
 
 def halves(settings: RailXMixedSettings) -> NDArray[np.int8]:

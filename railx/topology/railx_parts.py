@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from railx.settings import AtLeast, SettingsError
 from railx.topology.hamiltonian import hamiltonian_cycles, undirected_rings
-from railx.topology.railx_grid import Grid, LineWiring, pair_wiring
+from railx.topology.model import Topology
+from railx.topology.railx_grid import Grid, LineWiring, build_lines, pair_wiring, successor_arcs
 
 __all__ = [
     "LinePart",
     "PartSettings",
     "Rings",
+    "build_parts",
     "check_line",
     "check_radix",
     "check_rings",
@@ -110,6 +112,17 @@ def part_wiring(part: LinePart, rings: Rings) -> LineWiring:
     ring = part_rings(part, rings)
     rail = np.repeat(part.first_rail + np.arange(part.rails), part.size)
     return pair_wiring(ring.ravel(), np.roll(ring, -1, axis=1).ravel(), rail, 2 * part.copies)
+
+
+def build_parts(
+    family: str, settings: dict[str, object], grid: Grid, parts: tuple[tuple[LinePart, ...], tuple[LinePart, ...]], rings: Rings
+) -> Topology:
+    """Build a RailX topology whose rows and columns are wired by parts: a rail closes the rings of its part on all sub-lines."""
+    next_x = line_successors(parts[0], grid.columns, rings)
+    next_y = line_successors(parts[1], grid.rows, rings)
+    arcs_x = successor_arcs(np.broadcast_to(next_x, (grid.rows, *next_x.shape)))
+    arcs_y = successor_arcs(np.broadcast_to(next_y, (grid.columns, *next_y.shape)))
+    return build_lines(family, settings, grid, arcs_x, arcs_y)
 
 
 def line_successors(parts: tuple[LinePart, ...], length: int, rings: Rings) -> IntArray:

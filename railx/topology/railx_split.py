@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError, to_dict
 from railx.topology.model import Topology, check_size
-from railx.topology.railx_grid import Grid, build_lines, grid_halves, successor_arcs
+from railx.topology.railx_grid import Grid, grid_halves
 from railx.topology.railx_parts import (
     LinePart,
     PartSettings,
+    build_parts,
     check_radix,
     check_rings,
     cut_dimension,
     line_parts,
-    line_successors,
 )
 
 __all__ = ["RailXSplitSettings", "bisection_ports", "build", "grid_of", "halves", "parts_of", "ports_per_chip"]
@@ -91,13 +91,7 @@ def parts_of(settings: RailXSplitSettings) -> tuple[tuple[LinePart, ...], tuple[
 
 def build(settings: RailXSplitSettings) -> Topology:
     """Build the topology; two nodes that differ in one logical coordinate have 2 full-duplex links a copy of that part."""
-    grid = grid_of(settings)
-    parts_x, parts_y = parts_of(settings)
-    next_x = line_successors(parts_x, grid.columns, settings.rings)
-    next_y = line_successors(parts_y, grid.rows, settings.rings)
-    arcs_x = successor_arcs(np.broadcast_to(next_x, (grid.rows, *next_x.shape)))
-    arcs_y = successor_arcs(np.broadcast_to(next_y, (grid.columns, *next_y.shape)))
-    return build_lines(settings.family, to_dict(settings), grid, arcs_x, arcs_y)
+    return build_parts(settings.family, to_dict(settings), grid_of(settings), parts_of(settings), settings.rings)
 
 
 def halves(settings: RailXSplitSettings) -> NDArray[np.int8]:
