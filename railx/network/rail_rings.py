@@ -76,16 +76,7 @@ def grid_of(topology: Topology) -> Grid | None:
         size = {"columns": settings.x_scale, "rows": settings.y_scale, "n": settings.n, "port_gbps": settings.port_gbps}
         return Grid(**size, m=1, internal_width=1, internal_latency_ns=0.0, external_latency_ns=settings.latency_ns)  # type: ignore[arg-type]
     if isinstance(settings, HammingMeshSettings):
-        return Grid(
-            m=settings.m,
-            n=settings.n,
-            columns=settings.x_scale,
-            rows=settings.y_scale,
-            port_gbps=settings.port_gbps,
-            internal_width=settings.internal_width,
-            internal_latency_ns=settings.internal_latency_ns,
-            external_latency_ns=settings.external_latency_ns,
-        )
+        return Grid.of(settings, columns=settings.x_scale, rows=settings.y_scale)
     return None
 
 

@@ -93,16 +93,7 @@ class RailXDragonflySettings:
 
 def grid_of(settings: RailXDragonflySettings) -> Grid:
     """The grid of nodes behind the settings."""
-    return Grid(
-        m=settings.m,
-        n=settings.n,
-        columns=settings.columns,
-        rows=settings.rows,
-        port_gbps=settings.port_gbps,
-        internal_width=settings.internal_width,
-        internal_latency_ns=settings.internal_latency_ns,
-        external_latency_ns=settings.external_latency_ns,
-    )
+    return Grid.of(settings, columns=settings.columns, rows=settings.rows)
 
 
 def row_part(settings: RailXDragonflySettings) -> LinePart:

@@ -10,6 +10,7 @@ layout, rail numbering).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ __all__ = [
     "Arcs",
     "Grid",
     "LineWiring",
+    "NodeSettings",
     "RailPorts",
     "build_grid",
     "build_lines",
@@ -29,12 +31,30 @@ __all__ = [
     "line_wiring",
     "mesh_links",
     "pair_wiring",
+    "rail_of_links",
     "rail_ports",
     "ring_arcs",
     "successor_arcs",
 ]
 
 IntArray = NDArray[np.int64]
+
+
+class NodeSettings(Protocol):
+    """What the settings of every grid of nodes say about a node and its links."""
+
+    @property
+    def m(self) -> int: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def port_gbps(self) -> float: ...
+    @property
+    def internal_width(self) -> float: ...
+    @property
+    def internal_latency_ns(self) -> float: ...
+    @property
+    def external_latency_ns(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -53,6 +73,20 @@ class Grid:
     internal_width: float
     internal_latency_ns: float
     external_latency_ns: float
+
+    @classmethod
+    def of(cls, settings: NodeSettings, columns: int, rows: int) -> Grid:
+        """``columns`` by ``rows`` nodes as the settings describe them."""
+        return cls(
+            m=settings.m,
+            n=settings.n,
+            columns=columns,
+            rows=rows,
+            port_gbps=settings.port_gbps,
+            internal_width=settings.internal_width,
+            internal_latency_ns=settings.internal_latency_ns,
+            external_latency_ns=settings.external_latency_ns,
+        )
 
     @property
     def rails(self) -> int:

@@ -61,16 +61,7 @@ class RailXHyperXSettings:
 def grid_of(settings: RailXHyperXSettings) -> Grid:
     """The grid of nodes behind the settings."""
     side = settings.m * settings.n + 1
-    return Grid(
-        m=settings.m,
-        n=settings.n,
-        columns=side,
-        rows=side,
-        port_gbps=settings.port_gbps,
-        internal_width=settings.internal_width,
-        internal_latency_ns=settings.internal_latency_ns,
-        external_latency_ns=settings.external_latency_ns,
-    )
+    return Grid.of(settings, columns=side, rows=side)
 
 
 def build(settings: RailXHyperXSettings) -> Topology:

@@ -68,16 +68,7 @@ class RailXMixedSettings:
 
 def grid_of(settings: RailXMixedSettings) -> Grid:
     """The grid of nodes behind the settings."""
-    return Grid(
-        m=settings.m,
-        n=settings.n,
-        columns=settings.x_scale,
-        rows=settings.y_scale,
-        port_gbps=settings.port_gbps,
-        internal_width=settings.internal_width,
-        internal_latency_ns=settings.internal_latency_ns,
-        external_latency_ns=settings.external_latency_ns,
-    )
+    return Grid.of(settings, columns=settings.x_scale, rows=settings.y_scale)
 
 
 def parts_of(settings: RailXMixedSettings) -> tuple[tuple[LinePart, ...], tuple[LinePart, ...]]:

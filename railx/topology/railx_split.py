@@ -72,16 +72,7 @@ class RailXSplitSettings:
 
 def grid_of(settings: RailXSplitSettings) -> Grid:
     """The grid of nodes behind the settings."""
-    return Grid(
-        m=settings.m,
-        n=settings.n,
-        columns=math.prod(settings.sizes_x),
-        rows=math.prod(settings.sizes_y),
-        port_gbps=settings.port_gbps,
-        internal_width=settings.internal_width,
-        internal_latency_ns=settings.internal_latency_ns,
-        external_latency_ns=settings.external_latency_ns,
-    )
+    return Grid.of(settings, columns=math.prod(settings.sizes_x), rows=math.prod(settings.sizes_y))
 
 
 def parts_of(settings: RailXSplitSettings) -> tuple[tuple[LinePart, ...], tuple[LinePart, ...]]:

@@ -2,8 +2,8 @@
 
 A packet carries a small *state*: what it has decided so far (how many rails it has taken, which exit it heads for). The table says,
 for a state, a vertex and a destination, the *choices* a packet has there. A choice is a *pool* of equal channels (link rows with
-all their lanes, on one virtual channel) and the state after the hop. The packet simulator, the exact channel loads, the hop counts
-and the test for deadlocks all read this one structure, so that they speak of the same routing.
+all their lanes or one of each, on one virtual channel) and the state after the hop. The packet simulator, the exact channel loads,
+the hop counts and the test for deadlocks all read this one structure, so that they speak of the same routing.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class RoutingTable:
       the traffic.
     * ``choice_probe`` (a row of ``topology.links``, -1: the first link of the pool) and ``choice_delay_ns``: an adaptive router
       compares the flits that wait for the probed link, plus the unloaded time of the whole way that the choice implies.
-    * ``pool_start`` (int32[pools + 1]), ``pool_link`` (rows of ``topology.links``, each with all its lanes), ``pool_vc``: pools of
-      channels, any of which will do; ``pool_lane`` (int32[pools]) is the lane of each row that is tried first.
+    * ``pool_start`` (int32[pools + 1]), ``pool_link`` (rows of ``topology.links``), ``pool_vc``, ``pool_lane`` (the only lane used
+      of each row, -1: all of them): pools of channels, any of which will do.
     """
 
     routing: str
