@@ -1,9 +1,11 @@
-"""What the largest settings take: seconds and peak memory, each in a process of its own.
+"""What the largest settings take: seconds and peak memory, each in a process of its
+own.
 
     python benchmarks/full_scale.py [--repeats 3] [CASE...]
 
-Prints the table of docs/benchmarks.md. Seconds count the work, without starting Python and importing; with a full cache of compiled
-code (a first run fills it). Peak memory is the whole process's.
+Prints the table of docs/benchmarks.md. Seconds count the work, without starting Python
+and importing; with a full cache of compiled code (a first run fills it). Peak memory is
+the whole process's.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def full_topology() -> Callable[[], object]:
 def full_loads() -> Callable[[], object]:
     topology = build("railx_hyperx_full")
     network = StaticNetworkSettings("static", "min")
-    return lambda: simulate_static(topology, UniformTraffic("uniform", 1.0), network, "full", seed=1)
+    return lambda: simulate_static(
+        topology, UniformTraffic("uniform", 1.0), network, "full", seed=1
+    )
 
 
 def fair_rates() -> Callable[[], object]:
@@ -61,12 +65,21 @@ def decomposition() -> Callable[[], object]:
     return lambda: check_decomposition(hamiltonian_cycles(1025))
 
 
-#: Each case: what it is, its limit, and what prepares it (not timed) and returns the work.
+#: Each case: what it is, its limit, and what prepares it (not timed) and returns the
+#: work.
 CASES: dict[str, tuple[str, str, Callable[[], Callable[[], object]]]] = {
     "topology": ("Build RailX m=7, n=9, R=128: 200,704 chips", "5 s, 2 GiB", full_topology),
     "loads": ("Exact uniform channel loads of all 200,704 chips", "60 s, 8 GiB", full_loads),
-    "fair_rates": ("Routes and max-min fair rates of a permutation among 10,000 chips", "", fair_rates),
-    "decomposition": ("Hamiltonian decomposition for N = 1,025, and its check", "1 s", decomposition),
+    "fair_rates": (
+        "Routes and max-min fair rates of a permutation among 10,000 chips",
+        "",
+        fair_rates,
+    ),
+    "decomposition": (
+        "Hamiltonian decomposition for N = 1,025, and its check",
+        "1 s",
+        decomposition,
+    ),
 }
 
 
@@ -77,11 +90,16 @@ def measure(case: str) -> dict[str, float]:
     work()
     seconds = time.perf_counter() - start
     unit = 1 if sys.platform == "darwin" else 1024
-    return {"seconds": seconds, "gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30}
+    return {
+        "seconds": seconds,
+        "gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"{', '.join(CASES)} (none: all)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
@@ -97,11 +115,16 @@ def main() -> None:
     for case in options.cases or CASES:
         title, limit, _ = CASES[case]
         command = [sys.executable, __file__, case, "--measure"]
-        runs = [json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(options.repeats)]
+        runs = [
+            json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+            for _ in range(options.repeats)
+        ]
         seconds = [run["seconds"] for run in runs]
         peak = max(run["gib"] for run in runs)
         print(
-            f"| {title} | {median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f}) | {peak:.2f} GiB | {limit} |", flush=True
+            f"| {title} | {median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f}) |"
+            f" {peak:.2f} GiB | {limit} |",
+            flush=True,
         )
 
 

@@ -1,4 +1,5 @@
-"""Speed of the packet simulator on one thread: flit-hops per second, and how long the first call takes to compile.
+"""Speed of the packet simulator on one thread: flit-hops per second, and how long the
+first call takes to compile.
 
     python benchmarks/packet_simulator.py [--repeats 5]
 
@@ -28,7 +29,8 @@ from railx.settings import load
 from railx.topology import Topology, TopologySettings, build_topology
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-#: What is simulated: topology, changes to it, routing, offered load in flits/(chip cycle).
+#: What is simulated: topology, changes to it, routing, offered load in flits/(chip
+#: cycle).
 CASES: dict[str, tuple[str, dict[str, Any], str, float]] = {
     "RailX m=2 n=2, 100 chips, 0.2 flits/chip/cycle": ("railx_hyperx", {}, "min", 0.2),
     "RailX m=2 n=2, 100 chips, 1.3 (near saturation)": ("railx_hyperx", {}, "min", 1.3),
@@ -38,17 +40,25 @@ CASES: dict[str, tuple[str, dict[str, Any], str, float]] = {
 }
 
 
-def prepare(case: str, **window: int) -> tuple[Topology, RoutingTable, UniformTraffic, PacketNetworkSettings]:
+def prepare(
+    case: str, **window: int
+) -> tuple[Topology, RoutingTable, UniformTraffic, PacketNetworkSettings]:
     name, changes, routing, offered = CASES[case]
     plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text()) | changes
     topology = build_topology(load(TopologySettings, plain, "topology"))
-    model = yaml.safe_load((CONF / "network" / "packet.yaml").read_text()) | {"routing": routing} | window
+    model = (
+        yaml.safe_load((CONF / "network" / "packet.yaml").read_text())
+        | {"routing": routing}
+        | window
+    )
     network: PacketNetworkSettings = load(PacketNetworkSettings, model, "network")
     return topology, build_routing(topology, routing), UniformTraffic("uniform", offered), network
 
 
 def speed(case: str, repeats: int) -> dict[str, Any]:
-    """Flit-hops per second of a case: median, least and most of ``repeats`` runs after one that warms up."""
+    """Flit-hops per second of a case: median, least and most of ``repeats`` runs after
+    one that warms up.
+    """
     large = "1,296" in case
     setting = prepare(case, warmup_cycles=1000, measured_cycles=4_000 if large else 40_000)
     runs = [simulate_packets(*setting, 1) for _ in range(repeats + 1)][1:]
@@ -63,7 +73,9 @@ def speed(case: str, repeats: int) -> dict[str, Any]:
 
 
 def first_call() -> float:
-    """Seconds of the first short run in this process, import of the compiler included, less those of the second."""
+    """Seconds of the first short run in this process, import of the compiler included,
+    less those of the second.
+    """
     setting = prepare("8 x 8 mesh, 0.2", warmup_cycles=10, measured_cycles=10, batches=2)
     seconds = []
     for _ in range(2):
@@ -74,16 +86,23 @@ def first_call() -> float:
 
 
 def compile_times() -> tuple[float, float]:
-    """Seconds of the first call in a fresh process: with an empty cache of compiled code, then with a full one."""
+    """Seconds of the first call in a fresh process: with an empty cache of compiled
+    code, then with a full one.
+    """
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
         command = [sys.executable, __file__, "--first-call"]
-        seconds = [float(subprocess.run(command, env=environment, check=True, capture_output=True).stdout) for _ in range(2)]
+        seconds = [
+            float(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+            for _ in range(2)
+        ]
     return seconds[0], seconds[1]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, help="write the numbers to this file too")
     parser.add_argument("--first-call", action="store_true", help=argparse.SUPPRESS)
@@ -94,14 +113,24 @@ def main() -> None:
     rows = [speed(case, options.repeats) for case in CASES]
     cold, warm = compile_times()
     print(describe(), end="\n\n")
-    print("| simulated, one thread | million flit-hops/s (least to most) | thousand cycles/s |\n|---|---|---|")
+    print(
+        "| simulated, one thread | million flit-hops/s (least to most) | thousand cycles/s"
+        " |\n|---|---|---|"
+    )
     for row in rows:
         millions = [row[key] / 1e6 for key in ("flit_hops_per_second", "least", "most")]
         spread = "{:.1f} ({:.1f} to {:.1f})".format(*millions)
         print(f"| {row['case']} | {spread} | {row['cycles_per_second'] / 1e3:.1f} |")
-    print(f"\nFirst call: {cold:.1f} s with an empty cache of compiled code, {warm:.2f} s with a full one.")
+    print(
+        f"\nFirst call: {cold:.1f} s with an empty cache of compiled code, {warm:.2f} s with a full"
+        " one."
+    )
     if options.json:
-        options.json.write_text(json.dumps({"machine": describe(), "rows": rows, "cold_s": cold, "warm_s": warm}, indent=2))
+        options.json.write_text(
+            json.dumps(
+                {"machine": describe(), "rows": rows, "cold_s": cold, "warm_s": warm}, indent=2
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -1,3 +1,5 @@
-"""RailX Lab: the science of reconfigurable networks for training large models (no torch in here)."""
+"""RailX Lab: the science of reconfigurable networks for training large models (no torch
+in here).
+"""
 
 __version__ = "0.1.0"

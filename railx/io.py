@@ -1,7 +1,9 @@
-"""Reading and writing the files that stages pass on: Parquet tables and JSON, always atomically.
+"""Reading and writing the files that stages pass on: Parquet tables and JSON, always
+atomically.
 
-A writer fills a file beside the target and renames it into place, so that a killed run leaves the old file or the new one, never
-half of one. Only numpy and pyarrow are needed, so that a bare GPU node can write its results.
+A writer fills a file beside the target and renames it into place, so that a killed run
+leaves the old file or the new one, never half of one. Only numpy and pyarrow are
+needed, so that a bare GPU node can write its results.
 """
 
 from __future__ import annotations
@@ -31,23 +33,38 @@ __all__ = [
     "write_text",
 ]
 
-Fidelity = Literal["analytic", "flow", "packet", "replay", "emulated", "measured_cpu", "measured_gpu"]
-#: From the least to the most faithful to a real machine; claims compare positions in this list.
-FIDELITIES: tuple[Fidelity, ...] = ("analytic", "flow", "packet", "replay", "emulated", "measured_cpu", "measured_gpu")
+Fidelity = Literal[
+    "analytic", "flow", "packet", "replay", "emulated", "measured_cpu", "measured_gpu"
+]
+#: From the least to the most faithful to a real machine; claims compare positions in
+#: this list.
+FIDELITIES: tuple[Fidelity, ...] = (
+    "analytic",
+    "flow",
+    "packet",
+    "replay",
+    "emulated",
+    "measured_cpu",
+    "measured_gpu",
+)
 
 _METADATA_KEY = b"railx"
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def in_repository(path: str | Path) -> Path:
-    """A path as given where it exists, else below the repository, so that stages find shipped data from any folder."""
+    """A path as given where it exists, else below the repository, so that stages find
+    shipped data from any folder.
+    """
     given = Path(path)
     return given if given.exists() or not (_REPOSITORY / given).exists() else _REPOSITORY / given
 
 
 @contextmanager
 def atomic_path(target: str | Path) -> Iterator[Path]:
-    """A path beside ``target`` to write to; it becomes ``target`` when the block ends without an error."""
+    """A path beside ``target`` to write to; it becomes ``target`` when the block ends
+    without an error.
+    """
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
@@ -92,12 +109,15 @@ def write_table(
 ) -> None:
     """Write a Parquet table atomically.
 
-    ``table`` is an Arrow table, a mapping of columns, a list of rows (all with the same keys) or a pandas frame. ``metadata``
-    (JSON values) travels inside the file, see :func:`read_metadata`.
+    ``table`` is an Arrow table, a mapping of columns, a list of rows (all with the same
+    keys) or a pandas frame. ``metadata`` (JSON values) travels inside the file, see
+    :func:`read_metadata`.
     """
     arrow = _to_arrow(table)
     if metadata is not None:
-        arrow = arrow.replace_schema_metadata({_METADATA_KEY: json.dumps(dict(metadata), allow_nan=False).encode()})
+        arrow = arrow.replace_schema_metadata(
+            {_METADATA_KEY: json.dumps(dict(metadata), allow_nan=False).encode()}
+        )
     with atomic_path(path) as beside:
         pq.write_table(arrow, beside, compression="zstd")
 
@@ -114,7 +134,9 @@ def read_rows(path: str | Path) -> list[dict[str, Any]]:
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
-    """The JSON metadata that :func:`write_table` stored with the table ({} where there is none)."""
+    """The JSON metadata that :func:`write_table` stored with the table ({} where there
+    is none).
+    """
     stored = pq.read_schema(path).metadata or {}
     metadata: dict[str, Any] = json.loads(stored.get(_METADATA_KEY, b"{}"))
     return metadata
@@ -129,9 +151,14 @@ def _to_arrow(table: Any) -> pa.Table:
         return pa.Table.from_pandas(table, preserve_index=False)
     rows = list(table)
     if not rows:
-        raise ValueError("a table needs at least one row to know its columns; pass a mapping of typed columns instead")
+        raise ValueError(
+            "a table needs at least one row to know its columns; pass a mapping of typed columns"
+            " instead"
+        )
     columns = list(rows[0])
     for row in rows:
         if list(row) != columns:
-            raise ValueError(f"rows differ in their columns: {sorted(set(row) ^ set(columns)) or 'order'}")
+            raise ValueError(
+                f"rows differ in their columns: {sorted(set(row) ^ set(columns)) or 'order'}"
+            )
     return pa.table({name: [row[name] for row in rows] for name in columns})

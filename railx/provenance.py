@@ -1,6 +1,8 @@
-"""Where results come from: the commit, the versions and the hardware behind them, without names of people, machines or folders.
+"""Where results come from: the commit, the versions and the hardware behind them,
+without names of people, machines or folders.
 
-Only the standard library is used, so that a bare GPU node can say the same about itself.
+Only the standard library is used, so that a bare GPU node can say the same about
+itself.
 """
 
 from __future__ import annotations
@@ -31,9 +33,11 @@ _SECONDS = 10.0
 def collect_provenance(repository: str | Path = _ROOT) -> dict[str, Any]:
     """Commit, versions and hardware as plain JSON data.
 
-    Keys: ``schema``, ``created_utc``, ``project`` (version), ``commit`` and ``dirty`` (None where git or the history is missing),
-    ``python``, ``system``, ``machine``, ``packages`` (name to version, absent ones left out), ``cpu``, ``cores``, ``memory_gb``
-    (10^9 bytes), ``gpus`` (name, memory_gb, driver; empty without nvidia-smi).
+    Keys: ``schema``, ``created_utc``, ``project`` (version), ``commit`` and ``dirty``
+    (None where git or the history is missing), ``python``, ``system``, ``machine``,
+    ``packages`` (name to version, absent ones left out), ``cpu``, ``cores``,
+    ``memory_gb`` (10^9 bytes), ``gpus`` (name, memory_gb, driver; empty without
+    nvidia-smi).
     """
     commit, dirty = _commit(Path(repository))
     return {
@@ -47,14 +51,18 @@ def collect_provenance(repository: str | Path = _ROOT) -> dict[str, Any]:
         "machine": platform.machine(),
         "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
         "cpu": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": (
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        ),
         "memory_gb": _memory_gb(),
         "gpus": _gpus(),
     }
 
 
 def _commit(repository: Path) -> tuple[str | None, bool | None]:
-    """The commit and whether files differ from it; (None, None) where the folder is not itself the root of a repository."""
+    """The commit and whether files differ from it; (None, None) where the folder is not
+    itself the root of a repository.
+    """
     root = _output(["git", "-C", str(repository), "rev-parse", "--show-toplevel"])
     if not root or Path(root).resolve() != repository.resolve():
         return None, None
@@ -73,7 +81,9 @@ def _version(package: str) -> str | None:
 def _output(command: list[str]) -> str | None:
     """What a command prints, stripped; None where it is missing, fails or hangs."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
@@ -89,7 +99,11 @@ def _processor() -> str:
         key, _, value = line.partition(":")
         if key.strip() in ("model name", "Model", "Hardware") and value.strip():
             return value.strip()
-    return _output(["sysctl", "-n", "machdep.cpu.brand_string"]) or platform.processor() or platform.machine()
+    return (
+        _output(["sysctl", "-n", "machdep.cpu.brand_string"])
+        or platform.processor()
+        or platform.machine()
+    )
 
 
 def _memory_gb() -> float | None:
@@ -100,11 +114,19 @@ def _memory_gb() -> float | None:
 
 
 def _gpus() -> list[dict[str, Any]]:
-    listed = _output(["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"])
+    listed = _output(
+        [
+            "nvidia-smi",
+            "--query-gpu=name,memory.total,driver_version",
+            "--format=csv,noheader,nounits",
+        ]
+    )
     gpus = []
     for line in (listed or "").splitlines():
         name, memory, driver = (part.strip() for part in (*line.split(","), "", "")[:3])
         # nvidia-smi counts in MiB.
-        memory_gb = round(float(memory) * 2**20 / 1e9, 1) if memory.replace(".", "", 1).isdigit() else None
+        memory_gb = (
+            round(float(memory) * 2**20 / 1e9, 1) if memory.replace(".", "", 1).isdigit() else None
+        )
         gpus.append({"name": name, "memory_gb": memory_gb, "driver": driver or None})
     return gpus

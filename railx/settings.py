@@ -1,13 +1,17 @@
-"""Checked settings: from a plain mapping (a resolved Hydra config, a JSON file) to frozen dataclasses.
+"""Checked settings: from a plain mapping (a resolved Hydra config, a JSON file) to
+frozen dataclasses.
 
 Every room declares its settings as frozen dataclasses; the type hints are the schema:
 
 * ``Annotated[int, AtLeast(1)]`` carries a range, ``Literal["a", "b"]`` a choice;
-* a union of dataclasses is told apart by the one field that is a ``Literal`` in all of them (the discriminator, e.g. ``family``);
-* a rule over several fields goes into ``__post_init__`` and raises :class:`SettingsError` with the field's own name.
+* a union of dataclasses is told apart by the one field that is a ``Literal`` in all of
+  them (the discriminator, e.g. ``family``);
+* a rule over several fields goes into ``__post_init__`` and raises
+  :class:`SettingsError` with the field's own name.
 
-``load`` checks every key, type and range and names the full path of what is wrong. It needs the standard library alone, so that the
-same check guards a Snakemake run and a bare GPU node.
+``load`` checks every key, type and range and names the full path of what is wrong. It
+needs the standard library alone, so that the same check guards a Snakemake run and a
+bare GPU node.
 """
 
 from __future__ import annotations
@@ -38,7 +42,9 @@ T = TypeVar("T")
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be used: one line that names the key and says what is allowed."""
+    """A setting that cannot be used: one line that names the key and says what is
+    allowed.
+    """
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(f"{key}: {message}" if key else message)
@@ -126,7 +132,9 @@ class NotEmpty:
 
 @dataclass(frozen=True, init=False)
 class OneOf:
-    """A choice among values known only when the module is imported; ``Literal`` is better where it can be written."""
+    """A choice among values known only when the module is imported; ``Literal`` is
+    better where it can be written.
+    """
 
     choices: tuple[Any, ...]
 
@@ -142,7 +150,8 @@ class OneOf:
 
 
 def load(hint: type[T] | Any, value: Any, path: str = "") -> T:
-    """Build ``hint`` (a dataclass, a union of dataclasses, a container of them) from plain data; what is built already stays.
+    """Build ``hint`` (a dataclass, a union of dataclasses, a container of them) from
+    plain data; what is built already stays.
 
     Raises :class:`SettingsError` that names the key below ``path`` and what is allowed.
     """
@@ -152,7 +161,10 @@ def load(hint: type[T] | Any, value: Any, path: str = "") -> T:
 def to_dict(settings: Any) -> Any:
     """The plain data that ``load`` takes back: dicts, lists and scalars."""
     if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
-        return {field.name: to_dict(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
+        return {
+            field.name: to_dict(getattr(settings, field.name))
+            for field in dataclasses.fields(settings)
+        }
     if isinstance(settings, Mapping):
         return {str(key): to_dict(item) for key, item in settings.items()}
     if isinstance(settings, (tuple, list)):
@@ -176,8 +188,12 @@ def _load(hint: Any, value: Any, path: str) -> Any:
                 raise SettingsError(path, f"got {loaded!r}; allowed: {constraint.allowed}")
         return loaded
     if origin is Literal:
-        if value not in get_args(hint) or isinstance(value, bool) != any(value is choice for choice in (True, False)):
-            raise SettingsError(path, f"got {value!r}; allowed: {', '.join(map(str, get_args(hint)))}")
+        if value not in get_args(hint) or isinstance(value, bool) != any(
+            value is choice for choice in (True, False)
+        ):
+            raise SettingsError(
+                path, f"got {value!r}; allowed: {', '.join(map(str, get_args(hint)))}"
+            )
         return value
     if origin in (Union, types.UnionType):
         return _load_union(get_args(hint), value, path)
@@ -187,7 +203,9 @@ def _load(hint: Any, value: Any, path: str) -> Any:
         if not isinstance(value, Mapping):
             raise SettingsError(path, f"got {value!r}; allowed: a mapping of names to settings")
         _, item_hint = get_args(hint)
-        return {str(key): _load(item_hint, item, _join(path, str(key))) for key, item in value.items()}
+        return {
+            str(key): _load(item_hint, item, _join(path, str(key))) for key, item in value.items()
+        }
     if dataclasses.is_dataclass(hint):
         return _load_dataclass(typing.cast("type", hint), value, path)
     return _load_scalar(hint, value, path)
@@ -202,8 +220,16 @@ def _load_scalar(hint: Any, value: Any, path: str) -> Any:
         return int(value)
     if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
-    names = {int: "an integer", float: "a number", bool: "true or false", str: "text", type(None): "null"}
-    raise SettingsError(path, f"got {value!r}; allowed: {names.get(hint, getattr(hint, '__name__', str(hint)))}")
+    names = {
+        int: "an integer",
+        float: "a number",
+        bool: "true or false",
+        str: "text",
+        type(None): "null",
+    }
+    raise SettingsError(
+        path, f"got {value!r}; allowed: {names.get(hint, getattr(hint, '__name__', str(hint)))}"
+    )
 
 
 def _load_sequence(hint: Any, value: Any, path: str) -> Any:
@@ -214,7 +240,8 @@ def _load_sequence(hint: Any, value: Any, path: str) -> Any:
         if len(value) != len(arguments):
             raise SettingsError(path, f"got {len(value)} items; allowed: exactly {len(arguments)}")
         return tuple(
-            _load(item_hint, item, f"{path}[{i}]") for i, (item_hint, item) in enumerate(zip(arguments, value, strict=True))
+            _load(item_hint, item, f"{path}[{i}]")
+            for i, (item_hint, item) in enumerate(zip(arguments, value, strict=True))
         )
     items = [_load(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(value)]
     return tuple(items) if get_origin(hint) is tuple else items
@@ -236,22 +263,33 @@ def _load_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
             raise SettingsError(path, f"got {value!r}; allowed: a mapping with the key {key}")
         chosen = value.get(key)
         if chosen not in choices:
-            raise SettingsError(_join(path, key), f"got {chosen!r}; allowed: {', '.join(map(str, choices))}")
+            raise SettingsError(
+                _join(path, key), f"got {chosen!r}; allowed: {', '.join(map(str, choices))}"
+            )
         return _load(choices[chosen], value, path)
     for option in options:
         try:
             return _load(option, value, path)
         except SettingsError:
             continue
-    raise SettingsError(path, f"got {value!r}; allowed: {' or '.join(getattr(o, '__name__', str(o)) for o in options)}")
+    raise SettingsError(
+        path,
+        f"got {value!r}; allowed: {' or '.join(getattr(o, '__name__', str(o)) for o in options)}",
+    )
 
 
 def _discriminator(options: tuple[Any, ...]) -> tuple[str, dict[Any, Any]]:
-    """The field that is a Literal in every option, and the option behind each of its values."""
+    """The field that is a Literal in every option, and the option behind each of its
+    values.
+    """
     hints = [typing.get_type_hints(option, include_extras=True) for option in options]
     for name in hints[0]:
         if all(get_origin(hint.get(name)) is Literal for hint in hints):
-            return name, {choice: option for option, hint in zip(options, hints, strict=True) for choice in get_args(hint[name])}
+            return name, {
+                choice: option
+                for option, hint in zip(options, hints, strict=True)
+                for choice in get_args(hint[name])
+            }
     raise TypeError(f"no Literal field tells {[option.__name__ for option in options]} apart")
 
 
@@ -259,15 +297,21 @@ def _load_dataclass(cls: type, value: Any, path: str) -> Any:
     if isinstance(value, cls):
         return value
     if not isinstance(value, Mapping):
-        raise SettingsError(path, f"got {value!r}; allowed: a mapping with the keys {', '.join(_field_names(cls))}")
+        raise SettingsError(
+            path, f"got {value!r}; allowed: a mapping with the keys {', '.join(_field_names(cls))}"
+        )
     hints = typing.get_type_hints(cls, include_extras=True)
     for key in value:
         if key not in hints:
-            raise SettingsError(_join(path, str(key)), f"unknown key; allowed: {', '.join(_field_names(cls))}")
+            raise SettingsError(
+                _join(path, str(key)), f"unknown key; allowed: {', '.join(_field_names(cls))}"
+            )
     arguments = {}
     for field in dataclasses.fields(cls):
         if field.name in value:
-            arguments[field.name] = _load(hints[field.name], value[field.name], _join(path, field.name))
+            arguments[field.name] = _load(
+                hints[field.name], value[field.name], _join(path, field.name)
+            )
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise SettingsError(_join(path, field.name), "is missing")
     try:

@@ -1,4 +1,6 @@
-"""Properties are drawn the same way everywhere: how slow a shared machine is says nothing about them."""
+"""Properties are drawn the same way everywhere: how slow a shared machine is says
+nothing about them.
+"""
 
 from hypothesis import HealthCheck, settings
 

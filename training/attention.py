@@ -1,10 +1,12 @@
 """Causal attention over packed sequences of different lengths, without padding.
 
-A packed call holds several sequences one after another. Each has some queries and at least as many keys: the keys that come
-before the queries are context (earlier slices of the same sequence), and the last query sees the last key.
+A packed call holds several sequences one after another. Each has some queries and at
+least as many keys: the keys that come before the queries are context (earlier slices of
+the same sequence), and the last query sees the last key.
 
-Two kernels: ``sdpa`` computes sequence by sequence with scaled_dot_product_attention, on every device and in every precision,
-and is the reference; ``varlen`` is one call of the fused variable-length kernel for half precision on CUDA.
+Two kernels: ``sdpa`` computes sequence by sequence with scaled_dot_product_attention,
+on every device and in every precision, and is the reference; ``varlen`` is one call of
+the fused variable-length kernel for half precision on CUDA.
 """
 
 from __future__ import annotations
@@ -27,18 +29,23 @@ Kernel = Literal["sdpa", "varlen"]
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the sequences of a packed call lie: tokens of each among the queries and among the keys, in packed order.
+    """Where the sequences of a packed call lie: tokens of each among the queries and
+    among the keys, in packed order.
 
-    Raises ValueError where they do not pair up or a sequence has fewer keys than queries.
+    Raises ValueError where they do not pair up or a sequence has fewer keys than
+    queries.
     """
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if len(self.queries) != len(self.keys) or any(k < q for q, k in zip(self.queries, self.keys, strict=False)):
+        if len(self.queries) != len(self.keys) or any(
+            k < q for q, k in zip(self.queries, self.keys, strict=False)
+        ):
             raise ValueError(
-                f"queries {self.queries} and keys {self.keys}; allowed: as many keys as queries or more, for each sequence"
+                f"queries {self.queries} and keys {self.keys}; allowed: as many keys as queries or"
+                " more, for each sequence"
             )
 
     @classmethod
@@ -47,11 +54,14 @@ class Packing:
         return cls(tuple(lengths), tuple(lengths))
 
 
-def variable_length_attention(queries: Tensor, keys: Tensor, values: Tensor, packing: Packing, kernel: Kernel = "sdpa") -> Tensor:
+def variable_length_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, packing: Packing, kernel: Kernel = "sdpa"
+) -> Tensor:
     """Causal attention inside each packed sequence.
 
-    ``queries`` [Tq, heads, head size]; ``keys`` and ``values`` [Tk, kv heads, head size] with kv heads dividing heads; returns
-    [Tq, heads, head size]. Query i of a sequence with q queries and k keys sees its keys 0 .. k - q + i.
+    ``queries`` [Tq, heads, head size]; ``keys`` and ``values`` [Tk, kv heads, head
+    size] with kv heads dividing heads; returns [Tq, heads, head size]. Query i of a
+    sequence with q queries and k keys sees its keys 0 .. k - q + i.
     """
     if kernel == "varlen":
         return _fused(queries, keys, values, packing)
@@ -59,9 +69,13 @@ def variable_length_attention(queries: Tensor, keys: Tensor, values: Tensor, pac
 
 
 def choose_kernel(
-    choice: Literal["auto", "sdpa", "varlen"], device: torch.device, precision: torch.dtype, head_size: int
+    choice: Literal["auto", "sdpa", "varlen"],
+    device: torch.device,
+    precision: torch.dtype,
+    head_size: int,
 ) -> Kernel:
-    """The kernel for ``choice``; ``auto`` takes the fused one where it can run: CUDA, half precision, head size a multiple of 8.
+    """The kernel for ``choice``; ``auto`` takes the fused one where it can run: CUDA,
+    half precision, head size a multiple of 8.
 
     Raises ValueError where ``varlen`` is demanded and cannot run.
     """
@@ -74,7 +88,10 @@ def choose_kernel(
         and torch.cuda.get_device_capability(device) >= (8, 0)
     )
     if choice == "varlen" and not possible:
-        raise ValueError("varlen attention cannot run here; it needs a CUDA device of compute capability 8.0 and bfloat16")
+        raise ValueError(
+            "varlen attention cannot run here; it needs a CUDA device of compute capability 8.0 and"
+            " bfloat16"
+        )
     return "varlen" if possible and choice != "sdpa" else "sdpa"
 
 
@@ -85,9 +102,13 @@ def varlen_available() -> bool:
 
 
 def _one_by_one(queries: Tensor, keys: Tensor, values: Tensor, packing: Packing) -> Tensor:
-    """Each sequence alone, as the single element of a batch [1, heads, tokens, head size]."""
+    """Each sequence alone, as the single element of a batch [1, heads, tokens, head
+    size].
+    """
     mixed = [
-        _causal(q.transpose(0, 1)[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None])[0].transpose(0, 1)
+        _causal(q.transpose(0, 1)[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None])[
+            0
+        ].transpose(0, 1)
         for q, k, v in zip(
             torch.split(queries, list(packing.queries)),
             torch.split(keys, list(packing.keys)),
@@ -96,7 +117,8 @@ def _one_by_one(queries: Tensor, keys: Tensor, values: Tensor, packing: Packing)
         )
         if len(q)
     ]
-    # Without a query there is nothing to mix; the product keeps the result in the graph.
+    # Without a query there is nothing to mix; the product keeps the result in the
+    # graph.
     return torch.cat(mixed) if mixed else queries * 1
 
 
@@ -104,10 +126,15 @@ def _causal(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     grouped = queries.shape[1] != keys.shape[1]
     count, visible = queries.shape[2], keys.shape[2]
     if count == visible:
-        return functional.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=grouped)
-    # is_causal would line up the first query with the first key; with context it is the last with the last.
+        return functional.scaled_dot_product_attention(
+            queries, keys, values, is_causal=True, enable_gqa=grouped
+        )
+    # is_causal would line up the first query with the first key; with context it is the
+    # last with the last.
     mask = torch.ones(count, visible, dtype=torch.bool, device=queries.device).tril(visible - count)
-    return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=grouped)
+    return functional.scaled_dot_product_attention(
+        queries, keys, values, attn_mask=mask, enable_gqa=grouped
+    )
 
 
 def _fused(queries: Tensor, keys: Tensor, values: Tensor, packing: Packing) -> Tensor:
@@ -115,13 +142,18 @@ def _fused(queries: Tensor, keys: Tensor, values: Tensor, packing: Packing) -> T
     if kernel is None:
         raise RuntimeError("this torch has no variable-length attention kernel")
     parameters = _parameters(kernel)
-    options: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in parameters else {"is_causal": True}
+    options: dict[str, Any] = (
+        {"window_size": (-1, 0)} if "window_size" in parameters else {"is_causal": True}
+    )
     if queries.shape[1] != keys.shape[1]:
         if "enable_gqa" in parameters:
             options["enable_gqa"] = True
         else:
             repeats = queries.shape[1] // keys.shape[1]
-            keys, values = keys.repeat_interleave(repeats, dim=1), values.repeat_interleave(repeats, dim=1)
+            keys, values = (
+                keys.repeat_interleave(repeats, dim=1),
+                values.repeat_interleave(repeats, dim=1),
+            )
     mixed: Tensor = kernel(
         queries.contiguous(),
         keys.contiguous(),
@@ -151,5 +183,7 @@ def _varlen_attn() -> Callable[..., Any] | None:
 
 @cache
 def _parameters(kernel: Callable[..., Any]) -> frozenset[str]:
-    """The keyword names of the kernel, which differ between torch 2.10 and later versions."""
+    """The keyword names of the kernel, which differ between torch 2.10 and later
+    versions.
+    """
     return frozenset(inspect.signature(kernel).parameters)

@@ -1,20 +1,24 @@
-"""A torch.distributed backend named ``railx``: every collective and send asks the fabric for its circuits before it may start.
+"""A torch.distributed backend named ``railx``: every collective and send asks the
+fabric for its circuits before it may start.
 
 Importing this module registers the backend. What is notable:
 
-* One process group (:mod:`training.process_group`) wraps an inner gloo or NCCL group. An operation is issued without waiting. It
-  joins its lane (one for the collectives of a group, one for each source, destination and tag of messages), asks for its circuits
-  when its turn comes, and gives them back when it has ended, on the device too. A lane is a thread; a synchronous collective on an
-  idle lane runs in place.
-* An operation is known by channel and number, which all its members count alike: (group, n-th collective), or (group, source,
-  destination, tag, n-th message).
+* One process group (:mod:`training.process_group`) wraps an inner gloo or NCCL group.
+  An operation is issued without waiting. It joins its lane (one for the collectives of
+  a group, one for each source, destination and tag of messages), asks for its circuits
+  when its turn comes, and gives them back when it has ended, on the device too. A lane
+  is a thread; a synchronous collective on an idle lane runs in place.
+* An operation is known by channel and number, which all its members count alike:
+  (group, n-th collective), or (group, source, destination, tag, n-th message).
 * Groups inside one server, and everything in electrical mode, never ask.
-* Gloo works on host memory: CUDA tensors go through pinned buffers, filled before the circuits are asked for and emptied after they
-  are given back.
-* NCCL works on the device: the lane waits until the device has reached the operation, asks, launches it on a stream of its own, and
-  gives the circuits back when an event behind it has passed. Messages go up (to higher ranks) and down over communicators of their
-  own, because both directions may be under way at once.
-* In provisioned mode, whenever the last operation under way ends, the controller is told what the next one will need.
+* Gloo works on host memory: CUDA tensors go through pinned buffers, filled before the
+  circuits are asked for and emptied after they are given back.
+* NCCL works on the device: the lane waits until the device has reached the operation,
+  asks, launches it on a stream of its own, and gives the circuits back when an event
+  behind it has passed. Messages go up (to higher ranks) and down over communicators of
+  their own, because both directions may be under way at once.
+* In provisioned mode, whenever the last operation under way ends, the controller is
+  told what the next one will need.
 """
 
 from __future__ import annotations
@@ -45,10 +49,12 @@ _session: Session | None = None
 
 
 def configure(options: BackendOptions, recorder: Recorder) -> None:
-    """Connect this process (global rank ``recorder.rank``) to the fabric; call it before ``init_process_group(backend="railx")``.
+    """Connect this process (global rank ``recorder.rank``) to the fabric; call it
+    before ``init_process_group(backend="railx")``.
 
-    May be called again for the next setting once the groups of the last one are destroyed (RuntimeError otherwise). Raises
-    :class:`railx.fabric.FabricError` where no controller answers, or where it refuses.
+    May be called again for the next setting once the groups of the last one are
+    destroyed (RuntimeError otherwise). Raises :class:`railx.fabric.FabricError` where
+    no controller answers, or where it refuses.
     """
     global _session
     if _session is not None:
@@ -58,17 +64,23 @@ def configure(options: BackendOptions, recorder: Recorder) -> None:
 
 
 def begin_iteration(i: int) -> None:
-    """Operations issued from now on belong to iteration ``i``, for the recorder and for the schedule."""
+    """Operations issued from now on belong to iteration ``i``, for the recorder and for
+    the schedule.
+    """
     _current().begin_iteration(i)
 
 
 def recorded_schedule() -> Schedule:
-    """What this rank's operations needed so far, in the order of issue, per iteration; operations inside a server are left out."""
+    """What this rank's operations needed so far, in the order of issue, per iteration;
+    operations inside a server are left out.
+    """
     return _current().recorded_schedule()
 
 
 def use_schedule(schedule: Schedule | None) -> None:
-    """Announce operations ahead by this schedule (mode provisioned); None stops announcing."""
+    """Announce operations ahead by this schedule (mode provisioned); None stops
+    announcing.
+    """
     _current().schedule = schedule
 
 

@@ -1,7 +1,8 @@
 """Tokens for a plan: the sequences of a corpus file, cut and packed as the plan says.
 
-A corpus is one Parquet table with the columns sequence, length_tokens and tokens (the bytes of the text; each byte is one
-token id). Where the corpus metadata names a ``beginning_of_sequence`` token, that token stands before the bytes and counts in
+A corpus is one Parquet table with the columns sequence, length_tokens and tokens (the
+bytes of the text; each byte is one token id). Where the corpus metadata names a
+``beginning_of_sequence`` token, that token stands before the bytes and counts in
 length_tokens; otherwise nothing is added.
 """
 
@@ -29,7 +30,9 @@ Sequences = Mapping[int, NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """Packed tokens: ids, positions in their sequences and next-token labels, each an int64 tensor [T]."""
+    """Packed tokens: ids, positions in their sequences and next-token labels, each an
+    int64 tensor [T].
+    """
 
     tokens: Tensor
     positions: Tensor
@@ -37,15 +40,21 @@ class PackedTokens:
 
     def part(self, start: int, stop: int) -> PackedTokens:
         """Tokens ``start`` to ``stop`` of the packed axis."""
-        return PackedTokens(self.tokens[start:stop], self.positions[start:stop], self.labels[start:stop])
+        return PackedTokens(
+            self.tokens[start:stop], self.positions[start:stop], self.labels[start:stop]
+        )
 
     def to(self, device: torch.device) -> PackedTokens:
         """The same tokens on ``device``."""
-        return PackedTokens(self.tokens.to(device), self.positions.to(device), self.labels.to(device))
+        return PackedTokens(
+            self.tokens.to(device), self.positions.to(device), self.labels.to(device)
+        )
 
 
 def plan_lengths(plan: Plan) -> dict[int, int]:
-    """The tokens that the plan needs of each sequence (the most, where batches truncate it differently)."""
+    """The tokens that the plan needs of each sequence (the most, where batches truncate
+    it differently).
+    """
     lengths: dict[int, int] = {}
     for batch in plan.batches:
         for sequence, length in _batch_lengths(batch):
@@ -54,50 +63,70 @@ def plan_lengths(plan: Plan) -> dict[int, int]:
 
 
 def valid_tokens(batch: SequenceParallelBatch | PipelineBatch) -> int:
-    """Tokens of the whole batch that have a label: all but the last of each truncated sequence."""
+    """Tokens of the whole batch that have a label: all but the last of each truncated
+    sequence.
+    """
     return sum(length - 1 for _, length in _batch_lengths(batch))
 
 
 def whole_slices(sequences: Sequence[int], lengths: Sequence[int]) -> list[Slice]:
     """Whole (truncated) sequences as slices."""
-    return [Slice(sequence, 0, length, length) for sequence, length in zip(sequences, lengths, strict=True)]
+    return [
+        Slice(sequence, 0, length, length)
+        for sequence, length in zip(sequences, lengths, strict=True)
+    ]
 
 
-def read_sequences(path: str | Path, needed: Mapping[int, int], vocabulary: int) -> dict[int, NDArray[np.int64]]:
-    """Token ids of the ``needed`` sequences (id -> tokens wanted), truncated to what is wanted.
+def read_sequences(
+    path: str | Path, needed: Mapping[int, int], vocabulary: int
+) -> dict[int, NDArray[np.int64]]:
+    """Token ids of the ``needed`` sequences (id -> tokens wanted), truncated to what is
+    wanted.
 
-    ValueError names the file and the sequence where one is missing, has no text, is shorter than wanted or has an id that is not
-    below ``vocabulary``.
+    ValueError names the file and the sequence where one is missing, has no text, is
+    shorter than wanted or has an id that is not below ``vocabulary``.
     """
     table = read_table(path, ["sequence", "length_tokens", "tokens"])
-    table = table.filter(pc.is_in(table["sequence"], value_set=pa.array(sorted(needed), type=table["sequence"].type)))
+    table = table.filter(
+        pc.is_in(table["sequence"], value_set=pa.array(sorted(needed), type=table["sequence"].type))
+    )
     first = read_metadata(path).get("beginning_of_sequence")
     sequences: dict[int, NDArray[np.int64]] = {}
     for row in table.to_pylist():
         sequence, text = row["sequence"], row["tokens"]
         if text is None:
-            raise ValueError(f"{path}: sequence {sequence} has a length but no text; allowed: a corpus with tokens, to train on")
+            raise ValueError(
+                f"{path}: sequence {sequence} has a length but no text; allowed: a corpus with"
+                " tokens, to train on"
+            )
         tokens = np.frombuffer(text, dtype=np.uint8).astype(np.int64)
         if first is not None:
             tokens = np.concatenate(([int(first)], tokens))
         wanted = needed[sequence]
         if len(tokens) != row["length_tokens"] or len(tokens) < wanted:
             raise ValueError(
-                f"{path}: sequence {sequence} has {len(tokens)} tokens, {row['length_tokens']} by its length, and the plan wants "
-                f"{wanted}; allowed: a plan made for this corpus"
+                f"{path}: sequence {sequence} has {len(tokens)} tokens, {row['length_tokens']} by"
+                f" its length, and the plan wants {wanted}; allowed: a plan made for this corpus"
             )
         sequences[sequence] = tokens[:wanted]
     missing = sorted(set(needed) - set(sequences))
     if missing:
-        raise ValueError(f"{path}: no sequence {missing[0]} ({len(missing)} missing); allowed: a plan made for this corpus")
+        raise ValueError(
+            f"{path}: no sequence {missing[0]} ({len(missing)} missing); allowed: a plan made for"
+            " this corpus"
+        )
     highest = max(int(tokens.max()) for tokens in sequences.values())
     if highest >= vocabulary:
-        raise ValueError(f"{path}: token id {highest}; allowed: below model.vocabulary, which is {vocabulary}")
+        raise ValueError(
+            f"{path}: token id {highest}; allowed: below model.vocabulary, which is {vocabulary}"
+        )
     return sequences
 
 
 def pack(slices: Iterable[Slice], sequences: Sequences) -> PackedTokens:
-    """Slices one after another. The label of a slice's last token is the first of the next slice, none at the sequence's end."""
+    """Slices one after another. The label of a slice's last token is the first of the
+    next slice, none at the sequence's end.
+    """
     tokens, positions, labels = [], [], []
     for part in slices:
         text = sequences[part.sequence][: part.length]
@@ -119,4 +148,6 @@ def _batch_lengths(batch: SequenceParallelBatch | PipelineBatch) -> Iterable[tup
     else:
         for pipeline in batch.pipelines:
             for chunk in pipeline.chunks:
-                yield from ((part.sequence, part.length) for part in chunk.slices if part.start == 0)
+                yield from (
+                    (part.sequence, part.length) for part in chunk.slices if part.start == 0
+                )

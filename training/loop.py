@@ -1,12 +1,15 @@
-"""One rank of a training run: the same training under every fabric setting of the sweep, timed and traced.
+"""One rank of a training run: the same training under every fabric setting of the
+sweep, timed and traced.
 
 Notable:
 
-* every setting starts anew: a process group of the backend ``railx``, the model and the optimizer from the same seed. So the
-  losses must agree, and only times may differ;
-* iterations begin together, held by a gloo group that the fabric does not see, and losses and norms are added up over it
-  after the clock has stopped: what is measured is the training alone;
-* electrical switching runs first; what it needed in which order is the schedule that provisioned switching asks ahead by.
+* every setting starts anew: a process group of the backend ``railx``, the model and the
+  optimizer from the same seed. So the losses must agree, and only times may differ;
+* iterations begin together, held by a gloo group that the fabric does not see, and
+  losses and norms are added up over it after the clock has stopped: what is measured is
+  the training alone;
+* electrical switching runs first; what it needed in which order is the schedule that
+  provisioned switching asks ahead by.
 """
 
 from __future__ import annotations
@@ -36,7 +39,13 @@ from training.model import Decoder, stage_layers
 from training.pipeline import Links, PipelineParallel
 from training.reduction import GradientReduction, pipeline_reduction, sequence_parallel_reduction
 from training.sequence_parallel import ProcessGroups, SequenceParallel, group_ranks
-from training.settings import OptimizerSettings, RunSettings, check_plan, fabric_sweep, pipeline_stages
+from training.settings import (
+    OptimizerSettings,
+    RunSettings,
+    check_plan,
+    fabric_sweep,
+    pipeline_stages,
+)
 from training.timeline import Timeline
 from training.trace import Recorder
 
@@ -48,7 +57,9 @@ PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": to
 
 @dataclass(frozen=True)
 class Place:
-    """Where this process stands: its rank of ``ranks``, the store that all share, its device and the backend below ``railx``."""
+    """Where this process stands: its rank of ``ranks``, the store that all share, its
+    device and the backend below ``railx``.
+    """
 
     rank: int
     ranks: int
@@ -59,8 +70,9 @@ class Place:
 
 @dataclass(frozen=True)
 class SettingResult:
-    """What all ranks saw under one fabric setting (gathered on rank 0): a row for each timed iteration and rank, and the
-    trace."""
+    """What all ranks saw under one fabric setting (gathered on rank 0): a row for each
+    timed iteration and rank, and the trace.
+    """
 
     fabric: FabricSettings
     rows: list[dict[str, Any]]
@@ -72,7 +84,9 @@ class SettingResult:
 
 
 class Runner(Protocol):
-    """A parallelism: runs a batch forward and backward and returns this rank's part of the loss."""
+    """A parallelism: runs a batch forward and backward and returns this rank's part of
+    the loss.
+    """
 
     def run(self, batch: Any) -> Tensor: ...
 
@@ -90,10 +104,12 @@ class _Replica:
 
 
 def train(settings: RunSettings, place: Place) -> Iterator[SettingResult]:
-    """Train under every fabric of the sweep; yields the gathered result of each on rank 0, nothing on other ranks.
+    """Train under every fabric of the sweep; yields the gathered result of each on rank
+    0, nothing on other ranks.
 
-    Raises SettingsError, PlanError or ValueError (one line each) before anything is trained where plan, corpus, model, ranks
-    or device do not fit together, and SettingsError where the address of the fabric's controller cannot be had.
+    Raises SettingsError, PlanError or ValueError (one line each) before anything is
+    trained where plan, corpus, model, ranks or device do not fit together, and
+    SettingsError where the address of the fabric's controller cannot be had.
     """
     plan = read_plan(settings.plan)
     check_plan(plan, settings.model, place.ranks)
@@ -108,21 +124,31 @@ def train(settings: RunSettings, place: Place) -> Iterator[SettingResult]:
             rows = _iterations(settings, plan, fabric, place, replica, control)
             if fabric.mode == "electrical":
                 schedule = backend.recorded_schedule()
-            gathered = _gather(place, control, (rows, recorder.table(), *_peaks(settings, plan, replica), _owned(replica)))
+            gathered = _gather(
+                place,
+                control,
+                (rows, recorder.table(), *_peaks(settings, plan, replica), _owned(replica)),
+            )
         if gathered is not None:
             yield _merge(fabric, gathered, replica.kernel)
 
 
 @contextmanager
-def _fabric(fabric: FabricSettings, number: int, place: Place, recorder: Recorder, timeout_s: float) -> Iterator[dist.ProcessGroup]:
-    """The process group ``railx`` over ``fabric`` for the length of the block; yields the control group, which the fabric
-    never sees."""
+def _fabric(
+    fabric: FabricSettings, number: int, place: Place, recorder: Recorder, timeout_s: float
+) -> Iterator[dist.ProcessGroup]:
+    """The process group ``railx`` over ``fabric`` for the length of the block; yields
+    the control group, which the fabric never sees.
+    """
     with launch_controller(fabric, place.ranks) if place.rank == 0 else nullcontext() as controller:
         key = f"controller/{number}"
         if controller is not None:
             place.store.set(key, controller.address or "")
         address = place.store.get(key).decode() or None
-        backend.configure(backend.BackendOptions(place.inner, address, fabric.mode, fabric.gpus_per_server), recorder)
+        backend.configure(
+            backend.BackendOptions(place.inner, address, fabric.mode, fabric.gpus_per_server),
+            recorder,
+        )
         dist.init_process_group(
             "railx",
             store=PrefixStore(f"setting/{number}", place.store),
@@ -140,7 +166,9 @@ def _fabric(fabric: FabricSettings, number: int, place: Place, recorder: Recorde
             dist.destroy_process_group()
 
 
-def _build(settings: RunSettings, plan: Plan, sequences: Sequences, place: Place, timeline: Timeline) -> _Replica:
+def _build(
+    settings: RunSettings, plan: Plan, sequences: Sequences, place: Place, timeline: Timeline
+) -> _Replica:
     model, training = settings.model, settings.training
     precision = PRECISIONS[training.precision]
     try:
@@ -155,9 +183,13 @@ def _build(settings: RunSettings, plan: Plan, sequences: Sequences, place: Place
         runner = PipelineParallel(decoder, stages, Links(), sequences, kernel, timeline)
         reduction = pipeline_reduction(decoder, stages, timeline)
     else:
-        runner = SequenceParallel(decoder, ProcessGroups(group_ranks(plan)), sequences, kernel, timeline)
+        runner = SequenceParallel(
+            decoder, ProcessGroups(group_ranks(plan)), sequences, kernel, timeline
+        )
         reduction = sequence_parallel_reduction(decoder, timeline)
-    return _Replica(decoder, runner, reduction, _optimizer(decoder, training.optimizer), timeline, kernel)
+    return _Replica(
+        decoder, runner, reduction, _optimizer(decoder, training.optimizer), timeline, kernel
+    )
 
 
 def _optimizer(decoder: Decoder, settings: OptimizerSettings) -> torch.optim.Optimizer:
@@ -171,12 +203,20 @@ def _optimizer(decoder: Decoder, settings: OptimizerSettings) -> torch.optim.Opt
 
 
 def _iterations(
-    settings: RunSettings, plan: Plan, fabric: FabricSettings, place: Place, replica: _Replica, control: dist.ProcessGroup
+    settings: RunSettings,
+    plan: Plan,
+    fabric: FabricSettings,
+    place: Place,
+    replica: _Replica,
+    control: dist.ProcessGroup,
 ) -> list[dict[str, Any]]:
-    """Warm-up and timed iterations on this rank; a row for each timed one (the table of the run without what names the run)."""
+    """Warm-up and timed iterations on this rank; a row for each timed one (the table of
+    the run without what names the run).
+    """
     rows = []
     warmup = settings.training.warmup_iterations
-    # A full collection with torch loaded stops a rank for longer than an iteration may last; what is set up by now stays.
+    # A full collection with torch loaded stops a rank for longer than an iteration may
+    # last; what is set up by now stays.
     gc.collect()
     gc.freeze()
     for iteration in range(warmup + settings.training.iterations):
@@ -234,13 +274,24 @@ def _synchronize(device: torch.device) -> None:
 
 
 def _peaks(settings: RunSettings, plan: Plan, replica: _Replica) -> tuple[int | None, int | None]:
-    """The most chunks alive at once on this stage, as counted and as planned; None where the plan is no pipeline."""
+    """The most chunks alive at once on this stage, as counted and as planned; None
+    where the plan is no pipeline.
+    """
     runner = replica.runner
     if not isinstance(runner, PipelineParallel):
         return None, None
-    run = plan.pipeline_batches()[: settings.training.warmup_iterations + settings.training.iterations]
-    own = [pipeline for batch in run for pipeline in batch.pipelines if pipeline.replica == runner.replica]
-    return runner.peak_live_chunks, max((peak_live_chunks(pipeline, runner.stage) for pipeline in own), default=0)
+    run = plan.pipeline_batches()[
+        : settings.training.warmup_iterations + settings.training.iterations
+    ]
+    own = [
+        pipeline
+        for batch in run
+        for pipeline in batch.pipelines
+        if pipeline.replica == runner.replica
+    ]
+    return runner.peak_live_chunks, max(
+        (peak_live_chunks(pipeline, runner.stage) for pipeline in own), default=0
+    )
 
 
 def _owned(replica: _Replica) -> int:
@@ -248,14 +299,18 @@ def _owned(replica: _Replica) -> int:
     return sum(parameter.numel() for parameter in replica.reduction.counted)
 
 
-def _gather(place: Place, control: dist.ProcessGroup, item: tuple[Any, ...]) -> list[tuple[Any, ...]] | None:
+def _gather(
+    place: Place, control: dist.ProcessGroup, item: tuple[Any, ...]
+) -> list[tuple[Any, ...]] | None:
     """Every rank's ``item`` in rank order on rank 0, None elsewhere."""
     gathered: list[Any] | None = [None] * place.ranks if place.rank == 0 else None
     dist.gather_object(item, gathered, dst=0, group=control)
     return gathered
 
 
-def _merge(fabric: FabricSettings, gathered: Sequence[tuple[Any, ...]], kernel: Kernel) -> SettingResult:
+def _merge(
+    fabric: FabricSettings, gathered: Sequence[tuple[Any, ...]], kernel: Kernel
+) -> SettingResult:
     rows, traces, peaks, planned, owned = zip(*gathered, strict=True)
     return SettingResult(
         fabric=fabric,

@@ -2,14 +2,17 @@
 
 Notable:
 
-* a chunk is a micro-batch of packed slices; at most one slice has context, the earlier slices of its sequence (InfiniPipe
-  section III);
-* keys and values of a slice are kept for the later slices as detached leaves: a later slice's backward pass leaves its dK and
-  dV in the leaves, and the slice's own backward pass, which runs after (slices go right to left), starts from them as well as
-  from the output;
-* activations and their gradients travel between neighbours by asynchronous sends, so that a stage never waits for its
-  neighbour to take what it sent; shapes follow from the plan (the backend keeps the two directions apart);
-* the order of operations is ``railx.planning.schedule``'s, and the most chunks alive at once are counted.
+* a chunk is a micro-batch of packed slices; at most one slice has context, the earlier
+  slices of its sequence (InfiniPipe section III);
+* keys and values of a slice are kept for the later slices as detached leaves: a later
+  slice's backward pass leaves its dK and dV in the leaves, and the slice's own backward
+  pass, which runs after (slices go right to left), starts from them as well as from the
+  output;
+* activations and their gradients travel between neighbours by asynchronous sends, so
+  that a stage never waits for its neighbour to take what it sent; shapes follow from
+  the plan (the backend keeps the two directions apart);
+* the order of operations is ``railx.planning.schedule``'s, and the most chunks alive at
+  once are counted.
 """
 
 from __future__ import annotations
@@ -35,19 +38,25 @@ __all__ = ["ChunkAttention", "KeptSlice", "Links", "PipelineParallel"]
 
 @dataclass(eq=False)
 class KeptSlice:
-    """Keys and values of one slice, layer by layer: as computed (in the graph) and as seen by later slices (detached leaves)."""
+    """Keys and values of one slice, layer by layer: as computed (in the graph) and as
+    seen by later slices (detached leaves).
+    """
 
     computed: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     leaves: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def keep(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Keep a layer's keys and values; a second call (a recomputed layer) changes nothing."""
+        """Keep a layer's keys and values; a second call (a recomputed layer) changes
+        nothing.
+        """
         if layer not in self.computed:
             self.computed[layer] = (keys, values)
             self.leaves[layer] = (keys.detach().requires_grad_(), values.detach().requires_grad_())
 
     def gradients(self) -> Iterable[tuple[Tensor, Tensor]]:
-        """What the later slices' backward passes add: pairs of a computed tensor and its gradient."""
+        """What the later slices' backward passes add: pairs of a computed tensor and
+        its gradient.
+        """
         for layer, computed in self.computed.items():
             for tensor, leaf in zip(computed, self.leaves[layer], strict=True):
                 if leaf.grad is not None:
@@ -55,13 +64,20 @@ class KeptSlice:
 
 
 class ChunkAttention:
-    """Attention inside the slices of one chunk, the slice with context also to the kept slices before it (an ``Attend``).
+    """Attention inside the slices of one chunk, the slice with context also to the kept
+    slices before it (an ``Attend``).
 
-    ``context`` are the earlier slices of the sequence whose slice has context, left to right; ``kept`` receives the keys and
-    values of a chunk that later slices will read.
+    ``context`` are the earlier slices of the sequence whose slice has context, left to
+    right; ``kept`` receives the keys and values of a chunk that later slices will read.
     """
 
-    def __init__(self, slices: tuple[Slice, ...], context: list[KeptSlice], kept: KeptSlice | None, kernel: Kernel) -> None:
+    def __init__(
+        self,
+        slices: tuple[Slice, ...],
+        context: list[KeptSlice],
+        kept: KeptSlice | None,
+        kernel: Kernel,
+    ) -> None:
         self.own = [part.tokens for part in slices]
         self.packing = Packing(tuple(self.own), tuple(part.stop for part in slices))
         self.place = next((place for place, part in enumerate(slices) if part.start > 0), None)
@@ -72,7 +88,9 @@ class ChunkAttention:
             self.kept.keep(layer, keys, values)
         if self.place is not None:
             keys = self._with_context(keys, [earlier.leaves[layer][0] for earlier in self.context])
-            values = self._with_context(values, [earlier.leaves[layer][1] for earlier in self.context])
+            values = self._with_context(
+                values, [earlier.leaves[layer][1] for earlier in self.context]
+            )
         return variable_length_attention(queries, keys, values, self.packing, self.kernel)
 
     def _with_context(self, own: Tensor, earlier: list[Tensor]) -> Tensor:
@@ -81,7 +99,9 @@ class ChunkAttention:
 
 
 class Links:
-    """Messages between neighbouring stages; sent tensors are kept alive until they are gone."""
+    """Messages between neighbouring stages; sent tensors are kept alive until they are
+    gone.
+    """
 
     def __init__(self) -> None:
         self._sent: list[tuple[Any, Tensor]] = []
@@ -115,10 +135,18 @@ class _LiveChunk:
 
 
 class PipelineParallel:
-    """Runs the batches of a pipeline plan on this rank's stage of the model (rank = replica * stages + stage)."""
+    """Runs the batches of a pipeline plan on this rank's stage of the model (rank =
+    replica * stages + stage).
+    """
 
     def __init__(
-        self, decoder: Decoder, stages: int, links: Links, sequences: Sequences, kernel: Kernel, timeline: Timeline
+        self,
+        decoder: Decoder,
+        stages: int,
+        links: Links,
+        sequences: Sequences,
+        kernel: Kernel,
+        timeline: Timeline,
     ) -> None:
         self.decoder, self.links, self.sequences = decoder, links, sequences
         self.kernel, self.timeline, self.rank = kernel, timeline, dist.get_rank()
@@ -130,9 +158,11 @@ class PipelineParallel:
         self._kept: dict[int, list[KeptSlice]] = defaultdict(list)
 
     def run(self, batch: PipelineBatch) -> Tensor:
-        """Forward and backward passes of one batch, its pipelines one after another; adds to the gradients of the decoder.
+        """Forward and backward passes of one batch, its pipelines one after another;
+        adds to the gradients of the decoder.
 
-        Returns this rank's part of the loss (a scalar; the sum over the ranks is the mean over the valid tokens of the batch).
+        Returns this rank's part of the loss (a scalar; the sum over the ranks is the
+        mean over the valid tokens of the batch).
         """
         weight = 1.0 / max(valid_tokens(batch), 1)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -169,16 +199,20 @@ class PipelineParallel:
         return _LiveChunk(inputs, outputs, kept)
 
     def _inputs(self, packed: PackedTokens) -> Tensor:
-        """What enters the stage: hidden states [T, hidden] of the stage before; nothing on the first stage, which embeds
-        tokens."""
+        """What enters the stage: hidden states [T, hidden] of the stage before; nothing
+        on the first stage, which embeds tokens.
+        """
         if self.stage == 0:
             return torch.empty(0, device=self.device)
-        hidden = torch.empty(len(packed.tokens), self.decoder.hidden, dtype=self.decoder.compute, device=self.device)
+        hidden = torch.empty(
+            len(packed.tokens), self.decoder.hidden, dtype=self.decoder.compute, device=self.device
+        )
         return self.links.receive(hidden, self.rank - 1).requires_grad_()
 
     def _attention(self, chunk: Chunk) -> tuple[ChunkAttention, KeptSlice | None]:
-        """The attention of a chunk, and the slice that it keeps for later ones (a slice before the tail is alone in its
-        chunk)."""
+        """The attention of a chunk, and the slice that it keeps for later ones (a slice
+        before the tail is alone in its chunk).
+        """
         with_context = next((part.sequence for part in chunk.slices if part.start > 0), None)
         context = list(self._kept[with_context]) if with_context is not None else []
         first = chunk.slices[0]
@@ -193,7 +227,8 @@ class PipelineParallel:
         if not self.last:
             gradients[0] = self.links.receive(torch.empty_like(live.outputs), self.rank + 1)
         if live.kept is not None:
-            # Slices run right to left, so this is the last kept slice of its sequence, and all that read it have added to it.
+            # Slices run right to left, so this is the last kept slice of its sequence,
+            # and all that read it have added to it.
             self._kept[chunk.slices[0].sequence].pop()
             for tensor, gradient in live.kept.gradients():
                 outputs.append(tensor)

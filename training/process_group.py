@@ -1,4 +1,6 @@
-"""The process group that asks for circuits: an inner gloo or NCCL group behind lanes, see the notes of :mod:`training.backend`."""
+"""The process group that asks for circuits: an inner gloo or NCCL group behind lanes,
+see the notes of :mod:`training.backend`.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ _distributed: Any = dist
 if TYPE_CHECKING:
 
     class _ProcessGroup:
-        """What is used of torch's class; its stub fits neither its Python subclasses nor all versions from 2.11 on."""
+        """What is used of torch's class; its stub fits neither its Python subclasses
+        nor all versions from 2.11 on.
+        """
 
         def __init__(self, rank: int, size: int) -> None: ...
         def size(self) -> int: ...
@@ -42,7 +46,9 @@ _Place = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Work(_TorchWork):
-    """The handle of one operation. ``wait`` also makes the current CUDA stream wait for what the device still has to do."""
+    """The handle of one operation. ``wait`` also makes the current CUDA stream wait for
+    what the device still has to do.
+    """
 
     def __init__(self, operation: Operation, call: Callable[[_Place], Any]) -> None:
         super().__init__()
@@ -55,7 +61,9 @@ class Work(_TorchWork):
         self._future: Any = None
 
     def finish(self, error: BaseException | None = None, event: Any = None) -> None:
-        """The host's part is over; ``event`` has passed when the device's part is over too."""
+        """The host's part is over; ``event`` has passed when the device's part is over
+        too.
+        """
         with self._lock:
             if self._finished.is_set():
                 # The device failed after its part was launched.
@@ -67,7 +75,9 @@ class Work(_TorchWork):
                 self._complete_future()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Wait for the host's part, then let the current CUDA stream wait for the device's; raises what went wrong."""
+        """Wait for the host's part, then let the current CUDA stream wait for the
+        device's; raises what went wrong.
+        """
         limit_s = timeout.total_seconds()
         if not self._finished.wait(limit_s if limit_s > 0 else None):
             raise RuntimeError(f"railx: {self.operation.kind} was not done within {limit_s:g} s")
@@ -109,7 +119,9 @@ class Work(_TorchWork):
         """A future of the output tensors."""
         with self._lock:
             if self._future is None:
-                devices: list[int | str | torch.device] = [self.operation.device] if self.operation.device.type == "cuda" else []
+                devices: list[int | str | torch.device] = (
+                    [self.operation.device] if self.operation.device.type == "cuda" else []
+                )
                 self._future = torch.futures.Future(devices=devices)
                 if self._finished.is_set():
                     self._complete_future()
@@ -119,7 +131,8 @@ class Work(_TorchWork):
         if self._error is not None:
             self._future.set_exception(self._error)
         elif self._event is not None:
-            # The future notes the current stream, which here has to stand behind the operation.
+            # The future notes the current stream, which here has to stand behind the
+            # operation.
             with _cuda.stream(_cuda.Stream(self.operation.device)):
                 _cuda.current_stream(self.operation.device).wait_event(self._event)
                 self._future.set_result(self.operation.outputs)
@@ -128,7 +141,9 @@ class Work(_TorchWork):
 
 
 class _Lane:
-    """Runs jobs one after another, on a thread of its own or, where nothing is before it, in the thread that brings the job."""
+    """Runs jobs one after another, on a thread of its own or, where nothing is before
+    it, in the thread that brings the job.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -140,7 +155,9 @@ class _Lane:
         self._stopped = False
 
     def put(self, job: Callable[[bool], None], *, in_place: bool) -> None:
-        """``job`` takes whether it may still be carried out (False once the lane was stopped)."""
+        """``job`` takes whether it may still be carried out (False once the lane was
+        stopped).
+        """
         with self._count:
             run_now = in_place and self._unfinished == 0
             self._unfinished += 1
@@ -191,7 +208,9 @@ class _Pinned:
     copies: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The host copy of a CUDA tensor (the same one each time), or the tensor itself where it is on the host."""
+        """The host copy of a CUDA tensor (the same one each time), or the tensor itself
+        where it is on the host.
+        """
         if tensor.device.type != "cuda":
             return tensor
         if id(tensor) not in self.copies:
@@ -200,7 +219,9 @@ class _Pinned:
 
 
 class RailxProcessGroup(_ProcessGroup):
-    """A process group whose operations wait for their circuits; see the notes of the module."""
+    """A process group whose operations wait for their circuits; see the notes of the
+    module.
+    """
 
     def __init__(self, options: Any, session: Session) -> None:
         super().__init__(options.group_rank, options.group_size)
@@ -217,12 +238,14 @@ class RailxProcessGroup(_ProcessGroup):
         self._guard = threading.Lock()
         if self._ranks[self._member] != session.recorder.rank:
             raise RuntimeError(
-                f"railx: configured for rank {session.recorder.rank}, but this process is rank {self._ranks[self._member]}"
+                f"railx: configured for rank {session.recorder.rank}, but this process is rank"
+                f" {self._ranks[self._member]}"
             )
         self._inner("collectives")
         session.open_groups.add(self)
 
-    # --------------------------------------------------------------------------------------------- the inner groups
+    # ---------------------------------------------------------------------------------------------
+    # the inner groups
 
     def _inner(self, name: str) -> Any:
         name = name if self._nccl else "collectives"
@@ -234,7 +257,9 @@ class RailxProcessGroup(_ProcessGroup):
     def _create_inner(self, name: str) -> Any:
         store = _distributed.PrefixStore(f"{name}/", self._store)
         if not self._nccl:
-            return _distributed.ProcessGroupGloo(store, self._member, len(self._ranks), timeout=self._timeout)
+            return _distributed.ProcessGroupGloo(
+                store, self._member, len(self._ranks), timeout=self._timeout
+            )
         options = _distributed.ProcessGroupNCCL.Options()
         options._timeout = self._timeout
         options.global_ranks_in_group = list(self._ranks)
@@ -265,7 +290,8 @@ class RailxProcessGroup(_ProcessGroup):
         """The same as ``shutdown``."""
         self.shutdown()
 
-    # ------------------------------------------------------------------------------------------------- one operation
+    # -------------------------------------------------------------------------------------------------
+    # one operation
 
     def _issue(
         self,
@@ -279,7 +305,9 @@ class RailxProcessGroup(_ProcessGroup):
         peers: tuple[int, int] | None = None,
         tag: int = 0,
     ) -> Work:
-        """Put one operation on its lane. ``peers``: source and destination (global ranks) of a message, in that order."""
+        """Put one operation on its lane. ``peers``: source and destination (global
+        ranks) of a message, in that order.
+        """
         channel = self._id if peers is None else f"{self._id}:{peers[0]}>{peers[1]}:{tag}"
         group = self._ranks if peers is None else tuple(sorted(set(peers)))
         within_server = self._session.layout.is_scale_up(group)
@@ -287,13 +315,17 @@ class RailxProcessGroup(_ProcessGroup):
         operation = Operation(
             kind=kind,
             group=group,
-            configuration=None if within_server else Configuration("ring" if peers is None else "pair", group),
+            configuration=(
+                None if within_server else Configuration("ring" if peers is None else "pair", group)
+            ),
             channel=channel,
             sequence=self._sequences[channel],
             bytes=size,
             inputs=list(inputs),
             outputs=list(outputs),
-            timeout_s=(timeout if timeout is not None and timeout > timedelta(0) else self._timeout).total_seconds(),
+            timeout_s=(
+                timeout if timeout is not None and timeout > timedelta(0) else self._timeout
+            ).total_seconds(),
             device=self._device([*inputs, *outputs]),
         )
         self._sequences[channel] += 1
@@ -302,9 +334,12 @@ class RailxProcessGroup(_ProcessGroup):
             operation.ready.record(_cuda.current_stream(operation.device))
         self._session.issue(operation)
         work = Work(operation, call)
-        lane = self._lanes.get(channel) or self._lanes.setdefault(channel, _Lane(f"railx {channel}"))
+        lane = self._lanes.get(channel) or self._lanes.setdefault(
+            channel, _Lane(f"railx {channel}")
+        )
         if self._nccl and self._session.client is None:
-            # Packet switches need no leave: issue as plain NCCL does, and let the lane look after the end alone.
+            # Packet switches need no leave: issue as plain NCCL does, and let the lane
+            # look after the end alone.
             self._session.drop(operation)
             self._launch(work)
             lane.put(lambda _: self._guarded(work, self._watch), in_place=False)
@@ -328,7 +363,11 @@ class RailxProcessGroup(_ProcessGroup):
     def _carry_out(self, work: Work, wanted: bool) -> None:
         if not wanted:
             self._session.drop(work.operation)
-            work.finish(RuntimeError(f"railx: the process group was shut down before its {work.operation.kind} began"))
+            work.finish(
+                RuntimeError(
+                    f"railx: the process group was shut down before its {work.operation.kind} began"
+                )
+            )
         elif self._nccl:
             self._guarded(work, self._on_device)
         elif work.operation.device.type == "cuda":
@@ -385,14 +424,17 @@ class RailxProcessGroup(_ProcessGroup):
         work.finish(event=end)
 
     def _on_device(self, work: Work) -> None:
-        # Only when the device has come this far does the operation stand before its circuits.
+        # Only when the device has come this far does the operation stand before its
+        # circuits.
         work.operation.ready.synchronize()
         with self._session.circuits(work.operation):
             self._launch(work)
             self._watch(work)
 
     def _launch(self, work: Work) -> None:
-        """Start an NCCL operation and let the work's handle end with an event behind it."""
+        """Start an NCCL operation and let the work's handle end with an event behind
+        it.
+        """
         operation = work.operation
         with _cuda.device(operation.device):
             stream = self._stream(operation)
@@ -426,25 +468,45 @@ class RailxProcessGroup(_ProcessGroup):
             iteration=operation.iteration,
         )
 
-    # --------------------------------------------------------------------- collectives, as torch.distributed calls them
+    # --------------------------------------------------------------------- collectives,
+    # as torch.distributed calls them
 
     def _collective(
-        self, kind: str, name: str, arguments: tuple[Any, ...], opts: Any, inputs: Any, outputs: Any, size: int
+        self,
+        kind: str,
+        name: str,
+        arguments: tuple[Any, ...],
+        opts: Any,
+        inputs: Any,
+        outputs: Any,
+        size: int,
     ) -> Work:
-        """Issue the inner group's method ``name``; tensors in ``arguments`` (and in lists there) may be replaced by host copies."""
+        """Issue the inner group's method ``name``; tensors in ``arguments`` (and in
+        lists there) may be replaced by host copies.
+        """
         method = getattr(self._inner("collectives"), name)
         further = () if opts is None else (opts,)
         return self._issue(
-            kind, lambda place: method(*_placed(arguments, place), *further), inputs=inputs, outputs=outputs, size=size, opts=opts
+            kind,
+            lambda place: method(*_placed(arguments, place), *further),
+            inputs=inputs,
+            outputs=outputs,
+            size=size,
+            opts=opts,
         )
 
-    def _one_by_one(self, kind: str, name: str, outputs: Any, inputs: Any, opts: Any, size: int) -> Work:
+    def _one_by_one(
+        self, kind: str, name: str, outputs: Any, inputs: Any, opts: Any, size: int
+    ) -> Work:
         """Issue several calls of ``name`` (output, input) as one operation."""
         method = getattr(self._inner("collectives"), name)
         further = () if opts is None else (opts,)
 
         def call(place: _Place) -> Any:
-            works = [method(place(one), place(other), *further) for one, other in zip(outputs, inputs, strict=True)]
+            works = [
+                method(place(one), place(other), *further)
+                for one, other in zip(outputs, inputs, strict=True)
+            ]
             for work in works[:-1]:
                 work.wait()
             return works[-1]
@@ -454,70 +516,133 @@ class RailxProcessGroup(_ProcessGroup):
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:
         """Reduce over all members, in place."""
         tensors = _listed(tensors)
-        return self._collective("all_reduce", "allreduce", (tensors,), opts, tensors, tensors, _bytes(tensors))
+        return self._collective(
+            "all_reduce", "allreduce", (tensors,), opts, tensors, tensors, _bytes(tensors)
+        )
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
         """Reduce several tensors as one operation."""
-        return self._collective("all_reduce", "allreduce_coalesced", (tensors,), opts, tensors, tensors, _bytes(tensors))
+        return self._collective(
+            "all_reduce", "allreduce_coalesced", (tensors,), opts, tensors, tensors, _bytes(tensors)
+        )
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Work:
         """Copy from the root, in place."""
         tensors = _listed(tensors)
-        return self._collective("broadcast", "broadcast", (tensors,), opts, tensors, tensors, _bytes(tensors))
+        return self._collective(
+            "broadcast", "broadcast", (tensors,), opts, tensors, tensors, _bytes(tensors)
+        )
 
     def reduce(self, tensors: Any, opts: Any = None) -> Work:
         """Reduce to the root, in place."""
         tensors = _listed(tensors)
-        return self._collective("reduce", "reduce", (tensors,), opts, tensors, tensors, _bytes(tensors))
+        return self._collective(
+            "reduce", "reduce", (tensors,), opts, tensors, tensors, _bytes(tensors)
+        )
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Gather from all members into lists of tensors."""
         flat = _flat(outputs)
-        return self._collective("all_gather", "allgather", (outputs, inputs), opts, inputs, flat, _bytes(flat))
+        return self._collective(
+            "all_gather", "allgather", (outputs, inputs), opts, inputs, flat, _bytes(flat)
+        )
 
-    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+    def all_gather_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+    ) -> Work:
         """Gather from all members into one tensor."""
-        return self._collective("all_gather", "_allgather_base", (output, input), opts, [input], [output], _bytes([output]))
+        return self._collective(
+            "all_gather",
+            "_allgather_base",
+            (output, input),
+            opts,
+            [input],
+            [output],
+            _bytes([output]),
+        )
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Several gathers into one tensor each, as one operation."""
-        return self._one_by_one("all_gather", "_allgather_base", outputs, inputs, opts, _bytes(outputs))
+        return self._one_by_one(
+            "all_gather", "_allgather_base", outputs, inputs, opts, _bytes(outputs)
+        )
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Gather to the root."""
-        return self._collective("gather", "gather", (outputs, inputs), opts, inputs, _flat(outputs), _bytes(inputs) * self.size())
+        return self._collective(
+            "gather",
+            "gather",
+            (outputs, inputs),
+            opts,
+            inputs,
+            _flat(outputs),
+            _bytes(inputs) * self.size(),
+        )
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Scatter from the root."""
         return self._collective(
-            "scatter", "scatter", (outputs, inputs), opts, _flat(inputs), outputs, _bytes(outputs) * self.size()
+            "scatter",
+            "scatter",
+            (outputs, inputs),
+            opts,
+            _flat(inputs),
+            outputs,
+            _bytes(outputs) * self.size(),
         )
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Reduce lists of tensors and scatter the sums."""
         flat = _flat(inputs)
-        return self._collective("reduce_scatter", "reduce_scatter", (outputs, inputs), opts, flat, outputs, _bytes(flat))
+        return self._collective(
+            "reduce_scatter", "reduce_scatter", (outputs, inputs), opts, flat, outputs, _bytes(flat)
+        )
 
-    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+    def reduce_scatter_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+    ) -> Work:
         """Reduce one tensor and scatter its parts."""
-        return self._collective("reduce_scatter", "_reduce_scatter_base", (output, input), opts, [input], [output], _bytes([input]))
+        return self._collective(
+            "reduce_scatter",
+            "_reduce_scatter_base",
+            (output, input),
+            opts,
+            [input],
+            [output],
+            _bytes([input]),
+        )
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Several of these as one operation."""
-        return self._one_by_one("reduce_scatter", "_reduce_scatter_base", outputs, inputs, opts, _bytes(inputs))
+        return self._one_by_one(
+            "reduce_scatter", "_reduce_scatter_base", outputs, inputs, opts, _bytes(inputs)
+        )
 
     def all_to_all_single(
-        self, output: torch.Tensor, input: torch.Tensor, output_splits: Any, input_splits: Any, opts: Any = None
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_splits: Any,
+        input_splits: Any,
+        opts: Any = None,
     ) -> Work:
         """Exchange rows of one tensor; empty splits mean equal parts."""
         arguments = (output, input, list(output_splits), list(input_splits))
-        return self._collective("all_to_all", "alltoall_base", arguments, opts, [input], [output], _bytes([input]))
+        return self._collective(
+            "all_to_all", "alltoall_base", arguments, opts, [input], [output], _bytes([input])
+        )
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        """Exchange lists of tensors; RuntimeError over gloo, which has no such operation."""
+        """Exchange lists of tensors; RuntimeError over gloo, which has no such
+        operation.
+        """
         if not self._nccl:
-            raise RuntimeError("railx: gloo has no all_to_all on lists of tensors; use all_to_all_single")
-        return self._collective("all_to_all", "alltoall", (outputs, inputs), opts, inputs, outputs, _bytes(inputs))
+            raise RuntimeError(
+                "railx: gloo has no all_to_all on lists of tensors; use all_to_all_single"
+            )
+        return self._collective(
+            "all_to_all", "alltoall", (outputs, inputs), opts, inputs, outputs, _bytes(inputs)
+        )
 
     def barrier(self, opts: Any = None) -> Work:
         """Wait for all members; carries no data but takes the ring like any collective."""
@@ -530,7 +655,8 @@ class RailxProcessGroup(_ProcessGroup):
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    # -------------------------------------------------------------------------------------------------------- messages
+    # --------------------------------------------------------------------------------------------------------
+    # messages
 
     def send(self, tensors: Any, destination: int, tag: int = 0) -> Work:
         """Send to rank ``destination`` of this group."""
@@ -545,7 +671,9 @@ class RailxProcessGroup(_ProcessGroup):
         raise RuntimeError("railx: a receive from any source has no known circuit; name the source")
 
     def _message(self, kind: str, tensors: Any, peer: int, tag: int, path: tuple[int, int]) -> Work:
-        """Issue a send or receive of ``tensors`` along ``path`` (source, destination: ranks of this group)."""
+        """Issue a send or receive of ``tensors`` along ``path`` (source, destination:
+        ranks of this group).
+        """
         tag = 0 if self._nccl else tag
         method = getattr(self._inner("up" if path[0] < path[1] else "down"), kind)
         return self._issue(

@@ -1,7 +1,8 @@
 """Adding up gradients over the ranks that hold the same parameters.
 
-Every rank weighs its loss by the valid tokens of the whole batch, so that the gradients of the batch are the plain SUM of
-what the ranks have, whatever plan shared the tokens out. Gradients travel in one flat message a group.
+Every rank weighs its loss by the valid tokens of the whole batch, so that the gradients
+of the batch are the plain SUM of what the ranks have, whatever plan shared the tokens
+out. Gradients travel in one flat message a group.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ __all__ = ["GradientReduction", "pipeline_reduction", "sequence_parallel_reducti
 
 @dataclass(frozen=True)
 class GradientReduction:
-    """Which parameters are added over which process group (None: only this rank has them).
+    """Which parameters are added over which process group (None: only this rank has
+    them).
 
-    ``counted`` are the parameters that this rank answers for when the norm of all gradients is computed: each parameter of
-    the model is counted on exactly one of the ranks of a replica, and only on the first replica.
+    ``counted`` are the parameters that this rank answers for when the norm of all
+    gradients is computed: each parameter of the model is counted on exactly one of the
+    ranks of a replica, and only on the first replica.
     """
 
     sums: tuple[tuple[tuple[nn.Parameter, ...], dist.ProcessGroup | None], ...]
@@ -32,7 +35,9 @@ class GradientReduction:
     timeline: Timeline
 
     def run(self) -> None:
-        """Replace every gradient by its sum over the group. Parameters without a gradient here count as zero."""
+        """Replace every gradient by its sum over the group. Parameters without a
+        gradient here count as zero.
+        """
         for parameters, group in self.sums:
             if group is None:
                 continue
@@ -45,10 +50,18 @@ class GradientReduction:
                     parameter.grad = piece.view_as(parameter)
 
     def squared_norm(self) -> Tensor:
-        """The sum of the squared gradients that this rank answers for, a float64 scalar; add it over all ranks for the whole."""
-        squares = [_gradient(parameter).to(torch.float64).square().sum() for parameter in self.counted]
+        """The sum of the squared gradients that this rank answers for, a float64
+        scalar; add it over all ranks for the whole.
+        """
+        squares = [
+            _gradient(parameter).to(torch.float64).square().sum() for parameter in self.counted
+        ]
         device = self.sums[0][0][0].device
-        return torch.stack(squares).sum() if squares else torch.zeros((), dtype=torch.float64, device=device)
+        return (
+            torch.stack(squares).sum()
+            if squares
+            else torch.zeros((), dtype=torch.float64, device=device)
+        )
 
 
 def sequence_parallel_reduction(decoder: Decoder, timeline: Timeline) -> GradientReduction:
@@ -60,7 +73,8 @@ def sequence_parallel_reduction(decoder: Decoder, timeline: Timeline) -> Gradien
 
 
 def pipeline_reduction(decoder: Decoder, stages: int, timeline: Timeline) -> GradientReduction:
-    """Gradients of a stage are added over its replicas; those of a tied head over the first and last stages of all replicas.
+    """Gradients of a stage are added over its replicas; those of a tied head over the
+    first and last stages of all replicas.
 
     Makes process groups: every rank has to call it at the same point.
     """
@@ -72,7 +86,9 @@ def pipeline_reduction(decoder: Decoder, stages: int, timeline: Timeline) -> Gra
     embedding_group = _group(ends) if shared_embedding else None
     embedding = [decoder.embedding] if shared_embedding and stage in (0, stages - 1) else []
     own = _without(decoder.parameters(), embedding)
-    sums: list[tuple[tuple[nn.Parameter, ...], dist.ProcessGroup | None]] = [(tuple(own), stage_groups[stage])]
+    sums: list[tuple[tuple[nn.Parameter, ...], dist.ProcessGroup | None]] = [
+        (tuple(own), stage_groups[stage])
+    ]
     if embedding:
         sums.append((tuple(embedding), embedding_group))
     counted = (*own, *(embedding if stage == 0 else ())) if replica == 0 else ()
@@ -89,6 +105,8 @@ def _group(ranks: Sequence[int]) -> dist.ProcessGroup | None:
     return group
 
 
-def _without(parameters: Iterable[nn.Parameter], excluded: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+def _without(
+    parameters: Iterable[nn.Parameter], excluded: Iterable[nn.Parameter]
+) -> list[nn.Parameter]:
     left_out = {id(parameter) for parameter in excluded}
     return [parameter for parameter in parameters if id(parameter) not in left_out]

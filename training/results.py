@@ -1,4 +1,6 @@
-"""The files of a training run: the table of iterations, the traces and the summary, written by rank 0 when all is done."""
+"""The files of a training run: the table of iterations, the traces and the summary,
+written by rank 0 when all is done.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ SCHEMA = "railx.training/1"
 
 @dataclass(frozen=True)
 class _Step:
-    """One iteration under one setting, over all ranks: the slowest rank's times and the mean rank's counts."""
+    """One iteration under one setting, over all ranks: the slowest rank's times and the
+    mean rank's counts.
+    """
 
     iteration_ms: float
     stall_ms: float
@@ -39,8 +43,8 @@ class _Step:
 def write_results(
     folder: Path, settings: RunSettings, plan: Plan, place: Place, results: Sequence[SettingResult]
 ) -> dict[str, Any]:
-    """Write iterations.parquet, trace.parquet, trace.json and result.json into ``folder``, the last one last; returns the
-    summary.
+    """Write iterations.parquet, trace.parquet, trace.json and result.json into
+    ``folder``, the last one last; returns the summary.
 
     The Chrome trace shows the timed iterations, the table of the trace the warm-up too.
     """
@@ -48,16 +52,28 @@ def write_results(
     write_table(folder / "iterations.parquet", iteration_rows(settings, plan, place, results))
     trace = _trace(results, place)
     write_table(
-        folder / "trace.parquet", trace, metadata={"run": settings.name, "warmup_iterations": settings.training.warmup_iterations}
+        folder / "trace.parquet",
+        trace,
+        metadata={"run": settings.name, "warmup_iterations": settings.training.warmup_iterations},
     )
-    write_chrome_trace(folder / "trace.json", trace.filter(pc.field("iteration") >= settings.training.warmup_iterations))
+    write_chrome_trace(
+        folder / "trace.json",
+        trace.filter(pc.field("iteration") >= settings.training.warmup_iterations),
+    )
     write_json(folder / "result.json", summed)
     return summed
 
 
-def iteration_rows(settings: RunSettings, plan: Plan, place: Place, results: Sequence[SettingResult]) -> list[dict[str, Any]]:
+def iteration_rows(
+    settings: RunSettings, plan: Plan, place: Place, results: Sequence[SettingResult]
+) -> list[dict[str, Any]]:
     """One row for each setting, timed iteration and rank; times in ms."""
-    run = {"run": settings.name, "plan": Path(settings.plan).stem, "parallelism": plan.kind, "device": place.device.type}
+    run = {
+        "run": settings.name,
+        "plan": Path(settings.plan).stem,
+        "parallelism": plan.kind,
+        "device": place.device.type,
+    }
     return [
         {**run, **row, "fidelity": _fidelity(result.fabric.mode, place)}
         for result in results
@@ -65,10 +81,14 @@ def iteration_rows(settings: RunSettings, plan: Plan, place: Place, results: Seq
     ]
 
 
-def summary(settings: RunSettings, plan: Plan, place: Place, results: Sequence[SettingResult]) -> dict[str, Any]:
-    """The run in one object: what ran where, the means of each setting, and whether the losses of all settings agree.
+def summary(
+    settings: RunSettings, plan: Plan, place: Place, results: Sequence[SettingResult]
+) -> dict[str, Any]:
+    """The run in one object: what ran where, the means of each setting, and whether the
+    losses of all settings agree.
 
-    Times of a setting are those of its slowest rank, requests and reconfigurations those of its mean rank, all per iteration.
+    Times of a setting are those of its slowest rank, requests and reconfigurations
+    those of its mean rank, all per iteration.
     """
     first, training = results[0], settings.training
     difference = _loss_difference(results)
@@ -83,7 +103,9 @@ def summary(settings: RunSettings, plan: Plan, place: Place, results: Sequence[S
         "parameters": first.parameters,
         "ranks": place.ranks,
         "device": place.device.type,
-        "device_name": torch.cuda.get_device_name(place.device) if place.device.type == "cuda" else "cpu",
+        "device_name": torch.cuda.get_device_name(place.device)
+        if place.device.type == "cuda"
+        else "cpu",
         "backend": place.inner,
         "torch": torch.__version__,
         "precision": training.precision,
@@ -120,7 +142,9 @@ def _setting(result: SettingResult, place: Place) -> dict[str, Any]:
 
 def _steps(result: SettingResult) -> list[_Step]:
     iterations = sorted({row["iteration"] for row in result.rows})
-    grouped = [[row for row in result.rows if row["iteration"] == iteration] for iteration in iterations]
+    grouped = [
+        [row for row in result.rows if row["iteration"] == iteration] for iteration in iterations
+    ]
     return [
         _Step(
             iteration_ms=max(row["iteration_ms"] for row in rows),
@@ -136,9 +160,15 @@ def _steps(result: SettingResult) -> list[_Step]:
 
 
 def _loss_difference(results: Sequence[SettingResult]) -> float:
-    """The largest difference of any iteration's loss from the first setting's, relative to that."""
+    """The largest difference of any iteration's loss from the first setting's, relative
+    to that.
+    """
     losses = [[step.loss for step in _steps(result)] for result in results]
-    return max(abs(other - first) / max(abs(first), 1e-30) for run in losses for first, other in zip(losses[0], run, strict=True))
+    return max(
+        abs(other - first) / max(abs(first), 1e-30)
+        for run in losses
+        for first, other in zip(losses[0], run, strict=True)
+    )
 
 
 def _trace(results: Sequence[SettingResult], place: Place) -> pa.Table:
@@ -148,7 +178,10 @@ def _trace(results: Sequence[SettingResult], place: Place) -> pa.Table:
         events, fabric = result.trace, result.fabric
         for name, values in (
             ("mode", pa.array([fabric.mode] * len(events), pa.string())),
-            ("reconfiguration_latency_ms", pa.array([fabric.reconfiguration_latency_ms] * len(events), pa.float64())),
+            (
+                "reconfiguration_latency_ms",
+                pa.array([fabric.reconfiguration_latency_ms] * len(events), pa.float64()),
+            ),
             ("fidelity", pa.array([_fidelity(fabric.mode, place)] * len(events), pa.string())),
         ):
             events = events.append_column(name, values)

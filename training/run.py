@@ -1,11 +1,13 @@
-"""Train a plan under every fabric setting of its sweep: ``python -m training.run --config resolved.json --out DIR``.
+"""Train a plan under every fabric setting of its sweep: ``python -m training.run
+--config resolved.json --out DIR``.
 
-Started plainly, it launches as many local ranks as the plan has devices. Under torchrun it is one rank of the launch, so that
-a plan can span machines: ``torchrun --nproc-per-node 4 -m training.run --config resolved.json --out DIR``. Needs torch, numpy
-and pyarrow.
+Started plainly, it launches as many local ranks as the plan has devices. Under torchrun
+it is one rank of the launch, so that a plan can span machines: ``torchrun
+--nproc-per-node 4 -m training.run --config resolved.json --out DIR``. Needs torch,
+numpy and pyarrow.
 
-What cannot be used (a setting, the plan, the corpus, a missing GPU, a port already taken) ends it with one line and exit code
-2 before anything is written.
+What cannot be used (a setting, the plan, the corpus, a missing GPU, a port already
+taken) ends it with one line and exit code 2 before anything is written.
 """
 
 from __future__ import annotations
@@ -48,11 +50,18 @@ _FAILED = 1
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m training.run", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m training.run",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("--config", type=Path, required=True, help="resolved settings of the run, one JSON object")
     parser.add_argument(
-        "--out", type=Path, required=True, help="folder for iterations.parquet, trace.parquet, trace.json, result.json"
+        "--config", type=Path, required=True, help="resolved settings of the run, one JSON object"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        help="folder for iterations.parquet, trace.parquet, trace.json, result.json",
     )
     options = parser.parse_args(arguments)
     under_torchrun = "RANK" in os.environ and "WORLD_SIZE" in os.environ
@@ -75,17 +84,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def launch(settings: RunSettings, out: Path) -> int:
-    """Run one local process for each device of the plan; returns the exit code. The ranks end with this process, however it
-    ends."""
+    """Run one local process for each device of the plan; returns the exit code. The
+    ranks end with this process, however it ends.
+    """
     plan = read_plan(settings.plan)
-    # Ranks connect to a store on a port that this process holds already, so that no port can be lost on the way.
+    # Ranks connect to a store on a port that this process holds already, so that no
+    # port can be lost on the way.
     store = TCPStore("127.0.0.1", 0, plan.devices, is_master=True, wait_for_workers=False)
-    # A fork server imports torch once (the optimizer of torch loads torch._dynamo); it holds no device, so its forks may use CUDA.
+    # A fork server imports torch once (the optimizer of torch loads torch._dynamo); it
+    # holds no device, so its forks may use CUDA.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["training.results", "torch._dynamo"])
     complaints = context.SimpleQueue()
     ranks: list[BaseProcess] = [
-        context.Process(target=_rank, args=(rank, plan.devices, store.port, to_dict(settings), str(out), complaints), daemon=True)
+        context.Process(
+            target=_rank,
+            args=(rank, plan.devices, store.port, to_dict(settings), str(out), complaints),
+            daemon=True,
+        )
         for rank in range(plan.devices)
     ]
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -113,8 +129,9 @@ def launch(settings: RunSettings, out: Path) -> int:
 
 
 def run_rank(settings: RunSettings, out: Path) -> None:
-    """One rank, placed by torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT); rank 0 writes
-    ``out``."""
+    """One rank, placed by torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK,
+    MASTER_ADDR, MASTER_PORT); rank 0 writes ``out``.
+    """
     plan = read_plan(settings.plan)
     store, rank, ranks = next(iter(rendezvous("env://")))
     store.set_timeout(timedelta(seconds=settings.training.timeout_s))
@@ -127,13 +144,18 @@ def run_rank(settings: RunSettings, out: Path) -> None:
         summary = write_results(out, settings, plan, place, results)
         agree = "agree" if summary["losses_agree"] else "DO NOT AGREE"
         print(
-            f"{settings.name}: losses of all settings {agree} (largest relative difference {summary['loss_difference']:.1e})",
+            f"{settings.name}: losses of all settings {agree} (largest relative difference"
+            f" {summary['loss_difference']:.1e})",
             flush=True,
         )
 
 
-def _rank(rank: int, ranks: int, port: int, settings: dict[str, Any], out: str, complaints: Any) -> None:
-    """A launched rank: stands in torchrun's environment, ends when the launcher does, and hands its complaint to it."""
+def _rank(
+    rank: int, ranks: int, port: int, settings: dict[str, Any], out: str, complaints: Any
+) -> None:
+    """A launched rank: stands in torchrun's environment, ends when the launcher does,
+    and hands its complaint to it.
+    """
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ |= {
@@ -146,7 +168,8 @@ def _rank(rank: int, ranks: int, port: int, settings: dict[str, Any], out: str, 
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
     if Path("/sys/class/net/lo").exists():
-        # All ranks are on this machine: gloo need not find out by which name the machine is known.
+        # All ranks are on this machine: gloo need not find out by which name the
+        # machine is known.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
         run_rank(load_run_settings(settings), Path(out))
@@ -154,7 +177,9 @@ def _rank(rank: int, ranks: int, port: int, settings: dict[str, Any], out: str, 
         complaints.put((str(error), "", _UNUSABLE))
         sys.exit(_UNUSABLE)
     except Exception as error:
-        complaints.put((f"rank {rank}: {type(error).__name__}: {error}", traceback.format_exc(), _FAILED))
+        complaints.put(
+            (f"rank {rank}: {type(error).__name__}: {error}", traceback.format_exc(), _FAILED)
+        )
         sys.exit(_FAILED)
 
 
@@ -185,8 +210,9 @@ def _read_settings(path: Path) -> RunSettings:
 
 
 def _check(settings: RunSettings, out: Path, ranks: int | None) -> None:
-    """Everything that can be known before a rank starts; ``ranks`` is torchrun's number, None where there are as many as the
-    plan wants."""
+    """Everything that can be known before a rank starts; ``ranks`` is torchrun's
+    number, None where there are as many as the plan wants.
+    """
     plan = read_plan(settings.plan)
     check_plan(plan, settings.model, plan.devices if ranks is None else ranks)
     read_sequences(settings.corpus, plan_lengths(plan), settings.model.vocabulary)
@@ -201,12 +227,16 @@ def _device_type(settings: RunSettings) -> Literal["cpu", "cuda"]:
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return "cpu"
     if not torch.cuda.is_available():
-        raise SettingsError("training.device", "got cuda, but no CUDA device is there; allowed here: auto, cpu")
+        raise SettingsError(
+            "training.device", "got cuda, but no CUDA device is there; allowed here: auto, cpu"
+        )
     return "cuda"
 
 
 def _place(device_type: Literal["cpu", "cuda"], store: Store, rank: int, ranks: int) -> Place:
-    """The device of this rank, and NCCL where every rank of the launch has a GPU of its own; gloo otherwise."""
+    """The device of this rank, and NCCL where every rank of the launch has a GPU of its
+    own; gloo otherwise.
+    """
     if device_type == "cpu":
         return Place(rank, ranks, store, torch.device("cpu"), "gloo")
     gpus, local = torch.cuda.device_count(), int(os.environ.get("LOCAL_RANK", rank))
@@ -215,7 +245,9 @@ def _place(device_type: Literal["cpu", "cuda"], store: Store, rank: int, ranks: 
     alone = int(os.environ.get("LOCAL_WORLD_SIZE", ranks)) <= gpus
     store.set(f"own_gpu/{rank}", str(int(alone)))
     every = all(store.get(f"own_gpu/{other}") == b"1" for other in range(ranks))
-    return Place(rank, ranks, store, device, "nccl" if every and dist.is_nccl_available() else "gloo")
+    return Place(
+        rank, ranks, store, device, "nccl" if every and dist.is_nccl_available() else "gloo"
+    )
 
 
 def _check_address(settings: RunSettings) -> None:
@@ -227,7 +259,8 @@ def _check_address(settings: RunSettings) -> None:
         socket.create_server((fabric.host, fabric.port)).close()
     except OSError as error:
         raise SettingsError(
-            "fabric.port", f"got {fabric.port}, {error.strerror}; allowed: a free port of {fabric.host}, or 0"
+            "fabric.port",
+            f"got {fabric.port}, {error.strerror}; allowed: a free port of {fabric.host}, or 0",
         ) from None
 
 
@@ -235,7 +268,9 @@ def _check_folder(out: Path) -> None:
     """Refuse a folder that cannot be written to before anything is trained."""
     there = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise ValueError(f"{out}: cannot be written to; allowed: a folder, or a path where one can be made")
+        raise ValueError(
+            f"{out}: cannot be written to; allowed: a folder, or a path where one can be made"
+        )
 
 
 def _progress(result: SettingResult, number: int, settings: int) -> None:
@@ -245,8 +280,8 @@ def _progress(result: SettingResult, number: int, settings: int) -> None:
     mean_ms = sum(slowest.values()) / len(slowest)
     fabric = result.fabric
     print(
-        f"[{number}/{settings}] {fabric.mode}, {fabric.reconfiguration_latency_ms:g} ms: {mean_ms:.0f} ms per iteration, "
-        f"loss {result.rows[-1]['loss']:.4f}",
+        f"[{number}/{settings}] {fabric.mode}, {fabric.reconfiguration_latency_ms:g} ms:"
+        f" {mean_ms:.0f} ms per iteration, loss {result.rows[-1]['loss']:.4f}",
         flush=True,
     )
 

@@ -2,11 +2,15 @@
 
 Notable:
 
-* the packed tokens of a group's micro-batch are cut into consecutive parts, one a rank, as even as can be and without padding;
-* around attention one all-to-all turns parts of all heads into all tokens of some heads, and one turns them back (DeepSpeed
-  Ulysses; FlexSP section 2). Queries, keys and values travel in one message: two all-to-alls a layer and direction;
-* with fewer key-value heads than ranks each of these heads is sent to several ranks, and its gradients are added on the way back;
-* process groups are made once, by every rank in the same order, and looked up afterwards (FlexSP section 5).
+* the packed tokens of a group's micro-batch are cut into consecutive parts, one a rank,
+  as even as can be and without padding;
+* around attention one all-to-all turns parts of all heads into all tokens of some
+  heads, and one turns them back (DeepSpeed Ulysses; FlexSP section 2). Queries, keys
+  and values travel in one message: two all-to-alls a layer and direction;
+* with fewer key-value heads than ranks each of these heads is sent to several ranks,
+  and its gradients are added on the way back;
+* process groups are made once, by every rank in the same order, and looked up
+  afterwards (FlexSP section 5).
 """
 
 from __future__ import annotations
@@ -29,13 +33,17 @@ __all__ = ["ProcessGroups", "SequenceParallel", "UlyssesAttention", "group_ranks
 
 
 def token_cut(tokens: int, degree: int) -> list[int]:
-    """How many of the packed tokens each rank of a group takes; the first ranks one more where it does not divide."""
+    """How many of the packed tokens each rank of a group takes; the first ranks one
+    more where it does not divide.
+    """
     share, rest = divmod(tokens, degree)
     return [share + (rank < rest) for rank in range(degree)]
 
 
 def group_ranks(plan: Plan) -> list[tuple[int, ...]]:
-    """The rank tuples of all groups of a plan with more than one rank, in an order that every rank finds alike."""
+    """The rank tuples of all groups of a plan with more than one rank, in an order that
+    every rank finds alike.
+    """
     return sorted(
         {
             group.ranks
@@ -48,8 +56,9 @@ def group_ranks(plan: Plan) -> list[tuple[int, ...]]:
 
 
 class ProcessGroups:
-    """The process groups of rank tuples, made once. Every rank must construct it with the same tuples, also those it is not
-    in."""
+    """The process groups of rank tuples, made once. Every rank must construct it with
+    the same tuples, also those it is not in.
+    """
 
     def __init__(self, ranks: Sequence[tuple[int, ...]]) -> None:
         self._groups = {members: dist.new_group(list(members)) for members in ranks}
@@ -59,21 +68,38 @@ class ProcessGroups:
 
 
 class UlyssesAttention:
-    """Attention over the tokens of a whole group, from and to the parts of its ranks (an ``Attend`` of ``training.model``).
+    """Attention over the tokens of a whole group, from and to the parts of its ranks
+    (an ``Attend`` of ``training.model``).
 
-    ``cut`` are the tokens of each rank; ``packing`` describes the whole packed micro-batch.
+    ``cut`` are the tokens of each rank; ``packing`` describes the whole packed
+    micro-batch.
     """
 
-    def __init__(self, group: dist.ProcessGroup, cut: Sequence[int], packing: Packing, kernel: Kernel, timeline: Timeline) -> None:
-        self.group, self.cut, self.packing, self.kernel, self.timeline = group, list(cut), packing, kernel, timeline
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        cut: Sequence[int],
+        packing: Packing,
+        kernel: Kernel,
+        timeline: Timeline,
+    ) -> None:
+        self.group, self.cut, self.packing, self.kernel, self.timeline = (
+            group,
+            list(cut),
+            packing,
+            kernel,
+            timeline,
+        )
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         degree, heads = len(self.cut), queries.shape[1]
-        # So many copies of each key-value head that every rank gets a whole number of them.
+        # So many copies of each key-value head that every rank gets a whole number of
+        # them.
         copies = degree // gcd(degree, keys.shape[1])
         keys, values = (heads_.repeat_interleave(copies, dim=1) for heads_ in (keys, values))
         shares = [
-            tensor.view(len(tensor), degree, tensor.shape[1] // degree, tensor.shape[2]) for tensor in (queries, keys, values)
+            tensor.view(len(tensor), degree, tensor.shape[1] // degree, tensor.shape[2])
+            for tensor in (queries, keys, values)
         ]
         gathered = self._to_heads(torch.cat(shares, dim=2))
         own = [share.shape[2] for share in shares]
@@ -92,23 +118,38 @@ class UlyssesAttention:
         """[all tokens, h, head size] to [own tokens, heads, head size]."""
         degree, size = len(self.cut), mixed.shape[2]
         local = self.cut[dist.get_rank(self.group)]
-        received = _exchange(mixed.flatten(1), self.cut, [local] * degree, self.group, self.timeline)
-        return received.view(degree, local, heads // degree, size).transpose(0, 1).reshape(local, heads, size)
+        received = _exchange(
+            mixed.flatten(1), self.cut, [local] * degree, self.group, self.timeline
+        )
+        return (
+            received.view(degree, local, heads // degree, size)
+            .transpose(0, 1)
+            .reshape(local, heads, size)
+        )
 
 
 class SequenceParallel:
     """Runs the batches of a sequence-parallel plan on this rank's replica of the model."""
 
-    def __init__(self, decoder: Decoder, groups: ProcessGroups, sequences: Sequences, kernel: Kernel, timeline: Timeline) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        groups: ProcessGroups,
+        sequences: Sequences,
+        kernel: Kernel,
+        timeline: Timeline,
+    ) -> None:
         self.decoder, self.groups, self.sequences = decoder, groups, sequences
         self.kernel, self.timeline = kernel, timeline
         self.rank = dist.get_rank()
         self.device = next(decoder.parameters()).device
 
     def run(self, batch: SequenceParallelBatch) -> Tensor:
-        """Forward and backward passes of one batch; adds to the gradients of the decoder.
+        """Forward and backward passes of one batch; adds to the gradients of the
+        decoder.
 
-        Returns this rank's part of the loss (a scalar; the sum over the ranks is the mean over the valid tokens of the batch).
+        Returns this rank's part of the loss (a scalar; the sum over the ranks is the
+        mean over the valid tokens of the batch).
         """
         weight = 1.0 / max(valid_tokens(batch), 1)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -127,15 +168,21 @@ class SequenceParallel:
         packing = Packing.whole(group.lengths)
         with self.timeline.phase("forward"):
             attend = self._attention(group, cut, packing)
-            loss = token_loss_sum(self.decoder(own.tokens, own.positions, attend), own.labels) * weight
+            loss = (
+                token_loss_sum(self.decoder(own.tokens, own.positions, attend), own.labels) * weight
+            )
         with self.timeline.phase("backward"):
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach().to(torch.float64)
 
     def _attention(self, group: Group, cut: Sequence[int], packing: Packing) -> Any:
         if group.degree > 1:
-            return UlyssesAttention(self.groups[group.ranks], cut, packing, self.kernel, self.timeline)
-        return lambda layer, queries, keys, values: variable_length_attention(queries, keys, values, packing, self.kernel)
+            return UlyssesAttention(
+                self.groups[group.ranks], cut, packing, self.kernel, self.timeline
+            )
+        return lambda layer, queries, keys, values: variable_length_attention(
+            queries, keys, values, packing, self.kernel
+        )
 
 
 class _Exchange(torch.autograd.Function):
@@ -143,7 +190,12 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, sent: Tensor, sends: list[int], receives: list[int], group: dist.ProcessGroup, timeline: Timeline
+        ctx: Any,
+        sent: Tensor,
+        sends: list[int],
+        receives: list[int],
+        group: dist.ProcessGroup,
+        timeline: Timeline,
     ) -> Tensor:
         ctx.sends, ctx.receives, ctx.group, ctx.timeline = sends, receives, group, timeline
         return _all_to_all(sent, sends, receives, group, timeline)
@@ -154,12 +206,24 @@ class _Exchange(torch.autograd.Function):
         return returned, None, None, None, None
 
 
-def _exchange(sent: Tensor, sends: list[int], receives: list[int], group: dist.ProcessGroup, timeline: Timeline) -> Tensor:
+def _exchange(
+    sent: Tensor,
+    sends: list[int],
+    receives: list[int],
+    group: dist.ProcessGroup,
+    timeline: Timeline,
+) -> Tensor:
     exchanged: Tensor = _Exchange.apply(sent, sends, receives, group, timeline)  # type: ignore[no-untyped-call]
     return exchanged
 
 
-def _all_to_all(sent: Tensor, sends: list[int], receives: list[int], group: dist.ProcessGroup, timeline: Timeline) -> Tensor:
+def _all_to_all(
+    sent: Tensor,
+    sends: list[int],
+    receives: list[int],
+    group: dist.ProcessGroup,
+    timeline: Timeline,
+) -> Tensor:
     received = sent.new_empty((sum(receives), *sent.shape[1:]))
     with timeline.communication():
         dist.all_to_all_single(received, sent.contiguous(), receives, sends, group=group)

@@ -1,4 +1,6 @@
-"""One rank's standing with the fabric under one setting: its connection, its counts, and what it needed when."""
+"""One rank's standing with the fabric under one setting: its connection, its counts,
+and what it needed when.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ from typing import Any, Literal
 
 import torch
 
-from railx.fabric import SCALE_UP, Configuration, FabricClient, FabricError, Grant, Layout, Mode, Schedule
+from railx.fabric import (
+    SCALE_UP,
+    Configuration,
+    FabricClient,
+    FabricError,
+    Grant,
+    Layout,
+    Mode,
+    Schedule,
+)
 from training.trace import RECONFIGURATION, Recorder
 
 __all__ = ["BackendOptions", "Operation", "Session", "Statistics"]
@@ -18,7 +29,9 @@ __all__ = ["BackendOptions", "Operation", "Session", "Statistics"]
 
 @dataclass(frozen=True)
 class BackendOptions:
-    """What the process groups created from now on stand on; ``controller`` is "host:port", None in electrical mode."""
+    """What the process groups created from now on stand on; ``controller`` is
+    "host:port", None in electrical mode.
+    """
 
     inner: Literal["gloo", "nccl"]
     controller: str | None
@@ -28,15 +41,19 @@ class BackendOptions:
     def __post_init__(self) -> None:
         if (self.mode == "electrical") != (self.controller is None):
             message = f"controller: got {self.controller} in mode {self.mode}"
-            raise ValueError(f"{message}; allowed: none in mode electrical, host:port in the other modes")
+            raise ValueError(
+                f"{message}; allowed: none in mode electrical, host:port in the other modes"
+            )
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What this rank's operations met since the last reset, as the controller accounts it.
+    """What this rank's operations met since the last reset, as the controller accounts
+    it.
 
-    ``requests``: operations that asked; ``reconfigurations``: those for which circuits were switched, ahead or while they waited;
-    ``stall_ns``: waiting for light paths; ``wait_ns``: waiting for other members and for ports in use; ``mispredictions``:
+    ``requests``: operations that asked; ``reconfigurations``: those for which circuits
+    were switched, ahead or while they waited; ``stall_ns``: waiting for light paths;
+    ``wait_ns``: waiting for other members and for ports in use; ``mispredictions``:
     operations that were not what had been announced.
     """
 
@@ -51,8 +68,9 @@ class Statistics:
 class Operation:
     """One collective or message of this rank.
 
-    ``channel`` and ``sequence`` name it, alike on all its members; ``group`` holds their global ranks; ``ready`` is the CUDA event
-    that has passed when the device has come to it.
+    ``channel`` and ``sequence`` name it, alike on all its members; ``group`` holds
+    their global ranks; ``ready`` is the CUDA event that has passed when the device has
+    come to it.
     """
 
     kind: str
@@ -75,7 +93,9 @@ class Operation:
 
 
 class Session:
-    """One rank's standing with the fabric under one setting: connection, counts, schedule."""
+    """One rank's standing with the fabric under one setting: connection, counts,
+    schedule.
+    """
 
     def __init__(self, options: BackendOptions, recorder: Recorder) -> None:
         self.options = options
@@ -86,7 +106,9 @@ class Session:
         self.open_groups: set[object] = set()
         self.client: FabricClient | None = None
         if options.controller is not None:
-            self.client = FabricClient(options.controller, recorder.rank, gpus_per_server=options.gpus_per_server)
+            self.client = FabricClient(
+                options.controller, recorder.rank, gpus_per_server=options.gpus_per_server
+            )
         self._lock = threading.Lock()
         self._iteration = recorder.iteration
         self._issued: dict[int, list[Configuration]] = {}
@@ -97,12 +119,15 @@ class Session:
         """End the connection; RuntimeError while process groups still stand on it."""
         if self.open_groups:
             raise RuntimeError(
-                "railx: process groups of the last setting are still open; call destroy_process_group before configure"
+                "railx: process groups of the last setting are still open; call"
+                " destroy_process_group before configure"
             )
         self.disconnect()
 
     def disconnect(self) -> None:
-        """End the connection whatever still stands on it; waiting operations end in an error."""
+        """End the connection whatever still stands on it; waiting operations end in an
+        error.
+        """
         if self.client is not None:
             self.client.close()
 
@@ -115,7 +140,9 @@ class Session:
     def recorded_schedule(self) -> Schedule:
         """What the operations issued so far needed, per iteration."""
         with self._lock:
-            return Schedule({iteration: tuple(operations) for iteration, operations in self._issued.items()})
+            return Schedule(
+                {iteration: tuple(operations) for iteration, operations in self._issued.items()}
+            )
 
     def reset_statistics(self) -> None:
         """Count from zero again."""
@@ -137,7 +164,9 @@ class Session:
 
     @contextlib.contextmanager
     def circuits(self, operation: Operation) -> Iterator[None]:
-        """Hold the circuits of an operation, if it needs any; raises FabricError where they cannot be had."""
+        """Hold the circuits of an operation, if it needs any; raises FabricError where
+        they cannot be had.
+        """
         if operation.configuration is None:
             yield
             return
@@ -173,18 +202,29 @@ class Session:
         if grant.stall_ns > 0:
             begin_ns = grant.granted_ns - grant.stall_ns
             self.recorder.add(
-                RECONFIGURATION, operation.group, 0, begin_ns, grant.granted_ns, 0, operation.phase, iteration=operation.iteration
+                RECONFIGURATION,
+                operation.group,
+                0,
+                begin_ns,
+                grant.granted_ns,
+                0,
+                operation.phase,
+                iteration=operation.iteration,
             )
 
     def _end(self, operation: Operation, granted: bool) -> None:
-        # The announcement is decided and sent under the lock, so that it cannot overtake the question that follows it.
+        # The announcement is decided and sent under the lock, so that it cannot
+        # overtake the question that follows it.
         with self._lock:
             self._under_way -= 1
             if self.client is None or not granted:
                 return
             with contextlib.suppress(FabricError):
-                # A controller that is gone is reported to whoever asks next; the operation itself has ended.
-                self.client.release(operation.channel, operation.sequence, prepare=self._following(operation))
+                # A controller that is gone is reported to whoever asks next; the
+                # operation itself has ended.
+                self.client.release(
+                    operation.channel, operation.sequence, prepare=self._following(operation)
+                )
 
     def _following(self, ended: Operation) -> Configuration | None:
         if self.options.mode != "provisioned" or self.schedule is None or self._under_way > 0:
@@ -192,5 +232,7 @@ class Session:
         if self._not_asked:
             following = self._not_asked[0].configuration
         else:
-            following = self.schedule.following(self._iteration, len(self._issued.get(self._iteration, ())))
+            following = self.schedule.following(
+                self._iteration, len(self._issued.get(self._iteration, ()))
+            )
         return following if following != ended.configuration else None

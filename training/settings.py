@@ -1,4 +1,5 @@
-"""Settings of a training run: what ``python -m training.run`` reads from its resolved JSON config.
+"""Settings of a training run: what ``python -m training.run`` reads from its resolved
+JSON config.
 
 Needs no torch, so that a pipeline can check its settings before anything runs.
 """
@@ -11,7 +12,16 @@ from typing import Annotated, Any, Literal
 
 from railx.fabric.settings import FabricSettings
 from railx.planning.plan import Plan, check_ranks
-from railx.settings import AtLeast, Between, Fraction, NonNegative, NotEmpty, Positive, SettingsError, load
+from railx.settings import (
+    AtLeast,
+    Between,
+    Fraction,
+    NonNegative,
+    NotEmpty,
+    Positive,
+    SettingsError,
+    load,
+)
 from railx.workload.model import ModelSettings
 
 __all__ = [
@@ -41,12 +51,14 @@ class OptimizerSettings:
 class TrainingSettings:
     """How a plan is trained and timed; one file of conf/training.
 
-    ``device`` auto takes CUDA where it is there. ``precision`` is the one of activations and products. ``attention`` auto
-    takes the fused kernel where it can run. After ``warmup_iterations`` steps whose times are not kept, ``iterations`` steps
-    are timed; the batches of the plan are taken in turn. ``threads_per_rank`` are the CPU threads of each rank. The run is
-    repeated over electrical switching and over the two optical modes at each of their reconfiguration latencies in ms; the
-    losses of the repetitions may differ by ``loss_tolerance``, relative to the loss. A rank that waits longer than
-    ``timeout_s`` for another one gives up.
+    ``device`` auto takes CUDA where it is there. ``precision`` is the one of
+    activations and products. ``attention`` auto takes the fused kernel where it can
+    run. After ``warmup_iterations`` steps whose times are not kept, ``iterations``
+    steps are timed; the batches of the plan are taken in turn. ``threads_per_rank`` are
+    the CPU threads of each rank. The run is repeated over electrical switching and over
+    the two optical modes at each of their reconfiguration latencies in ms; the losses
+    of the repetitions may differ by ``loss_tolerance``, relative to the loss. A rank
+    that waits longer than ``timeout_s`` for another one gives up.
     """
 
     device: Literal["auto", "cpu", "cuda"]
@@ -64,7 +76,9 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """One launch: a plan, the corpus that it was made for, the model, and the fabric whose mode and latency the sweep sets."""
+    """One launch: a plan, the corpus that it was made for, the model, and the fabric
+    whose mode and latency the sweep sets.
+    """
 
     name: Annotated[str, NotEmpty()]
     seed: Annotated[int, Between(0, 2**31 - 1)]
@@ -85,42 +99,81 @@ def load_run_settings(value: Mapping[str, Any]) -> RunSettings:
 
 
 def fabric_sweep(settings: RunSettings) -> list[FabricSettings]:
-    """The fabrics to train on: electrical first, for provisioning learns its schedule there, then the optical modes."""
+    """The fabrics to train on: electrical first, for provisioning learns its schedule
+    there, then the optical modes.
+    """
     base, training = settings.fabric, settings.training
     electrical = replace(base, mode="electrical", reconfiguration_latency_ms=0.0)
-    on_demand = [replace(base, mode="on_demand", reconfiguration_latency_ms=ms) for ms in training.on_demand_latencies_ms]
-    provisioned = [replace(base, mode="provisioned", reconfiguration_latency_ms=ms) for ms in training.provisioned_latencies_ms]
+    on_demand = [
+        replace(base, mode="on_demand", reconfiguration_latency_ms=ms)
+        for ms in training.on_demand_latencies_ms
+    ]
+    provisioned = [
+        replace(base, mode="provisioned", reconfiguration_latency_ms=ms)
+        for ms in training.provisioned_latencies_ms
+    ]
     return [electrical, *on_demand, *provisioned]
 
 
 def check_model(model: ModelSettings) -> None:
-    """Refuse models that the decoder of ``training.model`` is not; SettingsError names the key."""
+    """Refuse models that the decoder of ``training.model`` is not; SettingsError names
+    the key.
+    """
     if model.feed_forward_kind != "swiglu":
-        raise SettingsError("model.feed_forward_kind", f"got {model.feed_forward_kind}; allowed for training: swiglu")
+        raise SettingsError(
+            "model.feed_forward_kind",
+            f"got {model.feed_forward_kind}; allowed for training: swiglu",
+        )
     if model.positions != "rotary":
-        raise SettingsError("model.positions", f"got {model.positions}; allowed for training: rotary")
+        raise SettingsError(
+            "model.positions", f"got {model.positions}; allowed for training: rotary"
+        )
     if model.biases:
         raise SettingsError("model.biases", "got true; allowed for training: false")
 
 
 def check_plan(plan: Plan, model: ModelSettings, ranks: int) -> None:
-    """Refuse a plan that these ranks or this model cannot run: PlanError or SettingsError, one line."""
+    """Refuse a plan that these ranks or this model cannot run: PlanError or
+    SettingsError, one line.
+    """
     check_ranks(plan, ranks)
     if plan.kind == "sequence_parallel":
-        for degree in sorted({g.degree for b in plan.sequence_parallel_batches() for m in b.micro_batches for g in m.groups}):
+        for degree in sorted(
+            {
+                g.degree
+                for b in plan.sequence_parallel_batches()
+                for m in b.micro_batches
+                for g in m.groups
+            }
+        ):
             if model.heads % degree:
-                raise SettingsError("model.heads", f"got {model.heads}; allowed: a multiple of {degree}, a degree of the plan")
+                raise SettingsError(
+                    "model.heads",
+                    f"got {model.heads}; allowed: a multiple of {degree}, a degree of the plan",
+                )
         return
     stages = pipeline_stages(plan)
     if plan.devices % stages:
-        raise SettingsError("plan", f"{plan.devices} devices for {stages} pipeline stages; allowed: a multiple of the stages")
+        raise SettingsError(
+            "plan",
+            f"{plan.devices} devices for {stages} pipeline stages; allowed: a multiple of the"
+            " stages",
+        )
     if stages > model.layers:
-        raise SettingsError("model.layers", f"got {model.layers}; allowed: at least {stages}, the pipeline stages of the plan")
+        raise SettingsError(
+            "model.layers",
+            f"got {model.layers}; allowed: at least {stages}, the pipeline stages of the plan",
+        )
 
 
 def pipeline_stages(plan: Plan) -> int:
-    """The stages of a pipeline plan; SettingsError where its batches have different numbers."""
+    """The stages of a pipeline plan; SettingsError where its batches have different
+    numbers.
+    """
     stages = {pipeline.stages for batch in plan.pipeline_batches() for pipeline in batch.pipelines}
     if len(stages) != 1:
-        raise SettingsError("plan", f"pipelines with {sorted(stages)} stages; allowed: the same number in every batch")
+        raise SettingsError(
+            "plan",
+            f"pipelines with {sorted(stages)} stages; allowed: the same number in every batch",
+        )
     return stages.pop()

@@ -1,7 +1,8 @@
 """When a rank computes: spans between its communications, for the trace.
 
-Communication happens in the middle of a forward or backward pass, so a pass is several compute spans. The backend records the
-communication itself; here the compute span is closed before and opened again after it.
+Communication happens in the middle of a forward or backward pass, so a pass is several
+compute spans. The backend records the communication itself; here the compute span is
+closed before and opened again after it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ __all__ = ["SpanRecorder", "Timeline"]
 class SpanRecorder(Protocol):
     """What a timeline writes to (``training.trace.Recorder``)."""
 
-    def span(self, kind: str, *, phase: str, group: tuple[int, ...] = (), bytes: int = 0) -> AbstractContextManager[object]: ...
+    def span(
+        self, kind: str, *, phase: str, group: tuple[int, ...] = (), bytes: int = 0
+    ) -> AbstractContextManager[object]: ...
 
 
 class Timeline:
-    """Compute spans of one rank, each with the phase it belongs to; without a recorder nothing is kept."""
+    """Compute spans of one rank, each with the phase it belongs to; without a recorder
+    nothing is kept.
+    """
 
     def __init__(self, recorder: SpanRecorder | None = None) -> None:
         self._recorder = recorder

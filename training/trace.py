@@ -1,7 +1,9 @@
-"""What happened when: one event per computation, collective and wait for light, on a clock that all processes of a host share.
+"""What happened when: one event per computation, collective and wait for light, on a
+clock that all processes of a host share.
 
-``start_ns`` and ``end_ns`` are CLOCK_MONOTONIC. ``busy_ns`` is the time that the recording thread itself spent on a processor, or
-on CUDA the time on the device; ranks that share a core can so be told apart from ranks that wait.
+``start_ns`` and ``end_ns`` are CLOCK_MONOTONIC. ``busy_ns`` is the time that the
+recording thread itself spent on a processor, or on CUDA the time on the device; ranks
+that share a core can so be told apart from ranks that wait.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ __all__ = ["RECONFIGURATION", "SCHEMA", "Recorder", "write_chrome_trace"]
 #: The kind of an event that waits for light paths.
 RECONFIGURATION = "reconfiguration"
 
-#: The table of a trace; ``group`` holds the global ranks, joined by commas ("" where the event is one rank's own).
+#: The table of a trace; ``group`` holds the global ranks, joined by commas ("" where
+#: the event is one rank's own).
 SCHEMA = pa.schema(
     [
         ("iteration", pa.int32()),
@@ -51,7 +54,9 @@ class Recorder:
     """Collects the events of one rank; every method may be called from any thread."""
 
     def __init__(self, rank: int, *, device: str = "cpu") -> None:
-        """``device`` "cuda" takes the times of spans from events on the current stream instead of from this thread."""
+        """``device`` "cuda" takes the times of spans from events on the current stream
+        instead of from this thread.
+        """
         self.rank = rank
         self._cuda = torch.device(device).type == "cuda"
         self._lock = threading.Lock()
@@ -64,7 +69,9 @@ class Recorder:
         self._iteration = i
 
     @contextlib.contextmanager
-    def span(self, kind: str, *, phase: str = "", group: tuple[int, ...] = (), bytes: int = 0) -> Iterator[None]:
+    def span(
+        self, kind: str, *, phase: str = "", group: tuple[int, ...] = (), bytes: int = 0
+    ) -> Iterator[None]:
         """Record the block as one event, also where it ends in an error."""
         iteration = self._iteration
         begin = self._mark()
@@ -85,8 +92,17 @@ class Recorder:
         *,
         iteration: int | None = None,
     ) -> None:
-        """Record an event whose times are known; ``iteration`` where it is not the present one."""
-        self._append(self._iteration if iteration is None else iteration, kind, group, bytes, phase, (start_ns, end_ns, busy_ns))
+        """Record an event whose times are known; ``iteration`` where it is not the
+        present one.
+        """
+        self._append(
+            self._iteration if iteration is None else iteration,
+            kind,
+            group,
+            bytes,
+            phase,
+            (start_ns, end_ns, busy_ns),
+        )
 
     @property
     def iteration(self) -> int:
@@ -94,7 +110,9 @@ class Recorder:
         return self._iteration
 
     def table(self) -> pa.Table:
-        """All events so far, by start time (waits for the device where spans are timed on it)."""
+        """All events so far, by start time (waits for the device where spans are timed
+        on it).
+        """
         with self._lock:
             events = list(self._events)
         rows = []
@@ -103,10 +121,22 @@ class Recorder:
             rows.append((iteration, self.rank, kind, group, size, start_ns, end_ns, busy_ns, phase))
         rows.sort(key=lambda row: (row[5], -row[6]))
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(SCHEMA)
-        return pa.table([pa.array(column, type=field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+        return pa.table(
+            [
+                pa.array(column, type=field.type)
+                for column, field in zip(columns, SCHEMA, strict=True)
+            ],
+            schema=SCHEMA,
+        )
 
     def _append(
-        self, iteration: int, kind: str, group: tuple[int, ...], size: int, phase: str, times: _Times | Callable[[], _Times]
+        self,
+        iteration: int,
+        kind: str,
+        group: tuple[int, ...],
+        size: int,
+        phase: str,
+        times: _Times | Callable[[], _Times],
     ) -> None:
         with self._lock:
             self._events.append((iteration, kind, ",".join(map(str, group)), size, phase, times))
@@ -136,7 +166,9 @@ class Recorder:
 
     @staticmethod
     def _drop_anchor() -> tuple[int, Any]:
-        """A moment known on both clocks: an idle device makes the event's time the host's time."""
+        """A moment known on both clocks: an idle device makes the event's time the
+        host's time.
+        """
         _cuda.synchronize()
         anchor = _cuda.Event(enable_timing=True)
         anchor.record()
@@ -145,25 +177,53 @@ class Recorder:
 
 
 def write_chrome_trace(path: str | Path, table: pa.Table) -> None:
-    """Write events (the columns of :data:`SCHEMA`, of one or more ranks) as a Chrome trace, which opens in Perfetto.
+    """Write events (the columns of :data:`SCHEMA`, of one or more ranks) as a Chrome
+    trace, which opens in Perfetto.
 
-    One process per rank with the threads compute, network and reconfiguration; events that overlap without one holding the other go
-    to further threads of the same name. Times are microseconds from the first event.
+    One process per rank with the threads compute, network and reconfiguration; events
+    that overlap without one holding the other go to further threads of the same name.
+    Times are microseconds from the first event.
     """
     rows = table.select(SCHEMA.names).to_pylist()
     origin_ns = min((row["start_ns"] for row in rows), default=0)
     events: list[dict[str, Any]] = []
     for rank in sorted({row["rank"] for row in rows}):
-        events.append({"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}})
+        events.append(
+            {
+                "ph": "M",
+                "name": "process_name",
+                "pid": rank,
+                "tid": 0,
+                "args": {"name": f"rank {rank}"},
+            }
+        )
         for order, track in enumerate(("compute", "network", "reconfiguration")):
             mine = [row for row in rows if row["rank"] == rank and _track(row["kind"]) == track]
             for lane, lane_rows in enumerate(_lanes(mine)):
                 thread = order * 100 + lane
                 name = track if lane == 0 else f"{track} {lane + 1}"
-                events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": thread, "args": {"name": name}})
-                events.append({"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": thread, "args": {"sort_index": thread}})
+                events.append(
+                    {
+                        "ph": "M",
+                        "name": "thread_name",
+                        "pid": rank,
+                        "tid": thread,
+                        "args": {"name": name},
+                    }
+                )
+                events.append(
+                    {
+                        "ph": "M",
+                        "name": "thread_sort_index",
+                        "pid": rank,
+                        "tid": thread,
+                        "args": {"sort_index": thread},
+                    }
+                )
                 events += [_chrome_event(row, thread, origin_ns) for row in lane_rows]
-    write_text(path, json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, separators=(",", ":")))
+    write_text(
+        path, json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, separators=(",", ":"))
+    )
 
 
 def _track(kind: str) -> str:
@@ -173,10 +233,14 @@ def _track(kind: str) -> str:
 
 
 def _lanes(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Spread events so that in each lane two events are either apart or one holds the other (what a viewer can draw)."""
+    """Spread events so that in each lane two events are either apart or one holds the
+    other (what a viewer can draw).
+    """
     lanes: list[tuple[list[Mapping[str, Any]], list[int]]] = []
     for row in sorted(rows, key=lambda item: (item["start_ns"], -item["end_ns"])):
-        lane = next((lane for lane in lanes if _fits(lane[1], row["start_ns"], row["end_ns"])), None)
+        lane = next(
+            (lane for lane in lanes if _fits(lane[1], row["start_ns"], row["end_ns"])), None
+        )
         if lane is None:
             lane = ([], [])
             lanes.append(lane)
@@ -186,7 +250,9 @@ def _lanes(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
 
 
 def _fits(open_ends: list[int], start_ns: int, end_ns: int) -> bool:
-    """Whether an event lies behind or inside what is open; ends that have passed are dropped."""
+    """Whether an event lies behind or inside what is open; ends that have passed are
+    dropped.
+    """
     while open_ends and open_ends[-1] <= start_ns:
         open_ends.pop()
     return not open_ends or end_ns <= open_ends[-1]

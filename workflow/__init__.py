@@ -1,1 +1,3 @@
-"""The pipeline around the science: configuration, stages, the ``railx`` command and the Snakemake rules."""
+"""The pipeline around the science: configuration, stages, the ``railx`` command and the
+Snakemake rules.
+"""

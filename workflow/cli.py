@@ -25,7 +25,9 @@ Summary = dict[str, Any]
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of the command line: the config groups that it reads and what it does with them."""
+    """A stage of the command line: the config groups that it reads and what it does
+    with them.
+    """
 
     help: str
     groups: tuple[str, ...]
@@ -41,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.action(options))
     except BrokenPipeError:
-        # Whoever read our output has seen enough (`railx ... | head`); nothing is left to flush.
+        # Whoever read our output has seen enough (`railx ... | head`); nothing is left
+        # to flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError) as error:
@@ -52,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="railx",
-        description="Run one stage of the reproduction by hand, with the same configs as the pipeline.",
+        description=(
+            "Run one stage of the reproduction by hand, with the same configs as the pipeline."
+        ),
         epilog=f"example:\n  {STAGES['topology'].example}\n\nthe whole pipeline:\n  make reproduce",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -67,22 +72,41 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.add_argument(
-            "overrides", nargs="*", metavar="OVERRIDE", help="Hydra override, e.g. group=choice or group.key=value"
+            "overrides",
+            nargs="*",
+            metavar="OVERRIDE",
+            help="Hydra override, e.g. group=choice or group.key=value",
         )
         command.add_argument("--out", type=Path, help=stage.out)
-        command.add_argument("--json", action="store_true", help="print one JSON object, units in the key names")
+        command.add_argument(
+            "--json", action="store_true", help="print one JSON object, units in the key names"
+        )
         command.set_defaults(action=_run_stage, stage=stage)
     compare = commands.add_parser(
         "compare",
         help="compare two tracked invocations of the pipeline, with no network",
-        description="Compare the numbers of two tracked invocations of the pipeline, from the MLflow store under results/.",
+        description=(
+            "Compare the numbers of two tracked invocations of the pipeline, from the MLflow store"
+            " under results/."
+        ),
         epilog="example:\n  railx compare previous latest --experiment quick",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    compare.add_argument("first", nargs="?", default="previous", help="an invocation, or previous (default)")
-    compare.add_argument("second", nargs="?", default="latest", help="an invocation, or latest (default)")
-    compare.add_argument("--experiment", help="the experiment (default: the one that was tracked last)")
-    compare.add_argument("--results", type=Path, default=Path("results"), help="the results folder (default: results)")
+    compare.add_argument(
+        "first", nargs="?", default="previous", help="an invocation, or previous (default)"
+    )
+    compare.add_argument(
+        "second", nargs="?", default="latest", help="an invocation, or latest (default)"
+    )
+    compare.add_argument(
+        "--experiment", help="the experiment (default: the one that was tracked last)"
+    )
+    compare.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        help="the results folder (default: results)",
+    )
     compare.add_argument("--changed", action="store_true", help="only the numbers that differ")
     compare.add_argument("--json", action="store_true", help="print a JSON list of rows")
     compare.set_defaults(action=_compare)
@@ -123,7 +147,8 @@ def _words(value: Any) -> str:
 def _compare(options: argparse.Namespace) -> int:
     from railx.tracking import compare_runs, list_invocations
 
-    # Two experiments have little in common: previous and latest are those of the one that ran last.
+    # Two experiments have little in common: previous and latest are those of the one
+    # that ran last.
     experiment = options.experiment or list_invocations(options.results)[-1]["experiment"]
     rows = compare_runs(options.results, options.first, options.second, experiment)
     if options.changed:
@@ -134,7 +159,10 @@ def _compare(options: argparse.Namespace) -> int:
     for row in rows:
         ratio = "" if row["ratio"] is None else f"{row['ratio']:.4f}"
         name = f"{row['stage']}/{row['name']}"
-        print(f"{name:<36} {row['metric']:<48} {_words(row['a']):>16} {_words(row['b']):>16} {ratio:>9}")
+        print(
+            f"{name:<36} {row['metric']:<48} {_words(row['a']):>16} {_words(row['b']):>16}"
+            f" {ratio:>9}"
+        )
     return 0
 
 
@@ -150,7 +178,9 @@ def _circuits(settings: Mapping[str, Any], out: Path | None) -> Summary:
     if out is not None and out.suffix not in (".json", ".csv"):
         raise ValueError(f"--out: got {out}; allowed: a file that ends in .json or .csv")
     as_csv = out is not None and out.suffix == ".csv"
-    return circuits.run(topology=settings["topology"], **{"csv_path" if as_csv else "circuits_path": out})
+    return circuits.run(
+        topology=settings["topology"], **{"csv_path" if as_csv else "circuits_path": out}
+    )
 
 
 def _simulate(settings: Mapping[str, Any], out: Path | None) -> Summary:
@@ -210,7 +240,12 @@ def _plan(settings: Mapping[str, Any], out: Path | None) -> Summary:
     with tempfile.TemporaryDirectory(prefix="railx-") as folder:
         sequences = Path(folder) / "corpus.parquet"
         corpus.run(settings["corpus"], seed=settings["seed"], corpus_path=sequences)
-        return plan.run(_plan_settings(settings), name=settings["planner"].planner, corpus_path=sequences, plan_path=out)
+        return plan.run(
+            _plan_settings(settings),
+            name=settings["planner"].planner,
+            corpus_path=sequences,
+            plan_path=out,
+        )
 
 
 def _train(settings: Mapping[str, Any], out: Path | None) -> Summary:
@@ -225,14 +260,25 @@ def _train(settings: Mapping[str, Any], out: Path | None) -> Summary:
             corpus_path=folder / "corpus.parquet",
             plan_path=folder / "plan.json",
         )
-        run = {"seed": settings["seed"], "fabric": settings["fabric"], "training": settings["training"]}
+        run = {
+            "seed": settings["seed"],
+            "fabric": settings["fabric"],
+            "training": settings["training"],
+        }
         return train.run(
-            run, settings["model"], name="run", plan_path=folder / "plan.json", corpus_path=folder / "corpus.parquet", folder=folder
+            run,
+            settings["model"],
+            name="run",
+            plan_path=folder / "plan.json",
+            corpus_path=folder / "corpus.parquet",
+            folder=folder,
         )
 
 
 def _plan_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: settings[key] for key in ("seed", "batch", "cluster", "model", "cost_model", "planner")}
+    return {
+        key: settings[key] for key in ("seed", "batch", "cluster", "model", "cost_model", "planner")
+    }
 
 
 _PLAN_GROUPS = ("seed", "corpus", "batch", "cluster", "model", "cost_model", "planner")
@@ -256,9 +302,11 @@ STAGES: dict[str, Stage] = {
         _circuits,
     ),
     "simulate": Stage(
-        "traffic on a topology: exact channel loads and collective times (network=static_*), or packet by packet (network=packet)",
+        "traffic on a topology: exact channel loads and collective times (network=static_*), or"
+        " packet by packet (network=packet)",
         ("seed", "topology", "traffic", "network", "collective"),
-        "railx simulate topology=railx_hyperx network=packet network.routing=min traffic=uniform traffic.load=0.5 --json",
+        "railx simulate topology=railx_hyperx network=packet network.routing=min traffic=uniform"
+        " traffic.load=0.5 --json",
         "the table of results to write (.parquet)",
         "stage",
         _simulate,
@@ -272,7 +320,8 @@ STAGES: dict[str, Stage] = {
         _mapping,
     ),
     "tenancy": Stage(
-        "jobs and failures on a reconfigurable grid: largest job, use by a stream of jobs, degraded lines",
+        "jobs and failures on a reconfigurable grid: largest job, use by a stream of jobs, degraded"
+        " lines",
         ("seed", "tenancy"),
         "railx tenancy tenancy=small --json",
         "the table of utilisation to write (.parquet)",
@@ -298,7 +347,8 @@ STAGES: dict[str, Stage] = {
     "plan": Stage(
         "distribute the sequences of a corpus over devices",
         _PLAN_GROUPS,
-        "railx plan planner=flexsp corpus=file corpus.path=lengths.json cluster.devices=64 --out plan.json",
+        "railx plan planner=flexsp corpus=file corpus.path=lengths.json cluster.devices=64 --out"
+        " plan.json",
         "the plan to write (.json)",
         "stage_plan",
         _plan,

@@ -1,7 +1,9 @@
 """Compose conf/ with Hydra and check every key, type and range before anything runs.
 
-Hydra composes; the frozen dataclasses of the rooms are the schema (``railx.settings.load``). An experiment is a list of choices:
-``conf/experiment/NAME.yaml`` mounts files of the groups (topology, corpus, plan, ...) under names of its own.
+Hydra composes; the frozen dataclasses of the rooms are the schema
+(``railx.settings.load``). An experiment is a list of choices:
+``conf/experiment/NAME.yaml`` mounts files of the groups (topology, corpus, plan, ...)
+under names of its own.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """A plan to make: which sequences, on which machine, by which planner. ``corpus`` names one of the experiment's corpora."""
+    """A plan to make: which sequences, on which machine, by which planner. ``corpus``
+    names one of the experiment's corpora.
+    """
 
     corpus: str
     seed: Annotated[int, AtLeast(0)]
@@ -70,7 +74,9 @@ class PlanSettings:
 
 @dataclass(frozen=True)
 class RunChoice:
-    """A training run: ``plan`` names one of the experiment's plans, which also says the model and the corpus."""
+    """A training run: ``plan`` names one of the experiment's plans, which also says the
+    model and the corpus.
+    """
 
     plan: str
     seed: Annotated[int, AtLeast(0)]
@@ -101,30 +107,59 @@ class Experiment:
     tracking: TrackingSettings
 
     def __post_init__(self) -> None:
-        for group in ("topologies", "networks", "sweeps", "transitions", "corpora", "plans", "runs", "figures"):
+        for group in (
+            "topologies",
+            "networks",
+            "sweeps",
+            "transitions",
+            "corpora",
+            "plans",
+            "runs",
+            "figures",
+        ):
             for name in getattr(self, group):
                 if not _NAME.fullmatch(name):
-                    raise SettingsError(f"{group}.{name}", "not a name; allowed: letters, digits and underscores, a letter first")
+                    raise SettingsError(
+                        f"{group}.{name}",
+                        "not a name; allowed: letters, digits and underscores, a letter first",
+                    )
         if not _NAME.fullmatch(self.name):
-            raise SettingsError("name", f"got {self.name!r}; allowed: letters, digits and underscores, a letter first")
+            raise SettingsError(
+                "name",
+                f"got {self.name!r}; allowed: letters, digits and underscores, a letter first",
+            )
         for name, sweep in self.sweeps.items():
             if sweep.topology not in self.topologies:
-                raise SettingsError(f"sweeps.{name}.topology", f"got {sweep.topology!r}; allowed: {', '.join(self.topologies)}")
+                raise SettingsError(
+                    f"sweeps.{name}.topology",
+                    f"got {sweep.topology!r}; allowed: {', '.join(self.topologies)}",
+                )
         for name, transition in self.transitions.items():
             for key in ("before", "after"):
                 if getattr(transition, key) not in self.topologies:
                     got = getattr(transition, key)
-                    raise SettingsError(f"transitions.{name}.{key}", f"got {got!r}; allowed: {', '.join(self.topologies)}")
+                    raise SettingsError(
+                        f"transitions.{name}.{key}",
+                        f"got {got!r}; allowed: {', '.join(self.topologies)}",
+                    )
         for group in ("mapping", "agreement"):
             for name in getattr(self, group).topologies:
                 if name not in self.topologies:
-                    raise SettingsError(f"{group}.topologies", f"got {name!r}; allowed: {', '.join(self.topologies)}")
+                    raise SettingsError(
+                        f"{group}.topologies",
+                        f"got {name!r}; allowed: {', '.join(self.topologies)}",
+                    )
         for name, plan in self.plans.items():
             if plan.corpus not in self.corpora:
-                raise SettingsError(f"plans.{name}.corpus", f"got {plan.corpus!r}; allowed: {', '.join(self.corpora)}")
+                raise SettingsError(
+                    f"plans.{name}.corpus",
+                    f"got {plan.corpus!r}; allowed: {', '.join(self.corpora)}",
+                )
         for name, run in self.runs.items():
             if run.plan not in self.plans:
-                raise SettingsError(f"runs.{name}.plan", f"got {run.plan!r}; allowed: {', '.join(self.plans)}")
+                raise SettingsError(
+                    f"runs.{name}.plan", f"got {run.plan!r}; allowed: {', '.join(self.plans)}"
+                )
 
 
 @dataclass(frozen=True)
@@ -151,18 +186,24 @@ class StageSettings:
 
 
 def compose_experiment(overrides: Iterable[str] = ()) -> Experiment:
-    """The experiment that conf/config.yaml and ``overrides`` (Hydra's syntax) describe, checked.
+    """The experiment that conf/config.yaml and ``overrides`` (Hydra's syntax) describe,
+    checked.
 
-    Raises :class:`railx.settings.SettingsError`: one line that names the key and what is allowed.
+    Raises :class:`railx.settings.SettingsError`: one line that names the key and what
+    is allowed.
     """
     experiment: Experiment = load(Experiment, _compose("config", Experiment, list(overrides)))
     return experiment
 
 
-def compose_stage(overrides: Iterable[str] = (), groups: Iterable[str] | None = None, primary: str = "stage") -> dict[str, Any]:
-    """The settings of a single stage: conf/``primary``.yaml with ``overrides``, checked, by group.
+def compose_stage(
+    overrides: Iterable[str] = (), groups: Iterable[str] | None = None, primary: str = "stage"
+) -> dict[str, Any]:
+    """The settings of a single stage: conf/``primary``.yaml with ``overrides``,
+    checked, by group.
 
-    ``groups`` limits the result (and the check) to those of :class:`StageSettings` that the stage uses.
+    ``groups`` limits the result (and the check) to those of :class:`StageSettings` that
+    the stage uses.
     """
     hints = typing.get_type_hints(StageSettings, include_extras=True)
     wanted = list(groups) if groups is not None else list(hints)
@@ -174,11 +215,17 @@ def compose_stage(overrides: Iterable[str] = (), groups: Iterable[str] | None = 
 
 
 def overrides_from(config: Mapping[str, Any]) -> list[str]:
-    """Hydra overrides from Snakemake's ``--config``: plain entries are choices, ``hydra`` holds dotted ones (text or a list)."""
+    """Hydra overrides from Snakemake's ``--config``: plain entries are choices,
+    ``hydra`` holds dotted ones (text or a list).
+    """
     overrides = []
     for key, value in config.items():
         if key == "hydra":
-            overrides += shlex.split(value) if isinstance(value, str) else [str(item) for item in value or []]
+            overrides += (
+                shlex.split(value)
+                if isinstance(value, str)
+                else [str(item) for item in value or []]
+            )
         else:
             overrides.append(f"{key}={_grammar(value)}")
     return overrides
@@ -218,20 +265,30 @@ def _compose(primary: str, schema: type, overrides: list[str]) -> dict[str, Any]
 
 
 def _forced(override: str) -> str:
-    """Dotted values are set whether the key stands in a file or not: the schema, not the file, says which keys exist."""
+    """Dotted values are set whether the key stands in a file or not: the schema, not
+    the file, says which keys exist.
+    """
     key = override.split("=", 1)[0]
-    return f"++{override}" if "." in key and "@" not in key and "/" not in key and key[0] not in "+~" else override
+    return (
+        f"++{override}"
+        if "." in key and "@" not in key and "/" not in key and key[0] not in "+~"
+        else override
+    )
 
 
 def _drop_missing(node: Any) -> Any:
-    """Without the keys that a file leaves open (``???``), so that the schema reports them as missing."""
+    """Without the keys that a file leaves open (``???``), so that the schema reports
+    them as missing.
+    """
     if isinstance(node, dict):
         return {key: _drop_missing(item) for key, item in node.items() if item != "???"}
     return [_drop_missing(item) for item in node] if isinstance(node, list) else node
 
 
 def _one_line(error: Exception, schema: type) -> SettingsError:
-    """Hydra's and OmegaConf's messages span lines and speak of their own internals; keep what a user can act on."""
+    """Hydra's and OmegaConf's messages span lines and speak of their own internals;
+    keep what a user can act on.
+    """
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     missing = re.search(r"Could not (?:find|load) '([^']+)'", text)

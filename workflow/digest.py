@@ -1,7 +1,10 @@
-"""Digests of code, so that a changed module reruns the stages that import it and no others.
+"""Digests of code, so that a changed module reruns the stages that import it and no
+others.
 
-Snakemake watches the script of a rule but not the libraries behind it. Each rule therefore carries, among its params, a digest of
-the project's own modules that its stage imports, directly or through others. Imports are read from the source, nothing is executed.
+Snakemake watches the script of a rule but not the libraries behind it. Each rule
+therefore carries, among its params, a digest of the project's own modules that its
+stage imports, directly or through others. Imports are read from the source, nothing is
+executed.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ _PACKAGES = ("railx", "training", "workflow")
 
 
 def code_modules(*modules: str) -> list[str]:
-    """The project's modules that ``modules`` (dotted names) import, themselves included, sorted by name.
+    """The project's modules that ``modules`` (dotted names) import, themselves
+    included, sorted by name.
 
     Raises ValueError for a name that is no module of the project.
     """
@@ -64,7 +68,9 @@ def _read(module: str) -> bytes:
 def _imports(module: str) -> tuple[str, ...]:
     tree = ast.parse(_read(module))
     source = _source(module)
-    package = module if source is not None and source.name == "__init__.py" else module.rpartition(".")[0]
+    package = (
+        module if source is not None and source.name == "__init__.py" else module.rpartition(".")[0]
+    )
     names = set(_with_parents(module))
     for node in ast.walk(tree):
         names.update(_named(node, package))

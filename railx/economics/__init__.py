@@ -1,4 +1,6 @@
-"""What the networks cost and what power they draw: price catalogue, bills of materials, scale, where the cost claims hold."""
+"""What the networks cost and what power they draw: price catalogue, bills of materials,
+scale, where the cost claims hold.
+"""
 
 from railx.economics.bill import bill_of_materials, cost_summary, price_network
 from railx.economics.catalogue import COMPONENTS, Catalogue, Price, read_catalogue

@@ -1,4 +1,6 @@
-"""Bills of materials and their summary: counts of the designs times prices of the catalogue."""
+"""Bills of materials and their summary: counts of the designs times prices of the
+catalogue.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,31 @@ from railx.settings import SettingsError
 __all__ = ["bill_of_materials", "cost_summary", "price_network"]
 
 
-def bill_of_materials(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> list[dict[str, Any]]:
-    """One row per network and component: count, USD and W per unit and in total, and where the price comes from.
+def bill_of_materials(
+    settings: EconomicsSettings, catalogue: Catalogue | None = None
+) -> list[dict[str, Any]]:
+    """One row per network and component: count, USD and W per unit and in total, and
+    where the price comes from.
 
-    Reads ``settings.catalogue`` unless a catalogue is given. Watts are None where no source gives them. Raises SettingsError
-    naming the network where a price set is unknown, lacks a component, is for another port speed or is for sensitivity only, and
-    ValueError for a broken catalogue file.
+    Reads ``settings.catalogue`` unless a catalogue is given. Watts are None where no
+    source gives them. Raises SettingsError naming the network where a price set is
+    unknown, lacks a component, is for another port speed or is for sensitivity only,
+    and ValueError for a broken catalogue file.
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
-    return [row for name, design in settings.networks.items() for row in price_network(name, design, settings.price_set, catalogue)]
+    return [
+        row
+        for name, design in settings.networks.items()
+        for row in price_network(name, design, settings.price_set, catalogue)
+    ]
 
 
-def price_network(name: str, design: NetworkDesign, price_set: str, catalogue: Catalogue) -> list[dict[str, Any]]:
-    """The rows of one network in the bill of materials; ``price_set`` holds where the design names none."""
+def price_network(
+    name: str, design: NetworkDesign, price_set: str, catalogue: Catalogue
+) -> list[dict[str, Any]]:
+    """The rows of one network in the bill of materials; ``price_set`` holds where the
+    design names none.
+    """
     counts = count_network(design)
     rows: list[dict[str, Any]] = []
     for component, count in counts.components.items():
@@ -46,11 +60,16 @@ def price_network(name: str, design: NetworkDesign, price_set: str, catalogue: C
     return rows
 
 
-def cost_summary(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> list[dict[str, Any]]:
-    """One row per network: bandwidth per chip, cost, cost per bandwidth and power; the sums of :func:`bill_of_materials`.
+def cost_summary(
+    settings: EconomicsSettings, catalogue: Catalogue | None = None
+) -> list[dict[str, Any]]:
+    """One row per network: bandwidth per chip, cost, cost per bandwidth and power; the
+    sums of :func:`bill_of_materials`.
 
-    ``usd_per_injection_gb_s`` and ``usd_per_all_to_all_gb_s`` divide the cost per chip by the bandwidth per chip (RailX compares
-    topologies by these two). None where the bandwidth has no closed form or a component's power no source. Errors as for the bill.
+    ``usd_per_injection_gb_s`` and ``usd_per_all_to_all_gb_s`` divide the cost per chip
+    by the bandwidth per chip (RailX compares topologies by these two). None where the
+    bandwidth has no closed form or a component's power no source. Errors as for the
+    bill.
     """
     bill = bill_of_materials(settings, catalogue)
     rows: list[dict[str, Any]] = []
@@ -78,8 +97,12 @@ def cost_summary(settings: EconomicsSettings, catalogue: Catalogue | None = None
     return rows
 
 
-def _price_of(component: str, design: NetworkDesign, name: str, price_set: str, catalogue: Catalogue) -> Price:
-    """The price that a network pays for a component, from its own price set or the experiment's."""
+def _price_of(
+    component: str, design: NetworkDesign, name: str, price_set: str, catalogue: Catalogue
+) -> Price:
+    """The price that a network pays for a component, from its own price set or the
+    experiment's.
+    """
     key = "copper_price_set" if component == "copper_cable" else "price_set"
     own = getattr(design, key)
     where = f"networks.{name}.{key}" if own is not None else "price_set"
@@ -90,11 +113,13 @@ def _price_of(component: str, design: NetworkDesign, name: str, price_set: str, 
     if price.role != "default":
         raise SettingsError(
             where,
-            f"{price.price_set!r} is inferred, not a price; allowed: sourced price sets (look at it in sensitivity.price_sets)",
+            f"{price.price_set!r} is inferred, not a price; allowed: sourced price sets (look at it"
+            " in sensitivity.price_sets)",
         )
     if price.port_gbps is not None and price.port_gbps != design.port_gbps:
         raise SettingsError(
             f"networks.{name}.port_gbps",
-            f"got {design.port_gbps:g}; allowed: {price.port_gbps:g}, the port speed of price set {price.price_set!r}",
+            f"got {design.port_gbps:g}; allowed: {price.port_gbps:g}, the port speed of price set"
+            f" {price.price_set!r}",
         )
     return price

@@ -1,7 +1,9 @@
-"""The price and power catalogue: one row per price set and component, each with its source, date and confidence.
+"""The price and power catalogue: one row per price set and component, each with its
+source, date and confidence.
 
-RailX's own component prices are not published, so every bill names the price set behind each of its rows. A set whose role is
-``sensitivity`` (prices inferred from a paper's conclusion) may be looked at, but no bill may be drawn up from it.
+RailX's own component prices are not published, so every bill names the price set behind
+each of its rows. A set whose role is ``sensitivity`` (prices inferred from a paper's
+conclusion) may be looked at, but no bill may be drawn up from it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from railx.settings import SettingsError
 
 __all__ = ["COMPONENTS", "Catalogue", "Price", "read_catalogue"]
 
-#: What networks are built of; a transceiver and a switch port are counted per port, a copper cable per link.
+#: What networks are built of; a transceiver and a switch port are counted per port, a
+#: copper cable per link.
 COMPONENTS = ("transceiver", "electrical_switch_port", "ocs_port", "copper_cable")
 _COLUMNS = (
     "price_set",
@@ -30,12 +33,18 @@ _COLUMNS = (
     "confidence",
     "role",
 )
-_CHOICES = {"component": COMPONENTS, "confidence": ("high", "medium", "low"), "role": ("default", "sensitivity")}
+_CHOICES = {
+    "component": COMPONENTS,
+    "confidence": ("high", "medium", "low"),
+    "role": ("default", "sensitivity"),
+}
 
 
 @dataclass(frozen=True)
 class Price:
-    """Price and power of one component in one price set; ``unit_watts`` and ``port_gbps`` are None where no source gives them."""
+    """Price and power of one component in one price set; ``unit_watts`` and
+    ``port_gbps`` are None where no source gives them.
+    """
 
     price_set: str
     component: str
@@ -67,36 +76,58 @@ class Catalogue:
         return tuple(dict.fromkeys(price.price_set for price in self.prices))
 
     def components(self, price_set: str) -> dict[str, Price]:
-        """The prices of one set by component; raises SettingsError where the set is unknown."""
+        """The prices of one set by component; raises SettingsError where the set is
+        unknown.
+        """
         if price_set not in self.price_sets:
-            raise SettingsError("price_set", f"got {price_set!r}; allowed: {', '.join(self.price_sets)} (the sets of {self.path})")
+            raise SettingsError(
+                "price_set",
+                f"got {price_set!r}; allowed: {', '.join(self.price_sets)} (the sets of"
+                f" {self.path})",
+            )
         return {price.component: price for price in self.prices if price.price_set == price_set}
 
     def price(self, price_set: str, component: str) -> Price:
-        """The price of a component; raises SettingsError where the set has none and names the sets that do."""
+        """The price of a component; raises SettingsError where the set has none and
+        names the sets that do.
+        """
         prices = self.components(price_set)
         if component not in prices:
-            having = dict.fromkeys(price.price_set for price in self.prices if price.component == component)
+            having = dict.fromkeys(
+                price.price_set for price in self.prices if price.component == component
+            )
             raise SettingsError(
-                "price_set", f"{price_set!r} has no price for a {component}; allowed: {', '.join(having) or 'none'} ({self.path})"
+                "price_set",
+                f"{price_set!r} has no price for a {component}; allowed:"
+                f" {', '.join(having) or 'none'} ({self.path})",
             )
         return prices[component]
 
 
 def read_catalogue(path: str | Path) -> Catalogue:
-    """Read a catalogue (CSV; USD and W per unit, Gb/s per port); raises ValueError naming file, line and column."""
+    """Read a catalogue (CSV; USD and W per unit, Gb/s per port); raises ValueError
+    naming file, line and column.
+    """
     path = in_repository(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such file; allowed: a CSV price catalogue")
     with path.open(encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines)
         if tuple(reader.fieldnames or ()) != _COLUMNS:
-            raise ValueError(f"{path}: columns {', '.join(reader.fieldnames or ())}; allowed: {', '.join(_COLUMNS)}")
-        prices = tuple(_price(row, f"{path}, line {number}") for number, row in enumerate(reader, start=2))
+            raise ValueError(
+                f"{path}: columns {', '.join(reader.fieldnames or ())}; allowed:"
+                f" {', '.join(_COLUMNS)}"
+            )
+        prices = tuple(
+            _price(row, f"{path}, line {number}") for number, row in enumerate(reader, start=2)
+        )
     keys = [(price.price_set, price.component) for price in prices]
     for key in keys:
         if keys.count(key) > 1:
-            raise ValueError(f"{path}: {key[0]} lists {key[1]} twice; allowed: one row per price set and component")
+            raise ValueError(
+                f"{path}: {key[0]} lists {key[1]} twice; allowed: one row per price set and"
+                " component"
+            )
     return Catalogue(str(path), prices)
 
 
@@ -105,7 +136,9 @@ def _price(row: dict[str, str], where: str) -> Price:
         raise ValueError(f"{where}: wrong number of cells; allowed: {len(_COLUMNS)}")
     for column, allowed in _CHOICES.items():
         if row[column] not in allowed:
-            raise ValueError(f"{where}, {column}: got {row[column]!r}; allowed: {', '.join(allowed)}")
+            raise ValueError(
+                f"{where}, {column}: got {row[column]!r}; allowed: {', '.join(allowed)}"
+            )
     if not row["source"]:
         raise ValueError(f"{where}, source: is empty; allowed: where the price was read")
     unit_usd = _number(row["unit_usd"], f"{where}, unit_usd")
@@ -133,5 +166,8 @@ def _number(text: str, where: str) -> float | None:
     except ValueError:
         number = math.nan
     if not (math.isfinite(number) and number >= 0):
-        raise ValueError(f"{where}: got {text!r}; allowed: a number, 0 or greater, or empty where no source gives one")
+        raise ValueError(
+            f"{where}: got {text!r}; allowed: a number, 0 or greater, or empty where no source"
+            " gives one"
+        )
     return number

@@ -1,15 +1,21 @@
-"""Where the three cost claims of RailX's abstract hold: closed-form boundaries over price ratios, and what moves them.
+"""Where the three cost claims of RailX's abstract hold: closed-form boundaries over
+price ratios, and what moves them.
 
-With prices relative to a transceiver, x = c_o / c_t of an OCS port, y = c_s / c_t of an electrical switch port and z of an in-node
-lane, both relative claims are half-planes above a straight line y = slope x + intercept. A RailX chip costs u (1 + x) + l z with
-u = 4 n / m optical ports and l in-node lanes; an end port of the tree costs a y + c, with a = 5 and c = 6 for three full tiers
-(RailX, cost model). With h external hops and routing that reaches a share s of the ideal all-to-all:
+With prices relative to a transceiver, x = c_o / c_t of an OCS port, y = c_s / c_t of an
+electrical switch port and z of an in-node lane, both relative claims are half-planes
+above a straight line y = slope x + intercept. A RailX chip costs u (1 + x) + l z with u
+= 4 n / m optical ports and l in-node lanes; an end port of the tree costs a y + c, with
+a = 5 and c = 6 for three full tiers (RailX, cost model). With h external hops and
+routing that reaches a share s of the ideal all-to-all:
 
-* per injection, limit q: (1 + x) / m < q (a y + c), so slope = 1 / (m q a) and intercept = slope - c / a;
-* per all-to-all, limit q: h (1 + x) / s < q (a y + c), so slope = h / (s q a) and intercept = slope - c / a.
+* per injection, limit q: (1 + x) / m < q (a y + c), so slope = 1 / (m q a) and
+  intercept = slope - c / a;
+* per all-to-all, limit q: h (1 + x) / s < q (a y + c), so slope = h / (s q a) and
+  intercept = slope - c / a.
 
-So the cost per all-to-all depends on m and n only through h = 2 (1 - 1/k) N / (N - 1), close to 2. At the abstract's limits (0.1
-and 0.5) the all-to-all claim is the harder one wherever m > 5 s / h, which is from m = 3 on. The absolute claim does not depend on
+So the cost per all-to-all depends on m and n only through h = 2 (1 - 1/k) N / (N - 1),
+close to 2. At the abstract's limits (0.1 and 0.5) the all-to-all claim is the harder
+one wherever m > 5 s / h, which is from m = 3 on. The absolute claim does not depend on
 y: it is a strip around c_t + c_o = USD / optical ports.
 """
 
@@ -33,7 +39,9 @@ _PRICED = ("transceiver", "ocs_port", "electrical_switch_port")
 
 @dataclass(frozen=True)
 class _Case:
-    """One setting of everything but the prices x and y; ``factor`` is what differs from the base case, at ``level``."""
+    """One setting of everything but the prices x and y; ``factor`` is what differs from
+    the base case, at ``level``.
+    """
 
     factor: str
     level: float | None
@@ -46,7 +54,9 @@ class _Case:
 
 @dataclass(frozen=True)
 class _Line:
-    """y = slope x + intercept in price ratios (injection, all_to_all); c_o = slope c_t + intercept in USD (absolute)."""
+    """y = slope x + intercept in price ratios (injection, all_to_all); c_o = slope c_t
+    + intercept in USD (absolute).
+    """
 
     slope: float
     intercept: float
@@ -66,27 +76,38 @@ class _Prices:
     source: str
 
 
-def claim_map(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> list[dict[str, Any]]:
-    """One row per case, claim and point: named price sets in every case (view ``price_set``), a grid at the base case (``grid``).
+def claim_map(
+    settings: EconomicsSettings, catalogue: Catalogue | None = None
+) -> list[dict[str, Any]]:
+    """One row per case, claim and point: named price sets in every case (view
+    ``price_set``), a grid at the base case (``grid``).
 
-    ``value`` is the cost ratio of RailX to the tree, or USD of the absolute claim. ``boundary_slope`` and ``boundary_intercept``
-    give the line where it equals ``limit``: switch port over OCS port, each in transceivers, for the relative claims, OCS port over
-    transceiver in USD for the absolute one (a strip of the tolerance around it counts as holding). ``switch_port_at_boundary`` is
-    the line at the point's OCS port price; ``binding`` says which relative claim needs the dearer switch port there. Errors as for
-    the bill of materials.
+    ``value`` is the cost ratio of RailX to the tree, or USD of the absolute claim.
+    ``boundary_slope`` and ``boundary_intercept`` give the line where it equals
+    ``limit``: switch port over OCS port, each in transceivers, for the relative claims,
+    OCS port over transceiver in USD for the absolute one (a strip of the tolerance
+    around it counts as holding). ``switch_port_at_boundary`` is the line at the point's
+    OCS port price; ``binding`` says which relative claim needs the dearer switch port
+    there. Errors as for the bill of materials.
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
     named = _named(settings, catalogue)
     rows = []
     for case in _cases(settings):
-        lines = {claim: _boundary(claim, case, settings) for claim in CLAIMS if claim != "absolute" or case.factor in _ABSOLUTE}
+        lines = {
+            claim: _boundary(claim, case, settings)
+            for claim in CLAIMS
+            if claim != "absolute" or case.factor in _ABSOLUTE
+        }
         for prices in named:
             rows += [_row("price_set", case, claim, prices, lines, settings) for claim in lines]
         if case.factor == "base":
             for x in settings.claim_map.ocs_port_over_transceiver:
                 for y in settings.claim_map.switch_port_over_transceiver:
                     point = _Prices(None, x, y, None, "price ratios alone")
-                    rows += [_row("grid", case, claim, point, lines, settings) for claim in CLAIMS[:2]]
+                    rows += [
+                        _row("grid", case, claim, point, lines, settings) for claim in CLAIMS[:2]
+                    ]
     return rows
 
 
@@ -108,13 +129,19 @@ def _named(settings: EconomicsSettings, catalogue: Catalogue) -> list[_Prices]:
 
 
 def _cases(settings: EconomicsSettings) -> Iterator[_Case]:
-    railx, tree = settings.networks[settings.sensitivity.railx], settings.networks[settings.sensitivity.fat_trees[0]]
+    railx, tree = (
+        settings.networks[settings.sensitivity.railx],
+        settings.networks[settings.sensitivity.fat_trees[0]],
+    )
     assert isinstance(railx, RailXSettings)
     assert isinstance(tree, FatTreeSettings)
     base, chosen = _Case("base", None, railx, tree), settings.claim_map
     if tree.copper_to_leaf:
         first = settings.sensitivity.fat_trees[0]
-        raise SettingsError("sensitivity.fat_trees", f"got {first!r} first; allowed: a tree with transceivers to the leaf first")
+        raise SettingsError(
+            "sensitivity.fat_trees",
+            f"got {first!r} first; allowed: a tree with transceivers to the leaf first",
+        )
     yield base
     for m in chosen.m:
         yield replace(base, factor="m", level=m, railx=_full_square(railx, m, railx.n))
@@ -122,7 +149,13 @@ def _cases(settings: EconomicsSettings) -> Iterator[_Case]:
         yield replace(base, factor="n", level=n, railx=_full_square(railx, railx.m, n))
     for chips in chosen.chips:
         sized = at_scale(railx, chips)
-        yield replace(base, factor="chips", level=chips, railx=sized, tree=at_scale(tree, count_network(sized).chips))
+        yield replace(
+            base,
+            factor="chips",
+            level=chips,
+            railx=sized,
+            tree=at_scale(tree, count_network(sized).chips),
+        )
     for share in chosen.all_to_all_share:
         yield replace(base, factor="all_to_all_share", level=share, share=share)
     for lane in chosen.in_node_lane_over_transceiver:
@@ -132,18 +165,29 @@ def _cases(settings: EconomicsSettings) -> Iterator[_Case]:
     for cable in chosen.leaf_cable_over_transceiver:
         yield replace(base, factor="leaf_cable_over_transceiver", level=cable, leaf_cable=cable)
     for taper in chosen.taper:
-        yield replace(base, factor="taper", level=taper, tree=_whole(tree, tiers=tree.tiers, taper=taper))
+        yield replace(
+            base, factor="taper", level=taper, tree=_whole(tree, tiers=tree.tiers, taper=taper)
+        )
 
 
 def _full_square(railx: RailXSettings, m: int, n: int) -> RailXSettings:
-    """The largest square all-to-all of nodes of this size: r + 1 nodes a line, on switches with just the ports for it."""
+    """The largest square all-to-all of nodes of this size: r + 1 nodes a line, on
+    switches with just the ports for it.
+    """
     line = (m * n + 1,)
     return replace(railx, m=m, n=n, row=line, column=line, optical_switch_radix=2 * line[0])
 
 
 def _whole(tree: FatTreeSettings, tiers: int, taper: float) -> FatTreeSettings:
-    """The tree with other tiers, filled: what matters here is the cost of an end port, whatever the size."""
-    return replace(tree, tiers=tiers, taper=taper, chips=min(tree.chips, largest_tree(tiers, tree.switch_radix, taper)))
+    """The tree with other tiers, filled: what matters here is the cost of an end port,
+    whatever the size.
+    """
+    return replace(
+        tree,
+        tiers=tiers,
+        taper=taper,
+        chips=min(tree.chips, largest_tree(tiers, tree.switch_radix, taper)),
+    )
 
 
 def _boundary(claim: str, case: _Case, settings: EconomicsSettings) -> _Line:
@@ -154,7 +198,11 @@ def _boundary(claim: str, case: _Case, settings: EconomicsSettings) -> _Line:
         return _Line(-(1 + lanes / ports), limits.absolute_cost_usd / (ports * railx.chips))
     tree = count_network(case.tree)
     if claim == "injection":
-        limit, bandwidth, given = limits.injection_cost_limit, railx.injection_gb_s_per_chip, tree.injection_gb_s_per_chip
+        limit, bandwidth, given = (
+            limits.injection_cost_limit,
+            railx.injection_gb_s_per_chip,
+            tree.injection_gb_s_per_chip,
+        )
     else:
         assert railx.all_to_all_gb_s_per_chip is not None
         assert tree.all_to_all_gb_s_per_chip is not None
@@ -166,28 +214,43 @@ def _boundary(claim: str, case: _Case, settings: EconomicsSettings) -> _Line:
 
 
 def _tree_parts(case: _Case) -> tuple[float, float]:
-    """Switch ports per chip of the tree, and its transceivers, with another cable to the leaf where the case has one."""
+    """Switch ports per chip of the tree, and its transceivers, with another cable to
+    the leaf where the case has one.
+    """
     tree = count_network(case.tree)
     optics = tree.components.get("transceiver", 0) / tree.chips
-    return tree.components["electrical_switch_port"] / tree.chips, optics + case.tree.ports_per_chip * (case.leaf_cable - 2)
+    return tree.components[
+        "electrical_switch_port"
+    ] / tree.chips, optics + case.tree.ports_per_chip * (case.leaf_cable - 2)
 
 
 def _row(
-    view: str, case: _Case, claim: str, prices: _Prices, lines: dict[str, _Line], settings: EconomicsSettings
+    view: str,
+    case: _Case,
+    claim: str,
+    prices: _Prices,
+    lines: dict[str, _Line],
+    settings: EconomicsSettings,
 ) -> dict[str, Any]:
     limits, line = settings.sensitivity, lines[claim]
     unit = prices.transceiver_usd
     if claim == "absolute":
         assert unit is not None
         limit, tolerance = limits.absolute_cost_usd, limits.absolute_cost_tolerance
-        # The cost grows in proportion to the distance from the origin along both prices; it is the limit on the line.
+        # The cost grows in proportion to the distance from the origin along both
+        # prices; it is the limit on the line.
         value = limit * (prices.ocs - line.slope) * unit / line.intercept
         holds, at_boundary, binding = abs(value / limit - 1) <= tolerance, None, None
     else:
-        limit, tolerance = (limits.injection_cost_limit if claim == "injection" else limits.all_to_all_cost_limit), 0.0
+        limit, tolerance = (
+            (limits.injection_cost_limit if claim == "injection" else limits.all_to_all_cost_limit),
+            0.0,
+        )
         switch_ports, optics = _tree_parts(case)
         at_boundary = line.at(prices.ocs)
-        value = limit * (switch_ports * at_boundary + optics) / (switch_ports * prices.switch + optics)
+        value = (
+            limit * (switch_ports * at_boundary + optics) / (switch_ports * prices.switch + optics)
+        )
         holds = value < limit
         binding = at_boundary >= max(lines[other].at(prices.ocs) for other in CLAIMS[:2])
     return {

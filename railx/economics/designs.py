@@ -1,14 +1,18 @@
 """What each network is built of and how much bandwidth it gives, in closed form.
 
-RailX and its rivals follow the counts per chip port of RailX (m x m chips a node, n ports a side, r = m n rails); the electrical
-rail-optimised network of design ``rail_optimised`` and the photonic rails follow the released cost script of Opus (fig. 15). One
-direction of a port counts as its bandwidth. Ports are counted as used: a switch that is not full is charged by the port. Chips,
-links inside a node and fibres are in no bill: no source gives their price (``in_node_lanes_per_chip`` counts the links inside a
-RailX node, so that a break-even price can be shown).
+RailX and its rivals follow the counts per chip port of RailX (m x m chips a node, n
+ports a side, r = m n rails); the electrical rail-optimised network of design
+``rail_optimised`` and the photonic rails follow the released cost script of Opus (fig.
+15). One direction of a port counts as its bandwidth. Ports are counted as used: a
+switch that is not full is charged by the port. Chips, links inside a node and fibres
+are in no bill: no source gives their price (``in_node_lanes_per_chip`` counts the links
+inside a RailX node, so that a break-even price can be shown).
 
-All-to-all bandwidth is uniform traffic that is routed minimally with ties spread evenly: for every kind of link, its ports per chip
-over the mean number of such links on a path, the least of them, and never more than the injection bandwidth. Bisection is one
-direction across the middle of the longest dimension (tori and grids) or of the groups, per chip of one half.
+All-to-all bandwidth is uniform traffic that is routed minimally with ties spread
+evenly: for every kind of link, its ports per chip over the mean number of such links on
+a path, the least of them, and never more than the injection bandwidth. Bisection is one
+direction across the middle of the longest dimension (tori and grids) or of the groups,
+per chip of one half.
 """
 
 from __future__ import annotations
@@ -49,7 +53,9 @@ _BITS_PER_BYTE = 8
 
 @dataclass(frozen=True)
 class NetworkCounts:
-    """Components of a network and its bandwidths per chip, one direction (None where no closed form holds)."""
+    """Components of a network and its bandwidths per chip, one direction (None where no
+    closed form holds).
+    """
 
     chips: int
     components: dict[str, int]
@@ -91,7 +97,9 @@ def chips_of(design: NetworkDesign) -> int:
 
 
 def optical_switches(design: RailXSettings) -> int:
-    """Number of OCSes: one per rail in each row and column of the grid; R r where it is full (RailX, physical organisation)."""
+    """Number of OCSes: one per rail in each row and column of the grid; R r where it is
+    full (RailX, physical organisation).
+    """
     return (math.prod(design.row) + math.prod(design.column)) * design.m * design.n
 
 
@@ -103,14 +111,18 @@ def railx_external_hops(design: RailXSettings) -> float:
     if design.setting == "dragonfly":
         return sum(_dragonfly_hops(design.row[0], design.column[0], design.m**2))
     if design.setting == "hyperx":
-        return _other_chip(design) * sum((size - 1) / size for size in (*design.row, *design.column))
+        return _other_chip(design) * sum(
+            (size - 1) / size for size in (*design.row, *design.column)
+        )
     return _railx_torus_chip_hops(design) / design.m
 
 
 def railx_all_to_all_ports(design: RailXSettings) -> float:
-    """Upper bound of uniform all-to-all per chip in ports; 4 n / (m h) with h external hops in a square HyperX.
+    """Upper bound of uniform all-to-all per chip in ports; 4 n / (m h) with h external
+    hops in a square HyperX.
 
-    A dimension of a split HyperX has as many whole all-to-alls as its line has rails for; what is left over is not counted.
+    A dimension of a split HyperX has as many whole all-to-alls as its line has rails
+    for; what is left over is not counted.
     """
     m, n = design.m, design.n
     if design.setting == "hyperx":
@@ -118,17 +130,26 @@ def railx_all_to_all_ports(design: RailXSettings) -> float:
         bounds = []
         for sizes in (design.row, design.column):
             copies = (m * n) // sum(size - 1 for size in sizes)
-            bounds += [2 * copies * (size - 1) / m**2 / ((size - 1) / size * other) for size in sizes]
+            bounds += [
+                2 * copies * (size - 1) / m**2 / ((size - 1) / size * other) for size in sizes
+            ]
         return min(bounds)
     if design.setting == "dragonfly":
-        return min(2 * n / m / hops for hops in _dragonfly_hops(design.row[0], design.column[0], m**2))
+        return min(
+            2 * n / m / hops for hops in _dragonfly_hops(design.row[0], design.column[0], m**2)
+        )
     if design.setting == "torus":
         return _torus_all_to_all((m * design.row[0], m * design.column[0]), n)
-    return min(4 * n / _railx_torus_chip_hops(design), 16 * n * (1 - 1 / _railx_chips(design)) / (m * design.row[0]))
+    return min(
+        4 * n / _railx_torus_chip_hops(design),
+        16 * n * (1 - 1 / _railx_chips(design)) / (m * design.row[0]),
+    )
 
 
 def in_node_lanes_per_chip(design: RailXSettings) -> float:
-    """Width of the links inside a node, in external ports per chip: 2 m (m-1) neighbour pairs, n links each, k ports wide."""
+    """Width of the links inside a node, in external ports per chip: 2 m (m-1) neighbour
+    pairs, n links each, k ports wide.
+    """
     return 2 * (design.m - 1) * design.n * design.in_node_width / design.m
 
 
@@ -136,15 +157,26 @@ def _railx(design: RailXSettings) -> _Ports:
     m, n, rails = design.m, design.n, design.m * design.n
     ports = 4 * rails * math.prod(design.row) * math.prod(design.column)
     return _Ports(
-        {"transceiver": ports, "ocs_port": ports}, 4 * n, railx_all_to_all_ports(design), _railx_bisection(m, rails, design)
+        {"transceiver": ports, "ocs_port": ports},
+        4 * n,
+        railx_all_to_all_ports(design),
+        _railx_bisection(m, rails, design),
     )
 
 
 def _railx_bisection(m: int, rails: int, design: RailXSettings) -> float:
-    """The HyperX has copies x 2 links between any two nodes of a dimension; a torus two ends of r rails in every line."""
+    """The HyperX has copies x 2 links between any two nodes of a dimension; a torus two
+    ends of r rails in every line.
+    """
     if design.setting == "hyperx":
-        lines = [(size, rails // sum(s - 1 for s in sizes)) for sizes in (design.row, design.column) for size in sizes]
-        return min(4 * copies * (size // 2) * (size - size // 2) / size / m**2 for size, copies in lines)
+        lines = [
+            (size, rails // sum(s - 1 for s in sizes))
+            for sizes in (design.row, design.column)
+            for size in sizes
+        ]
+        return min(
+            4 * copies * (size // 2) * (size - size // 2) / size / m**2 for size, copies in lines
+        )
     if design.setting == "dragonfly":
         groups = design.column[0]
         return 4 * rails * (groups // 2) * (groups - groups // 2) / (groups * (groups - 1)) / m**2
@@ -164,7 +196,9 @@ def _other_chip(design: RailXSettings) -> float:
 
 
 def _dragonfly_hops(group: int, groups: int, chips_per_node: int) -> tuple[float, float]:
-    """Mean hops inside and between groups: a packet to another group leaves by a random node and arrives at a random one."""
+    """Mean hops inside and between groups: a packet to another group leaves by a random
+    node and arrives at a random one.
+    """
     chips = group * groups * chips_per_node
     between = (groups - 1) / groups * chips / (chips - 1)
     inside = (group - 1) / group * chips / (chips - 1)
@@ -172,8 +206,13 @@ def _dragonfly_hops(group: int, groups: int, chips_per_node: int) -> tuple[float
 
 
 def _railx_torus_chip_hops(design: RailXSettings) -> float:
-    """Mean hops of chips over links in and between nodes, counted from one chip (a torus looks alike from every chip)."""
-    x, y = np.arange(design.m * design.row[0])[:, None], np.arange(design.m * design.column[0])[None, :]
+    """Mean hops of chips over links in and between nodes, counted from one chip (a
+    torus looks alike from every chip).
+    """
+    x, y = (
+        np.arange(design.m * design.row[0])[:, None],
+        np.arange(design.m * design.column[0])[None, :],
+    )
     width, height = x.shape[0], y.shape[1]
     twist = height if design.setting == "twisted_torus" else 0
     distance = np.full((width, height), width + height)
@@ -187,7 +226,9 @@ def _railx_torus_chip_hops(design: RailXSettings) -> float:
 
 
 def _torus_all_to_all(chips: tuple[int, ...], n: int) -> float:
-    """2 n ports per dimension over its mean hops; the longest dimension binds (8 n / K in an even torus with K chips a side)."""
+    """2 n ports per dimension over its mean hops; the longest dimension binds (8 n / K
+    in an even torus with K chips a side).
+    """
     total = math.prod(chips)
     longest = max(chips)
     return 2 * n / (longest**2 // 4 / longest * total / (total - 1))
@@ -198,21 +239,27 @@ def _torus(design: TorusSettings) -> _Ports:
     faces = 2 * len(sizes) * m ** (len(sizes) - 1) * n
     longest = m * max(sizes)
     all_to_all = _torus_all_to_all(tuple(m * size for size in sizes), n)
-    return _Ports({"transceiver": faces * math.prod(sizes)}, 2 * len(sizes) * n, all_to_all, 4 * n / longest)
+    return _Ports(
+        {"transceiver": faces * math.prod(sizes)}, 2 * len(sizes) * n, all_to_all, 4 * n / longest
+    )
 
 
 def _cubes(design: CubesSettings) -> _Ports:
     faces = 6 * design.edge**2 * design.n * math.prod(design.sizes)
     lengths = tuple(design.edge * size for size in design.sizes)
     components = {"transceiver": faces, "ocs_port": faces}
-    return _Ports(components, 6 * design.n, _torus_all_to_all(lengths, design.n), 4 * design.n / max(lengths))
+    return _Ports(
+        components, 6 * design.n, _torus_all_to_all(lengths, design.n), 4 * design.n / max(lengths)
+    )
 
 
 # Electrical switches
 
 
 def _hammingmesh(design: HammingMeshSettings) -> _Ports:
-    """An end is a port of a board at a switch: 2 n of them per board and line of chips; a board has m lines in each dimension."""
+    """An end is a port of a board at a switch: 2 n of them per board and line of chips;
+    a board has m lines in each dimension.
+    """
     m, n, chips = design.m, design.n, _hammingmesh_chips(design)
     switch_ports = transceivers = copper = 0
     bounds, cuts = [], []
@@ -231,8 +278,14 @@ def _hammingmesh(design: HammingMeshSettings) -> _Ports:
         if two_levels:
             under = max(1, int(design.switch_radix / (1 + design.taper)) // 2)
             if under < boards:
-                bounds.append(2 * n / m * design.taper / ((boards - under) / boards * chips / (chips - 1)))
-    components = {"electrical_switch_port": switch_ports, "transceiver": transceivers, "copper_cable": copper}
+                bounds.append(
+                    2 * n / m * design.taper / ((boards - under) / boards * chips / (chips - 1))
+                )
+    components = {
+        "electrical_switch_port": switch_ports,
+        "transceiver": transceivers,
+        "copper_cable": copper,
+    }
     return _Ports(components, 4 * n, min(bounds), min(cuts))
 
 
@@ -241,7 +294,9 @@ def _hammingmesh_chips(design: HammingMeshSettings) -> int:
 
 
 def _fat_tree(design: FatTreeSettings) -> _Ports:
-    """Per end port of a full tree: 2 T - 1 switch ports and 2 T transceivers in T tiers; the top tier has no ports upwards."""
+    """Per end port of a full tree: 2 T - 1 switch ports and 2 T transceivers in T
+    tiers; the top tier has no ports upwards.
+    """
     ends = design.chips * design.ports_per_chip
     levels = design.tiers - 1
     uplinks = math.ceil(ends * design.taper) if levels else 0
@@ -253,14 +308,28 @@ def _fat_tree(design: FatTreeSettings) -> _Ports:
     taper, share = (design.taper if levels else 1.0), 1.0
     if taper < 1:
         under = int(design.switch_radix / (1 + taper))
-        share = min(1.0, taper * (design.chips - 1) / (design.chips - under)) if under < design.chips else 1.0
-    return _Ports(components, design.ports_per_chip, design.ports_per_chip * share, design.ports_per_chip * taper)
+        share = (
+            min(1.0, taper * (design.chips - 1) / (design.chips - under))
+            if under < design.chips
+            else 1.0
+        )
+    return _Ports(
+        components,
+        design.ports_per_chip,
+        design.ports_per_chip * share,
+        design.ports_per_chip * taper,
+    )
 
 
 def _rails(design: RailsSettings) -> _Ports:
-    """Counts of the tree that a rail (or all rails together) makes; between rails a packet first moves inside its node."""
+    """Counts of the tree that a rail (or all rails together) makes; between rails a
+    packet first moves inside its node.
+    """
     ends = design.chips * design.ports_per_chip
-    components = {"electrical_switch_port": ends * (2 * design.tiers - 1), "transceiver": ends * 2 * design.tiers}
+    components = {
+        "electrical_switch_port": ends * (2 * design.tiers - 1),
+        "transceiver": ends * 2 * design.tiers,
+    }
     return _Ports(components, design.ports_per_chip, design.ports_per_chip, design.ports_per_chip)
 
 
@@ -286,11 +355,21 @@ def _dragonfly_chips(design: DragonflySettings) -> int:
 
 
 def _hyperx(design: HyperXSettings) -> _Ports:
-    """Switches with p terminals and D (S - 1) ports to others: all-to-all is S / p of a port, capped by the injection."""
-    p, size, planes, chips = design.terminals, design.size, design.ports_per_chip, _hyperx_chips(design)
+    """Switches with p terminals and D (S - 1) ports to others: all-to-all is S / p of a
+    port, capped by the injection.
+    """
+    p, size, planes, chips = (
+        design.terminals,
+        design.size,
+        design.ports_per_chip,
+        _hyperx_chips(design),
+    )
     switches = size**design.dimensions * planes
     between = design.dimensions * (size - 1) * switches
-    components = {"electrical_switch_port": p * switches + between, "transceiver": 2 * p * switches + between}
+    components = {
+        "electrical_switch_port": p * switches + between,
+        "transceiver": 2 * p * switches + between,
+    }
     cut = 2 * (size // 2) * (size - size // 2) / (size * p)
     return _Ports(components, planes, planes * size / p * (chips - 1) / chips, planes * cut)
 
@@ -304,7 +383,9 @@ def _hyperx_chips(design: HyperXSettings) -> int:
 
 
 def _rail_optimised(design: RailOptimisedSettings) -> _Ports:
-    """S servers, g rails, k = round(sqrt(4 S)) ports: 2 floor(S / floor(k/2)) leaves a rail, g S / k spines (Opus, fig. 15)."""
+    """S servers, g rails, k = round(sqrt(4 S)) ports: 2 floor(S / floor(k/2)) leaves a
+    rail, g S / k spines (Opus, fig. 15).
+    """
     servers, rails = design.servers, design.gpus_per_server
     radix = round(math.sqrt(4 * servers))
     switches = rails * 2 * (servers // (radix // 2)) + rails * servers // radix
@@ -315,8 +396,12 @@ def _rail_optimised(design: RailOptimisedSettings) -> _Ports:
 
 def _opus_rails(design: OpusRailsSettings) -> _Ports:
     ports = design.servers * design.gpus_per_server * design.ports_per_gpu
-    components = {"ocs_port": ports * design.ocs_ports_per_gpu, "transceiver": ports * design.transceivers_per_gpu}
-    # Two circuits per GPU carry no all-to-all directly, and what is left over multiple hops depends on the job.
+    components = {
+        "ocs_port": ports * design.ocs_ports_per_gpu,
+        "transceiver": ports * design.transceivers_per_gpu,
+    }
+    # Two circuits per GPU carry no all-to-all directly, and what is left over multiple
+    # hops depends on the job.
     return _Ports(components, design.ports_per_gpu, None, None)
 
 
@@ -328,13 +413,17 @@ class _Family:
 
 _FAMILIES: dict[type, _Family] = {
     RailXSettings: _Family(_railx, _railx_chips),
-    TorusSettings: _Family(_torus, lambda design: math.prod(design.sizes) * design.m ** len(design.sizes)),
+    TorusSettings: _Family(
+        _torus, lambda design: math.prod(design.sizes) * design.m ** len(design.sizes)
+    ),
     CubesSettings: _Family(_cubes, lambda design: math.prod(design.sizes) * design.edge**3),
     HammingMeshSettings: _Family(_hammingmesh, _hammingmesh_chips),
     FatTreeSettings: _Family(_fat_tree, lambda design: design.chips),
     RailsSettings: _Family(_rails, lambda design: design.chips),
     DragonflySettings: _Family(_dragonfly, _dragonfly_chips),
     HyperXSettings: _Family(_hyperx, _hyperx_chips),
-    RailOptimisedSettings: _Family(_rail_optimised, lambda design: design.servers * design.gpus_per_server),
+    RailOptimisedSettings: _Family(
+        _rail_optimised, lambda design: design.servers * design.gpus_per_server
+    ),
     OpusRailsSettings: _Family(_opus_rails, lambda design: design.servers * design.gpus_per_server),
 }

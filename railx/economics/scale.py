@@ -1,4 +1,6 @@
-"""Cost and power of every network over the number of chips, at equal injection bandwidth and under every price set."""
+"""Cost and power of every network over the number of chips, at equal injection
+bandwidth and under every price set.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,18 @@ class _Cost:
         return None if bandwidth is None else self.usd / bandwidth
 
 
-def cost_by_scale(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> list[dict[str, Any]]:
-    """One row per network, wanted number of chips and price set: the smallest size of the family with at least so many chips.
+def cost_by_scale(
+    settings: EconomicsSettings, catalogue: Catalogue | None = None
+) -> list[dict[str, Any]]:
+    """One row per network, wanted number of chips and price set: the smallest size of
+    the family with at least so many chips.
 
-    ``target_chips`` is the wanted number, ``chips`` the network's own; sizes that a family cannot reach have no row. The ratios are
-    to the reference network of exactly the same chips (``*_over_reference``). None where a bandwidth has no closed form, a power no
-    source, or the reference does not reach the size. Raises SettingsError where a network of the scale has another injection
-    bandwidth than the others, or a price set cannot price it.
+    ``target_chips`` is the wanted number, ``chips`` the network's own; sizes that a
+    family cannot reach have no row. The ratios are to the reference network of exactly
+    the same chips (``*_over_reference``). None where a bandwidth has no closed form, a
+    power no source, or the reference does not reach the size. Raises SettingsError
+    where a network of the scale has another injection bandwidth than the others, or a
+    price set cannot price it.
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
     _check_equal_injection(settings)
@@ -57,7 +64,9 @@ def _check_equal_injection(settings: EconomicsSettings) -> None:
         given = count_network(settings.networks[name]).injection_gb_s_per_chip
         if given != wanted:
             raise SettingsError(
-                "scale.networks", f"{name} has {given:g} GB/s of injection a chip; allowed: networks with {wanted:g} GB/s a chip"
+                "scale.networks",
+                f"{name} has {given:g} GB/s of injection a chip; allowed: networks with {wanted:g}"
+                " GB/s a chip",
             )
 
 
@@ -72,7 +81,12 @@ def _sized(settings: EconomicsSettings) -> Iterator[tuple[str, int, NetworkDesig
 
 
 def _row(
-    name: str, target: int, design: NetworkDesign, price_set: str, settings: EconomicsSettings, catalogue: Catalogue
+    name: str,
+    target: int,
+    design: NetworkDesign,
+    price_set: str,
+    settings: EconomicsSettings,
+    catalogue: Catalogue,
 ) -> dict[str, Any]:
     cost = _cost(name, design, price_set, catalogue)
     reference = _reference(settings, chips_of(design), price_set, catalogue)
@@ -92,8 +106,12 @@ def _row(
         "power_watts": None if cost.watts is None else cost.watts * counts.chips,
         "watts_per_chip": cost.watts,
         "reference": settings.scale.reference,
-        "injection_cost_over_reference": _over(cost.per_injection, None if reference is None else reference.per_injection),
-        "all_to_all_cost_over_reference": _over(cost.per_all_to_all, None if reference is None else reference.per_all_to_all),
+        "injection_cost_over_reference": _over(
+            cost.per_injection, None if reference is None else reference.per_injection
+        ),
+        "all_to_all_cost_over_reference": _over(
+            cost.per_all_to_all, None if reference is None else reference.per_all_to_all
+        ),
         "watts_over_reference": _over(cost.watts, None if reference is None else reference.watts),
         "fidelity": "analytic",
     }
@@ -106,7 +124,9 @@ def _cost(name: str, design: NetworkDesign, price_set: str, catalogue: Catalogue
     return _Cost(counts, usd, None if None in watts else sum(watts) / counts.chips)
 
 
-def _reference(settings: EconomicsSettings, chips: int, price_set: str, catalogue: Catalogue) -> _Cost | None:
+def _reference(
+    settings: EconomicsSettings, chips: int, price_set: str, catalogue: Catalogue
+) -> _Cost | None:
     try:
         design = at_scale(settings.networks[settings.scale.reference], chips)
     except SettingsError as error:

@@ -1,4 +1,6 @@
-"""Resizing a network: the smallest member of its family with at least so many chips and the same ports per chip."""
+"""Resizing a network: the smallest member of its family with at least so many chips and
+the same ports per chip.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,16 @@ _Grid = tuple[tuple[int, ...], tuple[int, ...]]
 
 @lru_cache(maxsize=4096)
 def at_scale(design: D, chips: int) -> D:
-    """The smallest size of the design's family with at least ``chips`` chips; ports per chip, node and switches are kept.
+    """The smallest size of the design's family with at least ``chips`` chips; ports per
+    chip, node and switches are kept.
 
-    Among equal sizes the one with the most all-to-all bandwidth. Trees take as few tiers as reach the size, HyperX as few
-    dimensions and then the narrowest, which has most chips a switch. A RailX HyperX of one dimension a line takes lines whose
-    all-to-all uses every rail; the other RailX settings take the most all-to-all bandwidth among sizes up to a tenth above the
-    smallest, so that they are not drawn out. Raises SettingsError("chips") with the largest size where the family ends earlier.
+    Among equal sizes the one with the most all-to-all bandwidth. Trees take as few
+    tiers as reach the size, HyperX as few dimensions and then the narrowest, which has
+    most chips a switch. A RailX HyperX of one dimension a line takes lines whose
+    all-to-all uses every rail; the other RailX settings take the most all-to-all
+    bandwidth among sizes up to a tenth above the smallest, so that they are not drawn
+    out. Raises SettingsError("chips") with the largest size where the family ends
+    earlier.
     """
     if chips < 2:
         raise SettingsError("chips", f"got {chips}; allowed: at least 2; the nearest is 2")
@@ -51,7 +57,13 @@ def at_scale(design: D, chips: int) -> D:
 
 def _best(options: Iterator[Any]) -> Any:
     """The most all-to-all bandwidth, then the fewest chips."""
-    return max(options, key=lambda option: (count_network(option).all_to_all_gb_s_per_chip or 0.0, -chips_of(option)))
+    return max(
+        options,
+        key=lambda option: (
+            count_network(option).all_to_all_gb_s_per_chip or 0.0,
+            -chips_of(option),
+        ),
+    )
 
 
 def _smallest(options: Iterator[Any], chips: int, what: str) -> Any:
@@ -69,7 +81,9 @@ def _smallest(options: Iterator[Any], chips: int, what: str) -> Any:
 
 
 def _too_large(chips: int, largest: int, what: str) -> SettingsError:
-    return SettingsError("chips", f"got {chips}; allowed: at most {largest} ({what}); the nearest is {largest}")
+    return SettingsError(
+        "chips", f"got {chips}; allowed: at most {largest} ({what}); the nearest is {largest}"
+    )
 
 
 def _railx(design: RailXSettings, chips: int) -> RailXSettings:
@@ -79,20 +93,33 @@ def _railx(design: RailXSettings, chips: int) -> RailXSettings:
     if design.setting == "twisted_torus":
         pairs = [((2 * size,), (size,)) for size in range(2, line // 2 + 1)]
     else:
-        pairs = [(row, column) for row in rows for column in columns if design.setting == "dragonfly" or row >= column]
+        pairs = [
+            (row, column)
+            for row in rows
+            for column in columns
+            if design.setting == "dragonfly" or row >= column
+        ]
     node = design.m**2
     sizes = [math.prod(row) * math.prod(column) * node for row, column in pairs]
     if max(sizes) < chips:
-        raise _too_large(chips, max(sizes), f"nodes of {design.m} x {design.m} chips, {design.optical_switch_radix}-port switches")
+        raise _too_large(
+            chips,
+            max(sizes),
+            f"nodes of {design.m} x {design.m} chips, {design.optical_switch_radix}-port switches",
+        )
     least = min(size for size in sizes if size >= chips)
     flat = design.setting == "hyperx" and len(design.row) == len(design.column) == 1
     most = least if flat else int(_SLACK * least)
     near = [pair for pair, size in zip(pairs, sizes, strict=True) if least <= size <= most]
-    return cast("RailXSettings", _best(replace(design, row=row, column=column) for row, column in near))
+    return cast(
+        "RailXSettings", _best(replace(design, row=row, column=column) for row, column in near)
+    )
 
 
 def _lines(design: RailXSettings, key: str, rails: int, line: int) -> list[tuple[int, ...]]:
-    """The sizes a row (a column) can have in the design's setting, with as many logical dimensions as it has now."""
+    """The sizes a row (a column) can have in the design's setting, with as many logical
+    dimensions as it has now.
+    """
     dimensions = len(getattr(design, key))
     all_to_all = design.setting == "hyperx" or (design.setting == "dragonfly" and key == "row")
     if not all_to_all:
@@ -125,13 +152,22 @@ def _cubes(design: CubesSettings, chips: int) -> CubesSettings:
         for y in range(x, largest // x + 1)
         for z in range(y, largest // (x * y) + 1)
     )
-    return cast("CubesSettings", _smallest(options, chips, f"all cubes on every switch of {design.optical_switch_radix} ports"))
+    return cast(
+        "CubesSettings",
+        _smallest(
+            options, chips, f"all cubes on every switch of {design.optical_switch_radix} ports"
+        ),
+    )
 
 
 def _hammingmesh(design: HammingMeshSettings, chips: int) -> HammingMeshSettings:
     largest, boards = design.switch_radix**2 // 4, math.ceil(chips / design.m**2)
     if boards > largest**2:
-        raise _too_large(chips, largest**2 * design.m**2, f"two levels of {design.switch_radix}-port switches in a line")
+        raise _too_large(
+            chips,
+            largest**2 * design.m**2,
+            f"two levels of {design.switch_radix}-port switches in a line",
+        )
     row = max(2, math.ceil(math.sqrt(boards) - 1e-9))
     return replace(design, row_boards=row, column_boards=max(2, math.ceil(boards / row)))
 
@@ -139,12 +175,20 @@ def _hammingmesh(design: HammingMeshSettings, chips: int) -> HammingMeshSettings
 def _fewest_tiers(ends: int, tiers: int, radix: int, taper: float, chips: int, per_end: int) -> int:
     fitting = [count for count in range(1, tiers + 1) if ends <= largest_tree(count, radix, taper)]
     if not fitting:
-        raise _too_large(chips, largest_tree(tiers, radix, taper) * per_end, f"{tiers} tiers of {radix}-port switches")
+        raise _too_large(
+            chips,
+            largest_tree(tiers, radix, taper) * per_end,
+            f"{tiers} tiers of {radix}-port switches",
+        )
     return fitting[0]
 
 
 def _fat_tree(design: FatTreeSettings, chips: int) -> FatTreeSettings:
-    return replace(design, chips=chips, tiers=_fewest_tiers(chips, design.tiers, design.switch_radix, design.taper, chips, 1))
+    return replace(
+        design,
+        chips=chips,
+        tiers=_fewest_tiers(chips, design.tiers, design.switch_radix, design.taper, chips, 1),
+    )
 
 
 def _rails(design: RailsSettings, chips: int) -> RailsSettings:
@@ -159,12 +203,16 @@ def _dragonfly(design: DragonflySettings, chips: int) -> DragonflySettings:
     group = 2 * design.terminals**2
     groups, largest = max(2, math.ceil(chips / group)), group + 1
     if groups > largest:
-        raise _too_large(chips, largest * group, f"one link between any two groups of {group} chips")
+        raise _too_large(
+            chips, largest * group, f"one link between any two groups of {group} chips"
+        )
     return replace(design, groups=groups)
 
 
 def _hyperx(design: HyperXSettings, chips: int) -> HyperXSettings:
-    """The narrowest that holds the chips with no more chips than ``size`` a switch, so that all-to-all is not cut."""
+    """The narrowest that holds the chips with no more chips than ``size`` a switch, so
+    that all-to-all is not cut.
+    """
     largest = 0
     for dimensions in range(1, design.dimensions + 1):
         for size in range(2, design.switch_radix):
@@ -175,7 +223,9 @@ def _hyperx(design: HyperXSettings, chips: int) -> HyperXSettings:
             terminals = math.ceil(chips / size**dimensions)
             if terminals <= room:
                 return replace(design, dimensions=dimensions, size=size, terminals=terminals)
-    raise _too_large(chips, largest, f"{design.dimensions} dimensions of {design.switch_radix}-port switches")
+    raise _too_large(
+        chips, largest, f"{design.dimensions} dimensions of {design.switch_radix}-port switches"
+    )
 
 
 def _rail_optimised(design: RailOptimisedSettings, chips: int) -> RailOptimisedSettings:
@@ -183,9 +233,16 @@ def _rail_optimised(design: RailOptimisedSettings, chips: int) -> RailOptimisedS
 
 
 def _opus_rails(design: OpusRailsSettings, chips: int) -> OpusRailsSettings:
-    servers, largest = max(2, math.ceil(chips / design.gpus_per_server)), design.optical_switch_radix // design.ocs_ports_per_gpu
+    servers, largest = (
+        max(2, math.ceil(chips / design.gpus_per_server)),
+        design.optical_switch_radix // design.ocs_ports_per_gpu,
+    )
     if servers > largest:
-        raise _too_large(chips, largest * design.gpus_per_server, f"one switch of {design.optical_switch_radix} ports a rail")
+        raise _too_large(
+            chips,
+            largest * design.gpus_per_server,
+            f"one switch of {design.optical_switch_radix} ports a rail",
+        )
     return replace(design, servers=servers)
 
 

@@ -1,8 +1,11 @@
-"""For which prices the three cost claims of RailX's abstract hold: named price sets, and a grid of price ratios.
+"""For which prices the three cost claims of RailX's abstract hold: named price sets,
+and a grid of price ratios.
 
-The two relative claims depend on price ratios alone; the absolute one on the sum of transceiver and OCS port. With b the bandwidth
-of a port (RailX, cost model), a RailX chip costs (4n/m)(c_t + c_o) for 4 n b of injection and about 2 n b / m of all-to-all, so its
-cost per all-to-all, 2 (c_t + c_o) / b, depends neither on m nor on n; a three-tier fat tree costs 5 c_s + 6 c_t per b of both.
+The two relative claims depend on price ratios alone; the absolute one on the sum of
+transceiver and OCS port. With b the bandwidth of a port (RailX, cost model), a RailX
+chip costs (4n/m)(c_t + c_o) for 4 n b of injection and about 2 n b / m of all-to-all,
+so its cost per all-to-all, 2 (c_t + c_o) / b, depends neither on m nor on n; a
+three-tier fat tree costs 5 c_s + 6 c_t per b of both.
 """
 
 from __future__ import annotations
@@ -12,7 +15,12 @@ from typing import Any
 
 from railx.economics.catalogue import Catalogue, read_catalogue
 from railx.economics.designs import NetworkCounts, count_network, in_node_lanes_per_chip
-from railx.economics.settings import EconomicsSettings, FatTreeSettings, RailXSettings, SensitivitySettings
+from railx.economics.settings import (
+    EconomicsSettings,
+    FatTreeSettings,
+    RailXSettings,
+    SensitivitySettings,
+)
 from railx.settings import SettingsError
 
 __all__ = ["price_sensitivity"]
@@ -22,7 +30,9 @@ _PRICED = ("transceiver", "ocs_port", "electrical_switch_port")
 
 @dataclass(frozen=True)
 class _Case:
-    """Prices in USD to look at, where they come from, and the all-to-all bandwidth of RailX as a share of the ideal."""
+    """Prices in USD to look at, where they come from, and the all-to-all bandwidth of
+    RailX as a share of the ideal.
+    """
 
     view: str
     name: str
@@ -32,13 +42,18 @@ class _Case:
     all_to_all_share: float
 
 
-def price_sensitivity(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> list[dict[str, Any]]:
-    """One row per price case, fat tree and all-to-all bound (ideal or published minimal routing).
+def price_sensitivity(
+    settings: EconomicsSettings, catalogue: Catalogue | None = None
+) -> list[dict[str, Any]]:
+    """One row per price case, fat tree and all-to-all bound (ideal or published minimal
+    routing).
 
-    ``view`` is ``price_set`` (prices of a catalogue set) or ``ratio`` (a grid relative to the default set's transceiver).
-    The ratios are RailX over fat tree. ``break_even_switch_port_usd`` is the electrical switch port price below which the
-    all-to-all claim fails, the other prices held; ``break_even_in_node_lane_usd`` the price of one external-port width of link
-    inside a node above which the first of the two relative claims fails (0 where one fails already): these links are in no bill.
+    ``view`` is ``price_set`` (prices of a catalogue set) or ``ratio`` (a grid relative
+    to the default set's transceiver). The ratios are RailX over fat tree.
+    ``break_even_switch_port_usd`` is the electrical switch port price below which the
+    all-to-all claim fails, the other prices held; ``break_even_in_node_lane_usd`` the
+    price of one external-port width of link inside a node above which the first of the
+    two relative claims fails (0 where one fails already): these links are in no bill.
     Errors as for the bill of materials.
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
@@ -54,7 +69,9 @@ def price_sensitivity(settings: EconomicsSettings, catalogue: Catalogue | None =
                 raise TypeError(f"{name} is not a fat tree")
             prices = dict(case.prices)
             if tree.copper_to_leaf and tree.copper_price_set is not None:
-                prices["copper_cable"] = catalogue.price(tree.copper_price_set, "copper_cable").unit_usd
+                prices["copper_cable"] = catalogue.price(
+                    tree.copper_price_set, "copper_cable"
+                ).unit_usd
             rows.append(_row(case, name, prices, railx, tree, chosen))
     return rows
 
@@ -69,19 +86,44 @@ def _cases(settings: EconomicsSettings, catalogue: Catalogue) -> list[_Case]:
         except SettingsError as error:
             raise SettingsError("sensitivity.price_sets", error.message) from None
         source = "; ".join(dict.fromkeys(price.provenance for price in prices.values()))
-        named.append(("price_set", name, {component: price.unit_usd for component, price in prices.items()}, source))
+        named.append(
+            (
+                "price_set",
+                name,
+                {component: price.unit_usd for component, price in prices.items()},
+                source,
+            )
+        )
     transceiver = catalogue.price(settings.price_set, "transceiver")
     for ocs in chosen.ocs_port_over_transceiver:
         for switch in chosen.switch_port_over_transceiver:
             unit = transceiver.unit_usd
-            prices_usd = {"transceiver": unit, "ocs_port": ocs * unit, "electrical_switch_port": switch * unit}
-            source = f"transceiver of {transceiver.provenance}; the others at the given ratios to it"
-            named.append(("ratio", f"ocs port {ocs:g}, switch port {switch:g} transceivers", prices_usd, source))
+            prices_usd = {
+                "transceiver": unit,
+                "ocs_port": ocs * unit,
+                "electrical_switch_port": switch * unit,
+            }
+            source = (
+                f"transceiver of {transceiver.provenance}; the others at the given ratios to it"
+            )
+            named.append(
+                (
+                    "ratio",
+                    f"ocs port {ocs:g}, switch port {switch:g} transceivers",
+                    prices_usd,
+                    source,
+                )
+            )
     return [_Case(*case, label, share) for case in named for label, share in shares.items()]
 
 
 def _row(
-    case: _Case, tree_name: str, prices: dict[str, float], railx: RailXSettings, tree: FatTreeSettings, chosen: SensitivitySettings
+    case: _Case,
+    tree_name: str,
+    prices: dict[str, float],
+    railx: RailXSettings,
+    tree: FatTreeSettings,
+    chosen: SensitivitySettings,
 ) -> dict[str, Any]:
     grid, fat = count_network(railx), count_network(tree)
     cost = _cost_per_chip(grid, prices)
@@ -104,16 +146,24 @@ def _row(
         "all_to_all_cost_ratio": per_all_to_all,
         "injection_claim_holds": per_injection < chosen.injection_cost_limit,
         "all_to_all_claim_holds": per_all_to_all < chosen.all_to_all_cost_limit,
-        "absolute_claim_holds": abs(total / chosen.absolute_cost_usd - 1) <= chosen.absolute_cost_tolerance,
-        "break_even_switch_port_usd": _break_even_switch_port(cost / all_to_all, prices, fat, chosen),
-        "break_even_in_node_lane_usd": _break_even_lane(cost, (per_injection, per_all_to_all), railx, chosen),
+        "absolute_claim_holds": abs(total / chosen.absolute_cost_usd - 1)
+        <= chosen.absolute_cost_tolerance,
+        "break_even_switch_port_usd": _break_even_switch_port(
+            cost / all_to_all, prices, fat, chosen
+        ),
+        "break_even_in_node_lane_usd": _break_even_lane(
+            cost, (per_injection, per_all_to_all), railx, chosen
+        ),
         "source": case.source,
         "fidelity": "analytic",
     }
 
 
 def _cost_per_chip(counts: NetworkCounts, prices: dict[str, float]) -> float:
-    return sum(count * prices[component] for component, count in counts.components.items()) / counts.chips
+    return (
+        sum(count * prices[component] for component, count in counts.components.items())
+        / counts.chips
+    )
 
 
 def _bandwidths(counts: NetworkCounts, share: float) -> tuple[float, float]:
@@ -122,18 +172,33 @@ def _bandwidths(counts: NetworkCounts, share: float) -> tuple[float, float]:
 
 
 def _break_even_switch_port(
-    usd_per_all_to_all: float, prices: dict[str, float], fat: NetworkCounts, chosen: SensitivitySettings
+    usd_per_all_to_all: float,
+    prices: dict[str, float],
+    fat: NetworkCounts,
+    chosen: SensitivitySettings,
 ) -> float:
-    """Switch port price at which RailX costs exactly the limit per all-to-all bandwidth; 0 where optics alone decide."""
-    needed_per_chip = usd_per_all_to_all / chosen.all_to_all_cost_limit * fat.injection_gb_s_per_chip
+    """Switch port price at which RailX costs exactly the limit per all-to-all
+    bandwidth; 0 where optics alone decide.
+    """
+    needed_per_chip = (
+        usd_per_all_to_all / chosen.all_to_all_cost_limit * fat.injection_gb_s_per_chip
+    )
     without = _cost_per_chip(fat, {**prices, "electrical_switch_port": 0.0})
-    return max(0.0, (needed_per_chip - without) * fat.chips / fat.components["electrical_switch_port"])
+    return max(
+        0.0, (needed_per_chip - without) * fat.chips / fat.components["electrical_switch_port"]
+    )
 
 
-def _break_even_lane(cost: float, ratios: tuple[float, float], railx: RailXSettings, chosen: SensitivitySettings) -> float | None:
-    """Both ratios grow in proportion to the cost of a RailX chip; None for a node of one chip, which has no links inside."""
+def _break_even_lane(
+    cost: float, ratios: tuple[float, float], railx: RailXSettings, chosen: SensitivitySettings
+) -> float | None:
+    """Both ratios grow in proportion to the cost of a RailX chip; None for a node of
+    one chip, which has no links inside.
+    """
     lanes = in_node_lanes_per_chip(railx)
     if lanes == 0:
         return None
-    headroom = min(chosen.injection_cost_limit / ratios[0], chosen.all_to_all_cost_limit / ratios[1])
+    headroom = min(
+        chosen.injection_cost_limit / ratios[0], chosen.all_to_all_cost_limit / ratios[1]
+    )
     return max(0.0, cost * (headroom - 1) / lanes)

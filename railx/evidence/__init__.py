@@ -1,6 +1,15 @@
-"""Claims of the papers as data, published numbers with their sources, and verdicts computed from result tables."""
+"""Claims of the papers as data, published numbers with their sources, and verdicts
+computed from result tables.
+"""
 
-from railx.evidence.claims import Claim, ClaimSettings, Ours, PublishedReference, Selection, load_claims
+from railx.evidence.claims import (
+    Claim,
+    ClaimSettings,
+    Ours,
+    PublishedReference,
+    Selection,
+    load_claims,
+)
 from railx.evidence.errors import ClaimError
 from railx.evidence.judge import CLAIM_COLUMNS, claims_table, judge
 from railx.evidence.published import Published, read_published

@@ -1,7 +1,9 @@
-"""Claims as data: what a paper says, where its number stands, and how to compute ours from the result tables.
+"""Claims as data: what a paper says, where its number stands, and how to compute ours
+from the result tables.
 
-A claim file is YAML: ``paper`` and a list ``claims``. Every claim refers to a published number by file and id and gives an
-expression over the columns of one result table (``table`` and ``filter``) or of several ``selections`` (see
+A claim file is YAML: ``paper`` and a list ``claims``. Every claim refers to a published
+number by file and id and gives an expression over the columns of one result table
+(``table`` and ``filter``) or of several ``selections`` (see
 :mod:`railx.evidence.expressions`).
 """
 
@@ -18,14 +20,24 @@ from railx.evidence.published import Published, read_published
 from railx.io import Fidelity
 from railx.settings import NonNegative, NotEmpty, SettingsError, load
 
-__all__ = ["Claim", "ClaimSettings", "Comparison", "Ours", "PublishedReference", "Selection", "load_claims"]
+__all__ = [
+    "Claim",
+    "ClaimSettings",
+    "Comparison",
+    "Ours",
+    "PublishedReference",
+    "Selection",
+    "load_claims",
+]
 
 Comparison = Literal["ratio", "at_most", "at_least", "trend", "exact"]
 
 
 @dataclass(frozen=True)
 class PublishedReference:
-    """Where the published number stands: a CSV file of resources/published, the row's id, the column that holds the number."""
+    """Where the published number stands: a CSV file of resources/published, the row's
+    id, the column that holds the number.
+    """
 
     file: Annotated[str, NotEmpty()]
     id: Annotated[str, NotEmpty()]
@@ -34,9 +46,11 @@ class PublishedReference:
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows of a result table: its path below the results folder, and what their columns must be (a value, a list, a range).
+    """Rows of a result table: its path below the results folder, and what their columns
+    must be (a value, a list, a range).
 
-    A JSON file is one row; ``rows`` names the keys (dotted) of lists of equal length whose items become rows instead.
+    A JSON file is one row; ``rows`` names the keys (dotted) of lists of equal length
+    whose items become rows instead.
     """
 
     table: Annotated[str, NotEmpty()]
@@ -46,16 +60,21 @@ class Selection:
     def __post_init__(self) -> None:
         path = PurePosixPath(self.table)
         if path.is_absolute() or ".." in path.parts or path.suffix not in (".parquet", ".json"):
-            raise SettingsError("table", f"got {self.table!r}; allowed: a .parquet or .json path below the results folder")
+            raise SettingsError(
+                "table",
+                f"got {self.table!r}; allowed: a .parquet or .json path below the results folder",
+            )
         if self.rows and path.suffix != ".json":
             raise SettingsError("rows", f"allowed: only for a .json file, not {self.table}")
 
 
 @dataclass(frozen=True)
 class Ours:
-    """How to compute our value: one ``table`` with ``filter`` and ``rows``, or named ``selections``; an expression over them.
+    """How to compute our value: one ``table`` with ``filter`` and ``rows``, or named
+    ``selections``; an expression over them.
 
-    ``fidelity`` is that of tables which carry none themselves (the metrics of a topology are analytic).
+    ``fidelity`` is that of tables which carry none themselves (the metrics of a
+    topology are analytic).
     """
 
     expression: Annotated[str, NotEmpty()]
@@ -67,27 +86,39 @@ class Ours:
 
     def __post_init__(self) -> None:
         if (self.table is None) == (not self.selections):
-            raise SettingsError("table", "allowed: either one table (with its filter) or selections, not both and not none")
+            raise SettingsError(
+                "table",
+                "allowed: either one table (with its filter) or selections, not both and not none",
+            )
         for key in ("filter", "rows"):
             if self.table is None and getattr(self, key):
-                raise SettingsError(key, f"allowed: only beside table; a selection has its own {key}")
+                raise SettingsError(
+                    key, f"allowed: only beside table; a selection has its own {key}"
+                )
         if self.table is not None:
             Selection(self.table, self.filter, self.rows)  # the same rules hold for the short form
 
     @property
     def chosen(self) -> dict[str, Selection]:
-        """The selections by name; the only one of a claim with one table is named by the empty string."""
-        return self.selections if self.table is None else {"": Selection(self.table, self.filter, self.rows)}
+        """The selections by name; the only one of a claim with one table is named by
+        the empty string.
+        """
+        return (
+            self.selections
+            if self.table is None
+            else {"": Selection(self.table, self.filter, self.rows)}
+        )
 
 
 @dataclass(frozen=True)
 class ClaimSettings:
     """A claim as its file gives it.
 
-    ``tolerance`` is relative for ``ratio``, ``at_most`` and ``at_least``, absolute for ``exact``, and for ``trend`` the share
-    of the range that a step against the direction may have. ``neutral`` is the value that says "no effect" (1 for a speed-up):
-    ours and the published number on the same side of it means that the direction holds. ``direction`` belongs to ``trend``
-    alone.
+    ``tolerance`` is relative for ``ratio``, ``at_most`` and ``at_least``, absolute for
+    ``exact``, and for ``trend`` the share of the range that a step against the
+    direction may have. ``neutral`` is the value that says "no effect" (1 for a
+    speed-up): ours and the published number on the same side of it means that the
+    direction holds. ``direction`` belongs to ``trend`` alone.
     """
 
     id: Annotated[str, NotEmpty()]
@@ -105,7 +136,10 @@ class ClaimSettings:
 
     def __post_init__(self) -> None:
         if (self.comparison == "trend") != (self.direction is not None):
-            raise SettingsError("direction", "allowed: increasing or decreasing for a trend, null for every other comparison")
+            raise SettingsError(
+                "direction",
+                "allowed: increasing or decreasing for a trend, null for every other comparison",
+            )
         if self.comparison in ("trend", "exact") and self.neutral is not None:
             raise SettingsError("neutral", "allowed: null for trend and exact")
 
@@ -137,10 +171,11 @@ class Claim:
 
 
 def load_claims(claims_dir: str | Path, published_dir: str | Path) -> tuple[Claim, ...]:
-    """All claims of the YAML files in ``claims_dir``, in the order of file names, each with its published number.
+    """All claims of the YAML files in ``claims_dir``, in the order of file names, each
+    with its published number.
 
-    Raises :class:`ClaimError`: one line naming file, claim and key, for unknown keys, wrong types, missing published rows and ids
-    used twice.
+    Raises :class:`ClaimError`: one line naming file, claim and key, for unknown keys,
+    wrong types, missing published rows and ids used twice.
     """
     paths = sorted(Path(claims_dir).glob("*.yaml"))
     if not paths:
@@ -150,10 +185,15 @@ def load_claims(claims_dir: str | Path, published_dir: str | Path) -> tuple[Clai
         content = _read(path)
         for settings in content.claims:
             if any(claim.id == settings.id for claim in claims):
-                raise ClaimError(f"{path.name}: claim {settings.id}: id: is used twice; allowed: an id of its own")
+                raise ClaimError(
+                    f"{path.name}: claim {settings.id}: id: is used twice; allowed: an id of"
+                    " its own"
+                )
             reference = settings.published
             try:
-                published = read_published(published_dir, reference.file, reference.id, reference.column)
+                published = read_published(
+                    published_dir, reference.file, reference.id, reference.column
+                )
             except ValueError as error:
                 raise ClaimError(f"{path.name}: claim {settings.id}: published.{error}") from None
             claims.append(Claim(content.paper, settings, published))
@@ -166,9 +206,14 @@ def _read(path: Path) -> ClaimFile:
     except yaml.YAMLError as error:
         raise ClaimError(f"{path.name}: not valid YAML ({' '.join(str(error).split())})") from None
     entries = plain.get("claims") if isinstance(plain, dict) else None
-    # Each claim is checked alone first, so that an error names it by its id and not by its place in the list.
+    # Each claim is checked alone first, so that an error names it by its id and not by
+    # its place in the list.
     for number, entry in enumerate(entries if isinstance(entries, list) else []):
-        name = entry.get("id", f"number {number + 1}") if isinstance(entry, dict) else f"number {number + 1}"
+        name = (
+            entry.get("id", f"number {number + 1}")
+            if isinstance(entry, dict)
+            else f"number {number + 1}"
+        )
         try:
             load(ClaimSettings, entry)
         except SettingsError as error:

@@ -1,12 +1,14 @@
-"""A small, safe language for the value of a claim: arithmetic on columns, aggregates, and nothing else.
+"""A small, safe language for the value of a claim: arithmetic on columns, aggregates,
+and nothing else.
 
     mean(network.bound_over_ideal)                                   a column of a named selection
     sum(max(predicted_ms, by=(iteration, micro_batch)))              aggregate per group, then over the groups
     slope(stall_ms, reconfiguration_latency_ms)                      least-squares slope of the first on the second column
     sum((start_ms < max(start_ms, over=stage)) * (kind == 'forward'))  an aggregate per group, given back to the rows of the group
 
-With one table columns stand alone; with selections they are ``selection.column``; a dotted key of a JSON file is written as it is.
-The text is parsed as a Python expression and only the nodes named here are evaluated: no attribute of an object is ever read.
+With one table columns stand alone; with selections they are ``selection.column``; a
+dotted key of a JSON file is written as it is. The text is parsed as a Python expression
+and only the nodes named here are evaluated: no attribute of an object is ever read.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True)
 class _Column:
-    """Values of the rows of one selection, or of its groups when ``keys`` names the columns they are grouped by."""
+    """Values of the rows of one selection, or of its groups when ``keys`` names the
+    columns they are grouped by.
+    """
 
     values: pd.Series[Any]
     selection: str
@@ -57,10 +61,13 @@ _Value = float | str | _Column
 
 
 def evaluate(expression: str, frames: Mapping[str, pd.DataFrame]) -> float | pd.Series[Any]:
-    """The value of an expression over the selections: a number, or a series indexed by group when it ends in groups.
+    """The value of an expression over the selections: a number, or a series indexed by
+    group when it ends in groups.
 
-    ``frames`` maps selection names to their rows; the name "" makes columns stand alone. Raises ClaimError for what the language
-    does not have (unknown function or column, rows that were not aggregated) and NotAvailable where the data hold no finite value.
+    ``frames`` maps selection names to their rows; the name "" makes columns stand
+    alone. Raises ClaimError for what the language does not have (unknown function or
+    column, rows that were not aggregated) and NotAvailable where the data hold no
+    finite value.
     """
     try:
         tree = ast.parse(expression, mode="eval")
@@ -71,10 +78,15 @@ def evaluate(expression: str, frames: Mapping[str, pd.DataFrame]) -> float | pd.
         raise ClaimError("expression: gives text; allowed: a number")
     if isinstance(value, _Column):
         if not value.keys:
-            raise ClaimError(f"expression: gives a value per row; allowed: an aggregate ({', '.join(AGGREGATES)}) of it")
+            raise ClaimError(
+                "expression: gives a value per row; allowed: an aggregate"
+                f" ({', '.join(AGGREGATES)}) of it"
+            )
         return value.values
     if not np.isfinite(value):
-        raise NotAvailable("the value is not a finite number (nothing measured, or a division by zero)")
+        raise NotAvailable(
+            "the value is not a finite number (nothing measured, or a division by zero)"
+        )
     return value
 
 
@@ -83,19 +95,35 @@ class _Evaluator:
         self.frames = frames
 
     def visit(self, node: ast.expr) -> _Value:
-        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float, str)) and not isinstance(node.value, bool):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, (int, float, str))
+            and not isinstance(node.value, bool)
+        ):
             return node.value if isinstance(node.value, str) else float(node.value)
         if isinstance(node, (ast.Name, ast.Attribute)):
             return self._column(_dotted(node))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
-            return _apply(operator.mul, self.visit(node.operand), -1.0 if isinstance(node.op, ast.USub) else 1.0)
+            return _apply(
+                operator.mul,
+                self.visit(node.operand),
+                -1.0 if isinstance(node.op, ast.USub) else 1.0,
+            )
         if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
             return _apply(_BINARY[type(node.op)], self.visit(node.left), self.visit(node.right))
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARE:
-            return _apply(_COMPARE[type(node.ops[0])], self.visit(node.left), self.visit(node.comparators[0]), text=True)
+            return _apply(
+                _COMPARE[type(node.ops[0])],
+                self.visit(node.left),
+                self.visit(node.comparators[0]),
+                text=True,
+            )
         if isinstance(node, ast.Call):
             return self._call(node)
-        raise ClaimError(f"expression: {ast.unparse(node)!r} is not allowed; allowed: columns, numbers, + - * / **, {_functions()}")
+        raise ClaimError(
+            f"expression: {ast.unparse(node)!r} is not allowed; allowed: columns, numbers, + - * /"
+            f" **, {_functions()}"
+        )
 
     def _column(self, name: str) -> _Column:
         if "" in self.frames:
@@ -103,10 +131,15 @@ class _Evaluator:
         else:
             selection, _, column = name.partition(".")
             if selection not in self.frames or not column:
-                raise ClaimError(f"expression: {name!r} names no selection; allowed: {', '.join(self.frames)}, a dot and a column")
+                raise ClaimError(
+                    f"expression: {name!r} names no selection; allowed: {', '.join(self.frames)}, a"
+                    " dot and a column"
+                )
         frame = self.frames[selection]
         if column not in frame.columns:
-            raise ClaimError(f"expression: no column {column!r}; allowed: {', '.join(map(str, frame.columns))}")
+            raise ClaimError(
+                f"expression: no column {column!r}; allowed: {', '.join(map(str, frame.columns))}"
+            )
         return _Column(frame[column], selection)
 
     def _call(self, node: ast.Call) -> _Value:
@@ -117,10 +150,13 @@ class _Evaluator:
         keywords = {keyword.arg or "**": _names(keyword.value) for keyword in node.keywords}
         wanted = 2 if name in ("slope", "minimum", "maximum", "where") else 1
         if len(arguments) != wanted:
-            raise ClaimError(f"expression: {name} got {len(arguments)} arguments; allowed: {wanted}")
+            raise ClaimError(
+                f"expression: {name} got {len(arguments)} arguments; allowed: {wanted}"
+            )
         if unknown := set(keywords) - ({"by", "over"} if name in AGGREGATES else set()):
             raise ClaimError(
-                f"expression: {name} knows no {sorted(unknown)[0]}=; allowed: by= and over= of {', '.join(AGGREGATES)}"
+                f"expression: {name} knows no {sorted(unknown)[0]}=; allowed: by= and over= of"
+                f" {', '.join(AGGREGATES)}"
             )
         if name in AGGREGATES:
             return self._aggregate(name, arguments[0], keywords)
@@ -139,7 +175,9 @@ class _Evaluator:
         if kind == "by":
             return _Column(groups.agg(name), value.selection, keys)
         if value.keys:
-            raise ClaimError("expression: over= works on rows; allowed: by= for what is already grouped")
+            raise ClaimError(
+                "expression: over= works on rows; allowed: by= for what is already grouped"
+            )
         transformed: pd.Series[Any] = cast("Any", groups).transform(name)
         return _Column(transformed, value.selection)
 
@@ -147,7 +185,10 @@ class _Evaluator:
         if value.keys:
             unknown = [key for key in keys if key not in value.keys]
             if unknown:
-                raise ClaimError(f"expression: the groups have no {unknown[0]!r}; allowed: {', '.join(value.keys)}")
+                raise ClaimError(
+                    f"expression: the groups have no {unknown[0]!r}; allowed:"
+                    f" {', '.join(value.keys)}"
+                )
             return [value.values.index.get_level_values(key) for key in keys]
         prefix = f"{value.selection}." if value.selection else ""
         return [self._column(f"{prefix}{key}").values.loc[value.values.index] for key in keys]
@@ -158,11 +199,17 @@ def _dotted(node: ast.expr) -> str:
         return node.id
     if isinstance(node, ast.Attribute):
         return f"{_dotted(node.value)}.{node.attr}"
-    raise ClaimError(f"expression: {ast.unparse(node)!r} is not allowed; allowed: the name of a column")
+    raise ClaimError(
+        f"expression: {ast.unparse(node)!r} is not allowed; allowed: the name of a column"
+    )
 
 
 def _names(node: ast.expr) -> tuple[str, ...]:
-    return tuple(_dotted(item) for item in node.elts) if isinstance(node, ast.Tuple) else (_dotted(node),)
+    return (
+        tuple(_dotted(item) for item in node.elts)
+        if isinstance(node, ast.Tuple)
+        else (_dotted(node),)
+    )
 
 
 def _functions() -> str:
@@ -183,8 +230,12 @@ def _finite(value: Any, what: str) -> float:
     return float(value)
 
 
-def _apply(function: Callable[[Any, Any], Any], left: _Value, right: _Value, *, text: bool = False) -> _Value:
-    """An operator on two values; rows meet rows of their own selection only, groups meet groups with the same keys."""
+def _apply(
+    function: Callable[[Any, Any], Any], left: _Value, right: _Value, *, text: bool = False
+) -> _Value:
+    """An operator on two values; rows meet rows of their own selection only, groups
+    meet groups with the same keys.
+    """
     for side in (left, right):
         if isinstance(side, str) and not text:
             raise ClaimError(f"expression: the text {side!r} can only be compared")
@@ -209,17 +260,24 @@ def _apply(function: Callable[[Any, Any], Any], left: _Value, right: _Value, *, 
 def _plain(side: _Value, *, text: bool) -> Any:
     if not isinstance(side, _Column):
         return side
-    return side.values if text and not pd.api.types.is_numeric_dtype(side.values) else _numeric(side.values)
+    return (
+        side.values
+        if text and not pd.api.types.is_numeric_dtype(side.values)
+        else _numeric(side.values)
+    )
 
 
 def _aligned(left: _Column, right: _Column) -> tuple[_Column, _Column]:
     if left.keys != right.keys:
         raise ClaimError(
-            "expression: rows and groups, or groups by different keys, do not combine; allowed: the same by= on both sides"
+            "expression: rows and groups, or groups by different keys, do not combine; allowed: the"
+            " same by= on both sides"
         )
     if not left.keys:
         if left.selection != right.selection:
-            raise ClaimError("expression: rows of two selections do not combine; allowed: aggregates of each")
+            raise ClaimError(
+                "expression: rows of two selections do not combine; allowed: aggregates of each"
+            )
         return left, right
     common = left.values.index.intersection(right.values.index)
     if common.empty:
@@ -237,7 +295,10 @@ def _only(value: _Value) -> _Value:
     found = _numeric(value.values).dropna().unique()
     if len(found) > 1:
         shown = ", ".join(f"{item:g}" for item in found[:4])
-        raise ClaimError(f"expression: only() finds {len(found)} different values ({shown}); allowed: a filter that leaves one")
+        raise ClaimError(
+            f"expression: only() finds {len(found)} different values ({shown}); allowed: a filter"
+            " that leaves one"
+        )
     return _finite(found[0] if len(found) else None, "value")
 
 
@@ -270,11 +331,15 @@ def _maximum(left: _Value, right: _Value) -> _Value:
 
 
 def _where(condition: _Value, value: _Value) -> _Value:
-    """The value where the condition holds, nothing elsewhere; aggregates pass over nothing."""
+    """The value where the condition holds, nothing elsewhere; aggregates pass over
+    nothing.
+    """
     if not (isinstance(condition, _Column) and isinstance(value, _Column)):
         raise ClaimError("expression: where of a single value; allowed: a condition and a column")
     condition, value = _aligned(condition, value)
-    return _Column(_numeric(value.values).where(condition.values.astype(bool)), value.selection, value.keys)
+    return _Column(
+        _numeric(value.values).where(condition.values.astype(bool)), value.selection, value.keys
+    )
 
 
 _FUNCTIONS: dict[str, Callable[..., _Value]] = {

@@ -41,20 +41,28 @@ CLAIM_COLUMNS: dict[str, pa.DataType] = {
 }
 
 
-def judge(claims: Sequence[Claim], results_dir: str | Path, tables: Collection[str] | None = None) -> list[dict[str, Any]]:
-    """One row per claim with the columns of evidence/claims.parquet; the verdict and its reason follow from the numbers.
+def judge(
+    claims: Sequence[Claim], results_dir: str | Path, tables: Collection[str] | None = None
+) -> list[dict[str, Any]]:
+    """One row per claim with the columns of evidence/claims.parquet; the verdict and
+    its reason follow from the numbers.
 
-    ``results_dir`` holds the tables of one experiment; ``tables`` names those that count (paths below it; None: all),
-    so that what an earlier run left behind proves nothing. Where a table or a value is missing the claim is not attempted, and the
-    reason says what is missing. Raises :class:`ClaimError` (one line: claim, key, what is allowed) where a claim does not fit
-    its table.
+    ``results_dir`` holds the tables of one experiment; ``tables`` names those that
+    count (paths below it; None: all), so that what an earlier run left behind proves
+    nothing. Where a table or a value is missing the claim is not attempted, and the
+    reason says what is missing. Raises :class:`ClaimError` (one line: claim, key, what
+    is allowed) where a claim does not fit its table.
     """
     return [_judge_one(claim, Path(results_dir), tables) for claim in claims]
 
 
 def claims_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """The rows of :func:`judge` as a typed table (a column of nothing but empty cells keeps its type)."""
-    return pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in CLAIM_COLUMNS.items()})
+    """The rows of :func:`judge` as a typed table (a column of nothing but empty cells
+    keeps its type).
+    """
+    return pa.table(
+        {name: pa.array([row[name] for row in rows], kind) for name, kind in CLAIM_COLUMNS.items()}
+    )
 
 
 def _judge_one(claim: Claim, results_dir: Path, tables: Collection[str] | None) -> dict[str, Any]:
@@ -64,7 +72,10 @@ def _judge_one(claim: Claim, results_dir: Path, tables: Collection[str] | None) 
         for selection in claim.settings.ours.chosen.values():
             if tables is not None and selection.table not in tables:
                 raise NotAvailable(f"{selection.table} is not among the results of this experiment")
-        frames = {name: select_rows(results_dir, selection) for name, selection in claim.settings.ours.chosen.items()}
+        frames = {
+            name: select_rows(results_dir, selection)
+            for name, selection in claim.settings.ours.chosen.items()
+        }
         value, finding = _find(claim, frames)
         fidelity = lowest_fidelity(frames, claim.settings.ours)
         finding = limit_by_fidelity(claim, finding, fidelity)
@@ -78,14 +89,23 @@ def _judge_one(claim: Claim, results_dir: Path, tables: Collection[str] | None) 
 def _find(claim: Claim, frames: dict[str, pd.DataFrame]) -> tuple[float, Finding]:
     value = evaluate(claim.settings.ours.expression, frames)
     if isinstance(value, pd.Series) != (claim.settings.comparison == "trend"):
-        wanted = "one value per group (by=) for a trend" if claim.settings.comparison == "trend" else "a single value"
-        raise ClaimError(f"expression: {claim.settings.ours.expression!r} gives something else; allowed: {wanted}")
+        wanted = (
+            "one value per group (by=) for a trend"
+            if claim.settings.comparison == "trend"
+            else "a single value"
+        )
+        raise ClaimError(
+            f"expression: {claim.settings.ours.expression!r} gives something else; allowed:"
+            f" {wanted}"
+        )
     if isinstance(value, pd.Series):
         return compare_trend(claim, value)
     return value, compare(claim, value)
 
 
-def _row(claim: Claim, value: float | None, fidelity: Fidelity | None, finding: Finding) -> dict[str, Any]:
+def _row(
+    claim: Claim, value: float | None, fidelity: Fidelity | None, finding: Finding
+) -> dict[str, Any]:
     settings = claim.settings
     bound = {"at_most": "at most ", "at_least": "at least "}.get(settings.comparison, "")
     ours_unit = "last over first" if settings.comparison == "trend" else claim.unit
@@ -104,14 +124,22 @@ def _row(claim: Claim, value: float | None, fidelity: Fidelity | None, finding: 
         "fidelity_required": settings.fidelity_required,
         "verdict": finding.verdict,
         "reason": finding.reason,
-        "table": ", ".join(dict.fromkeys(selection.table for selection in settings.ours.chosen.values())),
-        "selection": "; ".join(_selection_text(name, selection) for name, selection in settings.ours.chosen.items()),
+        "table": ", ".join(
+            dict.fromkeys(selection.table for selection in settings.ours.chosen.values())
+        ),
+        "selection": "; ".join(
+            _selection_text(name, selection) for name, selection in settings.ours.chosen.items()
+        ),
         "expression": settings.ours.expression,
     }
 
 
 def _selection_text(name: str, selection: Selection) -> str:
-    """Which rows of which table a name in the expression stands for, as a reader would look them up."""
+    """Which rows of which table a name in the expression stands for, as a reader would
+    look them up.
+    """
     where = ", ".join(f"{column}={wanted}" for column, wanted in selection.filter.items())
     rows = f", rows of {' and '.join(selection.rows)}" if selection.rows else ""
-    return f"{f'{name} = ' if name else ''}{selection.table}{f' where {where}' if where else ''}{rows}"
+    return (
+        f"{f'{name} = ' if name else ''}{selection.table}{f' where {where}' if where else ''}{rows}"
+    )

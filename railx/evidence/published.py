@@ -1,4 +1,6 @@
-"""Published numbers: CSV files whose rows have an id and a source, so that claims refer to a number and never retype it."""
+"""Published numbers: CSV files whose rows have an id and a source, so that claims refer
+to a number and never retype it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ __all__ = ["Published", "read_published"]
 
 @dataclass(frozen=True)
 class Published:
-    """One published number with its unit (empty for a plain ratio), source and the confidence in the reading."""
+    """One published number with its unit (empty for a plain ratio), source and the
+    confidence in the reading.
+    """
 
     file: str
     id: str
@@ -23,8 +27,12 @@ class Published:
     confidence: str
 
 
-def read_published(directory: str | Path, file: str, row_id: str, column: str = "value") -> Published:
-    """The number in ``column`` of the row ``row_id``; raises ValueError naming the file and what it has instead."""
+def read_published(
+    directory: str | Path, file: str, row_id: str, column: str = "value"
+) -> Published:
+    """The number in ``column`` of the row ``row_id``; raises ValueError naming the file
+    and what it has instead.
+    """
     path = Path(directory) / file
     if not path.is_file():
         names = ", ".join(sorted(item.name for item in Path(directory).glob("*.csv")))
@@ -34,7 +42,10 @@ def read_published(directory: str | Path, file: str, row_id: str, column: str = 
     found = [row for row in rows if row.get("id") == row_id]
     if len(found) != 1:
         known = ", ".join(row["id"] for row in rows[:8] if row.get("id"))
-        raise ValueError(f"id: {len(found)} rows of {file} have the id {row_id!r}; allowed: one id of the file ({known}, ...)")
+        raise ValueError(
+            f"id: {len(found)} rows of {file} have the id {row_id!r}; allowed: one id of the file"
+            f" ({known}, ...)"
+        )
     row = found[0]
     if column not in row:
         raise ValueError(f"column: {file} has no {column!r}; allowed: {', '.join(row)}")
@@ -43,6 +54,10 @@ def read_published(directory: str | Path, file: str, row_id: str, column: str = 
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"column: {column} of {row_id} in {file} is {row[column]!r}; allowed: a number")
+        raise ValueError(
+            f"column: {column} of {row_id} in {file} is {row[column]!r}; allowed: a number"
+        )
     unit = row.get("unit") or ""
-    return Published(file, row_id, column, value, unit, row.get("source") or "", row.get("confidence") or "")
+    return Published(
+        file, row_id, column, value, unit, row.get("source") or "", row.get("confidence") or ""
+    )

@@ -1,4 +1,6 @@
-"""Result files as data frames: Parquet tables, and JSON as one row whose columns are dotted keys."""
+"""Result files as data frames: Parquet tables, and JSON as one row whose columns are
+dotted keys.
+"""
 
 from __future__ import annotations
 
@@ -20,58 +22,90 @@ _RANGE_KEYS = ("at_least", "at_most", "not")
 def select_rows(results_dir: str | Path, selection: Selection) -> pd.DataFrame:
     """The rows of the selection's table that pass its filter.
 
-    Raises NotAvailable where the file is missing or no row is left, ClaimError (key and what is allowed) for an unknown column.
+    Raises NotAvailable where the file is missing or no row is left, ClaimError (key and
+    what is allowed) for an unknown column.
     """
     path = Path(results_dir) / selection.table
     if not path.is_file():
         raise NotAvailable(f"{selection.table} is not among the results of this experiment")
-    frame = read_table(path).to_pandas() if path.suffix == ".parquet" else _json_frame(path, selection)
+    frame = (
+        read_table(path).to_pandas() if path.suffix == ".parquet" else _json_frame(path, selection)
+    )
     for column, wanted in selection.filter.items():
         if column not in frame.columns:
-            raise ClaimError(f"filter.{column}: no such column in {selection.table}; allowed: {', '.join(map(str, frame.columns))}")
+            raise ClaimError(
+                f"filter.{column}: no such column in {selection.table}; allowed:"
+                f" {', '.join(map(str, frame.columns))}"
+            )
         frame = frame[_passes(frame[column], wanted, column)]
     if frame.empty:
-        words = ", ".join(f"{column} {_words(wanted)}" for column, wanted in selection.filter.items())
-        raise NotAvailable(f"{selection.table} has no row with {words}" if words else f"{selection.table} has no rows")
+        words = ", ".join(
+            f"{column} {_words(wanted)}" for column, wanted in selection.filter.items()
+        )
+        raise NotAvailable(
+            f"{selection.table} has no row with {words}"
+            if words
+            else f"{selection.table} has no rows"
+        )
     return frame
 
 
 def lowest_fidelity(frames: Mapping[str, pd.DataFrame], ours: Ours) -> Fidelity | None:
-    """The least faithful origin among the rows that a value stands on; None where it is not known.
+    """The least faithful origin among the rows that a value stands on; None where it is
+    not known.
 
-    A file's own ``fidelity`` column counts before what the claim says; a value nobody knows raises ClaimError.
+    A file's own ``fidelity`` column counts before what the claim says; a value nobody
+    knows raises ClaimError.
     """
     ranks = []
     for name, frame in frames.items():
-        found = [ours.fidelity] if "fidelity" not in frame.columns else list(frame["fidelity"].unique())
+        found = (
+            [ours.fidelity] if "fidelity" not in frame.columns else list(frame["fidelity"].unique())
+        )
         for fidelity in found:
             if fidelity is None or pd.isna(fidelity):
                 return None
             if fidelity not in FIDELITIES:
                 table = ours.chosen[name].table
-                raise ClaimError(f"fidelity: {table} has {fidelity!r}; allowed: {', '.join(FIDELITIES)}")
+                raise ClaimError(
+                    f"fidelity: {table} has {fidelity!r}; allowed: {', '.join(FIDELITIES)}"
+                )
             ranks.append(FIDELITIES.index(fidelity))
     return FIDELITIES[min(ranks)] if ranks else None
 
 
 def _json_frame(path: Path, selection: Selection) -> pd.DataFrame:
-    """A JSON object as one row, or a row per item of the lists that ``rows`` names (an object's keys become columns)."""
+    """A JSON object as one row, or a row per item of the lists that ``rows`` names (an
+    object's keys become columns).
+    """
     row = _flatten(read_json(path))
     if not selection.rows:
         return pd.DataFrame([row])
     lists = {}
     for key in selection.rows:
         if key not in row:
-            raise ClaimError(f"rows: no key {key!r} in {selection.table}; allowed: {', '.join(row)}")
+            raise ClaimError(
+                f"rows: no key {key!r} in {selection.table}; allowed: {', '.join(row)}"
+            )
         if row[key] is None:
             raise NotAvailable(f"{key} of {selection.table} is null")
         if not isinstance(row[key], list):
             raise ClaimError(f"rows: {key!r} of {selection.table} is no list")
         lists[key] = row.pop(key)
     if len({len(items) for items in lists.values()}) != 1:
-        raise ClaimError(f"rows: {', '.join(selection.rows)} of {selection.table} differ in length; allowed: lists of equal length")
+        raise ClaimError(
+            f"rows: {', '.join(selection.rows)} of {selection.table} differ in length; allowed:"
+            " lists of equal length"
+        )
     records = [
-        {**row, **{name: item for key, value in zip(lists, items, strict=True) for name, item in _item(key, value).items()}}
+        {
+            **row,
+            **{
+                name: item
+                for key, value in zip(lists, items, strict=True)
+                for name, item in _item(key, value).items()
+            },
+        }
         for items in zip(*lists.values(), strict=True)
     ]
     return pd.DataFrame(records)
@@ -84,7 +118,9 @@ def _item(key: str, value: Any) -> dict[str, Any]:
 def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     """Nested mappings as one row; lists and other values stay as they are."""
     if not isinstance(value, dict):
-        raise ClaimError("table: the JSON file holds no object; allowed: an object whose keys can be named")
+        raise ClaimError(
+            "table: the JSON file holds no object; allowed: an object whose keys can be named"
+        )
     row: dict[str, Any] = {}
     for key, item in value.items():
         if isinstance(item, dict) and item:
@@ -95,7 +131,9 @@ def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _passes(column: pd.Series[Any], wanted: Any, name: str) -> pd.Series[bool]:
-    """Which rows have the wanted value: a scalar, null, one of a list, or a mapping with at_least, at_most and not."""
+    """Which rows have the wanted value: a scalar, null, one of a list, or a mapping
+    with at_least, at_most and not.
+    """
     if wanted is None:
         return column.isna()
     if isinstance(wanted, list):
@@ -107,9 +145,17 @@ def _passes(column: pd.Series[Any], wanted: Any, name: str) -> pd.Series[bool]:
         if key not in _RANGE_KEYS:
             raise ClaimError(f"filter.{name}.{key}: unknown key; allowed: {', '.join(_RANGE_KEYS)}")
         try:
-            passes &= column >= bound if key == "at_least" else column <= bound if key == "at_most" else column != bound
+            passes &= (
+                column >= bound
+                if key == "at_least"
+                else column <= bound
+                if key == "at_most"
+                else column != bound
+            )
         except TypeError:
-            raise ClaimError(f"filter.{name}.{key}: {bound!r} cannot be compared with the column") from None
+            raise ClaimError(
+                f"filter.{name}.{key}: {bound!r} cannot be compared with the column"
+            ) from None
     return passes
 
 

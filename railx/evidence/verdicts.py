@@ -1,15 +1,19 @@
 """From two numbers to a verdict, by rule.
 
-* ``ratio``: reproduced when ours is within the relative tolerance of the published number.
-* ``at_most`` / ``at_least``: reproduced when ours keeps the bound, widened by the relative tolerance.
+* ``ratio``: reproduced when ours is within the relative tolerance of the published
+  number.
+* ``at_most`` / ``at_least``: reproduced when ours keeps the bound, widened by the
+  relative tolerance.
 * ``exact``: reproduced when ours differs by no more than the absolute tolerance.
-* ``trend``: reproduced when every step goes in the stated direction; a step against it may be as large as the tolerance's share of
-  the range.
+* ``trend``: reproduced when every step goes in the stated direction; a step against it
+  may be as large as the tolerance's share of the range.
 
-*Partly* means that the direction holds and the size does not: ours and the published number are on the same side of ``neutral``
-(the value of no effect, which the claim states). A ratio without a neutral value has the right size within a factor of two. A
-trend holds partly when its last value lies beyond its first but a step goes against it. An exact number is right or wrong. A
-value of lower fidelity than the claim requires is never more than partly.
+*Partly* means that the direction holds and the size does not: ours and the published
+number are on the same side of ``neutral`` (the value of no effect, which the claim
+states). A ratio without a neutral value has the right size within a factor of two. A
+trend holds partly when its last value lies beyond its first but a step goes against it.
+An exact number is right or wrong. A value of lower fidelity than the claim requires is
+never more than partly.
 """
 
 from __future__ import annotations
@@ -23,12 +27,21 @@ from railx.evidence.claims import Claim
 from railx.evidence.errors import NotAvailable
 from railx.io import FIDELITIES, Fidelity
 
-__all__ = ["VERDICTS", "Finding", "Verdict", "compare", "compare_trend", "limit_by_fidelity", "number_text"]
+__all__ = [
+    "VERDICTS",
+    "Finding",
+    "Verdict",
+    "compare",
+    "compare_trend",
+    "limit_by_fidelity",
+    "number_text",
+]
 
 Verdict = Literal["reproduced", "partly", "not reproduced", "not attempted"]
 VERDICTS: tuple[Verdict, ...] = ("reproduced", "partly", "not reproduced", "not attempted")
 
-#: A ratio with no value of "no effect" is of the right size within this factor either way.
+#: A ratio with no value of "no effect" is of the right size within this factor either
+#: way.
 _RIGHT_SIZE = 2.0
 #: Two floating-point numbers that should be equal differ by less than this share.
 _ROUNDING = 1e-9
@@ -43,7 +56,9 @@ class Finding:
 
 
 def number_text(value: float, unit: str = "") -> str:
-    """A number for readers: whole thousands with separators, else four digits; then the unit."""
+    """A number for readers: whole thousands with separators, else four digits; then the
+    unit.
+    """
     text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{text} {unit}".strip()
 
@@ -56,26 +71,50 @@ def compare(claim: Claim, ours: float) -> Finding:
         slack = max(settings.tolerance, _ROUNDING * abs(published))
         if abs(ours - published) <= slack:
             return Finding(
-                "reproduced", f"ours, {mine}, equals the published {theirs}{_within(settings.tolerance, relative=False)}"
+                "reproduced",
+                f"ours, {mine}, equals the published"
+                f" {theirs}{_within(settings.tolerance, relative=False)}",
             )
         return Finding(
-            "not reproduced", f"ours, {mine}, differs from the published {theirs} by {number_text(abs(ours - published))}"
+            "not reproduced",
+            f"ours, {mine}, differs from the published {theirs} by"
+            f" {number_text(abs(ours - published))}",
         )
     if settings.comparison == "ratio":
         off = abs(ours / published - 1) if published else float("inf")
         if off <= settings.tolerance + _ROUNDING:
-            return Finding("reproduced", f"ours, {mine}, is {off:.1%} off the published {theirs}{_within(settings.tolerance)}")
-        return _direction(claim, ours, f"ours, {mine}, is {off:.1%} off the published {theirs} (allowed {settings.tolerance:.1%})")
+            return Finding(
+                "reproduced",
+                f"ours, {mine}, is {off:.1%} off the published"
+                f" {theirs}{_within(settings.tolerance)}",
+            )
+        return _direction(
+            claim,
+            ours,
+            f"ours, {mine}, is {off:.1%} off the published {theirs} (allowed"
+            f" {settings.tolerance:.1%})",
+        )
     slack = settings.tolerance * abs(published) + _ROUNDING * abs(published)
     words = settings.comparison.replace("_", " ")
-    kept = ours <= published + slack if settings.comparison == "at_most" else ours >= published - slack
+    kept = (
+        ours <= published + slack if settings.comparison == "at_most" else ours >= published - slack
+    )
     if kept:
-        return Finding("reproduced", f"ours, {mine}, is {words} the published {theirs}{_within(settings.tolerance)}")
-    return _direction(claim, ours, f"ours, {mine}, is not {words} the published {theirs}{_within(settings.tolerance)}")
+        return Finding(
+            "reproduced",
+            f"ours, {mine}, is {words} the published {theirs}{_within(settings.tolerance)}",
+        )
+    return _direction(
+        claim,
+        ours,
+        f"ours, {mine}, is not {words} the published {theirs}{_within(settings.tolerance)}",
+    )
 
 
 def compare_trend(claim: Claim, series: pd.Series[Any]) -> tuple[float, Finding]:
-    """Last over first value of a series indexed by what the trend runs over, and the finding. NotAvailable below two points."""
+    """Last over first value of a series indexed by what the trend runs over, and the
+    finding. NotAvailable below two points.
+    """
     series = series.dropna().sort_index()
     if len(series) < 2:
         raise NotAvailable(f"a trend needs at least two points; the results have {len(series)}")
@@ -87,9 +126,13 @@ def compare_trend(claim: Claim, series: pd.Series[Any]) -> tuple[float, Finding]
     points = f"from {number_text(first)} to {number_text(last)} over {len(series)} points"
     value = last / first if first else float("nan")
     if sign * (last - first) <= 0:
-        return value, Finding("not reproduced", f"ours goes {points}, which is not {claim.settings.direction}")
+        return value, Finding(
+            "not reproduced", f"ours goes {points}, which is not {claim.settings.direction}"
+        )
     if against:
-        return value, Finding("partly", f"ours goes {points}, but {against} of {len(steps)} steps go against it")
+        return value, Finding(
+            "partly", f"ours goes {points}, but {against} of {len(steps)} steps go against it"
+        )
     return value, Finding("reproduced", f"ours is {claim.settings.direction} {points}")
 
 
@@ -100,7 +143,9 @@ def limit_by_fidelity(claim: Claim, finding: Finding, fidelity: Fidelity | None)
         return finding
     shown = "of unknown origin" if fidelity is None else fidelity
     verdict = "partly" if finding.verdict == "reproduced" else finding.verdict
-    return Finding(verdict, f"{finding.reason}; but ours is {shown} and the claim requires {required}")
+    return Finding(
+        verdict, f"{finding.reason}; but ours is {shown} and the claim requires {required}"
+    )
 
 
 def _direction(claim: Claim, ours: float, reason: str) -> Finding:
@@ -109,9 +154,18 @@ def _direction(claim: Claim, ours: float, reason: str) -> Finding:
     if neutral is not None:
         side = "above" if published > neutral else "below"
         if (ours - neutral) * (published - neutral) > 0:
-            return Finding("partly", f"{reason}; the direction holds: both are {side} {number_text(neutral)}")
-        return Finding("not reproduced", f"{reason}; the direction does not hold: ours is not {side} {number_text(neutral)}")
-    if claim.settings.comparison == "ratio" and published and 1 / _RIGHT_SIZE <= ours / published <= _RIGHT_SIZE:
+            return Finding(
+                "partly", f"{reason}; the direction holds: both are {side} {number_text(neutral)}"
+            )
+        return Finding(
+            "not reproduced",
+            f"{reason}; the direction does not hold: ours is not {side} {number_text(neutral)}",
+        )
+    if (
+        claim.settings.comparison == "ratio"
+        and published
+        and 1 / _RIGHT_SIZE <= ours / published <= _RIGHT_SIZE
+    ):
         return Finding("partly", f"{reason}, within a factor of {_RIGHT_SIZE:g}")
     return Finding("not reproduced", reason)
 

@@ -1,4 +1,5 @@
-"""The optical control plane: circuits, the controller that switches them, its clients, phases and the replay of a latency.
+"""The optical control plane: circuits, the controller that switches them, its clients,
+phases and the replay of a latency.
 
 Needs the standard library alone, so that it runs on a bare GPU node.
 """

@@ -1,16 +1,21 @@
 """Which light paths a group of GPUs needs, and the rule that every light path obeys.
 
-GPU g sits in server g // gpus_per_server on rail g % gpus_per_server; each rail has one optical circuit switch, and each GPU two
-ports on it, ``left`` and ``right``. A circuit joins the right port of one GPU to the left port of another one of the rail, in both
-directions. A port has one peer at most, so the circuits that are up at one time are a matching (Opus, arXiv 2602.12521).
+GPU g sits in server g // gpus_per_server on rail g % gpus_per_server; each rail has one
+optical circuit switch, and each GPU two ports on it, ``left`` and ``right``. A circuit
+joins the right port of one GPU to the left port of another one of the rail, in both
+directions. A port has one peer at most, so the circuits that are up at one time are a
+matching (Opus, arXiv 2602.12521).
 
-* Two GPUs that exchange activations (a pair a < b) need right(a) - left(b). A middle stage of a pipeline so keeps both neighbours.
-* A collective needs the ring of its members, right(i) - left(next of i), on each rail that it uses. A ring of two takes both ports
-  of both GPUs, as every ring does, so that the group has the bandwidth of all its ports.
-* A group inside one server talks through the scale-up network and needs no circuit at all.
+* Two GPUs that exchange activations (a pair a < b) need right(a) - left(b). A middle
+  stage of a pipeline so keeps both neighbours.
+* A collective needs the ring of its members, right(i) - left(next of i), on each rail
+  that it uses. A ring of two takes both ports of both GPUs, as every ring does, so that
+  the group has the bandwidth of all its ports.
+* A group inside one server talks through the scale-up network and needs no circuit at
+  all.
 
-Where a server of the group has no member on a rail that the group uses, the GPU of that server on that rail stands in: the data
-goes there through the scale-up network.
+Where a server of the group has no member on a rail that the group uses, the GPU of that
+server on that rail stands in: the data goes there through the scale-up network.
 """
 
 from __future__ import annotations
@@ -34,7 +39,9 @@ class Port(NamedTuple):
 
 
 class Circuit(NamedTuple):
-    """A light path between the right port of GPU ``right`` and the left port of GPU ``left``."""
+    """A light path between the right port of GPU ``right`` and the left port of GPU
+    ``left``.
+    """
 
     right: int
     left: int
@@ -47,7 +54,9 @@ class Circuit(NamedTuple):
 
 @dataclass(frozen=True)
 class Configuration:
-    """What one kind of operation needs: the circuit of a pair or the ring of a group; ``members`` are global ranks in order."""
+    """What one kind of operation needs: the circuit of a pair or the ring of a group;
+    ``members`` are global ranks in order.
+    """
 
     kind: Literal["pair", "ring"]
     members: tuple[int, ...]
@@ -55,10 +64,19 @@ class Configuration:
     def __post_init__(self) -> None:
         if self.kind not in ("pair", "ring"):
             raise ValueError(f"kind of a configuration: got {self.kind!r}; allowed: pair, ring")
-        if len(set(self.members)) != len(self.members) or len(self.members) < 2 or min(self.members) < 0:
-            raise ValueError(f"members of a {self.kind}: got {list(self.members)}; allowed: two or more different ranks from 0 up")
+        if (
+            len(set(self.members)) != len(self.members)
+            or len(self.members) < 2
+            or min(self.members) < 0
+        ):
+            raise ValueError(
+                f"members of a {self.kind}: got {list(self.members)}; allowed: two or more"
+                " different ranks from 0 up"
+            )
         if self.kind == "pair" and len(self.members) != 2:
-            raise ValueError(f"members of a pair: got {list(self.members)}; allowed: exactly two ranks")
+            raise ValueError(
+                f"members of a pair: got {list(self.members)}; allowed: exactly two ranks"
+            )
         object.__setattr__(self, "members", tuple(sorted(self.members)))
 
     @property
@@ -86,18 +104,25 @@ class Layout:
         return gpu % self.gpus_per_server
 
     def is_scale_up(self, members: Iterable[int]) -> bool:
-        """Whether all members sit in one server (or there is only one), so that no circuit is needed."""
+        """Whether all members sit in one server (or there is only one), so that no
+        circuit is needed.
+        """
         return len({self.server(member) for member in members}) <= 1
 
     def circuits(self, configuration: Configuration) -> tuple[Circuit, ...]:
-        """The circuits that ``configuration`` needs: none within a server; always a matching."""
+        """The circuits that ``configuration`` needs: none within a server; always a
+        matching.
+        """
         return _circuits(self, configuration)
 
     def rails(self, circuits: Iterable[Circuit]) -> dict[int, tuple[Circuit, ...]]:
         """The circuits of each rail, rails in order."""
         by_rail: dict[int, tuple[Circuit, ...]] = {}
         for circuit in sorted(circuits, key=lambda item: (self.rail(item.right), item)):
-            by_rail[self.rail(circuit.right)] = (*by_rail.get(self.rail(circuit.right), ()), circuit)
+            by_rail[self.rail(circuit.right)] = (
+                *by_rail.get(self.rail(circuit.right), ()),
+                circuit,
+            )
         return by_rail
 
 

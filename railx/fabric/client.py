@@ -1,4 +1,6 @@
-"""A rank's side of the protocol: blocking questions from any thread, one reader thread, and no way on without an answer."""
+"""A rank's side of the protocol: blocking questions from any thread, one reader thread,
+and no way on without an answer.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class FabricError(RuntimeError):
 
 @dataclass(frozen=True)
 class Grant:
-    """The controller's answer to one request, see :class:`railx.fabric.core.GrantAction`; the clock is CLOCK_MONOTONIC."""
+    """The controller's answer to one request, see
+    :class:`railx.fabric.core.GrantAction`; the clock is CLOCK_MONOTONIC.
+    """
 
     generation: int
     granted_ns: int
@@ -41,10 +45,16 @@ class _Question:
 
 
 class FabricClient:
-    """The connection of one rank; every method may be called from any thread. Use as a context manager or call ``close``."""
+    """The connection of one rank; every method may be called from any thread. Use as a
+    context manager or call ``close``.
+    """
 
-    def __init__(self, address: str, rank: int, *, gpus_per_server: int, timeout_s: float = 30.0) -> None:
-        """Connect and register. ``address`` is "host:port"; raises :class:`FabricError` where that fails within ``timeout_s``."""
+    def __init__(
+        self, address: str, rank: int, *, gpus_per_server: int, timeout_s: float = 30.0
+    ) -> None:
+        """Connect and register. ``address`` is "host:port"; raises :class:`FabricError`
+        where that fails within ``timeout_s``.
+        """
         self.address = address
         self.rank = rank
         self._lock = threading.Lock()
@@ -75,24 +85,41 @@ class FabricClient:
 
     @property
     def notice(self) -> str | None:
-        """What the controller last said about an operation already granted (a peer died during it), or None."""
+        """What the controller last said about an operation already granted (a peer died
+        during it), or None.
+        """
         return self._notice
 
-    def acquire(self, channel: str, sequence: int, configuration: Configuration, *, timeout_s: float | None = None) -> Grant:
+    def acquire(
+        self,
+        channel: str,
+        sequence: int,
+        configuration: Configuration,
+        *,
+        timeout_s: float | None = None,
+    ) -> Grant:
         """Wait until operation ``sequence`` of ``channel`` may start.
 
-        Raises :class:`FabricError` where the controller refuses (a member died, the members disagree), the connection breaks, or
-        ``timeout_s`` (the controller's own time-out by default) passes; the operation then must not start.
+        Raises :class:`FabricError` where the controller refuses (a member died, the
+        members disagree), the connection breaks, or ``timeout_s`` (the controller's own
+        time-out by default) passes; the operation then must not start.
         """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         question, number = self._ask(
-            "ACQUIRE", channel=channel, sequence=sequence, kind=configuration.kind, members=configuration.members
+            "ACQUIRE",
+            channel=channel,
+            sequence=sequence,
+            kind=configuration.kind,
+            members=configuration.members,
         )
         if not question.answered.wait(limit_s):
             self._send("ABANDON", channel=channel, sequence=sequence)
             if not question.answered.wait(_REASON_TIMEOUT_S):
                 self._forget(number)
-                raise FabricError(f"no answer from the controller at {self.address} within {limit_s:g} s for {configuration.name}")
+                raise FabricError(
+                    f"no answer from the controller at {self.address} within {limit_s:g} s for"
+                    f" {configuration.name}"
+                )
         answer = self._answer(question)
         if answer["type"] == "ERROR":
             raise FabricError(answer["message"])
@@ -106,7 +133,9 @@ class FabricClient:
         )
 
     def release(self, channel: str, sequence: int, *, prepare: Configuration | None = None) -> None:
-        """This rank's part of a granted operation has ended; ``prepare``: what its next operation will need, if that is known."""
+        """This rank's part of a granted operation has ended; ``prepare``: what its next
+        operation will need, if that is known.
+        """
         data = encode("RELEASE", channel=channel, sequence=sequence)
         if prepare is not None:
             data += encode("PREPARE", kind=prepare.kind, members=prepare.members)
@@ -117,10 +146,14 @@ class FabricClient:
         self._send("PREPARE", kind=configuration.kind, members=configuration.members)
 
     def statistics(self) -> dict[str, Any]:
-        """The controller's counters, see :meth:`railx.fabric.core.ControllerCore.statistics`."""
+        """The controller's counters, see
+        :meth:`railx.fabric.core.ControllerCore.statistics`.
+        """
         question, _ = self._ask("STATS")
         if not question.answered.wait(self.timeout_s):
-            raise FabricError(f"no answer from the controller at {self.address} within {self.timeout_s:g} s")
+            raise FabricError(
+                f"no answer from the controller at {self.address} within {self.timeout_s:g} s"
+            )
         statistics: dict[str, Any] = self._answer(question)["statistics"]
         return statistics
 
@@ -162,7 +195,8 @@ class FabricClient:
                 self._socket.sendall(data)
             except OSError as error:
                 raise FabricError(
-                    self._broken or f"the connection to the controller at {self.address} broke ({error.strerror})"
+                    self._broken
+                    or f"the connection to the controller at {self.address} broke ({error.strerror})"
                 ) from None
 
     def _forget(self, number: int) -> None:
@@ -186,7 +220,9 @@ class FabricClient:
 
     def _receive(self, message: Message) -> None:
         number = message.get("request")
-        if message["type"] == "REGISTERED" or (number is None and not self._registered.answered.is_set()):
+        if message["type"] == "REGISTERED" or (
+            number is None and not self._registered.answered.is_set()
+        ):
             question: _Question | None = self._registered
         elif number is None:
             self._notice = message["message"]
@@ -199,7 +235,9 @@ class FabricClient:
             question.answered.set()
 
     def _fail(self, reason: str) -> None:
-        """Nobody waits for ever: every question that is open ends, and so does every later one."""
+        """Nobody waits for ever: every question that is open ends, and so does every
+        later one.
+        """
         with self._lock:
             self._broken = self._broken or reason
             questions = [*self._questions.values(), self._registered]
@@ -215,7 +253,9 @@ def _connect(address: str, timeout_s: float) -> socket.socket:
     try:
         connection = socket.create_connection((host, int(port)), timeout=timeout_s)
     except OSError as error:
-        raise FabricError(f"no controller answers at {address} ({error.strerror or error})") from None
+        raise FabricError(
+            f"no controller answers at {address} ({error.strerror or error})"
+        ) from None
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection

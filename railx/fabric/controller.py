@@ -1,7 +1,9 @@
-"""The controller process: a TCP server around the state machine of :mod:`railx.fabric.core`.
+"""The controller process: a TCP server around the state machine of
+:mod:`railx.fabric.core`.
 
-``python -m railx.fabric.controller --help`` explains itself. It prints ``{"host": ..., "port": ...}`` on one line when it is ready,
-and ends on a SHUTDOWN message, on SIGTERM or SIGINT, or (with ``--until-stdin-closes``) with the process that started it.
+``python -m railx.fabric.controller --help`` explains itself. It prints ``{"host": ...,
+"port": ...}`` on one line when it is ready, and ends on a SHUTDOWN message, on SIGTERM
+or SIGINT, or (with ``--until-stdin-closes``) with the process that started it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ __all__ = ["Server", "main", "serve"]
 
 
 class Server:
-    """Connections on one side, core and switch on the other; everything runs on one event loop."""
+    """Connections on one side, core and switch on the other; everything runs on one
+    event loop.
+    """
 
     def __init__(self, settings: FabricSettings, ranks: int) -> None:
         self.settings = settings
@@ -38,7 +42,9 @@ class Server:
         self.stopped = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._connections: dict[int, _Connection] = {}
-        self._switch = EmulatedSwitch(round(settings.reconfiguration_latency_ms * 1e6), self._switched)
+        self._switch = EmulatedSwitch(
+            round(settings.reconfiguration_latency_ms * 1e6), self._switched
+        )
 
     def close(self) -> None:
         """Stop the switch and close every connection."""
@@ -47,11 +53,18 @@ class Server:
             connection.close()
 
     def register(self, connection: _Connection, rank: int, gpus_per_server: int) -> None:
-        """Bind a connection to a rank; a wrong rank, a rank that is already here or another layout is refused."""
-        problem = self.core.register(rank) if rank not in self._connections else f"rank {rank} is already registered"
+        """Bind a connection to a rank; a wrong rank, a rank that is already here or
+        another layout is refused.
+        """
+        problem = (
+            self.core.register(rank)
+            if rank not in self._connections
+            else f"rank {rank} is already registered"
+        )
         if gpus_per_server != self.settings.gpus_per_server:
             problem = (
-                f"rank {rank} has gpus_per_server {gpus_per_server}; allowed: {self.settings.gpus_per_server}, as the controller"
+                f"rank {rank} has gpus_per_server {gpus_per_server}; allowed:"
+                f" {self.settings.gpus_per_server}, as the controller"
             )
         if problem is not None:
             connection.refuse(None, problem)
@@ -60,14 +73,23 @@ class Server:
         connection.rank = rank
         latency_ms = self.settings.reconfiguration_latency_ms
         connection.send(
-            "REGISTERED", ranks=self.core.ranks, reconfiguration_latency_ms=latency_ms, timeout_s=self.settings.timeout_s
+            "REGISTERED",
+            ranks=self.core.ranks,
+            reconfiguration_latency_ms=latency_ms,
+            timeout_s=self.settings.timeout_s,
         )
 
     def handle(self, rank: int, message: Message) -> None:
-        """One message of a registered rank; raises ProtocolError where it makes no sense."""
+        """One message of a registered rank; raises ProtocolError where it makes no
+        sense.
+        """
         kind, now_ns = message["type"], time.monotonic_ns()
         if kind == "ACQUIRE":
-            self._act(self.core.ask(rank, int(message["request"]), _key(message), _configuration(message), now_ns))
+            self._act(
+                self.core.ask(
+                    rank, int(message["request"]), _key(message), _configuration(message), now_ns
+                )
+            )
         elif kind == "RELEASE":
             self._act(self.core.release(rank, _key(message), now_ns))
         elif kind == "PREPARE":
@@ -75,7 +97,9 @@ class Server:
         elif kind == "ABANDON":
             self._act(self.core.abandon(rank, _key(message), now_ns))
         elif kind == "STATS":
-            self._connections[rank].send("STATS", request=int(message["request"]), statistics=self.core.statistics())
+            self._connections[rank].send(
+                "STATS", request=int(message["request"]), statistics=self.core.statistics()
+            )
         elif kind == "LEAVE":
             self.lost(rank, "has left")
         elif kind == "SHUTDOWN":
@@ -84,14 +108,19 @@ class Server:
             raise ProtocolError(f"a message of type {kind}")
 
     def lost(self, rank: int, reason: str) -> None:
-        """The connection of a rank ended: its peers get an error where they wait for it."""
+        """The connection of a rank ended: its peers get an error where they wait for
+        it.
+        """
         self._connections.pop(rank).rank = None
         self._act(self.core.leave(rank, reason, time.monotonic_ns()))
 
     def _switched(self, command: int) -> None:
-        # Called on the switch's thread. The loop may have ended meanwhile, then nobody waits for light any more.
+        # Called on the switch's thread. The loop may have ended meanwhile, then nobody
+        # waits for light any more.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(lambda: self._act(self.core.switched(command, time.monotonic_ns())))
+            self._loop.call_soon_threadsafe(
+                lambda: self._act(self.core.switched(command, time.monotonic_ns()))
+            )
 
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -173,7 +202,9 @@ def _configuration(message: Message) -> Configuration:
 
 
 async def serve(settings: FabricSettings, ranks: int, *, until_stdin_closes: bool = False) -> None:
-    """Serve until told to stop; raises SettingsError naming fabric.port or fabric.host where the address cannot be had."""
+    """Serve until told to stop; raises SettingsError naming fabric.port or fabric.host
+    where the address cannot be had.
+    """
     server = Server(settings, ranks)
     loop = asyncio.get_running_loop()
     try:
@@ -192,25 +223,39 @@ async def serve(settings: FabricSettings, ranks: int, *, until_stdin_closes: boo
 
 
 def _break_down(server: Server, context: dict[str, Any]) -> None:
-    """A mistake in here must not leave ranks waiting: say what it was and end, which ends every client's wait."""
+    """A mistake in here must not leave ranks waiting: say what it was and end, which
+    ends every client's wait.
+    """
     error = context.get("exception")
-    print(f"controller: {context['message']}", *([repr(error)] if error else []), file=sys.stderr, flush=True)
+    print(
+        f"controller: {context['message']}",
+        *([repr(error)] if error else []),
+        file=sys.stderr,
+        flush=True,
+    )
     server.stopped.set()
 
 
 async def _listen(loop: asyncio.AbstractEventLoop, server: Server) -> asyncio.Server:
     host, port = server.settings.host, server.settings.port
     try:
-        return await loop.create_server(lambda: _Connection(server), host, port, family=socket.AF_INET)
+        return await loop.create_server(
+            lambda: _Connection(server), host, port, family=socket.AF_INET
+        )
     except (socket.gaierror, UnicodeError):
-        raise SettingsError("fabric.host", f"got {host!r}; allowed: the name or IPv4 address of this machine") from None
+        raise SettingsError(
+            "fabric.host", f"got {host!r}; allowed: the name or IPv4 address of this machine"
+        ) from None
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES) and port != 0:
             message = (
-                f"port {port} of {host} cannot be had ({os.strerror(error.errno)}); allowed: a free port, or 0 for any free one"
+                f"port {port} of {host} cannot be had ({os.strerror(error.errno)}); allowed: a free"
+                " port, or 0 for any free one"
             )
             raise SettingsError("fabric.port", message) from None
-        raise SettingsError("fabric.host", f"cannot listen on {host!r} ({error.strerror}); allowed: an address here") from None
+        raise SettingsError(
+            "fabric.host", f"cannot listen on {host!r} ({error.strerror}); allowed: an address here"
+        ) from None
 
 
 def _watch_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
@@ -220,17 +265,33 @@ def _watch_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> Non
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code (2 and one line on standard error for settings that cannot be used)."""
+    """The command line; returns the exit code (2 and one line on standard error for
+    settings that cannot be used).
+    """
     parser = argparse.ArgumentParser(
         prog="python -m railx.fabric.controller",
-        description="Controller of an emulated rail of optical circuit switches: grants circuits to the ranks of a training run.",
-        epilog="example: python -m railx.fabric.controller --ranks 4 --settings "
-        '\'{"mode": "on_demand", "reconfiguration_latency_ms": 10, "gpus_per_server": 1, "ports_per_gpu": 2, "host": "127.0.0.1", '
-        '"port": 0, "timeout_s": 60}\'',
+        description=(
+            "Controller of an emulated rail of optical circuit switches: grants circuits to the"
+            " ranks of a training run."
+        ),
+        epilog=(
+            'example: python -m railx.fabric.controller --ranks 4 --settings \'{"mode":'
+            ' "on_demand", "reconfiguration_latency_ms": 10, "gpus_per_server": 1, "ports_per_gpu":'
+            ' 2, "host": "127.0.0.1", "port": 0, "timeout_s": 60}\''
+        ),
     )
-    parser.add_argument("--settings", required=True, metavar="JSON", help="fabric settings, as in conf/fabric/*.yaml")
-    parser.add_argument("--ranks", required=True, type=int, help="number of ranks (GPUs) of the run")
-    parser.add_argument("--until-stdin-closes", action="store_true", help="also end when standard input is closed")
+    parser.add_argument(
+        "--settings",
+        required=True,
+        metavar="JSON",
+        help="fabric settings, as in conf/fabric/*.yaml",
+    )
+    parser.add_argument(
+        "--ranks", required=True, type=int, help="number of ranks (GPUs) of the run"
+    )
+    parser.add_argument(
+        "--until-stdin-closes", action="store_true", help="also end when standard input is closed"
+    )
     options = parser.parse_args(arguments)
     try:
         settings: FabricSettings = load(FabricSettings, json.loads(options.settings), "fabric")

@@ -1,20 +1,24 @@
-"""The decisions of the controller as a deterministic state machine: events with a time stamp in, actions out, no input or output.
+"""The decisions of the controller as a deterministic state machine: events with a time
+stamp in, actions out, no input or output.
 
 What it holds to (the correctness conditions of photonic rails, Opus, arXiv 2602.12521):
 
-* an operation is granted when all its members asked for it and all its circuits are up; its circuits are leased until every member
-  released it, and a leased circuit is never torn down;
+* an operation is granted when all its members asked for it and all its circuits are up;
+  its circuits are leased until every member released it, and a leased circuit is never
+  torn down;
 * the circuits that are up or coming up are a matching at every moment;
-* operations whose members have all asked form one queue. All circuits of an operation are leased at once and in the order of the
-  queue where ports overlap, so nobody holds one circuit while waiting for another (no deadlock) and nobody is overtaken for ever;
-* disjoint port sets switch at the same time, circuits that nobody needs to move stay up, and an operation whose circuits are up is
-  granted at once;
-* a hint (what a rank's next operation will need) starts a switch when every member hinted or asked and no lease or queued operation
-  is in the way. It reserves nothing, so a wrong one costs at most the switch back;
+* operations whose members have all asked form one queue. All circuits of an operation
+  are leased at once and in the order of the queue where ports overlap, so nobody holds
+  one circuit while waiting for another (no deadlock) and nobody is overtaken for ever;
+* disjoint port sets switch at the same time, circuits that nobody needs to move stay
+  up, and an operation whose circuits are up is granted at once;
+* a hint (what a rank's next operation will need) starts a switch when every member
+  hinted or asked and no lease or queued operation is in the way. It reserves nothing,
+  so a wrong one costs at most the switch back;
 * an operation with a dead member ends in an error for everyone who asked for it.
 
-Port accounting: the ports of a circuit that comes up are moving until the switch reports; a port that only lost its circuit is dark
-and free at once.
+Port accounting: the ports of a circuit that comes up are moving until the switch
+reports; a port that only lost its circuit is dark and free at once.
 """
 
 from __future__ import annotations
@@ -24,7 +28,14 @@ from dataclasses import dataclass, field
 
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port, ports_of
 
-__all__ = ["Action", "ControllerCore", "GrantAction", "OperationKey", "RefuseAction", "SwitchAction"]
+__all__ = [
+    "Action",
+    "ControllerCore",
+    "GrantAction",
+    "OperationKey",
+    "RefuseAction",
+    "SwitchAction",
+]
 
 #: Channel (group, or group with direction) and the number of the operation on it.
 OperationKey = tuple[str, int]
@@ -34,8 +45,9 @@ OperationKey = tuple[str, int]
 class GrantAction:
     """Tell ``rank`` that the operation it asked for with ``request`` may start.
 
-    ``wait_ns``: waiting for other members and for ports in use; ``stall_ns``: waiting for light after all members had asked;
-    ``reconfigured``: switch commands made for this operation, ahead of it or while it waited; ``mispredicted``: the hint that this
+    ``wait_ns``: waiting for other members and for ports in use; ``stall_ns``: waiting
+    for light after all members had asked; ``reconfigured``: switch commands made for
+    this operation, ahead of it or while it waited; ``mispredicted``: the hint that this
     rank gave before was for something else.
     """
 
@@ -52,7 +64,9 @@ class GrantAction:
 
 @dataclass(frozen=True)
 class RefuseAction:
-    """Tell ``rank`` that the operation cannot go on; ``request`` is None where it was already granted."""
+    """Tell ``rank`` that the operation cannot go on; ``request`` is None where it was
+    already granted.
+    """
 
     rank: int
     request: int | None
@@ -61,7 +75,9 @@ class RefuseAction:
 
 @dataclass(frozen=True)
 class SwitchAction:
-    """Tell the switch of ``rail`` to drop ``disconnect`` and bring up ``connect``; report with ``switched(command)``."""
+    """Tell the switch of ``rail`` to drop ``disconnect`` and bring up ``connect``;
+    report with ``switched(command)``.
+    """
 
     command: int
     rail: int
@@ -99,7 +115,9 @@ class _Hint:
 
 
 class ControllerCore:
-    """The state of all rails. Every method takes the present time in nanoseconds and returns the actions that follow, in order."""
+    """The state of all rails. Every method takes the present time in nanoseconds and
+    returns the actions that follow, in order.
+    """
 
     def __init__(self, layout: Layout, ranks: int) -> None:
         self.layout = layout
@@ -111,7 +129,8 @@ class ControllerCore:
         self.moving: dict[Port, Circuit] = {}
         #: Which granted operations use a circuit.
         self.leases: dict[Circuit, set[OperationKey]] = {}
-        #: Number of the last change on each rail (numbers are the controller's, so they also order changes between rails).
+        #: Number of the last change on each rail (numbers are the controller's, so they
+        #: also order changes between rails).
         self.generation: Counter[int] = Counter()
         self.counters: Counter[str] = Counter()
         self.rank_counters: dict[int, Counter[str]] = {}
@@ -125,7 +144,8 @@ class ControllerCore:
         self._last_sequence: dict[tuple[int, str], int] = {}
         self._gone: dict[int, str] = {}
 
-    # ------------------------------------------------------------------------------------------------------------- events
+    # -------------------------------------------------------------------------------------------------------------
+    # events
 
     def register(self, rank: int) -> str | None:
         """A rank arrives (or comes back); returns why it may not, in one line, or None."""
@@ -137,27 +157,44 @@ class ControllerCore:
             del self._last_sequence[key]
         return None
 
-    def ask(self, rank: int, request: int, key: OperationKey, configuration: Configuration, now_ns: int) -> list[Action]:
-        """``rank`` stands before operation ``key``. The same question asked again changes nothing (and is answered again)."""
+    def ask(
+        self, rank: int, request: int, key: OperationKey, configuration: Configuration, now_ns: int
+    ) -> list[Action]:
+        """``rank`` stands before operation ``key``. The same question asked again
+        changes nothing (and is answered again).
+        """
         problem = self._problem(rank, key, configuration)
         if problem is not None:
             return [RefuseAction(rank, request, problem)]
         operation = self._operations.get(key)
         if operation is not None and operation.configuration != configuration:
             message = (
-                f"the ranks disagree about operation {key[1]} of {key[0]}: rank {rank} asked for {configuration.name}, "
-                f"rank {min(operation.asked)} for {operation.configuration.name}"
+                f"the ranks disagree about operation {key[1]} of {key[0]}: rank {rank} asked for"
+                f" {configuration.name}, rank {min(operation.asked)} for"
+                f" {operation.configuration.name}"
             )
             refusals: list[Action] = [RefuseAction(rank, request, message)]
-            return refusals if operation.granted else [*refusals, *self._fail(operation, message), *self._advance(now_ns)]
+            return (
+                refusals
+                if operation.granted
+                else [*refusals, *self._fail(operation, message), *self._advance(now_ns)]
+            )
         if operation is not None and rank in operation.asked:
             operation.asked[rank].request = request
             return [self._grant_action(operation, rank, now_ns)] if operation.granted else []
         if self._last_sequence.get((rank, key[0]), -1) >= key[1]:
-            return [RefuseAction(rank, request, f"rank {rank} asked again for operation {key[1]} of {key[0]}, which has ended")]
+            return [
+                RefuseAction(
+                    rank,
+                    request,
+                    f"rank {rank} asked again for operation {key[1]} of {key[0]}, which has ended",
+                )
+            ]
         if operation is None:
             circuits = self.layout.circuits(configuration)
-            operation = self._operations[key] = _Operation(key, configuration, circuits, ports_of(circuits))
+            operation = self._operations[key] = _Operation(
+                key, configuration, circuits, ports_of(circuits)
+            )
         self._last_sequence[rank, key[0]] = key[1]
         operation.asked[rank] = _Asked(request, now_ns, self._take_hint(rank, configuration))
         self._count(rank, "requests")
@@ -166,7 +203,9 @@ class ControllerCore:
         return self._advance(now_ns)
 
     def release(self, rank: int, key: OperationKey, now_ns: int) -> list[Action]:
-        """``rank`` has ended its part of a granted operation. Unknown and repeated releases change nothing."""
+        """``rank`` has ended its part of a granted operation. Unknown and repeated
+        releases change nothing.
+        """
         operation = self._operations.get(key)
         if operation is None or not operation.granted or rank not in operation.asked:
             return []
@@ -175,8 +214,14 @@ class ControllerCore:
         return self._advance(now_ns)
 
     def hint(self, rank: int, configuration: Configuration, now_ns: int) -> list[Action]:
-        """The next operation of ``rank`` will need ``configuration``; a newer hint replaces an older one."""
-        if rank not in configuration.members or configuration.members[-1] >= self.ranks or rank in self._gone:
+        """The next operation of ``rank`` will need ``configuration``; a newer hint
+        replaces an older one.
+        """
+        if (
+            rank not in configuration.members
+            or configuration.members[-1] >= self.ranks
+            or rank in self._gone
+        ):
             return []
         self._hints[rank] = _Hint(configuration)
         self._count(rank, "hints")
@@ -195,17 +240,26 @@ class ControllerCore:
         return self._advance(now_ns)
 
     def leave(self, rank: int, reason: str, now_ns: int) -> list[Action]:
-        """``rank`` is gone (``reason`` completes "rank 3 ..."): whoever waits for it gets an error, and its leases end."""
+        """``rank`` is gone (``reason`` completes "rank 3 ..."): whoever waits for it
+        gets an error, and its leases end.
+        """
         self._gone[rank] = reason
         self._hints.pop(rank, None)
         actions: list[Action] = []
-        for operation in [item for item in self._operations.values() if rank in item.configuration.members]:
+        for operation in [
+            item for item in self._operations.values() if rank in item.configuration.members
+        ]:
             message = (
-                f"rank {rank} {reason} during {operation.configuration.name} (operation {operation.key[1]} of {operation.key[0]})"
+                f"rank {rank} {reason} during {operation.configuration.name} (operation"
+                f" {operation.key[1]} of {operation.key[0]})"
             )
             if operation.granted:
                 waiting = set(operation.asked) - operation.released - {rank}
-                actions += [RefuseAction(peer, None, message) for peer in sorted(waiting) if peer not in self._gone]
+                actions += [
+                    RefuseAction(peer, None, message)
+                    for peer in sorted(waiting)
+                    if peer not in self._gone
+                ]
                 operation.released.add(rank)
                 self._end_when_released(operation)
             else:
@@ -213,7 +267,9 @@ class ControllerCore:
         return actions + self._advance(now_ns)
 
     def abandon(self, rank: int, key: OperationKey, now_ns: int) -> list[Action]:
-        """``rank`` waited too long: the operation ends in an error for everyone who asked for it, naming what was missing."""
+        """``rank`` waited too long: the operation ends in an error for everyone who
+        asked for it, naming what was missing.
+        """
         operation = self._operations.get(key)
         if operation is None or operation.granted or rank not in operation.asked:
             return []
@@ -223,39 +279,64 @@ class ControllerCore:
             if missing
             else f"its ports are in use ({self._holders(operation)})"
         )
-        message = f"rank {rank} gave up waiting for {operation.configuration.name} (operation {key[1]} of {key[0]}): {what}"
+        message = (
+            f"rank {rank} gave up waiting for {operation.configuration.name} (operation {key[1]} of"
+            f" {key[0]}): {what}"
+        )
         return [*self._fail(operation, message), *self._advance(now_ns)]
 
-    # -------------------------------------------------------------------------------------------------------------- views
+    # --------------------------------------------------------------------------------------------------------------
+    # views
 
     def statistics(self) -> dict[str, object]:
         """Counters of the whole controller and of each rank; times in nanoseconds.
 
-        ``reconfigurations`` counts switch commands (one for each rail and operation), ``speculative`` those begun from hints,
-        ``wasted`` the speculative ones torn down again before an operation used them.
+        ``reconfigurations`` counts switch commands (one for each rail and operation),
+        ``speculative`` those begun from hints, ``wasted`` the speculative ones torn
+        down again before an operation used them.
         """
-        names = ("requests", "grants", "hints", "mispredictions", "reconfigurations", "circuits_changed", "speculative", "wasted")
+        names = (
+            "requests",
+            "grants",
+            "hints",
+            "mispredictions",
+            "reconfigurations",
+            "circuits_changed",
+            "speculative",
+            "wasted",
+        )
         return {
             **{name: self.counters[name] for name in (*names, "wait_ns", "stall_ns")},
-            "ranks": {str(rank): dict(counter) for rank, counter in sorted(self.rank_counters.items())},
+            "ranks": {
+                str(rank): dict(counter) for rank, counter in sorted(self.rank_counters.items())
+            },
             "rails": {
-                str(rail): {"generation": self.generation[rail], "circuits": [list(circuit) for circuit in circuits]}
+                str(rail): {
+                    "generation": self.generation[rail],
+                    "circuits": [list(circuit) for circuit in circuits],
+                }
                 for rail, circuits in self.layout.rails(self.lit).items()
             },
             "leased_circuits": len(self.leases),
             "queued": len(self._queue),
         }
 
-    # ------------------------------------------------------------------------------------------------------------ helpers
+    # ------------------------------------------------------------------------------------------------------------
+    # helpers
 
     def _problem(self, rank: int, key: OperationKey, configuration: Configuration) -> str | None:
         if rank not in configuration.members:
             return f"rank {rank} asked for {configuration.name}, of which it is no member"
         if configuration.members[-1] >= self.ranks:
-            return f"rank {rank} asked for {configuration.name}; allowed: ranks 0 to {self.ranks - 1}"
+            return (
+                f"rank {rank} asked for {configuration.name}; allowed: ranks 0 to {self.ranks - 1}"
+            )
         for member in configuration.members:
             if member in self._gone:
-                return f"rank {member} {self._gone[member]}, but {configuration.name} (operation {key[1]} of {key[0]}) needs it"
+                return (
+                    f"rank {member} {self._gone[member]}, but {configuration.name} (operation"
+                    f" {key[1]} of {key[0]}) needs it"
+                )
         return None
 
     def _take_hint(self, rank: int, configuration: Configuration) -> bool:
@@ -270,8 +351,18 @@ class ControllerCore:
 
     def _holders(self, operation: _Operation) -> str:
         used = {circuit for circuit in self.leases if not operation.ports.isdisjoint(circuit.ports)}
-        names = sorted({self._operations[key].configuration.name for circuit in used for key in self.leases[circuit]})
-        return "held by " + "; ".join(names) if names else "being switched or claimed by an earlier operation"
+        names = sorted(
+            {
+                self._operations[key].configuration.name
+                for circuit in used
+                for key in self.leases[circuit]
+            }
+        )
+        return (
+            "held by " + "; ".join(names)
+            if names
+            else "being switched or claimed by an earlier operation"
+        )
 
     def _end_when_released(self, operation: _Operation) -> None:
         if operation.released < set(operation.asked):
@@ -283,19 +374,25 @@ class ControllerCore:
                 del self.leases[circuit]
 
     def _fail(self, operation: _Operation, message: str) -> list[Action]:
-        """End an operation that was not granted in an error for everyone who asked for it; the caller advances."""
+        """End an operation that was not granted in an error for everyone who asked for
+        it; the caller advances.
+        """
         del self._operations[operation.key]
         if operation in self._queue:
             self._queue.remove(operation)
         return [
-            RefuseAction(rank, asked.request, message) for rank, asked in sorted(operation.asked.items()) if rank not in self._gone
+            RefuseAction(rank, asked.request, message)
+            for rank, asked in sorted(operation.asked.items())
+            if rank not in self._gone
         ]
 
     def _is_coming_up(self, circuit: Circuit) -> bool:
         return self.moving.get(circuit.ports[0]) == circuit
 
     def _advance(self, now_ns: int) -> list[Action]:
-        """Grant and switch whatever can be, first for queued operations in order, then for hints."""
+        """Grant and switch whatever can be, first for queued operations in order, then
+        for hints.
+        """
         actions: list[Action] = []
         claimed: set[Port] = set()
         for operation in list(self._queue):
@@ -324,7 +421,9 @@ class ControllerCore:
         self._queue.remove(operation)
         for circuit in operation.circuits:
             self.leases.setdefault(circuit, set()).add(operation.key)
-        actions = [self._grant_action(operation, rank, now_ns) for rank in operation.configuration.members]
+        actions = [
+            self._grant_action(operation, rank, now_ns) for rank in operation.configuration.members
+        ]
         for action in actions:
             self._count(action.rank, "grants")
             self._count(action.rank, "wait_ns", action.wait_ns)
@@ -338,7 +437,13 @@ class ControllerCore:
             rank=rank,
             request=asked.request,
             key=operation.key,
-            generation=max((self.generation[self.layout.rail(circuit.right)] for circuit in operation.circuits), default=0),
+            generation=max(
+                (
+                    self.generation[self.layout.rail(circuit.right)]
+                    for circuit in operation.circuits
+                ),
+                default=0,
+            ),
             granted_ns=now_ns,
             wait_ns=now_ns - asked.asked_ns - stall_ns,
             stall_ns=stall_ns,
@@ -349,10 +454,14 @@ class ControllerCore:
     def _can_move(self, circuits: list[Circuit]) -> bool:
         """Whether no port of ``circuits`` is moving and none carries a leased circuit."""
         ports = [port for circuit in circuits for port in circuit.ports]
-        return not any(port in self.moving or self.active.get(port) in self.leases for port in ports)
+        return not any(
+            port in self.moving or self.active.get(port) in self.leases for port in ports
+        )
 
     def _switch(self, circuits: list[Circuit]) -> list[SwitchAction]:
-        """One command for each rail that brings up ``circuits`` and drops what is in their way."""
+        """One command for each rail that brings up ``circuits`` and drops what is in
+        their way.
+        """
         actions = []
         for rail, connect in self.layout.rails(circuits).items():
             ports = [port for circuit in connect for port in circuit.ports]
@@ -372,18 +481,28 @@ class ControllerCore:
         return actions
 
     def _forget_ahead(self, dropped: set[Circuit]) -> None:
-        for configuration in [item for item in self._ahead if dropped & set(self.layout.circuits(item))]:
+        for configuration in [
+            item for item in self._ahead if dropped & set(self.layout.circuits(item))
+        ]:
             self.counters["wasted"] += self._ahead.pop(configuration)
 
     def _speculate(self, claimed: set[Port]) -> list[Action]:
         actions: list[Action] = []
-        for configuration in dict.fromkeys(hint.configuration for hint in self._hints.values() if not hint.served):
+        for configuration in dict.fromkeys(
+            hint.configuration for hint in self._hints.values() if not hint.served
+        ):
             hints = [hint for hint in self._hints.values() if hint.configuration == configuration]
             if not self._all_expect(configuration):
                 continue
-            missing = [circuit for circuit in self.layout.circuits(configuration) if circuit not in self.lit]
+            missing = [
+                circuit
+                for circuit in self.layout.circuits(configuration)
+                if circuit not in self.lit
+            ]
             to_start = [circuit for circuit in missing if not self._is_coming_up(circuit)]
-            if to_start and (not claimed.isdisjoint(ports_of(tuple(to_start))) or not self._can_move(to_start)):
+            if to_start and (
+                not claimed.isdisjoint(ports_of(tuple(to_start))) or not self._can_move(to_start)
+            ):
                 continue
             for hint in hints:
                 hint.served = True
@@ -395,14 +514,18 @@ class ControllerCore:
         return actions
 
     def _all_expect(self, configuration: Configuration) -> bool:
-        """Whether each member hinted ``configuration`` or already stands before an operation that needs it."""
+        """Whether each member hinted ``configuration`` or already stands before an
+        operation that needs it.
+        """
         asked = {
             rank
             for operation in self._operations.values()
             if operation.configuration == configuration and not operation.granted
             for rank in operation.asked
         }
-        expecting = asked | {rank for rank, hint in self._hints.items() if hint.configuration == configuration}
+        expecting = asked | {
+            rank for rank, hint in self._hints.items() if hint.configuration == configuration
+        }
         return expecting >= set(configuration.members)
 
 

@@ -24,7 +24,9 @@ _STOP_S = 5.0
 
 @dataclass(frozen=True)
 class Controller:
-    """A running controller: ``address`` is "host:port", or None where the fabric is electrical and needs none."""
+    """A running controller: ``address`` is "host:port", or None where the fabric is
+    electrical and needs none.
+    """
 
     address: str | None
     process: subprocess.Popen[str] | None = None
@@ -34,9 +36,10 @@ class Controller:
 def launch_controller(settings: FabricSettings, ranks: int) -> Iterator[Controller]:
     """Run a controller process for the length of a ``with`` block.
 
-    Port 0 takes any free port. Raises :class:`railx.settings.SettingsError` naming fabric.port (or fabric.host) where the address
-    cannot be had, and RuntimeError where the process does not come up within ``settings.timeout_s``. The controller also ends when
-    this process dies, because it watches the pipe to it.
+    Port 0 takes any free port. Raises :class:`railx.settings.SettingsError` naming
+    fabric.port (or fabric.host) where the address cannot be had, and RuntimeError where
+    the process does not come up within ``settings.timeout_s``. The controller also ends
+    when this process dies, because it watches the pipe to it.
     """
     if settings.mode == "electrical":
         yield Controller(None)

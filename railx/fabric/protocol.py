@@ -1,4 +1,5 @@
-"""The messages between ranks and controller: JSON objects, each behind its length in four bytes (big-endian).
+"""The messages between ranks and controller: JSON objects, each behind its length in
+four bytes (big-endian).
 
 ===========  ==============  ==================================================================================================
 REGISTER     rank -> ctl     rank, gpus_per_server; answered by REGISTERED (ranks, reconfiguration_latency_ms, timeout_s)
@@ -13,8 +14,9 @@ LEAVE        rank -> ctl     an orderly end; a connection that closes without it
 SHUTDOWN     rank -> ctl     the controller ends
 ===========  ==============  ==================================================================================================
 
-``request`` numbers a rank's own questions, so that an answer can never be taken for another question's. Every message carries the
-protocol's version. Nothing is larger than ``MAXIMUM_BYTES``, and a decoder never drops bytes that follow a message.
+``request`` numbers a rank's own questions, so that an answer can never be taken for
+another question's. Every message carries the protocol's version. Nothing is larger than
+``MAXIMUM_BYTES``, and a decoder never drops bytes that follow a message.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class ProtocolError(ValueError):
 
 def encode(message_type: str, /, **fields: Any) -> bytes:
     """One framed message; raises :class:`ProtocolError` where it would be too large."""
-    body = json.dumps({"version": VERSION, "type": message_type, **fields}, separators=(",", ":"), allow_nan=False).encode()
+    body = json.dumps(
+        {"version": VERSION, "type": message_type, **fields}, separators=(",", ":"), allow_nan=False
+    ).encode()
     if len(body) > MAXIMUM_BYTES:
         raise ProtocolError(f"a message of {len(body)} bytes; allowed: at most {MAXIMUM_BYTES}")
     return _LENGTH.pack(len(body)) + body
@@ -51,13 +55,17 @@ class Decoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages completed by ``data``; raises :class:`ProtocolError` (after it the stream cannot be used any more)."""
+        """The messages completed by ``data``; raises :class:`ProtocolError` (after it
+        the stream cannot be used any more).
+        """
         self._buffer += data
         messages = []
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
             if length > MAXIMUM_BYTES:
-                raise ProtocolError(f"a message of {length} bytes; allowed: at most {MAXIMUM_BYTES}")
+                raise ProtocolError(
+                    f"a message of {length} bytes; allowed: at most {MAXIMUM_BYTES}"
+                )
             end = _LENGTH.size + length
             if len(self._buffer) < end:
                 break

@@ -1,12 +1,16 @@
-"""What another switch would have meant for a recorded run: by formula from its windows, and by replaying it against the controller.
+"""What another switch would have meant for a recorded run: by formula from its windows,
+and by replaying it against the controller.
 
-The formula is Opus' (arXiv 2602.12521): a window W is the idle time of the network between two phases, and a switch asked for when
-the first of them ends costs max(0, L - W), so that an iteration takes T(L) = T0 + sum of max(0, L - W). Asked for at first need,
-nothing is hidden and it takes T0 + N * L.
+The formula is Opus' (arXiv 2602.12521): a window W is the idle time of the network
+between two phases, and a switch asked for when the first of them ends costs max(0, L -
+W), so that an iteration takes T(L) = T0 + sum of max(0, L - W). Asked for at first
+need, nothing is hidden and it takes T0 + N * L.
 
-The replay goes further than the formula: the operations of an electrical run, with the computation between them, meet the
-controller's own state machine (:class:`railx.fabric.core.ControllerCore`) under a virtual clock. Waits for peers, conflicts between
-groups and hints that come too late so have the effect that they would have.
+The replay goes further than the formula: the operations of an electrical run, with the
+computation between them, meet the controller's own state machine
+(:class:`railx.fabric.core.ControllerCore`) under a virtual clock. Waits for peers,
+conflicts between groups and hints that come too late so have the effect that they would
+have.
 """
 
 from __future__ import annotations
@@ -43,23 +47,33 @@ COMMUNICATION = (
 
 
 def stall_ms(latency_ms: float, windows_ms: Iterable[float]) -> float:
-    """Time lost to switching, in ms: the sum of max(0, L - W) over the windows (a negative window hides nothing)."""
+    """Time lost to switching, in ms: the sum of max(0, L - W) over the windows (a
+    negative window hides nothing).
+    """
     return sum(max(0.0, latency_ms - max(window_ms, 0.0)) for window_ms in windows_ms)
 
 
 def iteration_ms(electrical_ms: float, latency_ms: float, windows_ms: Iterable[float]) -> float:
-    """T(L) = T0 + sum of max(0, L - W), in ms; N windows of 0 give the on-demand time T0 + N * L."""
+    """T(L) = T0 + sum of max(0, L - W), in ms; N windows of 0 give the on-demand time
+    T0 + N * L.
+    """
     return electrical_ms + stall_ms(latency_ms, windows_ms)
 
 
-def utilisation(compute_ms: float, exposed_ms: float, latency_ms: float, windows_ms: Iterable[float]) -> float:
-    """Computation's share of an iteration: compute / (compute + exposed communication + stall)."""
+def utilisation(
+    compute_ms: float, exposed_ms: float, latency_ms: float, windows_ms: Iterable[float]
+) -> float:
+    """Computation's share of an iteration: compute / (compute + exposed communication +
+    stall).
+    """
     return compute_ms / (compute_ms + exposed_ms + stall_ms(latency_ms, windows_ms))
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One collective or message: its key (alike on all members), what it needs between servers, and its length."""
+    """One collective or message: its key (alike on all members), what it needs between
+    servers, and its length.
+    """
 
     key: OperationKey
     configuration: Configuration
@@ -68,10 +82,12 @@ class Operation:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing a rank does: ``operation``, or None for the begin and for the end of an iteration.
+    """One thing a rank does: ``operation``, or None for the begin and for the end of an
+    iteration.
 
-    It comes ``gap_ns`` after its anchor (the end of the step ``after``, or the start of the step before this one where ``after`` is
-    None), and not before all steps in ``needs`` have ended. Steps are numbers in the rank's program.
+    It comes ``gap_ns`` after its anchor (the end of the step ``after``, or the start of
+    the step before this one where ``after`` is None), and not before all steps in
+    ``needs`` have ended. Steps are numbers in the rank's program.
     """
 
     iteration: int
@@ -83,7 +99,9 @@ class Step:
 
 @dataclass
 class ReplayedIteration:
-    """One rank's iteration in a replay, in ns of the virtual clock; the rest as in :class:`railx.fabric.core.GrantAction`."""
+    """One rank's iteration in a replay, in ns of the virtual clock; the rest as in
+    :class:`railx.fabric.core.GrantAction`.
+    """
 
     iteration: int
     rank: int
@@ -101,10 +119,14 @@ class ReplayedIteration:
         return self.end_ns - self.begin_ns
 
 
-def replay(programs: Mapping[int, Sequence[Step]], layout: Layout, mode: Mode, latency_ns: int) -> list[ReplayedIteration]:
-    """Carry out the programs (by rank) on a virtual clock that starts at 0; one row per iteration and rank, in order.
+def replay(
+    programs: Mapping[int, Sequence[Step]], layout: Layout, mode: Mode, latency_ns: int
+) -> list[ReplayedIteration]:
+    """Carry out the programs (by rank) on a virtual clock that starts at 0; one row per
+    iteration and rank, in order.
 
-    Raises ValueError where the programs cannot end, because a rank waits for an operation that another never comes to.
+    Raises ValueError where the programs cannot end, because a rank waits for an
+    operation that another never comes to.
     """
     run = _Replay(programs, layout, mode, latency_ns)
     run.run()
@@ -122,7 +144,9 @@ class _Rank:
 
 
 class _Replay:
-    def __init__(self, programs: Mapping[int, Sequence[Step]], layout: Layout, mode: Mode, latency_ns: int) -> None:
+    def __init__(
+        self, programs: Mapping[int, Sequence[Step]], layout: Layout, mode: Mode, latency_ns: int
+    ) -> None:
         self._mode = mode
         self._latency_ns = latency_ns
         self._ranks = {rank: _Rank(steps) for rank, steps in programs.items()}
@@ -142,10 +166,18 @@ class _Replay:
             event()
         for rank, state in self._ranks.items():
             if len(state.ended) < len(state.steps):
-                stuck = next(number for number in range(len(state.steps)) if number not in state.ended)
+                stuck = next(
+                    number for number in range(len(state.steps)) if number not in state.ended
+                )
                 step = state.steps[stuck]
-                what = "the end of the iteration" if step.operation is None else f"operation {step.operation.key}"
-                raise ValueError(f"rank {rank} never ends step {stuck} (iteration {step.iteration}): {what}")
+                what = (
+                    "the end of the iteration"
+                    if step.operation is None
+                    else f"operation {step.operation.key}"
+                )
+                raise ValueError(
+                    f"rank {rank} never ends step {stuck} (iteration {step.iteration}): {what}"
+                )
 
     def rows(self) -> list[ReplayedIteration]:
         """What came of it, by iteration and rank."""
@@ -155,11 +187,14 @@ class _Replay:
         heapq.heappush(self._events, (time_ns, next(self._order), event))
 
     def _asks(self, operation: Operation) -> bool:
-        return self._mode != "electrical" and not self._core.layout.is_scale_up(operation.configuration.members)
+        return self._mode != "electrical" and not self._core.layout.is_scale_up(
+            operation.configuration.members
+        )
 
     def _result(self, rank: int, step: Step) -> ReplayedIteration:
         return self._results.setdefault(
-            (step.iteration, rank), ReplayedIteration(step.iteration, rank, begin_ns=self._now_ns, end_ns=self._now_ns)
+            (step.iteration, rank),
+            ReplayedIteration(step.iteration, rank, begin_ns=self._now_ns, end_ns=self._now_ns),
         )
 
     def _plan_next(self, rank: int) -> None:
@@ -175,7 +210,10 @@ class _Replay:
         last_ns = state.begun[-1] if state.begun else 0
         anchor_ns = last_ns if step.after is None else state.ended[step.after]
         state.planned = True
-        self._at(max(anchor_ns + step.gap_ns, last_ns, self._now_ns), functools.partial(self._begin, rank, number))
+        self._at(
+            max(anchor_ns + step.gap_ns, last_ns, self._now_ns),
+            functools.partial(self._begin, rank, number),
+        )
 
     def _begin(self, rank: int, number: int) -> None:
         state = self._ranks[rank]
@@ -197,7 +235,9 @@ class _Replay:
         if self._asks(operation):
             state = self._ranks[rank]
             state.under_way += 1
-            self._act(self._core.ask(rank, number, operation.key, operation.configuration, self._now_ns))
+            self._act(
+                self._core.ask(rank, number, operation.key, operation.configuration, self._now_ns)
+            )
         elif len(self._arrived[operation.key]) == len(operation.configuration.members):
             self._start(operation)
 
@@ -217,7 +257,10 @@ class _Replay:
             elif isinstance(action, RefuseAction):
                 raise ValueError(action.message)
             else:
-                self._at(self._now_ns + self._latency_ns, functools.partial(self._switched, action.command))
+                self._at(
+                    self._now_ns + self._latency_ns,
+                    functools.partial(self._switched, action.command),
+                )
         for operation in started.values():
             self._start(operation)
 
@@ -227,7 +270,9 @@ class _Replay:
     def _start(self, operation: Operation) -> None:
         members = self._arrived.pop(operation.key)
         for rank, number in members.items():
-            self._at(self._now_ns + operation.duration_ns, functools.partial(self._end, rank, number))
+            self._at(
+                self._now_ns + operation.duration_ns, functools.partial(self._end, rank, number)
+            )
 
     def _end(self, rank: int, number: int) -> None:
         state = self._ranks[rank]
@@ -251,7 +296,9 @@ class _Replay:
         self._plan_next(rank)
 
     def _following(self, state: _Rank, step: Step) -> Configuration | None:
-        """What this rank's next operation of the iteration will need, where that may be announced now."""
+        """What this rank's next operation of the iteration will need, where that may be
+        announced now.
+        """
         if self._mode != "provisioned" or state.under_way > 0:
             return None
         for later in state.steps[len(state.begun) :]:
@@ -265,18 +312,23 @@ class _Replay:
 def programs_of(events: Iterable[Mapping[str, Any]]) -> dict[int, list[Step]]:
     """The programs of a recorded electrical run, by rank.
 
-    ``events`` are rows of a trace (iteration, rank, kind, group, start_ns, end_ns) of one run; kinds other than collectives and
-    messages of two or more ranks count as computation. What the recording shows to have ended before a step is taken to be needed
-    by it; an operation takes as long as it took from the arrival of its last member to the end of the last one. Raises ValueError
-    naming the operation that some member did not record.
+    ``events`` are rows of a trace (iteration, rank, kind, group, start_ns, end_ns) of
+    one run; kinds other than collectives and messages of two or more ranks count as
+    computation. What the recording shows to have ended before a step is taken to be
+    needed by it; an operation takes as long as it took from the arrival of its last
+    member to the end of the last one. Raises ValueError naming the operation that some
+    member did not record.
     """
     by_rank: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     for event in events:
         if event["kind"] == "reconfiguration":
-            raise ValueError("trace: it has reconfigurations; allowed: the trace of an electrical run")
+            raise ValueError(
+                "trace: it has reconfigurations; allowed: the trace of an electrical run"
+            )
         by_rank[event["rank"]].append(event)
     keyed = {
-        rank: _with_keys(rank, sorted(rows, key=lambda row: (row["iteration"], row["start_ns"]))) for rank, rows in by_rank.items()
+        rank: _with_keys(rank, sorted(rows, key=lambda row: (row["iteration"], row["start_ns"])))
+        for rank, rows in by_rank.items()
     }
     operations = _operations(keyed)
     origin_ns = min((row.start_ns for rows in keyed.values() for row in rows), default=0)
@@ -307,7 +359,9 @@ def _with_keys(rank: int, rows: Sequence[Mapping[str, Any]]) -> list[_Recorded]:
                 channel += f":{rank}>{peer}" if row["kind"] == "send" else f":{peer}>{rank}"
             key = (channel, counts[channel])
             counts[channel] += 1
-        found.append(_Recorded(row["iteration"], row["start_ns"], row["end_ns"], key, configuration))
+        found.append(
+            _Recorded(row["iteration"], row["start_ns"], row["end_ns"], key, configuration)
+        )
     return found
 
 
@@ -323,14 +377,19 @@ def _operations(keyed: Mapping[int, Sequence[_Recorded]]) -> dict[OperationKey, 
         assert first.configuration is not None
         if set(members) != set(first.configuration.members):
             missing = sorted(set(first.configuration.members) - set(members))
-            raise ValueError(f"trace: operation {key[1]} of {key[0]} is there for ranks {sorted(members)}, but not for {missing}")
+            raise ValueError(
+                f"trace: operation {key[1]} of {key[0]} is there for ranks {sorted(members)}, but"
+                f" not for {missing}"
+            )
         arrived_ns = max(row.start_ns for row in members.values())
         duration_ns = max(0, max(row.end_ns for row in members.values()) - arrived_ns)
         operations[key] = Operation(key, first.configuration, duration_ns)
     return operations
 
 
-def _program(rows: Sequence[_Recorded], operations: Mapping[OperationKey, Operation], origin_ns: int) -> list[Step]:
+def _program(
+    rows: Sequence[_Recorded], operations: Mapping[OperationKey, Operation], origin_ns: int
+) -> list[Step]:
     steps: list[Step] = []
     issued: list[tuple[int, _Recorded]] = []
     done: set[int] = set()
@@ -343,12 +402,24 @@ def _program(rows: Sequence[_Recorded], operations: Mapping[OperationKey, Operat
             (max(row.end_ns for row in members), None),
         ]
         for start_ns, row in moments:
-            ended = [(number, other) for number, other in issued if number not in done and other.end_ns <= start_ns]
+            ended = [
+                (number, other)
+                for number, other in issued
+                if number not in done and other.end_ns <= start_ns
+            ]
             latest = max(ended, key=lambda item: item[1].end_ns, default=None)
             after = latest[0] if latest is not None and latest[1].end_ns >= last_ns else None
             anchor_ns = latest[1].end_ns if latest is not None and after is not None else last_ns
             operation = None if row is None or row.key is None else operations[row.key]
-            steps.append(Step(iteration, operation, start_ns - anchor_ns, after, tuple(number for number, _ in ended)))
+            steps.append(
+                Step(
+                    iteration,
+                    operation,
+                    start_ns - anchor_ns,
+                    after,
+                    tuple(number for number, _ in ended),
+                )
+            )
             done.update(number for number, _ in ended)
             if row is not None:
                 issued.append((len(steps) - 1, row))

@@ -1,4 +1,6 @@
-"""Settings of the fabric between the GPUs: electrical, or optical with one of two ways of asking for circuits."""
+"""Settings of the fabric between the GPUs: electrical, or optical with one of two ways
+of asking for circuits.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,16 @@ Mode = Literal["electrical", "on_demand", "provisioned"]
 class FabricSettings:
     """One fabric setting of a training run.
 
-    ``electrical``: packet switches join every pair of GPUs, nothing waits and no controller runs. ``on_demand``: circuits are asked
-    for when the first operation that needs them is about to start. ``provisioned``: they are asked for when the last operation
-    before it has ended, from a recorded schedule (the modes of Opus, arXiv 2602.12521).
+    ``electrical``: packet switches join every pair of GPUs, nothing waits and no
+    controller runs. ``on_demand``: circuits are asked for when the first operation that
+    needs them is about to start. ``provisioned``: they are asked for when the last
+    operation before it has ended, from a recorded schedule (the modes of Opus, arXiv
+    2602.12521).
 
-    ``reconfiguration_latency_ms``: from a switch command to light; ``host`` and ``port``: where the controller listens (port 0: any
-    free one); ``timeout_s``: how long a rank waits for circuits, or for the controller, before the run ends in an error.
+    ``reconfiguration_latency_ms``: from a switch command to light; ``host`` and
+    ``port``: where the controller listens (port 0: any free one); ``timeout_s``: how
+    long a rank waits for circuits, or for the controller, before the run ends in an
+    error.
     """
 
     mode: Mode
@@ -36,5 +42,6 @@ class FabricSettings:
         if self.mode == "electrical" and self.reconfiguration_latency_ms != 0:
             raise SettingsError(
                 "reconfiguration_latency_ms",
-                f"got {self.reconfiguration_latency_ms}; allowed: 0 where mode is electrical (packet switches do not reconfigure)",
+                f"got {self.reconfiguration_latency_ms}; allowed: 0 where mode is electrical"
+                " (packet switches do not reconfigure)",
             )

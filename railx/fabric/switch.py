@@ -1,7 +1,9 @@
-"""Drivers of the optical switches. A driver carries out the core's commands and reports when the light is there.
+"""Drivers of the optical switches. A driver carries out the core's commands and reports
+when the light is there.
 
-The one driver here emulates the switch: every command takes the configured latency, commands on disjoint ports (of one rail or of
-different rails) run at the same time, and commands on a common port one after another.
+The one driver here emulates the switch: every command takes the configured latency,
+commands on disjoint ports (of one rail or of different rails) run at the same time, and
+commands on a common port one after another.
 """
 
 from __future__ import annotations
@@ -26,19 +28,28 @@ class SwitchDriver(Protocol):
     """What the controller needs of a switch."""
 
     def apply(self, action: SwitchAction) -> None:
-        """Begin to carry out a command; its end is reported through the callback that the driver was made with."""
+        """Begin to carry out a command; its end is reported through the callback that
+        the driver was made with.
+        """
 
     def close(self) -> None:
         """Stop; commands under way are never reported."""
 
 
 class EmulatedSwitch:
-    """Circuits in memory and a timer thread; ``done(command)`` is called on that thread ``latency_ns`` after a command began.
+    """Circuits in memory and a timer thread; ``done(command)`` is called on that thread
+    ``latency_ns`` after a command began.
 
-    Checks every command against the circuits it holds, so that a mistake of the controller is seen and never passes as light.
+    Checks every command against the circuits it holds, so that a mistake of the
+    controller is seen and never passes as light.
     """
 
-    def __init__(self, latency_ns: int, done: Callable[[int], None], clock: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self,
+        latency_ns: int,
+        done: Callable[[int], None],
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self._latency_ns = latency_ns
         self._done = done
         self._clock = clock
@@ -47,11 +58,15 @@ class EmulatedSwitch:
         self._due: list[tuple[int, int]] = []
         self._condition = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="emulated optical switch", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="emulated optical switch", daemon=True
+        )
         self._thread.start()
 
     def apply(self, action: SwitchAction) -> None:
-        """Begin a command; raises :class:`SwitchFault` where it drops a circuit that is not there or takes a port in use."""
+        """Begin a command; raises :class:`SwitchFault` where it drops a circuit that is
+        not there or takes a port in use.
+        """
         ports = [port for circuit in action.connect for port in circuit.ports]
         with self._condition:
             self._rewire(action, ports)
@@ -72,17 +87,23 @@ class EmulatedSwitch:
         for circuit in action.disconnect:
             for port in circuit.ports:
                 if self._circuits.pop(port, None) != circuit:
-                    raise SwitchFault(f"rail {action.rail}: {circuit} cannot be dropped, it is not there")
+                    raise SwitchFault(
+                        f"rail {action.rail}: {circuit} cannot be dropped, it is not there"
+                    )
         taken = [port for port in ports if port in self._circuits]
         if taken or len(set(ports)) != len(ports):
             raise SwitchFault(f"rail {action.rail}: a port would get two peers ({taken or ports})")
-        self._circuits.update({port: circuit for circuit in action.connect for port in circuit.ports})
+        self._circuits.update(
+            {port: circuit for circuit in action.connect for port in circuit.ports}
+        )
 
     def _run(self) -> None:
         while True:
             with self._condition:
                 while not self._closed and not (self._due and self._due[0][0] <= self._clock()):
-                    self._condition.wait((self._due[0][0] - self._clock()) / 1e9 if self._due else None)
+                    self._condition.wait(
+                        (self._due[0][0] - self._clock()) / 1e9 if self._due else None
+                    )
                 if self._closed:
                     return
                 _, command = heapq.heappop(self._due)

@@ -1,7 +1,8 @@
-"""Figures from tables: one module per figure, a common theme, a registry that names what each figure needs.
+"""Figures from tables: one module per figure, a common theme, a registry that names
+what each figure needs.
 
-No drawing module is imported here, so that settings are checked without a plotting library and a changed figure redraws itself
-alone.
+No drawing module is imported here, so that settings are checked without a plotting
+library and a changed figure redraws itself alone.
 """
 
 from railx.figures.registry import FIGURES, FigureInput, FigureKind, draw_figure

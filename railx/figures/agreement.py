@@ -1,4 +1,6 @@
-"""Throughput of the flow model against that of the packet simulator, and their ratio over the offered load."""
+"""Throughput of the flow model against that of the packet simulator, and their ratio
+over the offered load.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,17 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def draw(settings: AgreementFigureSettings, inputs: Inputs, output: Path) -> None:
-    """One point per topology, traffic pattern, routing and load; colour by topology, shape by traffic, hollow: balanced routing."""
+    """One point per topology, traffic pattern, routing and load; colour by topology,
+    shape by traffic, hollow: balanced routing.
+    """
     rows = read_frame(selected_paths(inputs, "agreement")[0], _COLUMNS)
     colour = colours(rows["topology"])
     marker = dict(zip(dict.fromkeys(rows["traffic"]), _MARKERS * 3, strict=False))
     routings = list(dict.fromkeys(rows["routing"]))
-    subtitle = "Left: what arrives in both models. Right: packets over flows; below 1 on the load axis no link is overloaded."
+    subtitle = (
+        "Left: what arrives in both models. Right: packets over flows; below 1 on the load axis no"
+        " link is overloaded."
+    )
     fidelities = [*rows["flow_fidelity"], *rows["packet_fidelity"]]
     line = fidelity_line(fidelities, shows={"flow": "across", "packet": "up"})
     with canvas(settings, output, "Flow model against packet simulator", subtitle, line) as figure:
@@ -52,7 +59,9 @@ def draw(settings: AgreementFigureSettings, inputs: Inputs, output: Path) -> Non
                 "alpha": 0.85,
             }
             mine = own.sort_values("load_over_bound")
-            both.plot(mine["flow_flits_per_chip_cycle"], mine["packet_flits_per_chip_cycle"], **style)
+            both.plot(
+                mine["flow_flits_per_chip_cycle"], mine["packet_flits_per_chip_cycle"], **style
+            )
             # Points of equal load stand beside each other, in the order of the groups.
             aside = 1 + 0.16 * (place / max(len(groups) - 1, 1) - 0.5) * 2
             ratio.plot(mine["load_over_bound"] * aside, mine["ratio"], **style)
@@ -60,20 +69,30 @@ def draw(settings: AgreementFigureSettings, inputs: Inputs, output: Path) -> Non
         ends = (0.8 * float(values.min().min()), 1.25 * float(values.max().max()))
         both.plot(ends, ends, color=INK, linewidth=1, zorder=1)
         both.set(xscale="log", yscale="log", xlim=ends, ylim=ends, title="Throughput")
-        both.set(xlabel="Flow model (flits/chip/cycle)", ylabel="Packet simulator (flits/chip/cycle)")
+        both.set(
+            xlabel="Flow model (flits/chip/cycle)", ylabel="Packet simulator (flits/chip/cycle)"
+        )
         ratio.axhline(1, color=INK, linewidth=1, zorder=1)
         ratio.axvline(1, color=GREY, linewidth=1, linestyle=":", zorder=1)
         ratio.set(xscale="log", title="Packets over flows", ylabel="Packet simulator / flow model")
-        ratio.set(xlabel="Offered load / load that fills the busiest link", ylim=(0, max(1.2, 1.05 * float(rows["ratio"].max()))))
+        ratio.set(
+            xlabel="Offered load / load that fills the busiest link",
+            ylim=(0, max(1.2, 1.05 * float(rows["ratio"].max()))),
+        )
         ratio.set_xticks(sorted(set(rows["load_over_bound"])))
         for axis in (both.xaxis, both.yaxis, ratio.xaxis):
             axis.set_major_formatter(StrMethodFormatter("{x:g}"))
             axis.set_minor_formatter(NullFormatter())
         handles = [Line2D([], [], color=colour[name], linewidth=4) for name in colour]
-        handles += [Line2D([], [], color=GREY, marker=shape, linestyle="none") for shape in marker.values()]
+        handles += [
+            Line2D([], [], color=GREY, marker=shape, linestyle="none") for shape in marker.values()
+        ]
         texts = [label(name) for name in (*colour, *marker)]
         if len(routings) > 1:
             fills = [(name, "full" if name == routings[0] else "none") for name in routings]
-            handles += [Line2D([], [], color=GREY, marker="o", linestyle="none", fillstyle=fill) for _, fill in fills]  # type: ignore[arg-type]
+            handles += [
+                Line2D([], [], color=GREY, marker="o", linestyle="none", fillstyle=fill)
+                for _, fill in fills
+            ]  # type: ignore[arg-type]
             texts += [f"Routing {name}" for name, _ in fills]
         share_legend(figure, handles, texts, 5)

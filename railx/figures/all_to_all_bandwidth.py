@@ -1,8 +1,9 @@
-"""All-to-all bandwidth per chip by topology: the ideal, the bound of the most loaded channel, and both against the injection
-bandwidth.
+"""All-to-all bandwidth per chip by topology: the ideal, the bound of the most loaded
+channel, and both against the injection bandwidth.
 
-The ideal spreads the load evenly over the external channels; the bound divides the capacity by the largest static channel load
-under the routing (RailX, all-to-all formulas).
+The ideal spreads the load evenly over the external channels; the bound divides the
+capacity by the largest static channel load under the routing (RailX, all-to-all
+formulas).
 """
 
 from __future__ import annotations
@@ -33,22 +34,34 @@ _COLUMNS = (
 
 
 def draw(settings: AllToAllBandwidthSettings, inputs: Inputs, output: Path) -> None:
-    """A group of bars per topology for ``settings.traffic``: the ideal, then the bound under each routing.
+    """A group of bars per topology for ``settings.traffic``: the ideal, then the bound
+    under each routing.
 
     Raises ValueError when no row has that traffic.
     """
     frame = read_frames(inputs, "network", _COLUMNS, settings.only)
     rows = frame[frame["traffic"] == settings.traffic].reset_index(drop=True)
     if rows.empty:
-        raise ValueError(f"traffic: got {settings.traffic!r}; allowed: {', '.join(sorted(set(frame['traffic'])))}")
+        raise ValueError(
+            f"traffic: got {settings.traffic!r}; allowed:"
+            f" {', '.join(sorted(set(frame['traffic'])))}"
+        )
     share = rows.assign(
         ideal=100 * rows["ideal_gb_s_per_chip"] / rows["injection_gb_s_per_chip"],
         bound=100 * rows["bound_gb_s_per_chip"] / rows["injection_gb_s_per_chip"],
     )
     bandwidth = rows.assign(ideal=rows["ideal_gb_s_per_chip"], bound=rows["bound_gb_s_per_chip"])
-    ideal_and_bound = "Ideal: even load on all external channels. Bound: set by the most loaded channel."
+    ideal_and_bound = (
+        "Ideal: even load on all external channels. Bound: set by the most loaded channel."
+    )
     subtitle = f"{label(settings.traffic)} traffic, one direction. {ideal_and_bound}"
-    with canvas(settings, output, "All-to-all bandwidth by topology", subtitle, fidelity_line(rows["fidelity"])) as figure:
+    with canvas(
+        settings,
+        output,
+        "All-to-all bandwidth by topology",
+        subtitle,
+        fidelity_line(rows["fidelity"]),
+    ) as figure:
         left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1.15, 1])
         _groups(left, bandwidth, "")
         _groups(right, share, " %")
@@ -62,19 +75,27 @@ def draw(settings: AllToAllBandwidthSettings, inputs: Inputs, output: Path) -> N
 
 
 def _groups(axes: Axes, rows: pd.DataFrame, unit: str) -> None:
-    """Horizontal bars in groups; where all routings have the same bound, one bar stands for them."""
+    """Horizontal bars in groups; where all routings have the same bound, one bar stands
+    for them.
+    """
     colour = colours(rows["family"])
     place, ticks, names = 0.0, [], []
     for _, group in rows.groupby("topology", sort=False):
         first = group.iloc[0]
         shade = colour[str(first["family"])]
         bars = [("ideal", float(first["ideal"]), lighter(shade, 0.65))]
-        bounds = {str(routing): float(bound) for routing, bound in zip(group["routing"], group["bound"], strict=True)}
+        bounds = {
+            str(routing): float(bound)
+            for routing, bound in zip(group["routing"], group["bound"], strict=True)
+        }
         if max(bounds.values()) <= min(bounds.values()) * (1 + 1e-9):
             bars.append(("bound", next(iter(bounds.values())), lighter(shade, 0)))
         else:
             fills = [lighter(shade, 0.3 * i / len(bounds)) for i in range(len(bounds))]
-            bars += [(f"bound, {routing} routing", bounds[routing], fill) for routing, fill in zip(bounds, fills, strict=True)]
+            bars += [
+                (f"bound, {routing} routing", bounds[routing], fill)
+                for routing, fill in zip(bounds, fills, strict=True)
+            ]
         start = place
         for name, value, fill in bars:
             bar = axes.barh(place, value, height=0.9, color=fill)
@@ -89,4 +110,7 @@ def _groups(axes: Axes, rows: pd.DataFrame, unit: str) -> None:
 
 
 def _name(row: pd.Series) -> str:
-    return f"{label(row['topology'])}\n{row['chips']:,} chips, {quantity(row['injection_gb_s_per_chip'])} GB/s injection"
+    return (
+        f"{label(row['topology'])}\n{row['chips']:,} chips,"
+        f" {quantity(row['injection_gb_s_per_chip'])} GB/s injection"
+    )

@@ -1,6 +1,8 @@
-"""Channel loads under uniform all-to-all traffic: every channel in descending order of its load, by kind of channel.
+"""Channel loads under uniform all-to-all traffic: every channel in descending order of
+its load, by kind of channel.
 
-The largest load bounds the throughput; how fast the line falls shows how much of the capacity is idle at that bound.
+The largest load bounds the throughput; how fast the line falls shows how much of the
+capacity is idle at that bound.
 """
 
 from __future__ import annotations
@@ -37,14 +39,21 @@ def draw(settings: ChannelLoadsSettings, inputs: Inputs, output: Path) -> None:
         "Load: flits per cycle on a channel when each chip offers one flit per cycle."
     )
     with canvas(
-        settings, output, "Channel loads under uniform all-to-all traffic", subtitle, fidelity_line(frame["fidelity"])
+        settings,
+        output,
+        "Channel loads under uniform all-to-all traffic",
+        subtitle,
+        fidelity_line(frame["fidelity"]),
     ) as figure:
         panels = figure.subplots(rows, columns, squeeze=False, sharex=True)
         colour = colours(sorted(set(frame["kind"])))
         for axes, name in zip(panels.flat, names, strict=False):
             _panel(axes, frame[frame["item"] == name], colour)
             largest = frame.loc[frame["item"] == name, "load"].max()
-            title = f"{', '.join(label(part) for part in name.split(_BREAK))}\nlargest {quantity(largest)}"
+            title = (
+                f"{', '.join(label(part) for part in name.split(_BREAK))}\nlargest"
+                f" {quantity(largest)}"
+            )
             axes.set_title(panel_title(title, columns, settings), fontsize="medium")
             axes.set_yscale(settings.scale)
             if settings.scale == "linear":
@@ -62,11 +71,19 @@ def draw(settings: ChannelLoadsSettings, inputs: Inputs, output: Path) -> None:
 def _panel(axes: Axes, rows: pd.DataFrame, colour: dict[str, str]) -> None:
     for kind, mine in rows.groupby("kind"):
         loads = np.sort(mine["load"].to_numpy())[::-1]
-        # A step for each channel while there are few, else as many steps as the page can show.
+        # A step for each channel while there are few, else as many steps as the page
+        # can show.
         kept = np.unique(np.linspace(0, len(loads) - 1, min(len(loads), _MOST_STEPS)).astype(int))
         share = 100 * np.append(kept, len(loads)) / len(loads)
         name = f"{label(str(kind))} ({len(loads):,})"
-        axes.step(share, np.append(loads[kept], loads[-1]), where="post", color=colour[str(kind)], linewidth=1.8, label=name)
+        axes.step(
+            share,
+            np.append(loads[kept], loads[-1]),
+            where="post",
+            color=colour[str(kind)],
+            linewidth=1.8,
+            label=name,
+        )
     axes.margins(y=0.14)
     axes.set_xlim(0, 100)
     axes.legend(loc="best", fontsize="small")

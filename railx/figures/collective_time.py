@@ -1,4 +1,6 @@
-"""Bandwidth of every collective over the payload, one panel a topology: closed form as lines, messages on the links as circles."""
+"""Bandwidth of every collective over the payload, one panel a topology: closed form as
+lines, messages on the links as circles.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,23 @@ from railx.figures.theme import GREY, PALETTE, canvas, label, panel_title, share
 
 __all__ = ["draw"]
 
-_COLUMNS = ("topology", "collective", "scope", "participants", "payload_bytes", "algorithm_gb_s", "fidelity")
+_COLUMNS = (
+    "topology",
+    "collective",
+    "scope",
+    "participants",
+    "payload_bytes",
+    "algorithm_gb_s",
+    "fidelity",
+)
 #: A collective has the same colour whatever else is drawn.
-_ORDER = ("ring_all_reduce", "hierarchical_all_reduce", "reduce_scatter", "all_gather", "all_to_all")
+_ORDER = (
+    "ring_all_reduce",
+    "hierarchical_all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "all_to_all",
+)
 
 
 def draw(settings: CollectiveTimeSettings, inputs: Inputs, output: Path) -> None:
@@ -25,25 +41,43 @@ def draw(settings: CollectiveTimeSettings, inputs: Inputs, output: Path) -> None
     frame = read_frames(inputs, "collectives", _COLUMNS, settings.only)
     rows = frame[frame["scope"] == settings.scope]
     if rows.empty:
-        raise ValueError(f"scope: no collective in scope {settings.scope!r}; allowed: {', '.join(sorted(set(frame['scope'])))}")
+        raise ValueError(
+            f"scope: no collective in scope {settings.scope!r}; allowed:"
+            f" {', '.join(sorted(set(frame['scope'])))}"
+        )
     names = [name for name in _ORDER if name in set(rows["collective"])]
     names += sorted(set(rows["collective"]) - set(names))
-    colour = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate((*_ORDER, *sorted(set(names) - set(_ORDER))))}
+    colour = {
+        name: PALETTE[i % len(PALETTE)]
+        for i, name in enumerate((*_ORDER, *sorted(set(names) - set(_ORDER))))
+    }
     topologies = list(dict.fromkeys(rows["topology"]))
     across = min(settings.columns, len(topologies))
     down = -(-len(topologies) // across)
-    subtitle = "Payload of a participant over the time of the collective. Reduce-scatter and all-gather take the same time."
-    with canvas(settings, output, "Collectives by topology", subtitle, fidelity_line(rows["fidelity"])) as figure:
-        panels = np.atleast_1d(figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)).ravel()
+    subtitle = (
+        "Payload of a participant over the time of the collective. Reduce-scatter and all-gather"
+        " take the same time."
+    )
+    with canvas(
+        settings, output, "Collectives by topology", subtitle, fidelity_line(rows["fidelity"])
+    ) as figure:
+        panels = np.atleast_1d(
+            figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+        ).ravel()
         for axes, topology in zip(panels, topologies, strict=False):
             mine = rows[rows["topology"] == topology]
             for (name, fidelity), own in mine.groupby(["collective", "fidelity"], sort=False):
                 line = own.sort_values("payload_bytes")
-                # Reduce-scatter and all-gather lie on one another: the second is dashed.
+                # Reduce-scatter and all-gather lie on one another: the second is
+                # dashed.
                 style = "--" if name == "all_gather" else "-"
                 if fidelity == "analytic":
                     axes.plot(
-                        line["payload_bytes"], line["algorithm_gb_s"], color=colour[str(name)], linestyle=style, linewidth=1.8
+                        line["payload_bytes"],
+                        line["algorithm_gb_s"],
+                        color=colour[str(name)],
+                        linestyle=style,
+                        linewidth=1.8,
                     )
                 else:
                     axes.plot(
@@ -56,7 +90,9 @@ def draw(settings: CollectiveTimeSettings, inputs: Inputs, output: Path) -> None
                         fillstyle="none",
                     )
             participants = int(mine["participants"].max())
-            axes.set_title(panel_title(f"{label(topology)} ({participants:,} participants)", across, settings))
+            axes.set_title(
+                panel_title(f"{label(topology)} ({participants:,} participants)", across, settings)
+            )
             axes.set(xscale="log", yscale="log")
             axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
             axes.xaxis.set_minor_locator(NullLocator())
@@ -69,10 +105,21 @@ def draw(settings: CollectiveTimeSettings, inputs: Inputs, output: Path) -> None
                 axes.set_xlabel("Payload")
                 axes.tick_params(labelbottom=True)
         handles = [
-            Line2D([], [], color=colour[name], linewidth=1.8, linestyle="--" if name == "all_gather" else "-") for name in names
+            Line2D(
+                [],
+                [],
+                color=colour[name],
+                linewidth=1.8,
+                linestyle="--" if name == "all_gather" else "-",
+            )
+            for name in names
         ]
         texts = [label(name) for name in names]
         if "flow" in set(rows["fidelity"]):
-            handles.append(Line2D([], [], color=GREY, linestyle="none", marker="o", markersize=5, fillstyle="none"))
+            handles.append(
+                Line2D(
+                    [], [], color=GREY, linestyle="none", marker="o", markersize=5, fillstyle="none"
+                )
+            )
             texts.append("Messages on the links")
         share_legend(figure, handles, texts, 3)

@@ -1,7 +1,8 @@
-"""Survival function of sequence lengths: the share of sequences longer than a length, by corpus, on logarithmic axes.
+"""Survival function of sequence lengths: the share of sequences longer than a length,
+by corpus, on logarithmic axes.
 
-A long tail, few sequences that hold many of the tokens, is what adaptive parallelism lives on (FlexSP, section 2; InfiniPipe,
-section II).
+A long tail, few sequences that hold many of the tokens, is what adaptive parallelism
+lives on (FlexSP, section 2; InfiniPipe, section II).
 """
 
 from __future__ import annotations
@@ -27,11 +28,16 @@ _KINDS = {
 }
 
 
-_FOOTNOTE = "Real text and real lengths are data as they are; synthetic ones are drawn from a distribution that the config states"
+_FOOTNOTE = (
+    "Real text and real lengths are data as they are; synthetic ones are drawn from a distribution"
+    " that the config states"
+)
 
 
 def draw(settings: CorpusLengthsSettings, inputs: Inputs, output: Path) -> None:
-    """One line a corpus with dots at ``settings.quantiles``; raises ValueError for a corpus without sequences."""
+    """One line a corpus with dots at ``settings.quantiles``; raises ValueError for a
+    corpus without sequences.
+    """
     corpora = {}
     for path in selected_paths(inputs, "corpus", settings.only):
         lengths = np.sort(read_table(path, ["length_tokens"])["length_tokens"].to_numpy())
@@ -47,8 +53,19 @@ def draw(settings: CorpusLengthsSettings, inputs: Inputs, output: Path) -> None:
         axes = figure.subplots()
         colour = colours(corpora)
         for name, (lengths, kind) in corpora.items():
-            _line(axes, lengths, f"{label(name)} ({_KINDS.get(kind, kind)}; {len(lengths):,} sequences)", colour[name], settings)
-        axes.set(xscale="log", yscale="log", xlabel="Sequence length (tokens)", ylabel="Share of sequences")
+            _line(
+                axes,
+                lengths,
+                f"{label(name)} ({_KINDS.get(kind, kind)}; {len(lengths):,} sequences)",
+                colour[name],
+                settings,
+            )
+        axes.set(
+            xscale="log",
+            yscale="log",
+            xlabel="Sequence length (tokens)",
+            ylabel="Share of sequences",
+        )
         axes.set_ylim(top=1.6)
         axes.yaxis.set_major_formatter(lambda value, _: f"{quantity(100 * value)} %")
         axes.xaxis.set_major_formatter(lambda value, _: _tokens(value))
@@ -56,15 +73,26 @@ def draw(settings: CorpusLengthsSettings, inputs: Inputs, output: Path) -> None:
         share_legend(figure, handles, names, 1)
 
 
-def _line(axes: Axes, lengths: NDArray[np.int64], name: str, colour: str, settings: CorpusLengthsSettings) -> None:
-    """At most ``settings.points`` steps, denser in the tail, where few sequences decide."""
+def _line(
+    axes: Axes, lengths: NDArray[np.int64], name: str, colour: str, settings: CorpusLengthsSettings
+) -> None:
+    """At most ``settings.points`` steps, denser in the tail, where few sequences
+    decide.
+    """
     count = len(lengths)
     tail = np.unique(np.round(count - np.geomspace(1, count, settings.points)).astype(int))
     x, y = lengths[tail], 1 - np.searchsorted(lengths, lengths[tail], side="left") / count
     axes.plot(x, y, color=colour, linewidth=1.8, label=name, drawstyle="steps-pre")
-    marks = np.array([lengths[min(int(q * count), count - 1)] for q in settings.quantiles], dtype=np.int64)
+    marks = np.array(
+        [lengths[min(int(q * count), count - 1)] for q in settings.quantiles], dtype=np.int64
+    )
     axes.plot(
-        marks, 1 - np.searchsorted(lengths, marks, side="left") / count, "o", color=colour, markersize=5, markeredgecolor="white"
+        marks,
+        1 - np.searchsorted(lengths, marks, side="left") / count,
+        "o",
+        color=colour,
+        markersize=5,
+        markeredgecolor="white",
     )
 
 

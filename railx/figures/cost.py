@@ -1,7 +1,9 @@
-"""Cost by topology: bill of materials per chip, cost per bandwidth against a reference, and the same under several price lists.
+"""Cost by topology: bill of materials per chip, cost per bandwidth against a reference,
+and the same under several price lists.
 
-The abstract of RailX puts its cost per injection bandwidth below 10 % and per all-to-all bandwidth below 50 % of a fat tree;
-component prices are a catalogue's, not the paper's.
+The abstract of RailX puts its cost per injection bandwidth below 10 % and per
+all-to-all bandwidth below 50 % of a fat tree; component prices are a catalogue's, not
+the paper's.
 """
 
 from __future__ import annotations
@@ -22,7 +24,15 @@ from railx.figures.theme import GREY, INK, PALETTE, canvas, colours, label, quan
 __all__ = ["draw"]
 
 _BILL = ("topology", "chips", "component", "total_usd", "fidelity")
-_SUMMARY = ("topology", "chips", "cost_usd", "usd_per_injection_gb_s", "usd_per_all_to_all_gb_s", "power_watts", "fidelity")
+_SUMMARY = (
+    "topology",
+    "chips",
+    "cost_usd",
+    "usd_per_injection_gb_s",
+    "usd_per_all_to_all_gb_s",
+    "power_watts",
+    "fidelity",
+)
 _SENSITIVITY = (
     "view",
     "prices",
@@ -33,7 +43,8 @@ _SENSITIVITY = (
     "all_to_all_cost_ratio",
     "fidelity",
 )
-#: What may be compared: its name on the axis and how it follows from a row of the summary.
+#: What may be compared: its name on the axis and how it follows from a row of the
+#: summary.
 _COMPARED = {
     "injection": ("Cost per\ninjection bandwidth", "usd_per_injection_gb_s"),
     "all_to_all": ("Cost per\nall-to-all bandwidth", "usd_per_all_to_all_gb_s"),
@@ -42,19 +53,29 @@ _COMPARED = {
 
 
 def draw(settings: CostSettings, inputs: Inputs, output: Path) -> None:
-    """Draw ``settings.only`` (empty: all topologies of the economics tables); price lists where a sensitivity table has the
-    reference.
+    """Draw ``settings.only`` (empty: all topologies of the economics tables); price
+    lists where a sensitivity table has the reference.
 
-    Raises ValueError when ``settings.reference`` or one of ``settings.only`` is not in the summary, or has no value to compare.
+    Raises ValueError when ``settings.reference`` or one of ``settings.only`` is not in
+    the summary, or has no value to compare.
     """
     bill, summary = read_frames(inputs, "bill", _BILL), _summary(settings, inputs)
     bill = bill[bill["topology"].isin(summary.index)]
     prices = _price_lists(settings, inputs, summary)
-    share = f"Relative cost is for the same bandwidth; the reference is {label(settings.reference).lower()}."
-    subtitle = f"{share} Prices are a catalogue's, each with its source; they are not the paper's own."
+    share = (
+        "Relative cost is for the same bandwidth; the reference is"
+        f" {label(settings.reference).lower()}."
+    )
+    subtitle = (
+        f"{share} Prices are a catalogue's, each with its source; they are not the paper's own."
+    )
     footnote = fidelity_line([*bill["fidelity"], *summary["fidelity"]])
     with canvas(settings, output, "Cost by topology", subtitle, footnote) as figure:
-        layout: list[Any] = [["bill", "bill"], ["relative", "prices"]] if prices is not None else [["bill"], ["relative"]]
+        layout: list[Any] = (
+            [["bill", "bill"], ["relative", "prices"]]
+            if prices is not None
+            else [["bill"], ["relative"]]
+        )
         heights = [0.55 + 0.32 * len(summary), 2.6]
         panels = figure.subplot_mosaic(layout, height_ratios=heights)
         _bill_of_materials(panels["bill"], bill, summary)
@@ -65,27 +86,39 @@ def draw(settings: CostSettings, inputs: Inputs, output: Path) -> None:
 
 def _summary(settings: CostSettings, inputs: Inputs) -> pd.DataFrame:
     summary = read_frames(inputs, "summary", _SUMMARY).set_index("topology", drop=False)
-    summary = summary.assign(power_per_chip_watts=summary["power_watts"].astype(float) / summary["chips"])
+    summary = summary.assign(
+        power_per_chip_watts=summary["power_watts"].astype(float) / summary["chips"]
+    )
     wanted = list(settings.only) or list(summary.index)
     for key, names in (("only", wanted), ("reference", [settings.reference])):
         unknown = [name for name in names if name not in wanted or name not in summary.index]
         if unknown:
-            raise ValueError(f"{key}: got {', '.join(unknown)}; allowed: {', '.join(summary.index if key == 'only' else wanted)}")
+            raise ValueError(
+                f"{key}: got {', '.join(unknown)}; allowed:"
+                f" {', '.join(summary.index if key == 'only' else wanted)}"
+            )
     for what in settings.compare:
         column = _COMPARED[what][1]
         given = summary[column].notna()
         empty = [name for name in wanted if not given[name]]
         if empty:
-            raise ValueError(f"compare.{what}: {', '.join(empty)} has no {column}; allowed: what all topologies of the figure have")
+            raise ValueError(
+                f"compare.{what}: {', '.join(empty)} has no {column}; allowed: what all topologies"
+                " of the figure have"
+            )
     return summary.loc[wanted]
 
 
-def _price_lists(settings: CostSettings, inputs: Inputs, summary: pd.DataFrame) -> pd.DataFrame | None:
+def _price_lists(
+    settings: CostSettings, inputs: Inputs, summary: pd.DataFrame
+) -> pd.DataFrame | None:
     if not inputs.get("sensitivity") or not {"injection", "all_to_all"} <= set(settings.compare):
         return None
     table = read_frames(inputs, "sensitivity", _SENSITIVITY)
     rows = table[
-        (table["view"] == "price_set") & (table["reference"] == settings.reference) & table["topology"].isin(summary.index)
+        (table["view"] == "price_set")
+        & (table["reference"] == settings.reference)
+        & table["topology"].isin(summary.index)
     ]
     return None if rows.empty else rows
 
@@ -100,22 +133,53 @@ def _bill_of_materials(axes: Axes, bill: pd.DataFrame, summary: pd.DataFrame) ->
     left = pd.Series(0.0, index=table.index)
     for i, component in enumerate(table.columns):
         values = table[component]
-        axes.barh(range(len(table)), values, left=left, height=0.66, color=PALETTE[i % len(PALETTE)], label=label(component))
+        axes.barh(
+            range(len(table)),
+            values,
+            left=left,
+            height=0.66,
+            color=PALETTE[i % len(PALETTE)],
+            label=label(component),
+        )
         left = left + values
     for place, (name, total) in enumerate(totals.items()):
-        parts = [f"{label(str(component))} {100 * usd / total:.0f} %" for component, usd in table.loc[str(name)].items() if usd > 0]
-        text = f"${quantity(total)}" + (f": {', '.join(parts)}" if total < 0.45 * totals.max() else "")
-        axes.annotate(text, (total, place), (4, 0), textcoords="offset points", va="center", fontsize="small")
-    names = [f"{label(name)}\n{int(chips):,} chips" for name, chips in zip(summary.index, summary["chips"], strict=True)]
+        parts = [
+            f"{label(str(component))} {100 * usd / total:.0f} %"
+            for component, usd in table.loc[str(name)].items()
+            if usd > 0
+        ]
+        text = f"${quantity(total)}" + (
+            f": {', '.join(parts)}" if total < 0.45 * totals.max() else ""
+        )
+        axes.annotate(
+            text, (total, place), (4, 0), textcoords="offset points", va="center", fontsize="small"
+        )
+    names = [
+        f"{label(name)}\n{int(chips):,} chips"
+        for name, chips in zip(summary.index, summary["chips"], strict=True)
+    ]
     axes.set_yticks(range(len(table)), names)
-    axes.set(title="Bill of materials", xlabel="Cost per chip (USD)", xlim=(0, totals.max() * 1.12), ylim=(len(table) - 0.5, -0.5))
+    axes.set(
+        title="Bill of materials",
+        xlabel="Cost per chip (USD)",
+        xlim=(0, totals.max() * 1.12),
+        ylim=(len(table) - 0.5, -0.5),
+    )
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.grid(axis="y", visible=False)
-    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(table.columns), borderaxespad=0.1, columnspacing=1.2)
+    axes.legend(
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),
+        ncols=len(table.columns),
+        borderaxespad=0.1,
+        columnspacing=1.2,
+    )
 
 
 def _relative(axes: Axes, summary: pd.DataFrame, settings: CostSettings) -> None:
-    """A group of bars for each thing compared, in percent of the reference; the paper's limits as dashed lines."""
+    """A group of bars for each thing compared, in percent of the reference; the paper's
+    limits as dashed lines.
+    """
     names = [name for name in summary.index if name != settings.reference]
     colour = colours(names)
     width = 0.8 / max(len(names), 1)
@@ -125,7 +189,13 @@ def _relative(axes: Axes, summary: pd.DataFrame, settings: CostSettings) -> None
         for i, name in enumerate(names):
             share = 100 * float(values[name] / values[settings.reference])
             place = group + (i - (len(names) - 1) / 2) * width
-            axes.bar(place, share, width * 0.88, color=colour[name], label=label(name) if group == 0 else None)
+            axes.bar(
+                place,
+                share,
+                width * 0.88,
+                color=colour[name],
+                label=label(name) if group == 0 else None,
+            )
             # A label that would lie on the paper's limit goes above it.
             above = 100 * limit if limit is not None and 0 <= 100 * limit - share < 9 else share
             axes.annotate(
@@ -136,10 +206,15 @@ def _relative(axes: Axes, summary: pd.DataFrame, settings: CostSettings) -> None
         if limit is not None:
             _limit(axes, group, 100 * limit)
     axes.axhline(100, color=GREY, linewidth=1.2)
-    axes.text(-0.5, 101, f"{label(settings.reference)} = 100 %", va="bottom", color=GREY, fontsize="small")
+    axes.text(
+        -0.5, 101, f"{label(settings.reference)} = 100 %", va="bottom", color=GREY, fontsize="small"
+    )
     axes.set_xticks(range(len(settings.compare)), [_COMPARED[what][0] for what in settings.compare])
     axes.set(
-        title="Relative", ylabel="Share of the reference (%)", xlim=(-0.52, len(settings.compare) - 0.48), ylim=(0, highest * 1.13)
+        title="Relative",
+        ylabel="Share of the reference (%)",
+        xlim=(-0.52, len(settings.compare) - 0.48),
+        ylim=(0, highest * 1.13),
     )
     axes.grid(axis="x", visible=False)
     if len(names) > 1:
@@ -147,24 +222,50 @@ def _relative(axes: Axes, summary: pd.DataFrame, settings: CostSettings) -> None
 
 
 def _limit(axes: Axes, group: int, percent: float) -> None:
-    axes.plot([group - 0.47, group + 0.47], [percent] * 2, linestyle=(0, (4, 2)), color=INK, linewidth=1.2, zorder=3)
+    axes.plot(
+        [group - 0.47, group + 0.47],
+        [percent] * 2,
+        linestyle=(0, (4, 2)),
+        color=INK,
+        linewidth=1.2,
+        zorder=3,
+    )
     text = f"paper: below\n{quantity(percent)} %"
-    axes.annotate(text, (group + 0.47, percent), (0, 3), textcoords="offset points", ha="right", va="bottom", fontsize="x-small")
+    axes.annotate(
+        text,
+        (group + 0.47, percent),
+        (0, 3),
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        fontsize="x-small",
+    )
 
 
 def _under_price_lists(axes: Axes, rows: pd.DataFrame, settings: CostSettings) -> None:
-    """Dots of both ratios under each price list: filled for the ideal all-to-all bandwidth, hollow for another."""
+    """Dots of both ratios under each price list: filled for the ideal all-to-all
+    bandwidth, hollow for another.
+    """
     lists = list(dict.fromkeys(rows["prices"]))
     for column, what, colour, offset in (
         ("injection_cost_ratio", "injection", PALETTE[0], -0.13),
         ("all_to_all_cost_ratio", "all_to_all", PALETTE[5], 0.13),
     ):
         # The injection bandwidth is the same under every routing: one dot.
-        kept = rows if what == "all_to_all" else rows[rows["all_to_all"] == rows["all_to_all"].iloc[0]]
+        kept = (
+            rows if what == "all_to_all" else rows[rows["all_to_all"] == rows["all_to_all"].iloc[0]]
+        )
         for row in kept.to_dict("records"):
             ideal = what == "injection" or row["all_to_all"] == "ideal"
             face = colour if ideal else "white"
-            axes.plot(100 * row[column], lists.index(row["prices"]) + offset, "o", markersize=7, color=colour, markerfacecolor=face)
+            axes.plot(
+                100 * row[column],
+                lists.index(row["prices"]) + offset,
+                "o",
+                markersize=7,
+                color=colour,
+                markerfacecolor=face,
+            )
         limit = settings.compare[what]
         if limit is not None:
             axes.axvline(100 * limit, color=colour, linestyle=(0, (4, 2)), linewidth=1.2)
@@ -186,5 +287,18 @@ def _under_price_lists(axes: Axes, rows: pd.DataFrame, settings: CostSettings) -
         Line2D([], [], color=GREY, markerfacecolor="white", **dot),
         Line2D([], [], color=GREY, linestyle=(0, (4, 2))),
     ]
-    names = ["Per injection", "Per all-to-all", "All-to-all under the published routing", "Limit in the paper"]
-    axes.legend(handles, names, loc="upper left", bbox_to_anchor=(-0.02, -0.2), ncols=2, fontsize="small", columnspacing=1.2)
+    names = [
+        "Per injection",
+        "Per all-to-all",
+        "All-to-all under the published routing",
+        "Limit in the paper",
+    ]
+    axes.legend(
+        handles,
+        names,
+        loc="upper left",
+        bbox_to_anchor=(-0.02, -0.2),
+        ncols=2,
+        fontsize="small",
+        columnspacing=1.2,
+    )

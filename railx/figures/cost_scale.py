@@ -1,4 +1,5 @@
-"""Cost per bandwidth and power over the number of chips, one line a topology, at equal injection bandwidth.
+"""Cost per bandwidth and power over the number of chips, one line a topology, at equal
+injection bandwidth.
 
 A line ends where its family does; steps of a tree are tiers of switches.
 """
@@ -23,22 +24,38 @@ _PANELS = (
     ("usd_per_all_to_all_gb_s", "Cost per all-to-all bandwidth", "USD per GB/s a chip"),
     ("watts_per_chip", "Power", "W per chip"),
 )
-_COLUMNS = ("topology", "price_set", "chips", "injection_gb_s_per_chip", *(column for column, _, _ in _PANELS), "fidelity")
+_COLUMNS = (
+    "topology",
+    "price_set",
+    "chips",
+    "injection_gb_s_per_chip",
+    *(column for column, _, _ in _PANELS),
+    "fidelity",
+)
 _MARKERS = "osD^vP"
 _DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 
 
 def draw(settings: CostScaleSettings, inputs: Inputs, output: Path) -> None:
-    """Three panels; a topology is left out of a panel where it has no value. Raises ValueError for an unknown name or price set."""
+    """Three panels; a topology is left out of a panel where it has no value. Raises
+    ValueError for an unknown name or price set.
+    """
     table = read_frames(inputs, "scale", _COLUMNS)
     rows = _chosen(settings, table)
     names = list(settings.only) or list(dict.fromkeys(rows["topology"]))
     injection = "{:,.0f}".format(rows["injection_gb_s_per_chip"].iloc[0])
     subtitle = (
-        f"All at {injection} GB/s of injection a chip and the prices of {label(settings.price_set)}; electrical and optical "
-        "switches by the port; links inside a node in no bill. m4: nodes of 4 x 4 chips instead of 7 x 7."
+        f"All at {injection} GB/s of injection a chip and the prices of"
+        f" {label(settings.price_set)}; electrical and optical switches by the port; links inside a"
+        " node in no bill. m4: nodes of 4 x 4 chips instead of 7 x 7."
     )
-    with canvas(settings, output, "Cost and power over the number of chips", subtitle, fidelity_line(rows["fidelity"])) as figure:
+    with canvas(
+        settings,
+        output,
+        "Cost and power over the number of chips",
+        subtitle,
+        fidelity_line(rows["fidelity"]),
+    ) as figure:
         panels = figure.subplots(1, 3)
         for axes, (column, title, unit) in zip(panels, _PANELS, strict=True):
             _panel(axes, rows, names, column)
@@ -54,7 +71,9 @@ def _chosen(settings: CostScaleSettings, table: pd.DataFrame) -> pd.DataFrame:
         raise ValueError(f"price_set: got {settings.price_set}; allowed: {known}")
     unknown = [name for name in settings.only if name not in set(rows["topology"])]
     if unknown:
-        raise ValueError(f"only: got {', '.join(unknown)}; allowed: {', '.join(dict.fromkeys(rows['topology']))}")
+        raise ValueError(
+            f"only: got {', '.join(unknown)}; allowed: {', '.join(dict.fromkeys(rows['topology']))}"
+        )
     return rows[rows["topology"].isin(settings.only)] if settings.only else rows
 
 

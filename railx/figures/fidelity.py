@@ -21,16 +21,25 @@ FIDELITY_MEANING: dict[str, str] = {
 
 
 def ordered(fidelities: Iterable[str]) -> list[str]:
-    """The distinct fidelities, least faithful first. Raises ValueError for one that is not known."""
+    """The distinct fidelities, least faithful first. Raises ValueError for one that is
+    not known.
+    """
     distinct = set(fidelities)
     unknown = distinct - set(FIDELITIES)
     if unknown:
-        raise ValueError(f"unknown fidelity {', '.join(sorted(map(str, unknown)))}; allowed: {', '.join(FIDELITIES)}")
+        raise ValueError(
+            f"unknown fidelity {', '.join(sorted(map(str, unknown)))}; allowed:"
+            f" {', '.join(FIDELITIES)}"
+        )
     return [fidelity for fidelity in FIDELITIES if fidelity in distinct]
 
 
-def fidelity_line(fidelities: Iterable[str], note: str = "", *, shows: Mapping[str, str] | None = None) -> str:
-    """The caption line inside a figure: every fidelity it shows with its meaning (and what has it), and an optional note."""
+def fidelity_line(
+    fidelities: Iterable[str], note: str = "", *, shows: Mapping[str, str] | None = None
+) -> str:
+    """The caption line inside a figure: every fidelity it shows with its meaning (and
+    what has it), and an optional note.
+    """
     parts = []
     for fidelity in ordered(fidelities):
         what = f"{shows[fidelity]}: " if shows else ""

@@ -1,4 +1,6 @@
-"""Latency against offered load, and how far below its static limits each network of the packet simulator saturates."""
+"""Latency against offered load, and how far below its static limits each network of the
+packet simulator saturates.
+"""
 
 from __future__ import annotations
 
@@ -34,31 +36,46 @@ _COLUMNS = (
     "ideal_flits_per_chip_cycle",
     "fidelity",
 )
-_OFFERED, _ACCEPTED, _LATENCY = "offered_flits_per_chip_cycle", "accepted_flits_per_chip_cycle", "latency_mean_cycles"
-_SATURATION, _BOUND, _IDEAL = (f"{what}_flits_per_chip_cycle" for what in ("saturation", "bound", "ideal"))
+_OFFERED, _ACCEPTED, _LATENCY = (
+    "offered_flits_per_chip_cycle",
+    "accepted_flits_per_chip_cycle",
+    "latency_mean_cycles",
+)
+_SATURATION, _BOUND, _IDEAL = (
+    f"{what}_flits_per_chip_cycle" for what in ("saturation", "bound", "ideal")
+)
 #: Rows of text that the limits need for themselves, beside one a sweep.
 _ROWS_AROUND = 4.5
 
 
 def draw(settings: LatencyLoadSettings, inputs: Inputs, output: Path) -> None:
-    """Above, the mean latency over the offered load by group of families; below, saturation and limits of every sweep."""
+    """Above, the mean latency over the offered load by group of families; below,
+    saturation and limits of every sweep.
+    """
     frame = read_frames(inputs, "packets", _COLUMNS, settings.only)
     subtitle = (
-        "Above: creation to arrival of the tail, queueing at the source included; bars: 95 % confidence; hollow: saturated; "
-        "dotted: the saturation point. Below: the loads at which each network saturates and would at best; the number is the "
-        "largest rate accepted over the static bound."
+        "Above: creation to arrival of the tail, queueing at the source included; bars: 95 %"
+        " confidence; hollow: saturated; dotted: the saturation point. Below: the loads at which"
+        " each network saturates and would at best; the number is the largest rate accepted over"
+        " the static bound."
     )
     panels = _panels(frame, settings.panels)
-    with canvas(settings, output, "Latency against offered load", subtitle, fidelity_line(frame["fidelity"])) as figure:
+    with canvas(
+        settings, output, "Latency against offered load", subtitle, fidelity_line(frame["fidelity"])
+    ) as figure:
         sweeps = frame["item"].nunique()
         below = min(0.6, max(0.28, (sweeps + _ROWS_AROUND) * 0.23 / settings.height_inches))
         halves: Any = figure.subfigures(2, 1, height_ratios=[1 - below, below])
         top, bottom = halves
-        colours = {item: PALETTE[i % len(PALETTE)] for own in panels.values() for i, item in enumerate(own)}
+        colours = {
+            item: PALETTE[i % len(PALETTE)] for own in panels.values() for i, item in enumerate(own)
+        }
         names = _names(frame)
         _draw_latency(top, frame, settings, panels, colours, names)
         order = [item for own in panels.values() for item in own]
-        _draw_limits(bottom.subplots(), frame.groupby("item").first().loc[order], frame, colours, names)
+        _draw_limits(
+            bottom.subplots(), frame.groupby("item").first().loc[order], frame, colours, names
+        )
         marks = _marks()
         share_legend(figure, [mark for mark, _ in marks], [meaning for _, meaning in marks], 4)
 
@@ -67,7 +84,9 @@ def _panels(frame: pd.DataFrame, wanted: dict[str, tuple[str, ...]]) -> dict[str
     """The sweeps of each panel that has any, in the order of the files."""
     family = frame.groupby("item", sort=False)["family"].first()
     named = {each for families in wanted.values() for each in families}
-    panels = {title: family[family.isin(families)].index.tolist() for title, families in wanted.items()}
+    panels = {
+        title: family[family.isin(families)].index.tolist() for title, families in wanted.items()
+    }
     others = "Other networks" if any(panels.values()) else "Latency"
     panels[others] = family[~family.isin(named)].index.tolist()
     return {title: items for title, items in panels.items() if items}
@@ -86,7 +105,13 @@ def _draw_latency(
     row = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (title, items) in zip(row, panels.items(), strict=True):
         for item in items:
-            _draw_line(axes, frame[frame["item"] == item].sort_values(_OFFERED), colours[item], names[item], highest)
+            _draw_line(
+                axes,
+                frame[frame["item"] == item].sort_values(_OFFERED),
+                colours[item],
+                names[item],
+                highest,
+            )
         own = frame[frame["item"].isin(items)]
         axes.set(title=title, xlim=(0, 1.25 * float(own[_SATURATION].max())))
         axes.legend(
@@ -101,32 +126,74 @@ def _draw_latency(
         )
     row[0].set(yscale="log", ylabel="Mean latency (cycles)", ylim=(lowest, highest))
     row[0].yaxis.set_major_formatter(lambda value, _: quantity(value))
-    row[0].yaxis.set_minor_formatter(lambda value, _: quantity(value) if f"{value:.0e}"[0] in "25" else "")
+    row[0].yaxis.set_minor_formatter(
+        lambda value, _: quantity(value) if f"{value:.0e}"[0] in "25" else ""
+    )
     figure.supxlabel("Offered load (flits/chip/cycle)", fontsize=row[0].xaxis.label.get_fontsize())
 
 
 def _draw_line(axes: Axes, line: pd.DataFrame, colour: str, name: str, highest: float) -> None:
     width = np.minimum(line["latency_ci95_cycles"].fillna(0.0), 0.9 * line[_LATENCY])
-    axes.errorbar(line[_OFFERED], line[_LATENCY], yerr=width, label=name, linewidth=1.6, elinewidth=1, capsize=2, color=colour)
+    axes.errorbar(
+        line[_OFFERED],
+        line[_LATENCY],
+        yerr=width,
+        label=name,
+        linewidth=1.6,
+        elinewidth=1,
+        capsize=2,
+        color=colour,
+    )
     axes.vlines(line[_SATURATION].iloc[0], 0.1, highest, color=colour, linewidth=1, linestyle=":")
     for saturated in (False, True):
         points = line[line["saturated"] == saturated]
         face = "white" if saturated else colour
-        axes.plot(points[_OFFERED], points[_LATENCY], "o", color=colour, markerfacecolor=face, markersize=4.5)
+        axes.plot(
+            points[_OFFERED],
+            points[_LATENCY],
+            "o",
+            color=colour,
+            markerfacecolor=face,
+            markersize=4.5,
+        )
 
 
-def _draw_limits(axes: Axes, first: pd.DataFrame, frame: pd.DataFrame, colours: dict[str, str], names: dict[str, str]) -> None:
+def _draw_limits(
+    axes: Axes,
+    first: pd.DataFrame,
+    frame: pd.DataFrame,
+    colours: dict[str, str],
+    names: dict[str, str],
+) -> None:
     accepted = frame.groupby("item")[_ACCEPTED].max().to_dict()
     for row, (item, sweep) in enumerate(first.iterrows()):
         colour = colours[str(item)]
-        axes.hlines(row, sweep[_SATURATION], max(sweep[_IDEAL], sweep[_BOUND]), color=colour, linewidth=1.2, alpha=0.5)
+        axes.hlines(
+            row,
+            sweep[_SATURATION],
+            max(sweep[_IDEAL], sweep[_BOUND]),
+            color=colour,
+            linewidth=1.2,
+            alpha=0.5,
+        )
         axes.plot(sweep[_IDEAL], row, "D", color=GREY, markerfacecolor="white", markersize=6)
         axes.plot(sweep[_BOUND], row, "|", color=INK, markersize=11, markeredgewidth=1.8)
         axes.plot(accepted[item], row, "o", color=colour, markerfacecolor="white", markersize=5.5)
         axes.plot(sweep[_SATURATION], row, "o", color=colour, markersize=5.5)
         beside = 1.08 * max(sweep[_IDEAL], sweep[_BOUND], accepted[item])
-        axes.text(beside, row, f"{accepted[item] / sweep[_BOUND]:.0%}", va="center", fontsize="small", color=GREY)
-    axes.set(ylim=(len(first) - 0.4, -0.6), xlabel="Offered load (flits/chip/cycle)", title="Saturation and limits")
+        axes.text(
+            beside,
+            row,
+            f"{accepted[item] / sweep[_BOUND]:.0%}",
+            va="center",
+            fontsize="small",
+            color=GREY,
+        )
+    axes.set(
+        ylim=(len(first) - 0.4, -0.6),
+        xlabel="Offered load (flits/chip/cycle)",
+        title="Saturation and limits",
+    )
     axes.set_yticks(range(len(first)), [names[str(item)] for item in first.index])
     low, high = float(first[_SATURATION].min()), float(first[[_IDEAL, _BOUND]].max().max())
     axes.set_xlim(0.75 * low, 1.4 * high)
@@ -145,10 +212,24 @@ def _marks() -> list[tuple[Line2D, str]]:
     own: dict[str, Any] = {"linestyle": "none", "color": INK}
     return [
         (Line2D([], [], marker="o", markersize=5.5, **own), "saturation point"),
-        (Line2D([], [], marker="o", markersize=5.5, markerfacecolor="white", **own), "largest rate accepted"),
-        (Line2D([], [], marker="|", markersize=11, markeredgewidth=1.8, **own), "static bound: busiest channel full"),
         (
-            Line2D([], [], marker="D", markersize=6, markerfacecolor="white", markeredgecolor=GREY, linestyle="none"),
+            Line2D([], [], marker="o", markersize=5.5, markerfacecolor="white", **own),
+            "largest rate accepted",
+        ),
+        (
+            Line2D([], [], marker="|", markersize=11, markeredgewidth=1.8, **own),
+            "static bound: busiest channel full",
+        ),
+        (
+            Line2D(
+                [],
+                [],
+                marker="D",
+                markersize=6,
+                markerfacecolor="white",
+                markeredgecolor=GREY,
+                linestyle="none",
+            ),
             "ideal: external links evenly loaded",
         ),
     ]
@@ -160,7 +241,9 @@ def _names(frame: pd.DataFrame) -> dict[str, str]:
     alone = first.groupby("topology")[["routing", "traffic"]].nunique() == 1
     names = {}
     for item, sweep in first.iterrows():
-        extra = [label(sweep["traffic"]).lower()] if not alone.loc[sweep["topology"], "traffic"] else []
+        extra = (
+            [label(sweep["traffic"]).lower()] if not alone.loc[sweep["topology"], "traffic"] else []
+        )
         extra += [str(sweep["routing"])] if not alone.loc[sweep["topology"], "routing"] else []
         names[str(item)] = ", ".join([label(sweep["topology"]), *extra])
     return names

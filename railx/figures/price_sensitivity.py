@@ -1,7 +1,8 @@
 """For which prices the two relative cost claims of RailX hold: a grid of price ratios.
 
-Both ratios depend on prices only through the price of an optical switch port and of an electrical switch port, each relative to a
-transceiver. Cells in which the ratio is below the abstract's limit are outlined.
+Both ratios depend on prices only through the price of an optical switch port and of an
+electrical switch port, each relative to a transceiver. Cells in which the ratio is
+below the abstract's limit are outlined.
 """
 
 from __future__ import annotations
@@ -21,28 +22,60 @@ from railx.figures.theme import INK, canvas, label, quantity
 __all__ = ["draw"]
 
 _PRICES = ("transceiver_usd", "ocs_port_usd", "electrical_switch_port_usd")
-_COLUMNS = ("view", "reference", "all_to_all", *_PRICES, "injection_cost_ratio", "all_to_all_cost_ratio", "fidelity")
+_COLUMNS = (
+    "view",
+    "reference",
+    "all_to_all",
+    *_PRICES,
+    "injection_cost_ratio",
+    "all_to_all_cost_ratio",
+    "fidelity",
+)
 
 
 def draw(settings: PriceSensitivitySettings, inputs: Inputs, output: Path) -> None:
-    """Two heat maps from the rows of view ``ratio``; raises ValueError when none has the reference and all-to-all bandwidth."""
+    """Two heat maps from the rows of view ``ratio``; raises ValueError when none has
+    the reference and all-to-all bandwidth.
+    """
     table = read_frames(inputs, "sensitivity", _COLUMNS)
     rows = table[
-        (table["view"] == "ratio") & (table["reference"] == settings.reference) & (table["all_to_all"] == settings.all_to_all)
+        (table["view"] == "ratio")
+        & (table["reference"] == settings.reference)
+        & (table["all_to_all"] == settings.all_to_all)
     ]
     if rows.empty:
-        known = ", ".join(sorted({f"{r} with {a}" for r, a in zip(table["reference"], table["all_to_all"], strict=True)}))
-        raise ValueError(f"reference: no price ratios for {settings.reference} with {settings.all_to_all}; allowed: {known}")
+        known = ", ".join(
+            sorted(
+                {
+                    f"{r} with {a}"
+                    for r, a in zip(table["reference"], table["all_to_all"], strict=True)
+                }
+            )
+        )
+        raise ValueError(
+            f"reference: no price ratios for {settings.reference} with {settings.all_to_all};"
+            f" allowed: {known}"
+        )
     subtitle = (
-        f"Share of {label(settings.reference).lower()} (%), all-to-all bandwidth: {label(settings.all_to_all).lower()}. "
-        "Outlined: below the limit in the paper's abstract."
+        f"Share of {label(settings.reference).lower()} (%), all-to-all bandwidth:"
+        f" {label(settings.all_to_all).lower()}. Outlined: below the limit in the paper's abstract."
     )
-    with canvas(settings, output, "For which prices the cost claims hold", subtitle, fidelity_line(rows["fidelity"])) as figure:
+    with canvas(
+        settings,
+        output,
+        "For which prices the cost claims hold",
+        subtitle,
+        fidelity_line(rows["fidelity"]),
+    ) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
         _grid(left, rows, "injection_cost_ratio", settings.published_per_injection)
         _grid(right, rows, "all_to_all_cost_ratio", settings.published_per_all_to_all)
-        left.set_title(f"Per injection bandwidth, limit {quantity(100 * settings.published_per_injection)} %")
-        right.set_title(f"Per all-to-all bandwidth, limit {quantity(100 * settings.published_per_all_to_all)} %")
+        left.set_title(
+            f"Per injection bandwidth, limit {quantity(100 * settings.published_per_injection)} %"
+        )
+        right.set_title(
+            f"Per all-to-all bandwidth, limit {quantity(100 * settings.published_per_all_to_all)} %"
+        )
         left.set_ylabel("Electrical switch port / transceiver")
         right.set_ylabel("")
 
@@ -52,7 +85,9 @@ def _grid(axes: Axes, rows: pd.DataFrame, column: str, limit: float) -> None:
         ocs=(rows["ocs_port_usd"] / rows["transceiver_usd"]).round(6),
         switch=(rows["electrical_switch_port_usd"] / rows["transceiver_usd"]).round(6),
     )
-    cells = 100 * ratios.pivot_table(index="switch", columns="ocs", values=column).sort_index(ascending=False)
+    cells = 100 * ratios.pivot_table(index="switch", columns="ocs", values=column).sort_index(
+        ascending=False
+    )
     texts = cells.map(quantity)
     sns.heatmap(
         cells,
@@ -69,7 +104,11 @@ def _grid(axes: Axes, rows: pd.DataFrame, column: str, limit: float) -> None:
     for y, (_, line) in enumerate(cells.iterrows()):
         for x, value in enumerate(line):
             if value < 100 * limit:
-                axes.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, fill=False, edgecolor=INK, linewidth=1.8))
+                axes.add_patch(
+                    Rectangle(
+                        (x + 0.06, y + 0.06), 0.88, 0.88, fill=False, edgecolor=INK, linewidth=1.8
+                    )
+                )
     axes.set_xticklabels([f"{value:g}" for value in cells.columns], rotation=0)
     axes.set_yticklabels([f"{value:g}" for value in cells.index], rotation=0)
     axes.set_xlabel("OCS port / transceiver")

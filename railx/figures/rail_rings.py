@@ -1,7 +1,9 @@
-"""Rail rings of one RailX line: Hamiltonian cycles over its nodes, and the circuits of the optical switches that make them.
+"""Rail rings of one RailX line: Hamiltonian cycles over its nodes, and the circuits of
+the optical switches that make them.
 
-RailX wires every rail of a line of nodes as a ring; a Hamiltonian decomposition makes the rings together join every ordered pair of
-nodes exactly once (RailX, Theorem 3.1 and Appendix A.1). Each rail has one optical circuit switch (OCS) per line.
+RailX wires every rail of a line of nodes as a ring; a Hamiltonian decomposition makes
+the rings together join every ordered pair of nodes exactly once (RailX, Theorem 3.1 and
+Appendix A.1). Each rail has one optical circuit switch (OCS) per line.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _COLUMNS = ("element", "ocs", "port_a", "port_b", "rail", "dimension", "line", "
 
 
 def draw(settings: RailRingsSettings, inputs: Inputs, output: Path) -> None:
-    """Draw the line ``settings.line`` of ``settings.dimension`` from the first topology file that has circuits there.
+    """Draw the line ``settings.line`` of ``settings.dimension`` from the first topology
+    file that has circuits there.
 
     Raises ValueError when no file has any.
     """
@@ -36,12 +39,16 @@ def draw(settings: RailRingsSettings, inputs: Inputs, output: Path) -> None:
     pairs = set(zip(circuits["node_a"], circuits["node_b"], strict=True))
     title = f"Rail rings of one line of {len(nodes)} nodes"
     subtitle = (
-        f"{label(name)}, dimension {settings.dimension.upper()}, line {settings.line}: {len(rails)} rails, "
-        "one optical circuit switch (OCS) each. "
-        f"The rings join {len(pairs):,} of {len(nodes) * (len(nodes) - 1):,} ordered pairs of nodes "
-        f"with {len(circuits):,} circuits."
+        f"{label(name)}, dimension {settings.dimension.upper()}, line {settings.line}: {len(rails)}"
+        f" rails, one optical circuit switch (OCS) each. The rings join {len(pairs):,} of"
+        f" {len(nodes) * (len(nodes) - 1):,} ordered pairs of nodes with {len(circuits):,}"
+        " circuits."
     )
-    note = f"Rails {shown[0]} to {shown[-1]} of {len(rails)} are shown one by one" if len(shown) < len(rails) else ""
+    note = (
+        f"Rails {shown[0]} to {shown[-1]} of {len(rails)} are shown one by one"
+        if len(shown) < len(rails)
+        else ""
+    )
     with canvas(settings, output, title, subtitle, fidelity_line(["analytic"], note)) as figure:
         _draw_panels(figure, circuits, nodes, shown)
 
@@ -59,14 +66,20 @@ def _circuits(settings: RailRingsSettings, inputs: Inputs) -> tuple[str, pd.Data
             whole = ["ocs", "port_a", "port_b", "rail", "node_a", "node_b"]
             return item_name(path), frame.astype(dict.fromkeys(whole, int))
     raise ValueError(
-        f"{', '.join(str(path) for path in paths)}: no circuits in dimension {settings.dimension}, line {settings.line}; "
-        "allowed: a topology with optical switches and a line that it has"
+        f"{', '.join(str(path) for path in paths)}: no circuits in dimension {settings.dimension},"
+        f" line {settings.line}; allowed: a topology with optical switches and a line that it has"
     )
 
 
-def _draw_panels(figure: Figure, circuits: pd.DataFrame, nodes: Sequence[int], shown: Sequence[int]) -> None:
-    colours = {rail: PALETTE[i % len(PALETTE)] for i, rail in enumerate(sorted(set(circuits["rail"])))}
-    grid = figure.add_gridspec(2, len(shown) + 1, width_ratios=[1.7] + [1.0] * len(shown), height_ratios=[1, 1.15])
+def _draw_panels(
+    figure: Figure, circuits: pd.DataFrame, nodes: Sequence[int], shown: Sequence[int]
+) -> None:
+    colours = {
+        rail: PALETTE[i % len(PALETTE)] for i, rail in enumerate(sorted(set(circuits["rail"])))
+    }
+    grid = figure.add_gridspec(
+        2, len(shown) + 1, width_ratios=[1.7] + [1.0] * len(shown), height_ratios=[1, 1.15]
+    )
     overview = figure.add_subplot(grid[:, 0])
     _ring(overview, circuits, nodes, colours, arrows=False)
     overview.set_title("All rails together")
@@ -78,11 +91,16 @@ def _draw_panels(figure: Figure, circuits: pd.DataFrame, nodes: Sequence[int], s
         _switch(figure.add_subplot(grid[1, column]), rows, colours[rail])
 
 
-def _ring(axes: Axes, rows: pd.DataFrame, nodes: Sequence[int], colours: dict[int, str], *, arrows: bool) -> None:
-    """Nodes on a circle, clockwise from the top; an arc from each node to its successor on the rail, bent so that both senses
-    show.
+def _ring(
+    axes: Axes, rows: pd.DataFrame, nodes: Sequence[int], colours: dict[int, str], *, arrows: bool
+) -> None:
+    """Nodes on a circle, clockwise from the top; an arc from each node to its successor
+    on the rail, bent so that both senses show.
     """
-    place = {node: (math.sin(2 * math.pi * i / len(nodes)), math.cos(2 * math.pi * i / len(nodes))) for i, node in enumerate(nodes)}
+    place = {
+        node: (math.sin(2 * math.pi * i / len(nodes)), math.cos(2 * math.pi * i / len(nodes)))
+        for i, node in enumerate(nodes)
+    }
     few = len(nodes) <= 16
     size = (11 if not arrows else 9) if few else max(2.0, 150 / len(nodes))
     for rail, start, end in zip(rows["rail"], rows["node_a"], rows["node_b"], strict=True):
@@ -102,37 +120,82 @@ def _ring(axes: Axes, rows: pd.DataFrame, nodes: Sequence[int], colours: dict[in
             },
         )
     x, y = zip(*(place[node] for node in nodes), strict=True)
-    axes.plot(x, y, "o", markersize=size * 1.25, markerfacecolor="white", markeredgecolor=INK, markeredgewidth=1.0, zorder=3)
+    axes.plot(
+        x,
+        y,
+        "o",
+        markersize=size * 1.25,
+        markerfacecolor="white",
+        markeredgecolor=INK,
+        markeredgewidth=1.0,
+        zorder=3,
+    )
     if few:
         for node in nodes:
-            axes.text(*place[node], str(node), ha="center", va="center", fontsize=size * 0.72, zorder=4)
+            axes.text(
+                *place[node], str(node), ha="center", va="center", fontsize=size * 0.72, zorder=4
+            )
     axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal")
     axes.set_axis_off()
 
 
 def _switch(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
-    """The ports of one optical switch in two columns, a line for each circuit; every port is used at most once."""
+    """The ports of one optical switch in two columns, a line for each circuit; every
+    port is used at most once.
+    """
     left = {port: i for i, port in enumerate(sorted(rows["port_a"]))}
     right = {port: i for i, port in enumerate(sorted(rows["port_b"]))}
     count = max(len(left), len(right))
     few = count <= 16
     for a, b in zip(rows["port_a"], rows["port_b"], strict=True):
-        axes.plot([0, 1], [left[a], right[b]], color=colour, linewidth=1.5 if few else 0.5, solid_capstyle="round")
+        axes.plot(
+            [0, 1],
+            [left[a], right[b]],
+            color=colour,
+            linewidth=1.5 if few else 0.5,
+            solid_capstyle="round",
+        )
     for x, side, ports, nodes in ((0, "right", left, "node_a"), (1, "left", right, "node_b")):
         owner = dict(zip(rows["port_a" if x == 0 else "port_b"], rows[nodes], strict=True))
-        axes.plot([x] * len(ports), list(ports.values()), "s", markersize=5.5 if few else 1.5, color=INK, zorder=3)
+        axes.plot(
+            [x] * len(ports),
+            list(ports.values()),
+            "s",
+            markersize=5.5 if few else 1.5,
+            color=INK,
+            zorder=3,
+        )
         if few:
             for port, place in ports.items():
                 offset = (-7, 0) if x == 0 else (7, 0)
                 text = f"{owner[port]} · p{port}" if x == 0 else f"p{port} · {owner[port]}"
                 axes.annotate(
-                    text, (x, place), offset, textcoords="offset points", ha=side, va="center", fontsize="x-small", color=GREY
+                    text,
+                    (x, place),
+                    offset,
+                    textcoords="offset points",
+                    ha=side,
+                    va="center",
+                    fontsize="x-small",
+                    color=GREY,
                 )
     ocs = sorted(set(rows["ocs"]))
-    axes.set_title(f"OCS {', '.join(map(str, ocs))}", loc="center", fontsize="medium", fontweight="normal", color=INK)
+    axes.set_title(
+        f"OCS {', '.join(map(str, ocs))}",
+        loc="center",
+        fontsize="medium",
+        fontweight="normal",
+        color=INK,
+    )
     axes.set(xlim=(-0.85, 1.85) if few else (-0.2, 1.2), ylim=(count - 0.4, -0.6))
     axes.fill_between([-0.12, 1.12], -0.5, count - 0.5, color=lighter(GREY, 0.88), zorder=0)
     axes.text(
-        0.5, count - 0.45, "node · port      port · node" if few else "ports", ha="center", va="top", fontsize="x-small", color=GREY
+        0.5,
+        count - 0.45,
+        "node · port      port · node" if few else "ports",
+        ha="center",
+        va="top",
+        fontsize="x-small",
+        color=GREY,
     )
     axes.set_axis_off()

@@ -1,8 +1,10 @@
-"""Iteration time and stall share of training runs against the reconfiguration latency of the optical switches, by fabric mode.
+"""Iteration time and stall share of training runs against the reconfiguration latency
+of the optical switches, by fabric mode.
 
-Electrical runs know no reconfiguration and give the level that the others are held against (Opus, evaluation of on-demand and
-provisioned switching). An iteration takes as long as its slowest rank; the stall is what the controller accounts as waiting for
-light paths.
+Electrical runs know no reconfiguration and give the level that the others are held
+against (Opus, evaluation of on-demand and provisioned switching). An iteration takes as
+long as its slowest rank; the stall is what the controller accounts as waiting for light
+paths.
 """
 
 from __future__ import annotations
@@ -17,7 +19,16 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from railx.figures.fidelity import fidelity_line
 from railx.figures.settings import ReconfigurationSettings
 from railx.figures.tables import Inputs, read_frames
-from railx.figures.theme import GREY, MODE_LABELS, canvas, colours, label, panel_title, quantity, share_legend
+from railx.figures.theme import (
+    GREY,
+    MODE_LABELS,
+    canvas,
+    colours,
+    label,
+    panel_title,
+    quantity,
+    share_legend,
+)
 
 __all__ = ["draw"]
 
@@ -38,53 +49,80 @@ _KEYS = ["parallelism", "plan", "device", "mode", "reconfiguration_latency_ms"]
 
 
 def draw(settings: ReconfigurationSettings, inputs: Inputs, output: Path) -> None:
-    """One column of panels per parallelism and plan: the iteration time above, the stall share below.
+    """One column of panels per parallelism and plan: the iteration time above, the
+    stall share below.
 
-    The first ``settings.warmup_iterations`` of each run are left out. Raises ValueError when nothing remains.
+    The first ``settings.warmup_iterations`` of each run are left out. Raises ValueError
+    when nothing remains.
     """
     frame = read_frames(inputs, "iterations", _COLUMNS, settings.only)
     frame = frame[frame["iteration"] >= settings.warmup_iterations]
     if frame.empty:
-        raise ValueError(f"warmup_iterations: got {settings.warmup_iterations}; allowed: fewer than the runs have")
+        raise ValueError(
+            f"warmup_iterations: got {settings.warmup_iterations}; allowed: fewer than the runs"
+            " have"
+        )
     steps = _steps(frame)
     groups = list(steps.groupby(["parallelism", "plan", "device"], sort=False))
     low, high = settings.lower_quantile, settings.upper_quantile
-    first = "the first" if settings.warmup_iterations == 1 else f"the first {settings.warmup_iterations}"
+    first = (
+        "the first"
+        if settings.warmup_iterations == 1
+        else f"the first {settings.warmup_iterations}"
+    )
     left_out = f" ({first} left out)" if settings.warmup_iterations else ""
-    subtitle = f"Line: median over iterations{left_out}. Band: {100 * low:.0f} % to {100 * high:.0f} % of them. Dots: iterations."
+    subtitle = (
+        f"Line: median over iterations{left_out}. Band: {100 * low:.0f} % to {100 * high:.0f} % of"
+        " them. Dots: iterations."
+    )
     footnote = fidelity_line(frame["fidelity"], shows=_origins(frame))
-    with canvas(settings, output, "Iteration time against reconfiguration latency", subtitle, footnote) as figure:
+    with canvas(
+        settings, output, "Iteration time against reconfiguration latency", subtitle, footnote
+    ) as figure:
         panels = figure.subplots(2, len(groups), sharex=True, squeeze=False, height_ratios=[1.7, 1])
         for column, ((parallelism, plan, device), rows) in enumerate(groups):
             _lines(panels[0, column], rows, "iteration_ms", settings)
             _lines(panels[1, column], rows, "stall_percent", settings)
             title = f"{label(str(plan))}\n{label(str(parallelism))}, {str(device).upper()}"
-            panels[0, column].set_title(panel_title(title, len(groups), settings), fontsize="medium")
+            panels[0, column].set_title(
+                panel_title(title, len(groups), settings), fontsize="medium"
+            )
             panels[1, column].set_xlabel("Reconfiguration latency (ms)")
             _latency_axis(panels[1, column], sorted(set(steps["reconfiguration_latency_ms"])))
             for panel in panels[:, column]:
                 panel.set_ylim(bottom=0)
         panels[0, 0].set_ylabel("Iteration time (ms)")
         panels[1, 0].set_ylabel("Stalled (%)")
-        found = {text: handle for axes in panels.flat for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+        found = {
+            text: handle
+            for axes in panels.flat
+            for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
         share_legend(figure, list(found.values()), list(found), len(found))
 
 
 def _steps(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per iteration: the time of its slowest rank and the mean share of the ranks' time that is stall."""
+    """One row per iteration: the time of its slowest rank and the mean share of the
+    ranks' time that is stall.
+    """
     frame = frame.assign(
         reconfiguration_latency_ms=frame["reconfiguration_latency_ms"].fillna(0.0),
         stall_percent=100 * frame["stall_ms"].fillna(0.0) / frame["iteration_ms"],
     )
     grouped = frame.groupby([*_KEYS, "run", "iteration"], sort=False, dropna=False)
-    return grouped.agg(iteration_ms=("iteration_ms", "max"), stall_percent=("stall_percent", "mean")).reset_index()
+    return grouped.agg(
+        iteration_ms=("iteration_ms", "max"), stall_percent=("stall_percent", "mean")
+    ).reset_index()
 
 
 def _origins(frame: pd.DataFrame) -> dict[str, str]:
-    """Which modes have which fidelity, so that an emulated line is never taken for a measured one."""
+    """Which modes have which fidelity, so that an emulated line is never taken for a
+    measured one.
+    """
     pairs = frame[["fidelity", "mode"]].drop_duplicates()
     return {
-        str(fidelity): ", ".join(label(mode).lower() for mode in modes) for fidelity, modes in pairs.groupby("fidelity")["mode"]
+        str(fidelity): ", ".join(label(mode).lower() for mode in modes)
+        for fidelity, modes in pairs.groupby("fidelity")["mode"]
     }
 
 
@@ -93,20 +131,51 @@ def _lines(axes: Axes, rows: pd.DataFrame, column: str, settings: Reconfiguratio
     for mode in [mode for mode in MODE_LABELS if (rows["mode"] == mode).any()]:
         mine = rows[rows["mode"] == mode]
         by_latency = mine.groupby("reconfiguration_latency_ms")[column]
-        middle, low, high = (by_latency.quantile(q) for q in (0.5, settings.lower_quantile, settings.upper_quantile))
+        middle, low, high = (
+            by_latency.quantile(q) for q in (0.5, settings.lower_quantile, settings.upper_quantile)
+        )
         if mode == "electrical":
             if column == "iteration_ms":
-                axes.axhline(float(middle.iloc[0]), color=colour[mode], linewidth=1.6, linestyle=(0, (5, 2)), label=label(mode))
-                axes.axhspan(float(low.iloc[0]), float(high.iloc[0]), color=colour[mode], alpha=0.15, linewidth=0)
+                axes.axhline(
+                    float(middle.iloc[0]),
+                    color=colour[mode],
+                    linewidth=1.6,
+                    linestyle=(0, (5, 2)),
+                    label=label(mode),
+                )
+                axes.axhspan(
+                    float(low.iloc[0]),
+                    float(high.iloc[0]),
+                    color=colour[mode],
+                    alpha=0.15,
+                    linewidth=0,
+                )
             continue
-        axes.plot(middle.index, middle, "o-", color=colour[mode], markersize=4.5, linewidth=1.8, label=label(mode))
+        axes.plot(
+            middle.index,
+            middle,
+            "o-",
+            color=colour[mode],
+            markersize=4.5,
+            linewidth=1.8,
+            label=label(mode),
+        )
         axes.fill_between(middle.index, low, high, color=colour[mode], alpha=0.18, linewidth=0)
         if settings.show_iterations:
-            axes.plot(mine["reconfiguration_latency_ms"], mine[column], ".", color=colour[mode], markersize=3, alpha=0.35)
+            axes.plot(
+                mine["reconfiguration_latency_ms"],
+                mine[column],
+                ".",
+                color=colour[mode],
+                markersize=3,
+                alpha=0.35,
+            )
 
 
 def _latency_axis(axes: Axes, latencies: Sequence[float]) -> None:
-    """Logarithmic beyond the smallest latency, linear down to 0, with a tick at each latency that was run."""
+    """Logarithmic beyond the smallest latency, linear down to 0, with a tick at each
+    latency that was run.
+    """
     positive = [latency for latency in latencies if latency > 0]
     if positive and max(positive) / min(positive) > 5:
         axes.set_xscale("symlog", linthresh=min(positive), linscale=0.6)

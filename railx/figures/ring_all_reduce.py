@@ -1,7 +1,8 @@
-"""Ring all-reduce over the payload: how long it takes and the bandwidth it reaches, by topology.
+"""Ring all-reduce over the payload: how long it takes and the bandwidth it reaches, by
+topology.
 
-Every rail of a RailX line is a ring in the torus and in the all-to-all setting, so the rings of all rails share the payload (RailX,
-section on collectives).
+Every rail of a RailX line is a ring in the torus and in the all-to-all setting, so the
+rings of all rails share the payload (RailX, section on collectives).
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _COLUMNS = (
 
 
 def draw(settings: RingAllReduceSettings, inputs: Inputs, output: Path) -> None:
-    """One line per topology and scope; raises ValueError when no row has ``settings.scope``."""
+    """One line per topology and scope; raises ValueError when no row has
+    ``settings.scope``.
+    """
     frame = read_frames(inputs, "collectives", _COLUMNS, settings.only)
     rows = frame[frame["collective"] == "ring_all_reduce"]
     if settings.scope is not None:
@@ -44,10 +47,13 @@ def draw(settings: RingAllReduceSettings, inputs: Inputs, output: Path) -> None:
         rows = rows[rows["fidelity"] == ordered(rows["fidelity"])[0]]
     if rows.empty:
         raise ValueError(
-            f"scope: no ring all-reduce in scope {settings.scope!r}; allowed: {', '.join(sorted(set(frame['scope'])))}"
+            f"scope: no ring all-reduce in scope {settings.scope!r}; allowed:"
+            f" {', '.join(sorted(set(frame['scope'])))}"
         )
     subtitle = "Left: time of one all-reduce. Right: payload divided by that time."
-    with canvas(settings, output, "Ring all-reduce by topology", subtitle, fidelity_line(rows["fidelity"])) as figure:
+    with canvas(
+        settings, output, "Ring all-reduce by topology", subtitle, fidelity_line(rows["fidelity"])
+    ) as figure:
         time, bandwidth = figure.subplots(1, 2)
         colour = colours(rows["topology"])
         several = rows["scope"].nunique() > 1
@@ -56,14 +62,21 @@ def draw(settings: RingAllReduceSettings, inputs: Inputs, output: Path) -> None:
         for i, ((topology, scope), mine) in enumerate(groups):
             line = mine.sort_values("payload_bytes")
             name = _name(line, several)
-            # Lines that lie on one another stay visible: each is thinner than the one before.
+            # Lines that lie on one another stay visible: each is thinner than the one
+            # before.
             wide = 1.2 + 2.0 * (len(groups) - 1 - i) / max(len(groups) - 1, 1)
-            style: dict[str, Any] = {"color": colour[str(topology)], "linestyle": styles.get(str(scope), "-"), "linewidth": wide}
+            style: dict[str, Any] = {
+                "color": colour[str(topology)],
+                "linestyle": styles.get(str(scope), "-"),
+                "linewidth": wide,
+            }
             style |= {"marker": "o", "markersize": 3 + wide}
             time.plot(line["payload_bytes"], line["time_ms"], label=name, **style)
             bandwidth.plot(line["payload_bytes"], line["algorithm_gb_s"], **style)
         time.set(xscale="log", yscale="log", title="Time", xlabel="Payload", ylabel="Time (ms)")
-        bandwidth.set(xscale="log", title="Bandwidth", xlabel="Payload", ylabel="Payload over time (GB/s)")
+        bandwidth.set(
+            xscale="log", title="Bandwidth", xlabel="Payload", ylabel="Payload over time (GB/s)"
+        )
         bandwidth.set_ylim(bottom=0)
         for axes in (time, bandwidth):
             axes.xaxis.set_major_formatter(EngFormatter(unit="B"))

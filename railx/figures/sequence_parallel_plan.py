@@ -1,7 +1,9 @@
-"""One iteration of sequence-parallel plans: devices over predicted time, one block a group, coloured by its degree.
+"""One iteration of sequence-parallel plans: devices over predicted time, one block a
+group, coloured by its degree.
 
-Groups of a micro-batch run side by side and micro-batches one after another, so a block that ends before its micro-batch does
-leaves its devices idle (FlexSP, section 4). Plans are drawn one above the other on the same time axis.
+Groups of a micro-batch run side by side and micro-batches one after another, so a block
+that ends before its micro-batch does leaves its devices idle (FlexSP, section 4). Plans
+are drawn one above the other on the same time axis.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ _IDLE: dict[str, Any] = {"facecolor": "#f1f2f4", "edgecolor": "#c4c9d0", "hatch"
 
 @dataclass(frozen=True)
 class _Look:
-    """What all panels share: unit of time, milliseconds in it, colour per degree, whether blocks are labelled, size of a panel."""
+    """What all panels share: unit of time, milliseconds in it, colour per degree,
+    whether blocks are labelled, size of a panel.
+    """
 
     unit: str
     divisor: float
@@ -39,12 +43,18 @@ class _Look:
     panel_height_inches: float
 
     def fits(self, width_share: float, height_share: float, characters: int, lines: int) -> bool:
-        """Whether a text fits in a block that has these shares of a panel (a character is about 0.08 inches wide, a line 0.15)."""
-        return self.panel_width_inches * width_share > 0.08 * characters and self.panel_height_inches * height_share > 0.15 * lines
+        """Whether a text fits in a block that has these shares of a panel (a character
+        is about 0.08 inches wide, a line 0.15).
+        """
+        return (
+            self.panel_width_inches * width_share > 0.08 * characters
+            and self.panel_height_inches * height_share > 0.15 * lines
+        )
 
 
 def draw(settings: SequenceParallelPlanSettings, inputs: Inputs, output: Path) -> None:
-    """Draw ``settings.iteration`` of every sequence-parallel plan given; plans of another kind are passed over.
+    """Draw ``settings.iteration`` of every sequence-parallel plan given; plans of
+    another kind are passed over.
 
     Raises ValueError when none is left, or when a plan lacks the iteration.
     """
@@ -56,19 +66,31 @@ def draw(settings: SequenceParallelPlanSettings, inputs: Inputs, output: Path) -
         if plan["kind"] == "sequence_parallel":
             plans[item_name(path)] = (plan, _batch(plan, settings.iteration, path))
     if not plans:
-        raise ValueError("input plan: no sequence-parallel plan among the files; allowed: at least one")
+        raise ValueError(
+            "input plan: no sequence-parallel plan among the files; allowed: at least one"
+        )
     # Plans of the same work share the time axis; others have one of their own.
     spans: dict[tuple[int, int], float] = {}
     for plan, batch in plans.values():
         spans[_work(plan, batch)] = max(spans.get(_work(plan, batch), 0.0), _total_ms(batch))
     unit, divisor = ("s", 1000.0) if max(spans.values()) >= 10_000 else ("ms", 1.0)
-    degrees = {len(g["ranks"]) for _, batch in plans.values() for m in batch["micro_batches"] for g in m["groups"]}
+    degrees = {
+        len(g["ranks"])
+        for _, batch in plans.values()
+        for m in batch["micro_batches"]
+        for g in m["groups"]
+    }
     shade = degree_colours(degrees, max(devices for devices, _ in spans))
     size = (settings.width_inches - 0.8, (settings.height_inches - 1.2) / len(plans) - 0.6)
     look = _Look(unit, divisor, shade, settings.label_blocks, *size)
-    subtitle = f"Iteration {settings.iteration}. Hatched: devices that wait for the slowest group of their micro-batch."
+    subtitle = (
+        f"Iteration {settings.iteration}. Hatched: devices that wait for the slowest group of their"
+        " micro-batch."
+    )
     footnote = fidelity_line(["analytic"], "Times are the cost model's predictions")
-    with canvas(settings, output, "Sequence-parallel groups over time", subtitle, footnote) as figure:
+    with canvas(
+        settings, output, "Sequence-parallel groups over time", subtitle, footnote
+    ) as figure:
         panels = figure.subplots(len(plans), 1, squeeze=False)[:, 0]
         works = [_work(plan, batch) for plan, batch in plans.values()]
         for i, (axes, (name, (plan, batch))) in enumerate(zip(panels, plans.items(), strict=True)):
@@ -84,13 +106,21 @@ def draw(settings: SequenceParallelPlanSettings, inputs: Inputs, output: Path) -
 
 def _work(plan: Mapping[str, Any], batch: Mapping[str, Any]) -> tuple[int, int]:
     """What makes two plans comparable: the same devices and the same number of tokens."""
-    return int(plan["devices"]), sum(length for m in batch["micro_batches"] for group in m["groups"] for length in group["lengths"])
+    return int(plan["devices"]), sum(
+        length
+        for m in batch["micro_batches"]
+        for group in m["groups"]
+        for length in group["lengths"]
+    )
 
 
 def _batch(plan: Mapping[str, Any], iteration: int, path: Path) -> dict[str, Any]:
     batches: dict[int, dict[str, Any]] = {batch["iteration"]: batch for batch in plan["batches"]}
     if iteration not in batches:
-        raise ValueError(f"{path}: iteration {iteration} is not in the plan; allowed: {', '.join(map(str, sorted(batches)))}")
+        raise ValueError(
+            f"{path}: iteration {iteration} is not in the plan; allowed:"
+            f" {', '.join(map(str, sorted(batches)))}"
+        )
     return batches[iteration]
 
 
@@ -98,38 +128,69 @@ def _total_ms(batch: Mapping[str, Any]) -> float:
     return float(sum(micro_batch["predicted_ms"] for micro_batch in batch["micro_batches"]))
 
 
-def _draw_plan(axes: Axes, name: str, plan: Mapping[str, Any], batch: Mapping[str, Any], span: float, look: _Look) -> None:
+def _draw_plan(
+    axes: Axes,
+    name: str,
+    plan: Mapping[str, Any],
+    batch: Mapping[str, Any],
+    span: float,
+    look: _Look,
+) -> None:
     devices, tokens = _work(plan, batch)
     start = 0.0
     for micro_batch in batch["micro_batches"]:
         end = start + micro_batch["predicted_ms"]
-        axes.add_patch(Rectangle((start / look.divisor, 0), (end - start) / look.divisor, devices, linewidth=0, **_IDLE))
+        axes.add_patch(
+            Rectangle(
+                (start / look.divisor, 0),
+                (end - start) / look.divisor,
+                devices,
+                linewidth=0,
+                **_IDLE,
+            )
+        )
         for group in micro_batch["groups"]:
             _draw_group(axes, group, start, span, devices, look)
         axes.axvline(end / look.divisor, color=INK, linewidth=0.9)
         start = end
     count = len(batch["micro_batches"])
     time = f"{quantity(start / look.divisor)} {look.unit}"
-    axes.set_title(f"{label(name)}: {time}, {count} micro-batch{'es' if count > 1 else ''}, {tokens:,} tokens")
+    axes.set_title(
+        f"{label(name)}: {time}, {count} micro-batch{'es' if count > 1 else ''}, {tokens:,} tokens"
+    )
     axes.set(xlim=(0, span / look.divisor * 1.01), ylim=(devices, 0), ylabel="Device")
     step = max(1, devices // 4)
-    axes.set_yticks([rank + 0.5 for rank in range(0, devices, step)], [str(rank) for rank in range(0, devices, step)])
+    axes.set_yticks(
+        [rank + 0.5 for rank in range(0, devices, step)],
+        [str(rank) for rank in range(0, devices, step)],
+    )
     axes.grid(visible=False)
 
 
-def _draw_group(axes: Axes, group: Mapping[str, Any], start: float, span: float, devices: int, look: _Look) -> None:
+def _draw_group(
+    axes: Axes, group: Mapping[str, Any], start: float, span: float, devices: int, look: _Look
+) -> None:
     """A block, with what it holds where there is room."""
     degree, first, length = len(group["ranks"]), group["ranks"][0], group["predicted_ms"]
     fill = look.shade[degree]
     place = (start / look.divisor, first)
     edge = min(0.7, 12 * look.panel_height_inches * degree / devices)
-    axes.add_patch(Rectangle(place, length / look.divisor, degree, facecolor=fill, edgecolor="white", linewidth=edge))
+    axes.add_patch(
+        Rectangle(
+            place, length / look.divisor, degree, facecolor=fill, edgecolor="white", linewidth=edge
+        )
+    )
     count, tokens = len(group["sequences"]), _tokens(sum(group["lengths"]))
-    full, short = f"{count} sequence{'s' if count > 1 else ''}\n{tokens} tokens", f"{count} seq., {tokens}"
+    full, short = (
+        f"{count} sequence{'s' if count > 1 else ''}\n{tokens} tokens",
+        f"{count} seq., {tokens}",
+    )
     texts = [
         text
         for text in (full, short)
-        if look.fits(length / span, degree / devices, max(map(len, text.split("\n"))), text.count("\n") + 1)
+        if look.fits(
+            length / span, degree / devices, max(map(len, text.split("\n"))), text.count("\n") + 1
+        )
     ]
     if not look.labels or not texts:
         return

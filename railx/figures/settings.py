@@ -1,7 +1,9 @@
-"""Settings of the figures: size, resolution and what a reader may want to show differently.
+"""Settings of the figures: size, resolution and what a reader may want to show
+differently.
 
-No plotting library is needed to check them.
-``only`` names the topologies, plans, corpora or runs to show, in that order; an empty list shows all that the figure was given.
+No plotting library is needed to check them. ``only`` names the topologies, plans,
+corpora or runs to show, in that order; an empty list shows all that the figure was
+given.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ AxisScale = Literal["linear", "log"]
 
 @dataclass(frozen=True)
 class CanvasSettings:
-    """What every figure has: its size on paper, the resolution of its PNG and the scale of its type."""
+    """What every figure has: its size on paper, the resolution of its PNG and the scale
+    of its type.
+    """
 
     width_inches: Annotated[float, Between(3, 30)]
     height_inches: Annotated[float, Between(2, 30)]
@@ -50,7 +54,9 @@ class CanvasSettings:
 
 @dataclass(frozen=True)
 class RailRingsSettings(CanvasSettings):
-    """Rail rings of one line of nodes; ``max_rails`` rails are drawn one by one, all of them together in the overview."""
+    """Rail rings of one line of nodes; ``max_rails`` rails are drawn one by one, all of
+    them together in the overview.
+    """
 
     figure: Literal["rail_rings"]
     only: tuple[str, ...]
@@ -81,8 +87,9 @@ class TopologyMetricsSettings(CanvasSettings):
 class CostSettings(CanvasSettings):
     """Bill of materials and cost relative to ``reference``.
 
-    ``compare`` names what is compared (injection, all_to_all: cost per bandwidth; power) with the share of the reference that the
-    paper stays below, null where it states none.
+    ``compare`` names what is compared (injection, all_to_all: cost per bandwidth;
+    power) with the share of the reference that the paper stays below, null where it
+    states none.
     """
 
     figure: Literal["cost"]
@@ -93,12 +100,16 @@ class CostSettings(CanvasSettings):
     def __post_init__(self) -> None:
         for key in self.compare:
             if key not in ("injection", "all_to_all", "power"):
-                raise SettingsError(f"compare.{key}", "unknown key; allowed: injection, all_to_all, power")
+                raise SettingsError(
+                    f"compare.{key}", "unknown key; allowed: injection, all_to_all, power"
+                )
 
 
 @dataclass(frozen=True)
 class PriceSensitivitySettings(CanvasSettings):
-    """Cost per bandwidth relative to ``reference`` over a grid of price ratios; ``all_to_all`` picks the bandwidth of the rows."""
+    """Cost per bandwidth relative to ``reference`` over a grid of price ratios;
+    ``all_to_all`` picks the bandwidth of the rows.
+    """
 
     figure: Literal["price_sensitivity"]
     reference: Annotated[str, NotEmpty()]
@@ -109,7 +120,9 @@ class PriceSensitivitySettings(CanvasSettings):
 
 @dataclass(frozen=True)
 class CostScaleSettings(CanvasSettings):
-    """Cost per bandwidth and power over the number of chips, one line a topology, under one price set."""
+    """Cost per bandwidth and power over the number of chips, one line a topology, under
+    one price set.
+    """
 
     figure: Literal["cost_scale"]
     only: tuple[str, ...]
@@ -118,7 +131,9 @@ class CostScaleSettings(CanvasSettings):
 
 @dataclass(frozen=True)
 class ClaimMapSettings(CanvasSettings):
-    """Where the cost claims hold over price ratios; the two dicts name further boundaries by factor and levels of the table."""
+    """Where the cost claims hold over price ratios; the two dicts name further
+    boundaries by factor and levels of the table.
+    """
 
     figure: Literal["claim_map"]
     injection_lines: dict[str, tuple[float, ...]]
@@ -127,7 +142,9 @@ class ClaimMapSettings(CanvasSettings):
 
 @dataclass(frozen=True)
 class SequenceParallelPlanSettings(CanvasSettings):
-    """One iteration of sequence-parallel plans, one above the other on the same time axis."""
+    """One iteration of sequence-parallel plans, one above the other on the same time
+    axis.
+    """
 
     figure: Literal["sequence_parallel_plan"]
     only: tuple[str, ...]
@@ -147,7 +164,9 @@ class PipelineScheduleSettings(CanvasSettings):
 
 @dataclass(frozen=True)
 class ReconfigurationSettings(CanvasSettings):
-    """Iteration time against reconfiguration latency; the band spans the two quantiles over the iterations after warm-up."""
+    """Iteration time against reconfiguration latency; the band spans the two quantiles
+    over the iterations after warm-up.
+    """
 
     figure: Literal["reconfiguration"]
     only: tuple[str, ...]
@@ -168,7 +187,10 @@ class CorpusLengthsSettings(CanvasSettings):
 
     def __post_init__(self) -> None:
         if list(self.quantiles) != sorted(set(self.quantiles)):
-            raise SettingsError("quantiles", f"got {list(self.quantiles)}; allowed: distinct numbers in ascending order")
+            raise SettingsError(
+                "quantiles",
+                f"got {list(self.quantiles)}; allowed: distinct numbers in ascending order",
+            )
 
 
 @dataclass(frozen=True)
@@ -183,7 +205,9 @@ class ChannelLoadsSettings(CanvasSettings):
 
 @dataclass(frozen=True)
 class RingAllReduceSettings(CanvasSettings):
-    """Ring all-reduce over the payload, one line a topology; ``scope`` picks the rows of the collectives tables (null: all)."""
+    """Ring all-reduce over the payload, one line a topology; ``scope`` picks the rows
+    of the collectives tables (null: all).
+    """
 
     figure: Literal["ring_all_reduce"]
     only: tuple[str, ...]
@@ -192,9 +216,11 @@ class RingAllReduceSettings(CanvasSettings):
 
 @dataclass(frozen=True)
 class CollectiveTimeSettings(CanvasSettings):
-    """Bandwidth of every collective over the payload, one panel a topology, lines closed form and circles messages on links.
+    """Bandwidth of every collective over the payload, one panel a topology, lines
+    closed form and circles messages on links.
 
-    ``scope`` picks the rows of the collectives tables; ``columns``: panels side by side.
+    ``scope`` picks the rows of the collectives tables; ``columns``: panels side by
+    side.
     """
 
     figure: Literal["collective_time"]
@@ -205,14 +231,18 @@ class CollectiveTimeSettings(CanvasSettings):
 
 @dataclass(frozen=True)
 class AgreementFigureSettings(CanvasSettings):
-    """Throughput of the flow model against that of the packet simulator, and their ratio over the load."""
+    """Throughput of the flow model against that of the packet simulator, and their
+    ratio over the load.
+    """
 
     figure: Literal["agreement"]
 
 
 @dataclass(frozen=True)
 class LargestJobSettings(CanvasSettings):
-    """Largest usable job against failed nodes; the band spans the two quantiles over the random draws."""
+    """Largest usable job against failed nodes; the band spans the two quantiles over
+    the random draws.
+    """
 
     figure: Literal["largest_job"]
     lower_quantile: Annotated[float, Between(0, 0.5)]
@@ -221,7 +251,9 @@ class LargestJobSettings(CanvasSettings):
 
 @dataclass(frozen=True)
 class UtilisationSettings(CanvasSettings):
-    """Use of the grid by a stream of jobs under one placement ``policy`` and ``offered_load`` (null: the highest of the table)."""
+    """Use of the grid by a stream of jobs under one placement ``policy`` and
+    ``offered_load`` (null: the highest of the table).
+    """
 
     figure: Literal["utilisation"]
     policy: Annotated[str, NotEmpty()]
@@ -230,9 +262,11 @@ class UtilisationSettings(CanvasSettings):
 
 @dataclass(frozen=True)
 class StepTimeSettings(CanvasSettings):
-    """Time of a training step by topology and job, stacked by what it is spent on, on both bases of comparison.
+    """Time of a training step by topology and job, stacked by what it is spent on, on
+    both bases of comparison.
 
-    Bars longer than ``cut_over_shortest`` times the shortest of their panel are cut (null: none is).
+    Bars longer than ``cut_over_shortest`` times the shortest of their panel are cut
+    (null: none is).
     """
 
     figure: Literal["step_time"]
@@ -242,10 +276,12 @@ class StepTimeSettings(CanvasSettings):
 
 @dataclass(frozen=True)
 class LatencyLoadSettings(CanvasSettings):
-    """Latency over the offered load, one line a sweep, and the saturation points against the static limits.
+    """Latency over the offered load, one line a sweep, and the saturation points
+    against the static limits.
 
-    ``panels``: title of a panel to the families it shows; sweeps of families that are not named share one more panel.
-    ``max_latency_cycles`` cuts the latency axis (null: not).
+    ``panels``: title of a panel to the families it shows; sweeps of families that are
+    not named share one more panel. ``max_latency_cycles`` cuts the latency axis (null:
+    not).
     """
 
     figure: Literal["latency_load"]

@@ -1,4 +1,6 @@
-"""Time of a training step by topology, stacked by what it is spent on: one column a job, equal bandwidth above equal cost."""
+"""Time of a training step by topology, stacked by what it is spent on: one column a
+job, equal bandwidth above equal cost.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +33,25 @@ _PARTS = {
 
 
 def draw(settings: StepTimeSettings, inputs: Inputs, output: Path) -> None:
-    """Horizontal bars in seconds, cut where much longer than the shortest; a note where there is no room or no price."""
+    """Horizontal bars in seconds, cut where much longer than the shortest; a note where
+    there is no room or no price.
+    """
     rows = read_frames(inputs, "steps", _COLUMNS, settings.only)
     jobs = list(dict.fromkeys(rows["job"]))
     bases = [basis for basis in _BASES if basis in set(rows["basis"])]
     chips = ", ".join(f"{count:,}" for count in sorted(set(rows["chips"])))
     subtitle = (
-        f"Jobs of {chips} chips: tensor parallelism in a node, the others along rows and columns of nodes. Nothing overlaps. Equal "
-        "cost: ports scaled to the reference's cost; links inside nodes, boards and servers in no bill, one rate on both bases."
+        f"Jobs of {chips} chips: tensor parallelism in a node, the others along rows and columns of"
+        " nodes. Nothing overlaps. Equal cost: ports scaled to the reference's cost; links inside"
+        " nodes, boards and servers in no bill, one rate on both bases."
     )
-    with canvas(settings, output, "Time of a training step by topology", subtitle, fidelity_line(rows["fidelity"])) as figure:
+    with canvas(
+        settings,
+        output,
+        "Time of a training step by topology",
+        subtitle,
+        fidelity_line(rows["fidelity"]),
+    ) as figure:
         panels = figure.subplots(len(bases), len(jobs), sharey=True, squeeze=False)
         for across, basis in zip(panels, bases, strict=True):
             for axes, job in zip(across, jobs, strict=True):
@@ -53,11 +64,18 @@ def _panel(axes: Axes, rows: pd.DataFrame, job: str, basis: str, cut: float | No
     names = list(dict.fromkeys(rows["item"]))
     without_room = set(rows.loc[(rows["job"] == job) & rows["reason"].notna(), "item"])
     own = rows[(rows["job"] == job) & (rows["basis"] == basis)]
-    seconds = own[own["part"].notna()].pivot_table(index="item", columns="part", values="ms", aggfunc="sum").reindex(names) / 1e3
+    seconds = (
+        own[own["part"].notna()]
+        .pivot_table(index="item", columns="part", values="ms", aggfunc="sum")
+        .reindex(names)
+        / 1e3
+    )
     left = pd.Series(0.0, index=names)
     for part, (title, colour) in _PARTS.items():
         width = seconds[part] if part in seconds else left * 0
-        axes.barh(range(len(names)), width.fillna(0), left=left, color=colour, label=title, height=0.74)
+        axes.barh(
+            range(len(names)), width.fillna(0), left=left, color=colour, label=title, height=0.74
+        )
         left = left + width.fillna(0)
     drawn = left[left > 0]
     most = float(drawn.max()) if len(drawn) else 1.0
@@ -75,12 +93,22 @@ def _panel(axes: Axes, rows: pd.DataFrame, job: str, basis: str, cut: float | No
 
 
 def _mark(axes: Axes, place: int, seconds: float, limit: float, without_room: bool) -> None:
-    """The number at the end of a bar, at the edge where the bar is cut, or the note in the place of a bar."""
+    """The number at the end of a bar, at the edge where the bar is cut, or the note in
+    the place of a bar.
+    """
     style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": "x-small"}
     if seconds > limit:
         box = {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"}
-        axes.annotate(f"{quantity(seconds)} ▸", (1.14 * limit, place), (-2, 0), ha="right", bbox=box, **style)
+        axes.annotate(
+            f"{quantity(seconds)} ▸", (1.14 * limit, place), (-2, 0), ha="right", bbox=box, **style
+        )
     elif seconds > 0:
         axes.annotate(quantity(seconds), (seconds, place), (3, 0), **style)
     else:
-        axes.annotate("no room for the job" if without_room else "no price", (0, place), (3, 0), color=GREY, **style)
+        axes.annotate(
+            "no room for the job" if without_room else "no price",
+            (0, place),
+            (3, 0),
+            color=GREY,
+            **style,
+        )

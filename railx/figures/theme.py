@@ -1,7 +1,9 @@
-"""The look that all figures share: type, colours that stay with what they stand for, the frame with the fidelity line, and saving.
+"""The look that all figures share: type, colours that stay with what they stand for,
+the frame with the fidelity line, and saving.
 
-Colours are the colour-blind-safe set of Okabe and Ito. A topology family, planner or fabric mode has the same colour in every
-figure. Figures are made without pyplot, so that nothing is left open, and saved without dates, so that equal tables give equal
+Colours are the colour-blind-safe set of Okabe and Ito. A topology family, planner or
+fabric mode has the same colour in every figure. Figures are made without pyplot, so
+that nothing is left open, and saved without dates, so that equal tables give equal
 files.
 """
 
@@ -38,7 +40,16 @@ __all__ = [
 ]
 
 #: Okabe and Ito's colours in the order in which unnamed things take them.
-PALETTE: tuple[str, ...] = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6D1F", "#6A51A3")
+PALETTE: tuple[str, ...] = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#D55E00",
+    "#8C6D1F",
+    "#6A51A3",
+)
 INK = "#22272e"
 GREY = "#6b7280"
 
@@ -87,7 +98,11 @@ _LABELS = {
     "commoncrawl": "CommonCrawl",
     "commoncrawl_like": "CommonCrawl-like",
 }
-MODE_LABELS = {"electrical": "Electrical (no switching)", "on_demand": "On demand", "provisioned": "Provisioned"}
+MODE_LABELS = {
+    "electrical": "Electrical (no switching)",
+    "on_demand": "On demand",
+    "provisioned": "Provisioned",
+}
 
 _STYLE: dict[str, Any] = {
     "axes.edgecolor": "#9aa1ab",
@@ -113,14 +128,24 @@ _STYLE: dict[str, Any] = {
 
 
 @contextmanager
-def canvas(settings: CanvasSettings, output: Path, title: str, subtitle: str, footnote: str) -> Iterator[Figure]:
-    """A figure with a title above and the fidelity line below; saved as ``output`` with .svg and .png when the block ends.
+def canvas(
+    settings: CanvasSettings, output: Path, title: str, subtitle: str, footnote: str
+) -> Iterator[Figure]:
+    """A figure with a title above and the fidelity line below; saved as ``output`` with
+    .svg and .png when the block ends.
 
-    The layout engine keeps the axes, their labels and legends between the two bands of text.
+    The layout engine keeps the axes, their labels and legends between the two bands of
+    text.
     """
-    style = {**sns.axes_style("whitegrid"), **sns.plotting_context("paper", font_scale=settings.font_scale * 1.1), **_STYLE}
+    style = {
+        **sns.axes_style("whitegrid"),
+        **sns.plotting_context("paper", font_scale=settings.font_scale * 1.1),
+        **_STYLE,
+    }
     with mpl.rc_context(style):
-        figure = Figure(figsize=(settings.width_inches, settings.height_inches), layout="constrained")
+        figure = Figure(
+            figsize=(settings.width_inches, settings.height_inches), layout="constrained"
+        )
         FigureCanvasAgg(figure)
         _frame(figure, settings, title, subtitle, footnote)
         yield figure
@@ -128,7 +153,9 @@ def canvas(settings: CanvasSettings, output: Path, title: str, subtitle: str, fo
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each name: its own (``fat_tree_full`` takes that of ``fat_tree``), else the next of the palette not yet used."""
+    """A colour for each name: its own (``fat_tree_full`` takes that of ``fat_tree``),
+    else the next of the palette not yet used.
+    """
     chosen: dict[str, str] = {}
     distinct = list(dict.fromkeys(names))
     for name in distinct:
@@ -142,17 +169,24 @@ def colours(names: Iterable[str]) -> dict[str, str]:
 
 
 def degree_colours(degrees: Iterable[int], largest: int) -> dict[int, str]:
-    """Colours of sequence-parallel degrees, light to dark with the logarithm of the degree up to ``largest``.
+    """Colours of sequence-parallel degrees, light to dark with the logarithm of the
+    degree up to ``largest``.
 
-    The scale belongs to ``largest`` alone, so that two plans on the same devices can be compared.
+    The scale belongs to ``largest`` alone, so that two plans on the same devices can be
+    compared.
     """
     steps = max(largest.bit_length(), 2)
     scale = sns.color_palette("YlGnBu", n_colors=steps + 3).as_hex()[2:]
-    return {degree: scale[min(degree.bit_length() - 1, len(scale) - 1)] for degree in sorted(set(degrees))}
+    return {
+        degree: scale[min(degree.bit_length() - 1, len(scale) - 1)]
+        for degree in sorted(set(degrees))
+    }
 
 
 def label(name: str) -> str:
-    """A name as a reader sees it: known ones as the papers write them (also in front of a longer name), others with spaces."""
+    """A name as a reader sees it: known ones as the papers write them (also in front of
+    a longer name), others with spaces.
+    """
     if name in MODE_LABELS:
         return MODE_LABELS[name]
     stem = _stem(name, _LABELS)
@@ -170,7 +204,9 @@ def lighter(colour: str, share: float) -> tuple[float, float, float]:
 
 
 def quantity(value: float) -> str:
-    """A number with three significant digits and a thousands separator, for labels inside a figure."""
+    """A number with three significant digits and a thousands separator, for labels
+    inside a figure.
+    """
     if value == 0:
         return "0"
     if abs(value) >= 100:
@@ -179,14 +215,20 @@ def quantity(value: float) -> str:
 
 
 def panel_title(text: str, panels: int, settings: CanvasSettings) -> str:
-    """A panel's title broken into lines that fit one of ``panels`` panels side by side (bold type, medium size)."""
+    """A panel's title broken into lines that fit one of ``panels`` panels side by side
+    (bold type, medium size).
+    """
     room_inches = settings.width_inches / panels - 0.75
     wide = max(10, int(room_inches * 72 / (6.9 * settings.font_scale)))
     return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, wide))
 
 
-def share_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int) -> None:
-    """One legend for all panels, between them and the footnote; the panels move up by its height."""
+def share_legend(
+    figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int
+) -> None:
+    """One legend for all panels, between them and the footnote; the panels move up by
+    its height.
+    """
     engine = figure.get_layout_engine()
     assert engine is not None
     left, bottom, width, height = engine.get()["rect"]
@@ -206,11 +248,17 @@ def share_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], 
 
 
 def _stem(name: str, known: Iterable[str]) -> str:
-    """The longest known name that ``name`` is, or starts with as whole words; empty where there is none."""
-    return max((stem for stem in known if name == stem or name.startswith(f"{stem}_")), key=len, default="")
+    """The longest known name that ``name`` is, or starts with as whole words; empty
+    where there is none.
+    """
+    return max(
+        (stem for stem in known if name == stem or name.startswith(f"{stem}_")), key=len, default=""
+    )
 
 
-def _frame(figure: Figure, settings: CanvasSettings, title: str, subtitle: str, footnote: str) -> None:
+def _frame(
+    figure: Figure, settings: CanvasSettings, title: str, subtitle: str, footnote: str
+) -> None:
     size = 8.8 * settings.font_scale
     inch = 1 / settings.height_inches
     left = 0.12 / settings.width_inches
@@ -222,15 +270,26 @@ def _frame(figure: Figure, settings: CanvasSettings, title: str, subtitle: str, 
     top = 1 - 0.1 * inch
     figure.text(left, top, title, fontsize=size * 1.35, fontweight="bold", va="top")
     top -= line * 1.5
-    figure.text(left, top, "\n".join(subtitles), fontsize=size, color=GREY, va="top", linespacing=1.25)
+    figure.text(
+        left, top, "\n".join(subtitles), fontsize=size, color=GREY, va="top", linespacing=1.25
+    )
     top -= line * len(subtitles) + 0.06 * inch
     figure.text(
-        left, 0.08 * inch, "\n".join(notes), fontsize=size * 0.86, color=GREY, va="bottom", style="italic", linespacing=1.25
+        left,
+        0.08 * inch,
+        "\n".join(notes),
+        fontsize=size * 0.86,
+        color=GREY,
+        va="bottom",
+        style="italic",
+        linespacing=1.25,
     )
     bottom = line * 0.9 * len(notes) + 0.14 * inch
     engine = figure.get_layout_engine()
     assert engine is not None
-    engine.set(rect=(0.004, bottom, 0.992, top - bottom), w_pad=0.08, h_pad=0.06, wspace=0.03, hspace=0.04)  # type: ignore[call-arg]
+    engine.set(
+        rect=(0.004, bottom, 0.992, top - bottom), w_pad=0.08, h_pad=0.06, wspace=0.03, hspace=0.04
+    )  # type: ignore[call-arg]
 
 
 def _save(figure: Figure, output: Path, dpi: int) -> None:
@@ -244,10 +303,13 @@ def _save(figure: Figure, output: Path, dpi: int) -> None:
 def _settle(figure: Figure) -> None:
     """Lay the panels out once and round their places.
 
-    The solver's last digits depend on the order of objects in memory; rounded places give equal files for equal tables.
+    The solver's last digits depend on the order of objects in memory; rounded places
+    give equal files for equal tables.
     """
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.axes:
-        left, bottom, width, height = (round(float(value), 5) for value in axes.get_position(original=True).bounds)
+        left, bottom, width, height = (
+            round(float(value), 5) for value in axes.get_position(original=True).bounds
+        )
         axes.set_position((left, bottom, width, height))

@@ -1,4 +1,6 @@
-"""How much of the grid a stream of jobs uses, by system, queue and failures, and what it costs the jobs."""
+"""How much of the grid a stream of jobs uses, by system, queue and failures, and what
+it costs the jobs.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ _COLUMNS = (
     "fidelity",
 )
 _COLOURS = {"railx": "#0072B2", "hammingmesh": "#E69F00", "torus": "#D55E00"}
-_NAMES = {"railx": "RailX", "hammingmesh": "HammingMesh (same rule)", "torus": "Torus (contiguous blocks)"}
+_NAMES = {
+    "railx": "RailX",
+    "hammingmesh": "HammingMesh (same rule)",
+    "torus": "Torus (contiguous blocks)",
+}
 _QUEUES = {
     "reject": "jobs that do not fit are rejected",
     "fifo": "jobs wait in order",
@@ -38,7 +44,8 @@ _QUEUES = {
 
 
 def draw(settings: UtilisationSettings, inputs: Inputs, output: Path) -> None:
-    """One column a queue: utilisation above, below it rejected jobs (reject) or the mean wait; dots are the single draws.
+    """One column a queue: utilisation above, below it rejected jobs (reject) or the
+    mean wait; dots are the single draws.
 
     Raises ValueError when no row has the policy and offered load of the settings.
     """
@@ -46,12 +53,29 @@ def draw(settings: UtilisationSettings, inputs: Inputs, output: Path) -> None:
     load = frame["offered_load"].max() if settings.offered_load is None else settings.offered_load
     rows = frame[(frame["policy"] == settings.policy) & np.isclose(frame["offered_load"], load)]
     if rows.empty:
-        known = sorted({f"{p} with {o:g}" for p, o in zip(frame["policy"], frame["offered_load"], strict=True)})
-        raise ValueError(f"policy: no rows for {settings.policy} with offered load {load:g}; allowed: {', '.join(known)}")
+        known = sorted(
+            {f"{p} with {o:g}" for p, o in zip(frame["policy"], frame["offered_load"], strict=True)}
+        )
+        raise ValueError(
+            f"policy: no rows for {settings.policy} with offered load {load:g}; allowed:"
+            f" {', '.join(known)}"
+        )
     queues = [queue for queue in _QUEUES if queue in set(rows["queue"])]
-    subtitle = f"Offered load {load:.0%} of the whole grid, {label(settings.policy).lower()}; bars are means, dots single streams."
-    note = "Event-driven simulation of placements in units of nodes, no network; sizes and durations are our own choice"
-    with canvas(settings, output, "Use of the grid by a stream of jobs", subtitle, fidelity_line(rows["fidelity"], note)) as figure:
+    subtitle = (
+        f"Offered load {load:.0%} of the whole grid, {label(settings.policy).lower()}; bars are"
+        " means, dots single streams."
+    )
+    note = (
+        "Event-driven simulation of placements in units of nodes, no network; sizes and durations"
+        " are our own choice"
+    )
+    with canvas(
+        settings,
+        output,
+        "Use of the grid by a stream of jobs",
+        subtitle,
+        fidelity_line(rows["fidelity"], note),
+    ) as figure:
         panels = figure.subplots(2, len(queues), sharex=True, squeeze=False)
         for upper, lower, queue in zip(*panels, queues, strict=True):
             own = rows[rows["queue"] == queue]
@@ -61,7 +85,9 @@ def draw(settings: UtilisationSettings, inputs: Inputs, output: Path) -> None:
             _bars(lower, own, "rejected_share" if queue == "reject" else "wait_mean_hours")
             lower.set_ylabel("Rejected jobs / all jobs" if queue == "reject" else "Mean wait (h)")
             for axes in (upper, lower) if queue == "reject" else (upper,):
-                axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None if axes is upper else 0))
+                axes.yaxis.set_major_formatter(
+                    PercentFormatter(1, decimals=None if axes is upper else 0)
+                )
         handles, names = panels[0, 0].get_legend_handles_labels()
         share_legend(figure, handles, names, 3)
 
@@ -77,15 +103,36 @@ def _bars(axes: Axes, rows: pd.DataFrame, column: str) -> None:
         axes.bar(at, means, 0.92 * width, color=_COLOURS[system], label=_NAMES[system])
         for x, scenario, mean in zip(at, scenarios, means, strict=True):
             values = own.get_group(scenario).astype(float)
-            axes.plot([x] * len(values), values, linestyle="none", marker="o", markersize=2.6, color=INK, alpha=0.7)
+            axes.plot(
+                [x] * len(values),
+                values,
+                linestyle="none",
+                marker="o",
+                markersize=2.6,
+                color=INK,
+                alpha=0.7,
+            )
             if np.isfinite(mean):
-                text = quantity(mean) if column == "wait_mean_hours" else f"{mean:.0%}" if mean >= 0.1 else f"{mean:.1%}"
+                text = (
+                    quantity(mean)
+                    if column == "wait_mean_hours"
+                    else f"{mean:.0%}"
+                    if mean >= 0.1
+                    else f"{mean:.1%}"
+                )
                 axes.annotate(
-                    text, (float(x), float(values.max())), (0, 3), textcoords="offset points", ha="center", fontsize="x-small"
+                    text,
+                    (float(x), float(values.max())),
+                    (0, 3),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize="x-small",
                 )
     if column != "utilisation":  # room for the numbers above the dots
         axes.set_ylim(0, max(1.2 * float(rows[column].astype(float).max()), 1e-3))
     failed = rows.groupby("scenario")["failed_nodes"].first()
-    names = [f"{failed[name]} nodes failed" if failed[name] else label(str(name)) for name in scenarios]
+    names = [
+        f"{failed[name]} nodes failed" if failed[name] else label(str(name)) for name in scenarios
+    ]
     axes.set_xticks(np.arange(len(scenarios)), names)
     axes.grid(visible=False, axis="x")

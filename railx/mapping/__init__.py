@@ -1,4 +1,6 @@
-"""Training jobs on topologies: which parallelism lies on which axis, what each step sends, and how long that takes."""
+"""Training jobs on topologies: which parallelism lies on which axis, what each step
+sends, and how long that takes.
+"""
 
 from railx.mapping.cost import comparison_bases, equal_bandwidth, injection_gb_s_per_chip
 from railx.mapping.layout import Placement, group_levels, group_members, place_ranks

@@ -1,4 +1,6 @@
-"""What topologies are compared at: equal injection bandwidth, and equal cost of the network."""
+"""What topologies are compared at: equal injection bandwidth, and equal cost of the
+network.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,17 @@ _BITS_PER_BYTE = 8
 
 
 def injection_gb_s_per_chip(topology: Topology) -> float:
-    """Injection bandwidth of a chip, one direction: all ports that leave its node together."""
+    """Injection bandwidth of a chip, one direction: all ports that leave its node
+    together.
+    """
     settings = settings_of(topology)
     return ports_per_chip(settings) * settings.port_gbps / _BITS_PER_BYTE
 
 
 def equal_bandwidth(settings: MappingSettings, topology: Topology) -> Basis:
-    """All links scaled by what brings the ports to the wanted injection bandwidth; without a cost."""
+    """All links scaled by what brings the ports to the wanted injection bandwidth;
+    without a cost.
+    """
     factor = settings.injection_gb_s_per_chip / injection_gb_s_per_chip(topology)
     return Basis("equal_bandwidth", factor, factor, None)
 
@@ -30,10 +36,12 @@ def equal_bandwidth(settings: MappingSettings, topology: Topology) -> Basis:
 def comparison_bases(settings: MappingSettings, topology: Topology, name: str) -> list[Basis]:
     """``equal_bandwidth`` and, where topology ``name`` has a design, ``equal_cost``.
 
-    A network costs in proportion to the rate of its ports, so that at equal bandwidth it costs its USD per GB/s of injection times
-    the injection bandwidth, and at equal cost its ports have the bandwidth that the reference's cost buys. Links inside a node (and
-    scale-up switches) stand in no bill: at equal cost they keep the rate of equal bandwidth. Raises SettingsError where a design
-    does not describe its topology, and as :func:`railx.economics.price_network`.
+    A network costs in proportion to the rate of its ports, so that at equal bandwidth
+    it costs its USD per GB/s of injection times the injection bandwidth, and at equal
+    cost its ports have the bandwidth that the reference's cost buys. Links inside a
+    node (and scale-up switches) stand in no bill: at equal cost they keep the rate of
+    equal bandwidth. Raises SettingsError where a design does not describe its topology,
+    and as :func:`railx.economics.price_network`.
     """
     equal, design = equal_bandwidth(settings, topology), settings.topologies[name].design
     if design is None:
@@ -54,10 +62,20 @@ def comparison_bases(settings: MappingSettings, topology: Topology, name: str) -
 def _check_design(design: NetworkDesign, topology: Topology, name: str) -> None:
     key = f"mapping.topologies.{name}.design"
     if chips_of(design) != topology.chips:
-        raise SettingsError(key, f"has {chips_of(design)} chips; allowed: {topology.chips}, the chips of the topology")
-    priced, injection = count_network(design).injection_gb_s_per_chip, injection_gb_s_per_chip(topology)
+        raise SettingsError(
+            key,
+            f"has {chips_of(design)} chips; allowed: {topology.chips}, the chips of the topology",
+        )
+    priced, injection = (
+        count_network(design).injection_gb_s_per_chip,
+        injection_gb_s_per_chip(topology),
+    )
     if abs(priced - injection) > 1e-6 * injection:
-        raise SettingsError(key, f"has {priced:g} GB/s of injection a chip; allowed: {injection:g} GB/s, that of the topology")
+        raise SettingsError(
+            key,
+            f"has {priced:g} GB/s of injection a chip; allowed: {injection:g} GB/s, that of the"
+            " topology",
+        )
 
 
 def _usd_per_injection_gb_s(settings: MappingSettings, name: str, design: NetworkDesign) -> float:

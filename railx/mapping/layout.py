@@ -1,7 +1,9 @@
-"""Where the ranks of a job stand: the chips of each axis, and the groups that communicate.
+"""Where the ranks of a job stand: the chips of each axis, and the groups that
+communicate.
 
-The ranks of a job form a box: chips of a node (mesh) x nodes of a row (x) x nodes of a column (y). Families without nodes on a
-grid get the nearest equivalent: blocks of a torus, runs of chips below the same switch of a switched network.
+The ranks of a job form a box: chips of a node (mesh) x nodes of a row (x) x nodes of a
+column (y). Families without nodes on a grid get the nearest equivalent: blocks of a
+torus, runs of chips below the same switch of a switched network.
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ Sizes = tuple[int, int, int]
 class Placement:
     """The chip of each rank (int64[mesh, x, y]) and how they were found.
 
-    ``kind``: ``grid`` (nodes of a row are neighbours in a row of the network, and likewise for columns), ``snake`` (the network's
-    grid has another shape: nodes follow each other along a snake through its rows, x fastest) or ``runs`` (nodes of consecutive
-    chips, cut across as few switches as leave room for the job).
+    ``kind``: ``grid`` (nodes of a row are neighbours in a row of the network, and
+    likewise for columns), ``snake`` (the network's grid has another shape: nodes follow
+    each other along a snake through its rows, x fastest) or ``runs`` (nodes of
+    consecutive chips, cut across as few switches as leave room for the job).
     """
 
     chips: IntArray
@@ -37,42 +40,61 @@ class Placement:
 
 
 def place_ranks(topology: Topology, sizes: Sizes) -> Placement:
-    """Place a job of chips of a node x nodes of a row x nodes of a column; SettingsError("layout") where there is no room for it.
+    """Place a job of chips of a node x nodes of a row x nodes of a column;
+    SettingsError("layout") where there is no room for it.
 
-    Within a node ranks follow a snake, so that neighbours in rank are neighbours in the mesh and the last closes the ring where a
-    side is even.
+    Within a node ranks follow a snake, so that neighbours in rank are neighbours in the
+    mesh and the last closes the ring where a side is even.
     """
     settings = topology.settings
     if topology.family in ("torus_2d", "mesh_2d"):
         return _place_blocks(topology, sizes, (settings["x_scale"], settings["y_scale"]))
     if topology.family == "torus_3d":
-        return _place_blocks(topology, sizes, (settings["x_scale"], settings["y_scale"], settings["z_scale"]))
+        return _place_blocks(
+            topology, sizes, (settings["x_scale"], settings["y_scale"], settings["z_scale"])
+        )
     if topology.family.startswith("railx") or topology.family == "hammingmesh":
         return _place_nodes(topology, sizes)
     return _place_runs(topology, sizes)
 
 
 def group_members(layout: LayoutSettings, chips: IntArray, parallelisms: Sequence[str]) -> IntArray:
-    """The groups that span ``parallelisms``: int[groups, members], members in rank order from the innermost axis out.
+    """The groups that span ``parallelisms``: int[groups, members], members in rank
+    order from the innermost axis out.
 
     Ranks belong to one group where they agree in every other parallelism.
     """
-    return _groups(layout, chips, [i for i, (name, _) in enumerate(_degrees(layout)) if name in parallelisms])
+    return _groups(
+        layout, chips, [i for i, (name, _) in enumerate(_degrees(layout)) if name in parallelisms]
+    )
 
 
-def group_levels(layout: LayoutSettings, chips: IntArray, parallelisms: Sequence[str]) -> list[IntArray]:
-    """The same taken apart: the groups along each axis and parallelism of more than one member, from the innermost axis out."""
+def group_levels(
+    layout: LayoutSettings, chips: IntArray, parallelisms: Sequence[str]
+) -> list[IntArray]:
+    """The same taken apart: the groups along each axis and parallelism of more than one
+    member, from the innermost axis out.
+    """
     degrees = _degrees(layout)
-    return [_groups(layout, chips, [i]) for i, (name, degree) in enumerate(degrees) if name in parallelisms and degree > 1]
+    return [
+        _groups(layout, chips, [i])
+        for i, (name, degree) in enumerate(degrees)
+        if name in parallelisms and degree > 1
+    ]
 
 
 def _degrees(layout: LayoutSettings) -> list[tuple[str, int]]:
-    return [(name, degree) for axis in (layout.mesh, layout.x, layout.y) for name, degree in axis.items()]
+    return [
+        (name, degree)
+        for axis in (layout.mesh, layout.x, layout.y)
+        for name, degree in axis.items()
+    ]
 
 
 def _groups(layout: LayoutSettings, chips: IntArray, inside: Sequence[int]) -> IntArray:
     degrees = [degree for _, degree in _degrees(layout)]
-    # Rank box: the first name of an axis varies fastest, the axes follow each other from the mesh outwards.
+    # Rank box: the first name of an axis varies fastest, the axes follow each other
+    # from the mesh outwards.
     box = np.transpose(chips, (2, 1, 0)).reshape(degrees[::-1]).transpose(range(len(degrees))[::-1])
     outside = [i for i in range(len(degrees)) if i not in inside]
     # Innermost axis last in memory order, so that it varies fastest among the members.
@@ -81,7 +103,8 @@ def _groups(layout: LayoutSettings, chips: IntArray, inside: Sequence[int]) -> I
 
 
 def snake(columns: int, rows: int) -> IntArray:
-    """Places (y * columns + x) of a mesh along a way of neighbours; a ring where the columns or rows are even and more than one.
+    """Places (y * columns + x) of a mesh along a way of neighbours; a ring where the
+    columns or rows are even and more than one.
 
     Up column 0 and snaking back through the others.
     """
@@ -99,7 +122,9 @@ def snake(columns: int, rows: int) -> IntArray:
 
 
 def _place_nodes(topology: Topology, sizes: Sizes) -> Placement:
-    """On the grid of nodes, along a snake through it where it has another shape, or by node number where there is no grid."""
+    """On the grid of nodes, along a snake through it where it has another shape, or by
+    node number where there is no grid.
+    """
     mesh, x, y = sizes
     per_node = topology.chips // topology.nodes
     grid = _node_grid(topology)
@@ -111,12 +136,17 @@ def _place_nodes(topology: Topology, sizes: Sizes) -> Placement:
         kind, node = "grid", np.arange(y)[None, :] * grid[0] + np.arange(x)[:, None]
     else:
         order = np.arange(topology.nodes) if grid is None else _rows_snake(*grid)
-        kind, node = "runs" if grid is None else "snake", order[np.arange(y)[None, :] * x + np.arange(x)[:, None]]
+        kind, node = (
+            "runs" if grid is None else "snake",
+            order[np.arange(y)[None, :] * x + np.arange(x)[:, None]],
+        )
     return Placement((local[:, None, None] + node[None] * per_node).astype(np.int64), kind)
 
 
 def _node_grid(topology: Topology) -> tuple[int, int] | None:
-    """Columns and rows of nodes, for families whose nodes stand on a grid (node (X, Y) is number Y * columns + X)."""
+    """Columns and rows of nodes, for families whose nodes stand on a grid (node (X, Y)
+    is number Y * columns + X).
+    """
     settings = topology.settings
     if topology.family == "railx_hyperx":
         side = settings["m"] * settings["n"] + 1
@@ -137,7 +167,9 @@ def _rows_snake(columns: int, rows: int) -> IntArray:
 
 
 def _place_blocks(topology: Topology, sizes: Sizes, scales: tuple[int, ...]) -> Placement:
-    """Blocks as nodes, those with the smallest surface that leave room; in three dimensions the first two make the row."""
+    """Blocks as nodes, those with the smallest surface that leave room; in three
+    dimensions the first two make the row.
+    """
     mesh, x, y = sizes
     rooms = {block: _block_room(scales, block) for block in _blocks_of(mesh, len(scales))}
     fitting = [block for block, room in rooms.items() if x <= room[0] and y <= room[1]]
@@ -178,26 +210,36 @@ def _surface(block: Sequence[int]) -> float:
 
 
 def _walk(block: Sequence[int]) -> IntArray:
-    """Places of a box (int[places, dimensions]) along a way of neighbours, a ring in layers of an even side."""
+    """Places of a box (int[places, dimensions]) along a way of neighbours, a ring in
+    layers of an even side.
+    """
     layer = np.stack(np.divmod(snake(block[0], block[1]), block[0])[::-1], axis=1)
     if len(block) == 2:
         return layer
     # Every other layer backwards: the way enters a layer where it left the one below.
     layers = [layer[:: 1 if z % 2 == 0 else -1] for z in range(block[2])]
-    return np.concatenate([np.column_stack([own, np.full(len(own), z)]) for z, own in enumerate(layers)])
+    return np.concatenate(
+        [np.column_stack([own, np.full(len(own), z)]) for z, own in enumerate(layers)]
+    )
 
 
 # Switched networks
 
 
 def _place_runs(topology: Topology, sizes: Sizes) -> Placement:
-    """Nodes of consecutive chips, cut into as few equal parts (each below one switch or in one server) as leave room."""
+    """Nodes of consecutive chips, cut into as few equal parts (each below one switch or
+    in one server) as leave room.
+    """
     mesh, x, y = sizes
     total = mesh * x * y
     if total > topology.chips:
         raise _no_room(topology, sizes, None)
     unit = _chips_below_a_switch(topology)
-    fitting = [part for part in range(1, mesh + 1) if mesh % part == 0 and topology.chips // unit * (unit // part) * part >= total]
+    fitting = [
+        part
+        for part in range(1, mesh + 1)
+        if mesh % part == 0 and topology.chips // unit * (unit // part) * part >= total
+    ]
     part = max(fitting, default=1)
     parts = unit // part
     slot = np.arange(total // part)
@@ -207,7 +249,9 @@ def _place_runs(topology: Topology, sizes: Sizes) -> Placement:
 
 
 def _chips_below_a_switch(topology: Topology) -> int:
-    """Chips of a server, or below the first switch of chip 0 (chips below a switch are numbered in a row)."""
+    """Chips of a server, or below the first switch of chip 0 (chips below a switch are
+    numbered in a row).
+    """
     per_node = topology.chips // topology.nodes
     if per_node > 1:
         return per_node

@@ -1,4 +1,6 @@
-"""Settings of the mapping stage: jobs, the axes their parallelisms lie on, and the topologies they are laid on."""
+"""Settings of the mapping stage: jobs, the axes their parallelisms lie on, and the
+topologies they are laid on.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,12 @@ Degrees: TypeAlias = dict[str, Annotated[int, AtLeast(1)]]
 
 @dataclass(frozen=True)
 class LayoutSettings:
-    """Which parallelism lies on which axis, from the inside out: degrees by name on the mesh of a node, on a row and on a column.
+    """Which parallelism lies on which axis, from the inside out: degrees by name on the
+    mesh of a node, on a row and on a column.
 
-    A job takes as many chips of a node, nodes of a row and nodes of a column as the products of the degrees say. A parallelism may
-    lie on several axes; its degree is then the product.
+    A job takes as many chips of a node, nodes of a row and nodes of a column as the
+    products of the degrees say. A parallelism may lie on several axes; its degree is
+    then the product.
     """
 
     mesh: Degrees
@@ -42,7 +46,9 @@ class LayoutSettings:
         for axis in ("mesh", "x", "y"):
             for name in getattr(self, axis):
                 if name not in PARALLELISMS:
-                    raise SettingsError(f"{axis}.{name}", f"unknown parallelism; allowed: {', '.join(PARALLELISMS)}")
+                    raise SettingsError(
+                        f"{axis}.{name}", f"unknown parallelism; allowed: {', '.join(PARALLELISMS)}"
+                    )
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -60,19 +66,26 @@ class LayoutSettings:
 
 @dataclass(frozen=True)
 class ExpertSettings:
-    """A mixture of experts: every feed-forward becomes ``experts`` of them, of which each token visits ``experts_per_token``."""
+    """A mixture of experts: every feed-forward becomes ``experts`` of them, of which
+    each token visits ``experts_per_token``.
+    """
 
     experts: Annotated[int, AtLeast(2)]
     experts_per_token: Annotated[int, AtLeast(1)]
 
     def __post_init__(self) -> None:
         if self.experts_per_token > self.experts:
-            raise SettingsError("experts_per_token", f"got {self.experts_per_token}; allowed: at most {self.experts}, the experts")
+            raise SettingsError(
+                "experts_per_token",
+                f"got {self.experts_per_token}; allowed: at most {self.experts}, the experts",
+            )
 
 
 @dataclass(frozen=True)
 class ChipSettings:
-    """``peak_tflops``: 10^12 operations a second in the training precision; ``efficiency``: what matrix products reach of it."""
+    """``peak_tflops``: 10^12 operations a second in the training precision;
+    ``efficiency``: what matrix products reach of it.
+    """
 
     peak_tflops: Annotated[float, Positive()]
     efficiency: Annotated[float, Fraction()]
@@ -80,7 +93,9 @@ class ChipSettings:
 
 @dataclass(frozen=True)
 class JobSettings:
-    """One training job: every replica takes ``micro_batches`` of ``sequence_tokens`` tokens a step (1F1B pipeline)."""
+    """One training job: every replica takes ``micro_batches`` of ``sequence_tokens``
+    tokens a step (1F1B pipeline).
+    """
 
     model: ModelSettings
     experts: ExpertSettings | None
@@ -95,21 +110,35 @@ class JobSettings:
         layout, model = self.layout, self.model
         if model.layers % layout.degree("pipeline"):
             raise SettingsError(
-                "layout", f"pipeline degree {layout.degree('pipeline')}; allowed: a divisor of the {model.layers} layers"
+                "layout",
+                f"pipeline degree {layout.degree('pipeline')}; allowed: a divisor of the"
+                f" {model.layers} layers",
             )
         if model.heads % layout.degree("tensor"):
-            raise SettingsError("layout", f"tensor degree {layout.degree('tensor')}; allowed: a divisor of the {model.heads} heads")
+            raise SettingsError(
+                "layout",
+                f"tensor degree {layout.degree('tensor')}; allowed: a divisor of the {model.heads}"
+                " heads",
+            )
         if self.sequence_tokens % (layout.degree("sequence") * layout.degree("tensor")):
             parts = layout.degree("sequence") * layout.degree("tensor")
-            raise SettingsError("sequence_tokens", f"got {self.sequence_tokens}; allowed: a multiple of {parts}, sequence x tensor")
+            raise SettingsError(
+                "sequence_tokens",
+                f"got {self.sequence_tokens}; allowed: a multiple of {parts}, sequence x tensor",
+            )
         experts = 1 if self.experts is None else self.experts.experts
         if experts % layout.degree("expert"):
-            raise SettingsError("layout", f"expert degree {layout.degree('expert')}; allowed: a divisor of the {experts} experts")
+            raise SettingsError(
+                "layout",
+                f"expert degree {layout.degree('expert')}; allowed: a divisor of the {experts}"
+                " experts",
+            )
 
 
 @dataclass(frozen=True)
 class MappedTopology:
-    """A topology by the best of ``routings`` for each transfer, and the design that prices it (null: no equal cost).
+    """A topology by the best of ``routings`` for each transfer, and the design that
+    prices it (null: no equal cost).
 
     The design must have as many chips as the topology and the same injection bandwidth.
     """
@@ -122,9 +151,11 @@ class MappedTopology:
 class MappingSettings:
     """All ``jobs`` on all ``topologies`` (names of the experiment's).
 
-    Equal bandwidth: the ports of every topology are scaled to ``injection_gb_s_per_chip``. Equal cost: its ports are scaled once
-    more, to what the network of ``reference`` costs per chip. Prices: those of ``price_set`` in ``catalogue``, in proportion to the
-    rate of a port. Links inside a node stand in no bill and keep the rate that they have at equal bandwidth.
+    Equal bandwidth: the ports of every topology are scaled to
+    ``injection_gb_s_per_chip``. Equal cost: its ports are scaled once more, to what the
+    network of ``reference`` costs per chip. Prices: those of ``price_set`` in
+    ``catalogue``, in proportion to the rate of a port. Links inside a node stand in no
+    bill and keep the rate that they have at equal bandwidth.
     """
 
     jobs: Annotated[dict[str, JobSettings], NotEmpty()]
@@ -136,5 +167,11 @@ class MappingSettings:
 
     def __post_init__(self) -> None:
         if self.reference not in self.topologies or self.topologies[self.reference].design is None:
-            known = [name for name, topology in self.topologies.items() if topology.design is not None]
-            raise SettingsError("reference", f"got {self.reference!r}; allowed: {', '.join(known)}, the topologies with a design")
+            known = [
+                name for name, topology in self.topologies.items() if topology.design is not None
+            ]
+            raise SettingsError(
+                "reference",
+                f"got {self.reference!r}; allowed: {', '.join(known)}, the topologies with a"
+                " design",
+            )

@@ -1,9 +1,12 @@
-"""How long a step takes on a topology: exact channel loads of every kind of communication, one bottleneck each.
+"""How long a step takes on a topology: exact channel loads of every kind of
+communication, one bottleneck each.
 
-All groups of one kind communicate at once. Their traffic is routed over the topology as any other, so that contention between
-groups and the walk inside the nodes count; the busiest channel sets the rate. A gather is done in the better of two ways: every
-member sends its part to every other (direct), or round a ring in both directions; over several axes also one axis after the other
-(reduce-scatter from the first to the last, all-gather back), each with what the others left to it. Where a topology has several
+All groups of one kind communicate at once. Their traffic is routed over the topology as
+any other, so that contention between groups and the walk inside the nodes count; the
+busiest channel sets the rate. A gather is done in the better of two ways: every member
+sends its part to every other (direct), or round a ring in both directions; over several
+axes also one axis after the other (reduce-scatter from the first to the last,
+all-gather back), each with what the others left to it. Where a topology has several
 routings, each transfer takes the best.
 """
 
@@ -35,7 +38,9 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Basis:
-    """What topologies are compared at: ``ports`` and ``inside`` scale the links between and inside nodes."""
+    """What topologies are compared at: ``ports`` and ``inside`` scale the links between
+    and inside nodes.
+    """
 
     name: str
     ports: float
@@ -45,9 +50,11 @@ class Basis:
 
 @dataclass(frozen=True)
 class _Way:
-    """One way to move data within groups: what a chip sends over the bytes of the transfer, its rates and its latency.
+    """One way to move data within groups: what a chip sends over the bytes of the
+    transfer, its rates and its latency.
 
-    The rates are those that the busiest channel between nodes and the busiest inside one allow each chip.
+    The rates are those that the busiest channel between nodes and the busiest inside
+    one allow each chip.
     """
 
     name: str
@@ -58,13 +65,17 @@ class _Way:
     latency_ns: float
 
     def time_ns(self, size_bytes: float, basis: Basis) -> float:
-        """Bytes over GB/s are nanoseconds; a faster port shortens the transmission, not the flight."""
+        """Bytes over GB/s are nanoseconds; a faster port shortens the transmission, not
+        the flight.
+        """
         gb_s = min(self.between_gb_s * basis.ports, self.inside_gb_s * basis.inside)
         return self.latency_ns + size_bytes * self.sent / gb_s
 
 
 class _Network:
-    """A topology under one routing that answers how fast given groups communicate; answers are kept, layouts share them."""
+    """A topology under one routing that answers how fast given groups communicate;
+    answers are kept, layouts share them.
+    """
 
     def __init__(self, topology: Topology, routing: str) -> None:
         self.topology = topology
@@ -109,7 +120,9 @@ class _Network:
 
 
 def _everyone(members: int) -> FloatArray:
-    """What part of what a member sends goes to which other (float[members, members]): the same to all."""
+    """What part of what a member sends goes to which other (float[members, members]):
+    the same to all.
+    """
     return (1 - np.eye(members)) / (members - 1)
 
 
@@ -127,15 +140,23 @@ _SHARES = {"direct": _everyone, "ring": _round_the_ring, "next": _to_the_next}
 
 
 def step_times(
-    topology: Topology, routings: Sequence[str], jobs: Mapping[str, JobSettings], bases: Sequence[Basis], name: str
+    topology: Topology,
+    routings: Sequence[str],
+    jobs: Mapping[str, JobSettings],
+    bases: Sequence[Basis],
+    name: str,
 ) -> list[dict[str, Any]]:
-    """Time of one training step of every job on every basis, one row per part of the step.
+    """Time of one training step of every job on every basis, one row per part of the
+    step.
 
-    Columns: topology, family, topology_chips, job, chips, placement, basis, port_factor, cost_per_chip_usd (of the network), part
-    (compute, bubble and the parallelisms), way and routing (how the data moved), ms, step_ms (the whole step), tokens_per_s,
-    reason, fidelity. A job without room has one row a basis: no part and no times, ``reason`` says why. Nothing overlaps except
-    that stages of the pipeline work at the same time: an upper bound for schedules that hide communication. ``bubble`` is what the
-    first and last stages wait: (stages - 1) micro-batches (1F1B).
+    Columns: topology, family, topology_chips, job, chips, placement, basis,
+    port_factor, cost_per_chip_usd (of the network), part (compute, bubble and the
+    parallelisms), way and routing (how the data moved), ms, step_ms (the whole step),
+    tokens_per_s, reason, fidelity. A job without room has one row a basis: no part and
+    no times, ``reason`` says why. Nothing overlaps except that stages of the pipeline
+    work at the same time: an upper bound for schedules that hide communication.
+    ``bubble`` is what the first and last stages wait: (stages - 1) micro-batches
+    (1F1B).
     """
     networks = [_Network(topology, routing) for routing in routings]
     rows: list[dict[str, Any]] = []
@@ -145,7 +166,9 @@ def step_times(
         except SettingsError as error:
             if error.key != "layout":
                 raise
-            rows += [_row(topology, name, job_name, job, basis, reason=str(error)) for basis in bases]
+            rows += [
+                _row(topology, name, job_name, job, basis, reason=str(error)) for basis in bases
+            ]
             continue
         for basis in bases:
             rows += _job_rows(networks, placement, name, job_name, job, basis)
@@ -153,7 +176,12 @@ def step_times(
 
 
 def _job_rows(
-    networks: Sequence[_Network], placement: Placement, name: str, job_name: str, job: JobSettings, basis: Basis
+    networks: Sequence[_Network],
+    placement: Placement,
+    name: str,
+    job_name: str,
+    job: JobSettings,
+    basis: Basis,
 ) -> list[dict[str, Any]]:
     per_micro = {"compute": compute_flops(job) / (job.chip.peak_tflops * job.chip.efficiency) / 1e3}
     per_micro |= dict.fromkeys(PARALLELISMS, 0.0)
@@ -166,8 +194,17 @@ def _job_rows(
     parts = {part: per_micro[part] * job.micro_batches + per_step[part] for part in per_micro}
     parts["bubble"] = sum(per_micro.values()) * (job.layout.degree("pipeline") - 1)
     step_ns = sum(parts.values())
-    tokens = job.sequence_tokens * job.micro_batches * job.layout.degree("data") * job.layout.degree("expert")
-    times = {"placement": placement.kind, "step_ms": step_ns / 1e6, "tokens_per_s": tokens / step_ns * 1e9}
+    tokens = (
+        job.sequence_tokens
+        * job.micro_batches
+        * job.layout.degree("data")
+        * job.layout.degree("expert")
+    )
+    times = {
+        "placement": placement.kind,
+        "step_ms": step_ns / 1e6,
+        "tokens_per_s": tokens / step_ns * 1e9,
+    }
     return [
         _row(
             networks[0].topology,
@@ -185,7 +222,9 @@ def _job_rows(
     ]
 
 
-def _row(topology: Topology, name: str, job_name: str, job: JobSettings, basis: Basis, **values: Any) -> dict[str, Any]:
+def _row(
+    topology: Topology, name: str, job_name: str, job: JobSettings, basis: Basis, **values: Any
+) -> dict[str, Any]:
     return {
         "topology": name,
         "family": topology.family,
@@ -208,9 +247,15 @@ def _row(topology: Topology, name: str, job_name: str, job: JobSettings, basis: 
 
 
 def _fastest(
-    networks: Sequence[_Network], placement: Placement, transfer: Transfer, layout: LayoutSettings, basis: Basis
+    networks: Sequence[_Network],
+    placement: Placement,
+    transfer: Transfer,
+    layout: LayoutSettings,
+    basis: Basis,
 ) -> tuple[float, list[_Way]]:
-    """The least time of a transfer, and the way taken or, one axis after the other, the ways."""
+    """The least time of a transfer, and the way taken or, one axis after the other, the
+    ways.
+    """
     groups = group_members(layout, placement.chips, transfer.over)
     time_ns, way = _best(networks, groups, transfer.pattern, transfer.bytes, basis)
     fastest = time_ns, [way]
@@ -227,7 +272,9 @@ def _fastest(
     return fastest
 
 
-def _best(networks: Sequence[_Network], groups: IntArray, pattern: str, size_bytes: float, basis: Basis) -> tuple[float, _Way]:
+def _best(
+    networks: Sequence[_Network], groups: IntArray, pattern: str, size_bytes: float, basis: Basis
+) -> tuple[float, _Way]:
     ways = [way for network in networks for way in network.ways(groups, pattern)]
     times = [way.time_ns(size_bytes, basis) for way in ways]
     best = int(np.argmin(times))

@@ -1,9 +1,11 @@
 """What a training step computes and sends, in closed form.
 
-Per micro-batch and stage: tensor parallelism with sequence-parallel norms gathers and scatters the activations twice a layer in
-each direction (Korthikanti 2022); sequence parallelism passes the keys and values round a ring (Liu 2023); experts exchange
-tokens by all-to-all before and after (Lepikhin 2020); stages hand on activations and their gradients. Per step: gradients are
-reduce-scattered and parameters all-gathered over the replicas (Rajbhandari 2020).
+Per micro-batch and stage: tensor parallelism with sequence-parallel norms gathers and
+scatters the activations twice a layer in each direction (Korthikanti 2022); sequence
+parallelism passes the keys and values round a ring (Liu 2023); experts exchange tokens
+by all-to-all before and after (Lepikhin 2020); stages hand on activations and their
+gradients. Per step: gradients are reduce-scattered and parameters all-gathered over the
+replicas (Rajbhandari 2020).
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ _TRAINING_OVER_FORWARD = 3
 class Transfer:
     """One kind of communication of a chip.
 
-    ``name``: the parallelism that causes it; ``over``: those that span its groups; ``pattern``: ``gather`` (all-gather or
-    reduce-scatter), ``all_to_all`` or ``next`` (to the next member); ``bytes``: the gathered (or scattered) tensor, what a chip
-    exchanges in an all-to-all, or what it hands on; ``times``: how often, per micro-batch or (``per_step``) per step.
+    ``name``: the parallelism that causes it; ``over``: those that span its groups;
+    ``pattern``: ``gather`` (all-gather or reduce-scatter), ``all_to_all`` or ``next``
+    (to the next member); ``bytes``: the gathered (or scattered) tensor, what a chip
+    exchanges in an all-to-all, or what it hands on; ``times``: how often, per
+    micro-batch or (``per_step``) per step.
     """
 
     name: str
@@ -38,34 +42,66 @@ class Transfer:
 
 
 def compute_flops(job: JobSettings) -> float:
-    """Operations of one chip for one micro-batch, forward and backward: its share of a stage."""
+    """Operations of one chip for one micro-batch, forward and backward: its share of a
+    stage.
+    """
     layout, model = job.layout, job.model
     tokens = job.sequence_tokens
-    per_token = 2 * (_attention_weights(job) + _active_experts(job) * _feed_forward_weights(job)) * model.layers
+    per_token = (
+        2
+        * (_attention_weights(job) + _active_experts(job) * _feed_forward_weights(job))
+        * model.layers
+    )
     head = 2 * model.vocabulary * model.hidden
     forward = (per_token + head) * tokens + attention_flops(model, tokens)
-    return _TRAINING_OVER_FORWARD * forward / (layout.degree("tensor") * layout.degree("sequence") * layout.degree("pipeline"))
+    return (
+        _TRAINING_OVER_FORWARD
+        * forward
+        / (layout.degree("tensor") * layout.degree("sequence") * layout.degree("pipeline"))
+    )
 
 
 def step_transfers(job: JobSettings) -> list[Transfer]:
     """Everything that a chip sends in a step; parallelisms of degree 1 send nothing."""
     layout, model = job.layout, job.model
-    tensor, sequence, pipeline = (layout.degree(name) for name in ("tensor", "sequence", "pipeline"))
+    tensor, sequence, pipeline = (
+        layout.degree(name) for name in ("tensor", "sequence", "pipeline")
+    )
     layers = model.layers // pipeline
     tokens = job.sequence_tokens // sequence
     activation = tokens * model.hidden * job.bytes_per_element
-    # Attention gathers and scatters the activations once each way; the experts of a chip's share do so with the tokens they get.
+    # Attention gathers and scatters the activations once each way; the experts of a
+    # chip's share do so with the tokens they get.
     transfers = [
         Transfer("tensor", ("tensor",), "gather", activation, 4 * layers, per_step=False),
-        Transfer("tensor", ("tensor",), "gather", activation * _active_experts(job), 4 * layers, per_step=False),
-        Transfer("sequence", ("sequence",), "gather", _keys_and_values_bytes(job), 3 * layers, per_step=False),
+        Transfer(
+            "tensor",
+            ("tensor",),
+            "gather",
+            activation * _active_experts(job),
+            4 * layers,
+            per_step=False,
+        ),
+        Transfer(
+            "sequence",
+            ("sequence",),
+            "gather",
+            _keys_and_values_bytes(job),
+            3 * layers,
+            per_step=False,
+        ),
         Transfer("pipeline", ("pipeline",), "next", activation / tensor, 2, per_step=False),
     ]
     if job.experts is not None:
         exchanged = activation / tensor * job.experts.experts_per_token
-        transfers.append(Transfer("expert", ("expert",), "all_to_all", exchanged, 4 * layers, per_step=False))
+        transfers.append(
+            Transfer("expert", ("expert",), "all_to_all", exchanged, 4 * layers, per_step=False)
+        )
     dense, expert = _parameters_per_chip(job)
-    for parameters, over in ((dense, ("sequence", "expert", "data")), (expert, ("sequence", "data"))):
+    for parameters, over in (
+        (dense, ("sequence", "expert", "data")),
+        (expert, ("sequence", "data")),
+    ):
         transfers += [
             Transfer("data", over, "gather", parameters * width, 1, per_step=True)
             for width in (job.gradient_bytes_per_element, job.bytes_per_element)
@@ -78,7 +114,9 @@ def step_transfers(job: JobSettings) -> list[Transfer]:
 
 
 def _keys_and_values_bytes(job: JobSettings) -> float:
-    """Keys and values of a whole sequence that a chip's heads attend to; a chip keeps at least one head of each."""
+    """Keys and values of a whole sequence that a chip's heads attend to; a chip keeps
+    at least one head of each.
+    """
     width = max(key_value_width(job.model) / job.layout.degree("tensor"), job.model.head_width)
     return 2 * width * job.sequence_tokens * job.bytes_per_element
 

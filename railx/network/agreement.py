@@ -1,9 +1,12 @@
-"""The flow model against the packet simulator: the same traffic, routing and offered load, what arrives in both.
+"""The flow model against the packet simulator: the same traffic, routing and offered
+load, what arrives in both.
 
-The flow model gives every flow its max-min fair rate with its offered load as demand; flows split in the fixed shares of the
-routing. Below the static bound (the load at which the busiest link is full) the flow model delivers what is offered. The packet
-simulator can lose by what the flow model does not have, buffers of finite size behind which packets for free links wait, and win
-where a flow's packets need not keep their shares when one of its paths is full.
+The flow model gives every flow its max-min fair rate with its offered load as demand;
+flows split in the fixed shares of the routing. Below the static bound (the load at
+which the busiest link is full) the flow model delivers what is offered. The packet
+simulator can lose by what the flow model does not have, buffers of finite size behind
+which packets for free links wait, and win where a flow's packets need not keep their
+shares when one of its paths is full.
 """
 
 from __future__ import annotations
@@ -21,11 +24,14 @@ from railx.topology import Topology, settings_of
 __all__ = ["agreement_rows"]
 
 
-def agreement_rows(topology: Topology, settings: AgreementSettings, seed: int, name: str) -> list[dict[str, Any]]:
+def agreement_rows(
+    topology: Topology, settings: AgreementSettings, seed: int, name: str
+) -> list[dict[str, Any]]:
     """One row for each routing that the family offers, traffic pattern and load.
 
-    Rates in flits/(chip cycle): ``offered``, ``flow`` (sum of the fair rates), ``packet`` (accepted in the measured cycles) and
-    ``static_bound``; ``load_over_bound`` = offered over static bound, ``ratio`` = packet over flow.
+    Rates in flits/(chip cycle): ``offered``, ``flow`` (sum of the fair rates),
+    ``packet`` (accepted in the measured cycles) and ``static_bound``;
+    ``load_over_bound`` = offered over static bound, ``ratio`` = packet over flow.
     """
     capacity, port_gb_s = link_gb_s(topology), settings_of(topology).port_gbps / 8
     rows = []
@@ -37,7 +43,10 @@ def agreement_rows(topology: Topology, settings: AgreementSettings, seed: int, n
         for pattern, traffic in settings.traffics.items():
             flows = traffic_flows(topology, traffic, seed)
             if flows.spread.any():
-                raise ValueError(f"{name}: got {topology.chips} chips; allowed: sizes whose flows are listed one by one")
+                raise ValueError(
+                    f"{name}: got {topology.chips} chips; allowed: sizes whose flows are listed one"
+                    " by one"
+                )
             paths = spread_flows(topology, table, flows.src, flows.dst)
             loads = path_loads(topology, paths, flows.share * port_gb_s)
             bound = float((capacity[loads > 0] / loads[loads > 0]).min())
@@ -45,7 +54,9 @@ def agreement_rows(topology: Topology, settings: AgreementSettings, seed: int, n
                 offered = over * bound
                 rates = fair_rates(paths, capacity, flows.share * port_gb_s * offered)
                 flow = float(rates.sum()) / port_gb_s / topology.chips
-                result = simulate_packets(topology, table, dataclasses.replace(traffic, load=offered), network, seed)
+                result = simulate_packets(
+                    topology, table, dataclasses.replace(traffic, load=offered), network, seed
+                )
                 packet = result.accepted_flits_per_chip_cycle
                 rows.append(
                     {

@@ -1,4 +1,6 @@
-"""All-to-all among chips of a network: the bottleneck of the routing's exact loads, and all messages at once with fair rates."""
+"""All-to-all among chips of a network: the bottleneck of the routing's exact loads, and
+all messages at once with fair rates.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,19 @@ __all__ = ["AllToAll", "Messages", "all_to_all"]
 
 IntArray = NDArray[np.int64]
 
-#: Messages whose loads are summed up over a routing table; larger networks need closed forms.
+#: Messages whose loads are summed up over a routing table; larger networks need closed
+#: forms.
 _MOST_ROUTED = 2_000_000
 _BLOCK = 1_024
 
 
 @dataclass(frozen=True)
 class AllToAll:
-    """``gb_s``: what a chip can send to all others together while the busiest link is full; ``latency_ns``: the longest way.
+    """``gb_s``: what a chip can send to all others together while the busiest link is
+    full; ``latency_ns``: the longest way.
 
-    Where the network is too large to follow every way, the latency is a bound: two rails and three longest walks (RailX HyperX),
-    half way round every ring (tori).
+    Where the network is too large to follow every way, the latency is a bound: two
+    rails and three longest walks (RailX HyperX), half way round every ring (tori).
     """
 
     participants: int
@@ -41,11 +45,18 @@ class AllToAll:
 
 
 def all_to_all(topology: Topology, chips: IntArray, routing: str) -> AllToAll | None:
-    """The all-to-all of ``chips`` under a routing; None where the network is too large and no closed form is known."""
+    """The all-to-all of ``chips`` under a routing; None where the network is too large
+    and no closed form is known.
+    """
     if len(chips) * (len(chips) - 1) <= _MOST_ROUTED:
         return _routed(topology, chips, routing)
     grid = grid_of(topology)
-    if grid is None or topology.family == "hammingmesh" or len(chips) < topology.chips or routing not in ("min", "balanced"):
+    if (
+        grid is None
+        or topology.family == "hammingmesh"
+        or len(chips) < topology.chips
+        or routing not in ("min", "balanced")
+    ):
         return None
     loads = uniform_lane_loads(topology, "min" if routing == "min" else "balanced")
     # A lane's load is relative to an external port that is full with one flit a cycle.
@@ -63,7 +74,9 @@ class Messages:
         self._sending = finish_times(paths, link_gb_s(topology), 1 / len(chips)) - paths.latency_ns
 
     def time_ns(self, payload_bytes: float) -> float:
-        """When the last message has arrived; equal messages that start at once take in proportion to their size."""
+        """When the last message has arrived; equal messages that start at once take in
+        proportion to their size.
+        """
         return float((self._sending * payload_bytes + self._latency).max())
 
 
@@ -75,13 +88,17 @@ def _routed(topology: Topology, chips: IntArray, routing: str) -> AllToAll:
         demand[chips] = 1 / (len(chips) - 1)
         demand[block, np.arange(len(block))] = 0
         loads += table_lane_loads(topology, table, demand) * topology.links.lanes
-        latency = max(latency, float(longest_ways(topology, table, topology.links.latency_ns)[chips].max()))
+        latency = max(
+            latency, float(longest_ways(topology, table, topology.links.latency_ns)[chips].max())
+        )
     used = loads > 0
     return AllToAll(len(chips), float((link_gb_s(topology)[used] / loads[used]).min()), latency)
 
 
 def _pairs(chips: IntArray) -> tuple[IntArray, IntArray]:
-    """All ordered pairs, ascending by destination, so that a block needs few columns of a routing table."""
+    """All ordered pairs, ascending by destination, so that a block needs few columns of
+    a routing table.
+    """
     dst, src = (axis.ravel() for axis in np.meshgrid(chips, chips, indexing="ij"))
     return src[src != dst], dst[src != dst]
 

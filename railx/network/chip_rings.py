@@ -1,7 +1,9 @@
-"""Rings through grids of single chips: 3D tori (plain, or cubes behind optical switches) and HyperX whose chips are the routers.
+"""Rings through grids of single chips: 3D tori (plain, or cubes behind optical
+switches) and HyperX whose chips are the routers.
 
-A line of a torus is n rings each way. A line of L chips that are all joined has L - 1 rings each way which take every pair of
-neighbours twice, so that each has half of the links of a pair; together they fill all ports.
+A line of a torus is n rings each way. A line of L chips that are all joined has L - 1
+rings each way which take every pair of neighbours twice, so that each has half of the
+links of a pair; together they fill all ports.
 """
 
 from __future__ import annotations
@@ -12,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.network.line_rings import LineRings, RingLink, line_rings
-from railx.topology import HyperXSettings, Topology, Torus3DSettings, TpuV4Settings, settings_of, undirected_rings
+from railx.topology import (
+    HyperXSettings,
+    Topology,
+    Torus3DSettings,
+    TpuV4Settings,
+    settings_of,
+    undirected_rings,
+)
 from railx.topology.tpu_v4 import chip_places
 
 __all__ = ["chip_grid_rings"]
@@ -21,7 +30,9 @@ IntArray = NDArray[np.int64]
 
 
 def chip_grid_rings(topology: Topology) -> tuple[LineRings, ...] | None:
-    """The rings of every dimension of a 3D torus, TPU v4 or HyperX without switches, all lines of each; None elsewhere."""
+    """The rings of every dimension of a 3D torus, TPU v4 or HyperX without switches,
+    all lines of each; None elsewhere.
+    """
     settings = settings_of(topology)
     if isinstance(settings, HyperXSettings) and settings.switchless:
         chip = np.arange(settings.chips).reshape(settings.shape[::-1]).transpose()
@@ -38,15 +49,22 @@ def chip_grid_rings(topology: Topology) -> tuple[LineRings, ...] | None:
 
 def _lines(chip: IntArray) -> list[IntArray]:
     """The chips of the lines along each axis of a grid of chips, int[lines, length]."""
-    return [np.moveaxis(chip, axis, -1).reshape(-1, length) for axis, length in enumerate(chip.shape)]
+    return [
+        np.moveaxis(chip, axis, -1).reshape(-1, length) for axis, length in enumerate(chip.shape)
+    ]
 
 
 def _torus(lines: IntArray, n: int) -> LineRings:
     length = lines.shape[1]
     order = list(range(length))
-    # Round a ring of two both ways lead to the same neighbour: the way down takes the second n channels.
+    # Round a ring of two both ways lead to the same neighbour: the way down takes the
+    # second n channels.
     second = n * (length == 2)
-    both = [(way, lane + second * (way is not order)) for lane in range(n) for way in (order, order[::-1])]
+    both = [
+        (way, lane + second * (way is not order))
+        for lane in range(n)
+        for way in (order, order[::-1])
+    ]
     return _round(lines, both, 1.0)
 
 

@@ -1,18 +1,24 @@
-"""Times of collectives: in closed form, and with the messages of their steps on the links.
+"""Times of collectives: in closed form, and with the messages of their steps on the
+links.
 
-A ring reduce-scatter or all-gather over P participants takes P - 1 steps; in every step each participant passes on 1/P of the
-ring's share of the payload. An all-reduce is a reduce-scatter and an all-gather. On d dimensions the payload is cut in d equal
-parts, each of which starts along another dimension and goes on to the next, so that all dimensions are at work at once. Sources:
-the ring algorithm (Patarasuk and Yuan 2009); RailX (abstract): the rails of a line are r independent rings, 2 r with both
-directions, in the torus and in the all-to-all setting alike.
+A ring reduce-scatter or all-gather over P participants takes P - 1 steps; in every step
+each participant passes on 1/P of the ring's share of the payload. An all-reduce is a
+reduce-scatter and an all-gather. On d dimensions the payload is cut in d equal parts,
+each of which starts along another dimension and goes on to the next, so that all
+dimensions are at work at once. Sources: the ring algorithm (Patarasuk and Yuan 2009);
+RailX (abstract): the rails of a line are r independent rings, 2 r with both directions,
+in the torus and in the all-to-all setting alike.
 
-Rings of lines, on all ports of the chips: RailX set to a HyperX or a torus, plain 2D and 3D tori, TPU v4, HammingMesh, HyperX
-whose chips are the routers. The other families run a ring over the chips in order, whose messages spread over all ports that the
+Rings of lines, on all ports of the chips: RailX set to a HyperX or a torus, plain 2D
+and 3D tori, TPU v4, HammingMesh, HyperX whose chips are the routers. The other families
+run a ring over the chips in order, whose messages spread over all ports that the
 routing offers.
 
-* ``analytic``: latency along the slowest chain of P - 1 messages, plus the serialisation at the ports of the rings.
-* ``flow``: the messages of a step share all links they cross max-min fairly; a step of a dimension starts when its last step has
-  ended everywhere, while the other dimensions go through their own steps.
+* ``analytic``: latency along the slowest chain of P - 1 messages, plus the
+  serialisation at the ports of the rings.
+* ``flow``: the messages of a step share all links they cross max-min fairly; a step of
+  a dimension starts when its last step has ended everywhere, while the other dimensions
+  go through their own steps.
 """
 
 from __future__ import annotations
@@ -26,7 +32,15 @@ from numpy.typing import NDArray
 
 from railx.network.all_to_all import Messages, all_to_all
 from railx.network.chip_rings import chip_grid_rings
-from railx.network.flows import FlowPaths, fair_rates, finish_times, fixed_paths, join_paths, link_gb_s, route_flows
+from railx.network.flows import (
+    FlowPaths,
+    fair_rates,
+    finish_times,
+    fixed_paths,
+    join_paths,
+    link_gb_s,
+    route_flows,
+)
 from railx.network.line_rings import ChannelIndex, LineRings
 from railx.network.rail_rings import SubGrid, chip_rings, grid_of, mesh_rings, node_rings, sub_grid
 from railx.network.routing import routings_of
@@ -39,15 +53,22 @@ __all__ = ["ring_all_reduce", "simulate_collectives"]
 FloatArray = NDArray[np.float64]
 
 #: Reduce-scatters and all-gathers of a collective: an all-reduce is one of each.
-_HALVES: dict[CollectiveName, int] = {"ring_all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "hierarchical_all_reduce": 2}
+_HALVES: dict[CollectiveName, int] = {
+    "ring_all_reduce": 2,
+    "reduce_scatter": 1,
+    "all_gather": 1,
+    "hierarchical_all_reduce": 2,
+}
 
 
 @dataclass(frozen=True, eq=False)
 class _Rings:
-    """Rings of one dimension: ``participants`` on each, ``rings`` at once (both directions counted), ``gb_s`` each.
+    """Rings of one dimension: ``participants`` on each, ``rings`` at once (both
+    directions counted), ``gb_s`` each.
 
-    ``chain_latency_ns``: latency along the slowest participants - 1 messages in a row. ``paths``: the messages of one step, None
-    where only the closed form is wanted or known; ``sent_rings`` is how many rings they make up in a line.
+    ``chain_latency_ns``: latency along the slowest participants - 1 messages in a row.
+    ``paths``: the messages of one step, None where only the closed form is wanted or
+    known; ``sent_rings`` is how many rings they make up in a line.
     """
 
     participants: int
@@ -60,9 +81,11 @@ class _Rings:
 
 @dataclass(frozen=True, eq=False)
 class _Scope:
-    """Who takes part: rings of one dimension or of several, for each level from the inside out (the mesh of a node, the nodes).
+    """Who takes part: rings of one dimension or of several, for each level from the
+    inside out (the mesh of a node, the nodes).
 
-    A level works on what the level inside it has reduced; its payload is that of all its rings together.
+    A level works on what the level inside it has reduced; its payload is that of all
+    its rings together.
     """
 
     name: str
@@ -76,23 +99,34 @@ class _Scope:
         return sum(rings.rings for rings in self.levels[-1])
 
 
-def ring_all_reduce(topology: Topology, collective: CollectiveSettings, name: str) -> list[dict[str, Any]]:
+def ring_all_reduce(
+    topology: Topology, collective: CollectiveSettings, name: str
+) -> list[dict[str, Any]]:
     """:func:`simulate_collectives` for ring all-reduce alone."""
-    return simulate_collectives(topology, replace(collective, collectives=("ring_all_reduce",)), name)
+    return simulate_collectives(
+        topology, replace(collective, collectives=("ring_all_reduce",)), name
+    )
 
 
-def simulate_collectives(topology: Topology, collective: CollectiveSettings, name: str) -> list[dict[str, Any]]:
+def simulate_collectives(
+    topology: Topology, collective: CollectiveSettings, name: str
+) -> list[dict[str, Any]]:
     """Time of every collective, scope, payload and fidelity, one row each.
 
-    Scopes: ``row``, ``column`` and in three dimensions ``pillar`` (one line of x, y or z), ``nodes`` (RailX, HammingMesh: all nodes
-    or boards, rows and columns at once), ``chips`` (all chips; rings run through the chips of each line, all dimensions at once;
-    one ring over the chips in order where there are no lines). A participant is a node (board) in the scopes row, column and
-    nodes of RailX (HammingMesh), where the payload is the node's, and a chip elsewhere. ``rings``: rings at once through a
-    participant, both directions counted. ``algorithm``: ``ring`` of a line, ``ring_2d``, ``ring_3d``, ... of as many dimensions at
-    once, ``hierarchical`` (the mesh of a node, then the nodes) or ``chip_order_ring_K_of_P_ports``, whose messages go at the rate
-    of K of the P ports of a chip, all planes of its network together. Over P participants with all ports of rate b busy, the time
-    of an all-reduce tends to 2 D (P - 1)/P / (ports * b); with lines of different lengths the longest holds up the others.
-    Families without rings and routing have no rows. SettingsError for nodes that do not exist or are not joined.
+    Scopes: ``row``, ``column`` and in three dimensions ``pillar`` (one line of x, y or
+    z), ``nodes`` (RailX, HammingMesh: all nodes or boards, rows and columns at once),
+    ``chips`` (all chips; rings run through the chips of each line, all dimensions at
+    once; one ring over the chips in order where there are no lines). A participant is a
+    node (board) in the scopes row, column and nodes of RailX (HammingMesh), where the
+    payload is the node's, and a chip elsewhere. ``rings``: rings at once through a
+    participant, both directions counted. ``algorithm``: ``ring`` of a line,
+    ``ring_2d``, ``ring_3d``, ... of as many dimensions at once, ``hierarchical`` (the
+    mesh of a node, then the nodes) or ``chip_order_ring_K_of_P_ports``, whose messages
+    go at the rate of K of the P ports of a chip, all planes of its network together.
+    Over P participants with all ports of rate b busy, the time of an all-reduce tends
+    to 2 D (P - 1)/P / (ports * b); with lines of different lengths the longest holds up
+    the others. Families without rings and routing have no rows. SettingsError for nodes
+    that do not exist or are not joined.
     """
     nodes = sub_grid(topology, collective)
     timed = []
@@ -100,7 +134,10 @@ def simulate_collectives(topology: Topology, collective: CollectiveSettings, nam
         for fidelity in collective.fidelities:
             phases = _phases(topology, scope, fidelity)
             if phases is not None:
-                times = [_reduce_scatter_ns(scope, phases, payload) for payload in collective.payload_bytes]
+                times = [
+                    _reduce_scatter_ns(scope, phases, payload)
+                    for payload in collective.payload_bytes
+                ]
                 timed.append((scope, fidelity, times))
     rows = []
     for kind in collective.collectives:
@@ -142,7 +179,9 @@ def _row(
     }
 
 
-def _all_to_all_rows(topology: Topology, nodes: SubGrid | None, collective: CollectiveSettings, name: str) -> list[dict[str, Any]]:
+def _all_to_all_rows(
+    topology: Topology, nodes: SubGrid | None, collective: CollectiveSettings, name: str
+) -> list[dict[str, Any]]:
     grid = grid_of(topology)
     chips = np.arange(topology.chips) if grid is None or nodes is None else nodes.chips(grid)
     if not _is_routed(topology):
@@ -154,7 +193,10 @@ def _all_to_all_rows(topology: Topology, nodes: SubGrid | None, collective: Coll
     times: dict[str, Callable[[float], float]] = {}
     if "analytic" in collective.fidelities:
         times["analytic"] = found.analytic_ns
-    if "flow" in collective.fidelities and len(chips) * (len(chips) - 1) <= collective.most_messages:
+    if (
+        "flow" in collective.fidelities
+        and len(chips) * (len(chips) - 1) <= collective.most_messages
+    ):
         times["flow"] = Messages(topology, chips, collective.routing).time_ns
     return [
         _row(topology, name, "all_to_all", size, payload, time_ns(payload), fidelity)
@@ -163,7 +205,8 @@ def _all_to_all_rows(topology: Topology, nodes: SubGrid | None, collective: Coll
     ]
 
 
-# Time of a reduce-scatter (an all-gather mirrors it) ------------------------------------------------------------------------------
+# Time of a reduce-scatter (an all-gather mirrors it)
+# ------------------------------------------------------------------------------
 
 
 #: Time in ns when each dimension of a level works on its payload, all at the same time.
@@ -180,13 +223,22 @@ def _phases(topology: Topology, scope: _Scope, fidelity: str) -> list[_Phase] | 
 
 
 def _reduce_scatter_ns(scope: _Scope, phases: list[_Phase], payload: float) -> float:
-    """Over all levels; the shards of an inner level make up the whole payload of the level around it."""
-    return sum(_level_ns(level, phase, payload) for level, phase in zip(scope.levels, phases, strict=True))
+    """Over all levels; the shards of an inner level make up the whole payload of the
+    level around it.
+    """
+    return sum(
+        _level_ns(level, phase, payload) for level, phase in zip(scope.levels, phases, strict=True)
+    )
 
 
 def _level_ns(level: tuple[_Rings, ...], phase: _Phase, payload: float) -> float:
-    """One phase for each dimension; all parts of the payload end it before any goes on along its next dimension."""
-    total, parts = 0.0, [payload / len(level)] * len(level)  # a part for each dimension that works on it
+    """One phase for each dimension; all parts of the payload end it before any goes on
+    along its next dimension.
+    """
+    total, parts = (
+        0.0,
+        [payload / len(level)] * len(level),
+    )  # a part for each dimension that works on it
     for _ in level:
         total += phase(parts)
         shards = [part / rings.participants for rings, part in zip(level, parts, strict=True)]
@@ -199,7 +251,8 @@ def _analytic_phase(level: tuple[_Rings, ...]) -> _Phase:
 
     def slowest(payloads: Sequence[float]) -> float:
         return max(
-            rings.chain_latency_ns + (rings.participants - 1) / rings.participants * payload / (rings.rings * rings.gb_s)
+            rings.chain_latency_ns
+            + (rings.participants - 1) / rings.participants * payload / (rings.rings * rings.gb_s)
             for rings, payload in zip(level, payloads, strict=True)
         )
 
@@ -207,7 +260,9 @@ def _analytic_phase(level: tuple[_Rings, ...]) -> _Phase:
 
 
 def _flow_phase(topology: Topology, level: tuple[_Rings, ...]) -> _Phase:
-    """All messages of one step of every dimension at once; how long they send grows in proportion to the payload."""
+    """All messages of one step of every dimension at once; how long they send grows in
+    proportion to the payload.
+    """
     parts = [rings.paths for rings in level if rings.paths is not None]
     paths = join_paths(parts)
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
@@ -216,18 +271,31 @@ def _flow_phase(topology: Topology, level: tuple[_Rings, ...]) -> _Phase:
     def slowest(payloads: Sequence[float]) -> float:
         shares = tuple(payload / payloads[0] for payload in payloads)
         if shares not in sending:
-            chunk = np.array([share / (rings.sent_rings * rings.participants) for rings, share in zip(level, shares, strict=True)])
-            sending[shares] = finish_times(paths, link_gb_s(topology), chunk[owner]) - paths.latency_ns
+            chunk = np.array(
+                [
+                    share / (rings.sent_rings * rings.participants)
+                    for rings, share in zip(level, shares, strict=True)
+                ]
+            )
+            sending[shares] = (
+                finish_times(paths, link_gb_s(topology), chunk[owner]) - paths.latency_ns
+            )
         arrival = sending[shares] * payloads[0] + paths.latency_ns
-        return max(float(arrival[owner == k].max()) * (rings.participants - 1) for k, rings in enumerate(level))
+        return max(
+            float(arrival[owner == k].max()) * (rings.participants - 1)
+            for k, rings in enumerate(level)
+        )
 
     return slowest
 
 
-# Who sends to whom ----------------------------------------------------------------------------------------------------------------
+# Who sends to whom
+# ----------------------------------------------------------------------------------------------------------------
 
 
-def _ring_scopes(topology: Topology, nodes: SubGrid | None, collective: CollectiveSettings, wants_flow: bool) -> list[_Scope]:
+def _ring_scopes(
+    topology: Topology, nodes: SubGrid | None, collective: CollectiveSettings, wants_flow: bool
+) -> list[_Scope]:
     if all(kind == "all_to_all" for kind in collective.collectives):
         return []
     most = collective.most_messages if wants_flow else 0
@@ -247,15 +315,24 @@ def _scope(name: str, level: tuple[_Rings, ...], participants: int) -> _Scope:
     return _Scope(name, f"ring_{len(level)}d" if len(level) > 1 else "ring", (level,), participants)
 
 
-def _line_scopes(dimensions: Iterable[_Rings], names: Iterable[str] = ("row", "column", "pillar")) -> list[_Scope]:
-    return [_scope(name, (rings,), rings.participants) for name, rings in zip(names, dimensions, strict=False)]
+def _line_scopes(
+    dimensions: Iterable[_Rings], names: Iterable[str] = ("row", "column", "pillar")
+) -> list[_Scope]:
+    return [
+        _scope(name, (rings,), rings.participants)
+        for name, rings in zip(names, dimensions, strict=False)
+    ]
 
 
 def _grid_scopes(index: ChannelIndex, grid: Grid, nodes: SubGrid, most: int) -> list[_Scope]:
     topology = index.topology
     dimensions = [dimension for dimension in (0, 1) if len(nodes.positions(dimension)) > 1]
     level = tuple(
-        _rings(index, node_rings(topology, nodes.positions(dimension), dimension, nodes.lines(dimension)), most)
+        _rings(
+            index,
+            node_rings(topology, nodes.positions(dimension), dimension, nodes.lines(dimension)),
+            most,
+        )
         for dimension in dimensions
     )
     scopes = _line_scopes(level, [("row", "column")[dimension] for dimension in dimensions])
@@ -267,8 +344,12 @@ def _grid_scopes(index: ChannelIndex, grid: Grid, nodes: SubGrid, most: int) -> 
     return scopes
 
 
-def _chip_scopes(index: ChannelIndex, grid: Grid, nodes: SubGrid, level: tuple[_Rings, ...], most: int) -> list[_Scope]:
-    """RailX and HammingMesh: one ring level over all chips, and the hierarchy of the meshes inside the nodes and the nodes."""
+def _chip_scopes(
+    index: ChannelIndex, grid: Grid, nodes: SubGrid, level: tuple[_Rings, ...], most: int
+) -> list[_Scope]:
+    """RailX and HammingMesh: one ring level over all chips, and the hierarchy of the
+    meshes inside the nodes and the nodes.
+    """
     topology, scopes = index.topology, []
     chips = nodes.nodes * grid.m**2
     flat = [
@@ -282,7 +363,9 @@ def _chip_scopes(index: ChannelIndex, grid: Grid, nodes: SubGrid, level: tuple[_
         scopes.append(_scope("chips", flat_level, chips))
     meshes = (mesh_rings(grid, dimension) for dimension in (0, 1))
     mesh = tuple(_rings(index, rings, most) for rings in meshes if rings is not None)
-    scopes.append(_Scope("chips", "hierarchical", tuple(part for part in (mesh, level) if part), chips))
+    scopes.append(
+        _Scope("chips", "hierarchical", tuple(part for part in (mesh, level) if part), chips)
+    )
     return scopes
 
 
@@ -303,13 +386,17 @@ def _line_paths(index: ChannelIndex, line: LineRings, number: int) -> FlowPaths:
     return fixed_paths(index.topology, line.message, index.rows(line, number), line.messages)
 
 
-def _chip_order_scope(topology: Topology, collective: CollectiveSettings, wants_flow: bool) -> _Scope | None:
-    """One ring over all chips in order, both directions at once, on the routing's paths.
+def _chip_order_scope(
+    topology: Topology, collective: CollectiveSettings, wants_flow: bool
+) -> _Scope | None:
+    """One ring over all chips in order, both directions at once, on the routing's
+    paths.
 
-    A message spreads over all planes and ports that the routing offers from one chip to the next. The closed form of a fat tree is
-    a ring in every plane, on all ports of a chip. Elsewhere the rate is that of the slowest message of a step, and the
-    algorithm's name says how many ports of a chip that fills; it counts at most all, though chips of a server pass messages on
-    over its scale-up links as well.
+    A message spreads over all planes and ports that the routing offers from one chip to
+    the next. The closed form of a fat tree is a ring in every plane, on all ports of a
+    chip. Elsewhere the rate is that of the slowest message of a step, and the
+    algorithm's name says how many ports of a chip that fills; it counts at most all,
+    though chips of a server pass messages on over its scale-up links as well.
     """
     settings = settings_of(topology)
     paths = None
@@ -329,11 +416,15 @@ def _chip_order_scope(topology: Topology, collective: CollectiveSettings, wants_
     rings = _Rings(topology.chips, count, gb_s, chain, 2, paths if wants_flow else None)
     ports = ports_per_chip(settings)
     used = min(ports, count * gb_s / (settings.port_gbps / 8))
-    return _Scope("chips", f"chip_order_ring_{used:.3g}_of_{ports}_ports", ((rings,),), topology.chips)
+    return _Scope(
+        "chips", f"chip_order_ring_{used:.3g}_of_{ports}_ports", ((rings,),), topology.chips
+    )
 
 
 def _fat_tree_chain_ns(settings: FatTreeSettings) -> float:
-    """Around the chips in order all hops but the fastest: one hop a leaf leaves it, one a pod of three tiers leaves the pod."""
+    """Around the chips in order all hops but the fastest: one hop a leaf leaves it, one
+    a pod of three tiers leaves the pod.
+    """
     in_leaf, up = 2 * settings.leaf_latency_ns, 2 * settings.global_latency_ns
     changes = settings.leaves + (settings.pods if settings.tiers == 3 else 0)
     fastest = in_leaf + (up if settings.leaf_down == 1 else 0)

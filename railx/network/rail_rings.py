@@ -1,10 +1,14 @@
-"""Rings through the rows and columns of a grid of nodes: who passes a message to whom, and over which channels.
+"""Rings through the rows and columns of a grid of nodes: who passes a message to whom,
+and over which channels.
 
-In the torus and in the all-to-all setting of RailX every rail of a line is one ring through all its nodes, so that r rails make 2 r
-directed rings at once (RailX, abstract). A job may take some positions of a line only: in an all-to-all setting any c of them keep
-two links a pair, which make 2 (c - 1) directed rings; on a ring c neighbours keep a chain, on which a ring goes there and back, so
-that one is left of the two directions. The boards of a HammingMesh are such nodes too, and a switch is in the place of each rail:
-through it any boards of a line make a ring each way, out of the plus side of one into the minus side of the next and back.
+In the torus and in the all-to-all setting of RailX every rail of a line is one ring
+through all its nodes, so that r rails make 2 r directed rings at once (RailX,
+abstract). A job may take some positions of a line only: in an all-to-all setting any c
+of them keep two links a pair, which make 2 (c - 1) directed rings; on a ring c
+neighbours keep a chain, on which a ring goes there and back, so that one is left of the
+two directions. The boards of a HammingMesh are such nodes too, and a switch is in the
+place of each rail: through it any boards of a line make a ring each way, out of the
+plus side of one into the minus side of the next and back.
 """
 
 from __future__ import annotations
@@ -41,7 +45,9 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SubGrid:
-    """The nodes of a job: all crossings of these columns and rows (positions in the grid, in the order along a ring)."""
+    """The nodes of a job: all crossings of these columns and rows (positions in the
+    grid, in the order along a ring).
+    """
 
     columns: tuple[int, ...]
     rows: tuple[int, ...]
@@ -60,49 +66,74 @@ class SubGrid:
 
     def chips(self, grid: Grid) -> IntArray:
         """The chips of the job, ascending."""
-        node = np.sort((np.array(self.rows)[:, None] * grid.columns + np.array(self.columns)).ravel())
+        node = np.sort(
+            (np.array(self.rows)[:, None] * grid.columns + np.array(self.columns)).ravel()
+        )
         chips: IntArray = (node[:, None] * grid.m**2 + np.arange(grid.m**2)).ravel()
         return chips
 
 
 def grid_of(topology: Topology) -> Grid | None:
-    """The grid of nodes of a RailX HyperX or torus, of boards of a HammingMesh or of chips of a plain 2D torus; None elsewhere."""
+    """The grid of nodes of a RailX HyperX or torus, of boards of a HammingMesh or of
+    chips of a plain 2D torus; None elsewhere.
+    """
     settings = settings_of(topology)
     if isinstance(settings, RailXHyperXSettings):
         return railx_hyperx.grid_of(settings)
     if isinstance(settings, RailXTorusSettings):
         return railx_torus.grid_of(settings)
     if isinstance(settings, Torus2DSettings):
-        size = {"columns": settings.x_scale, "rows": settings.y_scale, "n": settings.n, "port_gbps": settings.port_gbps}
-        return Grid(**size, m=1, internal_width=1, internal_latency_ns=0.0, external_latency_ns=settings.latency_ns)  # type: ignore[arg-type]
+        size = {
+            "columns": settings.x_scale,
+            "rows": settings.y_scale,
+            "n": settings.n,
+            "port_gbps": settings.port_gbps,
+        }
+        return Grid(
+            **size,
+            m=1,
+            internal_width=1,
+            internal_latency_ns=0.0,
+            external_latency_ns=settings.latency_ns,
+        )  # type: ignore[arg-type]
     if isinstance(settings, HammingMeshSettings):
         return Grid.of(settings, columns=settings.x_scale, rows=settings.y_scale)
     return None
 
 
 def sub_grid(topology: Topology, settings: CollectiveSettings) -> SubGrid | None:
-    """The nodes that take part (None: the topology is no grid of nodes, all its chips do).
+    """The nodes that take part (None: the topology is no grid of nodes, all its chips
+    do).
 
-    SettingsError says what is wrong with ``rows`` or ``columns`` and which are allowed: they must exist, be distinct and be joined
-    by links among themselves.
+    SettingsError says what is wrong with ``rows`` or ``columns`` and which are allowed:
+    they must exist, be distinct and be joined by links among themselves.
     """
     grid = grid_of(topology)
     if grid is None:
         for key in ("rows", "columns"):
             if getattr(settings, key) is not None:
-                raise SettingsError(key, f"got a list; allowed: null, {topology.family} is no grid of nodes with lines of its own")
+                raise SettingsError(
+                    key,
+                    f"got a list; allowed: null, {topology.family} is no grid of nodes with lines"
+                    " of its own",
+                )
         return None
     joined = topology.family in ("railx_hyperx", "hammingmesh")
     columns = _positions("columns", settings.columns, grid.columns, joined)
     rows = _positions("rows", settings.rows, grid.rows, joined)
     if len(columns) * len(rows) * grid.m**2 < 2:
-        raise SettingsError("columns", "got a single chip; allowed: at least two chips, a collective needs someone to talk to")
+        raise SettingsError(
+            "columns",
+            "got a single chip; allowed: at least two chips, a collective needs someone to talk to",
+        )
     return SubGrid(columns, rows)
 
 
-def node_rings(topology: Topology, positions: Sequence[int], dimension: int, lines: Sequence[int]) -> LineRings:
-    """Rings whose participants are the nodes at ``positions`` of each of ``lines``; a node takes a message in at one edge chip of
-    it and passes it on from another.
+def node_rings(
+    topology: Topology, positions: Sequence[int], dimension: int, lines: Sequence[int]
+) -> LineRings:
+    """Rings whose participants are the nodes at ``positions`` of each of ``lines``; a
+    node takes a message in at one edge chip of it and passes it on from another.
     """
     grid = grid_of(topology)
     assert grid is not None
@@ -118,14 +149,19 @@ def node_rings(topology: Topology, positions: Sequence[int], dimension: int, lin
             walk = _walk(grid.m, enters, _edge_chip(grid, dimension, arc.rail, arc.plus))
             entries += [(message, at + c, at + d, -1, 0) for c, d in walk]
             entries += [(message, *link) for link in _arc_links(topology, grid, dimension, arc)]
-    return line_rings(len(positions), len(arcs), _vertices(topology, grid, dimension, lines), entries)
+    return line_rings(
+        len(positions), len(arcs), _vertices(topology, grid, dimension, lines), entries
+    )
 
 
-def chip_rings(topology: Topology, positions: Sequence[int], dimension: int, lines: Sequence[int]) -> LineRings | None:
-    """Rings whose participants are all chips of one chip row (column) of the nodes: 2 n closed rings, n on a chain.
+def chip_rings(
+    topology: Topology, positions: Sequence[int], dimension: int, lines: Sequence[int]
+) -> LineRings | None:
+    """Rings whose participants are all chips of one chip row (column) of the nodes: 2 n
+    closed rings, n on a chain.
 
-    The first chip row of a line stands for all m. None in an all-to-all setting that is taken in part: its links do
-    not spread evenly over the chip rows.
+    The first chip row of a line stands for all m. None in an all-to-all setting that is
+    taken in part: its links do not spread evenly over the chip rows.
     """
     grid = grid_of(topology)
     assert grid is not None
@@ -146,17 +182,24 @@ def chip_rings(topology: Topology, positions: Sequence[int], dimension: int, lin
             ways += [[(c, d, -1, 0)] for c, d in itertools.pairwise(row)]
             ways.append(_arc_links(topology, grid, dimension, arc))
         if not closed:
-            # A chain: up to its far end, through the last node's chips, and back over the same links the other way.
+            # A chain: up to its far end, through the last node's chips, and back over
+            # the same links the other way.
             up = ways[: len(ways) // 2]
             last = hops[len(hops) // 2].a * grid.m**2
-            up += [[(last + step * place, last + step * (place + 1), -1, 0)] for place in range(grid.m - 1)]
+            up += [
+                [(last + step * place, last + step * (place + 1), -1, 0)]
+                for place in range(grid.m - 1)
+            ]
             ways = up + [[(d, c, rail, channel)] for ((c, d, rail, channel),) in reversed(up)]
-        entries += [(ring * participants + places[k], *link) for k, way in enumerate(ways) for link in way]
+        entries += [
+            (ring * participants + places[k], *link) for k, way in enumerate(ways) for link in way
+        ]
     return line_rings(participants, len(own), _vertices(topology, grid, dimension, lines), entries)
 
 
 def mesh_rings(grid: Grid, dimension: int) -> LineRings | None:
-    """One ring there and back along the first chip row (column) of the first node; None where a node is a single chip.
+    """One ring there and back along the first chip row (column) of the first node; None
+    where a node is a single chip.
 
     It takes all lanes of its links.
     """
@@ -167,12 +210,16 @@ def mesh_rings(grid: Grid, dimension: int) -> LineRings | None:
     links = up + [(d, c, rail, channel) for c, d, rail, channel in reversed(up)]
     places = _places(grid.m, False)
     entries = [(places[k], *link) for k, link in enumerate(links)]
-    return line_rings(grid.m, 1, np.arange(grid.m**2)[None, :], entries, grid.n * grid.internal_width)
+    return line_rings(
+        grid.m, 1, np.arange(grid.m**2)[None, :], entries, grid.n * grid.internal_width
+    )
 
 
 @dataclass(frozen=True)
 class _Arc:
-    """From position ``a`` of a line to ``b`` on a rail, out of the plus or the minus side of a."""
+    """From position ``a`` of a line to ``b`` on a rail, out of the plus or the minus
+    side of a.
+    """
 
     a: int
     b: int
@@ -184,31 +231,42 @@ class _Arc:
 _Link = tuple[int, int, int, int]
 
 
-def _positions(key: str, given: tuple[int, ...] | None, length: int, joined: bool) -> tuple[int, ...]:
+def _positions(
+    key: str, given: tuple[int, ...] | None, length: int, joined: bool
+) -> tuple[int, ...]:
     if given is None:
         return tuple(range(length))
     for position in given:
         if position >= length:
-            raise SettingsError(key, f"got {position}; allowed: 0 to {length - 1}, the nearest is {length - 1}")
+            raise SettingsError(
+                key, f"got {position}; allowed: 0 to {length - 1}, the nearest is {length - 1}"
+            )
     chosen = sorted(given)
     if joined or len(chosen) == length:
         return tuple(chosen)
     # On a ring the job is what remains without the largest gap.
-    gaps = [(following - position - 1) % length for position, following in zip(chosen, chosen[1:] + chosen[:1], strict=True)]
+    gaps = [
+        (following - position - 1) % length
+        for position, following in zip(chosen, chosen[1:] + chosen[:1], strict=True)
+    ]
     widest = max(range(len(chosen)), key=gaps.__getitem__)
     in_order = chosen[widest + 1 :] + chosen[: widest + 1]
     if sum(gaps) > gaps[widest]:
         nearest = [(in_order[0] + k) % length for k in range(length - gaps[widest])]
         raise SettingsError(
             key,
-            f"got {list(given)}, which no links of their own join on a ring of {length}; allowed: neighbours along the ring, "
-            f"the nearest are {sorted(nearest)}",
+            f"got {list(given)}, which no links of their own join on a ring of {length}; allowed:"
+            f" neighbours along the ring, the nearest are {sorted(nearest)}",
         )
     return tuple(in_order)
 
 
-def _arcs(topology: Topology, grid: Grid, positions: Sequence[int], dimension: int) -> tuple[list[list[_Arc]], bool]:
-    """The directed rings through positions of a line, and whether they are closed (else there and back along a chain)."""
+def _arcs(
+    topology: Topology, grid: Grid, positions: Sequence[int], dimension: int
+) -> tuple[list[list[_Arc]], bool]:
+    """The directed rings through positions of a line, and whether they are closed (else
+    there and back along a chain).
+    """
     length = _length(grid, dimension)
     if topology.family == "railx_hyperx" and len(positions) < length:
         return _subset_arcs(topology, positions, dimension), True
@@ -226,12 +284,16 @@ def _arcs(topology: Topology, grid: Grid, positions: Sequence[int], dimension: i
 
 
 def _subset_arcs(topology: Topology, positions: Sequence[int], dimension: int) -> list[list[_Arc]]:
-    """Both directions of the undirected rings over some positions of an all-to-all line, each of a pair's two links used once."""
+    """Both directions of the undirected rings over some positions of an all-to-all
+    line, each of a pair's two links used once.
+    """
     wiring = line_wiring(topology, dimension)
 
     def arc(a: int, b: int, link: int) -> _Arc:
         low, high = min(a, b), max(a, b)
-        return _Arc(a, b, int(wiring.rail[low, high, link]), bool(wiring.plus[low, high, link]) == (a < b))
+        return _Arc(
+            a, b, int(wiring.rail[low, high, link]), bool(wiring.plus[low, high, link]) == (a < b)
+        )
 
     if len(positions) == 2:
         a, b = positions
@@ -249,8 +311,12 @@ def _subset_arcs(topology: Topology, positions: Sequence[int], dimension: int) -
     return rings
 
 
-def _rail_orders(topology: Topology, grid: Grid, positions: Sequence[int], dimension: int) -> list[list[int]]:
-    """The positions along the ring of each rail of a line: all that it joins, or those wanted where a switch joins any."""
+def _rail_orders(
+    topology: Topology, grid: Grid, positions: Sequence[int], dimension: int
+) -> list[list[int]]:
+    """The positions along the ring of each rail of a line: all that it joins, or those
+    wanted where a switch joins any.
+    """
     if topology.circuits is None:
         return [list(positions)] * grid.rails
     length = _length(grid, dimension)
@@ -265,10 +331,11 @@ def _rail_orders(topology: Topology, grid: Grid, positions: Sequence[int], dimen
 
 
 def _places(participants: int, closed: bool) -> list[int]:
-    """The place in its ring of the participant that sends the message which crosses link k of the ring.
+    """The place in its ring of the participant that sends the message which crosses
+    link k of the ring.
 
-    Along a chain every second participant takes part on the way up and the others on the way back, so that no message is longer
-    than two links.
+    Along a chain every second participant takes part on the way up and the others on
+    the way back, so that no message is longer than two links.
     """
     if closed:
         return list(range(participants))
@@ -278,7 +345,9 @@ def _places(participants: int, closed: bool) -> list[int]:
 
 
 def _vertices(topology: Topology, grid: Grid, dimension: int, lines: Sequence[int]) -> IntArray:
-    """The vertices of whole lines: the chips of all positions, then the switches of a HammingMesh by rail."""
+    """The vertices of whole lines: the chips of all positions, then the switches of a
+    HammingMesh by rail.
+    """
     node = np.arange(grid.nodes).reshape(grid.rows, grid.columns)
     node = (node if dimension == 0 else node.T)[list(lines)]
     chips = (node[:, :, None] * grid.m**2 + np.arange(grid.m**2)).reshape(len(node), -1)
@@ -297,8 +366,13 @@ def _arc_links(topology: Topology, grid: Grid, dimension: int, arc: _Arc) -> lis
     if topology.family == "hammingmesh":
         switch = length * grid.m**2 + arc.rail
         single = grid.m == 1  # both sides of a board are ports of one chip, the minus side first
-        return [(src, switch, -1, int(single and arc.plus)), (switch, dst, -1, int(single and not arc.plus))]
-    second = int(grid.m == 1 and length == 2 and not arc.plus)  # round a ring of two both ways lead to the same neighbour
+        return [
+            (src, switch, -1, int(single and arc.plus)),
+            (switch, dst, -1, int(single and not arc.plus)),
+        ]
+    second = int(
+        grid.m == 1 and length == 2 and not arc.plus
+    )  # round a ring of two both ways lead to the same neighbour
     if topology.circuits is None:
         return [(src, dst, -1, arc.rail + grid.n * second)]
     return [(src, dst, arc.rail, second)]

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
-from railx.settings import AtLeast, Between, Fraction, NonNegative, NotEmpty, Positive, SettingsError
+from railx.settings import (
+    AtLeast,
+    Between,
+    Fraction,
+    NonNegative,
+    NotEmpty,
+    Positive,
+    SettingsError,
+)
 
 __all__ = [
     "AgreementSettings",
@@ -26,7 +34,8 @@ __all__ = [
 
 #: Offered load in flits/chip/cycle; static models take it as 1.
 Load: TypeAlias = Annotated[float, Positive()]
-#: How packets find their way; which of them a family offers, railx.network.routing says.
+#: How packets find their way; which of them a family offers, railx.network.routing
+#: says.
 RoutingName: TypeAlias = Literal["min", "balanced", "adaptive", "valiant"]
 
 
@@ -42,8 +51,9 @@ class UniformTraffic:
 class PermutationTraffic:
     """Every chip sends to one other chip.
 
-    ``random``: a random permutation without fixed points (seeded); ``transpose``: chip (x, y) of the largest square grid to (y, x);
-    ``complement``: chip i to N - 1 - i; ``tornado``: chip i to i + N / 2 - 1; ``shift``: chip i to i + ``offset``.
+    ``random``: a random permutation without fixed points (seeded); ``transpose``: chip
+    (x, y) of the largest square grid to (y, x); ``complement``: chip i to N - 1 - i;
+    ``tornado``: chip i to i + N / 2 - 1; ``shift``: chip i to i + ``offset``.
     """
 
     pattern: Literal["permutation"]
@@ -54,7 +64,9 @@ class PermutationTraffic:
 
 @dataclass(frozen=True)
 class HotSpotTraffic:
-    """Uniform, but ``hot_share`` of every chip's traffic goes to ``hot_chips`` chips, drawn by the seed."""
+    """Uniform, but ``hot_share`` of every chip's traffic goes to ``hot_chips`` chips,
+    drawn by the seed.
+    """
 
     pattern: Literal["hot_spot"]
     load: Load
@@ -64,7 +76,9 @@ class HotSpotTraffic:
 
 @dataclass(frozen=True)
 class NeighbourTraffic:
-    """Every chip sends in equal shares to the chips it is directly linked to (through a switch: of the same first switch)."""
+    """Every chip sends in equal shares to the chips it is directly linked to (through a
+    switch: of the same first switch).
+    """
 
     pattern: Literal["neighbour"]
     load: Load
@@ -72,7 +86,9 @@ class NeighbourTraffic:
 
 @dataclass(frozen=True)
 class AllToAllTraffic:
-    """Every chip sends one packet to each other chip in turn, in the order i + 1, i + 2, ... (a scheduled all-to-all)."""
+    """Every chip sends one packet to each other chip in turn, in the order i + 1, i +
+    2, ... (a scheduled all-to-all).
+    """
 
     pattern: Literal["all_to_all"]
     load: Load
@@ -80,7 +96,9 @@ class AllToAllTraffic:
 
 @dataclass(frozen=True)
 class MatrixTraffic:
-    """A given traffic matrix: ``path`` is a CSV or .npy file of chips x chips shares, row = source; scaled to mean row sum 1."""
+    """A given traffic matrix: ``path`` is a CSV or .npy file of chips x chips shares,
+    row = source; scaled to mean row sum 1.
+    """
 
     pattern: Literal["matrix"]
     load: Load
@@ -89,7 +107,12 @@ class MatrixTraffic:
 
 #: The traffic patterns, told apart by ``pattern``.
 TrafficSettings: TypeAlias = (
-    UniformTraffic | PermutationTraffic | HotSpotTraffic | NeighbourTraffic | AllToAllTraffic | MatrixTraffic
+    UniformTraffic
+    | PermutationTraffic
+    | HotSpotTraffic
+    | NeighbourTraffic
+    | AllToAllTraffic
+    | MatrixTraffic
 )
 
 
@@ -97,8 +120,9 @@ TrafficSettings: TypeAlias = (
 class StaticNetworkSettings:
     """Exact static channel loads, no queues.
 
-    ``routing``: ``min`` is the minimal routing of the RailX simulator, where equal distances to both rails go to the minus side;
-    ``balanced`` loads both rails of a pair alike. Tori and fat trees split ties evenly in both.
+    ``routing``: ``min`` is the minimal routing of the RailX simulator, where equal
+    distances to both rails go to the minus side; ``balanced`` loads both rails of a
+    pair alike. Tori and fat trees split ties evenly in both.
     """
 
     model: Literal["static"]
@@ -107,12 +131,15 @@ class StaticNetworkSettings:
 
 @dataclass(frozen=True)
 class PacketNetworkSettings:
-    """Packet by packet, cycle by cycle: virtual cut-through with the cycle model of the RailX simulator.
+    """Packet by packet, cycle by cycle: virtual cut-through with the cycle model of the
+    RailX simulator.
 
-    A cycle of ``cycle_ns`` moves one flit over one external port. ``packet_flits``: flits of a packet; ``buffer_flits``: room of a
-    virtual channel at each input; ``source_cycles``: before a new packet may be routed; ``injection_ports`` and ``ejection_ports``
-    of width 1 at every chip (null: no limit, as in the RailX simulator). Measures ``measured_cycles`` after ``warmup_cycles``;
-    ``batches``: the window is cut in as many for the confidence intervals.
+    A cycle of ``cycle_ns`` moves one flit over one external port. ``packet_flits``:
+    flits of a packet; ``buffer_flits``: room of a virtual channel at each input;
+    ``source_cycles``: before a new packet may be routed; ``injection_ports`` and
+    ``ejection_ports`` of width 1 at every chip (null: no limit, as in the RailX
+    simulator). Measures ``measured_cycles`` after ``warmup_cycles``; ``batches``: the
+    window is cut in as many for the confidence intervals.
     """
 
     model: Literal["packet"]
@@ -130,7 +157,9 @@ class PacketNetworkSettings:
     def __post_init__(self) -> None:
         if self.buffer_flits < self.packet_flits:
             raise SettingsError(
-                "buffer_flits", f"got {self.buffer_flits}; allowed: at least {self.packet_flits}, one packet of packet_flits"
+                "buffer_flits",
+                f"got {self.buffer_flits}; allowed: at least {self.packet_flits}, one packet of"
+                " packet_flits",
             )
 
 
@@ -140,11 +169,13 @@ NetworkSettings: TypeAlias = StaticNetworkSettings | PacketNetworkSettings
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """Latency against offered load on one topology, with a search for the saturation point.
+    """Latency against offered load on one topology, with a search for the saturation
+    point.
 
-    ``topology`` names one of the experiment's. ``loads``: offered loads in flits/chip/cycle, beside those that the search tries;
-    saturated is a load whose accepted rate stays below ``accepted_share`` of it; the search ends when the point is known
-    to ``precision`` of itself.
+    ``topology`` names one of the experiment's. ``loads``: offered loads in
+    flits/chip/cycle, beside those that the search tries; saturated is a load whose
+    accepted rate stays below ``accepted_share`` of it; the search ends when the point
+    is known to ``precision`` of itself.
     """
 
     topology: Annotated[str, NotEmpty()]
@@ -157,11 +188,13 @@ class SweepSettings:
 
 @dataclass(frozen=True)
 class AgreementSettings:
-    """The flow model and the packet simulator side by side on some of the experiment's ``topologies``.
+    """The flow model and the packet simulator side by side on some of the experiment's
+    ``topologies``.
 
-    Every routing of ``routings`` that a family offers, with every pattern of ``traffics`` (their own ``load`` is not used) at
-    ``loads_over_bound``: offered load over the load at which the busiest link is full. ``network`` (its own ``routing`` is not
-    used) says how packets are simulated.
+    Every routing of ``routings`` that a family offers, with every pattern of
+    ``traffics`` (their own ``load`` is not used) at ``loads_over_bound``: offered load
+    over the load at which the busiest link is full. ``network`` (its own ``routing`` is
+    not used) says how packets are simulated.
     """
 
     topologies: Annotated[tuple[str, ...], NotEmpty()]
@@ -171,19 +204,24 @@ class AgreementSettings:
     network: PacketNetworkSettings
 
 
-#: Collectives that are timed; ``hierarchical_all_reduce`` reduces inside the nodes first, over all links of their meshes.
-CollectiveName: TypeAlias = Literal["ring_all_reduce", "reduce_scatter", "all_gather", "hierarchical_all_reduce", "all_to_all"]
+#: Collectives that are timed; ``hierarchical_all_reduce`` reduces inside the nodes
+#: first, over all links of their meshes.
+CollectiveName: TypeAlias = Literal[
+    "ring_all_reduce", "reduce_scatter", "all_gather", "hierarchical_all_reduce", "all_to_all"
+]
 
 
 @dataclass(frozen=True)
 class CollectiveSettings:
     """Which collectives are timed, over which payloads, on which nodes, and how.
 
-    ``payload_bytes``: bytes that each participant holds, before a reduce-scatter, after an all-gather, before and after an
-    all-reduce or all-to-all. ``rows`` and ``columns``: the nodes or boards at their crossings take part (null: all rows and
-    columns). ``fidelities``: ``analytic`` adds up the latency of the longest chain and the serialisation at the bottleneck;
-    ``flow`` sends the messages of the steps over the links with max-min fair rates, up to ``most_messages`` at a time.
-    ``routing``: of messages that do not follow rings.
+    ``payload_bytes``: bytes that each participant holds, before a reduce-scatter, after
+    an all-gather, before and after an all-reduce or all-to-all. ``rows`` and
+    ``columns``: the nodes or boards at their crossings take part (null: all rows and
+    columns). ``fidelities``: ``analytic`` adds up the latency of the longest chain and
+    the serialisation at the bottleneck; ``flow`` sends the messages of the steps over
+    the links with max-min fair rates, up to ``most_messages`` at a time. ``routing``:
+    of messages that do not follow rings.
     """
 
     collectives: Annotated[tuple[CollectiveName, ...], NotEmpty()]
@@ -198,6 +236,14 @@ class CollectiveSettings:
         for key in ("rows", "columns"):
             chosen = getattr(self, key)
             if chosen is not None and not chosen:
-                raise SettingsError(key, "got an empty list; allowed: null for all, or at least one position, the nearest is [0]")
+                raise SettingsError(
+                    key,
+                    "got an empty list; allowed: null for all, or at least one position, the"
+                    " nearest is [0]",
+                )
             if chosen is not None and len(set(chosen)) < len(chosen):
-                raise SettingsError(key, f"got {list(chosen)}; allowed: distinct positions, the nearest are {sorted(set(chosen))}")
+                raise SettingsError(
+                    key,
+                    f"got {list(chosen)}; allowed: distinct positions, the nearest are"
+                    f" {sorted(set(chosen))}",
+                )

@@ -17,19 +17,28 @@ FIDELITY = "flow"
 
 
 def simulate_static(
-    topology: Topology, traffic: TrafficSettings, network: StaticNetworkSettings, name: str, *, seed: int
+    topology: Topology,
+    traffic: TrafficSettings,
+    network: StaticNetworkSettings,
+    name: str,
+    *,
+    seed: int,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Throughput bounds of a traffic pattern from exact static channel loads; ``seed`` draws what the pattern leaves to chance.
+    """Throughput bounds of a traffic pattern from exact static channel loads; ``seed``
+    draws what the pattern leaves to chance.
 
-    Returns a summary row and the columns of a table of channels (src, dst, kind, rail, load of one lane, fidelity; one row per
-    link row of the topology). Throughput is in flits/chip/cycle, where a cycle moves one flit over an external port, and in GB/s
+    Returns a summary row and the columns of a table of channels (src, dst, kind, rail,
+    load of one lane, fidelity; one row per link row of the topology). Throughput is in
+    flits/chip/cycle, where a cycle moves one flit over an external port, and in GB/s
     per chip.
 
-    * bound: offered load at which the busiest lane, internal ones at their own width, is full.
-    * ideal: the same if the load of each external kind of link were spread evenly over its links (RailX: 4 r / (m^2 h)
-      with h external hops). Internal links are taken to be wide enough.
-    * internal_width_needed: width of an internal lane, in external ports, that does not lower the bound; None without internal
-      links.
+    * bound: offered load at which the busiest lane, internal ones at their own width,
+      is full.
+    * ideal: the same if the load of each external kind of link were spread evenly over
+      its links (RailX: 4 r / (m^2 h) with h external hops). Internal links are taken to
+      be wide enough.
+    * internal_width_needed: width of an internal lane, in external ports, that does not
+      lower the bound; None without internal links.
     """
     settings = settings_of(topology)
     links = topology.links
@@ -37,7 +46,9 @@ def simulate_static(
     width = links.gbps / settings.port_gbps
     with np.errstate(divide="ignore"):
         limit = np.where(load > 0, width / load, np.inf)
-    busiest = int(np.round(limit, 9).argmin())  # equal lanes differ in the last digits: take the first
+    busiest = int(
+        np.round(limit, 9).argmin()
+    )  # equal lanes differ in the last digits: take the first
     external = links.kind != INTERNAL
     bound, ideal = float(limit[busiest]), ideal_bound(topology, load)
     gb_s = settings.port_gbps / 8
@@ -56,7 +67,9 @@ def simulate_static(
         "bound_over_ideal": bound / ideal,
         "mean_external_hops": float((load * links.lanes)[external].sum()) / topology.chips,
         "mean_internal_hops": float((load * links.lanes)[~external].sum()) / topology.chips,
-        "internal_width_needed": None if external.all() else float(load[~external].max() / load[external].max()),
+        "internal_width_needed": None
+        if external.all()
+        else float(load[~external].max() / load[external].max()),
         "busiest_link_kind": LINK_KINDS[int(links.kind[busiest])],
         "fidelity": FIDELITY,
     }
@@ -64,7 +77,9 @@ def simulate_static(
 
 
 def ideal_bound(topology: Topology, load: NDArray[np.float64]) -> float:
-    """Offered load at which the average lane of the scarcest external kind is full; ``load``: of one lane of each link row."""
+    """Offered load at which the average lane of the scarcest external kind is full;
+    ``load``: of one lane of each link row.
+    """
     kinds = topology.links.kind
     lanes = topology.links.lanes
     width = topology.links.gbps / settings_of(topology).port_gbps
@@ -76,7 +91,9 @@ def ideal_bound(topology: Topology, load: NDArray[np.float64]) -> float:
 
 
 def _channels(topology: Topology, load: NDArray[np.float64]) -> dict[str, Any]:
-    """The channel table as columns; repeated names are dictionary-encoded, there are millions of rows at full scale."""
+    """The channel table as columns; repeated names are dictionary-encoded, there are
+    millions of rows at full scale.
+    """
     import pyarrow as pa
 
     links = topology.links
@@ -86,5 +103,7 @@ def _channels(topology: Topology, load: NDArray[np.float64]) -> dict[str, Any]:
         "kind": pa.DictionaryArray.from_arrays(pa.array(links.kind), pa.array(LINK_KINDS)),
         "rail": links.rail,
         "load": load,
-        "fidelity": pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(links), dtype=np.int8)), pa.array([FIDELITY])),
+        "fidelity": pa.DictionaryArray.from_arrays(
+            pa.array(np.zeros(len(links), dtype=np.int8)), pa.array([FIDELITY])
+        ),
     }

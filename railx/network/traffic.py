@@ -1,7 +1,9 @@
-"""Traffic patterns: who sends how much to whom, as flows for exact models and as what a packet simulator draws from.
+"""Traffic patterns: who sends how much to whom, as flows for exact models and as what a
+packet simulator draws from.
 
-Loads are relative: the shares of all flows sum to the number of chips, so that the mean chip sends 1, and a simulator multiplies
-by the offered load. No chip sends to itself; a chip that a permutation maps to itself sends nothing.
+Loads are relative: the shares of all flows sum to the number of chips, so that the mean
+chip sends 1, and a simulator multiplies by the offered load. No chip sends to itself; a
+chip that a permutation maps to itself sends nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from railx.topology import Topology
 
 __all__ = ["MOST_EXPLICIT_CHIPS", "Flows", "hot_chips", "read_matrix", "traffic_flows"]
 
-#: Up to this many chips, traffic to everyone is listed flow by flow; above, it stays in ``Flows.spread``.
+#: Up to this many chips, traffic to everyone is listed flow by flow; above, it stays in
+#: ``Flows.spread``.
 MOST_EXPLICIT_CHIPS = 4096
 
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -39,9 +42,10 @@ IntArray: TypeAlias = NDArray[np.int64]
 class Flows:
     """Flows between chips, each pair at most once and none to itself.
 
-    ``src``, ``dst`` (int32[F]) and ``share`` (float64[F], greater than 0) list flows; ``spread`` (float64[chips]) is what each
-    chip sends in equal parts to all others beside the list, 0 everywhere for up to :data:`MOST_EXPLICIT_CHIPS` chips. All shares
-    and spreads together sum to the number of chips.
+    ``src``, ``dst`` (int32[F]) and ``share`` (float64[F], greater than 0) list flows;
+    ``spread`` (float64[chips]) is what each chip sends in equal parts to all others
+    beside the list, 0 everywhere for up to :data:`MOST_EXPLICIT_CHIPS` chips. All
+    shares and spreads together sum to the number of chips.
     """
 
     src: NDArray[np.int32]
@@ -58,13 +62,20 @@ class Flows:
 
     def row_sums(self) -> FloatArray:
         """What each chip sends, relative to the mean chip (float64[chips])."""
-        listed: FloatArray = np.bincount(self.src, weights=self.share, minlength=self.chips).astype(np.float64)
+        listed: FloatArray = np.bincount(self.src, weights=self.share, minlength=self.chips).astype(
+            np.float64
+        )
         return listed + self.spread
 
     def demand(self) -> FloatArray:
-        """The traffic matrix (float64[chips, chips], row = source); ValueError above :data:`MOST_EXPLICIT_CHIPS` chips."""
+        """The traffic matrix (float64[chips, chips], row = source); ValueError above
+        :data:`MOST_EXPLICIT_CHIPS` chips.
+        """
         if self.chips > MOST_EXPLICIT_CHIPS:
-            raise ValueError(f"chips: got {self.chips:,}; allowed: at most {MOST_EXPLICIT_CHIPS:,} for a full traffic matrix")
+            raise ValueError(
+                f"chips: got {self.chips:,}; allowed: at most {MOST_EXPLICIT_CHIPS:,} for a full"
+                " traffic matrix"
+            )
         matrix = np.zeros((self.chips, self.chips))
         matrix[self.src, self.dst] = self.share
         return matrix
@@ -73,12 +84,14 @@ class Flows:
 def traffic_flows(topology: Topology, traffic: TrafficSettings, seed: int) -> Flows:
     """The flows of a traffic pattern; the offered load stays out of it.
 
-    ``seed`` draws random permutations and hot chips. SettingsError says which sizes a pattern needs, and what is wrong with a
-    matrix and where.
+    ``seed`` draws random permutations and hot chips. SettingsError says which sizes a
+    pattern needs, and what is wrong with a matrix and where.
     """
     chips = topology.chips
     if chips < 2:
-        raise SettingsError("chips", f"got {chips}; allowed: at least 2, a chip sends nothing to itself")
+        raise SettingsError(
+            "chips", f"got {chips}; allowed: at least 2, a chip sends nothing to itself"
+        )
     if isinstance(traffic, (UniformTraffic, AllToAllTraffic)):
         return _with_spread(chips, np.ones(chips), None)
     if isinstance(traffic, HotSpotTraffic):
@@ -97,20 +110,27 @@ def traffic_flows(topology: Topology, traffic: TrafficSettings, seed: int) -> Fl
 def hot_chips(topology: Topology, traffic: HotSpotTraffic, seed: int) -> NDArray[np.int32]:
     """The hot chips (int32[hot_chips], ascending), drawn without replacement."""
     if traffic.hot_chips > topology.chips:
-        raise SettingsError("hot_chips", f"got {traffic.hot_chips}; allowed: 1 to {topology.chips}, the chips there are")
+        raise SettingsError(
+            "hot_chips",
+            f"got {traffic.hot_chips}; allowed: 1 to {topology.chips}, the chips there are",
+        )
     drawn = np.random.default_rng(seed).choice(topology.chips, traffic.hot_chips, replace=False)
     return np.sort(drawn).astype(np.int32)
 
 
 def read_matrix(path: str | Path, chips: int) -> FloatArray:
-    """Read a traffic matrix (float64[chips, chips]) from a CSV or .npy file; SettingsError names file, place and what is allowed.
+    """Read a traffic matrix (float64[chips, chips]) from a CSV or .npy file;
+    SettingsError names file, place and what is allowed.
 
-    Allowed are numbers of 0 or more, a diagonal of zeros, and at least one number greater than 0 in every row.
+    Allowed are numbers of 0 or more, a diagonal of zeros, and at least one number
+    greater than 0 in every row.
     """
     file = in_repository(path)
     allowed = f"{chips} rows of {chips} numbers (row = source, one a chip)"
     if not file.is_file():
-        raise SettingsError("path", f"{path}: no such file; allowed: a CSV or .npy file with {allowed}")
+        raise SettingsError(
+            "path", f"{path}: no such file; allowed: a CSV or .npy file with {allowed}"
+        )
     matrix = _read_npy(file, allowed) if file.suffix == ".npy" else _read_csv(file, allowed)
     if matrix.shape != (chips, chips):
         shape = " x ".join(map(str, matrix.shape))
@@ -118,15 +138,23 @@ def read_matrix(path: str | Path, chips: int) -> FloatArray:
     for wrong, what in (
         (~np.isfinite(matrix), "finite numbers"),
         (matrix < 0, "numbers of 0 or greater"),
-        (np.eye(chips, dtype=np.bool_) & (matrix != 0), "0 on the diagonal, a chip sends nothing to itself"),
+        (
+            np.eye(chips, dtype=np.bool_) & (matrix != 0),
+            "0 on the diagonal, a chip sends nothing to itself",
+        ),
     ):
         if wrong.any():
             row, column = np.argwhere(wrong)[0].tolist()
             value = matrix[row, column]
-            raise SettingsError("path", f"{file}: row {row + 1}, column {column + 1} is {value:g}; allowed: {what}")
+            raise SettingsError(
+                "path", f"{file}: row {row + 1}, column {column + 1} is {value:g}; allowed: {what}"
+            )
     empty = np.flatnonzero(matrix.sum(axis=1) == 0)
     if len(empty):
-        raise SettingsError("path", f"{file}: row {empty[0] + 1} is empty; allowed: rows with a share greater than 0")
+        raise SettingsError(
+            "path",
+            f"{file}: row {empty[0] + 1} is empty; allowed: rows with a share greater than 0",
+        )
     return matrix
 
 
@@ -134,7 +162,9 @@ def _read_npy(file: Path, allowed: str) -> FloatArray:
     try:
         loaded = np.load(file, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
-        raise SettingsError("path", f"{file}: not a .npy file of numbers ({error}); allowed: {allowed}") from error
+        raise SettingsError(
+            "path", f"{file}: not a .npy file of numbers ({error}); allowed: {allowed}"
+        ) from error
     if not isinstance(loaded, np.ndarray) or loaded.dtype.kind not in "iuf":
         kind = getattr(loaded, "dtype", type(loaded).__name__)
         raise SettingsError("path", f"{file}: holds {kind}; allowed: {allowed}")
@@ -153,7 +183,9 @@ def _read_csv(file: Path, allowed: str) -> FloatArray:
             raise SettingsError("path", f"{file}: line {number} is empty; allowed: {allowed}")
         if rows and len(cells) != len(rows[0]):
             raise SettingsError(
-                "path", f"{file}: line {number} has {len(cells)} numbers, line 1 has {len(rows[0])}; allowed: {allowed}"
+                "path",
+                f"{file}: line {number} has {len(cells)} numbers, line 1 has {len(rows[0])};"
+                f" allowed: {allowed}",
             )
         rows.append([_number(cell, file, number, allowed) for cell in cells])
     if not rows:
@@ -165,7 +197,9 @@ def _number(cell: str, file: Path, line: int, allowed: str) -> float:
     try:
         return float(cell)
     except ValueError as error:
-        raise SettingsError("path", f"{file}: line {line} holds {cell.strip()!r}, not a number; allowed: {allowed}") from error
+        raise SettingsError(
+            "path", f"{file}: line {line} holds {cell.strip()!r}, not a number; allowed: {allowed}"
+        ) from error
 
 
 def _listed(chips: int, src: IntArray, dst: IntArray, weight: FloatArray) -> Flows:
@@ -177,9 +211,17 @@ def _listed(chips: int, src: IntArray, dst: IntArray, weight: FloatArray) -> Flo
     )
 
 
-def _with_spread(chips: int, spread: FloatArray, listed: tuple[IntArray, IntArray, FloatArray] | None) -> Flows:
-    """Flows that go to everyone, ``spread[i]`` of chip i together, on top of those listed."""
-    src, dst, share = listed if listed is not None else (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+def _with_spread(
+    chips: int, spread: FloatArray, listed: tuple[IntArray, IntArray, FloatArray] | None
+) -> Flows:
+    """Flows that go to everyone, ``spread[i]`` of chip i together, on top of those
+    listed.
+    """
+    src, dst, share = (
+        listed
+        if listed is not None
+        else (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+    )
     if chips > MOST_EXPLICIT_CHIPS:
         return Flows(src.astype(np.int32), dst.astype(np.int32), share, spread)
     matrix = np.repeat(spread[:, None] / (chips - 1), chips, axis=1)
@@ -190,9 +232,13 @@ def _with_spread(chips: int, spread: FloatArray, listed: tuple[IntArray, IntArra
 
 
 def _hot_spot(topology: Topology, traffic: HotSpotTraffic, seed: int) -> Flows:
-    """The hot share goes in equal parts to the hot chips other than the sender; an only hot chip spreads its own share."""
+    """The hot share goes in equal parts to the hot chips other than the sender; an only
+    hot chip spreads its own share.
+    """
     chips, hot = topology.chips, hot_chips(topology, traffic, seed)
-    src, dst = (axis.ravel() for axis in np.meshgrid(np.arange(chips), hot.astype(np.int64), indexing="ij"))
+    src, dst = (
+        axis.ravel() for axis in np.meshgrid(np.arange(chips), hot.astype(np.int64), indexing="ij")
+    )
     src, dst = src[src != dst], dst[src != dst]
     targets = np.bincount(src, minlength=chips)
     spread = np.where(targets > 0, 1 - traffic.hot_share, 1.0)
@@ -210,22 +256,31 @@ def _permutation(chips: int, traffic: PermutationTraffic, seed: int) -> IntArray
         if side**2 != chips or side < 2:
             near = " and ".join(str(k * k) for k in (side, side + 1) if k >= 2)
             raise SettingsError(
-                "permutation", f"transpose needs a square grid and there are {chips} chips; allowed: k * k, the nearest are {near}"
+                "permutation",
+                f"transpose needs a square grid and there are {chips} chips; allowed: k * k, the"
+                f" nearest are {near}",
             )
         return chip % side * side + chip // side
     if traffic.permutation == "tornado":
         if chips < 3:
-            raise SettingsError("permutation", f"tornado on {chips} chips stays where it is; allowed: at least 3 chips")
+            raise SettingsError(
+                "permutation",
+                f"tornado on {chips} chips stays where it is; allowed: at least 3 chips",
+            )
         return (chip + (chips - 1) // 2) % chips
     if traffic.offset % chips == 0:
         raise SettingsError(
-            "offset", f"got {traffic.offset}, a multiple of the {chips} chips; allowed: 1 to {chips - 1} (modulo {chips})"
+            "offset",
+            f"got {traffic.offset}, a multiple of the {chips} chips; allowed: 1 to {chips - 1}"
+            f" (modulo {chips})",
         )
     return (chip + traffic.offset) % chips
 
 
 def _derangement(chips: int, seed: int) -> IntArray:
-    """A permutation without fixed points, each with the same probability (draws until one has none: e tries in the mean)."""
+    """A permutation without fixed points, each with the same probability (draws until
+    one has none: e tries in the mean).
+    """
     rng = np.random.default_rng(seed)
     while True:
         drawn: IntArray = rng.permutation(chips)
@@ -251,6 +306,8 @@ def _neighbours(topology: Topology) -> Flows:
     if (degree == 0).any():
         lonely = int(np.flatnonzero(degree == 0)[0])
         raise SettingsError(
-            "pattern", f"neighbour: chip {lonely} has no neighbour; allowed: topologies that join every chip to another"
+            "pattern",
+            f"neighbour: chip {lonely} has no neighbour; allowed: topologies that join every chip"
+            " to another",
         )
     return _listed(chips, src, dst, 1 / degree[src])

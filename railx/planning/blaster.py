@@ -1,4 +1,6 @@
-"""FlexSP's two dynamic programmes: cutting a batch into micro-batches and rounding lengths up to buckets."""
+"""FlexSP's two dynamic programmes: cutting a batch into micro-batches and rounding
+lengths up to buckets.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,23 @@ Lengths = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.int64]
 
 
-def cut_batch(lengths: Lengths, micro_batches: int, order: Literal["sorted", "given"]) -> list[Positions]:
-    """Cut a batch into ``micro_batches`` runs so that the most tokens in a run are as few as possible (FlexSP, appendix A).
+def cut_batch(
+    lengths: Lengths, micro_batches: int, order: Literal["sorted", "given"]
+) -> list[Positions]:
+    """Cut a batch into ``micro_batches`` runs so that the most tokens in a run are as
+    few as possible (FlexSP, appendix A).
 
-    ``order`` "sorted" cuts the sequences from the longest to the shortest, so that lengths within a run are alike; "given" as they
-    come. Lengths [n], n >= micro_batches. Returns the positions in each run.
+    ``order`` "sorted" cuts the sequences from the longest to the shortest, so that
+    lengths within a run are alike; "given" as they come. Lengths [n], n >=
+    micro_batches. Returns the positions in each run.
 
-    The programme is DP[k][i] = min_j max(DP[j][i-1], tokens of j+1..k). As DP grows with j and the last run's tokens shrink,
-    the best j lies where they cross, which a binary search finds.
+    The programme is DP[k][i] = min_j max(DP[j][i-1], tokens of j+1..k). As DP grows
+    with j and the last run's tokens shrink, the best j lies where they cross, which a
+    binary search finds.
     """
-    positions = np.argsort(-lengths, kind="stable") if order == "sorted" else np.arange(len(lengths))
+    positions = (
+        np.argsort(-lengths, kind="stable") if order == "sorted" else np.arange(len(lengths))
+    )
     total = np.concatenate(([0], np.cumsum(lengths[positions])))
     best, previous = total.copy(), []
     for runs in range(2, micro_batches + 1):
@@ -43,38 +52,59 @@ def cut_batch(lengths: Lengths, micro_batches: int, order: Literal["sorted", "gi
 
 
 def bucket_lengths(
-    lengths: Lengths, buckets: int, allowed_tokens: int, method: Literal["least_error", "equal_width"]
+    lengths: Lengths,
+    buckets: int,
+    allowed_tokens: int,
+    method: Literal["least_error", "equal_width"],
 ) -> list[Positions]:
-    """Group lengths [n] into buckets, each as long as its longest member; returns positions by bucket, longest bucket first.
+    """Group lengths [n] into buckets, each as long as its longest member; returns
+    positions by bucket, longest bucket first.
 
-    "least_error" minimises Σ (bucket bound - length) (FlexSP eqs. 15-16) with ``buckets`` buckets, or more until the rounded-up
-    total is at most ``allowed_tokens``. "equal_width" cuts [0, longest] into ``buckets`` equal intervals, the naive
-    alternative.
+    "least_error" minimises Σ (bucket bound - length) (FlexSP eqs. 15-16) with
+    ``buckets`` buckets, or more until the rounded-up total is at most
+    ``allowed_tokens``. "equal_width" cuts [0, longest] into ``buckets`` equal
+    intervals, the naive alternative.
     """
     if method == "equal_width":
         width = lengths.max() / buckets
         index = np.minimum((lengths / width).astype(np.int64), buckets - 1)
-        return [np.flatnonzero(index == bucket) for bucket in range(buckets - 1, -1, -1) if np.any(index == bucket)]
+        return [
+            np.flatnonzero(index == bucket)
+            for bucket in range(buckets - 1, -1, -1)
+            if np.any(index == bucket)
+        ]
     values, counts = np.unique(lengths, return_counts=True)
     bounds = _least_error_bounds(values, counts, buckets, allowed_tokens)
-    return [np.flatnonzero((lengths > below) & (lengths <= bound)) for below, bound in pairwise(bounds)][::-1]
+    return [
+        np.flatnonzero((lengths > below) & (lengths <= bound)) for below, bound in pairwise(bounds)
+    ][::-1]
 
 
 def rounding_error_tokens(lengths: Lengths, buckets: list[Positions]) -> int:
     """Tokens that rounding up to the bucket bounds adds."""
-    return int(sum(lengths[bucket].max() * len(bucket) - lengths[bucket].sum() for bucket in buckets))
+    return int(
+        sum(lengths[bucket].max() * len(bucket) - lengths[bucket].sum() for bucket in buckets)
+    )
 
 
-def _least_error_bounds(values: Lengths, counts: Lengths, buckets: int, allowed_tokens: int) -> list[int]:
-    """0 and the bucket bounds, ascending. ``values`` ascending and different, ``counts`` how many sequences have each."""
+def _least_error_bounds(
+    values: Lengths, counts: Lengths, buckets: int, allowed_tokens: int
+) -> list[int]:
+    """0 and the bucket bounds, ascending. ``values`` ascending and different,
+    ``counts`` how many sequences have each.
+    """
     number = np.concatenate(([0], np.cumsum(counts)))
     tokens = np.concatenate(([0], np.cumsum(counts * values)))
     # error[i, j]: values i+1..j rounded up to value j (1-based; infinite where i >= j)
-    error = (number[None, :] - number[:, None]) * np.concatenate(([0], values))[None, :] - (tokens[None, :] - tokens[:, None])
+    error = (number[None, :] - number[:, None]) * np.concatenate(([0], values))[None, :] - (
+        tokens[None, :] - tokens[:, None]
+    )
     error = np.where(np.tri(len(number), dtype=bool), np.inf, error.astype(np.float64))
     best, cut_from = error[0].copy(), [np.zeros(len(number), dtype=np.int64)]
     best[0] = 0.0
-    while len(cut_from) < len(values) and (len(cut_from) < buckets or best[-1] + tokens[-1] > allowed_tokens):
+    while len(cut_from) < len(values) and (
+        len(cut_from) < buckets or best[-1] + tokens[-1] > allowed_tokens
+    ):
         candidates = best[:, None] + error
         cut_from.append(np.argmin(candidates, axis=0))
         best = np.concatenate(([0.0], np.min(candidates[:, 1:], axis=0)))

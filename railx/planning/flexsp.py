@@ -1,14 +1,17 @@
-"""FlexSP: sequence-parallel groups of different degrees, chosen anew for each micro-batch of each batch.
+"""FlexSP: sequence-parallel groups of different degrees, chosen anew for each
+micro-batch of each batch.
 
-One batch: cut it into M micro-batches (``blaster``), find for each the mix of degrees and the sequences of each group
-(``mixes``, then ``milp``), and keep the M with the least total, out of a few from the least that memory allows. Static plans
-are in the search space and stand for election too, so that the result is never predicted slower than they are. The constant b1
-is paid once per micro-batch.
+One batch: cut it into M micro-batches (``blaster``), find for each the mix of degrees
+and the sequences of each group (``mixes``, then ``milp``), and keep the M with the
+least total, out of a few from the least that memory allows. Static plans are in the
+search space and stand for election too, so that the result is never predicted slower
+than they are. The constant b1 is paid once per micro-batch.
 
-Deviations from the paper: list scheduling with moves and swaps comes before the integer programme, bounds it from above and
-narrows its virtual groups to the degrees of the best few mixes; the programme runs on trials within the gap of the best alone;
-degree 1 is allowed (a setting); where none of the first trials fits, M grows until one does. The result is deterministic unless
-the solver's time guard strikes, which the plan records.
+Deviations from the paper: list scheduling with moves and swaps comes before the integer
+programme, bounds it from above and narrows its virtual groups to the degrees of the
+best few mixes; the programme runs on trials within the gap of the best alone; degree 1
+is allowed (a setting); where none of the first trials fits, M grows until one does. The
+result is deterministic unless the solver's time guard strikes, which the plan records.
 """
 
 from __future__ import annotations
@@ -20,7 +23,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from railx.planning.blaster import bucket_lengths, cut_batch
-from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_batch, micro_batch_ms
+from railx.planning.groups import (
+    Assignment,
+    Lengths,
+    check_lengths_fit,
+    micro_batch,
+    micro_batch_ms,
+)
 from railx.planning.milp import SolverLimits, solve_micro_batch, virtual_groups
 from railx.planning.mixes import lower_bound_ms, search_mix
 from railx.planning.plan import PlanError, SequenceParallelBatch
@@ -34,7 +43,9 @@ __all__ = ["plan_flexsp_batch"]
 
 @dataclass(frozen=True)
 class _Part:
-    """One micro-batch on its way: positions in the batch, a bound and the best assignment (of positions in the part)."""
+    """One micro-batch on its way: positions in the batch, a bound and the best
+    assignment (of positions in the part).
+    """
 
     positions: Lengths
     lengths: Lengths
@@ -63,15 +74,26 @@ def plan_flexsp_batch(
 ) -> SequenceParallelBatch:
     """Plan one batch. PlanError names a sequence that fits no group.
 
-    ``solver`` of the result: predicted totals by number of micro-batches, which candidate won, a lower bound on its micro-batches,
-    and how many of them were ended by what.
+    ``solver`` of the result: predicted totals by number of micro-batches, which
+    candidate won, a lower bound on its micro-batches, and how many of them were ended
+    by what.
     """
     degrees = tuple(degree for degree in cost.degrees if degree >= settings.smallest_degree)
     if not degrees:
-        raise PlanError(f"planner.smallest_degree: got {settings.smallest_degree}; allowed: 1, as the cluster has no larger degree")
+        raise PlanError(
+            f"planner.smallest_degree: got {settings.smallest_degree}; allowed: 1, as the cluster"
+            " has no larger degree"
+        )
     context = _Context(settings, devices, degrees, cost)
-    check_lengths_fit(batch.sequences, batch.lengths, cost.tokens_per_device * degrees[-1], f"a group of degree {degrees[-1]}")
-    static_degree, static = best_static(batch.lengths, devices, cost, settings.static_fill, settings.smallest_degree)
+    check_lengths_fit(
+        batch.sequences,
+        batch.lengths,
+        cost.tokens_per_device * degrees[-1],
+        f"a group of degree {degrees[-1]}",
+    )
+    static_degree, static = best_static(
+        batch.lengths, devices, cost, settings.static_fill, settings.smallest_degree
+    )
     static_ms = total_ms(static, batch.lengths, cost)
     trials = _trials(batch.lengths, context)
     report: dict[str, Any] = {
@@ -86,23 +108,34 @@ def plan_flexsp_batch(
         }
         if _total(parts) <= static_ms:
             report["chosen"] = "flexsp"
-            made = [(part.assignment, batch.sequences[part.positions], part.lengths) for part in parts]
-            return SequenceParallelBatch(iteration, tuple(micro_batch(*item, cost) for item in made), report)
+            made = [
+                (part.assignment, batch.sequences[part.positions], part.lengths) for part in parts
+            ]
+            return SequenceParallelBatch(
+                iteration, tuple(micro_batch(*item, cost) for item in made), report
+            )
     report |= {"chosen": "static", "degree": static_degree}
     return SequenceParallelBatch(
-        iteration, tuple(micro_batch(item, batch.sequences, batch.lengths, cost) for item in static), report
+        iteration,
+        tuple(micro_batch(item, batch.sequences, batch.lengths, cost) for item in static),
+        report,
     )
 
 
 def _trials(lengths: Lengths, context: _Context) -> list[list[_Part]]:
-    """Searched micro-batches for the first numbers of micro-batches that work, in rising order.
+    """Searched micro-batches for the first numbers of micro-batches that work, in
+    rising order.
 
-    A number is passed over where its lower bound is no better than a total found before.
+    A number is passed over where its lower bound is no better than a total found
+    before.
     """
     found: list[list[_Part]] = []
     best = math.inf
     for tried, cut in enumerate(_cuts(lengths, context), start=1):
-        bounds = [lower_bound_ms(lengths[positions], context.devices, context.degrees, context.cost) for positions in cut]
+        bounds = [
+            lower_bound_ms(lengths[positions], context.devices, context.degrees, context.cost)
+            for positions in cut
+        ]
         if sum(bounds) < best:
             parts = _search(lengths, cut, bounds, context)
             if parts is not None:
@@ -121,7 +154,9 @@ def _cuts(lengths: Lengths, context: _Context) -> Iterator[list[Lengths]]:
             yield cut
 
 
-def _search(lengths: Lengths, cut: list[Lengths], bounds: list[float], context: _Context) -> list[_Part] | None:
+def _search(
+    lengths: Lengths, cut: list[Lengths], bounds: list[float], context: _Context
+) -> list[_Part] | None:
     """Each micro-batch of a cut searched; None where one of them does not fit memory."""
     parts = []
     for positions, bound in zip(cut, bounds, strict=True):
@@ -131,41 +166,56 @@ def _search(lengths: Lengths, cut: list[Lengths], bounds: list[float], context: 
         if result is None:
             return None
         ended = "bound" if result.time_ms <= good_enough else "search"
-        parts.append(_Part(positions, own, bound, result.time_ms, result.assignment, result.groups, ended))
+        parts.append(
+            _Part(positions, own, bound, result.time_ms, result.assignment, result.groups, ended)
+        )
     return parts
 
 
 def _polished(trials: list[list[_Part]], context: _Context) -> list[_Part]:
     """The best trial after the solver has worked on those within the gap of the best."""
     limit = min(map(_total, trials)) * (1 + context.settings.relative_gap)
-    solved = [[_solved(part, context) for part in parts] for parts in trials if _total(parts) <= limit]
+    solved = [
+        [_solved(part, context) for part in parts] for parts in trials if _total(parts) <= limit
+    ]
     return min(solved, key=_total)
 
 
 def _solved(part: _Part, context: _Context) -> _Part:
-    """The micro-batch after the solver, where it is not good enough yet and its programme is not too large."""
+    """The micro-batch after the solver, where it is not good enough yet and its
+    programme is not too large.
+    """
     settings, cost = context.settings, context.cost
     if part.ended_by == "bound" or settings.largest_programme == 0:
         return part
     allowed_tokens = (int(part.lengths.sum()) + context.cap) // 2
     buckets = bucket_lengths(part.lengths, settings.buckets, allowed_tokens, settings.bucketing)
     pruned = Counter(virtual_groups(part.lengths, context.devices, context.degrees, cost))
-    groups = tuple(sorted((Counter(part.groups) & pruned | Counter(part.assignment.degrees)).elements()))
+    groups = tuple(
+        sorted((Counter(part.groups) & pruned | Counter(part.assignment.degrees)).elements())
+    )
     if len(buckets) * len(groups) > settings.largest_programme:
         return _replace(part, part.time_ms, part.assignment, "too_large")
     limits = SolverLimits(settings.relative_gap, settings.node_limit, settings.time_guard_s)
-    solution = solve_micro_batch(part.lengths, buckets, groups, context.devices, cost, limits, part.assignment)
+    solution = solve_micro_batch(
+        part.lengths, buckets, groups, context.devices, cost, limits, part.assignment
+    )
     if solution.assignment is None:
         return _replace(part, part.time_ms, part.assignment, solution.ended_by)
     time_ms = micro_batch_ms(solution.assignment, part.lengths, cost)
     better = time_ms < part.time_ms
     return _replace(
-        part, time_ms if better else part.time_ms, solution.assignment if better else part.assignment, solution.ended_by
+        part,
+        time_ms if better else part.time_ms,
+        solution.assignment if better else part.assignment,
+        solution.ended_by,
     )
 
 
 def _replace(part: _Part, time_ms: float, assignment: Assignment, ended_by: str) -> _Part:
-    return _Part(part.positions, part.lengths, part.bound_ms, time_ms, assignment, part.groups, ended_by)
+    return _Part(
+        part.positions, part.lengths, part.bound_ms, time_ms, assignment, part.groups, ended_by
+    )
 
 
 def _total(parts: list[_Part]) -> float:

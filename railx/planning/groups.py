@@ -1,4 +1,6 @@
-"""Assignments of sequences to groups, the form that sequence-parallel planners share, and their way into a plan."""
+"""Assignments of sequences to groups, the form that sequence-parallel planners share,
+and their way into a plan.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,23 @@ import numpy.typing as npt
 from railx.planning.plan import Group, MicroBatch, PlanError
 from railx.workload.cost import CostModel
 
-__all__ = ["Assignment", "best_fit_decreasing", "check_lengths_fit", "levelled", "micro_batch", "micro_batch_ms"]
+__all__ = [
+    "Assignment",
+    "best_fit_decreasing",
+    "check_lengths_fit",
+    "levelled",
+    "micro_batch",
+    "micro_batch_ms",
+]
 
 Lengths = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """One micro-batch: ``groups[i]`` lists the positions (in the batch) of the sequences in a group of degree ``degrees[i]``."""
+    """One micro-batch: ``groups[i]`` lists the positions (in the batch) of the
+    sequences in a group of degree ``degrees[i]``.
+    """
 
     degrees: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...]
@@ -32,15 +43,25 @@ def micro_batch_ms(assignment: Assignment, lengths: Lengths, cost: CostModel) ->
     )
 
 
-def micro_batch(assignment: Assignment, sequences: Lengths, lengths: Lengths, cost: CostModel) -> MicroBatch:
-    """The plan's form of an assignment; ``sequences`` [n] are corpus rows, ``lengths`` [n] their tokens.
+def micro_batch(
+    assignment: Assignment, sequences: Lengths, lengths: Lengths, cost: CostModel
+) -> MicroBatch:
+    """The plan's form of an assignment; ``sequences`` [n] are corpus rows, ``lengths``
+    [n] their tokens.
 
-    Groups take consecutive ranks in order of falling degree, so that each one starts at a multiple of its power-of-two size.
+    Groups take consecutive ranks in order of falling degree, so that each one starts at
+    a multiple of its power-of-two size.
     """
     groups, rank = [], 0
-    order = sorted(range(len(assignment.degrees)), key=lambda index: (-assignment.degrees[index], min(assignment.groups[index])))
+    order = sorted(
+        range(len(assignment.degrees)),
+        key=lambda index: (-assignment.degrees[index], min(assignment.groups[index])),
+    )
     for index in order:
-        degree, members = assignment.degrees[index], sorted(assignment.groups[index], key=lambda member: (-lengths[member], member))
+        degree, members = (
+            assignment.degrees[index],
+            sorted(assignment.groups[index], key=lambda member: (-lengths[member], member)),
+        )
         held = lengths[members]
         time = cost.group_time_ms(held, degree)
         groups.append(
@@ -58,7 +79,8 @@ def micro_batch(assignment: Assignment, sequences: Lengths, lengths: Lengths, co
 
 
 def best_fit_decreasing(lengths: npt.ArrayLike, capacity: int) -> list[list[int]]:
-    """Pack lengths [n] into bins of ``capacity`` tokens: longest first, each into the fullest bin that still takes it.
+    """Pack lengths [n] into bins of ``capacity`` tokens: longest first, each into the
+    fullest bin that still takes it.
 
     Returns the positions in each bin, bins in the order in which they were opened.
     """
@@ -80,16 +102,21 @@ def best_fit_decreasing(lengths: npt.ArrayLike, capacity: int) -> list[list[int]
 
 
 def check_lengths_fit(sequences: Lengths, lengths: Lengths, limit: int, where: str) -> None:
-    """PlanError that names the longest sequence where it is over ``limit`` tokens; ``where`` says what the limit is."""
+    """PlanError that names the longest sequence where it is over ``limit`` tokens;
+    ``where`` says what the limit is.
+    """
     longest = int(np.argmax(lengths))
     if lengths[longest] > limit:
         raise PlanError(
-            f"sequence {sequences[longest]}: {lengths[longest]} tokens; allowed: at most {limit}, the longest that {where} holds"
+            f"sequence {sequences[longest]}: {lengths[longest]} tokens; allowed: at most {limit},"
+            f" the longest that {where} holds"
         )
 
 
 def levelled(positions: Sequence[int], lengths: Lengths, bins: int) -> list[list[int]]:
-    """Distribute positions over bins, longest first, each to the bin with the fewest tokens (no capacity)."""
+    """Distribute positions over bins, longest first, each to the bin with the fewest
+    tokens (no capacity).
+    """
     filled: list[list[int]] = [[] for _ in range(bins)]
     tokens = np.zeros(bins, dtype=np.int64)
     for position in sorted(positions, key=lambda item: (-lengths[item], item)):

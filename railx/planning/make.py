@@ -34,10 +34,12 @@ def make_plan(
     batch: BatchSettings,
     seed: int,
 ) -> Plan:
-    """Draw batches from a corpus of ``lengths`` (int64 [n], tokens) and plan each of them.
+    """Draw batches from a corpus of ``lengths`` (int64 [n], tokens) and plan each of
+    them.
 
-    The same arguments give the same plan. One-line errors: SettingsError for a cost model or a cluster that does not suit the
-    model, ValueError for a corpus too small for a batch, PlanError (a ValueError) for a sequence longer than the plan can hold.
+    The same arguments give the same plan. One-line errors: SettingsError for a cost
+    model or a cluster that does not suit the model, ValueError for a corpus too small
+    for a batch, PlanError (a ValueError) for a sequence longer than the plan can hold.
     """
     filled = batch.filled(lengths)
     cost = build_cost_model(cost_model, cluster, model, filled.max_length_tokens)
@@ -52,33 +54,52 @@ def make_plan(
     }
     if isinstance(planner, (StaticSettings, FlexSPSettings)):
         batches = _sequence_parallel(planner, drawn, cluster, cost, filled)
-        plan = Plan(SCHEMA, "sequence_parallel", planner.planner, cluster.devices, settings, batches)
+        plan = Plan(
+            SCHEMA, "sequence_parallel", planner.planner, cluster.devices, settings, batches
+        )
     else:
         from railx.planning.pipeline import plan_pipeline_batch
 
-        made = tuple(plan_pipeline_batch(index, item, planner, cluster.devices, cost) for index, item in enumerate(drawn))
-        plan = Plan(SCHEMA, "pipeline", planner.planner, planner.stages * planner.replicas, settings, made)
+        made = tuple(
+            plan_pipeline_batch(index, item, planner, cluster.devices, cost)
+            for index, item in enumerate(drawn)
+        )
+        plan = Plan(
+            SCHEMA, "pipeline", planner.planner, planner.stages * planner.replicas, settings, made
+        )
     validate_plan(plan)
     return plan
 
 
 def plan_rows(plan: Plan, name: str, corpus: str) -> list[dict[str, Any]]:
-    """One row for each group of a sequence-parallel plan, or each chunk of a pipeline plan (times on one stage).
+    """One row for each group of a sequence-parallel plan, or each chunk of a pipeline
+    plan (times on one stage).
 
-    Columns: plan, planner, corpus, devices, kind, iteration, micro_batch (pipeline), group (chunk), degree (stages), sequences,
-    tokens, longest_tokens, predicted_ms, predicted_compute_ms, predicted_all_to_all_ms, chunk_kind (null in a sequence-parallel
-    plan), fidelity.
+    Columns: plan, planner, corpus, devices, kind, iteration, micro_batch (pipeline),
+    group (chunk), degree (stages), sequences, tokens, longest_tokens, predicted_ms,
+    predicted_compute_ms, predicted_all_to_all_ms, chunk_kind (null in a
+    sequence-parallel plan), fidelity.
     """
-    head = {"plan": name, "planner": plan.planner, "corpus": corpus, "devices": plan.devices, "kind": plan.kind}
+    head = {
+        "plan": name,
+        "planner": plan.planner,
+        "corpus": corpus,
+        "devices": plan.devices,
+        "kind": plan.kind,
+    }
     if plan.kind == "sequence_parallel":
-        return [head | row for batch in plan.sequence_parallel_batches() for row in _group_rows(batch)]
+        return [
+            head | row for batch in plan.sequence_parallel_batches() for row in _group_rows(batch)
+        ]
     return [head | row for batch in plan.pipeline_batches() for row in _chunk_rows(batch)]
 
 
 def schedule_rows(plan: Plan) -> list[dict[str, Any]]:
-    """One row for each simulated operation of a pipeline plan, as a Gantt chart shows them; the clock restarts with each batch.
+    """One row for each simulated operation of a pipeline plan, as a Gantt chart shows
+    them; the clock restarts with each batch.
 
-    Columns: iteration, pipeline, replica, stage, chunk, kind (forward or backward), start_ms, end_ms, fidelity.
+    Columns: iteration, pipeline, replica, stage, chunk, kind (forward or backward),
+    start_ms, end_ms, fidelity.
     """
     rows: list[dict[str, Any]] = []
     for batch in plan.pipeline_batches():
@@ -101,16 +122,28 @@ def schedule_rows(plan: Plan) -> list[dict[str, Any]]:
 
 
 def plan_summary(plan: Plan) -> dict[str, Any]:
-    """Totals of a plan: batches, sequences and tokens, and the mean predicted time of a batch in ms."""
+    """Totals of a plan: batches, sequences and tokens, and the mean predicted time of a
+    batch in ms.
+    """
     if plan.kind == "sequence_parallel":
         steps = plan.sequence_parallel_batches()
         times = [batch.predicted_ms for batch in steps]
-        sequences = sum(len(g.sequences) for batch in steps for m in batch.micro_batches for g in m.groups)
+        sequences = sum(
+            len(g.sequences) for batch in steps for m in batch.micro_batches for g in m.groups
+        )
         tokens = sum(batch.tokens for batch in steps)
     else:
         pipelined = plan.pipeline_batches()
-        times = [max(start + pipeline_ms(pipeline) for _, pipeline, start in _started(batch)) for batch in pipelined]
-        chunks = [chunk for batch in pipelined for pipeline in batch.pipelines for chunk in pipeline.chunks]
+        times = [
+            max(start + pipeline_ms(pipeline) for _, pipeline, start in _started(batch))
+            for batch in pipelined
+        ]
+        chunks = [
+            chunk
+            for batch in pipelined
+            for pipeline in batch.pipelines
+            for chunk in pipeline.chunks
+        ]
         sequences = sum(part.start == 0 for chunk in chunks for part in chunk.slices)
         tokens = sum(chunk.tokens for chunk in chunks)
     return {
@@ -137,11 +170,15 @@ def _sequence_parallel(
 
         degree = static_degree(planner, cost, batch.max_length_tokens)
         return tuple(
-            plan_static_batch(index, item, degree, cluster.devices, cost, planner.fill) for index, item in enumerate(drawn)
+            plan_static_batch(index, item, degree, cluster.devices, cost, planner.fill)
+            for index, item in enumerate(drawn)
         )
     from railx.planning.flexsp import plan_flexsp_batch
 
-    return tuple(plan_flexsp_batch(index, item, planner, cluster.devices, cost) for index, item in enumerate(drawn))
+    return tuple(
+        plan_flexsp_batch(index, item, planner, cluster.devices, cost)
+        for index, item in enumerate(drawn)
+    )
 
 
 def _group_rows(batch: SequenceParallelBatch) -> list[dict[str, Any]]:
@@ -190,7 +227,9 @@ def _chunk_rows(batch: PipelineBatch) -> list[dict[str, Any]]:
 
 
 def _started(batch: PipelineBatch) -> list[tuple[int, Pipeline, float]]:
-    """Each pipeline of a batch with its index and start in ms: after those of the same replica before it."""
+    """Each pipeline of a batch with its index and start in ms: after those of the same
+    replica before it.
+    """
     clock: dict[int, float] = {}
     started = []
     for index, pipeline in enumerate(batch.pipelines):

@@ -1,8 +1,9 @@
 """The mixed-integer programme of one micro-batch (FlexSP), with HiGHS.
 
-Given virtual groups of fixed degrees, choose which to use and how many sequences of each length bucket each one gets, so that
-the slowest group ends soonest. Variables: the makespan C (without the constant), counts A[q, p] of bucket q in group p, and
-m_p, whether group p is used.
+Given virtual groups of fixed degrees, choose which to use and how many sequences of
+each length bucket each one gets, so that the slowest group ends soonest. Variables: the
+makespan C (without the constant), counts A[q, p] of bucket q in group p, and m_p,
+whether group p is used.
 
     every sequence once       Σ_p A[q, p] = size of bucket q
     token cap, or unused      Σ_q length_q A[q, p] <= cap d_p m_p
@@ -11,9 +12,9 @@ m_p, whether group p is used.
     symmetry                  m_p >= m_p' for neighbours p, p' of equal degree
     device time               Σ_p d_p Σ_q time(q, d_p) A[q, p] <= N C
 
-Pairs whose bucket does not fit the degree are left out. The last row follows from the others for integer m, but not for
-fractional m; it is what makes the relaxation tight. FlexSP demands Σ d_p m_p = N; "at most" allows idle devices as the paper
-has it.
+Pairs whose bucket does not fit the degree are left out. The last row follows from the
+others for integer m, but not for fractional m; it is what makes the relaxation tight.
+FlexSP demands Σ d_p m_p = N; "at most" allows idle devices as the paper has it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SolverLimits:
-    """When the solver stops: relative gap and nodes are deterministic, the time guard (s) is not."""
+    """When the solver stops: relative gap and nodes are deterministic, the time guard
+    (s) is not.
+    """
 
     relative_gap: float
     node_limit: int
@@ -47,7 +50,9 @@ class SolverLimits:
 
 @dataclass(frozen=True)
 class Solution:
-    """The solver's answer; ``assignment`` is None where it found none. ``bound_ms`` bounds the rounded-up problem from below."""
+    """The solver's answer; ``assignment`` is None where it found none. ``bound_ms``
+    bounds the rounded-up problem from below.
+    """
 
     assignment: Assignment | None
     bound_ms: float
@@ -55,19 +60,28 @@ class Solution:
     ended_by: Ending
 
 
-def virtual_groups(lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel) -> tuple[int, ...]:
+def virtual_groups(
+    lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel
+) -> tuple[int, ...]:
     """Degrees of the groups that the programme may use, ascending (FlexSP's pruning).
 
-    With D the least degree that holds the longest sequence and c the number of sequences that need D: as many groups of a degree of
-    at least D as devices allow, and of a smaller degree as are left beside c groups of D. The cut is a heuristic (sequences
-    that need D may share a group), so one group of D is reserved where c of them do not fit the devices.
+    With D the least degree that holds the longest sequence and c the number of
+    sequences that need D: as many groups of a degree of at least D as devices allow,
+    and of a smaller degree as are left beside c groups of D. The cut is a heuristic
+    (sequences that need D may share a group), so one group of D is reserved where c of
+    them do not fit the devices.
     """
-    needed = [next((d for d in degrees if tokens <= d * cost.tokens_per_device), 0) for tokens in lengths.tolist()]
+    needed = [
+        next((d for d in degrees if tokens <= d * cost.tokens_per_device), 0)
+        for tokens in lengths.tolist()
+    ]
     largest = max(needed)
     reserved = largest * needed.count(largest)
     if reserved > devices:
         reserved = largest
-    return tuple(d for d in degrees for _ in range((devices if d >= largest else devices - reserved) // d))
+    return tuple(
+        d for d in degrees for _ in range((devices if d >= largest else devices - reserved) // d)
+    )
 
 
 def solve_micro_batch(
@@ -79,11 +93,13 @@ def solve_micro_batch(
     limits: SolverLimits,
     start: Assignment | None,
 ) -> Solution:
-    """Solve for lengths [n] rounded up to ``buckets`` (positions by bucket) and virtual ``groups`` (degrees, ascending).
+    """Solve for lengths [n] rounded up to ``buckets`` (positions by bucket) and virtual
+    ``groups`` (degrees, ascending).
 
-    ``start`` is offered to the solver as a first solution. Sequences of a bucket are handed out longest first, each to the
-    group with the least time among those that still get one; the times of the caller's true lengths can only be shorter than
-    the programme's.
+    ``start`` is offered to the solver as a first solution. Sequences of a bucket are
+    handed out longest first, each to the group with the least time among those that
+    still get one; the times of the caller's true lengths can only be shorter than the
+    programme's.
     """
     problem = _Problem.build(lengths, buckets, groups, cost)
     solver = _solver(limits)
@@ -100,7 +116,9 @@ def solve_micro_batch(
 
 @dataclass(frozen=True)
 class _Problem:
-    """Arrays of the programme: bucket bounds and sizes [q], group degrees [p], and the pairs (q, p) that exist [a]."""
+    """Arrays of the programme: bucket bounds and sizes [q], group degrees [p], and the
+    pairs (q, p) that exist [a].
+    """
 
     bound: npt.NDArray[np.int64]
     size: npt.NDArray[np.int64]
@@ -112,7 +130,12 @@ class _Problem:
     constant_ms: float
 
     @staticmethod
-    def build(lengths: Lengths, buckets: list[npt.NDArray[np.int64]], groups: tuple[int, ...], cost: CostModel) -> _Problem:
+    def build(
+        lengths: Lengths,
+        buckets: list[npt.NDArray[np.int64]],
+        groups: tuple[int, ...],
+        cost: CostModel,
+    ) -> _Problem:
         bound = np.array([lengths[bucket].max() for bucket in buckets], dtype=np.int64)
         size = np.array([len(bucket) for bucket in buckets], dtype=np.int64)
         degree = np.array(groups, dtype=np.int64)
@@ -135,8 +158,12 @@ class _Problem:
 def _model(problem: _Problem, devices: int) -> Any:
     """The programme for HiGHS, row-wise; columns are A, then m, then C."""
     pairs, groups, every = problem.pairs, len(problem.degree), np.arange(problem.pairs)
-    by_bucket = sparse.csr_array((np.ones(pairs), (problem.bucket, every)), shape=(len(problem.bound), pairs))
-    tokens = sparse.csr_array((problem.bound[problem.bucket].astype(float), (problem.group, every)), shape=(groups, pairs))
+    by_bucket = sparse.csr_array(
+        (np.ones(pairs), (problem.bucket, every)), shape=(len(problem.bound), pairs)
+    )
+    tokens = sparse.csr_array(
+        (problem.bound[problem.bucket].astype(float), (problem.group, every)), shape=(groups, pairs)
+    )
     times = sparse.csr_array((problem.time, (problem.group, every)), shape=(groups, pairs))
     degree = sparse.csr_array(problem.degree[None, :].astype(float))
     twins = np.flatnonzero(problem.degree[1:] == problem.degree[:-1])
@@ -158,11 +185,19 @@ def _model(problem: _Problem, devices: int) -> Any:
     model.num_col_, model.num_row_ = problem.columns, matrix.shape[0]
     model.col_cost_ = np.append(np.zeros(problem.columns - 1), 1.0)
     model.col_lower_ = np.zeros(problem.columns)
-    model.col_upper_ = np.concatenate((problem.size[problem.bucket], np.ones(groups), [np.inf])).astype(float)
+    model.col_upper_ = np.concatenate(
+        (problem.size[problem.bucket], np.ones(groups), [np.inf])
+    ).astype(float)
     model.row_lower_, model.row_upper_ = lower, upper
     model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    model.a_matrix_.start_, model.a_matrix_.index_, model.a_matrix_.value_ = matrix.indptr, matrix.indices, matrix.data
-    model.integrality_ = [highspy.HighsVarType.kInteger] * (problem.columns - 1) + [highspy.HighsVarType.kContinuous]
+    model.a_matrix_.start_, model.a_matrix_.index_, model.a_matrix_.value_ = (
+        matrix.indptr,
+        matrix.indices,
+        matrix.data,
+    )
+    model.integrality_ = [highspy.HighsVarType.kInteger] * (problem.columns - 1) + [
+        highspy.HighsVarType.kContinuous
+    ]
     return model
 
 
@@ -181,17 +216,27 @@ def _solver(limits: SolverLimits) -> Any:
     return solver
 
 
-def _start_values(problem: _Problem, buckets: list[npt.NDArray[np.int64]], start: Assignment) -> Floats | None:
-    """Column values for an assignment of positions; None where it breaks the rounded-up problem's caps or has groups it lacks."""
-    bucket_of = {int(position): index for index, bucket in enumerate(buckets) for position in bucket}
+def _start_values(
+    problem: _Problem, buckets: list[npt.NDArray[np.int64]], start: Assignment
+) -> Floats | None:
+    """Column values for an assignment of positions; None where it breaks the rounded-up
+    problem's caps or has groups it lacks.
+    """
+    bucket_of = {
+        int(position): index for index, bucket in enumerate(buckets) for position in bucket
+    }
     counts = np.zeros((len(problem.bound), len(problem.degree)), dtype=np.int64)
     for degree in sorted(set(start.degrees)):
         columns = np.flatnonzero(problem.degree == degree)
-        members = [group for size, group in zip(start.degrees, start.groups, strict=True) if size == degree]
+        members = [
+            group for size, group in zip(start.degrees, start.groups, strict=True) if size == degree
+        ]
         if len(members) > len(columns):
             return None
         for column, group in zip(columns, members, strict=False):
-            counts[:, column] = np.bincount([bucket_of[position] for position in group], minlength=len(problem.bound))
+            counts[:, column] = np.bincount(
+                [bucket_of[position] for position in group], minlength=len(problem.bound)
+            )
     if np.any(problem.bound @ counts > problem.cap):
         return None
     values = np.zeros(problem.columns)
@@ -202,7 +247,11 @@ def _start_values(problem: _Problem, buckets: list[npt.NDArray[np.int64]], start
 
 
 def _read_solution(
-    solver: Any, problem: _Problem, lengths: Lengths, buckets: list[npt.NDArray[np.int64]], cost: CostModel
+    solver: Any,
+    problem: _Problem,
+    lengths: Lengths,
+    buckets: list[npt.NDArray[np.int64]],
+    cost: CostModel,
 ) -> Solution:
     info, status = solver.getInfo(), solver.getModelStatus()
     endings: dict[Any, Ending] = {
@@ -215,13 +264,21 @@ def _read_solution(
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         return Solution(None, bound, int(info.mip_node_count), ended)
     counts = np.rint(np.array(solver.getSolution().col_value)[: problem.pairs]).astype(np.int64)
-    return Solution(_hand_out(counts, problem, lengths, buckets, cost), bound, int(info.mip_node_count), ended)
+    return Solution(
+        _hand_out(counts, problem, lengths, buckets, cost), bound, int(info.mip_node_count), ended
+    )
 
 
 def _hand_out(
-    counts: npt.NDArray[np.int64], problem: _Problem, lengths: Lengths, buckets: list[npt.NDArray[np.int64]], cost: CostModel
+    counts: npt.NDArray[np.int64],
+    problem: _Problem,
+    lengths: Lengths,
+    buckets: list[npt.NDArray[np.int64]],
+    cost: CostModel,
 ) -> Assignment:
-    """Concrete sequences for the counts: longest first, each to the group with least time so far among those that still get one."""
+    """Concrete sequences for the counts: longest first, each to the group with least
+    time so far among those that still get one.
+    """
     left = np.zeros((len(problem.bound), len(problem.degree)), dtype=np.int64)
     left[problem.bucket, problem.group] = counts
     per_token = np.array([cost.all_to_all_ms[int(degree)] for degree in problem.degree])
@@ -231,7 +288,12 @@ def _hand_out(
         for position in bucket[np.argsort(-lengths[bucket], kind="stable")].tolist():
             chosen = int(np.argmin(np.where(left[index] > 0, busy, np.inf)))
             left[index, chosen] -= 1
-            busy[chosen] += work[position] / problem.degree[chosen] + lengths[position] * per_token[chosen]
+            busy[chosen] += (
+                work[position] / problem.degree[chosen] + lengths[position] * per_token[chosen]
+            )
             groups[chosen].append(position)
     used = [index for index, members in enumerate(groups) if members]
-    return Assignment(tuple(int(problem.degree[index]) for index in used), tuple(tuple(groups[index]) for index in used))
+    return Assignment(
+        tuple(int(problem.degree[index]) for index in used),
+        tuple(tuple(groups[index]) for index in used),
+    )

@@ -1,9 +1,12 @@
-"""Searching the mix of group degrees of one micro-batch: quick, and close enough to the bound to start the solver or to replace it.
+"""Searching the mix of group degrees of one micro-batch: quick, and close enough to the
+bound to start the solver or to replace it.
 
-A mix is a multiset of degrees that adds up to the devices. For a given mix, sequences go longest first to the group that finishes
-them soonest (list scheduling on machines of different speeds, within the token cap), then sequences are moved and swapped out
-of the slowest group while that helps. Short lists of mixes are tried completely; otherwise the mix is improved by splitting a
-group in two halves and by merging two groups of equal degree.
+A mix is a multiset of degrees that adds up to the devices. For a given mix, sequences
+go longest first to the group that finishes them soonest (list scheduling on machines of
+different speeds, within the token cap), then sequences are moved and swapped out of the
+slowest group while that helps. Short lists of mixes are tried completely; otherwise the
+mix is improved by splitting a group in two halves and by merging two groups of equal
+degree.
 """
 
 from __future__ import annotations
@@ -21,26 +24,33 @@ __all__ = ["MixSearch", "all_mixes", "fill_mix", "lower_bound_ms", "search_mix"]
 
 Mix = tuple[int, ...]
 
-#: All mixes are tried where that takes at most this many placements of a sequence; so many take about 0.1 s.
+#: All mixes are tried where that takes at most this many placements of a sequence; so
+#: many take about 0.1 s.
 _COMPLETE_PLACEMENTS = 15_000
-#: How many of the best mixes are improved by moves and swaps, and offered to the solver.
+#: How many of the best mixes are improved by moves and swaps, and offered to the
+#: solver.
 _KEPT = 5
 
 
 @dataclass(frozen=True)
 class MixSearch:
-    """The best assignment found with its time in ms, and the largest number of groups of each degree in the best few mixes."""
+    """The best assignment found with its time in ms, and the largest number of groups
+    of each degree in the best few mixes.
+    """
 
     time_ms: float
     assignment: Assignment
     groups: tuple[int, ...]
 
 
-def lower_bound_ms(lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel) -> float:
+def lower_bound_ms(
+    lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel
+) -> float:
     """A time that no micro-batch of these lengths [n] can beat.
 
-    The larger of: every sequence at its cheapest degree, in device time shared by all devices; and the slowest sequence alone in
-    the group that runs it soonest. Infinite where a sequence fits no degree.
+    The larger of: every sequence at its cheapest degree, in device time shared by all
+    devices; and the slowest sequence alone in the group that runs it soonest. Infinite
+    where a sequence fits no degree.
     """
     width = np.array(degrees)
     per_token = np.array([cost.all_to_all_ms[degree] for degree in degrees])
@@ -51,10 +61,11 @@ def lower_bound_ms(lengths: Lengths, devices: int, degrees: tuple[int, ...], cos
 
 
 def fill_mix(lengths: Lengths, mix: Mix, cost: CostModel) -> tuple[float, tuple[int, ...]] | None:
-    """Longest first, each sequence to the group that finishes it soonest, or to the fullest that takes it where that leaves no
-    room.
+    """Longest first, each sequence to the group that finishes it soonest, or to the
+    fullest that takes it where that leaves no room.
 
-    Returns the time in ms and the group (index into ``mix``) of each of the lengths [n]; None where memory is short either way.
+    Returns the time in ms and the group (index into ``mix``) of each of the lengths
+    [n]; None where memory is short either way.
     """
     if lengths.sum() > sum(mix) * cost.tokens_per_device:
         return None
@@ -64,13 +75,15 @@ def fill_mix(lengths: Lengths, mix: Mix, cost: CostModel) -> tuple[float, tuple[
 def search_mix(
     lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel, good_enough_ms: float
 ) -> MixSearch | None:
-    """The best assignment of lengths [n] that the search finds; it stops at ``good_enough_ms``. None where no mix tried holds
-    all.
+    """The best assignment of lengths [n] that the search finds; it stops at
+    ``good_enough_ms``. None where no mix tried holds all.
     """
     filled = _fill_all(lengths, devices, degrees, cost)
     if filled is None:
         filled = _climb(lengths, devices, degrees, cost, good_enough_ms)
-    ranked = sorted((result[0], mix, result[1]) for mix, result in filled.items() if result is not None)[:_KEPT]
+    ranked = sorted(
+        (result[0], mix, result[1]) for mix, result in filled.items() if result is not None
+    )[:_KEPT]
     if not ranked:
         return None
     groups: Counter[int] = Counter()
@@ -80,7 +93,9 @@ def search_mix(
     for time_ms, mix, owner in ranked:
         if best is not None and best[0] <= good_enough_ms:
             break
-        improved = _improve(lengths, mix, owner, cost) if time_ms > good_enough_ms else (time_ms, owner)
+        improved = (
+            _improve(lengths, mix, owner, cost) if time_ms > good_enough_ms else (time_ms, owner)
+        )
         if best is None or improved[0] < best[0]:
             best = improved[0], _assignment(mix, improved[1])
     assert best is not None
@@ -88,7 +103,9 @@ def search_mix(
 
 
 def all_mixes(devices: int, degrees: tuple[int, ...], most_groups: int) -> Iterator[Mix]:
-    """Every mix of at most ``most_groups`` groups that adds up to ``devices``, degrees falling."""
+    """Every mix of at most ``most_groups`` groups that adds up to ``devices``, degrees
+    falling.
+    """
     if devices == 0:
         yield ()
         return
@@ -98,8 +115,12 @@ def all_mixes(devices: int, degrees: tuple[int, ...], most_groups: int) -> Itera
                 yield (degree, *rest)
 
 
-def _fill(lengths: Lengths, mix: Mix, cost: CostModel, *, soonest: bool) -> tuple[float, tuple[int, ...]] | None:
-    """One pass, longest first: list scheduling (``soonest``) or best-fit-decreasing, which wastes the least memory."""
+def _fill(
+    lengths: Lengths, mix: Mix, cost: CostModel, *, soonest: bool
+) -> tuple[float, tuple[int, ...]] | None:
+    """One pass, longest first: list scheduling (``soonest``) or best-fit-decreasing,
+    which wastes the least memory.
+    """
     width = np.array(mix)
     per_token = np.array([cost.all_to_all_ms[degree] for degree in mix])
     work, room, busy = cost.sequence_ms(lengths), width * cost.tokens_per_device, np.zeros(len(mix))
@@ -120,7 +141,9 @@ def _fill(lengths: Lengths, mix: Mix, cost: CostModel, *, soonest: bool) -> tupl
 def _fill_all(
     lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel
 ) -> dict[Mix, tuple[float, tuple[int, ...]] | None] | None:
-    """Every mix filled; None where there are too many to try (more groups than sequences never help)."""
+    """Every mix filled; None where there are too many to try (more groups than
+    sequences never help).
+    """
     mixes: list[Mix] = []
     for mix in all_mixes(devices, degrees, len(lengths)):
         mixes.append(mix)
@@ -132,7 +155,9 @@ def _fill_all(
 def _climb(
     lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel, good_enough_ms: float
 ) -> dict[Mix, tuple[float, tuple[int, ...]] | None]:
-    """Mixes filled on the way from homogeneous ones up to one that no split or merge improves."""
+    """Mixes filled on the way from homogeneous ones up to one that no split or merge
+    improves.
+    """
     filled: dict[Mix, tuple[float, tuple[int, ...]] | None] = {}
     best_ms, best_mix = np.inf, None
     candidates = list(_first_mixes(lengths, devices, degrees, cost))
@@ -144,14 +169,25 @@ def _climb(
             result = filled[mix] = fill_mix(lengths, mix, cost)
             if result is not None and result[0] < best_ms:
                 best_ms, best_mix = result[0], mix
-        candidates = list(_neighbours(best_mix, degrees)) if best_mix is not None and best_ms < before else []
+        candidates = (
+            list(_neighbours(best_mix, degrees))
+            if best_mix is not None and best_ms < before
+            else []
+        )
     return filled
 
 
-def _first_mixes(lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel) -> Iterator[Mix]:
-    """For each degree: groups of that degree, after a group for each sequence that needs a larger one."""
+def _first_mixes(
+    lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel
+) -> Iterator[Mix]:
+    """For each degree: groups of that degree, after a group for each sequence that
+    needs a larger one.
+    """
     longest_first = sorted(lengths.tolist(), reverse=True)
-    needed = [next((d for d in degrees if tokens <= d * cost.tokens_per_device), 0) for tokens in longest_first]
+    needed = [
+        next((d for d in degrees if tokens <= d * cost.tokens_per_device), 0)
+        for tokens in longest_first
+    ]
     for degree in degrees:
         reserved: list[int] = []
         for need in needed:
@@ -166,9 +202,18 @@ def _neighbours(mix: Mix, degrees: tuple[int, ...]) -> Iterator[Mix]:
     """Mixes one split, one merge, or one of each away."""
     counts = Counter(mix)
     moves = [(degree, -1, degree // 2, 2) for degree in counts if degree // 2 in degrees]
-    moves += [(degree, -2, degree * 2, 1) for degree, count in counts.items() if count >= 2 and degree * 2 in degrees]
+    moves += [
+        (degree, -2, degree * 2, 1)
+        for degree, count in counts.items()
+        if count >= 2 and degree * 2 in degrees
+    ]
     single = [_moved(counts, [move]) for move in moves]
-    double = [_moved(counts, [first, second]) for first in moves for second in moves if first[0] != second[0]]
+    double = [
+        _moved(counts, [first, second])
+        for first in moves
+        for second in moves
+        if first[0] != second[0]
+    ]
     for changed in single + double:
         if min(changed.values()) >= 0:
             yield tuple(sorted(changed.elements(), reverse=True))
@@ -183,13 +228,20 @@ def _moved(counts: Counter[int], moves: list[tuple[int, int, int, int]]) -> Coun
 
 
 def _assignment(mix: Mix, owner: tuple[int, ...]) -> Assignment:
-    groups = [tuple(position for position, group in enumerate(owner) if group == index) for index in range(len(mix))]
+    groups = [
+        tuple(position for position, group in enumerate(owner) if group == index)
+        for index in range(len(mix))
+    ]
     used = [index for index, members in enumerate(groups) if members]
     return Assignment(tuple(mix[index] for index in used), tuple(groups[index] for index in used))
 
 
-def _improve(lengths: Lengths, mix: Mix, owner: tuple[int, ...], cost: CostModel) -> tuple[float, tuple[int, ...]]:
-    """Move or swap a sequence out of the slowest group as long as the slower of the two groups gets faster than it was."""
+def _improve(
+    lengths: Lengths, mix: Mix, owner: tuple[int, ...], cost: CostModel
+) -> tuple[float, tuple[int, ...]]:
+    """Move or swap a sequence out of the slowest group as long as the slower of the two
+    groups gets faster than it was.
+    """
     width, group = np.array(mix), np.array(owner)
     per_token = np.array([cost.all_to_all_ms[degree] for degree in mix])
     time = cost.sequence_ms(lengths)[:, None] / width + lengths[:, None] * per_token
@@ -198,14 +250,22 @@ def _improve(lengths: Lengths, mix: Mix, owner: tuple[int, ...], cost: CostModel
         busy = np.bincount(group, time[everyone, group], minlength=len(mix))
         room = width * cost.tokens_per_device - np.bincount(group, lengths, minlength=len(mix))
         slow = int(busy.argmax())
-        out, others, targets = np.flatnonzero(group == slow), np.flatnonzero(group != slow), groups[groups != slow]
-        moved = np.maximum(busy[slow] - time[out, slow][:, None], busy[targets] + time[np.ix_(out, targets)])
+        out, others, targets = (
+            np.flatnonzero(group == slow),
+            np.flatnonzero(group != slow),
+            groups[groups != slow],
+        )
+        moved = np.maximum(
+            busy[slow] - time[out, slow][:, None], busy[targets] + time[np.ix_(out, targets)]
+        )
         moved = np.where(lengths[out][:, None] <= room[targets], moved, np.inf)
         home, back = group[others], time[others, slow]
         leaving = busy[slow] - time[out, slow][:, None] + back
         arriving = busy[home] - time[others, home] + time[np.ix_(out, home)]
         gain = lengths[out][:, None] - lengths[others]
-        swapped = np.where((gain <= room[home]) & (-gain <= room[slow]), np.maximum(leaving, arriving), np.inf)
+        swapped = np.where(
+            (gain <= room[home]) & (-gain <= room[slow]), np.maximum(leaving, arriving), np.inf
+        )
         best_move, best_swap = moved.min(initial=np.inf), swapped.min(initial=np.inf)
         if min(best_move, best_swap) >= busy[slow] * (1 - 1e-12):
             break

@@ -1,11 +1,15 @@
-"""Elastic pipelines of split, hybrid and batched chunks (InfiniPipe), without recomputation.
+"""Elastic pipelines of split, hybrid and batched chunks (InfiniPipe), without
+recomputation.
 
-For every number of slices K up to a limit the sequence processor (``chunks``) makes chunks of about equal time; they form one
-1F1B pipeline, longest sequences first, or several one after another where memory cannot hold the window of the longest (the
-paper's grouping programme, eq. 14, over classes of equal chunk count). The K with the least simulated time wins.
+For every number of slices K up to a limit the sequence processor (``chunks``) makes
+chunks of about equal time; they form one 1F1B pipeline, longest sequences first, or
+several one after another where memory cannot hold the window of the longest (the
+paper's grouping programme, eq. 14, over classes of equal chunk count). The K with the
+least simulated time wins.
 
-Deviations: nothing is recomputed (the paper's integer programme for checkpoints is left out, so memory decides between pipelines
-alone); several data-parallel replicas may share a batch, each planned by itself; memory counts activations and the gradients of
+Deviations: nothing is recomputed (the paper's integer programme for checkpoints is left
+out, so memory decides between pipelines alone); several data-parallel replicas may
+share a batch, each planned by itself; memory counts activations and the gradients of
 split keys and values (eq. 5) but no logits, for which no constant is published.
 """
 
@@ -32,26 +36,33 @@ def plan_pipeline_batch(
 ) -> PipelineBatch:
     """Plan one batch for ``settings.replicas`` pipelines side by side.
 
-    PlanError where the cluster is too small or a sequence fits no pipeline; it names the sequence.
+    PlanError where the cluster is too small or a sequence fits no pipeline; it names
+    the sequence.
     """
     shape = _shape(settings, devices, cost)
     if len(batch.lengths) < settings.replicas:
         raise PlanError(
-            f"planner.replicas: got {settings.replicas}; allowed: at most {len(batch.lengths)}, the sequences of a batch"
+            f"planner.replicas: got {settings.replicas}; allowed: at most {len(batch.lengths)}, the"
+            " sequences of a batch"
         )
     memory = cost.tokens_per_device * shape.devices
     where = f"a pipeline of {shape.stages} stages of {shape.degree} ranks"
     check_lengths_fit(batch.sequences, batch.lengths, memory, where)
     pipelines: list[Pipeline] = []
     slices: list[int] = []
-    for replica, positions in enumerate(share_among_replicas(batch.lengths, settings.replicas, cost)):
-        best = _best_replica(batch.sequences[positions], batch.lengths[positions], replica, settings, shape, cost)
+    for replica, positions in enumerate(
+        share_among_replicas(batch.lengths, settings.replicas, cost)
+    ):
+        best = _best_replica(
+            batch.sequences[positions], batch.lengths[positions], replica, settings, shape, cost
+        )
         if best is None:
             longest = positions[int(np.argmax(batch.lengths[positions]))]
             fitting = _longest_fitting(int(batch.lengths[longest]), settings, shape, cost)
             raise PlanError(
-                f"sequence {batch.sequences[longest]}: {batch.lengths[longest]} tokens; allowed: at most {fitting}, "
-                f"the longest that {where} holds in up to {settings.most_slices} slices"
+                f"sequence {batch.sequences[longest]}: {batch.lengths[longest]} tokens; allowed: at"
+                f" most {fitting}, the longest that {where} holds in up to {settings.most_slices}"
+                " slices"
             )
         slices.append(best[0])
         pipelines += best[1]
@@ -59,7 +70,9 @@ def plan_pipeline_batch(
 
 
 def share_among_replicas(lengths: Lengths, replicas: int, cost: CostModel) -> list[Lengths]:
-    """Positions [.] for each replica: longest first, each sequence to the replica with the least compute time so far."""
+    """Positions [.] for each replica: longest first, each sequence to the replica with
+    the least compute time so far.
+    """
     work, busy = cost.sequence_ms(lengths), np.zeros(replicas)
     shared: list[list[int]] = [[] for _ in range(replicas)]
     for position in np.argsort(-lengths, kind="stable").tolist():
@@ -70,12 +83,16 @@ def share_among_replicas(lengths: Lengths, replicas: int, cost: CostModel) -> li
 
 
 def peak_tokens(pipeline: Pipeline, cost: CostModel) -> float:
-    """The most tokens whose activations the first stage holds at once; a split token weighs more (InfiniPipe eqs. 5-8).
+    """The most tokens whose activations the first stage holds at once; a split token
+    weighs more (InfiniPipe eqs. 5-8).
 
     The first stage has the widest window, so that no other holds more.
     """
     live = peak = 0.0
-    weight = [chunk.tokens * (cost.split_memory if chunk.kind == "split" else 1.0) for chunk in pipeline.chunks]
+    weight = [
+        chunk.tokens * (cost.split_memory if chunk.kind == "split" else 1.0)
+        for chunk in pipeline.chunks
+    ]
     for op in one_f_one_b(pipeline, 0):
         live += weight[op.chunk] if op.kind == "forward" else -weight[op.chunk]
         peak = max(peak, live)
@@ -90,16 +107,23 @@ def _shape(settings: PipelineSettings, devices: int, cost: CostModel) -> Pipelin
     needed = settings.stages * settings.replicas * degree
     if needed > devices:
         raise PlanError(
-            f"planner.stages: {settings.stages} stages x {settings.replicas} replicas x degree {degree} need {needed} devices; "
-            f"allowed: at most {devices}"
+            f"planner.stages: {settings.stages} stages x {settings.replicas} replicas x degree"
+            f" {degree} need {needed} devices; allowed: at most {devices}"
         )
     return PipelineShape(settings.stages, degree)
 
 
 def _best_replica(
-    sequences: Lengths, lengths: Lengths, replica: int, settings: PipelineSettings, shape: PipelineShape, cost: CostModel
+    sequences: Lengths,
+    lengths: Lengths,
+    replica: int,
+    settings: PipelineSettings,
+    shape: PipelineShape,
+    cost: CostModel,
 ) -> tuple[int, list[Pipeline]] | None:
-    """Slices of the longest sequence and the pipelines with the least simulated time; None where nothing fits memory."""
+    """Slices of the longest sequence and the pipelines with the least simulated time;
+    None where nothing fits memory.
+    """
     best: tuple[float, int, list[Pipeline]] | None = None
     tried: set[tuple[int, ...]] = set()
     memory = cost.tokens_per_device * shape.devices
@@ -108,9 +132,12 @@ def _best_replica(
         if tuple(cuts) in tried:
             continue
         tried.add(tuple(cuts))
-        # Where memory cannot hold short sequences beside the tails of the longest, its pipeline goes without them.
+        # Where memory cannot hold short sequences beside the tails of the longest, its
+        # pipeline goes without them.
         for beside_tails in (True, False):
-            groups = build_chunks(sequences, lengths, cuts, memory // shape.stages, shape, cost, beside_tails)
+            groups = build_chunks(
+                sequences, lengths, cuts, memory // shape.stages, shape, cost, beside_tails
+            )
             pipelines = _grouped(groups, replica, shape, cost) if groups is not None else None
             if pipelines is not None:
                 break
@@ -121,8 +148,12 @@ def _best_replica(
     return (best[1], best[2]) if best is not None else None
 
 
-def _longest_fitting(too_long: int, settings: PipelineSettings, shape: PipelineShape, cost: CostModel) -> int:
-    """The longest sequence below one that does not fit that a pipeline holds alone, by bisection."""
+def _longest_fitting(
+    too_long: int, settings: PipelineSettings, shape: PipelineShape, cost: CostModel
+) -> int:
+    """The longest sequence below one that does not fit that a pipeline holds alone, by
+    bisection.
+    """
     fits, fails = 0, too_long
     while fails - fits > 1:
         middle = (fits + fails) // 2
@@ -131,15 +162,21 @@ def _longest_fitting(too_long: int, settings: PipelineSettings, shape: PipelineS
     return fits
 
 
-def _grouped(groups: list[SequenceChunks], replica: int, shape: PipelineShape, cost: CostModel) -> list[Pipeline] | None:
-    """One pipeline where memory holds it, else the cheapest division into pipelines of neighbouring chunk counts (eq. 14).
+def _grouped(
+    groups: list[SequenceChunks], replica: int, shape: PipelineShape, cost: CostModel
+) -> list[Pipeline] | None:
+    """One pipeline where memory holds it, else the cheapest division into pipelines of
+    neighbouring chunk counts (eq. 14).
 
-    Where two sequences of one count do not fit together, cut sequences are divided one by one.
+    Where two sequences of one count do not fit together, cut sequences are divided one
+    by one.
     """
     whole = _pipeline(groups, replica, shape)
     if _fits(whole, cost, shape):
         return [whole]
-    by_count = [list(members) for _, members in itertools.groupby(groups, key=lambda group: group.count)]
+    by_count = [
+        list(members) for _, members in itertools.groupby(groups, key=lambda group: group.count)
+    ]
     divided = _divided(by_count, replica, shape, cost)
     if divided is None:
         one_by_one = [[group] for group in groups if group.count > 1]
@@ -148,15 +185,19 @@ def _grouped(groups: list[SequenceChunks], replica: int, shape: PipelineShape, c
     return divided
 
 
-def _divided(units: list[list[SequenceChunks]], replica: int, shape: PipelineShape, cost: CostModel) -> list[Pipeline] | None:
-    """Neighbouring units joined to pipelines that fit memory, with the least time to fill and drain; None where a unit does not
-    fit.
+def _divided(
+    units: list[list[SequenceChunks]], replica: int, shape: PipelineShape, cost: CostModel
+) -> list[Pipeline] | None:
+    """Neighbouring units joined to pipelines that fit memory, with the least time to
+    fill and drain; None where a unit does not fit.
     """
     best: list[tuple[float, list[Pipeline]]] = [(0.0, [])]
     for end in range(1, len(units) + 1):
         choice: tuple[float, list[Pipeline]] = (math.inf, [])
         for start in range(end - 1, -1, -1):
-            pipeline = _pipeline([group for unit in units[start:end] for group in unit], replica, shape)
+            pipeline = _pipeline(
+                [group for unit in units[start:end] for group in unit], replica, shape
+            )
             if not _fits(pipeline, cost, shape):
                 break  # more units in front only hold more at once
             total = best[start][0] + _fill_and_drain_ms(pipeline)
@@ -169,7 +210,9 @@ def _divided(units: list[list[SequenceChunks]], replica: int, shape: PipelineSha
 
 
 def _pipeline(groups: list[SequenceChunks], replica: int, shape: PipelineShape) -> Pipeline:
-    return Pipeline(shape.stages, replica, tuple(chunk for group in groups for chunk in group.chunks))
+    return Pipeline(
+        shape.stages, replica, tuple(chunk for group in groups for chunk in group.chunks)
+    )
 
 
 def _fits(pipeline: Pipeline, cost: CostModel, shape: PipelineShape) -> bool:
@@ -177,7 +220,9 @@ def _fits(pipeline: Pipeline, cost: CostModel, shape: PipelineShape) -> bool:
 
 
 def _fill_and_drain_ms(pipeline: Pipeline) -> float:
-    """What a further pipeline costs: (stages - 1) times the mean chunk time (eqs. 12-13)."""
+    """What a further pipeline costs: (stages - 1) times the mean chunk time (eqs.
+    12-13).
+    """
     return (pipeline.stages - 1) * sum(map(_chunk_ms, pipeline.chunks)) / len(pipeline.chunks)
 
 

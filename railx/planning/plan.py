@@ -1,16 +1,21 @@
-"""The plan format: frozen dataclasses, JSON with a schema version, and the rules that every plan obeys.
+"""The plan format: frozen dataclasses, JSON with a schema version, and the rules that
+every plan obeys.
 
-A plan is the only thing that passes from a planner to the training runtime. It names sequences by their row in the corpus file and
-carries their lengths after truncation, so that a runtime needs the corpus and nothing else.
+A plan is the only thing that passes from a planner to the training runtime. It names
+sequences by their row in the corpus file and carries their lengths after truncation, so
+that a runtime needs the corpus and nothing else.
 
 Two kinds (``Plan.kind``):
 
-* ``sequence_parallel``: a batch is a list of micro-batches that run one after another; the groups of a micro-batch run side by
-  side, each on consecutive ranks aligned to its size (Ulysses sequence parallelism with a degree per group, FlexSP).
-* ``pipeline``: a batch is a list of pipelines; those of one data-parallel replica run one after another, replicas side by side.
-  A pipeline runs chunks in 1F1B order (InfiniPipe section III); rank = replica * stages + stage.
+* ``sequence_parallel``: a batch is a list of micro-batches that run one after another;
+  the groups of a micro-batch run side by side, each on consecutive ranks aligned to its
+  size (Ulysses sequence parallelism with a degree per group, FlexSP).
+* ``pipeline``: a batch is a list of pipelines; those of one data-parallel replica run
+  one after another, replicas side by side. A pipeline runs chunks in 1F1B order
+  (InfiniPipe section III); rank = replica * stages + stage.
 
-This module needs the standard library, numpy and pyarrow alone (the last two through ``railx.io``).
+This module needs the standard library, numpy and pyarrow alone (the last two through
+``railx.io``).
 """
 
 from __future__ import annotations
@@ -49,12 +54,16 @@ _Milliseconds = Annotated[float, NonNegative()]
 
 
 class PlanError(ValueError):
-    """A plan that cannot be run: one line that names the batch and the part, and what is allowed."""
+    """A plan that cannot be run: one line that names the batch and the part, and what
+    is allowed.
+    """
 
 
 @dataclass(frozen=True)
 class Group:
-    """One sequence-parallel group: the ranks that share the tokens of its sequences. The degree is the number of ranks."""
+    """One sequence-parallel group: the ranks that share the tokens of its sequences.
+    The degree is the number of ranks.
+    """
 
     ranks: Annotated[tuple[_Count, ...], NotEmpty()]
     sequences: Annotated[tuple[_Count, ...], NotEmpty()]
@@ -74,7 +83,9 @@ class Group:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Groups that run side by side; ranks in no group wait. ``predicted_ms`` is the slowest group's time."""
+    """Groups that run side by side; ranks in no group wait. ``predicted_ms`` is the
+    slowest group's time.
+    """
 
     groups: Annotated[tuple[Group, ...], NotEmpty()]
     predicted_ms: _Milliseconds
@@ -86,7 +97,9 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class SequenceParallelBatch:
-    """One training step: micro-batches one after another. ``solver`` is the planner's account of how it got there."""
+    """One training step: micro-batches one after another. ``solver`` is the planner's
+    account of how it got there.
+    """
 
     iteration: _Count
     micro_batches: Annotated[tuple[MicroBatch, ...], NotEmpty()]
@@ -103,8 +116,8 @@ class SequenceParallelBatch:
 
 @dataclass(frozen=True)
 class Slice:
-    """Tokens ``start`` to ``stop`` (exclusive) of a sequence that is ``length`` tokens long; ``start`` tokens of context
-    precede it.
+    """Tokens ``start`` to ``stop`` (exclusive) of a sequence that is ``length`` tokens
+    long; ``start`` tokens of context precede it.
     """
 
     sequence: _Count
@@ -128,10 +141,12 @@ class Slice:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A micro-batch of a pipeline: slices processed together, attention kept within each sequence.
+    """A micro-batch of a pipeline: slices processed together, attention kept within
+    each sequence.
 
-    ``predicted_*_ms`` hold on any one stage (stages have equally many layers); ``predicted_all_to_all_ms`` is the part of
-    forward plus backward that is all-to-all. ``checkpoint_layers[stage]`` layers are recomputed in the backward pass (empty:
+    ``predicted_*_ms`` hold on any one stage (stages have equally many layers);
+    ``predicted_all_to_all_ms`` is the part of forward plus backward that is all-to-all.
+    ``checkpoint_layers[stage]`` layers are recomputed in the backward pass (empty:
     none), each at the cost of ``predicted_layer_forward_ms``.
     """
 
@@ -144,7 +159,9 @@ class Chunk:
 
     @property
     def kind(self) -> ChunkKind:
-        """InfiniPipe's three kinds: whole sequences; one slice of a cut sequence; the tail of a cut sequence with whole ones."""
+        """InfiniPipe's three kinds: whole sequences; one slice of a cut sequence; the
+        tail of a cut sequence with whole ones.
+        """
         if all(part.is_whole for part in self.slices):
             return "batched"
         return "split" if len(self.slices) == 1 else "hybrid"
@@ -155,7 +172,9 @@ class Chunk:
 
     @property
     def cut_sequence(self) -> int | None:
-        """The one sequence of this chunk that has slices in other chunks too; None in a batched chunk."""
+        """The one sequence of this chunk that has slices in other chunks too; None in a
+        batched chunk.
+        """
         return next((part.sequence for part in self.slices if not part.is_whole), None)
 
 
@@ -179,7 +198,9 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class PipelineBatch:
-    """One training step: pipelines of one replica run in the order given, replicas side by side."""
+    """One training step: pipelines of one replica run in the order given, replicas side
+    by side.
+    """
 
     iteration: _Count
     pipelines: Annotated[tuple[Pipeline, ...], NotEmpty()]
@@ -192,10 +213,11 @@ class PipelineBatch:
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan for ``devices`` ranks. ``settings`` are the planner's inputs as plain data, for provenance.
+    """A plan for ``devices`` ranks. ``settings`` are the planner's inputs as plain
+    data, for provenance.
 
-    In a pipeline plan one device may stand for a node that runs sequence parallelism inside; ``devices`` counts pipeline ranks
-    then.
+    In a pipeline plan one device may stand for a node that runs sequence parallelism
+    inside; ``devices`` counts pipeline ranks then.
     """
 
     schema: Literal["railx.plan/1"]
@@ -219,15 +241,21 @@ class Plan:
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Read and validate a plan; a file that is no plan of this schema raises a PlanError that names it."""
+    """Read and validate a plan; a file that is no plan of this schema raises a
+    PlanError that names it.
+    """
     data = read_json(path)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
         raise PlanError(f"{path}: schema is {found!r}; allowed: {SCHEMA}")
     try:
-        batch_type = {"sequence_parallel": SequenceParallelBatch, "pipeline": PipelineBatch}.get(data.get("kind", ""))
+        batch_type = {"sequence_parallel": SequenceParallelBatch, "pipeline": PipelineBatch}.get(
+            data.get("kind", "")
+        )
         if batch_type is None:
-            raise SettingsError("kind", f"got {data.get('kind')!r}; allowed: sequence_parallel, pipeline")
+            raise SettingsError(
+                "kind", f"got {data.get('kind')!r}; allowed: sequence_parallel, pipeline"
+            )
         batches: Any = load(tuple[batch_type, ...], data.get("batches"), "batches")  # type: ignore[valid-type]
         head: _Head = load(_Head, {key: value for key, value in data.items() if key != "batches"})
         plan = Plan(head.schema, head.kind, head.planner, head.devices, head.settings, batches)
@@ -244,14 +272,19 @@ def write_plan(path: str | Path, plan: Plan) -> None:
 
 
 def validate_plan(plan: Plan) -> None:
-    """Check every rule of the format; a PlanError names the batch, the micro-batch or chunk, and the sequence."""
+    """Check every rule of the format; a PlanError names the batch, the micro-batch or
+    chunk, and the sequence.
+    """
     if not plan.batches:
         raise PlanError("the plan has no batches; allowed: at least one")
     expected = SequenceParallelBatch if plan.kind == "sequence_parallel" else PipelineBatch
     for batch in plan.batches:
         place = f"batch {batch.iteration}"
         if not isinstance(batch, expected):
-            raise PlanError(f"{place}: a {type(batch).__name__} in a plan of kind {plan.kind}; allowed: {expected.__name__}")
+            raise PlanError(
+                f"{place}: a {type(batch).__name__} in a plan of kind {plan.kind}; allowed:"
+                f" {expected.__name__}"
+            )
         if isinstance(batch, SequenceParallelBatch):
             _validate_sequence_parallel(batch, plan.devices, place)
         else:
@@ -262,7 +295,10 @@ def validate_plan(plan: Plan) -> None:
 def check_ranks(plan: Plan, ranks: int) -> None:
     """Refuse to run a plan with a number of ranks that it was not made for."""
     if ranks != plan.devices:
-        raise PlanError(f"ranks: got {ranks}; allowed: {plan.devices}, the number of devices that the plan was made for")
+        raise PlanError(
+            f"ranks: got {ranks}; allowed: {plan.devices}, the number of devices that the plan was"
+            " made for"
+        )
 
 
 @dataclass(frozen=True)
@@ -283,7 +319,13 @@ def _validate_sequence_parallel(batch: SequenceParallelBatch, devices: int, plac
             _validate_group(group, devices, f"{inside}, group {number}")
         _unique((rank for group in micro_batch.groups for rank in group.ranks), f"{inside}: rank")
     _unique(
-        (s for micro_batch in batch.micro_batches for group in micro_batch.groups for s in group.sequences), f"{place}: sequence"
+        (
+            s
+            for micro_batch in batch.micro_batches
+            for group in micro_batch.groups
+            for s in group.sequences
+        ),
+        f"{place}: sequence",
     )
 
 
@@ -292,12 +334,16 @@ def _validate_group(group: Group, devices: int, place: str) -> None:
     if not PowerOfTwo().accepts(degree):
         raise PlanError(f"{place}: {degree} ranks; allowed: {PowerOfTwo().allowed}")
     if group.ranks != tuple(range(first, first + degree)) or first % degree:
-        raise PlanError(f"{place}: ranks {list(group.ranks)}; allowed: consecutive ranks that start at a multiple of {degree}")
+        raise PlanError(
+            f"{place}: ranks {list(group.ranks)}; allowed: consecutive ranks that start at a"
+            f" multiple of {degree}"
+        )
     if first + degree > devices:
         raise PlanError(f"{place}: rank {first + degree - 1}; allowed: 0 to {devices - 1}")
     if not group.sequences or len(group.sequences) != len(group.lengths):
         raise PlanError(
-            f"{place}: {len(group.sequences)} sequences and {len(group.lengths)} lengths; allowed: one length each, at least one"
+            f"{place}: {len(group.sequences)} sequences and {len(group.lengths)} lengths; allowed:"
+            " one length each, at least one"
         )
     for sequence, length in zip(group.sequences, group.lengths, strict=True):
         if length < 1:
@@ -307,7 +353,10 @@ def _validate_group(group: Group, devices: int, place: str) -> None:
 def _validate_pipelines(batch: PipelineBatch, devices: int, place: str) -> None:
     stages = {pipeline.stages for pipeline in batch.pipelines}
     if len(stages) != 1:
-        raise PlanError(f"{place}: pipelines with {sorted(stages)} stages; allowed: the same number in every pipeline")
+        raise PlanError(
+            f"{place}: pipelines with {sorted(stages)} stages; allowed: the same number in every"
+            " pipeline"
+        )
     for index, pipeline in enumerate(batch.pipelines):
         inside = f"{place}, pipeline {index}"
         if pipeline.ranks[-1] >= devices:
@@ -326,42 +375,57 @@ def _validate_chunk(chunk: Chunk, stages: int, place: str) -> None:
     for part in chunk.slices:
         if not 0 <= part.start < part.stop <= part.length:
             raise PlanError(
-                f"{place}, sequence {part.sequence}: slice {part.start} to {part.stop} of {part.length} tokens; "
-                "allowed: a non-empty slice within the sequence"
+                f"{place}, sequence {part.sequence}: slice {part.start} to {part.stop} of"
+                f" {part.length} tokens; allowed: a non-empty slice within the sequence"
             )
         if part.stop < part.length and len(chunk.slices) > 1:
             raise PlanError(
-                f"{place}, sequence {part.sequence}: a slice before the tail beside other slices; allowed: alone in its chunk"
+                f"{place}, sequence {part.sequence}: a slice before the tail beside other slices;"
+                " allowed: alone in its chunk"
             )
     with_context = [part.sequence for part in chunk.slices if part.start > 0]
     if len(with_context) > 1:
         raise PlanError(
-            f"{place}: sequences {with_context} have context; allowed: at most one slice with context (two tails never together)"
+            f"{place}: sequences {with_context} have context; allowed: at most one slice with"
+            " context (two tails never together)"
         )
     if chunk.checkpoint_layers and len(chunk.checkpoint_layers) != stages:
         raise PlanError(
-            f"{place}: {len(chunk.checkpoint_layers)} checkpoint counts; allowed: none or one for each of {stages} stages"
+            f"{place}: {len(chunk.checkpoint_layers)} checkpoint counts; allowed: none or one for"
+            f" each of {stages} stages"
         )
 
 
 def _validate_coverage(pipeline: Pipeline, place: str) -> None:
-    """Slices cover each sequence once, left to right, in neighbouring chunks (1F1B's backward order needs the last)."""
+    """Slices cover each sequence once, left to right, in neighbouring chunks (1F1B's
+    backward order needs the last).
+    """
     seen: dict[int, tuple[int, int, int]] = {}  # sequence -> (tokens covered, length, last chunk)
     for number, chunk in enumerate(pipeline.chunks):
         for part in chunk.slices:
             covered, length, last = seen.get(part.sequence, (0, part.length, number - 1))
             where = f"{place}, chunk {number}, sequence {part.sequence}"
             if part.length != length:
-                raise PlanError(f"{where}: length {part.length} after {length}; allowed: the same length in every slice")
+                raise PlanError(
+                    f"{where}: length {part.length} after {length}; allowed: the same length in"
+                    " every slice"
+                )
             if part.start != covered:
-                raise PlanError(f"{where}: slice starts at {part.start}; allowed: {covered}, where the slice before it ends")
+                raise PlanError(
+                    f"{where}: slice starts at {part.start}; allowed: {covered}, where the slice"
+                    " before it ends"
+                )
             if number != last + 1:
-                raise PlanError(f"{where}: previous slice is in chunk {last}; allowed: the chunk before, {number - 1}")
+                raise PlanError(
+                    f"{where}: previous slice is in chunk {last}; allowed: the chunk before,"
+                    f" {number - 1}"
+                )
             seen[part.sequence] = (part.stop, length, number)
     for sequence, (covered, length, last) in seen.items():
         if covered != length:
             raise PlanError(
-                f"{place}, chunk {last}, sequence {sequence}: slices end at {covered}; allowed: {length}, the whole sequence"
+                f"{place}, chunk {last}, sequence {sequence}: slices end at {covered}; allowed:"
+                f" {length}, the whole sequence"
             )
 
 

@@ -1,13 +1,23 @@
-"""Static sequence parallelism: one degree for every group, as DeepSpeed runs it and FlexSP compares with.
+"""Static sequence parallelism: one degree for every group, as DeepSpeed runs it and
+FlexSP compares with.
 
-Sequences are packed by best-fit-decreasing into bins of max(fill · cap · d, longest sequence) tokens; bins become groups of
-degree d, N / d to a micro-batch in the order of the bins, and the last micro-batch is levelled by tokens over its groups
-(FlexSP, public code, baselines).
+Sequences are packed by best-fit-decreasing into bins of max(fill · cap · d, longest
+sequence) tokens; bins become groups of degree d, N / d to a micro-batch in the order of
+the bins, and the last micro-batch is levelled by tokens over its groups (FlexSP, public
+code, baselines).
 """
 
 from __future__ import annotations
 
-from railx.planning.groups import Assignment, Lengths, best_fit_decreasing, check_lengths_fit, levelled, micro_batch, micro_batch_ms
+from railx.planning.groups import (
+    Assignment,
+    Lengths,
+    best_fit_decreasing,
+    check_lengths_fit,
+    levelled,
+    micro_batch,
+    micro_batch_ms,
+)
 from railx.planning.plan import PlanError, SequenceParallelBatch
 from railx.planning.settings import StaticSettings
 from railx.workload.batches import SampledBatch
@@ -19,11 +29,15 @@ __all__ = ["best_static", "plan_static_batch", "static_assignments", "static_deg
 def static_degree(settings: StaticSettings, cost: CostModel, max_length_tokens: int) -> int | None:
     """The degree of every batch, None where it is chosen batch by batch.
 
-    PlanError where the cluster has no such degree or no degree holds the longest context.
+    PlanError where the cluster has no such degree or no degree holds the longest
+    context.
     """
     if settings.choice == "fixed":
         if settings.degree not in cost.degrees:
-            raise PlanError(f"planner.degree: got {settings.degree}; allowed: {', '.join(map(str, cost.degrees))}")
+            raise PlanError(
+                f"planner.degree: got {settings.degree}; allowed:"
+                f" {', '.join(map(str, cost.degrees))}"
+            )
         return settings.degree
     if settings.choice == "per_batch":
         return None
@@ -31,27 +45,40 @@ def static_degree(settings: StaticSettings, cost: CostModel, max_length_tokens: 
     if degree is None:
         longest = cost.longest_tokens
         raise PlanError(
-            f"batch.max_length_tokens: got {max_length_tokens}; allowed: at most {longest}, what degree {cost.degrees[-1]} holds"
+            f"batch.max_length_tokens: got {max_length_tokens}; allowed: at most {longest}, what"
+            f" degree {cost.degrees[-1]} holds"
         )
     return degree
 
 
-def static_assignments(lengths: Lengths, degree: int, devices: int, cost: CostModel, fill: float) -> list[Assignment]:
-    """Micro-batches of groups of one degree for lengths [n]; every sequence must fit the degree."""
+def static_assignments(
+    lengths: Lengths, degree: int, devices: int, cost: CostModel, fill: float
+) -> list[Assignment]:
+    """Micro-batches of groups of one degree for lengths [n]; every sequence must fit
+    the degree.
+    """
     cap = cost.tokens_per_device * degree
     bins = best_fit_decreasing(lengths, max(int(fill * cap), int(lengths.max())))
     per_micro_batch = devices // degree
-    micro_batches = [bins[start : start + per_micro_batch] for start in range(0, len(bins), per_micro_batch)]
-    last = levelled([member for members in micro_batches[-1] for member in members], lengths, per_micro_batch)
+    micro_batches = [
+        bins[start : start + per_micro_batch] for start in range(0, len(bins), per_micro_batch)
+    ]
+    last = levelled(
+        [member for members in micro_batches[-1] for member in members], lengths, per_micro_batch
+    )
     if all(lengths[members].sum() <= cap for members in last):
         micro_batches[-1] = last
-    return [Assignment((degree,) * len(groups), tuple(map(tuple, groups))) for groups in micro_batches]
+    return [
+        Assignment((degree,) * len(groups), tuple(map(tuple, groups))) for groups in micro_batches
+    ]
 
 
 def best_static(
     lengths: Lengths, devices: int, cost: CostModel, fill: float, smallest_degree: int = 1
 ) -> tuple[int, list[Assignment]]:
-    """The degree with the least predicted time for this batch, and its micro-batches (FlexSP-BatchAda)."""
+    """The degree with the least predicted time for this batch, and its micro-batches
+    (FlexSP-BatchAda).
+    """
     longest = int(lengths.max())
     candidates = [
         (degree, static_assignments(lengths, degree, devices, cost, fill))
@@ -67,9 +94,16 @@ def total_ms(assignments: list[Assignment], lengths: Lengths, cost: CostModel) -
 
 
 def plan_static_batch(
-    iteration: int, batch: SampledBatch, degree: int | None, devices: int, cost: CostModel, fill: float
+    iteration: int,
+    batch: SampledBatch,
+    degree: int | None,
+    devices: int,
+    cost: CostModel,
+    fill: float,
 ) -> SequenceParallelBatch:
-    """Plan one batch; ``degree`` None takes the best of this batch. PlanError names a sequence that fits no group."""
+    """Plan one batch; ``degree`` None takes the best of this batch. PlanError names a
+    sequence that fits no group.
+    """
     largest = degree or cost.degrees[-1]
     limit = cost.tokens_per_device * largest
     check_lengths_fit(batch.sequences, batch.lengths, limit, f"a group of degree {largest}")
@@ -77,5 +111,7 @@ def plan_static_batch(
         degree, assignments = best_static(batch.lengths, devices, cost, fill)
     else:
         assignments = static_assignments(batch.lengths, degree, devices, cost, fill)
-    micro_batches = tuple(micro_batch(assignment, batch.sequences, batch.lengths, cost) for assignment in assignments)
+    micro_batches = tuple(
+        micro_batch(assignment, batch.sequences, batch.lengths, cost) for assignment in assignments
+    )
     return SequenceParallelBatch(iteration, micro_batches, {"degree": degree})

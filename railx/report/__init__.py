@@ -1,4 +1,6 @@
-"""The report of an experiment: one HTML file with verdicts, figures, tables, config and provenance, which needs no network."""
+"""The report of an experiment: one HTML file with verdicts, figures, tables, config and
+provenance, which needs no network.
+"""
 
 from railx.report.entries import ReportFigure, ReportTable, figure_entry, read_caption
 from railx.report.page import write_report

@@ -1,4 +1,6 @@
-"""What goes into a report: figures with their captions and the tables behind them, and tables to print."""
+"""What goes into a report: figures with their captions and the tables behind them, and
+tables to print.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ _LARGEST_SVG_BYTES = 3_000_000
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """A figure: its image file (.svg or .png), caption (safe HTML), the words for a reader who cannot see it, the files behind
-    it.
+    """A figure: its image file (.svg or .png), caption (safe HTML), the words for a
+    reader who cannot see it, the files behind it.
     """
 
     name: str
@@ -35,7 +37,9 @@ class ReportFigure:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table to print: the file, its name as the report shows it (relative to the results folder) and the columns (empty: all)."""
+    """A table to print: the file, its name as the report shows it (relative to the
+    results folder) and the columns (empty: all).
+    """
 
     title: str
     name: str
@@ -43,30 +47,49 @@ class ReportTable:
     columns: tuple[str, ...] = ()
 
 
-def figure_entry(kind: str, name: str, image: str | Path, caption: str | Path, tables: Iterable[str]) -> ReportFigure:
-    """A figure of the registry: title and alternative text from its kind, the caption from an .rst file.
+def figure_entry(
+    kind: str, name: str, image: str | Path, caption: str | Path, tables: Iterable[str]
+) -> ReportFigure:
+    """A figure of the registry: title and alternative text from its kind, the caption
+    from an .rst file.
 
     Raises ValueError for an unknown kind.
     """
     if kind not in FIGURES:
         raise ValueError(f"figure: got {kind!r}; allowed: {', '.join(FIGURES)}")
     known = FIGURES[kind]
-    return ReportFigure(name, known.title, read_caption(caption), known.alternative_text, Path(image), tuple(tables))
+    return ReportFigure(
+        name, known.title, read_caption(caption), known.alternative_text, Path(image), tuple(tables)
+    )
 
 
 def read_caption(path: str | Path) -> Markup:
-    """An .rst caption as HTML: paragraphs, ``literals`` and *emphasis*, which is all that captions use."""
+    """An .rst caption as HTML: paragraphs, ``literals`` and *emphasis*, which is all
+    that captions use.
+    """
     paragraphs = re.split(r"\n\s*\n", Path(path).read_text(encoding="utf-8").strip())
-    return Markup("\n").join(Markup("<p>{}</p>").format(_inline(" ".join(part.split()))) for part in paragraphs if part.strip())
+    return Markup("\n").join(
+        Markup("<p>{}</p>").format(_inline(" ".join(part.split())))
+        for part in paragraphs
+        if part.strip()
+    )
 
 
 def image_source(path: Path) -> str:
-    """The image as a data URL; a very large SVG is replaced by the PNG beside it. Raises ValueError for another type of file."""
+    """The image as a data URL; a very large SVG is replaced by the PNG beside it.
+    Raises ValueError for another type of file.
+    """
     chosen = path
-    if path.suffix == ".svg" and path.stat().st_size > _LARGEST_SVG_BYTES and path.with_suffix(".png").exists():
+    if (
+        path.suffix == ".svg"
+        and path.stat().st_size > _LARGEST_SVG_BYTES
+        and path.with_suffix(".png").exists()
+    ):
         chosen = path.with_suffix(".png")
     if chosen.suffix not in _TYPES:
-        raise ValueError(f"{chosen}: not an image that a report can hold; allowed: {', '.join(_TYPES)}")
+        raise ValueError(
+            f"{chosen}: not an image that a report can hold; allowed: {', '.join(_TYPES)}"
+        )
     return f"data:{_TYPES[chosen.suffix]};base64,{base64.b64encode(chosen.read_bytes()).decode('ascii')}"
 
 

@@ -1,4 +1,6 @@
-"""Rendering the report: rows of the claims table, images and tables put into one page that holds everything it needs."""
+"""Rendering the report: rows of the claims table, images and tables put into one page
+that holds everything it needs.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +47,10 @@ def write_report(
 ) -> None:
     """Write the report of ``experiment`` as one HTML file, atomically.
 
-    ``claims`` is the claims table (its ``expression`` column is shown where it has one), ``config`` the resolved config and
-    ``provenance`` the result of ``collect_provenance``, both JSON. Raises ValueError naming the file that lacks a column or
-    holds an unknown verdict or fidelity.
+    ``claims`` is the claims table (its ``expression`` column is shown where it has
+    one), ``config`` the resolved config and ``provenance`` the result of
+    ``collect_provenance``, both JSON. Raises ValueError naming the file that lacks a
+    column or holds an unknown verdict or fidelity.
     """
     rows = _claim_rows(Path(claims))
     settings = read_json(config)
@@ -55,11 +58,15 @@ def write_report(
     page = _environment().get_template("report.html.jinja")
     html = page.render(
         experiment=experiment,
-        verdicts=[(verdict, sum(row["verdict"] == verdict for row in rows)) for verdict in VERDICTS],
+        verdicts=[
+            (verdict, sum(row["verdict"] == verdict for row in rows)) for verdict in VERDICTS
+        ],
         papers=_by_paper(rows),
         claim_count=len(rows),
         figures=[{"entry": figure, "source": image_source(figure.image)} for figure in figures],
-        tables=[{"entry": table, "anchor": anchors[table.name], **_table(table)} for table in tables],
+        tables=[
+            {"entry": table, "anchor": anchors[table.name], **_table(table)} for table in tables
+        ],
         anchors=anchors,
         config=json.dumps(settings, indent=2, ensure_ascii=False),
         seeds=list(_seeds(settings)),
@@ -71,11 +78,17 @@ def write_report(
 
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("railx.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("railx.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["slug"] = lambda text: text.replace(" ", "-")
     environment.filters["cell"] = _cell
-    environment.tests["number"] = lambda value: isinstance(value, (int, float)) and not isinstance(value, bool)
+    environment.tests["number"] = lambda value: (
+        isinstance(value, (int, float)) and not isinstance(value, bool)
+    )
     return environment
 
 
@@ -83,13 +96,22 @@ def _claim_rows(path: Path) -> list[dict[str, Any]]:
     table = read_table(path)
     missing = [column for column in _CLAIM_COLUMNS if column not in table.column_names]
     if missing:
-        raise ValueError(f"{path}: column {', '.join(missing)} is missing; found: {', '.join(table.column_names)}")
+        raise ValueError(
+            f"{path}: column {', '.join(missing)} is missing; found:"
+            f" {', '.join(table.column_names)}"
+        )
     rows: list[dict[str, Any]] = table.to_pylist()
     for row in rows:
         if row["verdict"] not in VERDICTS:
-            raise ValueError(f"{path}: claim {row['claim']}: verdict {row['verdict']!r}; allowed: {', '.join(VERDICTS)}")
+            raise ValueError(
+                f"{path}: claim {row['claim']}: verdict {row['verdict']!r}; allowed:"
+                f" {', '.join(VERDICTS)}"
+            )
         if row["fidelity"] is not None and row["fidelity"] not in FIDELITY_MEANING:
-            raise ValueError(f"{path}: claim {row['claim']}: fidelity {row['fidelity']!r}; allowed: {', '.join(FIDELITY_MEANING)}")
+            raise ValueError(
+                f"{path}: claim {row['claim']}: fidelity {row['fidelity']!r}; allowed:"
+                f" {', '.join(FIDELITY_MEANING)}"
+            )
         row.setdefault("expression", None)
         row.setdefault("selection", None)
         row["tables"] = [name.strip() for name in (row["table"] or "").split(",") if name.strip()]
@@ -104,7 +126,9 @@ def _by_paper(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]
 
 
 def _table(table: ReportTable) -> dict[str, Any]:
-    """Columns and the first rows of a Parquet table, or the keys and values of a JSON object."""
+    """Columns and the first rows of a Parquet table, or the keys and values of a JSON
+    object.
+    """
     if table.path.suffix == ".json":
         rows = [{"quantity": key, "value": value} for key, value in _flat(read_json(table.path))]
         columns = ["quantity", "value"]

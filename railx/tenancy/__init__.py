@@ -1,4 +1,6 @@
-"""Jobs and failures on a reconfigurable grid: placement, circuits, the largest usable job, streams of jobs, degraded lines."""
+"""Jobs and failures on a reconfigurable grid: placement, circuits, the largest usable
+job, streams of jobs, degraded lines.
+"""
 
 from railx.tenancy.allocate import find_block, find_nodes, find_product
 from railx.tenancy.degraded import degraded_rows, line_bandwidth, rewired_rings
@@ -13,9 +15,28 @@ from railx.tenancy.grid import (
     random_faults,
     usable_rails,
 )
-from railx.tenancy.largest import Largest, formula_share, largest_block, largest_product, matching_size
-from railx.tenancy.settings import JobSettings, StreamJobSettings, StreamSettings, TenancySettings, check_job
-from railx.tenancy.stream import Failures, Outcome, Stream, draw_failures, draw_stream, simulate_stream
+from railx.tenancy.largest import (
+    Largest,
+    formula_share,
+    largest_block,
+    largest_product,
+    matching_size,
+)
+from railx.tenancy.settings import (
+    JobSettings,
+    StreamJobSettings,
+    StreamSettings,
+    TenancySettings,
+    check_job,
+)
+from railx.tenancy.stream import (
+    Failures,
+    Outcome,
+    Stream,
+    draw_failures,
+    draw_stream,
+    simulate_stream,
+)
 from railx.tenancy.study import (
     degraded_table,
     fault_table,

@@ -1,10 +1,14 @@
-"""Finding free nodes for a job: any rows times any columns (RailX, HammingMesh), or a contiguous block (torus).
+"""Finding free nodes for a job: any rows times any columns (RailX, HammingMesh), or a
+contiguous block (torus).
 
-RailX joins the chosen positions of a line by circuits of its optical switches, HammingMesh by the electrical switches of the line,
-so that both take the same products; what differs is that circuits are the job's own, and limited to an all-to-all of r + 1 nodes.
-On a torus the links are fixed, and a job takes a rectangle of neighbours, which may wrap around. Every system may turn a job by 90
-degrees. Whether a free product of a given size exists is a hard problem in general (a biclique), and the searches for it are
-heuristics: what they return is always free, but they may miss a product. The search for a block is exact.
+RailX joins the chosen positions of a line by circuits of its optical switches,
+HammingMesh by the electrical switches of the line, so that both take the same products;
+what differs is that circuits are the job's own, and limited to an all-to-all of r + 1
+nodes. On a torus the links are fixed, and a job takes a rectangle of neighbours, which
+may wrap around. Every system may turn a job by 90 degrees. Whether a free product of a
+given size exists is a hard problem in general (a biclique), and the searches for it are
+heuristics: what they return is always free, but they may miss a product. The search for
+a block is exact.
 """
 
 from __future__ import annotations
@@ -22,31 +26,48 @@ IntArray = NDArray[np.int64]
 Lines = tuple[IntArray, IntArray]
 
 
-def find_nodes(free: BoolArray, rows: int, columns: int, system: System, policy: FitPolicy) -> Lines | None:
-    """Free rows and columns for a job by the rule of ``system``, None where none are found; ``free`` is bool[side, side]."""
-    return find_block(free, rows, columns, policy) if system == "torus" else find_product(free, rows, columns, policy)
+def find_nodes(
+    free: BoolArray, rows: int, columns: int, system: System, policy: FitPolicy
+) -> Lines | None:
+    """Free rows and columns for a job by the rule of ``system``, None where none are
+    found; ``free`` is bool[side, side].
+    """
+    return (
+        find_block(free, rows, columns, policy)
+        if system == "torus"
+        else find_product(free, rows, columns, policy)
+    )
 
 
-def find_product(free: BoolArray, rows: int, columns: int, policy: FitPolicy, *, turn: bool = True) -> Lines | None:
-    """A set of rows and a set of columns (ascending) all of whose crossings are free; ``turn``: columns x rows will do as well.
+def find_product(
+    free: BoolArray, rows: int, columns: int, policy: FitPolicy, *, turn: bool = True
+) -> Lines | None:
+    """A set of rows and a set of columns (ascending) all of whose crossings are free;
+    ``turn``: columns x rows will do as well.
 
-    first_fit: rows are taken in order while they keep enough free columns in common with those taken before, from every first row.
-    best_fit: from every first row, the set is grown by the row with the most columns in common and, in another try, by the fullest
-    row that still fits; of all sets found, the one that leaves the fewest free nodes in the lines it touches. Sources: the greedy
-    allocation is the one that HammingMesh's product rule suggests; the score is our own.
+    first_fit: rows are taken in order while they keep enough free columns in common
+    with those taken before, from every first row. best_fit: from every first row, the
+    set is grown by the row with the most columns in common and, in another try, by the
+    fullest row that still fits; of all sets found, the one that leaves the fewest free
+    nodes in the lines it touches. Sources: the greedy allocation is the one that
+    HammingMesh's product rule suggests; the score is our own.
     """
     return _either_way(_product, free, rows, columns, policy, turn)
 
 
 def find_block(free: BoolArray, rows: int, columns: int, policy: FitPolicy) -> Lines | None:
-    """The rows and columns of a contiguous free block on a torus, in the order of the block (it may wrap around).
+    """The rows and columns of a contiguous free block on a torus, in the order of the
+    block (it may wrap around).
 
-    first_fit: the first position by row and column; best_fit: the one with the fewest free nodes around it.
+    first_fit: the first position by row and column; best_fit: the one with the fewest
+    free nodes around it.
     """
     return _either_way(_block, free, rows, columns, policy, True)
 
 
-def _either_way(search: object, free: BoolArray, rows: int, columns: int, policy: FitPolicy, turn: bool) -> Lines | None:
+def _either_way(
+    search: object, free: BoolArray, rows: int, columns: int, policy: FitPolicy, turn: bool
+) -> Lines | None:
     best: Lines | None = None
     best_score = 0
     for a, b in dict.fromkeys(((rows, columns), (columns, rows) if turn else (rows, columns))):
@@ -62,12 +83,16 @@ def _either_way(search: object, free: BoolArray, rows: int, columns: int, policy
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _common(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
-    """Columns that two masks share: the set bits of their conjunction, counted in parallel within each word."""
+    """Columns that two masks share: the set bits of their conjunction, counted in
+    parallel within each word.
+    """
     total = np.int64(0)
     for w in range(len(a)):
         word = a[w] & b[w]
         word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
-        word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+        word = (word & np.uint64(0x3333333333333333)) + (
+            (word >> np.uint64(2)) & np.uint64(0x3333333333333333)
+        )
         word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
         total += np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
     return int(total)
@@ -75,9 +100,11 @@ def _common(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _core(free: BoolArray, rows: int, columns: int) -> NDArray[np.uint64]:
-    """The free columns of each row as bits, uint64[rows, words], without lines that no rows x columns product can use.
+    """The free columns of each row as bits, uint64[rows, words], without lines that no
+    rows x columns product can use.
 
-    A row needs ``columns`` free nodes and a column ``rows`` of them; lines with fewer go, until none does.
+    A row needs ``columns`` free nodes and a column ``rows`` of them; lines with fewer
+    go, until none does.
     """
     height, width = free.shape
     own = free.copy()
@@ -107,7 +134,9 @@ def _core(free: BoolArray, rows: int, columns: int) -> NDArray[np.uint64]:
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _product(free: BoolArray, rows: int, columns: int, best_fit: bool) -> tuple[bool, IntArray, IntArray, int]:
+def _product(
+    free: BoolArray, rows: int, columns: int, best_fit: bool
+) -> tuple[bool, IntArray, IntArray, int]:
     height, width = free.shape
     best_rows, best_columns = np.zeros(rows, dtype=np.int64), np.zeros(columns, dtype=np.int64)
     own_rows, own_columns = np.zeros(rows, dtype=np.int64), np.zeros(columns, dtype=np.int64)
@@ -155,10 +184,17 @@ def _product(free: BoolArray, rows: int, columns: int, best_fit: bool) -> tuple[
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _choose(shared: NDArray[np.uint64], in_column: IntArray, chosen: IntArray, fullest: bool) -> None:
-    """Fill ``chosen`` with columns of ``shared`` in ascending order: the fullest ones, or the first."""
+def _choose(
+    shared: NDArray[np.uint64], in_column: IntArray, chosen: IntArray, fullest: bool
+) -> None:
+    """Fill ``chosen`` with columns of ``shared`` in ascending order: the fullest ones,
+    or the first.
+    """
     width, wanted = len(in_column), len(chosen)
-    limit, at_limit = int(np.max(in_column)), wanted  # columns up to this many free nodes, and how many with just as many
+    limit, at_limit = (
+        int(np.max(in_column)),
+        wanted,
+    )  # columns up to this many free nodes, and how many with just as many
     if fullest:
         count_of = np.zeros(np.max(in_column) + 1, dtype=np.int64)
         for j in range(width):
@@ -170,7 +206,11 @@ def _choose(shared: NDArray[np.uint64], in_column: IntArray, chosen: IntArray, f
             limit += 1
     k = 0
     for j in range(width):
-        if k < wanted and (shared[j >> 6] >> np.uint64(j & 63)) & np.uint64(1) and in_column[j] <= limit:
+        if (
+            k < wanted
+            and (shared[j >> 6] >> np.uint64(j & 63)) & np.uint64(1)
+            and in_column[j] <= limit
+        ):
             if fullest and in_column[j] == limit:
                 if at_limit == 0:
                     continue
@@ -190,10 +230,11 @@ def _grow(
     growth: int,
     first: int,
 ) -> int:
-    """Add rows to ``taken`` (in place, as ``shared``) until there are enough or none fits; returns how many there are.
+    """Add rows to ``taken`` (in place, as ``shared``) until there are enough or none
+    fits; returns how many there are.
 
-    ``growth``: 0 the row with the most columns in common, ties to the fullest; 1 the fullest row, ties to the most in common; 2 the
-    next row in order after ``first``.
+    ``growth``: 0 the row with the most columns in common, ties to the fullest; 1 the
+    fullest row, ties to the most in common; 2 the next row in order after ``first``.
     """
     count, large = 1, len(in_row) + masks.shape[1] * 64 + 1
     while count < rows:
@@ -221,9 +262,12 @@ def _grow(
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _block(free: BoolArray, rows: int, columns: int, best_fit: bool) -> tuple[bool, IntArray, IntArray, int]:
+def _block(
+    free: BoolArray, rows: int, columns: int, best_fit: bool
+) -> tuple[bool, IntArray, IntArray, int]:
     height, width = free.shape
-    # Free nodes above and left of each corner, on the torus unrolled twice with one line more on each side.
+    # Free nodes above and left of each corner, on the torus unrolled twice with one
+    # line more on each side.
     total = np.zeros((2 * height + 3, 2 * width + 3), dtype=np.int64)
     for i in range(2 * height + 2):
         for j in range(2 * width + 2):
@@ -233,14 +277,30 @@ def _block(free: BoolArray, rows: int, columns: int, best_fit: bool) -> tuple[bo
     for i in range(height if rows < height else 1):
         for j in range(width if columns < width else 1):
             bottom, right = i + 1 + rows, j + 1 + columns
-            inside = total[bottom, right] - total[i + 1, right] - total[bottom, j + 1] + total[i + 1, j + 1]
+            inside = (
+                total[bottom, right]
+                - total[i + 1, right]
+                - total[bottom, j + 1]
+                + total[i + 1, j + 1]
+            )
             if inside < rows * columns:
                 continue
-            around = total[bottom + 1, right + 1] - total[i, right + 1] - total[bottom + 1, j] + total[i, j] - inside
+            around = (
+                total[bottom + 1, right + 1]
+                - total[i, right + 1]
+                - total[bottom + 1, j]
+                + total[i, j]
+                - inside
+            )
             if not found or around < best_score:
                 found, best_score, at_row, at_column = True, around, i, j
             if not best_fit:
                 break
         if found and not best_fit:
             break
-    return found, (at_row + np.arange(rows)) % height, (at_column + np.arange(columns)) % width, best_score
+    return (
+        found,
+        (at_row + np.arange(rows)) % height,
+        (at_column + np.arange(columns)) % width,
+        best_score,
+    )

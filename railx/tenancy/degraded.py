@@ -1,12 +1,17 @@
-"""What failed switches and rails leave of a line's bandwidth, counted link by link on its rings, and what rewiring gives back.
+"""What failed switches and rails leave of a line's bandwidth, counted link by link on
+its rings, and what rewiring gives back.
 
-A line of N nodes with r rails is a ring per rail. As an all-to-all (N = r + 1) every pair has two links. A failed switch takes one
-whole ring; a failed rail of one node takes that node's two links of one ring. Static loads under routing are not part of this room.
+A line of N nodes with r rails is a ring per rail. As an all-to-all (N = r + 1) every
+pair has two links. A failed switch takes one whole ring; a failed rail of one node
+takes that node's two links of one ring. Static loads under routing are not part of this
+room.
 
-Plans: ``keep`` leaves all other circuits as they are. ``rewire`` sets them anew: after failed switches the rails left over carry
-the first rings of the undirected decomposition, of which any first k cover as many pairs as k rings can, and from ceil(N / 2) rings
-on all of them (derived: for even N ring s joins the pairs whose sum modulo N - 1 is 2 s or 2 s + 1, and the hub to s and
-s - (N - 2) / 2; for odd N the first half of the rings is a decomposition of K_N); after failed rails the ring passes the node by.
+Plans: ``keep`` leaves all other circuits as they are. ``rewire`` sets them anew: after
+failed switches the rails left over carry the first rings of the undirected
+decomposition, of which any first k cover as many pairs as k rings can, and from ceil(N
+/ 2) rings on all of them (derived: for even N ring s joins the pairs whose sum modulo N
+- 1 is 2 s or 2 s + 1, and the hub to s and s - (N - 2) / 2; for odd N the first half of
+the rings is a decomposition of K_N); after failed rails the ring passes the node by.
 ``shrink`` leaves nodes out until every pair has its two links again.
 """
 
@@ -30,24 +35,34 @@ Plan = Literal["keep", "rewire", "shrink"]
 
 
 def rewired_rings(length: int, rails: int) -> IntArray:
-    """All-to-all rings of ``length`` nodes for fewer (or more) rails than its length - 1; shape (rails, length).
+    """All-to-all rings of ``length`` nodes for fewer (or more) rails than its length -
+    1; shape (rails, length).
 
-    The first ``rails`` rings of the undirected decomposition, again from the first where rails are left: every pair has a link from
-    ceil(length / 2) rails on, two from length - 1 on.
+    The first ``rails`` rings of the undirected decomposition, again from the first
+    where rails are left: every pair has a link from ceil(length / 2) rails on, two from
+    length - 1 on.
     """
     rings = undirected_rings(length)
     return rings[np.arange(rails) % len(rings)]
 
 
 def line_bandwidth(
-    length: int, rails: int, setting: LineSetting, fault: FaultKind, failed: Iterable[tuple[int, int]], plan: Plan
+    length: int,
+    rails: int,
+    setting: LineSetting,
+    fault: FaultKind,
+    failed: Iterable[tuple[int, int]],
+    plan: Plan,
 ) -> dict[str, Any]:
-    """What is left of a line of ``length`` nodes whose ``failed`` are (node, rail) pairs; for failed switches only the rail counts.
+    """What is left of a line of ``length`` nodes whose ``failed`` are (node, rail)
+    pairs; for failed switches only the rail counts.
 
-    ``ring_share``: rails whose ring still joins all nodes used, over r, the share of a ring collective's bandwidth. Pairs are those
-    joined directly when all is well, among the nodes used; ``worst_pair_share`` and ``mean_pair_share`` compare their links with
-    that state (a rewired pair may have more). ``worst_node_share``: working links of the node with the fewest over 2 r.
-    Raises ValueError for an all-to-all that r rails cannot make, and where shrink leaves fewer than 3 nodes or no rail is left.
+    ``ring_share``: rails whose ring still joins all nodes used, over r, the share of a
+    ring collective's bandwidth. Pairs are those joined directly when all is well, among
+    the nodes used; ``worst_pair_share`` and ``mean_pair_share`` compare their links
+    with that state (a rewired pair may have more). ``worst_node_share``: working links
+    of the node with the fewest over 2 r. Raises ValueError for an all-to-all that r
+    rails cannot make, and where shrink leaves fewer than 3 nodes or no rail is left.
     """
     pairs_failed = sorted(set(failed))
     dead = sorted({rail for _, rail in pairs_failed}) if fault == "switch" else []
@@ -62,7 +77,8 @@ def line_bandwidth(
         used = np.setdiff1d(used, [node for node, _ in bad])[: len(alive) + 1]
         if len(used) < 3 or setting == "ring":
             raise ValueError(
-                f"plan: got shrink for {len(used)} nodes as {setting}; allowed: shrink of an all-to-all to 3 nodes or more"
+                f"plan: got shrink for {len(used)} nodes as {setting}; allowed: shrink of an"
+                " all-to-all to 3 nodes or more"
             )
         links = np.zeros_like(healthy)
         links[np.ix_(used, used)] = _links(rewired_rings(len(used), len(alive)), len(used))
@@ -74,11 +90,18 @@ def line_bandwidth(
         untouched = np.setdiff1d(alive, touched)
         links, whole = _links(rings[untouched], length), len(untouched)
         for rail in touched:
-            links += _rail_links(rings[rail], length, [node for node, at in bad if at == rail], bypass=plan == "rewire")
+            links += _rail_links(
+                rings[rail],
+                length,
+                [node for node, at in bad if at == rail],
+                bypass=plan == "rewire",
+            )
     return _measures(healthy, links, used, rails, whole)
 
 
-def _measures(healthy: IntArray, links: IntArray, used: IntArray, rails: int, whole: int) -> dict[str, Any]:
+def _measures(
+    healthy: IntArray, links: IntArray, used: IntArray, rails: int, whole: int
+) -> dict[str, Any]:
     inside = np.zeros_like(healthy, dtype=np.bool_)
     inside[np.ix_(used, used)] = True
     joined = np.triu((healthy > 0) & inside, k=1)
@@ -104,10 +127,16 @@ def _links(rings: IntArray, length: int) -> IntArray:
 
 
 def _rail_links(ring: IntArray, length: int, out: list[int], *, bypass: bool) -> IntArray:
-    """The links of one rail without those of the nodes ``out``, which cannot use it; ``bypass`` closes the ring over the others."""
+    """The links of one rail without those of the nodes ``out``, which cannot use it;
+    ``bypass`` closes the ring over the others.
+    """
     if bypass:
         ring = ring[~np.isin(ring, out)]
-        return _links(ring[None, :], length) if len(ring) > 1 else np.zeros((length, length), dtype=np.int64)
+        return (
+            _links(ring[None, :], length)
+            if len(ring) > 1
+            else np.zeros((length, length), dtype=np.int64)
+        )
     total = np.zeros((length, length), dtype=np.int64)
     a, b = ring, np.roll(ring, -1)
     works = ~(np.isin(a, out) | np.isin(b, out))
@@ -115,10 +144,14 @@ def _rail_links(ring: IntArray, length: int, out: list[int], *, bypass: bool) ->
     return total + total.T
 
 
-def degraded_rows(side: int, rails: int, failures: tuple[int, ...], samples: int, rng: np.random.Generator) -> list[dict[str, Any]]:
-    """One row per setting, kind of failure, number of failures, plan and random draw, for a line of min(side, r + 1) nodes.
+def degraded_rows(
+    side: int, rails: int, failures: tuple[int, ...], samples: int, rng: np.random.Generator
+) -> list[dict[str, Any]]:
+    """One row per setting, kind of failure, number of failures, plan and random draw,
+    for a line of min(side, r + 1) nodes.
 
-    The same draw of failures serves all settings and plans; plans that are impossible or change nothing for a setting have no row.
+    The same draw of failures serves all settings and plans; plans that are impossible
+    or change nothing for a setting have no row.
     """
     length = min(side, rails + 1)
     plans: dict[tuple[str, str], tuple[Plan, ...]] = {
@@ -131,17 +164,36 @@ def degraded_rows(side: int, rails: int, failures: tuple[int, ...], samples: int
     for count in failures:
         for sample in range(samples):
             switches = [(0, int(rail)) for rail in rng.choice(rails, size=count, replace=False)]
-            ports = [divmod(int(item), rails) for item in rng.choice(length * rails, size=count, replace=False)]
+            ports = [
+                divmod(int(item), rails)
+                for item in rng.choice(length * rails, size=count, replace=False)
+            ]
             for (setting, fault), own in plans.items():
                 for plan in own:
                     failed = switches if fault == "switch" else ports
                     if plan == "shrink" and _left(length, rails, fault, failed) < 3:
                         continue
                     measures = line_bandwidth(length, rails, setting, fault, failed, plan)  # type: ignore[arg-type]
-                    head = {"setting": setting, "fault": fault, "failures": count, "plan": plan, "sample": sample}
-                    rows.append({**head, "nodes": length, "rails": rails, **measures, "fidelity": "analytic"})
+                    head = {
+                        "setting": setting,
+                        "fault": fault,
+                        "failures": count,
+                        "plan": plan,
+                        "sample": sample,
+                    }
+                    rows.append(
+                        {
+                            **head,
+                            "nodes": length,
+                            "rails": rails,
+                            **measures,
+                            "fidelity": "analytic",
+                        }
+                    )
     return rows
 
 
 def _left(length: int, rails: int, fault: str, failed: list[tuple[int, int]]) -> int:
-    return rails - len(failed) + 1 if fault == "switch" else length - len({node for node, _ in failed})
+    return (
+        rails - len(failed) + 1 if fault == "switch" else length - len({node for node, _ in failed})
+    )

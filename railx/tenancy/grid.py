@@ -1,8 +1,11 @@
-"""Jobs on a RailX grid: which nodes each takes, the circuits that wire it, and the check that nothing is shared or broken.
+"""Jobs on a RailX grid: which nodes each takes, the circuits that wire it, and the
+check that nothing is shared or broken.
 
-Rails of X leave a node only along its row and rails of Y only along its column, and an optical switch joins any two of its ports. A
-job can therefore take any set of rows times any set of columns, adjacent or not, and jobs whose nodes are disjoint share no port
-(RailX, abstract: jobs of different shape and scale; the product rule is derived from the wiring).
+Rails of X leave a node only along its row and rails of Y only along its column, and an
+optical switch joins any two of its ports. A job can therefore take any set of rows
+times any set of columns, adjacent or not, and jobs whose nodes are disjoint share no
+port (RailX, abstract: jobs of different shape and scale; the product rule is derived
+from the wiring).
 """
 
 from __future__ import annotations
@@ -36,9 +39,11 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class NodeGrid:
-    """``side`` x ``side`` nodes, ``rails`` rails a side; switch i of row Y is number Y r + i, of column X (side + X) r + i.
+    """``side`` x ``side`` nodes, ``rails`` rails a side; switch i of row Y is number Y
+    r + i, of column X (side + X) r + i.
 
-    The node at position p of a line owns the ports 2p (plus side) and 2p + 1 (minus side) of every switch of that line.
+    The node at position p of a line owns the ports 2p (plus side) and 2p + 1 (minus
+    side) of every switch of that line.
     """
 
     side: int
@@ -55,10 +60,11 @@ class NodeGrid:
 
 @dataclass(frozen=True)
 class Faults:
-    """What has failed: ``nodes`` as (row, column), ``switches`` as (dimension, line, rail), ``rails`` as (row, column, dimension,
-    rail).
+    """What has failed: ``nodes`` as (row, column), ``switches`` as (dimension, line,
+    rail), ``rails`` as (row, column, dimension, rail).
 
-    A failed rail is both ports of that rail of one node. Dimension 0 is X (lines are rows), 1 is Y (lines are columns).
+    A failed rail is both ports of that rail of one node. Dimension 0 is X (lines are
+    rows), 1 is Y (lines are columns).
     """
 
     nodes: frozenset[tuple[int, int]] = frozenset()
@@ -68,15 +74,25 @@ class Faults:
     def check(self, grid: NodeGrid) -> None:
         """Raises ValueError for a failure that lies outside the grid."""
         side, rails = grid.side, grid.rails
-        limits = {"nodes": (side, side), "rails": (side, side, 2, rails), "switches": (2, side, rails)}
+        limits = {
+            "nodes": (side, side),
+            "rails": (side, side, 2, rails),
+            "switches": (2, side, rails),
+        }
         for name, most in limits.items():
             for fault in sorted(getattr(self, name)):
-                if len(fault) != len(most) or not all(0 <= value < limit for value, limit in zip(fault, most, strict=True)):
+                if len(fault) != len(most) or not all(
+                    0 <= value < limit for value, limit in zip(fault, most, strict=True)
+                ):
                     allowed = ", ".join(f"0 to {limit - 1}" for limit in most)
-                    raise ValueError(f"faults.{name}: {fault} lies outside the grid; allowed: ({allowed})")
+                    raise ValueError(
+                        f"faults.{name}: {fault} lies outside the grid; allowed: ({allowed})"
+                    )
 
     def healthy(self, grid: NodeGrid) -> BoolArray:
-        """Which nodes work, bool[side, side] by row and column; failed rails and switches leave their nodes usable."""
+        """Which nodes work, bool[side, side] by row and column; failed rails and
+        switches leave their nodes usable.
+        """
         mask = np.ones((grid.side, grid.side), dtype=np.bool_)
         for row, column in self.nodes:
             mask[row, column] = False
@@ -85,7 +101,9 @@ class Faults:
 
 @dataclass(frozen=True)
 class Placement:
-    """A job on its nodes: every node of ``rows`` x ``columns`` (positions in ascending order)."""
+    """A job on its nodes: every node of ``rows`` x ``columns`` (positions in ascending
+    order).
+    """
 
     rows: tuple[int, ...]
     columns: tuple[int, ...]
@@ -102,19 +120,30 @@ class Placement:
         return mask
 
     def check(self, grid: NodeGrid) -> None:
-        """Raises ValueError for lines outside the grid or named twice, and for a shape that the wiring cannot join."""
+        """Raises ValueError for lines outside the grid or named twice, and for a shape
+        that the wiring cannot join.
+        """
         for key, lines in (("rows", self.rows), ("columns", self.columns)):
-            if not lines or sorted(set(lines)) != list(lines) or lines[0] < 0 or lines[-1] >= grid.side:
+            if (
+                not lines
+                or sorted(set(lines)) != list(lines)
+                or lines[0] < 0
+                or lines[-1] >= grid.side
+            ):
                 raise ValueError(
-                    f"{key}: got {list(lines)}; allowed: distinct positions from 0 to {grid.side - 1} in ascending order"
+                    f"{key}: got {list(lines)}; allowed: distinct positions from 0 to"
+                    f" {grid.side - 1} in ascending order"
                 )
-        check_job(JobSettings(len(self.rows), len(self.columns), self.setting), grid.side, grid.rails)
+        check_job(
+            JobSettings(len(self.rows), len(self.columns), self.setting), grid.side, grid.rails
+        )
 
 
 def product_of_nodes(nodes: Iterable[tuple[int, int]], setting: Wiring) -> Placement:
     """The placement that takes exactly ``nodes``, given as (row, column).
 
-    Raises ValueError where they are no product of rows and columns: such a sub-grid has lines that lack a node, or falls apart.
+    Raises ValueError where they are no product of rows and columns: such a sub-grid has
+    lines that lack a node, or falls apart.
     """
     own = set(nodes)
     if not own:
@@ -122,10 +151,13 @@ def product_of_nodes(nodes: Iterable[tuple[int, int]], setting: Wiring) -> Place
     rows, columns = (tuple(sorted({node[axis] for node in own})) for axis in (0, 1))
     missing = sorted({(row, column) for row in rows for column in columns} - own)
     if missing:
-        joined = "are not joined by the lines they share" if _apart(own) else "leave gaps in their lines"
+        joined = (
+            "are not joined by the lines they share" if _apart(own) else "leave gaps in their lines"
+        )
         raise ValueError(
-            f"nodes: the {len(own)} nodes {joined}, {missing[0]} is missing; allowed: every row times every column (the nearest "
-            f"are {len(rows)} x {len(columns)} = {len(rows) * len(columns)} nodes with the {len(missing)} missing, or one line)"
+            f"nodes: the {len(own)} nodes {joined}, {missing[0]} is missing; allowed: every row"
+            f" times every column (the nearest are {len(rows)} x {len(columns)} ="
+            f" {len(rows) * len(columns)} nodes with the {len(missing)} missing, or one line)"
         )
     return Placement(rows, columns, setting)
 
@@ -143,10 +175,12 @@ def _apart(nodes: set[tuple[int, int]]) -> bool:
 
 
 def line_rings(length: int, rails: int, setting: Wiring) -> IntArray:
-    """The ring of positions 0..length-1 that each of ``rails`` rails closes; shape (rails, length), no rows for a single node.
+    """The ring of positions 0..length-1 that each of ``rails`` rails closes; shape
+    (rails, length), no rows for a single node.
 
-    torus and ring: the same ring on all rails. hyperx: the length - 1 rings of a Hamiltonian decomposition (undirected for 4 and 6
-    nodes), again from the first where rails are left. Raises ValueError where an all-to-all lacks rails.
+    torus and ring: the same ring on all rails. hyperx: the length - 1 rings of a
+    Hamiltonian decomposition (undirected for 4 and 6 nodes), again from the first where
+    rails are left. Raises ValueError where an all-to-all lacks rails.
     """
     if length == 1:
         return np.zeros((0, 1), dtype=np.int64)
@@ -154,15 +188,19 @@ def line_rings(length: int, rails: int, setting: Wiring) -> IntArray:
         return np.tile(np.arange(length, dtype=np.int64), (rails, 1))
     if length > rails + 1:
         raise ValueError(
-            f"hyperx: an all-to-all of {length} nodes needs {length - 1} rails and {rails} are usable; allowed: at most "
-            f"{rails + 1} nodes, or setting torus or ring"
+            f"hyperx: an all-to-all of {length} nodes needs {length - 1} rails and {rails} are"
+            f" usable; allowed: at most {rails + 1} nodes, or setting torus or ring"
         )
     rings = undirected_rings(length) if length in (4, 6) else hamiltonian_cycles(length)
     return rings[np.arange(rails) % len(rings)]
 
 
-def usable_rails(grid: NodeGrid, faults: Faults, dimension: int, line: int, positions: Sequence[int]) -> IntArray:
-    """The rails of a line on which its switch and both ports of every node at ``positions`` work, ascending."""
+def usable_rails(
+    grid: NodeGrid, faults: Faults, dimension: int, line: int, positions: Sequence[int]
+) -> IntArray:
+    """The rails of a line on which its switch and both ports of every node at
+    ``positions`` work, ascending.
+    """
     usable = np.ones(grid.rails, dtype=np.bool_)
     for d, at, rail in faults.switches:
         if (d, at) == (dimension, line):
@@ -175,42 +213,64 @@ def usable_rails(grid: NodeGrid, faults: Faults, dimension: int, line: int, posi
     return np.flatnonzero(usable)
 
 
-def placement_circuits(grid: NodeGrid, placement: Placement, faults: Faults | None = None) -> Circuits:
-    """The circuits that wire a placement: in each of its lines, the rings of :func:`line_rings` on the usable rails.
+def placement_circuits(
+    grid: NodeGrid, placement: Placement, faults: Faults | None = None
+) -> Circuits:
+    """The circuits that wire a placement: in each of its lines, the rings of
+    :func:`line_rings` on the usable rails.
 
-    Raises ValueError where an all-to-all line lacks rails (the message names the line), or a line has none left.
+    Raises ValueError where an all-to-all line lacks rails (the message names the line),
+    or a line has none left.
     """
     placement.check(grid)
     faults = Faults() if faults is None else faults
     faults.check(grid)
     parts = []
-    for dimension, lines, positions in ((0, placement.rows, placement.columns), (1, placement.columns, placement.rows)):
+    for dimension, lines, positions in (
+        (0, placement.rows, placement.columns),
+        (1, placement.columns, placement.rows),
+    ):
         if len(positions) == 1:
             continue
         for line in lines:
             rails = usable_rails(grid, faults, dimension, line, positions)
             where = f"{'row' if dimension == 0 else 'column'} {line}"
             if not len(rails):
-                raise ValueError(f"{where}: no rail of its {len(positions)} nodes is usable; allowed: nodes with a rail in common")
+                raise ValueError(
+                    f"{where}: no rail of its {len(positions)} nodes is usable; allowed: nodes with"
+                    " a rail in common"
+                )
             try:
                 rings = line_rings(len(positions), len(rails), placement.setting)
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from None
-            parts.append(_line(grid, dimension, line, rails, np.asarray(positions, dtype=np.int64)[rings]))
+            parts.append(
+                _line(grid, dimension, line, rails, np.asarray(positions, dtype=np.int64)[rings])
+            )
     if not parts:
         parts = [dict.fromkeys(_COLUMNS, np.zeros(0, dtype=np.int64))]
-    columns: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in _COLUMNS}
+    columns: dict[str, Any] = {
+        name: np.concatenate([part[name] for part in parts]) for name in _COLUMNS
+    }
     return Circuits(**{name: column.astype(_COLUMNS[name]) for name, column in columns.items()})
 
 
-_COLUMNS = {name: np.int8 if name == "dimension" else np.int32 for name in Circuits.__dataclass_fields__}
+_COLUMNS = {
+    name: np.int8 if name == "dimension" else np.int32 for name in Circuits.__dataclass_fields__
+}
 
 
-def _line(grid: NodeGrid, dimension: int, line: int, rails: IntArray, rings: IntArray) -> dict[str, IntArray]:
-    """The circuits of one line; ``rings`` holds positions on the line, shape (rails, nodes)."""
+def _line(
+    grid: NodeGrid, dimension: int, line: int, rails: IntArray, rings: IntArray
+) -> dict[str, IntArray]:
+    """The circuits of one line; ``rings`` holds positions on the line, shape (rails,
+    nodes).
+    """
     a, b = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
     rail = np.repeat(rails, rings.shape[1])
-    node_a, node_b = (line * grid.side + p if dimension == 0 else p * grid.side + line for p in (a, b))
+    node_a, node_b = (
+        line * grid.side + p if dimension == 0 else p * grid.side + line for p in (a, b)
+    )
     return {
         "ocs": ((grid.side if dimension else 0) + line) * grid.rails + rail,
         "port_a": 2 * a,
@@ -229,11 +289,15 @@ def node_circuits(grid: NodeGrid, circuits: Circuits) -> IntArray:
     return np.bincount(ends, minlength=grid.nodes).reshape(grid.side, grid.side)
 
 
-def check_placements(grid: NodeGrid, faults: Faults, placed: Sequence[tuple[Placement, Circuits]]) -> dict[str, int]:
-    """Check jobs against each other and against the failures, from their circuits alone; returns counts.
+def check_placements(
+    grid: NodeGrid, faults: Faults, placed: Sequence[tuple[Placement, Circuits]]
+) -> dict[str, int]:
+    """Check jobs against each other and against the failures, from their circuits
+    alone; returns counts.
 
-    Every circuit must join two nodes of its own job through the switch of the line and rail that they share, no port of a switch
-    may be used twice, and no failed node, rail or switch may be touched. Raises ValueError that names the first offence.
+    Every circuit must join two nodes of its own job through the switch of the line and
+    rail that they share, no port of a switch may be used twice, and no failed node,
+    rail or switch may be touched. Raises ValueError that names the first offence.
     """
     faults.check(grid)
     owner = np.full(grid.nodes, -1, dtype=np.int64)
@@ -252,20 +316,38 @@ def check_placements(grid: NodeGrid, faults: Faults, placed: Sequence[tuple[Plac
         owner[own] = job
         _check_ends(grid, job, owner, circuits)
         for node in (circuits.node_a, circuits.node_b):
-            _refuse(job, "uses a failed rail of a node", rail_down[node, circuits.dimension, circuits.rail], node)
+            _refuse(
+                job,
+                "uses a failed rail of a node",
+                rail_down[node, circuits.dimension, circuits.rail],
+                node,
+            )
         _refuse(job, "uses a failed switch", switch_down[circuits.ocs], circuits.ocs)
         for port in (circuits.port_a, circuits.port_b):
-            used += np.bincount(circuits.ocs.astype(np.int64) * 2 * grid.side + port, minlength=len(used))
+            used += np.bincount(
+                circuits.ocs.astype(np.int64) * 2 * grid.side + port, minlength=len(used)
+            )
         _refuse(job, "uses a port of a switch that is in use", used > 1, np.arange(len(used)))
-    return {"jobs": len(placed), "nodes": int((owner >= 0).sum()), "circuits": int(used.sum()) // 2, "ports": int(used.sum())}
+    return {
+        "jobs": len(placed),
+        "nodes": int((owner >= 0).sum()),
+        "circuits": int(used.sum()) // 2,
+        "ports": int(used.sum()),
+    }
 
 
 def _check_ends(grid: NodeGrid, job: int, owner: IntArray, circuits: Circuits) -> None:
     side = grid.side
-    for node, port, minus in ((circuits.node_a, circuits.port_a, 0), (circuits.node_b, circuits.port_b, 1)):
+    for node, port, minus in (
+        (circuits.node_a, circuits.port_a, 0),
+        (circuits.node_b, circuits.port_b, 1),
+    ):
         _refuse(job, "has a circuit to a node that is not its own", owner[node] != job, node)
         row, column = node // side, node % side
-        line, position = np.where(circuits.dimension == 0, row, column), np.where(circuits.dimension == 0, column, row)
+        line, position = (
+            np.where(circuits.dimension == 0, row, column),
+            np.where(circuits.dimension == 0, column, row),
+        )
         switch = (circuits.dimension.astype(np.int64) * side + line) * grid.rails + circuits.rail
         wrong = (switch != circuits.ocs) | (port != 2 * position + minus) | (line != circuits.line)
         _refuse(job, "has a circuit on a port that its node does not own", wrong, circuits.ocs)
@@ -273,10 +355,15 @@ def _check_ends(grid: NodeGrid, job: int, owner: IntArray, circuits: Circuits) -
 
 def _refuse(job: int, what: str, wrong: BoolArray, where: NDArray[np.int32] | IntArray) -> None:
     if wrong.any():
-        raise ValueError(f"job {job}: {what} ({int(where[int(np.argmax(wrong))])}); allowed: healthy parts of its own alone")
+        raise ValueError(
+            f"job {job}: {what} ({int(where[int(np.argmax(wrong))])}); allowed: healthy parts of"
+            " its own alone"
+        )
 
 
-def random_faults(grid: NodeGrid, nodes: int, rails: int, switches: int, rng: np.random.Generator) -> Faults:
+def random_faults(
+    grid: NodeGrid, nodes: int, rails: int, switches: int, rng: np.random.Generator
+) -> Faults:
     """Failures drawn uniformly without repetition, of each kind the number asked for."""
 
     def draw(count: int, shape: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -1,11 +1,15 @@
-"""The largest job that a grid with failed nodes still holds: exact, for products of lines and for contiguous blocks.
+"""The largest job that a grid with failed nodes still holds: exact, for products of
+lines and for contiguous blocks.
 
-A product of rows and columns avoids the failed nodes if every failed (row, column) pair has its row or its column left out: the
-lines left out are a vertex cover of a bipartite graph. With a rows and c columns left out the job has (R - a)(C - c) nodes, so what
-is wanted is, for every a, the least c. Unlike a minimum vertex cover alone this is not solved by matching: it depends on how the
-cover is divided between rows and columns. Two exact methods are given: branching over connected components (fast where the graph is
-sparse, as with tens of failures on thousands of nodes) and an integer programme for every a, pruned by the size of a maximum
-matching (Kőnig's theorem). Source: RailX, faults (the model is derived; the paper's own numbers are not available).
+A product of rows and columns avoids the failed nodes if every failed (row, column) pair
+has its row or its column left out: the lines left out are a vertex cover of a bipartite
+graph. With a rows and c columns left out the job has (R - a)(C - c) nodes, so what is
+wanted is, for every a, the least c. Unlike a minimum vertex cover alone this is not
+solved by matching: it depends on how the cover is divided between rows and columns. Two
+exact methods are given: branching over connected components (fast where the graph is
+sparse, as with tens of failures on thousands of nodes) and an integer programme for
+every a, pruned by the size of a maximum matching (Kőnig's theorem). Source: RailX,
+faults (the model is derived; the paper's own numbers are not available).
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ __all__ = ["Largest", "formula_share", "largest_block", "largest_product", "matc
 
 BoolArray = NDArray[np.bool_]
 Edge = tuple[int, int]
-#: The least number of columns with their row and column sets (bit masks), by the number of rows left out.
+#: The least number of columns with their row and column sets (bit masks), by the number
+#: of rows left out.
 _Cover = tuple[int, int, int]
 #: Components with more failed nodes than this go to the integer programme.
 _MOST_EDGES = 44
@@ -41,20 +46,27 @@ class Largest:
 
 
 def formula_share(failed: int, side: int) -> float:
-    """Share of side x side nodes in the largest product when no two of the failed nodes share a line: (1 - f / (2 side))^2.
+    """Share of side x side nodes in the largest product when no two of the failed nodes
+    share a line: (1 - f / (2 side))^2.
 
-    With R = 2 side this is 1 - 2 f / R + f^2 / R^2; it is exact for even f, and for odd f the real-valued optimum over how the
-    lines left out divide into rows and columns.
+    With R = 2 side this is 1 - 2 f / R + f^2 / R^2; it is exact for even f, and for odd
+    f the real-valued optimum over how the lines left out divide into rows and columns.
     """
     if not 0 <= failed <= side:
-        raise ValueError(f"failed: got {failed}; allowed: 0 to {side}, no more can lie in distinct lines")
+        raise ValueError(
+            f"failed: got {failed}; allowed: 0 to {side}, no more can lie in distinct lines"
+        )
     return (1 - failed / (2 * side)) ** 2
 
 
-def largest_product(healthy: BoolArray, method: Literal["auto", "branch", "milp"] = "auto") -> Largest:
-    """The largest set of rows times set of columns without a failed node; ``healthy`` is bool[rows, columns].
+def largest_product(
+    healthy: BoolArray, method: Literal["auto", "branch", "milp"] = "auto"
+) -> Largest:
+    """The largest set of rows times set of columns without a failed node; ``healthy``
+    is bool[rows, columns].
 
-    Exact with either method; ``auto`` branches unless a connected component of the failed pairs is large.
+    Exact with either method; ``auto`` branches unless a connected component of the
+    failed pairs is large.
     """
     edges = [(int(row), int(column)) for row, column in np.argwhere(~healthy)]
     parts = _components(edges)
@@ -64,12 +76,17 @@ def largest_product(healthy: BoolArray, method: Literal["auto", "branch", "milp"
     for part in parts:
         covers = _combine(covers, _branch(frozenset(part), {}))
     rows, columns = healthy.shape
-    best = max(range(len(covers)), key=lambda a: (rows - min(a, rows)) * (columns - min(covers[a][0], columns)))
+    best = max(
+        range(len(covers)),
+        key=lambda a: (rows - min(a, rows)) * (columns - min(covers[a][0], columns)),
+    )
     return _largest(healthy, covers[best][1], covers[best][2])
 
 
 def matching_size(healthy: BoolArray) -> int:
-    """Lines that any cover of the failed nodes leaves out at least: the size of a maximum matching."""
+    """Lines that any cover of the failed nodes leaves out at least: the size of a
+    maximum matching.
+    """
     return int((maximum_bipartite_matching(csr_array((~healthy).astype(np.int8))) >= 0).sum())
 
 
@@ -103,7 +120,9 @@ def _components(edges: Iterable[Edge]) -> list[list[Edge]]:
 
 
 def _branch(edges: frozenset[Edge], known: dict[frozenset[Edge], list[_Cover]]) -> list[_Cover]:
-    """Least columns by number of rows for one component: its busiest line is left out, or all lines that cross it there are."""
+    """Least columns by number of rows for one component: its busiest line is left out,
+    or all lines that cross it there are.
+    """
     if edges in known:
         return known[edges]
     degree: dict[tuple[int, int], int] = {}
@@ -118,7 +137,12 @@ def _branch(edges: frozenset[Edge], known: dict[frozenset[Edge], list[_Cover]]) 
     return known[edges]
 
 
-def _rest(edges: frozenset[Edge], side: int, lines: frozenset[int], known: dict[frozenset[Edge], list[_Cover]]) -> list[_Cover]:
+def _rest(
+    edges: frozenset[Edge],
+    side: int,
+    lines: frozenset[int],
+    known: dict[frozenset[Edge], list[_Cover]],
+) -> list[_Cover]:
     covers: list[_Cover] = [(0, 0, 0)]
     for part in _components(edge for edge in sorted(edges) if edge[side] not in lines):
         covers = _combine(covers, _branch(frozenset(part), known))
@@ -133,7 +157,9 @@ def _shifted(covers: list[_Cover], side: int, lines: frozenset[int]) -> list[_Co
 
 
 def _lower(first: list[_Cover | None], second: list[_Cover | None]) -> list[_Cover]:
-    """The better of two at every number of rows, never more columns than with fewer rows."""
+    """The better of two at every number of rows, never more columns than with fewer
+    rows.
+    """
     result: list[_Cover] = []
     for a in range(max(len(first), len(second))):
         options = [covers[a] for covers in (first, second) if a < len(covers)]
@@ -145,7 +171,9 @@ def _lower(first: list[_Cover | None], second: list[_Cover | None]) -> list[_Cov
 
 
 def _combine(first: list[_Cover], second: list[_Cover]) -> list[_Cover]:
-    """Covers of two parts that share no line: for every total of rows, the best division between them."""
+    """Covers of two parts that share no line: for every total of rows, the best
+    division between them.
+    """
     result: list[_Cover | None] = [None] * (len(first) + len(second) - 1)
     for a, (c, rows, columns) in enumerate(first):
         for b, (d, more_rows, more_columns) in enumerate(second):
@@ -156,7 +184,9 @@ def _combine(first: list[_Cover], second: list[_Cover]) -> list[_Cover]:
 
 
 def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
-    """For every number of rows left out, the least columns by an integer programme; a is skipped where Kőnig's bound says no."""
+    """For every number of rows left out, the least columns by an integer programme; a
+    is skipped where Kőnig's bound says no.
+    """
     rows, columns = (sorted({edge[axis] for edge in edges}) for axis in (0, 1))
     at_row, at_column = ({line: i for i, line in enumerate(lines)} for lines in (rows, columns))
     height, width = healthy.shape
@@ -180,10 +210,14 @@ def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
             bounds=Bounds(0, 1),
         )
         if found.x is None:
-            raise ValueError(f"largest product: the integer programme ended without a solution ({found.message})")
+            raise ValueError(
+                f"largest product: the integer programme ended without a solution ({found.message})"
+            )
         out = np.round(found.x).astype(np.bool_)
         rows_out = tuple(row for row, is_out in zip(rows, out[: len(rows)], strict=True) if is_out)
-        columns_out = tuple(column for column, is_out in zip(columns, out[len(rows) :], strict=True) if is_out)
+        columns_out = tuple(
+            column for column, is_out in zip(columns, out[len(rows) :], strict=True) if is_out
+        )
         nodes = (height - len(rows_out)) * (width - len(columns_out))
         if nodes > best.nodes:
             best = Largest(rows_out, columns_out, nodes)
@@ -191,13 +225,17 @@ def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
 
 
 def largest_block(healthy: BoolArray) -> int:
-    """Nodes of the largest contiguous rectangle without a failed node on a torus (blocks may wrap around); bool[rows, columns]."""
+    """Nodes of the largest contiguous rectangle without a failed node on a torus
+    (blocks may wrap around); bool[rows, columns].
+    """
     return int(_largest_block(np.ascontiguousarray(healthy)))
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _largest_block(healthy: BoolArray) -> int:
-    """Exact: for every bottom row and left column, rectangles grow to the right under the lowest of the columns' heights."""
+    """Exact: for every bottom row and left column, rectangles grow to the right under
+    the lowest of the columns' heights.
+    """
     rows, columns = healthy.shape
     height = np.zeros(columns, dtype=np.int64)
     best = 0

@@ -1,4 +1,6 @@
-"""Settings of the tenancy studies: the grid of nodes, jobs, faults, and the stream of jobs that is scheduled on it."""
+"""Settings of the tenancy studies: the grid of nodes, jobs, faults, and the stream of
+jobs that is scheduled on it.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,22 @@ __all__ = [
     "check_job",
 ]
 
-#: How the rails of a job's lines are set: all-to-all in every line, the same ring on all rails in both dimensions, one line's ring.
+#: How the rails of a job's lines are set: all-to-all in every line, the same ring on
+#: all rails in both dimensions, one line's ring.
 Wiring = Literal["hyperx", "torus", "ring"]
-#: RailX and HammingMesh take any rows times any columns, the torus a contiguous block (which may wrap around).
+#: RailX and HammingMesh take any rows times any columns, the torus a contiguous block
+#: (which may wrap around).
 System = Literal["railx", "hammingmesh", "torus"]
 FitPolicy = Literal["first_fit", "best_fit"]
-#: reject: a job that does not fit at once is lost; fifo: jobs start in their order; backfill: a later job may pass a waiting one.
+#: reject: a job that does not fit at once is lost; fifo: jobs start in their order;
+#: backfill: a later job may pass a waiting one.
 Queue = Literal["reject", "fifo", "backfill"]
 
 
 @dataclass(frozen=True)
 class JobSettings:
-    """A job of ``rows`` x ``columns`` nodes. ``setting``: hyperx (every line an all-to-all), torus (every line a ring) or ring (one
-    line of nodes only).
+    """A job of ``rows`` x ``columns`` nodes. ``setting``: hyperx (every line an
+    all-to-all), torus (every line a ring) or ring (one line of nodes only).
     """
 
     rows: Annotated[int, AtLeast(1)]
@@ -47,8 +52,9 @@ class JobSettings:
             nodes = self.rows * self.columns
             raise SettingsError(
                 "setting",
-                f"got ring for {self.rows} x {self.columns} nodes; allowed: ring for the nodes of one line (the nearest is 1 x "
-                f"{nodes}), or torus and hyperx for {self.rows} x {self.columns}",
+                f"got ring for {self.rows} x {self.columns} nodes; allowed: ring for the nodes of"
+                f" one line (the nearest is 1 x {nodes}), or torus and hyperx for {self.rows} x"
+                f" {self.columns}",
             )
 
     @property
@@ -58,14 +64,18 @@ class JobSettings:
 
 @dataclass(frozen=True)
 class StreamJobSettings(JobSettings):
-    """A job of the stream; ``weight`` over the sum of all weights is its share of the arrivals."""
+    """A job of the stream; ``weight`` over the sum of all weights is its share of the
+    arrivals.
+    """
 
     weight: Annotated[float, Positive()]
 
 
 @dataclass(frozen=True)
 class FaultStudySettings:
-    """Largest usable job against failed nodes: the numbers of failed nodes, random draws of each number."""
+    """Largest usable job against failed nodes: the numbers of failed nodes, random
+    draws of each number.
+    """
 
     counts: Annotated[tuple[Annotated[int, NonNegative()], ...], NotEmpty()]
     samples: Annotated[int, AtLeast(1)]
@@ -73,7 +83,9 @@ class FaultStudySettings:
 
 @dataclass(frozen=True)
 class DegradedSettings:
-    """Bandwidth of one line after failures: numbers of failed switches (or of failed rails of nodes) in it, random draws each."""
+    """Bandwidth of one line after failures: numbers of failed switches (or of failed
+    rails of nodes) in it, random draws each.
+    """
 
     failures: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()]
     samples: Annotated[int, AtLeast(1)]
@@ -81,7 +93,9 @@ class DegradedSettings:
 
 @dataclass(frozen=True)
 class MixSettings:
-    """Jobs placed together on a grid with random failures of nodes, rails (both ports of one rail of a node) and switches."""
+    """Jobs placed together on a grid with random failures of nodes, rails (both ports
+    of one rail of a node) and switches.
+    """
 
     jobs: Annotated[tuple[JobSettings, ...], NotEmpty()]
     failed_nodes: Annotated[int, NonNegative()]
@@ -91,8 +105,8 @@ class MixSettings:
 
 @dataclass(frozen=True)
 class ScenarioSettings:
-    """Failures of a stream: ``failed_nodes`` from beginning to end, and failures while jobs run where
-    ``mean_hours_between_failures`` of one node is given (null: none).
+    """Failures of a stream: ``failed_nodes`` from beginning to end, and failures while
+    jobs run where ``mean_hours_between_failures`` of one node is given (null: none).
     """
 
     failed_nodes: Annotated[int, NonNegative()]
@@ -103,10 +117,12 @@ class ScenarioSettings:
 class StreamSettings:
     """A random stream of jobs, the same for every system.
 
-    Arrivals are Poisson; ``offered_loads`` are node-hours asked for over node-hours of the grid without failures. Durations are
-    log-normal with mean ``mean_hours`` and the standard deviation ``duration_sigma`` of their logarithm. Averages leave out the
-    time before the arrival at ``warmup_share`` of them. A node that fails is repaired after ``repair_hours``; its job starts again
-    from its last checkpoint, one every ``checkpoint_hours``, ahead of the queue.
+    Arrivals are Poisson; ``offered_loads`` are node-hours asked for over node-hours of
+    the grid without failures. Durations are log-normal with mean ``mean_hours`` and the
+    standard deviation ``duration_sigma`` of their logarithm. Averages leave out the
+    time before the arrival at ``warmup_share`` of them. A node that fails is repaired
+    after ``repair_hours``; its job starts again from its last checkpoint, one every
+    ``checkpoint_hours``, ahead of the queue.
     """
 
     jobs: Annotated[tuple[StreamJobSettings, ...], NotEmpty()]
@@ -132,9 +148,11 @@ class StreamSettings:
 
 @dataclass(frozen=True)
 class TenancySettings:
-    """Jobs and failures on a grid of R/2 x R/2 nodes around optical switches of R = ``ocs_radix`` ports; r = m * n rails a side.
+    """Jobs and failures on a grid of R/2 x R/2 nodes around optical switches of R =
+    ``ocs_radix`` ports; r = m * n rails a side.
 
-    Nodes have m x m chips. A line takes an all-to-all of up to r + 1 nodes and a ring of any length.
+    Nodes have m x m chips. A line takes an all-to-all of up to r + 1 nodes and a ring
+    of any length.
     """
 
     m: Annotated[int, AtLeast(1)]
@@ -149,8 +167,8 @@ class TenancySettings:
         if self.ocs_radix % 2:
             raise SettingsError(
                 "ocs_radix",
-                f"got {self.ocs_radix}; allowed: an even number, two ports a node (the nearest are {self.ocs_radix - 1} and "
-                f"{self.ocs_radix + 1})",
+                f"got {self.ocs_radix}; allowed: an even number, two ports a node (the nearest are"
+                f" {self.ocs_radix - 1} and {self.ocs_radix + 1})",
             )
         for group, jobs in (("mix.jobs", self.mix.jobs), ("stream.jobs", self.stream.jobs)):
             for i, job in enumerate(jobs):
@@ -182,30 +200,44 @@ class TenancySettings:
             "mix.failed_nodes": (self.mix.failed_nodes, nodes - 1, "nodes"),
             "mix.failed_rails": (self.mix.failed_rails, ports, "rails of nodes"),
             "mix.failed_switches": (self.mix.failed_switches, switches, "switches"),
-            "degraded.failures": (max(self.degraded.failures), rails - 1, f"of the {rails} rails of a line"),
+            "degraded.failures": (
+                max(self.degraded.failures),
+                rails - 1,
+                f"of the {rails} rails of a line",
+            ),
         }
         for key, (got, most, what) in asked.items():
             if got > most:
-                raise SettingsError(key, f"got {got}; allowed: at most {most} {what}, the nearest is {most}")
+                raise SettingsError(
+                    key, f"got {got}; allowed: at most {most} {what}, the nearest is {most}"
+                )
         if line < 3:
-            raise SettingsError("n", f"m * n = {rails} rails join lines of {line} nodes; allowed: m * n of at least 2")
+            raise SettingsError(
+                "n",
+                f"m * n = {rails} rails join lines of {line} nodes; allowed: m * n of at least 2",
+            )
 
 
 def check_job(job: JobSettings, side: int, rails: int) -> None:
-    """Whether a grid of ``side`` x ``side`` nodes with ``rails`` rails can hold the job at all; SettingsError names what can.
+    """Whether a grid of ``side`` x ``side`` nodes with ``rails`` rails can hold the job
+    at all; SettingsError names what can.
 
-    An all-to-all of k nodes needs k - 1 rails, so that a line of it has at most r + 1 nodes (RailX, theorem 3.1).
+    An all-to-all of k nodes needs k - 1 rails, so that a line of it has at most r + 1
+    nodes (RailX, theorem 3.1).
     """
     for key in ("rows", "columns"):
         length = getattr(job, key)
         if length > side:
             raise SettingsError(
-                key, f"got {length}; allowed: at most {side}, the nodes of a line of the grid, the nearest is {side}"
+                key,
+                f"got {length}; allowed: at most {side}, the nodes of a line of the grid, the"
+                f" nearest is {side}",
             )
         others = "torus or ring" if min(job.rows, job.columns) == 1 else "torus"
         if job.setting == "hyperx" and length > rails + 1:
             raise SettingsError(
                 key,
-                f"an all-to-all of {length} nodes needs {length - 1} rails and a side has {rails}; allowed: at most {rails + 1} "
-                f"nodes a line (the nearest is {rails + 1}), or setting {others} for {length}",
+                f"an all-to-all of {length} nodes needs {length - 1} rails and a side has {rails};"
+                f" allowed: at most {rails + 1} nodes a line (the nearest is {rails + 1}), or"
+                f" setting {others} for {length}",
             )

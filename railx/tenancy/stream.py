@@ -1,7 +1,9 @@
-"""A random stream of jobs on a grid with failures: how much of it is used, how long jobs wait, how many are turned away.
+"""A random stream of jobs on a grid with failures: how much of it is used, how long
+jobs wait, how many are turned away.
 
-Event-driven and deterministic: arrivals, finishes, failures and repairs in order of time, each followed by an attempt to start what
-waits. Nodes are all that is counted; no network is simulated. The paper prints no such numbers, so the distributions of sizes,
+Event-driven and deterministic: arrivals, finishes, failures and repairs in order of
+time, each followed by an attempt to start what waits. Nodes are all that is counted; no
+network is simulated. The paper prints no such numbers, so the distributions of sizes,
 arrivals and durations are settings of our own.
 """
 
@@ -31,7 +33,9 @@ _FINISH, _REPAIR, _FAILURE, _ARRIVAL = range(4)
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Jobs by arrival: ``kind`` (index into the settings' jobs), ``arrival_hours`` and ``duration_hours``."""
+    """Jobs by arrival: ``kind`` (index into the settings' jobs), ``arrival_hours`` and
+    ``duration_hours``.
+    """
 
     kind: IntArray
     arrival_hours: Floats
@@ -40,7 +44,9 @@ class Stream:
 
 @dataclass(frozen=True, eq=False)
 class Failures:
-    """Failures while jobs run: at ``hours`` (ascending) the node (row, column) of ``nodes`` (int[failures, 2]) fails."""
+    """Failures while jobs run: at ``hours`` (ascending) the node (row, column) of
+    ``nodes`` (int[failures, 2]) fails.
+    """
 
     hours: Floats
     nodes: IntArray
@@ -50,11 +56,13 @@ class Failures:
 class Outcome:
     """What became of every job and of the grid.
 
-    ``start_hours`` and ``end_hours`` are NaN for a job that never started or ended, ``remaining_hours`` what it still had to do.
-    The averages count from ``from_hours`` to ``to_hours``; ``busy_node_hours`` and ``healthy_node_hours`` are integrals over that
-    time, ``total_node_hours`` is the busy one over the whole run. ``lost_node_hours`` is work since the last checkpoint that a
-    failure undid (whole run). ``blocked_hours``: time in which the job at the head of the queue waited although as many nodes were
-    free as it needs.
+    ``start_hours`` and ``end_hours`` are NaN for a job that never started or ended,
+    ``remaining_hours`` what it still had to do. The averages count from ``from_hours``
+    to ``to_hours``; ``busy_node_hours`` and ``healthy_node_hours`` are integrals over
+    that time, ``total_node_hours`` is the busy one over the whole run.
+    ``lost_node_hours`` is work since the last checkpoint that a failure undid (whole
+    run). ``blocked_hours``: time in which the job at the head of the queue waited
+    although as many nodes were free as it needs.
     """
 
     start_hours: Floats
@@ -72,21 +80,31 @@ class Outcome:
     blocked_hours: float
 
 
-def draw_stream(settings: StreamSettings, nodes: int, load: float, rng: np.random.Generator) -> Stream:
-    """A stream for a grid of ``nodes`` nodes; with the same state of ``rng`` only the time axis of arrivals depends on ``load``."""
+def draw_stream(
+    settings: StreamSettings, nodes: int, load: float, rng: np.random.Generator
+) -> Stream:
+    """A stream for a grid of ``nodes`` nodes; with the same state of ``rng`` only the
+    time axis of arrivals depends on ``load``.
+    """
     weights = np.array([job.weight for job in settings.jobs])
     sizes = np.array([job.nodes for job in settings.jobs])
     share = weights / weights.sum()
     gaps = rng.exponential(size=settings.arrivals)
     kind = rng.choice(len(sizes), size=settings.arrivals, p=share).astype(np.int64)
     normal = rng.standard_normal(settings.arrivals)
-    duration = settings.mean_hours * np.exp(settings.duration_sigma * normal - settings.duration_sigma**2 / 2)
+    duration = settings.mean_hours * np.exp(
+        settings.duration_sigma * normal - settings.duration_sigma**2 / 2
+    )
     jobs_per_hour = load * nodes / (float(share @ sizes) * settings.mean_hours)
     return Stream(kind, np.cumsum(gaps) / jobs_per_hour, duration)
 
 
-def draw_failures(side: int, mean_hours: float | None, until_hours: float, rng: np.random.Generator) -> Failures:
-    """Poisson failures of ``side`` x ``side`` nodes, each after ``mean_hours`` on average; none where that is None."""
+def draw_failures(
+    side: int, mean_hours: float | None, until_hours: float, rng: np.random.Generator
+) -> Failures:
+    """Poisson failures of ``side`` x ``side`` nodes, each after ``mean_hours`` on
+    average; none where that is None.
+    """
     if mean_hours is None:
         return Failures(np.zeros(0), np.zeros((0, 2), dtype=np.int64))
     expected = until_hours * side**2 / mean_hours
@@ -107,9 +125,11 @@ def simulate_stream(
     repair_hours: float,
     checkpoint_hours: float,
 ) -> Outcome:
-    """Run the stream to its last finish on the nodes of ``healthy`` (bool[side, side]); the averages end with the last arrival.
+    """Run the stream to its last finish on the nodes of ``healthy`` (bool[side, side]);
+    the averages end with the last arrival.
 
-    A job that fits nowhere even on the idle grid never starts; with fifo it would hold up all others, so it counts as rejected.
+    A job that fits nowhere even on the idle grid never starts; with fifo it would hold
+    up all others, so it counts as rejected.
     """
     run = _Run(jobs, stream, healthy.copy(), system, policy, queue, repair_hours, checkpoint_hours)
     run.from_hours = float(stream.arrival_hours[int(warmup_share * len(stream.kind))])
@@ -171,13 +191,19 @@ class _Run:
         self.remaining = self.stream.duration_hours.copy()
         self.runs = np.zeros(count, dtype=np.int64)
         self.start, self.end = np.full(count, np.nan), np.full(count, np.nan)
-        self.rejected, self.by_shape = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
+        self.rejected, self.by_shape = (
+            np.zeros(count, dtype=np.bool_),
+            np.zeros(count, dtype=np.bool_),
+        )
         self.possible: dict[int, bool] = {}
-        # Kinds of job for which no free nodes were found; nodes only get fewer until some are released or repaired.
+        # Kinds of job for which no free nodes were found; nodes only get fewer until
+        # some are released or repaired.
         self.failed: set[int] = set()
         sides = [sorted((job.rows, job.columns)) for job in self.jobs]
         # What holds a job that does not fit, does not fit either.
-        self.contains = [{k for k, (c, d) in enumerate(sides) if c >= a and d >= b} for a, b in sides]
+        self.contains = [
+            {k for k, (c, d) in enumerate(sides) if c >= a and d >= b} for a, b in sides
+        ]
 
     def push(self, hours: float, event: int, first: int, second: int) -> None:
         heapq.heappush(self.events, (hours, event, self.order, first, second))
@@ -223,7 +249,10 @@ class _Run:
         kind = int(self.stream.kind[job])
         if kind not in self.possible:
             shape = self.jobs[kind]
-            self.possible[kind] = find_nodes(self.idle_at_first, shape.rows, shape.columns, self.system, self.policy) is not None
+            self.possible[kind] = (
+                find_nodes(self.idle_at_first, shape.rows, shape.columns, self.system, self.policy)
+                is not None
+            )
         return self.possible[kind]
 
     def _place(self, job: int) -> bool:

@@ -1,4 +1,6 @@
-"""The tables of the tenancy studies: largest job against failures, use by a stream of jobs, degraded lines, and a mix of jobs."""
+"""The tables of the tenancy studies: largest job against failures, use by a stream of
+jobs, degraded lines, and a mix of jobs.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,19 @@ from railx.tenancy.settings import JobSettings, System, TenancySettings
 from railx.tenancy.stream import Outcome, Stream, draw_failures, draw_stream, simulate_stream
 from railx.topology import Circuits
 
-__all__ = ["degraded_table", "fault_table", "grid_of", "mix_of_jobs", "place_jobs", "tenancy_summary", "utilisation_table"]
+__all__ = [
+    "degraded_table",
+    "fault_table",
+    "grid_of",
+    "mix_of_jobs",
+    "place_jobs",
+    "tenancy_summary",
+    "utilisation_table",
+]
 
 Rows = list[dict[str, Any]]
-# Each study draws from a sequence of its own, so that a change of one leaves the others as they were.
+# Each study draws from a sequence of its own, so that a change of one leaves the others
+# as they were.
 _FAULTS, _DEGRADED, _MIX, _STREAM = range(4)
 
 
@@ -36,18 +47,25 @@ def grid_of(settings: TenancySettings) -> NodeGrid:
 
 
 def fault_table(settings: TenancySettings, seed: int) -> Rows:
-    """Largest usable job by number of failed nodes: one row per count, draw and system; shares are of all side^2 nodes.
+    """Largest usable job by number of failed nodes: one row per count, draw and system;
+    shares are of all side^2 nodes.
 
-    ``placement``: random (nodes drawn uniformly) or distinct_lines (no two in one line, the case of the formula). RailX and
-    HammingMesh take products of lines and have the same optimum; the torus takes a contiguous block. ``formula_share`` is NaN where
-    so many failures cannot lie in distinct lines. ``lines_needed`` is the size of a maximum matching of the failed pairs.
+    ``placement``: random (nodes drawn uniformly) or distinct_lines (no two in one line,
+    the case of the formula). RailX and HammingMesh take products of lines and have the
+    same optimum; the torus takes a contiguous block. ``formula_share`` is NaN where so
+    many failures cannot lie in distinct lines. ``lines_needed`` is the size of a
+    maximum matching of the failed pairs.
     """
     side, rows = settings.side, []
     for count in settings.faults.counts:
         formula = formula_share(count, side) if count <= side else float("nan")
         for placement, sample, healthy in _draws(settings, count, seed):
             product, least = largest_product(healthy), matching_size(healthy)
-            nodes: dict[System, int] = {"railx": product.nodes, "hammingmesh": product.nodes, "torus": largest_block(healthy)}
+            nodes: dict[System, int] = {
+                "railx": product.nodes,
+                "hammingmesh": product.nodes,
+                "torus": largest_block(healthy),
+            }
             for system, own in nodes.items():
                 rows.append(
                     {
@@ -61,15 +79,21 @@ def fault_table(settings: TenancySettings, seed: int) -> Rows:
                         "healthy_share": 1 - count / side**2,
                         "formula_share": formula,
                         "lines_needed": least,
-                        "lines_out": len(product.rows_out) + len(product.columns_out) if system != "torus" else None,
+                        "lines_out": len(product.rows_out) + len(product.columns_out)
+                        if system != "torus"
+                        else None,
                         "fidelity": "analytic",
                     }
                 )
     return rows
 
 
-def _draws(settings: TenancySettings, count: int, seed: int) -> Iterator[tuple[str, int, NDArray[np.bool_]]]:
-    """Healthy masks: one with the failures on a diagonal where it is long enough, then random ones."""
+def _draws(
+    settings: TenancySettings, count: int, seed: int
+) -> Iterator[tuple[str, int, NDArray[np.bool_]]]:
+    """Healthy masks: one with the failures on a diagonal where it is long enough, then
+    random ones.
+    """
     side = settings.side
     if count <= side:
         healthy = np.ones((side, side), dtype=np.bool_)
@@ -90,33 +114,50 @@ def _healthy(side: int, failed: int, rng: np.random.Generator) -> NDArray[np.boo
 def degraded_table(settings: TenancySettings, seed: int) -> Rows:
     """Links and rings left in a line after failures, see :mod:`railx.tenancy.degraded`."""
     rng = np.random.default_rng([seed, _DEGRADED])
-    return degraded_rows(settings.side, settings.rails, settings.degraded.failures, settings.degraded.samples, rng)
+    return degraded_rows(
+        settings.side, settings.rails, settings.degraded.failures, settings.degraded.samples, rng
+    )
 
 
-def place_jobs(grid: NodeGrid, jobs: Sequence[JobSettings], faults: Faults) -> list[Placement | None]:
-    """Place jobs one after another, the largest first, around the failures; None for a job that no free product was found for.
+def place_jobs(
+    grid: NodeGrid, jobs: Sequence[JobSettings], faults: Faults
+) -> list[Placement | None]:
+    """Place jobs one after another, the largest first, around the failures; None for a
+    job that no free product was found for.
 
-    An all-to-all of k nodes takes no line with fewer than k - 1 rails that work on all of its healthy nodes; a ring takes any line
-    with a rail left.
+    An all-to-all of k nodes takes no line with fewer than k - 1 rails that work on all
+    of its healthy nodes; a ring takes any line with a rail left.
     """
     free = faults.healthy(grid)
     placed: list[Placement | None] = [None] * len(jobs)
     for index in sorted(range(len(jobs)), key=lambda i: -jobs[i].nodes):
         job = jobs[index]
         for a, b in dict.fromkeys(((job.rows, job.columns), (job.columns, job.rows))):
-            # Which lines have rails enough depends on how the job lies, so the search must not turn it.
-            lines = find_product(_wireable(grid, free, faults, job, a, b), a, b, "best_fit", turn=False)
+            # Which lines have rails enough depends on how the job lies, so the search
+            # must not turn it.
+            lines = find_product(
+                _wireable(grid, free, faults, job, a, b), a, b, "best_fit", turn=False
+            )
             if lines is not None:
-                placed[index] = Placement(tuple(map(int, lines[0])), tuple(map(int, lines[1])), job.setting)
+                placed[index] = Placement(
+                    tuple(map(int, lines[0])), tuple(map(int, lines[1])), job.setting
+                )
                 free[np.ix_(*lines)] = False
                 break
     return placed
 
 
 def _wireable(
-    grid: NodeGrid, free: NDArray[np.bool_], faults: Faults, job: JobSettings, rows: int, columns: int
+    grid: NodeGrid,
+    free: NDArray[np.bool_],
+    faults: Faults,
+    job: JobSettings,
+    rows: int,
+    columns: int,
 ) -> NDArray[np.bool_]:
-    """The free nodes without the lines whose rails do not suffice for the job lying as ``rows`` x ``columns``."""
+    """The free nodes without the lines whose rails do not suffice for the job lying as
+    ``rows`` x ``columns``.
+    """
     mask = free.copy()
     broken: list[dict[int, set[int]]] = [{}, {}]
     for dimension, line, rail in faults.switches:
@@ -132,10 +173,12 @@ def _wireable(
 
 
 def mix_of_jobs(settings: TenancySettings, seed: int) -> dict[str, Any]:
-    """Jobs of several shapes and settings placed together around random failures, and checked port by port.
+    """Jobs of several shapes and settings placed together around random failures, and
+    checked port by port.
 
-    Returns the placements, the failures and flat counts. Raises ValueError where :func:`railx.tenancy.grid.check_placements` does;
-    ``ports_shared`` and the counts of failed parts used are counted again here, from the circuits of all jobs.
+    Returns the placements, the failures and flat counts. Raises ValueError where
+    :func:`railx.tenancy.grid.check_placements` does; ``ports_shared`` and the counts of
+    failed parts used are counted again here, from the circuits of all jobs.
     """
     grid, mix = grid_of(settings), settings.mix
     rng = np.random.default_rng([seed, _MIX])
@@ -145,8 +188,13 @@ def mix_of_jobs(settings: TenancySettings, seed: int) -> dict[str, Any]:
     circuits = [placement_circuits(grid, placement, faults) for placement in found]
     counts = check_placements(grid, faults, list(zip(found, circuits, strict=True)))
     touched = _touched(grid, circuits)
-    failed_rails = {((row * grid.side + column) * 2 + d) * grid.rails + rail for row, column, d, rail in faults.rails}
-    failed_switches = {(d * grid.side + line) * grid.rails + rail for d, line, rail in faults.switches}
+    failed_rails = {
+        ((row * grid.side + column) * 2 + d) * grid.rails + rail
+        for row, column, d, rail in faults.rails
+    }
+    failed_switches = {
+        (d * grid.side + line) * grid.rails + rail for d, line, rail in faults.switches
+    }
     failed_nodes = {row * grid.side + column for row, column in faults.nodes}
     asked = sum(job.nodes for job in mix.jobs)
     summary = {
@@ -169,12 +217,21 @@ def mix_of_jobs(settings: TenancySettings, seed: int) -> dict[str, Any]:
 
 
 def _touched(grid: NodeGrid, circuits: Sequence[Circuits]) -> dict[str, Any]:
-    """Numbers of the nodes, rails of nodes, switches and ports that the circuits of all jobs touch."""
+    """Numbers of the nodes, rails of nodes, switches and ports that the circuits of all
+    jobs touch.
+    """
     ocs, dimension, rail = (
-        np.concatenate([getattr(own, name) for own in circuits]).astype(np.int64) for name in ("ocs", "dimension", "rail")
+        np.concatenate([getattr(own, name) for own in circuits]).astype(np.int64)
+        for name in ("ocs", "dimension", "rail")
     )
-    ends = [np.concatenate([getattr(own, name) for own in circuits]).astype(np.int64) for name in ("node_a", "node_b")]
-    ports = [ocs * 2 * grid.side + np.concatenate([getattr(own, name) for own in circuits]) for name in ("port_a", "port_b")]
+    ends = [
+        np.concatenate([getattr(own, name) for own in circuits]).astype(np.int64)
+        for name in ("node_a", "node_b")
+    ]
+    ports = [
+        ocs * 2 * grid.side + np.concatenate([getattr(own, name) for own in circuits])
+        for name in ("port_a", "port_b")
+    ]
     parts = {
         "nodes": np.concatenate(ends),
         "rails": np.concatenate([(node * 2 + dimension) * grid.rails + rail for node in ends]),
@@ -186,22 +243,33 @@ def _touched(grid: NodeGrid, circuits: Sequence[Circuits]) -> dict[str, Any]:
 
 
 def utilisation_table(settings: TenancySettings, seed: int) -> Rows:
-    """Use of the grid by a stream of jobs: one row per system, policy, queue, scenario, offered load and draw.
+    """Use of the grid by a stream of jobs: one row per system, policy, queue, scenario,
+    offered load and draw.
 
-    All systems and policies see the same arrivals and failures. HammingMesh places by the rule of RailX, so its rows repeat those
-    of RailX; what differs between the two is not counted in nodes.
+    All systems and policies see the same arrivals and failures. HammingMesh places by
+    the rule of RailX, so its rows repeat those of RailX; what differs between the two
+    is not counted in nodes.
     """
     rows: Rows = []
     stream = settings.stream
     for sample in range(stream.samples):
         for load in stream.offered_loads:
-            drawn = draw_stream(stream, settings.side**2, load, np.random.default_rng([seed, _STREAM, sample]))
+            drawn = draw_stream(
+                stream, settings.side**2, load, np.random.default_rng([seed, _STREAM, sample])
+            )
             for number, (name, scenario) in enumerate(stream.scenarios.items()):
                 rng = np.random.default_rng([seed, _STREAM, sample, 1 + number])
                 healthy = _healthy(settings.side, scenario.failed_nodes, rng)
                 hours = float(drawn.arrival_hours[-1])
-                failures = draw_failures(settings.side, scenario.mean_hours_between_failures, hours, rng)
-                head = {"scenario": name, "failed_nodes": scenario.failed_nodes, "offered_load": load, "sample": sample}
+                failures = draw_failures(
+                    settings.side, scenario.mean_hours_between_failures, hours, rng
+                )
+                head = {
+                    "scenario": name,
+                    "failed_nodes": scenario.failed_nodes,
+                    "offered_load": load,
+                    "sample": sample,
+                }
                 for policy in stream.policies:
                     for queue in stream.queues:
                         known: dict[bool, dict[str, Any]] = {}
@@ -221,7 +289,15 @@ def utilisation_table(settings: TenancySettings, seed: int) -> Rows:
                                     checkpoint_hours=stream.checkpoint_hours,
                                 )
                                 known[rule] = _measures(settings, drawn, outcome)
-                            rows.append({"system": system, "policy": policy, "queue": queue, **head, **known[rule]})
+                            rows.append(
+                                {
+                                    "system": system,
+                                    "policy": policy,
+                                    "queue": queue,
+                                    **head,
+                                    **known[rule],
+                                }
+                            )
     return rows
 
 
@@ -237,7 +313,9 @@ def _measures(settings: TenancySettings, stream: Stream, outcome: Outcome) -> di
         "utilisation": outcome.busy_node_hours / (window * settings.side**2),
         "utilisation_of_healthy": outcome.busy_node_hours / outcome.healthy_node_hours,
         "rejected_share": float(refused.sum() / counted.sum()),
-        "rejected_by_shape_share": float((refused & outcome.rejected_by_shape).sum() / counted.sum()),
+        "rejected_by_shape_share": float(
+            (refused & outcome.rejected_by_shape).sum() / counted.sum()
+        ),
         "rejected_node_hours_share": float(asked[refused].sum() / asked[counted].sum()),
         "wait_mean_hours": float(wait.mean()) if len(wait) else None,
         "wait_p95_hours": float(np.quantile(wait, 0.95)) if len(wait) else None,
@@ -249,7 +327,11 @@ def _measures(settings: TenancySettings, stream: Stream, outcome: Outcome) -> di
 
 
 def tenancy_summary(
-    settings: TenancySettings, faults: Rows, utilisation: Rows, degraded: Rows, mix: Mapping[str, Any]
+    settings: TenancySettings,
+    faults: Rows,
+    utilisation: Rows,
+    degraded: Rows,
+    mix: Mapping[str, Any],
 ) -> dict[str, Any]:
     """A flat summary of the tables: shares are ratios, times hours."""
     grid = grid_of(settings)
@@ -265,14 +347,24 @@ def tenancy_summary(
     for count in settings.faults.counts:
         own = [row for row in faults if row["failed_nodes"] == count]
         for system in ("railx", "torus"):
-            shares = [row["usable_share"] for row in own if row["system"] == system and row["placement"] == "random"]
+            shares = [
+                row["usable_share"]
+                for row in own
+                if row["system"] == system and row["placement"] == "random"
+            ]
             summary[f"faults.{count}.{system}_share"] = float(np.mean(shares))
-        exact = [row for row in own if row["system"] == "railx" and row["placement"] == "distinct_lines"]
+        exact = [
+            row for row in own if row["system"] == "railx" and row["placement"] == "distinct_lines"
+        ]
         if exact:
             summary[f"faults.{count}.distinct_lines_share"] = exact[0]["usable_share"]
             summary[f"faults.{count}.formula_share"] = exact[0]["formula_share"]
-    for key, rows in _grouped(utilisation, ("scenario", "queue", "policy", "offered_load", "system")).items():
-        name = ".".join(f"load_{round(100 * part)}" if isinstance(part, float) else str(part) for part in key)
+    for key, rows in _grouped(
+        utilisation, ("scenario", "queue", "policy", "offered_load", "system")
+    ).items():
+        name = ".".join(
+            f"load_{round(100 * part)}" if isinstance(part, float) else str(part) for part in key
+        )
         for column in ("utilisation", "rejected_share", "wait_mean_hours"):
             values = [row[column] for row in rows if row[column] is not None]
             summary[f"stream.{name}.{column}"] = float(np.mean(values)) if values else None

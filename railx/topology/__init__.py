@@ -1,4 +1,6 @@
-"""Graphs of chips, switches and optical circuits: one module per family, one interface, exact metrics."""
+"""Graphs of chips, switches and optical circuits: one module per family, one interface,
+exact metrics.
+"""
 
 from railx.topology.circuits import (
     ReconfigurationPlan,
@@ -25,12 +27,31 @@ from railx.topology.families import (
     settings_of,
 )
 from railx.topology.fat_tree import FatTreeSettings
-from railx.topology.hamiltonian import check_decomposition, check_undirected, hamiltonian_cycles, undirected_rings
+from railx.topology.hamiltonian import (
+    check_decomposition,
+    check_undirected,
+    hamiltonian_cycles,
+    undirected_rings,
+)
 from railx.topology.hammingmesh import HammingMeshSettings
 from railx.topology.hyperx import HyperXSettings
 from railx.topology.mesh_2d import Mesh2DSettings
-from railx.topology.metrics import check_circuits, chip_hop_counts, node_hop_counts, topology_metrics
-from railx.topology.model import DIMENSIONS, INTERNAL, LINK_KINDS, Circuits, Links, Topology, read_topology, write_topology
+from railx.topology.metrics import (
+    check_circuits,
+    chip_hop_counts,
+    node_hop_counts,
+    topology_metrics,
+)
+from railx.topology.model import (
+    DIMENSIONS,
+    INTERNAL,
+    LINK_KINDS,
+    Circuits,
+    Links,
+    Topology,
+    read_topology,
+    write_topology,
+)
 from railx.topology.opus_rails import OpusRailsSettings
 from railx.topology.rail_only import RailOnlySettings
 from railx.topology.rail_optimised import RailOptimisedSettings

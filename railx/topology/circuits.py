@@ -1,15 +1,20 @@
-"""Cross-connect lists of optical switches, and plans that take the switches from one setting to another.
+"""Cross-connect lists of optical switches, and plans that take the switches from one
+setting to another.
 
-A cross-connect joins two ports of one switch in both directions, so that (port_a, port_b) and (port_b, port_a) are the same
-circuit. Files, both with every circuit of a topology:
+A cross-connect joins two ports of one switch in both directions, so that (port_a,
+port_b) and (port_b, port_a) are the same circuit. Files, both with every circuit of a
+topology:
 
-* JSON (schema ``railx.circuits/1``): per switch its number, name, dimension, line and rail (null where it serves several lines),
-  the node behind each port (null: no circuit uses the port) and the list of [port_a, port_b].
-* CSV: one row a circuit, ``ocs, name, dimension, line, rail, port_a, port_b, node_a, node_b``.
+* JSON (schema ``railx.circuits/1``): per switch its number, name, dimension, line and
+  rail (null where it serves several lines), the node behind each port (null: no circuit
+  uses the port) and the list of [port_a, port_b].
+* CSV: one row a circuit, ``ocs, name, dimension, line, rail, port_a, port_b, node_a,
+  node_b``.
 
-A plan (JSON schema ``railx.reconfiguration/1``) lists for each switch that changes what to disconnect and then what to connect.
-Switches do not wait for each other; inside one switch all its disconnects come before its connects, so that no port is in two
-circuits at any time. Circuits that both settings have stay up.
+A plan (JSON schema ``railx.reconfiguration/1``) lists for each switch that changes what
+to disconnect and then what to connect. Switches do not wait for each other; inside one
+switch all its disconnects come before its connects, so that no port is in two circuits
+at any time. Circuits that both settings have stay up.
 """
 
 from __future__ import annotations
@@ -58,22 +63,28 @@ _COLUMNS = ("ocs", "name", "dimension", "line", "rail", "port_a", "port_b", "nod
 
 @dataclass(frozen=True)
 class TransitionSettings:
-    """Names of two topologies of an experiment, settings of the same hardware, to plan the change from one to the other."""
+    """Names of two topologies of an experiment, settings of the same hardware, to plan
+    the change from one to the other.
+    """
 
     before: Annotated[str, NotEmpty()]
     after: Annotated[str, NotEmpty()]
 
     def __post_init__(self) -> None:
         if self.before == self.after:
-            raise SettingsError("after", f"got {self.after!r}, as before; allowed: another topology")
+            raise SettingsError(
+                "after", f"got {self.after!r}, as before; allowed: another topology"
+            )
 
 
 @dataclass(frozen=True, eq=False)
 class ReconfigurationPlan:
-    """Steps from one setting of the switches to another, in a safe order: by switch, its disconnects before its connects.
+    """Steps from one setting of the switches to another, in a safe order: by switch,
+    its disconnects before its connects.
 
-    ``ocs``, ``action`` (an index of :data:`ACTIONS`), ``port_a`` < ``port_b`` (int64) have one entry a step. ``before`` and
-    ``after`` are the settings of the two topologies, ``kept`` the circuits that stay up, ``switches`` all switches, ``names``
+    ``ocs``, ``action`` (an index of :data:`ACTIONS`), ``port_a`` < ``port_b`` (int64)
+    have one entry a step. ``before`` and ``after`` are the settings of the two
+    topologies, ``kept`` the circuits that stay up, ``switches`` all switches, ``names``
     their names.
     """
 
@@ -109,82 +120,143 @@ class ReconfigurationPlan:
     def ports_touched(self) -> int:
         """Ports of switches in at least one step."""
         port = np.concatenate([self.port_a, self.port_b])
-        return len(np.unique(np.tile(self.ocs, 2) * (int(port.max()) + 1) + port)) if len(self) else 0
+        return (
+            len(np.unique(np.tile(self.ocs, 2) * (int(port.max()) + 1) + port)) if len(self) else 0
+        )
 
     @property
     def most_steps_of_a_switch(self) -> int:
-        """Steps of the switch that changes most: how long the change takes where switches work at once, one step after another."""
+        """Steps of the switch that changes most: how long the change takes where
+        switches work at once, one step after another.
+        """
         return int(np.bincount(self.ocs).max()) if len(self) else 0
 
 
 def circuit_set(circuits: Circuits) -> IntArray:
-    """The circuits without their direction: rows (ocs, lower port, higher port), sorted; shape (circuits, 3)."""
-    low, high = np.minimum(circuits.port_a, circuits.port_b), np.maximum(circuits.port_a, circuits.port_b)
+    """The circuits without their direction: rows (ocs, lower port, higher port),
+    sorted; shape (circuits, 3).
+    """
+    low, high = (
+        np.minimum(circuits.port_a, circuits.port_b),
+        np.maximum(circuits.port_a, circuits.port_b),
+    )
     return _sorted_rows(np.stack([circuits.ocs, low, high], axis=1).astype(np.int64))
 
 
 def switch_names(circuits: Circuits) -> tuple[str, ...]:
-    """The name of each switch: dimension and line, then the rail, as in ``x3-rail7``; ``x-rail7`` where it serves several lines."""
+    """The name of each switch: dimension and line, then the rail, as in ``x3-rail7``;
+    ``x-rail7`` where it serves several lines.
+    """
     dimension, line, rail = _switches(circuits)
     return tuple(
         f"{DIMENSIONS[d]}{'' if at < 0 else at}-rail{r}" if d >= 0 else f"unused{i}"
-        for i, (d, at, r) in enumerate(zip(dimension.tolist(), line.tolist(), rail.tolist(), strict=True))
+        for i, (d, at, r) in enumerate(
+            zip(dimension.tolist(), line.tolist(), rail.tolist(), strict=True)
+        )
     )
 
 
 def write_circuits(path: str | Path, topology: Topology) -> None:
-    """Write the cross-connect list as JSON, one line a switch; ValueError where the topology has no optical switches."""
+    """Write the cross-connect list as JSON, one line a switch; ValueError where the
+    topology has no optical switches.
+    """
     circuits = _circuits(topology)
-    head = {"schema": CIRCUITS_SCHEMA, "family": topology.family, "settings": topology.settings, "nodes": topology.nodes}
+    head = {
+        "schema": CIRCUITS_SCHEMA,
+        "family": topology.family,
+        "settings": topology.settings,
+        "nodes": topology.nodes,
+    }
     lines = [json.dumps(switch) for switch in _switch_entries(circuits)]
     text = json.dumps(head)[:-1] + ', "switches": [\n' + ",\n".join(lines) + "\n]}\n"
     write_text(path, text)
 
 
 def read_circuits(path: str | Path) -> Circuits:
-    """Read what :func:`write_circuits` wrote; ValueError names the file and the first thing that is wrong in it."""
+    """Read what :func:`write_circuits` wrote; ValueError names the file and the first
+    thing that is wrong in it.
+    """
     stored = read_json(path)
     if not isinstance(stored, dict) or stored.get("schema") != CIRCUITS_SCHEMA:
         found = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
-        raise ValueError(f"{path}: schema {found!r}; allowed: {CIRCUITS_SCHEMA}, a cross-connect list")
+        raise ValueError(
+            f"{path}: schema {found!r}; allowed: {CIRCUITS_SCHEMA}, a cross-connect list"
+        )
     rows: list[tuple[int, ...]] = []
     for switch in stored["switches"]:
         nodes, dimension = switch["port_nodes"], DIMENSIONS.index(switch["dimension"])
         for k, (a, b) in enumerate(switch["circuits"]):
             if not (0 <= a < len(nodes) and 0 <= b < len(nodes)) or None in (nodes[a], nodes[b]):
-                raise ValueError(f"{path}: {switch['name']} joins ports {a} and {b}; allowed: ports with a node in port_nodes")
+                raise ValueError(
+                    f"{path}: {switch['name']} joins ports {a} and {b}; allowed: ports with a node"
+                    " in port_nodes"
+                )
             line = switch["line"] if switch["line"] is not None else switch["lines"][k]
             rows.append((switch["ocs"], a, b, switch["rail"], dimension, line, nodes[a], nodes[b]))
     return _checked(_from_rows(rows), path)
 
 
 def write_circuits_csv(path: str | Path, topology: Topology) -> None:
-    """Write the cross-connect list as CSV, one row a circuit; ValueError where the topology has no optical switches."""
+    """Write the cross-connect list as CSV, one row a circuit; ValueError where the
+    topology has no optical switches.
+    """
     circuits = _circuits(topology)
     names = np.array(switch_names(circuits))[circuits.ocs].tolist()
     dimensions = np.array(DIMENSIONS)[circuits.dimension].tolist()
-    others = (circuits.line, circuits.rail, circuits.port_a, circuits.port_b, circuits.node_a, circuits.node_b)
-    _write_csv(path, _COLUMNS, zip(circuits.ocs.tolist(), names, dimensions, *(column.tolist() for column in others), strict=True))
+    others = (
+        circuits.line,
+        circuits.rail,
+        circuits.port_a,
+        circuits.port_b,
+        circuits.node_a,
+        circuits.node_b,
+    )
+    _write_csv(
+        path,
+        _COLUMNS,
+        zip(
+            circuits.ocs.tolist(),
+            names,
+            dimensions,
+            *(column.tolist() for column in others),
+            strict=True,
+        ),
+    )
 
 
 def read_circuits_csv(path: str | Path) -> Circuits:
-    """Read what :func:`write_circuits_csv` wrote; ValueError names the file and the first thing that is wrong in it."""
+    """Read what :func:`write_circuits_csv` wrote; ValueError names the file and the
+    first thing that is wrong in it.
+    """
     with Path(path).open(newline="", encoding="utf-8") as file:
         reader = csv.reader(file)
         if tuple(next(reader, ())) != _COLUMNS:
-            raise ValueError(f"{path}: not a cross-connect list; allowed: a first line {','.join(_COLUMNS)}")
+            raise ValueError(
+                f"{path}: not a cross-connect list; allowed: a first line {','.join(_COLUMNS)}"
+            )
         rows = [
-            (int(ocs), int(a), int(b), int(rail), DIMENSIONS.index(dimension), int(line), int(node_a), int(node_b))
+            (
+                int(ocs),
+                int(a),
+                int(b),
+                int(rail),
+                DIMENSIONS.index(dimension),
+                int(line),
+                int(node_a),
+                int(node_b),
+            )
             for ocs, _, dimension, line, rail, a, b, node_a, node_b in reader
         ]
     return _checked(_from_rows(rows), path)
 
 
 def reconfiguration_plan(before: Topology, after: Topology) -> ReconfigurationPlan:
-    """The steps that take the optical switches from the circuits of ``before`` to exactly those of ``after``.
+    """The steps that take the optical switches from the circuits of ``before`` to
+    exactly those of ``after``.
 
-    Raises ValueError where the two are not settings of the same hardware: other m, n, chips, nodes or optical switches, a switch of
-    another line or rail, or a port cabled to another node.
+    Raises ValueError where the two are not settings of the same hardware: other m, n,
+    chips, nodes or optical switches, a switch of another line or rail, or a port cabled
+    to another node.
     """
     old, new = _circuits(before), _circuits(after)
     _check_same_hardware(before, after)
@@ -204,30 +276,46 @@ def reconfiguration_plan(before: Topology, after: Topology) -> ReconfigurationPl
         port_b=rows[order, 2],
         kept=len(rows_old) - len(down),
         switches=len(names_old),
-        names=tuple(a if not a.startswith("unused") else b for a, b in zip(names_old, names_new, strict=True)),
+        names=tuple(
+            a if not a.startswith("unused") else b
+            for a, b in zip(names_old, names_new, strict=True)
+        ),
     )
 
 
 def apply_plan(circuits: Circuits, plan: ReconfigurationPlan) -> IntArray:
-    """Take the steps one by one from ``circuits``; the circuits at the end as :func:`circuit_set` gives them.
+    """Take the steps one by one from ``circuits``; the circuits at the end as
+    :func:`circuit_set` gives them.
 
-    Raises ValueError at the first step that disconnects a circuit that is not there or connects a port that is in use.
+    Raises ValueError at the first step that disconnects a circuit that is not there or
+    connects a port that is in use.
     """
     start = circuit_set(circuits)
     steps = np.stack([plan.ocs, plan.port_a, plan.port_b], axis=1)
     span = max((int(rows[:, 1:].max()) + 1 for rows in (start, steps) if len(rows)), default=1)
     switches = max((int(rows[:, 0].max()) + 1 for rows in (start, steps) if len(rows)), default=0)
     joined = np.full(switches * span, -1)  # the port that each port is joined to
-    joined[start[:, 0] * span + start[:, 1]], joined[start[:, 0] * span + start[:, 2]] = start[:, 2], start[:, 1]
+    joined[start[:, 0] * span + start[:, 1]], joined[start[:, 0] * span + start[:, 2]] = (
+        start[:, 2],
+        start[:, 1],
+    )
     other: list[int] = joined.tolist()
-    for step, (action, (ocs, a, b)) in enumerate(zip(plan.action.tolist(), steps.tolist(), strict=True)):
+    for step, (action, (ocs, a, b)) in enumerate(
+        zip(plan.action.tolist(), steps.tolist(), strict=True)
+    ):
         at_a, at_b = ocs * span + a, ocs * span + b
         if action == 0:
             if other[at_a] != b:
-                raise ValueError(f"plan: step {step} disconnects ports {a} and {b} of optical switch {ocs}, which are not joined")
+                raise ValueError(
+                    f"plan: step {step} disconnects ports {a} and {b} of optical switch {ocs},"
+                    " which are not joined"
+                )
             other[at_a] = other[at_b] = -1
         elif other[at_a] >= 0 or other[at_b] >= 0 or a == b:
-            raise ValueError(f"plan: step {step} connects ports {a} and {b} of optical switch {ocs}, of which one is in use")
+            raise ValueError(
+                f"plan: step {step} connects ports {a} and {b} of optical switch {ocs}, of which"
+                " one is in use"
+            )
         else:
             other[at_a], other[at_b] = b, a
     end = np.array(other, dtype=np.int64).reshape(-1, span)
@@ -265,11 +353,15 @@ def write_plan(path: str | Path, plan: ReconfigurationPlan) -> None:
 
 
 def read_plan(path: str | Path) -> ReconfigurationPlan:
-    """Read what :func:`write_plan` wrote (names of switches without a step are lost); ValueError where it is not a plan."""
+    """Read what :func:`write_plan` wrote (names of switches without a step are lost);
+    ValueError where it is not a plan.
+    """
     stored = read_json(path)
     if not isinstance(stored, dict) or stored.get("schema") != PLAN_SCHEMA:
         found = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
-        raise ValueError(f"{path}: schema {found!r}; allowed: {PLAN_SCHEMA}, a reconfiguration plan")
+        raise ValueError(
+            f"{path}: schema {found!r}; allowed: {PLAN_SCHEMA}, a reconfiguration plan"
+        )
     names = [f"unused{i}" for i in range(stored["optical_switches"])]
     rows = []
     for switch in stored["switches"]:
@@ -278,7 +370,15 @@ def read_plan(path: str | Path) -> ReconfigurationPlan:
             rows += [(switch["ocs"], code, a, b) for a, b in switch[key]]
     ocs, action, port_a, port_b = np.array(rows, dtype=np.int64).reshape(-1, 4).T
     return ReconfigurationPlan(
-        stored["before"], stored["after"], ocs, action, port_a, port_b, stored["kept"], stored["optical_switches"], tuple(names)
+        stored["before"],
+        stored["after"],
+        ocs,
+        action,
+        port_a,
+        port_b,
+        stored["kept"],
+        stored["optical_switches"],
+        tuple(names),
     )
 
 
@@ -288,26 +388,38 @@ def write_plan_csv(path: str | Path, plan: ReconfigurationPlan) -> None:
     actions = np.array(ACTIONS)[plan.action].tolist()
     steps = range(len(plan))
     columns = (steps, plan.ocs.tolist(), names, actions, plan.port_a.tolist(), plan.port_b.tolist())
-    _write_csv(path, ("step", "ocs", "name", "action", "port_a", "port_b"), zip(*columns, strict=True))
+    _write_csv(
+        path, ("step", "ocs", "name", "action", "port_a", "port_b"), zip(*columns, strict=True)
+    )
 
 
 def _circuits(topology: Topology) -> Circuits:
     if topology.circuits is None:
-        raise ValueError(f"{topology.family}: a topology without optical switches has no cross-connects")
+        raise ValueError(
+            f"{topology.family}: a topology without optical switches has no cross-connects"
+        )
     return topology.circuits
 
 
 def _switches(circuits: Circuits) -> tuple[IntArray, IntArray, IntArray]:
-    """Dimension, line (-1: several) and rail of each switch; dimension -1 where no circuit uses it."""
+    """Dimension, line (-1: several) and rail of each switch; dimension -1 where no
+    circuit uses it.
+    """
     count = int(circuits.ocs.max()) + 1 if len(circuits) else 0
     dimension, line, rail = (np.full(count, -1) for _ in range(3))
-    dimension[circuits.ocs], line[circuits.ocs], rail[circuits.ocs] = circuits.dimension, circuits.line, circuits.rail
+    dimension[circuits.ocs], line[circuits.ocs], rail[circuits.ocs] = (
+        circuits.dimension,
+        circuits.line,
+        circuits.rail,
+    )
     line[circuits.ocs[circuits.line != line[circuits.ocs]]] = -1
     return dimension, line, rail
 
 
 def _port_nodes(circuits: Circuits) -> IntArray:
-    """The node behind each port of each switch: shape (switches, ports), -1 where no circuit uses the port."""
+    """The node behind each port of each switch: shape (switches, ports), -1 where no
+    circuit uses the port.
+    """
     ports = int(max(circuits.port_a.max(), circuits.port_b.max())) + 1
     nodes = np.full((int(circuits.ocs.max()) + 1, ports), -1)
     nodes[circuits.ocs, circuits.port_a] = circuits.node_a
@@ -339,7 +451,9 @@ def _switch_entries(circuits: Circuits) -> list[dict[str, Any]]:
 
 
 def _from_rows(rows: Sequence[tuple[int, ...]]) -> Circuits:
-    ocs, a, b, rail, dimension, line, node_a, node_b = np.array(rows, dtype=np.int64).reshape(-1, 8).T
+    ocs, a, b, rail, dimension, line, node_a, node_b = (
+        np.array(rows, dtype=np.int64).reshape(-1, 8).T
+    )
     i = np.int32
     return Circuits(
         ocs.astype(i),
@@ -361,7 +475,10 @@ def _checked(circuits: Circuits, path: str | Path) -> Circuits:
     ports, uses = np.unique(ocs * span + port, return_counts=True)
     if len(uses) and uses.max() > 1:
         switch, twice = divmod(int(ports[uses.argmax()]), span)
-        raise ValueError(f"{path}: port {twice} of optical switch {switch} is in {int(uses.max())} circuits; allowed: at most 1")
+        raise ValueError(
+            f"{path}: port {twice} of optical switch {switch} is in {int(uses.max())} circuits;"
+            " allowed: at most 1"
+        )
     return circuits
 
 
@@ -375,14 +492,17 @@ def _check_same_hardware(before: Topology, after: Topology) -> None:
         ("electrical switches", before.switches, after.switches),
     ):
         if one != other:
-            raise ValueError(f"{what}: {one} before and {other} after; allowed: two settings of the same hardware")
+            raise ValueError(
+                f"{what}: {one} before and {other} after; allowed: two settings of the same"
+                " hardware"
+            )
     old, new = _circuits(before), _circuits(after)
     tables = [_switches(circuits) for circuits in (old, new)]
     counts = [len(table[0]) for table in tables]
     if counts[0] != counts[1]:
         raise ValueError(
-            f"optical switches: {counts[0]} before and {counts[1]} after; allowed: the same switches, so the same "
-            "numbers of rows and columns of nodes and the same cabling"
+            f"optical switches: {counts[0]} before and {counts[1]} after; allowed: the same"
+            " switches, so the same numbers of rows and columns of nodes and the same cabling"
         )
     used = (tables[0][0] >= 0) & (tables[1][0] >= 0)
     for what, one_table, other_table in zip(("dimension", "line", "rail"), *tables, strict=True):
@@ -390,7 +510,8 @@ def _check_same_hardware(before: Topology, after: Topology) -> None:
         if len(wrong):
             ocs = int(wrong[0])
             raise ValueError(
-                f"optical switch {ocs}: {what} {one_table[ocs]} before and {other_table[ocs]} after; allowed: the same cabling"
+                f"optical switch {ocs}: {what} {one_table[ocs]} before and {other_table[ocs]}"
+                " after; allowed: the same cabling"
             )
     one_ports, other_ports = _port_nodes(old), _port_nodes(new)
     span = min(one_ports.shape[1], other_ports.shape[1])
@@ -399,13 +520,15 @@ def _check_same_hardware(before: Topology, after: Topology) -> None:
     if len(moved):
         ocs, port = moved[0].tolist()
         raise ValueError(
-            f"port {port} of optical switch {ocs}: cabled to node {one_ports[ocs, port]} before and {other_ports[ocs, port]} after"
-            "; allowed: the same cabling"
+            f"port {port} of optical switch {ocs}: cabled to node {one_ports[ocs, port]} before and"
+            f" {other_ports[ocs, port]} after; allowed: the same cabling"
         )
 
 
 def _keys(*tables: IntArray) -> list[IntArray]:
-    """One number for each row of tables (ocs, port, port) with the same meaning in all of them."""
+    """One number for each row of tables (ocs, port, port) with the same meaning in all
+    of them.
+    """
     span = max((int(table[:, 1:].max()) + 1 for table in tables if len(table)), default=1)
     return [(table[:, 0] * span + table[:, 1]) * span + table[:, 2] for table in tables]
 

@@ -1,7 +1,8 @@
-"""A Dragonfly: groups of switches that are all joined inside a group, and groups that are all joined by global links (Kim 2008).
+"""A Dragonfly: groups of switches that are all joined inside a group, and groups that
+are all joined by global links (Kim 2008).
 
-``planes`` identical networks stand side by side and each chip has one port in every plane, so that injection bandwidth can be
-made equal to that of other families.
+``planes`` identical networks stand side by side and each chip has one port in every
+plane, so that injection bandwidth can be made equal to that of other families.
 """
 
 from __future__ import annotations
@@ -16,18 +17,29 @@ from railx.settings import AtLeast, NonNegative, Positive, SettingsError, to_dic
 from railx.topology.duplex import duplex_links
 from railx.topology.model import Topology, check_size, chip_nodes, join_links
 
-__all__ = ["DragonflySettings", "bisection_ports", "build", "global_pairs", "halves", "node_hop_counts", "ports_per_chip"]
+__all__ = [
+    "DragonflySettings",
+    "bisection_ports",
+    "build",
+    "global_pairs",
+    "halves",
+    "node_hop_counts",
+    "ports_per_chip",
+]
 
 IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class DragonflySettings:
-    """``p`` chips on a switch, ``a`` switches in a group, ``h`` global ports of a switch, ``groups`` groups.
+    """``p`` chips on a switch, ``a`` switches in a group, ``h`` global ports of a
+    switch, ``groups`` groups.
 
-    Balanced is a = 2p = 2h; the largest network has a h + 1 groups. With fewer, every pair of groups gets floor(a h / (groups - 1))
-    links, spread over the switches, and the ports that are left stay open. Latencies: ``leaf_latency_ns`` between a chip and its
-    switch, ``local_latency_ns`` inside a group, ``global_latency_ns`` between groups.
+    Balanced is a = 2p = 2h; the largest network has a h + 1 groups. With fewer, every
+    pair of groups gets floor(a h / (groups - 1)) links, spread over the switches, and
+    the ports that are left stay open. Latencies: ``leaf_latency_ns`` between a chip and
+    its switch, ``local_latency_ns`` inside a group, ``global_latency_ns`` between
+    groups.
     """
 
     family: Literal["dragonfly"]
@@ -46,10 +58,13 @@ class DragonflySettings:
         if self.groups > most:
             raise SettingsError(
                 "groups",
-                f"got {self.groups}; allowed: 2 to a * h + 1 = {most}, one global link for each pair of groups; the nearest is "
-                f"{most} (or h = {-(-(self.groups - 1) // self.a)} for {self.groups} groups)",
+                f"got {self.groups}; allowed: 2 to a * h + 1 = {most}, one global link for each"
+                f" pair of groups; the nearest is {most} (or h = {-(-(self.groups - 1) // self.a)}"
+                f" for {self.groups} groups)",
             )
-        check_size("groups", self.planes * self.groups * self.a * (self.a - 1 + self.h + 2 * self.p))
+        check_size(
+            "groups", self.planes * self.groups * self.a * (self.a - 1 + self.h + 2 * self.p)
+        )
 
     @property
     def switches(self) -> int:
@@ -67,7 +82,9 @@ class DragonflySettings:
 
 
 def build(settings: DragonflySettings) -> Topology:
-    """Build the network. Chip c hangs on switch c // p of every plane; switches follow the chips plane by plane, group by group."""
+    """Build the network. Chip c hangs on switch c // p of every plane; switches follow
+    the chips plane by plane, group by group.
+    """
     chip, links = np.arange(settings.chips), []
     inside = np.triu_indices(settings.a, 1)
     pairs = global_pairs(settings)
@@ -76,9 +93,27 @@ def build(settings: DragonflySettings) -> Topology:
         group = first + np.arange(settings.switches).reshape(settings.groups, settings.a)
         rate = settings.port_gbps
         links += [
-            duplex_links(chip, first + chip // settings.p, "leaf", gbps=rate, latency_ns=settings.leaf_latency_ns),
-            duplex_links(group[:, inside[0]], group[:, inside[1]], "local", gbps=rate, latency_ns=settings.local_latency_ns),
-            duplex_links(first + pairs[:, 0], first + pairs[:, 1], "global", gbps=rate, latency_ns=settings.global_latency_ns),
+            duplex_links(
+                chip,
+                first + chip // settings.p,
+                "leaf",
+                gbps=rate,
+                latency_ns=settings.leaf_latency_ns,
+            ),
+            duplex_links(
+                group[:, inside[0]],
+                group[:, inside[1]],
+                "local",
+                gbps=rate,
+                latency_ns=settings.local_latency_ns,
+            ),
+            duplex_links(
+                first + pairs[:, 0],
+                first + pairs[:, 1],
+                "global",
+                gbps=rate,
+                latency_ns=settings.global_latency_ns,
+            ),
         ]
     return Topology(
         family=settings.family,
@@ -93,13 +128,17 @@ def build(settings: DragonflySettings) -> Topology:
 
 
 def global_pairs(settings: DragonflySettings) -> IntArray:
-    """The global links of one plane as pairs of its switches; shape (links_per_pair * groups * (groups - 1) / 2, 2).
+    """The global links of one plane as pairs of its switches; shape (links_per_pair *
+    groups * (groups - 1) / 2, 2).
 
-    Port k of a group leads to the group k mod (groups - 1) + 1 further on, so every rotation of the groups is a symmetry; the ports
-    of a group are dealt to its switches in runs of at most h.
+    Port k of a group leads to the group k mod (groups - 1) + 1 further on, so every
+    rotation of the groups is a symmetry; the ports of a group are dealt to its switches
+    in runs of at most h.
     """
     others, ways = settings.groups - 1, settings.links_per_pair
-    group, way, offset = np.meshgrid(np.arange(settings.groups), np.arange(ways), np.arange(1, settings.groups), indexing="ij")
+    group, way, offset = np.meshgrid(
+        np.arange(settings.groups), np.arange(ways), np.arange(1, settings.groups), indexing="ij"
+    )
     far = (group + offset) % settings.groups
     port, back = way * others + offset - 1, way * others + settings.groups - offset - 1
     near_switch = group * settings.a + port * settings.a // (ways * others)
@@ -113,11 +152,15 @@ def halves(settings: DragonflySettings) -> NDArray[np.int8]:
     """Half (0 or 1) of each vertex when the groups are cut in the middle."""
     group = np.arange(settings.groups) >= settings.groups // 2
     switch = np.repeat(group, settings.a)
-    return np.concatenate([np.repeat(switch, settings.p), np.tile(switch, settings.planes)]).astype(np.int8)
+    return np.concatenate([np.repeat(switch, settings.p), np.tile(switch, settings.planes)]).astype(
+        np.int8
+    )
 
 
 def bisection_ports(settings: DragonflySettings) -> int:
-    """Ports in one direction across that cut: the links of every pair of groups across, in all planes."""
+    """Ports in one direction across that cut: the links of every pair of groups across,
+    in all planes.
+    """
     half = settings.groups // 2
     return settings.planes * settings.links_per_pair * half * (settings.groups - half)
 
@@ -130,8 +173,9 @@ def ports_per_chip(settings: DragonflySettings) -> int:
 def node_hop_counts(settings: DragonflySettings) -> IntArray:
     """How many ordered pairs of chips are h links apart (index h).
 
-    Searched from the switches of one group of one plane: all groups and planes are alike. A shortest path may also cross two global
-    links in a row, which no routing of this family takes.
+    Searched from the switches of one group of one plane: all groups and planes are
+    alike. A shortest path may also cross two global links in a row, which no routing of
+    this family takes.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
@@ -139,8 +183,18 @@ def node_hop_counts(settings: DragonflySettings) -> IntArray:
     inside = np.argwhere(~np.eye(settings.a, dtype=np.bool_))
     local = (np.arange(settings.groups)[:, None, None] * settings.a + inside).reshape(-1, 2)
     edges = np.concatenate([local, global_pairs(settings), global_pairs(settings)[:, ::-1]])
-    graph = csr_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(settings.switches, settings.switches))
-    hops = dijkstra(graph, directed=True, unweighted=True, indices=np.arange(settings.a)).astype(np.int64)
-    by_switch = np.concatenate([[0, 0], np.bincount(hops.ravel()) * settings.p**2 * settings.groups])
-    by_switch[0], by_switch[2] = settings.chips, by_switch[2] - settings.chips  # a chip to itself takes no link
+    graph = csr_array(
+        (np.ones(len(edges)), (edges[:, 0], edges[:, 1])),
+        shape=(settings.switches, settings.switches),
+    )
+    hops = dijkstra(graph, directed=True, unweighted=True, indices=np.arange(settings.a)).astype(
+        np.int64
+    )
+    by_switch = np.concatenate(
+        [[0, 0], np.bincount(hops.ravel()) * settings.p**2 * settings.groups]
+    )
+    by_switch[0], by_switch[2] = (
+        settings.chips,
+        by_switch[2] - settings.chips,
+    )  # a chip to itself takes no link
     return by_switch

@@ -1,4 +1,6 @@
-"""The families of topologies behind one interface: settings in, graph, natural halves and closed forms out."""
+"""The families of topologies behind one interface: settings in, graph, natural halves
+and closed forms out.
+"""
 
 from __future__ import annotations
 
@@ -93,8 +95,18 @@ class _Family:
 
 
 _FAMILIES: dict[str, _Family] = {
-    "railx_hyperx": _Family(railx_hyperx.build, railx_hyperx.halves, railx_hyperx.bisection_ports, railx_hyperx.ports_per_chip),
-    "railx_torus": _Family(railx_torus.build, railx_torus.halves, railx_torus.bisection_ports, railx_torus.ports_per_chip),
+    "railx_hyperx": _Family(
+        railx_hyperx.build,
+        railx_hyperx.halves,
+        railx_hyperx.bisection_ports,
+        railx_hyperx.ports_per_chip,
+    ),
+    "railx_torus": _Family(
+        railx_torus.build,
+        railx_torus.halves,
+        railx_torus.bisection_ports,
+        railx_torus.ports_per_chip,
+    ),
     "railx_dragonfly": _Family(
         railx_dragonfly.build,
         railx_dragonfly.halves,
@@ -121,24 +133,59 @@ _FAMILIES: dict[str, _Family] = {
         railx_twisted_torus.ports_per_chip,
         railx_twisted_torus.node_hop_counts,
     ),
-    "torus_2d": _Family(torus_2d.build, torus_2d.halves, torus_2d.bisection_ports, torus_2d.ports_per_chip),
-    "fat_tree": _Family(fat_tree.build, fat_tree.halves, fat_tree.bisection_ports, fat_tree.ports_per_chip),
-    "mesh_2d": _Family(mesh_2d.build, mesh_2d.halves, mesh_2d.bisection_ports, mesh_2d.ports_per_chip, mesh_2d.node_hop_counts),
-    "torus_3d": _Family(
-        torus_3d.build, torus_3d.halves, torus_3d.bisection_ports, torus_3d.ports_per_chip, torus_3d.node_hop_counts
+    "torus_2d": _Family(
+        torus_2d.build, torus_2d.halves, torus_2d.bisection_ports, torus_2d.ports_per_chip
     ),
-    "hyperx": _Family(hyperx.build, hyperx.halves, hyperx.bisection_ports, hyperx.ports_per_chip, hyperx.node_hop_counts),
+    "fat_tree": _Family(
+        fat_tree.build, fat_tree.halves, fat_tree.bisection_ports, fat_tree.ports_per_chip
+    ),
+    "mesh_2d": _Family(
+        mesh_2d.build,
+        mesh_2d.halves,
+        mesh_2d.bisection_ports,
+        mesh_2d.ports_per_chip,
+        mesh_2d.node_hop_counts,
+    ),
+    "torus_3d": _Family(
+        torus_3d.build,
+        torus_3d.halves,
+        torus_3d.bisection_ports,
+        torus_3d.ports_per_chip,
+        torus_3d.node_hop_counts,
+    ),
+    "hyperx": _Family(
+        hyperx.build,
+        hyperx.halves,
+        hyperx.bisection_ports,
+        hyperx.ports_per_chip,
+        hyperx.node_hop_counts,
+    ),
     "dragonfly": _Family(
-        dragonfly.build, dragonfly.halves, dragonfly.bisection_ports, dragonfly.ports_per_chip, dragonfly.node_hop_counts
+        dragonfly.build,
+        dragonfly.halves,
+        dragonfly.bisection_ports,
+        dragonfly.ports_per_chip,
+        dragonfly.node_hop_counts,
     ),
     "hammingmesh": _Family(
-        hammingmesh.build, hammingmesh.halves, hammingmesh.bisection_ports, hammingmesh.ports_per_chip, hammingmesh.node_hop_counts
+        hammingmesh.build,
+        hammingmesh.halves,
+        hammingmesh.bisection_ports,
+        hammingmesh.ports_per_chip,
+        hammingmesh.node_hop_counts,
     ),
     "rail_optimised": _Family(
-        rail_optimised.build, rail_optimised.halves, rail_optimised.bisection_ports, rail_optimised.ports_per_chip
+        rail_optimised.build,
+        rail_optimised.halves,
+        rail_optimised.bisection_ports,
+        rail_optimised.ports_per_chip,
     ),
-    "rail_only": _Family(rail_only.build, rail_only.halves, rail_only.bisection_ports, rail_only.ports_per_chip),
-    "opus_rails": _Family(opus_rails.build, opus_rails.halves, opus_rails.bisection_ports, opus_rails.ports_per_chip),
+    "rail_only": _Family(
+        rail_only.build, rail_only.halves, rail_only.bisection_ports, rail_only.ports_per_chip
+    ),
+    "opus_rails": _Family(
+        opus_rails.build, opus_rails.halves, opus_rails.bisection_ports, opus_rails.ports_per_chip
+    ),
     "tpu_v4": _Family(tpu_v4.build, tpu_v4.halves, tpu_v4.bisection_ports, tpu_v4.ports_per_chip),
 }
 
@@ -160,13 +207,17 @@ def build_topology(settings: TopologySettings) -> Topology:
 
 
 def settings_of(topology: Topology) -> TopologySettings:
-    """The settings a topology was built from, checked again; SettingsError where its file holds others."""
+    """The settings a topology was built from, checked again; SettingsError where its
+    file holds others.
+    """
     settings: TopologySettings = load(TopologySettings, topology.settings, "topology")
     return settings
 
 
 def optically_switched(settings: TopologySettings) -> bool:
-    """Whether links of the topology run through optical circuit switches, so that it has cross-connects."""
+    """Whether links of the topology run through optical circuit switches, so that it
+    has cross-connects.
+    """
     return settings.family in _SWITCHED
 
 
@@ -181,11 +232,15 @@ def bisection_ports(settings: TopologySettings) -> int:
 
 
 def ports_per_chip(settings: TopologySettings) -> int:
-    """Ports of a chip, all sides or planes together: injection bandwidth over the port's rate (4n on 4 sides)."""
+    """Ports of a chip, all sides or planes together: injection bandwidth over the
+    port's rate (4n on 4 sides).
+    """
     return _FAMILIES[settings.family].ports_per_chip(settings)
 
 
 def known_node_hop_counts(settings: TopologySettings) -> NDArray[np.int64] | None:
-    """How many ordered pairs of chips are h inter-node hops apart (index h), where the family knows without a search; else None."""
+    """How many ordered pairs of chips are h inter-node hops apart (index h), where the
+    family knows without a search; else None.
+    """
     counts = _FAMILIES[settings.family].node_hop_counts
     return None if counts is None else counts(settings)

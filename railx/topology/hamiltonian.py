@@ -1,15 +1,19 @@
-"""Hamiltonian decompositions of complete graphs: how the rails of a RailX line become an all-to-all.
+"""Hamiltonian decompositions of complete graphs: how the rails of a RailX line become
+an all-to-all.
 
-A line of N nodes has r = N - 1 rails, and every rail is one ring. If the rings are the directed Hamiltonian cycles of a
-decomposition of the complete directed graph K*_N, then every ordered pair of nodes is joined by exactly one rail: the same wiring
-serves ring collectives and all-to-all (RailX, theorem 3.1 and appendix A.1).
+A line of N nodes has r = N - 1 rails, and every rail is one ring. If the rings are the
+directed Hamiltonian cycles of a decomposition of the complete directed graph K*_N, then
+every ordered pair of nodes is joined by exactly one rail: the same wiring serves ring
+collectives and all-to-all (RailX, theorem 3.1 and appendix A.1).
 
 * odd N: Walecki's zig-zag paths, closed through one hub.
-* even N >= 8: a decomposition for N - 1 with the new vertex N - 1 inserted into one arc of each cycle. The cut arcs together form
-  a Hamiltonian path of the N - 1 old vertices, and closing that path through the new vertex gives the last cycle. Only the choice
-  of the arcs differs between N = 4k (RailX) and N = 4k + 2 (a closed choice of our own; that decompositions exist for every even
-  N >= 8 is Tillson 1980).
-* N = 4 and N = 6 have none (Bermond and Faber 1976); the undirected rings of :func:`undirected_rings` exist for every N.
+* even N >= 8: a decomposition for N - 1 with the new vertex N - 1 inserted into one arc
+  of each cycle. The cut arcs together form a Hamiltonian path of the N - 1 old
+  vertices, and closing that path through the new vertex gives the last cycle. Only the
+  choice of the arcs differs between N = 4k (RailX) and N = 4k + 2 (a closed choice of
+  our own; that decompositions exist for every even N >= 8 is Tillson 1980).
+* N = 4 and N = 6 have none (Bermond and Faber 1976); the undirected rings of
+  :func:`undirected_rings` exist for every N.
 """
 
 from __future__ import annotations
@@ -23,18 +27,21 @@ IntArray = NDArray[np.int64]
 
 
 def hamiltonian_cycles(n: int) -> IntArray:
-    """Directed Hamiltonian cycles that together use every arc of the complete directed graph on ``n`` vertices exactly once.
+    """Directed Hamiltonian cycles that together use every arc of the complete directed
+    graph on ``n`` vertices exactly once.
 
-    Returns an array of shape (n - 1, n): row i lists the vertices 0..n-1 in the order of cycle i, which returns from the last
-    column to the first. Raises ValueError for n < 3 and for n = 4 and n = 6, which have no directed decomposition. Source: RailX,
+    Returns an array of shape (n - 1, n): row i lists the vertices 0..n-1 in the order
+    of cycle i, which returns from the last column to the first. Raises ValueError for n
+    < 3 and for n = 4 and n = 6, which have no directed decomposition. Source: RailX,
     appendix A.1 (odd n and n = 4k); this module for n = 4k + 2.
     """
     if n < 3:
         raise ValueError(f"n: got {n}; allowed: at least 3, a Hamiltonian cycle needs 3 vertices")
     if n in (4, 6):
         raise ValueError(
-            f"n: got {n}; K*_{n} has no decomposition into directed Hamiltonian cycles (Bermond and Faber 1976); allowed: 3, 5 or "
-            f"at least 7, or the undirected rings, undirected_rings({n}), which exist for every n"
+            f"n: got {n}; K*_{n} has no decomposition into directed Hamiltonian cycles (Bermond and"
+            " Faber 1976); allowed: 3, 5 or at least 7, or the undirected rings,"
+            f" undirected_rings({n}), which exist for every n"
         )
     if n % 2:
         return _odd_cycles(n)
@@ -43,12 +50,14 @@ def hamiltonian_cycles(n: int) -> IntArray:
 
 
 def undirected_rings(n: int) -> IntArray:
-    """Undirected Hamiltonian rings that join every unordered pair of ``n`` vertices exactly twice, for every n >= 3.
+    """Undirected Hamiltonian rings that join every unordered pair of ``n`` vertices
+    exactly twice, for every n >= 3.
 
-    Returns an array of shape (n - 1, n). Full-duplex links do not need the direction of a ring, so these wire a line as an
-    all-to-all with two links a pair even for n = 4 and n = 6. Odd n: the directed cycles, where rings s and s + (n-1)/2 are the
-    same ring. Even n: the zig-zag over n - 1 vertices (odd, so the rotations of one path are all distinct) closed through one
-    hub.
+    Returns an array of shape (n - 1, n). Full-duplex links do not need the direction of
+    a ring, so these wire a line as an all-to-all with two links a pair even for n = 4
+    and n = 6. Odd n: the directed cycles, where rings s and s + (n-1)/2 are the same
+    ring. Even n: the zig-zag over n - 1 vertices (odd, so the rotations of one path are
+    all distinct) closed through one hub.
     """
     if n < 3:
         raise ValueError(f"n: got {n}; allowed: at least 3, a ring needs 3 vertices")
@@ -56,18 +65,23 @@ def undirected_rings(n: int) -> IntArray:
 
 
 def check_decomposition(cycles: IntArray) -> None:
-    """Check that ``cycles`` (shape (n - 1, n)) are Hamiltonian and use every arc exactly once; ValueError says what is wrong."""
+    """Check that ``cycles`` (shape (n - 1, n)) are Hamiltonian and use every arc
+    exactly once; ValueError says what is wrong.
+    """
     counts = _arc_counts(cycles)
     wrong = np.argwhere(counts != 1 - np.eye(len(counts), dtype=np.int64))
     if len(wrong):
         a, b = (int(v) for v in wrong[0])
         raise ValueError(
-            f"cycles: {len(wrong)} arcs are not used exactly once, the first is {a} -> {b}, used {int(counts[a, b])} times"
+            f"cycles: {len(wrong)} arcs are not used exactly once, the first is {a} -> {b}, used"
+            f" {int(counts[a, b])} times"
         )
 
 
 def check_undirected(rings: IntArray) -> None:
-    """Check that ``rings`` (shape (n - 1, n)) are Hamiltonian and join every unordered pair exactly twice; ValueError otherwise."""
+    """Check that ``rings`` (shape (n - 1, n)) are Hamiltonian and join every unordered
+    pair exactly twice; ValueError otherwise.
+    """
     counts = _arc_counts(rings)
     both = counts + counts.T
     wrong = np.argwhere(both != 2 * (1 - np.eye(len(both), dtype=np.int64)))
@@ -77,14 +91,19 @@ def check_undirected(rings: IntArray) -> None:
 
 
 def _arc_counts(cycles: IntArray) -> IntArray:
-    """How often each arc (row: tail, column: head) is used, after checking the shape and that every row spans all vertices."""
+    """How often each arc (row: tail, column: head) is used, after checking the shape
+    and that every row spans all vertices.
+    """
     cycles = np.asarray(cycles)
     if cycles.ndim != 2 or cycles.shape[0] != cycles.shape[1] - 1:
         raise ValueError(f"cycles: got the shape {cycles.shape}; allowed: (n - 1, n)")
     n = cycles.shape[1]
     spans = (np.sort(cycles, axis=1) == np.arange(n)).all(axis=1)
     if not spans.all():
-        raise ValueError(f"cycles: cycle {int(np.argmin(spans))} does not visit each of the {n} vertices exactly once")
+        raise ValueError(
+            f"cycles: cycle {int(np.argmin(spans))} does not visit each of the {n} vertices exactly"
+            " once"
+        )
     arcs = cycles * n + np.roll(cycles, -1, axis=1)
     return np.bincount(arcs.ravel(), minlength=n * n).reshape(n, n)
 
@@ -96,7 +115,9 @@ def _zig_zag(count: int) -> IntArray:
 
 
 def _rotations(path: IntArray) -> IntArray:
-    """Every rotation of a path over Z_count, closed through a hub that gets the number count."""
+    """Every rotation of a path over Z_count, closed through a hub that gets the number
+    count.
+    """
     count = len(path)
     rotated = (path[None, :] + np.arange(count)[:, None]) % count
     return np.hstack([rotated, np.full((count, 1), count)])
@@ -107,7 +128,9 @@ def _odd_cycles(n: int) -> IntArray:
 
 
 def _insert_vertex(base: IntArray, cuts: IntArray) -> IntArray:
-    """A decomposition on one more vertex: the new vertex goes into cycle s of ``base`` after position ``cuts[s]``."""
+    """A decomposition on one more vertex: the new vertex goes into cycle s of ``base``
+    after position ``cuts[s]``.
+    """
     old = base.shape[1]
     position = np.arange(old + 1)[None, :]
     gap = cuts[:, None] + 1
@@ -131,7 +154,9 @@ def _path_from_arcs(successor: IntArray) -> list[int]:
 
 
 def _cuts_of_4k(base: IntArray) -> IntArray:
-    """Where to cut each cycle when n = 4k, k >= 2 (RailX, appendix A.1): told by the vertex at position 2h - 1, h = k - 1."""
+    """Where to cut each cycle when n = 4k, k >= 2 (RailX, appendix A.1): told by the
+    vertex at position 2h - 1, h = k - 1.
+    """
     h = (base.shape[1] + 1) // 4 - 1
     at = base[:, 2 * h - 1]
     cuts = np.full(len(base), 2 * h - 2, dtype=np.int64)
@@ -141,10 +166,12 @@ def _cuts_of_4k(base: IntArray) -> IntArray:
 
 
 def _cuts_of_4k_plus_2(base: IntArray) -> IntArray:
-    """Where to cut each cycle when n = 4k + 2, k >= 2: one arc of every cycle, together a Hamiltonian path.
+    """Where to cut each cycle when n = 4k + 2, k >= 2: one arc of every cycle, together
+    a Hamiltonian path.
 
-    Arc a -> b of Z_M (M = n - 2) belongs to the cycle that is rotated by the midpoint of a and b, so the path must have M distinct
-    midpoints. See :func:`_rainbow_path` for the path.
+    Arc a -> b of Z_M (M = n - 2) belongs to the cycle that is rotated by the midpoint
+    of a and b, so the path must have M distinct midpoints. See :func:`_rainbow_path`
+    for the path.
     """
     path = _rainbow_path(len(base))
     position = np.argsort(base, axis=1)  # position[s, v]: where vertex v stands in cycle s
@@ -152,18 +179,26 @@ def _cuts_of_4k_plus_2(base: IntArray) -> IntArray:
     cycle_of[base, np.roll(base, -1, axis=1)] = np.arange(len(base))[:, None]
     cuts = np.empty(len(base), dtype=np.int64)
     cycle = cycle_of[path[:-1], path[1:]]
-    if len(np.unique(cycle)) != len(base):  # the construction is checked for n up to 3,000, not proved
-        raise ValueError(f"n: got {base.shape[1] + 1}; our construction for n = 4k + 2 fails here; allowed: a neighbouring odd n")
+    if len(np.unique(cycle)) != len(
+        base
+    ):  # the construction is checked for n up to 3,000, not proved
+        raise ValueError(
+            f"n: got {base.shape[1] + 1}; our construction for n = 4k + 2 fails here; allowed: a"
+            " neighbouring odd n"
+        )
     cuts[cycle] = position[cycle, path[:-1]]
     return cuts
 
 
 def _rainbow_path(count: int) -> IntArray:
-    """A Hamiltonian path over Z_count and the hub (number count) with one arc of each of the count odd cycles; count = 4k >= 8.
+    """A Hamiltonian path over Z_count and the hub (number count) with one arc of each
+    of the count odd cycles; count = 4k >= 8.
 
-    A walk over Z_count with steps c, e, c, e, ... visits every vertex and takes its arcs from count - 1 different cycles. Cutting
-    it after a few positions and joining the pieces and the hub in another order frees as many cycles as it needs. The parameters,
-    found by exhaustive search on small sizes and linear in count for each residue modulo 12, are checked for n up to 3,000.
+    A walk over Z_count with steps c, e, c, e, ... visits every vertex and takes its
+    arcs from count - 1 different cycles. Cutting it after a few positions and joining
+    the pieces and the hub in another order frees as many cycles as it needs. The
+    parameters, found by exhaustive search on small sizes and linear in count for each
+    residue modulo 12, are checked for n up to 3,000.
     """
     j, residue = divmod(count, 12)
     cuts: tuple[int, ...]

@@ -1,7 +1,9 @@
-"""HammingMesh: boards of m x m chips, and a switched network for every row and every column of chips (Hoefler 2022).
+"""HammingMesh: boards of m x m chips, and a switched network for every row and every
+column of chips (Hoefler 2022).
 
-Boards stand on a grid. The ports at the left and right ends of chip row y of all boards of a board row meet in the row network of
-that chip row, one switch for each of the n parallel lanes; columns alike. Source of the layout: the HammingMesh that the RailX
+Boards stand on a grid. The ports at the left and right ends of chip row y of all boards
+of a board row meet in the row network of that chip row, one switch for each of the n
+parallel lanes; columns alike. Source of the layout: the HammingMesh that the RailX
 simulator compares with.
 """
 
@@ -35,10 +37,12 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class HammingMeshSettings:
-    """``x_scale`` by ``y_scale`` boards of ``m`` x ``m`` chips with ``n`` ports on each of their 4 sides.
+    """``x_scale`` by ``y_scale`` boards of ``m`` x ``m`` chips with ``n`` ports on each
+    of their 4 sides.
 
-    Board (X, Y) is number Y * x_scale + X; its chip (x, y) adds y * m + x, as in RailX. ``switch_radix``: ports of a row or column
-    switch, two for each board of its line. ``internal_width``: rate of an internal lane over that of an external port.
+    Board (X, Y) is number Y * x_scale + X; its chip (x, y) adds y * m + x, as in RailX.
+    ``switch_radix``: ports of a row or column switch, two for each board of its line.
+    ``internal_width``: rate of an internal lane over that of an external port.
     """
 
     family: Literal["hammingmesh"]
@@ -57,8 +61,9 @@ class HammingMeshSettings:
         if self.switch_radix < 2 * longest:
             raise SettingsError(
                 "switch_radix",
-                f"got {self.switch_radix}; allowed: at least {2 * longest}, two ports for each of {longest} boards of a line "
-                f"(or x_scale and y_scale of at most {self.switch_radix // 2} for this radix)",
+                f"got {self.switch_radix}; allowed: at least {2 * longest}, two ports for each of"
+                f" {longest} boards of a line (or x_scale and y_scale of at most"
+                f" {self.switch_radix // 2} for this radix)",
             )
         check_size("x_scale", self.boards * (4 * self.m * (self.m - 1) + 8 * self.m * self.n))
 
@@ -81,53 +86,85 @@ def build(settings: HammingMeshSettings) -> Topology:
         nodes=settings.boards,
         switches=rows.size + columns.size,
         chip_node=chip_nodes(settings.chips, settings.m**2),
-        links=join_links([_internal(settings), *_lines(settings, "row", rows), *_lines(settings, "column", columns)]),
+        links=join_links(
+            [
+                _internal(settings),
+                *_lines(settings, "row", rows),
+                *_lines(settings, "column", columns),
+            ]
+        ),
         circuits=None,
     )
 
 
 def row_switches(settings: HammingMeshSettings) -> IntArray:
-    """The vertex of each row switch, by board row, chip row and lane; int[y_scale, m, n]."""
+    """The vertex of each row switch, by board row, chip row and lane; int[y_scale, m,
+    n].
+    """
     shape = (settings.y_scale, settings.m, settings.n)
     return settings.chips + np.arange(np.prod(shape)).reshape(shape)
 
 
 def column_switches(settings: HammingMeshSettings) -> IntArray:
-    """The vertex of each column switch, by board column, chip column and lane; int[x_scale, m, n]."""
-    shape = (settings.x_scale, settings.m, settings.n)
-    return settings.chips + settings.y_scale * settings.m * settings.n + np.arange(np.prod(shape)).reshape(shape)
-
-
-def side_links(settings: HammingMeshSettings, kind: Literal["row", "column"], end: Literal[0, 1]) -> IntArray:
-    """Rows of the link table that join the boards' minus (``end`` 0) or plus (1) sides to the switches of one kind.
-
-    int[lines, m, n, boards of the line, 2]: by line, chip line, lane, board, and up to the switch (0) or down from it (1).
+    """The vertex of each column switch, by board column, chip column and lane;
+    int[x_scale, m, n].
     """
-    lines, boards = (settings.y_scale, settings.x_scale) if kind == "row" else (settings.x_scale, settings.y_scale)
+    shape = (settings.x_scale, settings.m, settings.n)
+    return (
+        settings.chips
+        + settings.y_scale * settings.m * settings.n
+        + np.arange(np.prod(shape)).reshape(shape)
+    )
+
+
+def side_links(
+    settings: HammingMeshSettings, kind: Literal["row", "column"], end: Literal[0, 1]
+) -> IntArray:
+    """Rows of the link table that join the boards' minus (``end`` 0) or plus (1) sides
+    to the switches of one kind.
+
+    int[lines, m, n, boards of the line, 2]: by line, chip line, lane, board, and up to
+    the switch (0) or down from it (1).
+    """
+    lines, boards = (
+        (settings.y_scale, settings.x_scale)
+        if kind == "row"
+        else (settings.x_scale, settings.y_scale)
+    )
     shape = (lines, settings.m, settings.n, boards, 2)
     internal = settings.boards * 4 * settings.m * (settings.m - 1)
     tables_before = 2 * (kind == "column") + end
-    rows: IntArray = internal + tables_before * int(np.prod(shape)) + np.arange(np.prod(shape)).reshape(shape)
+    rows: IntArray = (
+        internal + tables_before * int(np.prod(shape)) + np.arange(np.prod(shape)).reshape(shape)
+    )
     return rows
 
 
 def halves(settings: HammingMeshSettings) -> NDArray[np.int8]:
-    """Half (0, the smaller, or 1) of each vertex when the longer dimension of the grid of boards is cut in the middle.
+    """Half (0, the smaller, or 1) of each vertex when the longer dimension of the grid
+    of boards is cut in the middle.
 
-    The switches of the lines that are cut go with the larger half, so that the ports of the smaller half are what crosses.
+    The switches of the lines that are cut go with the larger half, so that the ports of
+    the smaller half are what crosses.
     """
     cut_rows = settings.x_scale >= settings.y_scale
     length = max(settings.x_scale, settings.y_scale)
     board = np.arange(settings.boards)
     position = board % settings.x_scale if cut_rows else board // settings.x_scale
     along = np.repeat(np.arange(length) >= length // 2, settings.m * settings.n)
-    across = np.ones(min(settings.x_scale, settings.y_scale) * settings.m * settings.n, dtype=np.bool_)
+    across = np.ones(
+        min(settings.x_scale, settings.y_scale) * settings.m * settings.n, dtype=np.bool_
+    )
     switches = (across, along) if cut_rows else (along, across)
-    return np.concatenate([np.repeat(position >= length // 2, settings.m**2), *switches]).astype(np.int8)
+    return np.concatenate([np.repeat(position >= length // 2, settings.m**2), *switches]).astype(
+        np.int8
+    )
 
 
 def bisection_ports(settings: HammingMeshSettings) -> int:
-    """Ports in one direction across that cut: both ends of every chip row and lane of the smaller half's boards."""
+    """Ports in one direction across that cut: both ends of every chip row and lane of
+    the smaller half's boards.
+    """
     shorter, longer = sorted((settings.x_scale, settings.y_scale))
     return 2 * settings.m * settings.n * shorter * (longer // 2)
 
@@ -138,7 +175,9 @@ def ports_per_chip(settings: HammingMeshSettings) -> int:
 
 
 def node_hop_counts(settings: HammingMeshSettings) -> IntArray:
-    """How many ordered pairs of chips have h links outside boards between them (index h): two for each dimension that differs."""
+    """How many ordered pairs of chips have h links outside boards between them (index
+    h): two for each dimension that differs.
+    """
     counts = np.array([settings.m**4], dtype=np.int64)
     for length in (settings.x_scale, settings.y_scale):
         counts = np.convolve(counts, [length, 0, length * (length - 1)])
@@ -159,8 +198,12 @@ def _internal(settings: HammingMeshSettings) -> Links:
     )
 
 
-def _lines(settings: HammingMeshSettings, kind: Literal["row", "column"], switches: IntArray) -> list[Links]:
-    """The links of all boards to the switches of one kind, minus side then plus side; by (line, chip line, lane, board)."""
+def _lines(
+    settings: HammingMeshSettings, kind: Literal["row", "column"], switches: IntArray
+) -> list[Links]:
+    """The links of all boards to the switches of one kind, minus side then plus side;
+    by (line, chip line, lane, board).
+    """
     m, n = settings.m, settings.n
     boards = np.arange(settings.boards).reshape(settings.y_scale, settings.x_scale)
     board = (boards if kind == "row" else boards.T)[:, None, None, :] * m**2
@@ -171,6 +214,13 @@ def _lines(settings: HammingMeshSettings, kind: Literal["row", "column"], switch
         local = beside * m + end if kind == "row" else end * m + beside
         chip, switch, index = np.broadcast_arrays(board + local, switches[..., None], rail)
         tables.append(
-            duplex_links(chip, switch, kind, gbps=settings.port_gbps, latency_ns=settings.external_latency_ns, rail=index)
+            duplex_links(
+                chip,
+                switch,
+                kind,
+                gbps=settings.port_gbps,
+                latency_ns=settings.external_latency_ns,
+                rail=index,
+            )
         )
     return tables

@@ -1,6 +1,8 @@
-"""A HyperX: routers on a grid of any dimension, all-to-all along every line (Ahn 2009; flattened butterfly: Kim 2007).
+"""A HyperX: routers on a grid of any dimension, all-to-all along every line (Ahn 2009;
+flattened butterfly: Kim 2007).
 
-The routers are the chips themselves (``chips_per_switch`` 0) or switches with chips below them.
+The routers are the chips themselves (``chips_per_switch`` 0) or switches with chips
+below them.
 """
 
 from __future__ import annotations
@@ -16,18 +18,27 @@ from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsErr
 from railx.topology.duplex import duplex_links
 from railx.topology.model import Links, Topology, check_size, chip_nodes, join_links
 
-__all__ = ["HyperXSettings", "bisection_ports", "build", "halves", "node_hop_counts", "ports_per_chip"]
+__all__ = [
+    "HyperXSettings",
+    "bisection_ports",
+    "build",
+    "halves",
+    "node_hop_counts",
+    "ports_per_chip",
+]
 
 IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class HyperXSettings:
-    """Routers in a grid of ``shape`` (the first dimension runs fastest), ``lanes`` parallel links between any two of a line.
+    """Routers in a grid of ``shape`` (the first dimension runs fastest), ``lanes``
+    parallel links between any two of a line.
 
-    ``chips_per_switch``: 0 makes the chips themselves the routers, else each router is a switch with so many chips; then
-    ``planes`` identical networks stand side by side and each chip has one port in every plane. ``leaf_latency_ns``: between a chip
-    and its switch; ``latency_ns``: between routers.
+    ``chips_per_switch``: 0 makes the chips themselves the routers, else each router is
+    a switch with so many chips; then ``planes`` identical networks stand side by side
+    and each chip has one port in every plane. ``leaf_latency_ns``: between a chip and
+    its switch; ``latency_ns``: between routers.
     """
 
     family: Literal["hyperx"]
@@ -43,9 +54,13 @@ class HyperXSettings:
         if self.switchless and self.planes != 1:
             raise SettingsError(
                 "planes",
-                f"got {self.planes}; allowed: 1 where the chips are the routers (chips_per_switch = 0), parallel links are `lanes`",
+                f"got {self.planes}; allowed: 1 where the chips are the routers (chips_per_switch ="
+                " 0), parallel links are `lanes`",
             )
-        links = self.routers * (sum(self.shape) - len(self.shape)) + 2 * self.routers * self.chips_per_switch
+        links = (
+            self.routers * (sum(self.shape) - len(self.shape))
+            + 2 * self.routers * self.chips_per_switch
+        )
         check_size("shape", links * self.planes)
 
     @property
@@ -63,14 +78,24 @@ class HyperXSettings:
 
 
 def build(settings: HyperXSettings) -> Topology:
-    """Build the network. Chip c hangs on router c // chips_per_switch of every plane; switches follow the chips plane by plane."""
+    """Build the network. Chip c hangs on router c // chips_per_switch of every plane;
+    switches follow the chips plane by plane.
+    """
     chip, links = np.arange(settings.chips), []
     for plane in range(settings.planes):
         first = 0 if settings.switchless else settings.chips + plane * settings.routers
         links += _all_to_alls(settings, first)
         if not settings.switchless:
             switch = first + chip // settings.chips_per_switch
-            links.append(duplex_links(chip, switch, "leaf", gbps=settings.port_gbps, latency_ns=settings.leaf_latency_ns))
+            links.append(
+                duplex_links(
+                    chip,
+                    switch,
+                    "leaf",
+                    gbps=settings.port_gbps,
+                    latency_ns=settings.leaf_latency_ns,
+                )
+            )
     return Topology(
         family=settings.family,
         settings=to_dict(settings),
@@ -90,37 +115,50 @@ def halves(settings: HyperXSettings) -> NDArray[np.int8]:
     router = (place >= settings.shape[longest] // 2).astype(np.int8)
     if settings.switchless:
         return router
-    return np.concatenate([np.repeat(router, settings.chips_per_switch), np.tile(router, settings.planes)])
+    return np.concatenate(
+        [np.repeat(router, settings.chips_per_switch), np.tile(router, settings.planes)]
+    )
 
 
 def bisection_ports(settings: HyperXSettings) -> int:
-    """Ports in one direction across that cut: ``lanes`` for each pair across, in each line of the longest dimension and plane."""
+    """Ports in one direction across that cut: ``lanes`` for each pair across, in each
+    line of the longest dimension and plane.
+    """
     longest = max(settings.shape)
     pairs = (longest // 2) * (longest - longest // 2)
     return settings.planes * settings.lanes * pairs * settings.routers // longest
 
 
 def ports_per_chip(settings: HyperXSettings) -> int:
-    """Ports of a chip: lanes to every other router of its lines, or one in each plane where switches route."""
+    """Ports of a chip: lanes to every other router of its lines, or one in each plane
+    where switches route.
+    """
     if settings.switchless:
         return settings.lanes * (sum(settings.shape) - len(settings.shape))
     return settings.planes
 
 
 def node_hop_counts(settings: HyperXSettings) -> IntArray:
-    """How many ordered pairs of chips are h links apart (index h): one for each dimension that differs, two more with switches."""
+    """How many ordered pairs of chips are h links apart (index h): one for each
+    dimension that differs, two more with switches.
+    """
     counts = np.ones(1, dtype=np.int64)
     for length in settings.shape:
         counts = np.convolve(counts, [length, length * (length - 1)])
     if settings.switchless:
         return counts
     by_switch = np.concatenate([[0, 0], counts * settings.chips_per_switch**2])
-    by_switch[0], by_switch[2] = settings.chips, by_switch[2] - settings.chips  # a chip to itself takes no link
+    by_switch[0], by_switch[2] = (
+        settings.chips,
+        by_switch[2] - settings.chips,
+    )  # a chip to itself takes no link
     return by_switch
 
 
 def _all_to_alls(settings: HyperXSettings, first: int) -> list[Links]:
-    """The links of one plane, a table for each dimension; ``first`` is the vertex of its router 0."""
+    """The links of one plane, a table for each dimension; ``first`` is the vertex of
+    its router 0.
+    """
     router = first + np.arange(settings.routers).reshape(settings.shape[::-1])
     tables = []
     for dimension, length in enumerate(settings.shape):

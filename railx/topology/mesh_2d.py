@@ -1,4 +1,6 @@
-"""A plain 2D mesh: single chips with n parallel links to each of their up to 4 neighbours; the ports at the rim stay open."""
+"""A plain 2D mesh: single chips with n parallel links to each of their up to 4
+neighbours; the ports at the rim stay open.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,23 @@ from railx.settings import AtLeast, NonNegative, Positive, to_dict
 from railx.topology.duplex import duplex_links
 from railx.topology.model import Topology, check_size, chip_nodes, join_links
 
-__all__ = ["Mesh2DSettings", "bisection_ports", "build", "halves", "node_hop_counts", "ports_per_chip"]
+__all__ = [
+    "Mesh2DSettings",
+    "bisection_ports",
+    "build",
+    "halves",
+    "node_hop_counts",
+    "ports_per_chip",
+]
 
 IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Mesh2DSettings:
-    """``x_scale`` by ``y_scale`` chips; chip (x, y) is number y * x_scale + x. ``n``: parallel ports on each side of a chip."""
+    """``x_scale`` by ``y_scale`` chips; chip (x, y) is number y * x_scale + x. ``n``:
+    parallel ports on each side of a chip.
+    """
 
     family: Literal["mesh_2d"]
     n: Annotated[int, AtLeast(1)]
@@ -34,7 +45,9 @@ class Mesh2DSettings:
 
 def build(settings: Mesh2DSettings) -> Topology:
     """Build the mesh; the n parallel links of a side are one row with n lanes."""
-    chip = np.arange(settings.x_scale * settings.y_scale).reshape(settings.y_scale, settings.x_scale)
+    chip = np.arange(settings.x_scale * settings.y_scale).reshape(
+        settings.y_scale, settings.x_scale
+    )
     sides = (("torus_x", chip[:, :-1], chip[:, 1:]), ("torus_y", chip[:-1], chip[1:]))
     return Topology(
         family=settings.family,
@@ -45,7 +58,14 @@ def build(settings: Mesh2DSettings) -> Topology:
         chip_node=chip_nodes(chip.size, 1),
         links=join_links(
             [
-                duplex_links(near, far, kind, gbps=settings.port_gbps, latency_ns=settings.latency_ns, lanes=settings.n)
+                duplex_links(
+                    near,
+                    far,
+                    kind,
+                    gbps=settings.port_gbps,
+                    latency_ns=settings.latency_ns,
+                    lanes=settings.n,
+                )
                 for kind, near, far in sides
             ]
         ),
@@ -56,12 +76,16 @@ def build(settings: Mesh2DSettings) -> Topology:
 def halves(settings: Mesh2DSettings) -> NDArray[np.int8]:
     """Half (0 or 1) of each chip when the longer dimension is cut in the middle."""
     y, x = np.indices((settings.y_scale, settings.x_scale))
-    position, length = (x, settings.x_scale) if settings.x_scale >= settings.y_scale else (y, settings.y_scale)
+    position, length = (
+        (x, settings.x_scale) if settings.x_scale >= settings.y_scale else (y, settings.y_scale)
+    )
     return (position >= length // 2).astype(np.int8).ravel()
 
 
 def bisection_ports(settings: Mesh2DSettings) -> int:
-    """Ports in one direction across that cut: n links in each line of the other dimension."""
+    """Ports in one direction across that cut: n links in each line of the other
+    dimension.
+    """
     return settings.n * min(settings.x_scale, settings.y_scale)
 
 
@@ -71,8 +95,13 @@ def ports_per_chip(settings: Mesh2DSettings) -> int:
 
 
 def node_hop_counts(settings: Mesh2DSettings) -> IntArray:
-    """How many ordered pairs of chips are h links apart (index h): the distances along x and along y add up."""
-    line_x, line_y = (np.bincount(np.abs(np.subtract.outer(line, line)).ravel()) for line in map(np.arange, _shape(settings)))
+    """How many ordered pairs of chips are h links apart (index h): the distances along
+    x and along y add up.
+    """
+    line_x, line_y = (
+        np.bincount(np.abs(np.subtract.outer(line, line)).ravel())
+        for line in map(np.arange, _shape(settings))
+    )
     return np.convolve(line_x, line_y)
 
 

@@ -1,4 +1,6 @@
-"""Graph metrics: hops between nodes and between chips, bisection, and the checks of the optical circuits."""
+"""Graph metrics: hops between nodes and between chips, bisection, and the checks of the
+optical circuits.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.topology.families import bisection_ports, halves, known_node_hop_counts, ports_per_chip, settings_of
+from railx.topology.families import (
+    bisection_ports,
+    halves,
+    known_node_hop_counts,
+    ports_per_chip,
+    settings_of,
+)
 from railx.topology.model import INTERNAL, Circuits, Topology
 from railx.topology.paths import disjoint_paths_min, minimal_path_counts
 from railx.topology.railx_checks import check_railx_circuits
@@ -19,23 +27,30 @@ __all__ = ["check_circuits", "chip_hop_counts", "node_hop_counts", "topology_met
 
 IntArray = NDArray[np.int64]
 
-#: RailX settings whose rows are all wired alike and whose columns are: their graph of nodes is the product of a row and a column.
+#: RailX settings whose rows are all wired alike and whose columns are: their graph of
+#: nodes is the product of a row and a column.
 _ALIKE_LINES = ("railx_hyperx", "railx_torus", "railx_split", "railx_mixed")
 
-#: Largest graphs (vertices) whose hops are counted by breadth-first search from every vertex.
+#: Largest graphs (vertices) whose hops are counted by breadth-first search from every
+#: vertex.
 _MOST_SEARCHED_VERTICES = 2000
 
 
 def topology_metrics(topology: Topology) -> dict[str, Any]:
-    """Size, hops and bisection of a topology as one flat mapping; None where a value does not apply or is too large to search.
+    """Size, hops and bisection of a topology as one flat mapping; None where a value
+    does not apply or is too large to search.
 
-    ``links``: full-duplex channels, every lane counted. Hops are means and maxima over ordered pairs of distinct chips, which is
-    what uniform traffic sees: ``node_hops`` counts the links that leave a node on a path with the fewest of them (in a fat tree
-    every link), ``chip_hops`` all links of a shortest path. ``bisection_gbps``: rate in one direction across the family's natural
-    cut, counted in the graph; ``bisection_closed_form_gbps`` is the formula for the same cut; ``bisection_gb_s_per_chip`` divides
-    it by the chips of the smaller half, and ``bisection_equal_halves`` says whether the halves are equal. ``minimal_paths_min`` and
-    ``minimal_paths_mean``: shortest paths of nodes (and switches) between two distinct nodes, parallel links counted as one;
-    ``disjoint_paths_min``: link-disjoint ways between the two nodes that have the fewest, every lane counted.
+    ``links``: full-duplex channels, every lane counted. Hops are means and maxima over
+    ordered pairs of distinct chips, which is what uniform traffic sees: ``node_hops``
+    counts the links that leave a node on a path with the fewest of them (in a fat tree
+    every link), ``chip_hops`` all links of a shortest path. ``bisection_gbps``: rate in
+    one direction across the family's natural cut, counted in the graph;
+    ``bisection_closed_form_gbps`` is the formula for the same cut;
+    ``bisection_gb_s_per_chip`` divides it by the chips of the smaller half, and
+    ``bisection_equal_halves`` says whether the halves are equal. ``minimal_paths_min``
+    and ``minimal_paths_mean``: shortest paths of nodes (and switches) between two
+    distinct nodes, parallel links counted as one; ``disjoint_paths_min``: link-disjoint
+    ways between the two nodes that have the fewest, every lane counted.
     """
     settings = settings_of(topology)
     links = topology.links
@@ -75,10 +90,13 @@ def topology_metrics(topology: Topology) -> dict[str, Any]:
 
 
 def node_hop_counts(topology: Topology) -> IntArray | None:
-    """How many ordered pairs of chips are h inter-node hops apart (index h; a chip and itself count at 0).
+    """How many ordered pairs of chips are h inter-node hops apart (index h; a chip and
+    itself count at 0).
 
-    Lines of RailX and of a plain torus are all alike, so the node graph is the product of a row and a column and the hops add up:
-    exact at any size. Families may know their own counts. Other graphs are searched breadth first; None above 2,000 vertices.
+    Lines of RailX and of a plain torus are all alike, so the node graph is the product
+    of a row and a column and the hops add up: exact at any size. Families may know
+    their own counts. Other graphs are searched breadth first; None above 2,000
+    vertices.
     """
     known = known_node_hop_counts(settings_of(topology))
     if known is not None:
@@ -90,14 +108,20 @@ def node_hop_counts(topology: Topology) -> IntArray | None:
         return np.convolve(np.bincount(row.ravel()), np.bincount(column.ravel())) * per_node**2
     if topology.nodes + topology.switches > _MOST_SEARCHED_VERTICES:
         return None
-    vertex = np.concatenate([topology.chip_node, topology.nodes + np.arange(topology.switches)]).astype(np.int64)
+    vertex = np.concatenate(
+        [topology.chip_node, topology.nodes + np.arange(topology.switches)]
+    ).astype(np.int64)
     edges = np.stack([vertex[topology.links.src], vertex[topology.links.dst]], axis=1)
-    hops = _hops_from_all(topology.nodes + topology.switches, edges[edges[:, 0] != edges[:, 1]], topology.nodes)
+    hops = _hops_from_all(
+        topology.nodes + topology.switches, edges[edges[:, 0] != edges[:, 1]], topology.nodes
+    )
     return np.bincount(hops[:, : topology.nodes].ravel()) * per_node**2
 
 
 def chip_hop_counts(topology: Topology) -> IntArray | None:
-    """How many ordered pairs of chips are h links apart (index h); None above 2,000 vertices."""
+    """How many ordered pairs of chips are h links apart (index h); None above 2,000
+    vertices.
+    """
     if topology.vertices > _MOST_SEARCHED_VERTICES:
         return None
     edges = np.stack([topology.links.src, topology.links.dst], axis=1).astype(np.int64)
@@ -108,30 +132,42 @@ def chip_hop_counts(topology: Topology) -> IntArray | None:
 def check_circuits(topology: Topology) -> None:
     """Check the optical circuits; ValueError names the first that breaks a rule.
 
-    Each port of each optical switch is used at most once and exists (``ocs_radix``); in the 2D HyperX every ordered pair of nodes
-    of a line is joined by exactly one rail (directed rings), or every unordered pair by exactly two (undirected rings); the other
-    RailX settings join what :func:`railx.topology.railx_checks.check_railx_circuits` says.
+    Each port of each optical switch is used at most once and exists (``ocs_radix``); in
+    the 2D HyperX every ordered pair of nodes of a line is joined by exactly one rail
+    (directed rings), or every unordered pair by exactly two (undirected rings); the
+    other RailX settings join what
+    :func:`railx.topology.railx_checks.check_railx_circuits` says.
     """
     circuits = topology.circuits
     if circuits is None:
-        raise ValueError(f"{topology.family}: a topology without optical switches has no circuits to check")
+        raise ValueError(
+            f"{topology.family}: a topology without optical switches has no circuits to check"
+        )
     settings = settings_of(topology)
     ports = np.concatenate([circuits.port_a, circuits.port_b]).astype(np.int64)
     span = int(ports.max()) + 1
     radix = getattr(settings, "ocs_radix", None)
     if ports.min() < 0 or (radix is not None and span > radix):
-        raise ValueError(f"circuits: port {max(span - 1, -int(ports.min()))} does not exist; allowed: 0 to {(radix or span) - 1}")
+        raise ValueError(
+            f"circuits: port {max(span - 1, -int(ports.min()))} does not exist; allowed: 0 to"
+            f" {(radix or span) - 1}"
+        )
     used = np.bincount(np.concatenate([circuits.ocs, circuits.ocs]).astype(np.int64) * span + ports)
     if used.max() > 1:
         ocs, port = divmod(int(used.argmax()), span)
-        raise ValueError(f"circuits: port {port} of optical switch {ocs} is used {int(used.max())} times; allowed: at most once")
+        raise ValueError(
+            f"circuits: port {port} of optical switch {ocs} is used {int(used.max())} times;"
+            " allowed: at most once"
+        )
     check_railx_circuits(settings, circuits)
     if isinstance(settings, RailXHyperXSettings):
         _check_all_to_all(topology, circuits, directed=settings.rings == "directed")
 
 
 def _check_all_to_all(topology: Topology, circuits: Circuits, *, directed: bool) -> None:
-    """Every pair of nodes of a line joined by exactly one rail (ordered pairs), or by exactly two (unordered pairs)."""
+    """Every pair of nodes of a line joined by exactly one rail (ordered pairs), or by
+    exactly two (unordered pairs).
+    """
     a, b = circuits.node_a.astype(np.int64), circuits.node_b.astype(np.int64)
     if not directed:
         a, b = np.minimum(a, b), np.maximum(a, b)
@@ -143,31 +179,48 @@ def _check_all_to_all(topology: Topology, circuits: Circuits, *, directed: bool)
         worst = int(np.abs(joined - wanted).argmax())
         node_a, node_b = divmod(int(pairs[worst]), topology.nodes)
         raise ValueError(
-            f"circuits: {len(pairs)} pairs of nodes are joined instead of {expected_pairs}; nodes {node_a} and {node_b} by "
-            f"{int(joined[worst])} rails; allowed: each {'ordered' if directed else 'unordered'} pair of a line by {wanted}"
+            f"circuits: {len(pairs)} pairs of nodes are joined instead of {expected_pairs}; nodes"
+            f" {node_a} and {node_b} by {int(joined[worst])} rails; allowed: each"
+            f" {'ordered' if directed else 'unordered'} pair of a line by {wanted}"
         )
 
 
 def _line_graphs(topology: Topology) -> list[tuple[int, IntArray]] | None:
-    """(length, directed edges) of a row and of a column of nodes, where all rows are alike and all columns are; None elsewhere."""
+    """(length, directed edges) of a row and of a column of nodes, where all rows are
+    alike and all columns are; None elsewhere.
+    """
     if topology.circuits is not None and topology.family in _ALIKE_LINES:
         lines = (line_circuits(topology.circuits, dimension)[:, :2] for dimension in (0, 1))
         return [(int(line.max()) + 1, np.concatenate([line, line[:, ::-1]])) for line in lines]
     if topology.family == "torus_2d":
         rings = (np.arange(topology.settings[key]) for key in ("x_scale", "y_scale"))
         return [
-            (len(ring), np.stack([np.concatenate([ring, ring]), np.concatenate([np.roll(ring, -1), np.roll(ring, 1)])], axis=1))
+            (
+                len(ring),
+                np.stack(
+                    [
+                        np.concatenate([ring, ring]),
+                        np.concatenate([np.roll(ring, -1), np.roll(ring, 1)]),
+                    ],
+                    axis=1,
+                ),
+            )
             for ring in rings
         ]
     return None
 
 
 def _hops_from_all(vertices: int, edges: IntArray, sources: int) -> IntArray:
-    """Hops (int[sources, vertices]) from each of the first ``sources`` vertices; ValueError where the graph is not connected."""
+    """Hops (int[sources, vertices]) from each of the first ``sources`` vertices;
+    ValueError where the graph is not connected.
+    """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
 
-    graph = csr_array((np.ones(len(edges), dtype=np.float64), (edges[:, 0], edges[:, 1])), shape=(vertices, vertices))
+    graph = csr_array(
+        (np.ones(len(edges), dtype=np.float64), (edges[:, 0], edges[:, 1])),
+        shape=(vertices, vertices),
+    )
     hops = dijkstra(graph, directed=True, unweighted=True, indices=np.arange(sources))
     if not np.isfinite(hops).all():
         raise ValueError("topology: the graph is not connected, some chips cannot reach each other")

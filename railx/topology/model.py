@@ -1,4 +1,6 @@
-"""The one data structure of this room: a topology as arrays of links and optical circuits, and its file."""
+"""The one data structure of this room: a topology as arrays of links and optical
+circuits, and its file.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ __all__ = [
     "write_topology",
 ]
 
-#: What a link is, by code: inside a node, a rail of RailX, a side of a plain mesh or torus, a tier of a fat tree, a board's port to
-#: its row or column switch, a dimension of a HyperX, inside a Dragonfly group or between two, an optical circuit between nodes.
+#: What a link is, by code: inside a node, a rail of RailX, a side of a plain mesh or
+#: torus, a tier of a fat tree, a board's port to its row or column switch, a dimension
+#: of a HyperX, inside a Dragonfly group or between two, an optical circuit between
+#: nodes.
 LINK_KINDS = (
     "internal",
     "rail_x",
@@ -48,17 +52,21 @@ LINK_KINDS = (
 INTERNAL = 0
 DIMENSIONS = ("x", "y", "z")
 
-#: Above this a topology does not fit a workstation's memory (about 26 bytes a row in memory, more while building).
+#: Above this a topology does not fit a workstation's memory (about 26 bytes a row in
+#: memory, more while building).
 _MOST_LINK_ROWS = 50_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Directed links, one row each; a full-duplex link is two rows. All arrays have the same length.
+    """Directed links, one row each; a full-duplex link is two rows. All arrays have the
+    same length.
 
-    ``src`` and ``dst`` are vertices (chips first, then switches), ``kind`` a code of :data:`LINK_KINDS`, ``gbps`` the rate of one
-    lane in one direction (10^9 bit/s), ``latency_ns`` the time of flight, ``rail`` the rail's index in its line (-1 where there
-    is none) and ``lanes`` the number of parallel identical channels that the row stands for.
+    ``src`` and ``dst`` are vertices (chips first, then switches), ``kind`` a code of
+    :data:`LINK_KINDS`, ``gbps`` the rate of one lane in one direction (10^9 bit/s),
+    ``latency_ns`` the time of flight, ``rail`` the rail's index in its line (-1 where
+    there is none) and ``lanes`` the number of parallel identical channels that the row
+    stands for.
     """
 
     src: NDArray[np.int32]
@@ -80,12 +88,16 @@ class Links:
 
 @dataclass(frozen=True, eq=False)
 class Circuits:
-    """Optical cross-connects, one row each: port_a and port_b of optical switch ``ocs`` are joined, in both directions.
+    """Optical cross-connects, one row each: port_a and port_b of optical switch ``ocs``
+    are joined, in both directions.
 
-    ``dimension`` is a code of :data:`DIMENSIONS`, ``line`` the row (x) or column (y) of nodes that the switch serves. The node at
-    position a of its line owns the ports 2a (plus side) and 2a + 1 (minus side) of every switch of the line, so that a circuit
-    takes rail ``rail`` from the plus side of ``node_a`` to the minus side of ``node_b``. A switch that serves all cubes (TPU v4) or
-    all servers (Opus) numbers its ports by cube or server in the same way; what ``line`` means there its family says.
+    ``dimension`` is a code of :data:`DIMENSIONS`, ``line`` the row (x) or column (y) of
+    nodes that the switch serves. The node at position a of its line owns the ports 2a
+    (plus side) and 2a + 1 (minus side) of every switch of the line, so that a circuit
+    takes rail ``rail`` from the plus side of ``node_a`` to the minus side of
+    ``node_b``. A switch that serves all cubes (TPU v4) or all servers (Opus) numbers
+    its ports by cube or server in the same way; what ``line`` means there its family
+    says.
     """
 
     ocs: NDArray[np.int32]
@@ -103,10 +115,11 @@ class Circuits:
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """A network: ``chips`` vertices 0..chips-1, then ``switches`` electrical switches, and the links between them.
+    """A network: ``chips`` vertices 0..chips-1, then ``switches`` electrical switches,
+    and the links between them.
 
-    ``settings`` is the plain mapping it was built from, ``chip_node`` (int32[chips]) the node of each chip; ``circuits`` is None
-    where there are no optical switches.
+    ``settings`` is the plain mapping it was built from, ``chip_node`` (int32[chips])
+    the node of each chip; ``circuits`` is None where there are no optical switches.
     """
 
     family: str
@@ -130,19 +143,30 @@ def kind_code(name: str) -> int:
 
 def join_links(parts: list[Links]) -> Links:
     """The rows of several link tables one after another."""
-    return Links(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in Links.__dataclass_fields__})
+    return Links(
+        **{
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in Links.__dataclass_fields__
+        }
+    )
 
 
 def check_size(key: str, rows: int) -> None:
-    """Refuse a topology whose link table would not fit in memory; ``key`` is the setting to lower."""
+    """Refuse a topology whose link table would not fit in memory; ``key`` is the
+    setting to lower.
+    """
     if rows > _MOST_LINK_ROWS:
         raise SettingsError(
-            key, f"the topology would need {rows:,} directed links; allowed: at most {_MOST_LINK_ROWS:,}, choose a smaller size"
+            key,
+            f"the topology would need {rows:,} directed links; allowed: at most"
+            f" {_MOST_LINK_ROWS:,}, choose a smaller size",
         )
 
 
 def write_topology(path: str | Path, topology: Topology) -> None:
-    """Write one Parquet file: links and circuits as rows told apart by ``element``, everything else as metadata."""
+    """Write one Parquet file: links and circuits as rows told apart by ``element``,
+    everything else as metadata.
+    """
     import pyarrow as pa
 
     from railx.io import write_table
@@ -158,19 +182,27 @@ def write_topology(path: str | Path, topology: Topology) -> None:
 
 
 def read_topology(path: str | Path) -> Topology:
-    """Read what :func:`write_topology` wrote; ValueError names a file that is not a topology."""
+    """Read what :func:`write_topology` wrote; ValueError names a file that is not a
+    topology.
+    """
     import pyarrow.compute as pc
 
     from railx.io import read_metadata, read_table
 
     metadata = read_metadata(path)
-    missing = sorted({"family", "settings", "chips", "nodes", "switches", "chips_per_node"} - set(metadata))
+    missing = sorted(
+        {"family", "settings", "chips", "nodes", "switches", "chips_per_node"} - set(metadata)
+    )
     if missing:
         raise ValueError(
-            f"{path}: not a topology file, its metadata lack {', '.join(missing)}; allowed: a file of `railx topology`"
+            f"{path}: not a topology file, its metadata lack {', '.join(missing)}; allowed: a file"
+            " of `railx topology`"
         )
     table = read_table(path)
-    links, circuits = (table.filter(pc.equal(table["element"].cast("string"), element)) for element in ("link", "circuit"))
+    links, circuits = (
+        table.filter(pc.equal(table["element"].cast("string"), element))
+        for element in ("link", "circuit")
+    )
     chips = int(metadata["chips"])
     return Topology(
         family=str(metadata["family"]),
@@ -180,7 +212,9 @@ def read_topology(path: str | Path) -> Topology:
         switches=int(metadata["switches"]),
         chip_node=chip_nodes(chips, int(metadata["chips_per_node"])),
         links=_from_table(Links, links, {"kind": LINK_KINDS}),
-        circuits=_from_table(Circuits, circuits, {"dimension": DIMENSIONS}) if len(circuits) else None,
+        circuits=(
+            _from_table(Circuits, circuits, {"dimension": DIMENSIONS}) if len(circuits) else None
+        ),
     )
 
 
@@ -215,7 +249,10 @@ def _columns(rows: Links | Circuits, named: Mapping[str, tuple[str, ...]]) -> di
     import pyarrow as pa
 
     values = {name: getattr(rows, name) for name in rows.__dataclass_fields__}
-    return {name: _named(value, named[name]) if name in named else pa.array(value) for name, value in values.items()}
+    return {
+        name: _named(value, named[name]) if name in named else pa.array(value)
+        for name, value in values.items()
+    }
 
 
 def _from_table(cls: Any, table: Any, named: Mapping[str, tuple[str, ...]]) -> Any:
@@ -223,10 +260,22 @@ def _from_table(cls: Any, table: Any, named: Mapping[str, tuple[str, ...]]) -> A
     columns = {}
     for name, field in cls.__dataclass_fields__.items():
         column = table[name].combine_chunks()
-        dtype = {"gbps": np.float64, "latency_ns": np.float64, "kind": np.int8, "dimension": np.int8}.get(field.name, np.int32)
+        dtype = {
+            "gbps": np.float64,
+            "latency_ns": np.float64,
+            "kind": np.int8,
+            "dimension": np.int8,
+        }.get(field.name, np.int32)
         if name in named:
             column = column.dictionary_encode() if not hasattr(column, "dictionary") else column
-            code = np.array([named[name].index(text) for text in column.dictionary.to_pylist() if text is not None], dtype=np.int8)
+            code = np.array(
+                [
+                    named[name].index(text)
+                    for text in column.dictionary.to_pylist()
+                    if text is not None
+                ],
+                dtype=np.int8,
+            )
             columns[name] = code[column.indices.to_numpy(zero_copy_only=False).astype(np.int64)]
         else:
             columns[name] = column.to_numpy(zero_copy_only=False).astype(dtype)

@@ -1,8 +1,11 @@
-"""Photonic rails: chips of equal rank in all servers share an optical circuit switch, set to rings over all servers.
+"""Photonic rails: chips of equal rank in all servers share an optical circuit switch,
+set to rings over all servers.
 
-A server is g chips behind a scale-up switch. Every chip has ``ocs_ports`` optical ports, two on each of its switches, so that it
-can sit in one ring (or face two peers) a switch. This is the static setting, a ring over all servers on every switch;
-reconfiguration changes the circuits between phases of a job and is not part of the graph.
+A server is g chips behind a scale-up switch. Every chip has ``ocs_ports`` optical
+ports, two on each of its switches, so that it can sit in one ring (or face two peers) a
+switch. This is the static setting, a ring over all servers on every switch;
+reconfiguration changes the circuits between phases of a job and is not part of the
+graph.
 
 Source: Opus (photonic rails; two ports a chip).
 """
@@ -25,11 +28,13 @@ __all__ = ["OpusRailsSettings", "bisection_ports", "build", "halves", "ports_per
 
 @dataclass(frozen=True)
 class OpusRailsSettings:
-    """``servers`` of ``chips_per_server`` chips; chip i of server a is number a * chips_per_server + i.
+    """``servers`` of ``chips_per_server`` chips; chip i of server a is number a *
+    chips_per_server + i.
 
-    ``ocs_ports``: optical ports of a chip, two on each of ocs_ports / 2 switches of its rank. ``ocs_radix``: ports of a switch;
-    null: just enough, 2 servers. ``scale_up_width``: rate of a chip's link to its scale-up switch over the rate of all its ports
-    together. ``external_latency_ns``: of a circuit.
+    ``ocs_ports``: optical ports of a chip, two on each of ocs_ports / 2 switches of its
+    rank. ``ocs_radix``: ports of a switch; null: just enough, 2 servers.
+    ``scale_up_width``: rate of a chip's link to its scale-up switch over the rate of
+    all its ports together. ``external_latency_ns``: of a circuit.
     """
 
     family: Literal["opus_rails"]
@@ -46,14 +51,15 @@ class OpusRailsSettings:
         if self.ocs_ports % 2:
             raise SettingsError(
                 "ocs_ports",
-                f"got {self.ocs_ports}; allowed: an even number, two for each ring; the nearest are {self.ocs_ports - 1} and "
-                f"{self.ocs_ports + 1}",
+                f"got {self.ocs_ports}; allowed: an even number, two for each ring; the nearest are"
+                f" {self.ocs_ports - 1} and {self.ocs_ports + 1}",
             )
         if self.ocs_radix is not None and self.ocs_radix < 2 * self.servers:
             raise SettingsError(
                 "ocs_radix",
-                f"got {self.ocs_radix}; allowed: at least {2 * self.servers}, two ports for each of {self.servers} servers "
-                f"(or at most {self.ocs_radix // 2} servers for this radix)",
+                f"got {self.ocs_radix}; allowed: at least {2 * self.servers}, two ports for each of"
+                f" {self.servers} servers (or at most {self.ocs_radix // 2} servers for this"
+                " radix)",
             )
         check_size("servers", self.chips * (2 + self.ocs_ports))
 
@@ -68,9 +74,11 @@ class OpusRailsSettings:
 
 
 def build(settings: OpusRailsSettings) -> Topology:
-    """Build the network. Optical switch and rail of ring j of rank i: i * ocs_ports / 2 + j; the only switches are scale-up ones.
+    """Build the network. Optical switch and rail of ring j of rank i: i * ocs_ports / 2
+    + j; the only switches are scale-up ones.
 
-    Circuits: dimension x, ``line`` = rail, nodes = servers; server a owns the ports 2a (towards a + 1) and 2a + 1.
+    Circuits: dimension x, ``line`` = rail, nodes = servers; server a owns the ports 2a
+    (towards a + 1) and 2a + 1.
     """
     g, own = settings.chips_per_server, settings.rings_per_chip
     rail, a = np.indices((g * own, settings.servers)).reshape(2, -1)
@@ -126,5 +134,7 @@ def bisection_ports(settings: OpusRailsSettings) -> int:
 
 
 def ports_per_chip(settings: OpusRailsSettings) -> int:
-    """Optical ports of a chip (the link to the scale-up switch does not leave the server)."""
+    """Optical ports of a chip (the link to the scale-up switch does not leave the
+    server).
+    """
     return settings.ocs_ports

@@ -1,6 +1,8 @@
-"""Diversity of the ways between nodes: how many shortest ones there are, and how many that share no link.
+"""Diversity of the ways between nodes: how many shortest ones there are, and how many
+that share no link.
 
-Both look at the graph of nodes (and electrical switches, where there are any): the links inside nodes do not count.
+Both look at the graph of nodes (and electrical switches, where there are any): the
+links inside nodes do not count.
 """
 
 from __future__ import annotations
@@ -19,22 +21,30 @@ __all__ = ["disjoint_paths_min", "minimal_path_counts"]
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-#: Largest graph whose shortest ways are counted from every vertex, and whose flows are computed from one vertex to all others.
+#: Largest graph whose shortest ways are counted from every vertex, and whose flows are
+#: computed from one vertex to all others.
 _MOST_COUNTED_VERTICES = 2500
 _MOST_FLOW_VERTICES = 300
 #: Above this a count of shortest ways is no longer exact in a float.
 _MOST_EXACT = 2.0**53
 
 
-def minimal_path_counts(topology: Topology, lines: list[tuple[int, IntArray]] | None) -> tuple[int, float] | None:
-    """Fewest and mean number of shortest node paths over ordered pairs of distinct nodes; parallel links count as one.
+def minimal_path_counts(
+    topology: Topology, lines: list[tuple[int, IntArray]] | None
+) -> tuple[int, float] | None:
+    """Fewest and mean number of shortest node paths over ordered pairs of distinct
+    nodes; parallel links count as one.
 
-    ``lines``: (length, directed edges) of a row and a column where the graph is their product: a pair has C(h1 + h2, h1) shortest
-    paths for each choice of one in its row and one in its column (h1 and h2 hops), exact at any size. Twisted tori and RailX's
-    Dragonfly are counted from one source of each kind. None above 2,500 vertices elsewhere, or where a count exceeds 2^53.
+    ``lines``: (length, directed edges) of a row and a column where the graph is their
+    product: a pair has C(h1 + h2, h1) shortest paths for each choice of one in its row
+    and one in its column (h1 and h2 hops), exact at any size. Twisted tori and RailX's
+    Dragonfly are counted from one source of each kind. None above 2,500 vertices
+    elsewhere, or where a count exceeds 2^53.
     """
     if lines is not None:
-        (hops_x, paths_x), (hops_y, paths_y) = (_count(length, edges, np.arange(length)) for length, edges in lines)
+        (hops_x, paths_x), (hops_y, paths_y) = (
+            _count(length, edges, np.arange(length)) for length, edges in lines
+        )
         kinds: dict[tuple[int, int], tuple[float, float]] = {}
         sums = [_by_hops(hops, paths) for hops, paths in ((hops_x, paths_x), (hops_y, paths_y))]
         for h1, (sum1, least1) in sums[0].items():
@@ -43,24 +53,36 @@ def minimal_path_counts(topology: Topology, lines: list[tuple[int, IntArray]] | 
                     orders = math.comb(h1 + h2, h1)
                     kinds[h1, h2] = (orders * sum1 * sum2, orders * least1 * least2)
         pairs = hops_x.size * hops_y.size - len(hops_x) * len(hops_y)
-        return int(min(least for _, least in kinds.values())), sum(total for total, _ in kinds.values()) / pairs
+        return int(min(least for _, least in kinds.values())), sum(
+            total for total, _ in kinds.values()
+        ) / pairs
     vertices, edges, _ = _node_graph(topology)
     sources = _sources(topology)
-    if vertices > _MOST_COUNTED_VERTICES or vertices * len(sources) > _MOST_COUNTED_VERTICES**2 // 4:
+    if (
+        vertices > _MOST_COUNTED_VERTICES
+        or vertices * len(sources) > _MOST_COUNTED_VERTICES**2 // 4
+    ):
         return None
     hops, paths = _count(vertices, edges, sources)
     counts = paths[:, : topology.nodes][hops[:, : topology.nodes] > 0]
-    return None if not len(counts) or counts.max() > _MOST_EXACT else (int(counts.min()), float(counts.mean()))
+    return (
+        None
+        if not len(counts) or counts.max() > _MOST_EXACT
+        else (int(counts.min()), float(counts.mean()))
+    )
 
 
 def disjoint_paths_min(topology: Topology, lines: list[tuple[int, IntArray]] | None) -> int | None:
-    """The fewest link-disjoint ways between any two nodes, every lane counted: the edge connectivity of the graph of nodes.
+    """The fewest link-disjoint ways between any two nodes, every lane counted: the edge
+    connectivity of the graph of nodes.
 
-    A minimum cut separates node 0 from some other node, so that the least maximum flow from node 0 is exact (``scipy``'s
-    ``maximum_flow``). ``lines``: where the graph is the product of a row and a column, its connectivity is the least of the two
-    smallest degrees together and of each factor's connectivity times the other's nodes (Xu and Yang 2006; it holds with parallel
-    links as long as no pair has more of them than the connectivity of the other factor, else the graph is searched). None above
-    300 vertices where a search is needed.
+    A minimum cut separates node 0 from some other node, so that the least maximum flow
+    from node 0 is exact (``scipy``'s ``maximum_flow``). ``lines``: where the graph is
+    the product of a row and a column, its connectivity is the least of the two smallest
+    degrees together and of each factor's connectivity times the other's nodes (Xu and
+    Yang 2006; it holds with parallel links as long as no pair has more of them than the
+    connectivity of the other factor, else the graph is searched). None above 300
+    vertices where a search is needed.
     """
     if lines is not None:
         known = _product_connectivity(lines)
@@ -89,14 +111,20 @@ def _connectivity(vertices: int, edges: IntArray, lanes: IntArray, nodes: int) -
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 
-    graph = csr_array((lanes.astype(np.int32), (edges[:, 0], edges[:, 1])), shape=(vertices, vertices))
+    graph = csr_array(
+        (lanes.astype(np.int32), (edges[:, 0], edges[:, 1])), shape=(vertices, vertices)
+    )
     return min(int(maximum_flow(graph, 0, sink).flow_value) for sink in range(1, nodes))
 
 
 def _node_graph(topology: Topology) -> tuple[int, IntArray, IntArray]:
-    """Vertices (nodes, then electrical switches), pairs joined by a link that leaves a node, and the lanes of each pair."""
+    """Vertices (nodes, then electrical switches), pairs joined by a link that leaves a
+    node, and the lanes of each pair.
+    """
     links = topology.links
-    vertex = np.concatenate([topology.chip_node, topology.nodes + np.arange(topology.switches)]).astype(np.int64)
+    vertex = np.concatenate(
+        [topology.chip_node, topology.nodes + np.arange(topology.switches)]
+    ).astype(np.int64)
     a, b = vertex[links.src], vertex[links.dst]
     vertices = topology.nodes + topology.switches
     outside = a != b
@@ -106,7 +134,9 @@ def _node_graph(topology: Topology) -> tuple[int, IntArray, IntArray]:
 
 
 def _sources(topology: Topology) -> IntArray:
-    """Nodes of which one or more stands for every node by symmetry, each kind equally often; else all nodes."""
+    """Nodes of which one or more stands for every node by symmetry, each kind equally
+    often; else all nodes.
+    """
     if topology.family == "railx_twisted_torus":
         return np.array([0])
     if topology.family == "railx_dragonfly":
@@ -117,7 +147,9 @@ def _sources(topology: Topology) -> IntArray:
 
 
 def _count(vertices: int, edges: IntArray, sources: IntArray) -> tuple[IntArray, FloatArray]:
-    """Hops (-1 where unreachable) and number of shortest paths from each source to each vertex, all sources level by level."""
+    """Hops (-1 where unreachable) and number of shortest paths from each source to each
+    vertex, all sources level by level.
+    """
     from scipy.sparse import csr_array
 
     pairs = np.unique(edges, axis=0)
@@ -138,5 +170,10 @@ def _count(vertices: int, edges: IntArray, sources: IntArray) -> tuple[IntArray,
 
 
 def _by_hops(hops: IntArray, paths: FloatArray) -> dict[int, tuple[float, float]]:
-    """For each distance: the shortest paths of all ordered pairs together, and the fewest of one pair."""
-    return {h: (float(paths[hops == h].sum()), float(paths[hops == h].min())) for h in range(int(hops.max()) + 1)}
+    """For each distance: the shortest paths of all ordered pairs together, and the
+    fewest of one pair.
+    """
+    return {
+        h: (float(paths[hops == h].sum()), float(paths[hops == h].min()))
+        for h in range(int(hops.max()) + 1)
+    }

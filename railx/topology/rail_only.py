@@ -1,7 +1,9 @@
-"""Rail-only network: chips of equal rank in all servers share a rail switch, and nothing joins the rails but the scale-up switches.
+"""Rail-only network: chips of equal rank in all servers share a rail switch, and
+nothing joins the rails but the scale-up switches.
 
-The rail-optimised network without its spine: a chip reaches chips of another rank through the scale-up switch of its own server.
-Source: Wang et al. 2023, "Optimized network architectures for large language model training with billions of parameters".
+The rail-optimised network without its spine: a chip reaches chips of another rank
+through the scale-up switch of its own server. Source: Wang et al. 2023, "Optimized
+network architectures for large language model training with billions of parameters".
 """
 
 from __future__ import annotations
@@ -22,10 +24,13 @@ __all__ = ["RailOnlySettings", "bisection_ports", "build", "halves", "ports_per_
 
 @dataclass(frozen=True)
 class RailOnlySettings:
-    """``servers`` of ``chips_per_server`` chips; chip i of server a is number a * chips_per_server + i.
+    """``servers`` of ``chips_per_server`` chips; chip i of server a is number a *
+    chips_per_server + i.
 
-    ``switch_radix``: ports of a rail switch, all to servers. ``planes``: parallel rail switches for each rank, one port of each
-    chip in every plane. ``scale_up_width``: rate of a chip's link to its scale-up switch over the rate of all its ports together.
+    ``switch_radix``: ports of a rail switch, all to servers. ``planes``: parallel rail
+    switches for each rank, one port of each chip in every plane. ``scale_up_width``:
+    rate of a chip's link to its scale-up switch over the rate of all its ports
+    together.
     """
 
     family: Literal["rail_only"]
@@ -42,8 +47,8 @@ class RailOnlySettings:
         if self.servers > self.switch_radix:
             raise SettingsError(
                 "servers",
-                f"got {self.servers}; allowed: 2 to switch_radix = {self.switch_radix}, a port for each; the nearest is "
-                f"{self.switch_radix}, or switch_radix {self.servers}",
+                f"got {self.servers}; allowed: 2 to switch_radix = {self.switch_radix}, a port for"
+                f" each; the nearest is {self.switch_radix}, or switch_radix {self.servers}",
             )
         check_size("servers", 2 * self.chips * (1 + self.planes))
 
@@ -53,7 +58,9 @@ class RailOnlySettings:
 
 
 def build(settings: RailOnlySettings) -> Topology:
-    """Build the network. Switches: the scale-up switches, then plane by plane the rail switches."""
+    """Build the network. Switches: the scale-up switches, then plane by plane the rail
+    switches.
+    """
     g, chips = settings.chips_per_server, settings.chips
     chip = np.arange(chips)
     plane = np.arange(settings.planes)[:, None]
@@ -87,10 +94,14 @@ def build(settings: RailOnlySettings) -> Topology:
 
 
 def halves(settings: RailOnlySettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex: the servers are cut in the middle, the rail switches stand in half 1."""
+    """Half (0 or 1) of each vertex: the servers are cut in the middle, the rail
+    switches stand in half 1.
+    """
     server = np.arange(settings.servers) >= settings.servers // 2
     rails = np.ones(settings.chips_per_server * settings.planes, dtype=np.bool_)
-    return np.concatenate([np.repeat(server, settings.chips_per_server), server, rails]).astype(np.int8)
+    return np.concatenate([np.repeat(server, settings.chips_per_server), server, rails]).astype(
+        np.int8
+    )
 
 
 def bisection_ports(settings: RailOnlySettings) -> int:
@@ -99,5 +110,7 @@ def bisection_ports(settings: RailOnlySettings) -> int:
 
 
 def ports_per_chip(settings: RailOnlySettings) -> int:
-    """Ports of a chip to the rails: one in each plane (the link to the scale-up switch does not leave the server)."""
+    """Ports of a chip to the rails: one in each plane (the link to the scale-up switch
+    does not leave the server).
+    """
     return settings.planes

@@ -1,4 +1,6 @@
-"""Checks of the optical circuits of RailX settings against what each setting promises, counted from the circuits alone."""
+"""Checks of the optical circuits of RailX settings against what each setting promises,
+counted from the circuits alone.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.topology import railx_dragonfly, railx_hyperx, railx_mixed, railx_split, railx_torus, railx_twisted_torus
+from railx.topology import (
+    railx_dragonfly,
+    railx_hyperx,
+    railx_mixed,
+    railx_split,
+    railx_torus,
+    railx_twisted_torus,
+)
 from railx.topology.model import Circuits
 from railx.topology.railx_dragonfly import RailXDragonflySettings
 from railx.topology.railx_grid import Grid, line_nodes
@@ -24,12 +33,15 @@ IntArray = NDArray[np.int64]
 
 
 def check_railx_circuits(settings: Any, circuits: Circuits) -> None:
-    """Check that every port is its node's own and that the circuits join what the setting says; ValueError names the first fault.
+    """Check that every port is its node's own and that the circuits join what the
+    setting says; ValueError names the first fault.
 
-    Torus: neighbours of each line, r times. Twisted torus: neighbours of each row, and up each column with the shifted wrap, r
-    times. Split and mixed: in each part, every pair of a sub-line as often as its copies say, or the neighbours of its ring.
-    Dragonfly: every pair of columns of a row, and every pair of rows in some column. Settings of other families are not looked at,
-    and pairs of the 2D HyperX are counted by :func:`railx.topology.check_circuits` itself.
+    Torus: neighbours of each line, r times. Twisted torus: neighbours of each row, and
+    up each column with the shifted wrap, r times. Split and mixed: in each part, every
+    pair of a sub-line as often as its copies say, or the neighbours of its ring.
+    Dragonfly: every pair of columns of a row, and every pair of rows in some column.
+    Settings of other families are not looked at, and pairs of the 2D HyperX are counted
+    by :func:`railx.topology.check_circuits` itself.
     """
     if isinstance(settings, RailXHyperXSettings):
         _check_ports(circuits, railx_hyperx.grid_of(settings), paired=False)
@@ -50,29 +62,45 @@ def check_railx_circuits(settings: Any, circuits: Circuits) -> None:
                 _check_part(circuits, dimension, part, directed=settings.rings == "directed")
     elif isinstance(settings, RailXDragonflySettings):
         _check_ports(circuits, railx_dragonfly.grid_of(settings), paired=False)
-        _check_part(circuits, 0, railx_dragonfly.row_part(settings), directed=settings.rings == "directed")
+        _check_part(
+            circuits, 0, railx_dragonfly.row_part(settings), directed=settings.rings == "directed"
+        )
         _check_groups(circuits, settings)
 
 
 def _check_ports(circuits: Circuits, grid: Grid, *, paired: bool) -> None:
-    """Port 2p (plus side) or 2p + 1 (minus side) of a switch of a line is the one of the node at position p of that line."""
-    for node, port, side in ((circuits.node_a, circuits.port_a, 0), (circuits.node_b, circuits.port_b, 1)):
+    """Port 2p (plus side) or 2p + 1 (minus side) of a switch of a line is the one of
+    the node at position p of that line.
+    """
+    for node, port, side in (
+        (circuits.node_a, circuits.port_a, 0),
+        (circuits.node_b, circuits.port_b, 1),
+    ):
         line, position = circuits.line.astype(np.int64), port.astype(np.int64) // 2
         own_x = line_nodes(grid, 0, line, position)
         own_y = line_nodes(grid, 1, line, position, paired_columns=paired)
         lines = grid.columns // 2 if paired else grid.columns
         exists = np.where(circuits.dimension == 0, line < grid.rows, line < lines)
-        astray = (np.where(circuits.dimension == 0, own_x, own_y) != node) | (port % 2 != side) | ~exists
+        astray = (
+            (np.where(circuits.dimension == 0, own_x, own_y) != node) | (port % 2 != side) | ~exists
+        )
         if astray.any():
             first = int(astray.argmax())
             raise ValueError(
-                f"circuits: port {port[first]} of optical switch {circuits.ocs[first]} is not one of node {node[first]}'s ports"
+                f"circuits: port {port[first]} of optical switch {circuits.ocs[first]} is not one"
+                f" of node {node[first]}'s ports"
             )
 
 
 def _check_part(circuits: Circuits, dimension: int, part: LinePart, *, directed: bool) -> None:
-    """Every sub-line of every line: its arcs are those of the part, each as often as the part says."""
-    own = (circuits.dimension == dimension) & (circuits.rail >= part.first_rail) & (circuits.rail < part.first_rail + part.rails)
+    """Every sub-line of every line: its arcs are those of the part, each as often as
+    the part says.
+    """
+    own = (
+        (circuits.dimension == dimension)
+        & (circuits.rail >= part.first_rail)
+        & (circuits.rail < part.first_rail + part.rails)
+    )
     line = circuits.line[own].astype(np.int64)
     a, b = (port[own].astype(np.int64) // 2 for port in (circuits.port_a, circuits.port_b))
     first_a, first_b = (part.move(p, np.zeros_like(p)) for p in (a, b))
@@ -80,7 +108,10 @@ def _check_part(circuits: Circuits, dimension: int, part: LinePart, *, directed:
     strays = np.flatnonzero(first_a != first_b)
     if len(strays):
         k = int(strays[0])
-        raise ValueError(f"{where} {line[k]}: positions {a[k]} and {b[k]} are joined; allowed: only positions of one sub-line")
+        raise ValueError(
+            f"{where} {line[k]}: positions {a[k]} and {b[k]} are joined; allowed: only positions of"
+            " one sub-line"
+        )
     length = int(max(a.max(), b.max())) + 1
     sub_lines, which = np.unique(line * length + first_a, return_inverse=True)
     counts = np.zeros((len(sub_lines), part.size, part.size), dtype=np.int64)
@@ -97,13 +128,16 @@ def _check_part(circuits: Circuits, dimension: int, part: LinePart, *, directed:
     if len(wrong):
         at, one, other = wrong[0].tolist()
         raise ValueError(
-            f"{where} {sub_lines[at] // length}: places {one} and {other} of a sub-line of {part.size} "
-            f"are joined by {counts[at, one, other]} rails; allowed: {wanted[one, other]}"
+            f"{where} {sub_lines[at] // length}: places {one} and {other} of a sub-line of"
+            f" {part.size} are joined by {counts[at, one, other]} rails; allowed:"
+            f" {wanted[one, other]}"
         )
 
 
 def _check_wraps(circuits: Circuits, settings: RailXTwistedTorusSettings) -> None:
-    """Each node's plus side leads to the next of its row and to the next of its column, shifted at the wrap, on every rail."""
+    """Each node's plus side leads to the next of its row and to the next of its column,
+    shifted at the wrap, on every rail.
+    """
     columns, rows = settings.x_scale, settings.y_scale
     x, y = circuits.node_a % columns, circuits.node_a // columns
     over = y == rows - 1
@@ -112,10 +146,16 @@ def _check_wraps(circuits: Circuits, settings: RailXTwistedTorusSettings) -> Non
     wrong = np.flatnonzero(circuits.node_b != np.where(circuits.dimension == 0, along_x, along_y))
     if len(wrong):
         k = int(wrong[0])
-        raise ValueError(f"circuits: nodes {circuits.node_a[k]} and {circuits.node_b[k]} are joined, which are no neighbours")
+        raise ValueError(
+            f"circuits: nodes {circuits.node_a[k]} and {circuits.node_b[k]} are joined, which are"
+            " no neighbours"
+        )
     expected = 2 * settings.m * settings.n * columns * rows
     if len(circuits) != expected:
-        raise ValueError(f"circuits: {len(circuits)} circuits; allowed: {expected}, each rail of each node in both dimensions")
+        raise ValueError(
+            f"circuits: {len(circuits)} circuits; allowed: {expected}, each rail of each node in"
+            " both dimensions"
+        )
 
 
 def _check_groups(circuits: Circuits, settings: RailXDragonflySettings) -> None:
@@ -126,4 +166,7 @@ def _check_groups(circuits: Circuits, settings: RailXDragonflySettings) -> None:
     joined[a, b] = joined[b, a] = True
     if not joined.all():
         one, other = np.argwhere(~joined)[0].tolist()
-        raise ValueError(f"circuits: no column joins rows {one} and {other}; allowed: every pair of rows in at least one column")
+        raise ValueError(
+            f"circuits: no column joins rows {one} and {other}; allowed: every pair of rows in at"
+            " least one column"
+        )

@@ -1,21 +1,29 @@
-"""RailX set to a Dragonfly: a row of nodes is a group, all-to-all on its X rails; the Y rails of different columns differ.
+"""RailX set to a Dragonfly: a row of nodes is a group, all-to-all on its X rails; the Y
+rails of different columns differ.
 
-In a Dragonfly the routers of a group share the links to the other groups (Kim, Dally, Scott and Abts, ISCA 2008). Here the nodes
-of a row share them: the Y rails of column 0 join each row to some other rows, those of column 1 to others, and all columns
-together join every pair of rows. A packet goes along its row to a column that leads to its row, up or down that column, and along
-the other row: at most 3 inter-node hops. With r rails a side and C columns there are C r Y rails with 2 ports a node, so that up
-to 2 C r + 1 rows can be joined, where the plain all-to-all of a column ends at r + 1. The mapping is derived; RailX's abstract
-names only the flexibility. Its price: a Y rail need not be one ring over the whole column.
+In a Dragonfly the routers of a group share the links to the other groups (Kim, Dally,
+Scott and Abts, ISCA 2008). Here the nodes of a row share them: the Y rails of column 0
+join each row to some other rows, those of column 1 to others, and all columns together
+join every pair of rows. A packet goes along its row to a column that leads to its row,
+up or down that column, and along the other row: at most 3 inter-node hops. With r rails
+a side and C columns there are C r Y rails with 2 ports a node, so that up to 2 C r + 1
+rows can be joined, where the plain all-to-all of a column ends at r + 1. The mapping is
+derived; RailX's abstract names only the flexibility. Its price: a Y rail need not be
+one ring over the whole column.
 
-Design of the columns. A Y rail shifts every row by one difference d (row y to row y + d modulo the number of rows G), which is a
-union of gcd(G, d) rings, so that one switch can close it. The differences 1, 2, ..., floor(G/2), then G - 1, G - 2, ... down to
-the half, are given out in turn to the rails of column 0, then of column 1, and so on, and start again after G - 1. After
-floor(G/2) rails every pair of rows is joined, and since d and -d are the same links, the links between two rows differ by at most
-one over all pairs (d = G/2 joins its pairs twice at once). A shift of all rows is a symmetry of the network.
+Design of the columns. A Y rail shifts every row by one difference d (row y to row y + d
+modulo the number of rows G), which is a union of gcd(G, d) rings, so that one switch
+can close it. The differences 1, 2, ..., floor(G/2), then G - 1, G - 2, ... down to the
+half, are given out in turn to the rails of column 0, then of column 1, and so on, and
+start again after G - 1. After floor(G/2) rails every pair of rows is joined, and since
+d and -d are the same links, the links between two rows differ by at most one over all
+pairs (d = G/2 joins its pairs twice at once). A shift of all rows is a symmetry of the
+network.
 
-Layout: nodes (X, Y) = Y * columns + X, chips and rails as in :mod:`railx.topology.railx_grid`. Routers read
-``row_wiring(settings)`` (rails that join two columns of a row), ``differences(settings)`` (the shift of each column and rail), and
-``rail_ports(topology)`` (the link row behind a rail of a node).
+Layout: nodes (X, Y) = Y * columns + X, chips and rails as in
+:mod:`railx.topology.railx_grid`. Routers read ``row_wiring(settings)`` (rails that join
+two columns of a row), ``differences(settings)`` (the shift of each column and rail),
+and ``rail_ports(topology)`` (the link row behind a rail of a node).
 """
 
 from __future__ import annotations
@@ -29,7 +37,15 @@ from numpy.typing import NDArray
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError, to_dict
 from railx.topology.model import Topology, check_size
 from railx.topology.railx_grid import Grid, LineWiring, build_lines, grid_halves, successor_arcs
-from railx.topology.railx_parts import LinePart, PartSettings, check_radix, check_rings, line_parts, line_successors, part_wiring
+from railx.topology.railx_parts import (
+    LinePart,
+    PartSettings,
+    check_radix,
+    check_rings,
+    line_parts,
+    line_successors,
+    part_wiring,
+)
 
 __all__ = [
     "RailXDragonflySettings",
@@ -51,9 +67,10 @@ IntArray = NDArray[np.int64]
 class RailXDragonflySettings:
     """``rows`` groups of ``columns`` nodes of m x m chips, r = m * n rails a side.
 
-    ``columns`` - 1 divides r: r / (columns - 1) copies of the all-to-all of a row. ``rings``: its decomposition. ``ocs_radix``:
-    ports of an optical switch; null takes what the longer line needs. ``internal_width``: rate of an internal lane over that of an
-    external port.
+    ``columns`` - 1 divides r: r / (columns - 1) copies of the all-to-all of a row.
+    ``rings``: its decomposition. ``ocs_radix``: ports of an optical switch; null takes
+    what the longer line needs. ``internal_width``: rate of an internal lane over that
+    of an external port.
     """
 
     family: Literal["railx_dragonfly"]
@@ -72,20 +89,21 @@ class RailXDragonflySettings:
         rails = self.m * self.n
         if rails % (self.columns - 1):
             sizes = sorted(
-                (d + 1 for d in range(1, rails + 1) if rails % d == 0), key=lambda size: (abs(size - self.columns), size)
+                (d + 1 for d in range(1, rails + 1) if rails % d == 0),
+                key=lambda size: (abs(size - self.columns), size),
             )
             raise SettingsError(
                 "columns",
-                f"got {self.columns}; allowed: a number whose columns - 1 divides m * n = {rails} rails; the nearest are "
-                f"{' and '.join(map(str, sorted(sizes[:2])))}",
+                f"got {self.columns}; allowed: a number whose columns - 1 divides m * n = {rails}"
+                f" rails; the nearest are {' and '.join(map(str, sorted(sizes[:2])))}",
             )
         check_rings("columns", (_row(self),), self.rings)
         most = 2 * rails * self.columns + 1
         if self.rows > most:
             raise SettingsError(
                 "rows",
-                f"got {self.rows}; allowed: at most {most}, {self.columns} columns of {rails} rails cannot join more; the nearest "
-                f"are {most - 1} and {most}",
+                f"got {self.rows}; allowed: at most {most}, {self.columns} columns of {rails} rails"
+                f" cannot join more; the nearest are {most - 1} and {most}",
             )
         check_radix(self.ocs_radix, self.columns, self.rows)
         check_size("rows", grid_of(self).link_rows)
@@ -102,12 +120,16 @@ def row_part(settings: RailXDragonflySettings) -> LinePart:
 
 
 def row_wiring(settings: RailXDragonflySettings) -> LineWiring:
-    """The links between every ordered pair of columns of a row, 2 for each copy of its all-to-all."""
+    """The links between every ordered pair of columns of a row, 2 for each copy of its
+    all-to-all.
+    """
     return part_wiring(row_part(settings), settings.rings)
 
 
 def differences(settings: RailXDragonflySettings) -> IntArray:
-    """By how many rows each Y rail of each column goes up from its plus side: shape (columns, r), values 1 to rows - 1."""
+    """By how many rows each Y rail of each column goes up from its plus side: shape
+    (columns, r), values 1 to rows - 1.
+    """
     rows, rails = settings.rows, settings.m * settings.n
     half = rows // 2
     order = np.concatenate([np.arange(1, half + 1), np.arange(rows - 1, half, -1)])
@@ -115,7 +137,9 @@ def differences(settings: RailXDragonflySettings) -> IntArray:
 
 
 def build(settings: RailXDragonflySettings) -> Topology:
-    """Build the topology; columns of one row are joined twice a copy, every pair of rows in at least one column."""
+    """Build the topology; columns of one row are joined twice a copy, every pair of
+    rows in at least one column.
+    """
     grid = grid_of(settings)
     next_x = line_successors((row_part(settings),), grid.columns, settings.rings)
     next_y = (np.arange(grid.rows) + differences(settings)[:, :, None]) % grid.rows
@@ -124,12 +148,16 @@ def build(settings: RailXDragonflySettings) -> Topology:
 
 
 def halves(settings: RailXDragonflySettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex when the longer dimension (groups, in a large network) is cut in the middle."""
+    """Half (0 or 1) of each vertex when the longer dimension (groups, in a large
+    network) is cut in the middle.
+    """
     return grid_halves(grid_of(settings))
 
 
 def bisection_ports(settings: RailXDragonflySettings) -> int:
-    """Ports in one direction across that cut: 2 min(d, G - d) for each Y rail of difference d, or the row's pairs across."""
+    """Ports in one direction across that cut: 2 min(d, G - d) for each Y rail of
+    difference d, or the row's pairs across.
+    """
     if settings.columns >= settings.rows:
         half = settings.columns // 2
         return 2 * row_part(settings).copies * half * (settings.columns - half) * settings.rows
@@ -138,10 +166,12 @@ def bisection_ports(settings: RailXDragonflySettings) -> int:
 
 
 def node_hop_counts(settings: RailXDragonflySettings) -> IntArray:
-    """How many ordered pairs of chips are h inter-node hops apart (index h), at any size.
+    """How many ordered pairs of chips are h inter-node hops apart (index h), at any
+    size.
 
-    Shifts of all rows are symmetries, so the sources of row 0 say it all. Within a row: 1 hop. To a row d further: 1 hop in the
-    own column where that column has difference d or -d, 2 where two of its differences make d; else 2 hops where the source's or
+    Shifts of all rows are symmetries, so the sources of row 0 say it all. Within a row:
+    1 hop. To a row d further: 1 hop in the own column where that column has difference
+    d or -d, 2 where two of its differences make d; else 2 hops where the source's or
     the destination's column has it; else 3.
     """
     rows, columns = settings.rows, settings.columns
@@ -152,7 +182,9 @@ def node_hop_counts(settings: RailXDragonflySettings) -> IntArray:
     source, target = joins[:, None, 1:], joins[None, :, 1:]
     hops = np.where(source | target, 2, 3)
     own = np.arange(columns)
-    later = (np.arange(rows)[:, None] - np.arange(rows)) % rows  # later[d, e]: what is left of d after e
+    later = (
+        np.arange(rows)[:, None] - np.arange(rows)
+    ) % rows  # later[d, e]: what is left of d after e
     twice: NDArray[np.bool_] = np.zeros_like(joins)
     np.logical_and(joins[:, None, :], joins[:, later]).any(axis=2, out=twice)
     hops[own, own] = np.where(joins[:, 1:], 1, 3 - twice[:, 1:].astype(np.int64))

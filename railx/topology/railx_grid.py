@@ -1,10 +1,13 @@
-"""What every RailX setting shares: nodes of m x m chips on a grid, rails of each line plugged into their own optical switch.
+"""What every RailX setting shares: nodes of m x m chips on a grid, rails of each line
+plugged into their own optical switch.
 
-A RailX setting differs from another only in the circuits that the optical switches close, so a setting is given by the arcs of its
-rails: from the plus side of one position of a line to the minus side of another. An optical switch is any matching of its ports,
-so a rail of a line is any set of disjoint rings over the line's nodes. Link rows: the internal ones first, then two rows (plus to
-minus, minus to plus) for each circuit, in the order of the circuits. Source: RailX (abstract) and its public simulator (node
-layout, rail numbering).
+A RailX setting differs from another only in the circuits that the optical switches
+close, so a setting is given by the arcs of its rails: from the plus side of one
+position of a line to the minus side of another. An optical switch is any matching of
+its ports, so a rail of a line is any set of disjoint rings over the line's nodes. Link
+rows: the internal ones first, then two rows (plus to minus, minus to plus) for each
+circuit, in the order of the circuits. Source: RailX (abstract) and its public simulator
+(node layout, rail numbering).
 """
 
 from __future__ import annotations
@@ -15,7 +18,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.topology.model import INTERNAL, Circuits, Links, Topology, chip_nodes, join_links, kind_code
+from railx.topology.model import (
+    INTERNAL,
+    Circuits,
+    Links,
+    Topology,
+    chip_nodes,
+    join_links,
+    kind_code,
+)
 
 __all__ = [
     "Arcs",
@@ -61,8 +72,10 @@ class NodeSettings(Protocol):
 class Grid:
     """The numbers a RailX grid is built from.
 
-    ``columns`` by ``rows`` nodes of ``m`` x ``m`` chips with ``n`` ports a side; r = m * n rails a side. ``internal_width``: rate
-    of an internal lane over the rate of an external port. Node (X, Y) is number Y * columns + X; its chip (x, y) adds y * m + x.
+    ``columns`` by ``rows`` nodes of ``m`` x ``m`` chips with ``n`` ports a side; r = m
+    * n rails a side. ``internal_width``: rate of an internal lane over the rate of an
+    external port. Node (X, Y) is number Y * columns + X; its chip (x, y) adds y * m +
+    x.
     """
 
     m: int
@@ -108,9 +121,11 @@ class Grid:
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
-    """Circuits before they have ports: rail ``rail`` of line ``line``, plus side of position ``a`` to minus side of ``b``.
+    """Circuits before they have ports: rail ``rail`` of line ``line``, plus side of
+    position ``a`` to minus side of ``b``.
 
-    All arrays (int64) have the same length. A position is on at most one arc as ``a`` and on at most one as ``b``, a rail.
+    All arrays (int64) have the same length. A position is on at most one arc as ``a``
+    and on at most one as ``b``, a rail.
     """
 
     line: IntArray
@@ -124,10 +139,11 @@ class Arcs:
 
 @dataclass(frozen=True, eq=False)
 class RailPorts:
-    """What is behind each external port: arrays of shape (2, nodes, r, 2) by dimension (0: x), node, rail and side (1: plus).
+    """What is behind each external port: arrays of shape (2, nodes, r, 2) by dimension
+    (0: x), node, rail and side (1: plus).
 
-    ``link``: the row of ``topology.links`` that leaves the node there; ``neighbour``: the node at its other end. -1 where no
-    circuit uses the port.
+    ``link``: the row of ``topology.links`` that leaves the node there; ``neighbour``:
+    the node at its other end. -1 where no circuit uses the port.
     """
 
     link: IntArray
@@ -136,10 +152,12 @@ class RailPorts:
 
 @dataclass(frozen=True, eq=False)
 class LineWiring:
-    """The k links between every ordered pair of positions of a line of L nodes, in a fixed order (minus side first, then by rail).
+    """The k links between every ordered pair of positions of a line of L nodes, in a
+    fixed order (minus side first, then by rail).
 
-    ``rail`` (int[L, L, k]): the rail of each link from a to b; ``plus`` (bool[L, L, k]): whether it leaves a on its plus side. The
-    diagonal holds rail -1. k is 2 where each rail of a line is used once (:func:`line_wiring`).
+    ``rail`` (int[L, L, k]): the rail of each link from a to b; ``plus`` (bool[L, L,
+    k]): whether it leaves a on its plus side. The diagonal holds rail -1. k is 2 where
+    each rail of a line is used once (:func:`line_wiring`).
     """
 
     rail: IntArray
@@ -150,23 +168,40 @@ class LineWiring:
         return len(self.rail)
 
 
-def build_grid(family: str, settings: dict[str, object], grid: Grid, rings_x: IntArray, rings_y: IntArray) -> Topology:
-    """Build a RailX topology: ``rings_x`` (r, columns) and ``rings_y`` (r, rows) hold the ring of line positions of each rail."""
-    return build_lines(family, settings, grid, ring_arcs(rings_x, grid.rows), ring_arcs(rings_y, grid.columns))
+def build_grid(
+    family: str, settings: dict[str, object], grid: Grid, rings_x: IntArray, rings_y: IntArray
+) -> Topology:
+    """Build a RailX topology: ``rings_x`` (r, columns) and ``rings_y`` (r, rows) hold
+    the ring of line positions of each rail.
+    """
+    return build_lines(
+        family, settings, grid, ring_arcs(rings_x, grid.rows), ring_arcs(rings_y, grid.columns)
+    )
 
 
 def build_lines(
-    family: str, settings: dict[str, object], grid: Grid, arcs_x: Arcs, arcs_y: Arcs, *, paired_columns: bool = False
+    family: str,
+    settings: dict[str, object],
+    grid: Grid,
+    arcs_x: Arcs,
+    arcs_y: Arcs,
+    *,
+    paired_columns: bool = False,
 ) -> Topology:
-    """Build a RailX topology from the arcs that the optical switches of the rows and of the columns close.
+    """Build a RailX topology from the arcs that the optical switches of the rows and of
+    the columns close.
 
-    ``paired_columns``: columns X and X + columns/2 are cabled to the same optical switches, so that a column line has 2 rows
-    positions: 0..rows-1 in column X, then rows..2 rows - 1 in column X + columns/2 (see :func:`line_nodes`).
+    ``paired_columns``: columns X and X + columns/2 are cabled to the same optical
+    switches, so that a column line has 2 rows positions: 0..rows-1 in column X, then
+    rows..2 rows - 1 in column X + columns/2 (see :func:`line_nodes`).
     """
     x_links, x_circuits = _rails(grid, 0, arcs_x, paired_columns)
     y_links, y_circuits = _rails(grid, 1, arcs_y, paired_columns)
     circuits = Circuits(
-        **{name: np.concatenate([getattr(x_circuits, name), getattr(y_circuits, name)]) for name in Circuits.__dataclass_fields__}
+        **{
+            name: np.concatenate([getattr(x_circuits, name), getattr(y_circuits, name)])
+            for name in Circuits.__dataclass_fields__
+        }
     )
     return Topology(
         family=family,
@@ -181,7 +216,9 @@ def build_lines(
 
 
 def ring_arcs(rings: IntArray, lines: int) -> Arcs:
-    """The arcs of one ring per rail (shape (r, L): positions in ring order), alike on each of ``lines`` lines."""
+    """The arcs of one ring per rail (shape (r, L): positions in ring order), alike on
+    each of ``lines`` lines.
+    """
     line = np.arange(lines)[:, None, None]
     rail = np.arange(len(rings))[None, :, None]
     arrays = np.broadcast_arrays(line, rail, rings[None], np.roll(rings, -1, axis=1)[None])
@@ -189,14 +226,20 @@ def ring_arcs(rings: IntArray, lines: int) -> Arcs:
 
 
 def successor_arcs(successors: IntArray) -> Arcs:
-    """The arcs of ``successors`` (shape (lines, r, L)): the position that follows on the ring of each line, rail and position."""
+    """The arcs of ``successors`` (shape (lines, r, L)): the position that follows on
+    the ring of each line, rail and position.
+    """
     lines, rails, length = successors.shape
     line, rail, a = (axis.ravel() for axis in np.indices((lines, rails, length)))
     return Arcs(line, rail, a, successors.ravel().astype(np.int64))
 
 
-def line_nodes(grid: Grid, dimension: int, line: IntArray, position: IntArray, *, paired_columns: bool = False) -> IntArray:
-    """The node at a position of a row (dimension 0) or of a column (1), or of a pair of columns."""
+def line_nodes(
+    grid: Grid, dimension: int, line: IntArray, position: IntArray, *, paired_columns: bool = False
+) -> IntArray:
+    """The node at a position of a row (dimension 0) or of a column (1), or of a pair of
+    columns.
+    """
     if dimension == 0:
         return line * grid.columns + position
     if not paired_columns:
@@ -205,7 +248,8 @@ def line_nodes(grid: Grid, dimension: int, line: IntArray, position: IntArray, *
 
 
 def rail_ports(topology: Topology) -> RailPorts:
-    """The links and neighbours behind every external port of every node of a RailX setting.
+    """The links and neighbours behind every external port of every node of a RailX
+    setting.
 
     Raises ValueError where the topology has no optical circuits.
     """
@@ -216,7 +260,10 @@ def rail_ports(topology: Topology) -> RailPorts:
     rails = int(circuits.rail.max()) + 1
     ports = RailPorts(*(np.full((2, topology.nodes, rails, 2), -1) for _ in range(2)))
     row = first + 2 * np.arange(len(circuits))
-    for side, own, other in ((1, circuits.node_a, circuits.node_b), (0, circuits.node_b, circuits.node_a)):
+    for side, own, other in (
+        (1, circuits.node_a, circuits.node_b),
+        (0, circuits.node_b, circuits.node_a),
+    ):
         at = (circuits.dimension, own, circuits.rail, side)
         ports.link[at] = row + (1 - side)
         ports.neighbour[at] = other
@@ -224,7 +271,9 @@ def rail_ports(topology: Topology) -> RailPorts:
 
 
 def rail_of_links(topology: Topology) -> IntArray:
-    """The rail that each link row runs on (int[links]), -1 for links inside nodes. ValueError as :func:`rail_ports`."""
+    """The rail that each link row runs on (int[links]), -1 for links inside nodes.
+    ValueError as :func:`rail_ports`.
+    """
     if topology.circuits is None:
         raise ValueError(f"{topology.family}: a topology without optical circuits has no rails")
     rails = np.repeat(topology.circuits.rail.astype(np.int64), 2)
@@ -232,7 +281,9 @@ def rail_of_links(topology: Topology) -> IntArray:
 
 
 def mesh_links(m: int) -> IntArray:
-    """The directed links of an m x m mesh as pairs of local chips (shape (4 m (m - 1), 2)); chip (x, y) is y * m + x."""
+    """The directed links of an m x m mesh as pairs of local chips (shape (4 m (m - 1),
+    2)); chip (x, y) is y * m + x.
+    """
     chip = np.arange(m * m).reshape(m, m)
     pairs = np.concatenate(
         [
@@ -244,27 +295,40 @@ def mesh_links(m: int) -> IntArray:
 
 
 def line_wiring(topology: Topology, dimension: int) -> LineWiring:
-    """The links between every pair of nodes of a line of an all-to-all setting, read from the circuits of its first line.
+    """The links between every pair of nodes of a line of an all-to-all setting, read
+    from the circuits of its first line.
 
-    ``dimension``: 0 for rows, 1 for columns. Raises ValueError where the lines differ from each other or a pair has not two links.
+    ``dimension``: 0 for rows, 1 for columns. Raises ValueError where the lines differ
+    from each other or a pair has not two links.
     """
     circuits = topology.circuits
     if circuits is None:
-        raise ValueError(f"{topology.family}: a topology without optical circuits has no line wiring")
+        raise ValueError(
+            f"{topology.family}: a topology without optical circuits has no line wiring"
+        )
     a, b, rail = line_circuits(circuits, dimension).T
     return pair_wiring(a, b, rail, 2)
 
 
 def pair_wiring(a: IntArray, b: IntArray, rail: IntArray, links: int) -> LineWiring:
-    """The ``links`` links between every ordered pair of positions, from arcs a -> b; ValueError where a pair has another number."""
+    """The ``links`` links between every ordered pair of positions, from arcs a -> b;
+    ValueError where a pair has another number.
+    """
     length = int(max(a.max(), b.max())) + 1
-    ends = np.concatenate([np.stack([a, b, np.ones_like(a), rail], axis=1), np.stack([b, a, np.zeros_like(a), rail], axis=1)])
+    ends = np.concatenate(
+        [
+            np.stack([a, b, np.ones_like(a), rail], axis=1),
+            np.stack([b, a, np.zeros_like(a), rail], axis=1),
+        ]
+    )
     ends = ends[np.lexsort(ends.T[::-1])]
-    pairs = np.bincount(ends[:, 0] * length + ends[:, 1], minlength=length**2).reshape(length, length)
+    pairs = np.bincount(ends[:, 0] * length + ends[:, 1], minlength=length**2).reshape(
+        length, length
+    )
     if not (pairs == links * (1 - np.eye(length, dtype=np.int64))).all():
         raise ValueError(
-            "circuits: not an all-to-all setting, some pair of nodes in a line does not have exactly "
-            f"{'two' if links == 2 else links} links"
+            "circuits: not an all-to-all setting, some pair of nodes in a line does not have"
+            f" exactly {'two' if links == 2 else links} links"
         )
     shape = (length, length, links)
     wiring = LineWiring(rail=np.full(shape, -1), plus=np.zeros(shape, dtype=np.bool_))
@@ -275,26 +339,34 @@ def pair_wiring(a: IntArray, b: IntArray, rail: IntArray, links: int) -> LineWir
 
 
 def line_circuits(circuits: Circuits, dimension: int) -> IntArray:
-    """The circuits of one line as (position with the plus side, position with the minus side, rail); shape (r L, 3).
+    """The circuits of one line as (position with the plus side, position with the minus
+    side, rail); shape (r L, 3).
 
-    ``dimension``: 0 for rows, 1 for columns. Raises ValueError where the lines of the dimension are not all wired alike.
+    ``dimension``: 0 for rows, 1 for columns. Raises ValueError where the lines of the
+    dimension are not all wired alike.
     """
     own = circuits.dimension == dimension
     lines = int(circuits.line[own].max()) + 1
     columns = (circuits.port_a[own] // 2, circuits.port_b[own] // 2, circuits.rail[own])
     by_line = np.stack(columns, axis=1).astype(np.int64).reshape(lines, -1, 3)
     if not (by_line == by_line[0]).all():
-        raise ValueError(f"circuits: the {'rows' if dimension == 0 else 'columns'} are not all wired alike")
+        raise ValueError(
+            f"circuits: the {'rows' if dimension == 0 else 'columns'} are not all wired alike"
+        )
     one_line: IntArray = by_line[0]
     return one_line
 
 
 def grid_halves(grid: Grid, dimension: int | None = None) -> NDArray[np.int8]:
-    """Cut one dimension of the grid of nodes (None: the longer one) in the middle: half of each chip, 0 (the smaller one) or 1."""
+    """Cut one dimension of the grid of nodes (None: the longer one) in the middle: half
+    of each chip, 0 (the smaller one) or 1.
+    """
     if dimension is None:
         dimension = 0 if grid.columns >= grid.rows else 1
     node = np.arange(grid.nodes)
-    position, length = (node % grid.columns, grid.columns) if dimension == 0 else (node // grid.columns, grid.rows)
+    position, length = (
+        (node % grid.columns, grid.columns) if dimension == 0 else (node // grid.columns, grid.rows)
+    )
     return np.repeat((position >= length // 2).astype(np.int8), grid.m**2)
 
 
@@ -314,9 +386,13 @@ def _internal(grid: Grid) -> Links:
 
 
 def _rails(grid: Grid, dimension: int, arcs: Arcs, paired_columns: bool) -> tuple[Links, Circuits]:
-    """Links and circuits of one dimension, in the order of the arcs; the two directions of a link follow each other."""
+    """Links and circuits of one dimension, in the order of the arcs; the two directions
+    of a link follow each other.
+    """
     line, rail, a, b = arcs.line, arcs.rail, arcs.a, arcs.b
-    node_a, node_b = (line_nodes(grid, dimension, line, p, paired_columns=paired_columns) for p in (a, b))
+    node_a, node_b = (
+        line_nodes(grid, dimension, line, p, paired_columns=paired_columns) for p in (a, b)
+    )
     beside = rail // grid.n  # the chip row (x) or chip column (y) that owns the rail
     last = grid.m - 1
     plus = beside * grid.m + last if dimension == 0 else last * grid.m + beside

@@ -1,4 +1,6 @@
-"""RailX set to a 2D HyperX: every row and every column of nodes is an all-to-all of rail rings (RailX, theorem 3.1)."""
+"""RailX set to a 2D HyperX: every row and every column of nodes is an all-to-all of
+rail rings (RailX, theorem 3.1).
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ __all__ = ["RailXHyperXSettings", "bisection_ports", "build", "grid_of", "halves
 class RailXHyperXSettings:
     """(r + 1)^2 nodes of m x m chips, r = m * n rails a side.
 
-    ``n``: ports on each of the 4 sides of a chip. ``rings``: the decomposition that the rails follow. ``ocs_radix``: ports of an
-    optical switch; null takes what the lines need, 2 (r + 1). ``internal_width``: rate of an internal lane over that of an
+    ``n``: ports on each of the 4 sides of a chip. ``rings``: the decomposition that the
+    rails follow. ``ocs_radix``: ports of an optical switch; null takes what the lines
+    need, 2 (r + 1). ``internal_width``: rate of an internal lane over that of an
     external port.
     """
 
@@ -38,12 +41,17 @@ class RailXHyperXSettings:
     def __post_init__(self) -> None:
         rails = self.m * self.n
         if rails < 2:
-            raise SettingsError("n", f"m * n = {rails} rail cannot close a ring over its 2 nodes; allowed: m * n of at least 2")
+            raise SettingsError(
+                "n",
+                f"m * n = {rails} rail cannot close a ring over its 2 nodes; allowed: m * n of at"
+                " least 2",
+            )
         if rails in (3, 5) and self.rings == "directed":
             raise SettingsError(
                 "n",
-                f"m * n = {rails} rails make lines of N = {rails + 1} nodes, and K*_{rails + 1} has no directed Hamiltonian "
-                f"decomposition (nor has K*_{10 - rails - 1}); allowed: m * n = 2, 4 or at least 6, or rings=undirected",
+                f"m * n = {rails} rails make lines of N = {rails + 1} nodes, and K*_{rails + 1} has"
+                f" no directed Hamiltonian decomposition (nor has K*_{10 - rails - 1}); allowed: m"
+                " * n = 2, 4 or at least 6, or rings=undirected",
             )
         self._check_radix(rails)
         check_size("n", grid_of(self).link_rows)
@@ -52,9 +60,15 @@ class RailXHyperXSettings:
         needed = 2 * (rails + 1)
         if self.ocs_radix is not None and self.ocs_radix < needed:
             fits = (self.ocs_radix // 2 - 1) // self.m
-            fit = f"or n = {fits} for this radix" if fits * self.m >= 2 else "no n fits this radix with this m"
+            fit = (
+                f"or n = {fits} for this radix"
+                if fits * self.m >= 2
+                else "no n fits this radix with this m"
+            )
             raise SettingsError(
-                "ocs_radix", f"got {self.ocs_radix}; allowed: at least {needed}, two ports for each of {rails + 1} nodes ({fit})"
+                "ocs_radix",
+                f"got {self.ocs_radix}; allowed: at least {needed}, two ports for each of"
+                f" {rails + 1} nodes ({fit})",
             )
 
 
@@ -65,19 +79,29 @@ def grid_of(settings: RailXHyperXSettings) -> Grid:
 
 
 def build(settings: RailXHyperXSettings) -> Topology:
-    """Build the topology; every ordered pair of nodes of a line gets one rail, every unordered pair two full-duplex links."""
+    """Build the topology; every ordered pair of nodes of a line gets one rail, every
+    unordered pair two full-duplex links.
+    """
     grid = grid_of(settings)
-    rings = hamiltonian_cycles(grid.columns) if settings.rings == "directed" else undirected_rings(grid.columns)
+    rings = (
+        hamiltonian_cycles(grid.columns)
+        if settings.rings == "directed"
+        else undirected_rings(grid.columns)
+    )
     return build_grid(settings.family, to_dict(settings), grid, rings, rings)
 
 
 def halves(settings: RailXHyperXSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex when the rows are cut in the middle; r + 1 must be even for equal halves."""
+    """Half (0 or 1) of each vertex when the rows are cut in the middle; r + 1 must be
+    even for equal halves.
+    """
     return grid_halves(grid_of(settings))
 
 
 def bisection_ports(settings: RailXHyperXSettings) -> int:
-    """Ports in one direction across that cut: 2 links for each pair across, in each of r + 1 rows."""
+    """Ports in one direction across that cut: 2 links for each pair across, in each of
+    r + 1 rows.
+    """
     side = settings.m * settings.n + 1
     return 2 * (side // 2) * (side - side // 2) * side
 

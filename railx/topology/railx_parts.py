@@ -1,9 +1,12 @@
-"""Parts of a line: some of its rails wire equal sub-lines of its nodes, each as a ring or as an all-to-all.
+"""Parts of a line: some of its rails wire equal sub-lines of its nodes, each as a ring
+or as an all-to-all.
 
-A line of L nodes has r rails. A part takes ``rails`` of them, in order, and cuts the line into L / size sub-lines of ``size`` nodes
-that stand ``stride`` positions apart: position p is coordinate (p // stride) % size of its sub-line. With strides 1, s1, s1 s2, ...
-the parts of sizes s1, s2, s3, ... arrange the line as a grid, one logical dimension each. An optical switch is any matching of its
-ports, so that one rail of one switch closes the rings of all sub-lines of the line at once.
+A line of L nodes has r rails. A part takes ``rails`` of them, in order, and cuts the
+line into L / size sub-lines of ``size`` nodes that stand ``stride`` positions apart:
+position p is coordinate (p // stride) % size of its sub-line. With strides 1, s1, s1
+s2, ... the parts of sizes s1, s2, s3, ... arrange the line as a grid, one logical
+dimension each. An optical switch is any matching of its ports, so that one rail of one
+switch closes the rings of all sub-lines of the line at once.
 """
 
 from __future__ import annotations
@@ -41,9 +44,11 @@ Rings = Literal["directed", "undirected"]
 
 @dataclass(frozen=True)
 class PartSettings:
-    """``rails`` rails of a line wire sub-lines of ``size`` nodes, ``stride`` positions apart, each as a ring or an all-to-all.
+    """``rails`` rails of a line wire sub-lines of ``size`` nodes, ``stride`` positions
+    apart, each as a ring or an all-to-all.
 
-    An all-to-all takes size - 1 rails or a multiple of it: so many copies of it, each pair of a sub-line joined twice a copy.
+    An all-to-all takes size - 1 rails or a multiple of it: so many copies of it, each
+    pair of a sub-line joined twice a copy.
     """
 
     kind: Literal["ring", "all_to_all"]
@@ -54,7 +59,9 @@ class PartSettings:
 
 @dataclass(frozen=True)
 class LinePart:
-    """A part with its place among the rails of its line: rails ``first_rail`` to ``first_rail + rails - 1`` of all lines."""
+    """A part with its place among the rails of its line: rails ``first_rail`` to
+    ``first_rail + rails - 1`` of all lines.
+    """
 
     kind: Literal["ring", "all_to_all"]
     rails: int
@@ -64,7 +71,9 @@ class LinePart:
 
     @property
     def copies(self) -> int:
-        """Copies of the all-to-all, or of the ring; a pair of an all-to-all has 2 links a copy, a neighbour in a ring one."""
+        """Copies of the all-to-all, or of the ring; a pair of an all-to-all has 2 links
+        a copy, a neighbour in a ring one.
+        """
         return self.rails // (self.size - 1) if self.kind == "all_to_all" else self.rails
 
     def coordinate(self, position: IntArray) -> IntArray:
@@ -76,9 +85,15 @@ class LinePart:
         return position + (coordinate - self.coordinate(position)) * self.stride
 
     def sub_lines(self, length: int) -> IntArray:
-        """The positions of every sub-line of a line of ``length`` nodes: shape (length / size, size)."""
-        block, offset, place = np.indices((length // (self.size * self.stride), self.stride, self.size))
-        positions: IntArray = (block * self.size * self.stride + place * self.stride + offset).reshape(-1, self.size)
+        """The positions of every sub-line of a line of ``length`` nodes: shape (length
+        / size, size).
+        """
+        block, offset, place = np.indices(
+            (length // (self.size * self.stride), self.stride, self.size)
+        )
+        positions: IntArray = (
+            block * self.size * self.stride + place * self.stride + offset
+        ).reshape(-1, self.size)
         return positions
 
 
@@ -86,15 +101,16 @@ def line_parts(parts: tuple[PartSettings, ...]) -> tuple[LinePart, ...]:
     """The parts with the rails that each takes, in order."""
     first = np.concatenate([[0], np.cumsum([part.rails for part in parts])])
     return tuple(
-        LinePart(part.kind, part.rails, part.size, part.stride, int(rail)) for part, rail in zip(parts, first, strict=False)
+        LinePart(part.kind, part.rails, part.size, part.stride, int(rail))
+        for part, rail in zip(parts, first, strict=False)
     )
 
 
 def part_rings(part: LinePart, rings: Rings) -> IntArray:
     """The ring of places of every rail of a part: shape (rails, size).
 
-    A ring part closes 0, 1, 2, ... on each rail. An all-to-all repeats the decomposition of its size ``copies`` times; two nodes
-    are joined by the ring 0, 1.
+    A ring part closes 0, 1, 2, ... on each rail. An all-to-all repeats the
+    decomposition of its size ``copies`` times; two nodes are joined by the ring 0, 1.
     """
     if part.kind == "ring" or part.size == 2:
         return np.tile(np.arange(part.size), (part.rails, 1))
@@ -103,21 +119,31 @@ def part_rings(part: LinePart, rings: Rings) -> IntArray:
 
 
 def part_wiring(part: LinePart, rings: Rings) -> LineWiring:
-    """The 2 * copies links between every ordered pair of places of a sub-line of an all-to-all part.
+    """The 2 * copies links between every ordered pair of places of a sub-line of an
+    all-to-all part.
 
-    ``rail`` counts within the line (``first_rail`` is included). Raises ValueError for a ring part.
+    ``rail`` counts within the line (``first_rail`` is included). Raises ValueError for
+    a ring part.
     """
     if part.kind == "ring":
-        raise ValueError("part: a ring does not join every pair of its nodes; allowed: an all_to_all part")
+        raise ValueError(
+            "part: a ring does not join every pair of its nodes; allowed: an all_to_all part"
+        )
     ring = part_rings(part, rings)
     rail = np.repeat(part.first_rail + np.arange(part.rails), part.size)
     return pair_wiring(ring.ravel(), np.roll(ring, -1, axis=1).ravel(), rail, 2 * part.copies)
 
 
 def build_parts(
-    family: str, settings: dict[str, object], grid: Grid, parts: tuple[tuple[LinePart, ...], tuple[LinePart, ...]], rings: Rings
+    family: str,
+    settings: dict[str, object],
+    grid: Grid,
+    parts: tuple[tuple[LinePart, ...], tuple[LinePart, ...]],
+    rings: Rings,
 ) -> Topology:
-    """Build a RailX topology whose rows and columns are wired by parts: a rail closes the rings of its part on all sub-lines."""
+    """Build a RailX topology whose rows and columns are wired by parts: a rail closes
+    the rings of its part on all sub-lines.
+    """
     next_x = line_successors(parts[0], grid.columns, rings)
     next_y = line_successors(parts[1], grid.rows, rings)
     arcs_x = successor_arcs(np.broadcast_to(next_x, (grid.rows, *next_x.shape)))
@@ -126,7 +152,9 @@ def build_parts(
 
 
 def line_successors(parts: tuple[LinePart, ...], length: int, rings: Rings) -> IntArray:
-    """The position that follows each position of a line on each rail: shape (r, length)."""
+    """The position that follows each position of a line on each rail: shape (r,
+    length).
+    """
     successors = np.full((sum(part.rails for part in parts), length), -1)
     for part in parts:
         lines = part.sub_lines(length)
@@ -136,10 +164,11 @@ def line_successors(parts: tuple[LinePart, ...], length: int, rings: Rings) -> I
 
 
 def crossing_ports(parts: tuple[LinePart, ...], length: int) -> int:
-    """Links of one line between its first ``length // 2`` positions and the others: the closed form of its cut in the middle.
+    """Links of one line between its first ``length // 2`` positions and the others: the
+    closed form of its cut in the middle.
 
-    A sub-line with h of its s places below the cut has 2 h (s - h) links across it a copy of its all-to-all, and 2 a rail of its
-    ring where 0 < h < s.
+    A sub-line with h of its s places below the cut has 2 h (s - h) links across it a
+    copy of its all-to-all, and 2 a rail of its ring where 0 < h < s.
     """
     total = 0
     for part in parts:
@@ -151,8 +180,11 @@ def crossing_ports(parts: tuple[LinePart, ...], length: int) -> int:
     return total
 
 
-def cut_dimension(grid: Grid, parts: tuple[tuple[LinePart, ...], tuple[LinePart, ...]]) -> tuple[int, int]:
-    """The dimension whose cut in the middle is the natural one, and the ports across it in one direction.
+def cut_dimension(
+    grid: Grid, parts: tuple[tuple[LinePart, ...], tuple[LinePart, ...]]
+) -> tuple[int, int]:
+    """The dimension whose cut in the middle is the natural one, and the ports across it
+    in one direction.
 
     Equal halves come first, then fewer ports, then x.
     """
@@ -163,42 +195,52 @@ def cut_dimension(grid: Grid, parts: tuple[tuple[LinePart, ...], tuple[LinePart,
 
 
 def check_line(key: str, parts: tuple[PartSettings, ...], length: int, rails: int) -> None:
-    """Check that the parts fit a line of ``length`` nodes with ``rails`` rails and join it; SettingsError names ``key``."""
+    """Check that the parts fit a line of ``length`` nodes with ``rails`` rails and join
+    it; SettingsError names ``key``.
+    """
     for i, part in enumerate(parts):
         where = f"{key}[{i}]"
         if part.kind == "all_to_all" and part.rails % (part.size - 1):
             near = _multiples(part.rails, part.size - 1)
             raise SettingsError(
                 f"{where}.rails",
-                f"got {part.rails}; allowed: a multiple of size - 1 = {part.size - 1} for an all-to-all; the nearest are {near}",
+                f"got {part.rails}; allowed: a multiple of size - 1 = {part.size - 1} for an"
+                f" all-to-all; the nearest are {near}",
             )
         if length % (part.size * part.stride):
             raise SettingsError(
                 f"{where}.size",
-                f"got {part.size} with stride {part.stride}; allowed: size * stride that divides the {length} nodes of the line; "
-                f"{_near_sizes(part, length)}",
+                f"got {part.size} with stride {part.stride}; allowed: size * stride that divides"
+                f" the {length} nodes of the line; {_near_sizes(part, length)}",
             )
     used = sum(part.rails for part in parts)
     if used != rails:
-        raise SettingsError(key, f"the parts take {used} rails; allowed: exactly m * n = {rails}, each rail of a line is wired")
+        raise SettingsError(
+            key,
+            f"the parts take {used} rails; allowed: exactly m * n = {rails}, each rail of a line is"
+            " wired",
+        )
     pieces = _pieces(parts, length)
     if pieces > 1:
         raise SettingsError(
             key,
-            f"the parts leave the line of {length} nodes in {pieces} separate pieces; allowed: parts that join all nodes, "
-            f"such as one more of size {pieces} with stride {length // pieces}",
+            f"the parts leave the line of {length} nodes in {pieces} separate pieces; allowed:"
+            f" parts that join all nodes, such as one more of size {pieces} with stride"
+            f" {length // pieces}",
         )
 
 
 def check_rings(key: str, parts: tuple[PartSettings, ...], rings: Rings) -> None:
-    """Refuse directed rings for an all-to-all over 4 or 6 nodes, which has no directed Hamiltonian decomposition."""
+    """Refuse directed rings for an all-to-all over 4 or 6 nodes, which has no directed
+    Hamiltonian decomposition.
+    """
     for i, part in enumerate(parts):
         if rings == "directed" and part.kind == "all_to_all" and part.size in (4, 6):
             near = "3 and 5" if part.size == 4 else "5 and 7"
             raise SettingsError(
                 f"{key}[{i}]",
-                f"an all-to-all over {part.size} nodes has no directed Hamiltonian decomposition; allowed: "
-                f"rings=undirected, or another size; the nearest are {near}",
+                f"an all-to-all over {part.size} nodes has no directed Hamiltonian decomposition;"
+                f" allowed: rings=undirected, or another size; the nearest are {near}",
             )
 
 
@@ -208,8 +250,8 @@ def check_radix(ocs_radix: int | None, columns: int, rows: int) -> None:
     if ocs_radix is not None and ocs_radix < 2 * longest:
         raise SettingsError(
             "ocs_radix",
-            f"got {ocs_radix}; allowed: at least {2 * longest}, two ports for each of {longest} nodes "
-            f"(or lines of at most {ocs_radix // 2} nodes for this radix)",
+            f"got {ocs_radix}; allowed: at least {2 * longest}, two ports for each of {longest}"
+            f" nodes (or lines of at most {ocs_radix // 2} nodes for this radix)",
         )
 
 
@@ -233,10 +275,19 @@ def _multiples(value: int, step: int) -> str:
 
 
 def _near_sizes(part: PartSettings, length: int) -> str:
-    """The sizes (at least 2) next to the part's that fit its stride, or the strides that fit any."""
+    """The sizes (at least 2) next to the part's that fit its stride, or the strides
+    that fit any.
+    """
     fits = length // part.stride if length % part.stride == 0 else 1
-    sizes = sorted((d for d in range(2, fits + 1) if fits % d == 0), key=lambda d: (abs(d - part.size), d))[:2]
+    sizes = sorted(
+        (d for d in range(2, fits + 1) if fits % d == 0), key=lambda d: (abs(d - part.size), d)
+    )[:2]
     if sizes:
         return f"the nearest sizes are {' and '.join(map(str, sorted(sizes)))}"
-    strides = sorted((d for d in range(1, length) if length % d == 0), key=lambda d: (abs(d - part.stride), d))[:2]
-    return f"no size fits this stride, the nearest strides are {' and '.join(map(str, sorted(strides)))}"
+    strides = sorted(
+        (d for d in range(1, length) if length % d == 0), key=lambda d: (abs(d - part.stride), d)
+    )[:2]
+    return (
+        "no size fits this stride, the nearest strides are"
+        f" {' and '.join(map(str, sorted(strides)))}"
+    )

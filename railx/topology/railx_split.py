@@ -1,15 +1,20 @@
-"""RailX with split dimensions: the rails of a line are cut in parts, and each part is the all-to-all of one logical dimension.
+"""RailX with split dimensions: the rails of a line are cut in parts, and each part is
+the all-to-all of one logical dimension.
 
-The nodes of a row are arranged as a grid of ``sizes_x`` (first size fastest), and part k of its rails, ``split_x[k]`` of them,
-joins all nodes that differ in coordinate k alone. Rails r1 + r2 = r reach (r1 + 1)(r2 + 1) nodes in a line instead of r + 1, and
-each part costs one more inter-node hop: a 3D or 4D HyperX has diameter 3 or 4, which explains the "2 to 4" of RailX's abstract
-(derived from the abstract; its authors' own mapping is not known). A part whose rails are a multiple of its size - 1 wires as many
-copies of its all-to-all, so that all rails of a large node are used: 63 rails over 8 x 8 nodes are 5 copies (35 rails) and 4
-copies (28 rails).
+The nodes of a row are arranged as a grid of ``sizes_x`` (first size fastest), and part
+k of its rails, ``split_x[k]`` of them, joins all nodes that differ in coordinate k
+alone. Rails r1 + r2 = r reach (r1 + 1)(r2 + 1) nodes in a line instead of r + 1, and
+each part costs one more inter-node hop: a 3D or 4D HyperX has diameter 3 or 4, which
+explains the "2 to 4" of RailX's abstract (derived from the abstract; its authors' own
+mapping is not known). A part whose rails are a multiple of its size - 1 wires as many
+copies of its all-to-all, so that all rails of a large node are used: 63 rails over 8 x
+8 nodes are 5 copies (35 rails) and 4 copies (28 rails).
 
-Layout: nodes, chips and rails as in :mod:`railx.topology.railx_grid`; parts as in :mod:`railx.topology.railx_parts`. Routers read
-``parts_of(settings)[dimension]`` (coordinates and rails of each part) and ``part_wiring(part, settings.rings)`` (the rails that
-join two places of a sub-line), and ``rail_ports(topology)`` (the link row behind a rail of a node).
+Layout: nodes, chips and rails as in :mod:`railx.topology.railx_grid`; parts as in
+:mod:`railx.topology.railx_parts`. Routers read ``parts_of(settings)[dimension]``
+(coordinates and rails of each part) and ``part_wiring(part, settings.rings)`` (the
+rails that join two places of a sub-line), and ``rail_ports(topology)`` (the link row
+behind a rail of a node).
 """
 
 from __future__ import annotations
@@ -34,17 +39,27 @@ from railx.topology.railx_parts import (
     line_parts,
 )
 
-__all__ = ["RailXSplitSettings", "bisection_ports", "build", "grid_of", "halves", "parts_of", "ports_per_chip"]
+__all__ = [
+    "RailXSplitSettings",
+    "bisection_ports",
+    "build",
+    "grid_of",
+    "halves",
+    "parts_of",
+    "ports_per_chip",
+]
 
 
 @dataclass(frozen=True)
 class RailXSplitSettings:
-    """Rows of prod(sizes_x) nodes and columns of prod(sizes_y) nodes of m x m chips, r = m * n rails a side.
+    """Rows of prod(sizes_x) nodes and columns of prod(sizes_y) nodes of m x m chips, r
+    = m * n rails a side.
 
-    ``split_x``: rails of each part of a row, summing to r, each a multiple of its size - 1; ``split_y`` the same for columns. A
-    single size is the plain all-to-all. ``rings``: the decomposition that the rails of a part follow. ``ocs_radix``: ports of an
-    optical switch; null takes what the longer line needs. ``internal_width``: rate of an internal lane over that of an external
-    port.
+    ``split_x``: rails of each part of a row, summing to r, each a multiple of its size
+    - 1; ``split_y`` the same for columns. A single size is the plain all-to-all.
+    ``rings``: the decomposition that the rails of a part follow. ``ocs_radix``: ports
+    of an optical switch; null takes what the longer line needs. ``internal_width``:
+    rate of an internal lane over that of an external port.
     """
 
     family: Literal["railx_split"]
@@ -63,7 +78,10 @@ class RailXSplitSettings:
 
     def __post_init__(self) -> None:
         rails = self.m * self.n
-        for axis, sizes, split in (("x", self.sizes_x, self.split_x), ("y", self.sizes_y, self.split_y)):
+        for axis, sizes, split in (
+            ("x", self.sizes_x, self.split_x),
+            ("y", self.sizes_y, self.split_y),
+        ):
             _check_split(axis, sizes, split, rails)
             check_rings(f"sizes_{axis}", _parts(sizes, split), self.rings)
         check_radix(self.ocs_radix, math.prod(self.sizes_x), math.prod(self.sizes_y))
@@ -77,22 +95,32 @@ def grid_of(settings: RailXSplitSettings) -> Grid:
 
 def parts_of(settings: RailXSplitSettings) -> tuple[tuple[LinePart, ...], tuple[LinePart, ...]]:
     """The parts of a row and of a column, each one logical dimension."""
-    return line_parts(_parts(settings.sizes_x, settings.split_x)), line_parts(_parts(settings.sizes_y, settings.split_y))
+    return line_parts(_parts(settings.sizes_x, settings.split_x)), line_parts(
+        _parts(settings.sizes_y, settings.split_y)
+    )
 
 
 def build(settings: RailXSplitSettings) -> Topology:
-    """Build the topology; two nodes that differ in one logical coordinate have 2 full-duplex links a copy of that part."""
-    return build_parts(settings.family, to_dict(settings), grid_of(settings), parts_of(settings), settings.rings)
+    """Build the topology; two nodes that differ in one logical coordinate have 2
+    full-duplex links a copy of that part.
+    """
+    return build_parts(
+        settings.family, to_dict(settings), grid_of(settings), parts_of(settings), settings.rings
+    )
 
 
 def halves(settings: RailXSplitSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex when a dimension is cut in the middle: the one with equal halves and then with fewer ports."""
+    """Half (0 or 1) of each vertex when a dimension is cut in the middle: the one with
+    equal halves and then with fewer ports.
+    """
     grid = grid_of(settings)
     return grid_halves(grid, cut_dimension(grid, parts_of(settings))[0])
 
 
 def bisection_ports(settings: RailXSplitSettings) -> int:
-    """Ports in one direction across that cut: 2 c (s/2)^2 L/s a line where only the last part (even s, c copies) is cut."""
+    """Ports in one direction across that cut: 2 c (s/2)^2 L/s a line where only the
+    last part (even s, c copies) is cut.
+    """
     return cut_dimension(grid_of(settings), parts_of(settings))[1]
 
 
@@ -103,29 +131,48 @@ def ports_per_chip(settings: RailXSplitSettings) -> int:
 
 def _parts(sizes: tuple[int, ...], split: tuple[int, ...]) -> tuple[PartSettings, ...]:
     strides = [math.prod(sizes[:k]) for k in range(len(sizes))]
-    return tuple(PartSettings("all_to_all", rails, size, stride) for rails, size, stride in zip(split, sizes, strides, strict=True))
+    return tuple(
+        PartSettings("all_to_all", rails, size, stride)
+        for rails, size, stride in zip(split, sizes, strides, strict=True)
+    )
 
 
 def _check_split(axis: str, sizes: tuple[int, ...], split: tuple[int, ...], rails: int) -> None:
-    """One number of rails for each size, multiples of size - 1, r together; the error names a split that works."""
+    """One number of rails for each size, multiples of size - 1, r together; the error
+    names a split that works.
+    """
     key = f"split_{axis}"
     fit = _fit(sizes, rails)
-    works = f"such as {list(fit)}" if fit else f"no split does for sizes_{axis} = {list(sizes)}; {_near_rails(sizes, rails)}"
+    works = (
+        f"such as {list(fit)}"
+        if fit
+        else f"no split does for sizes_{axis} = {list(sizes)}; {_near_rails(sizes, rails)}"
+    )
     if len(split) != len(sizes):
         raise SettingsError(
-            key, f"got {len(split)} parts; allowed: one for each of the {len(sizes)} sizes of sizes_{axis}, {works}"
+            key,
+            f"got {len(split)} parts; allowed: one for each of the {len(sizes)} sizes of"
+            f" sizes_{axis}, {works}",
         )
     if sum(split) != rails:
-        raise SettingsError(key, f"got {' + '.join(map(str, split))} = {sum(split)} rails; allowed: m * n = {rails}, {works}")
+        raise SettingsError(
+            key,
+            f"got {' + '.join(map(str, split))} = {sum(split)} rails; allowed: m * n = {rails},"
+            f" {works}",
+        )
     for rail, size in zip(split, sizes, strict=True):
         if rail % (size - 1):
             raise SettingsError(
-                key, f"got {rail} rails for {size} nodes; allowed: a multiple of {size - 1} in that part, {rails} in all, {works}"
+                key,
+                f"got {rail} rails for {size} nodes; allowed: a multiple of {size - 1} in that"
+                f" part, {rails} in all, {works}",
             )
 
 
 def _fit(sizes: tuple[int, ...], rails: int) -> tuple[int, ...] | None:
-    """Rails of each part, a positive multiple of its size - 1 each, summing to ``rails``; None where there are none."""
+    """Rails of each part, a positive multiple of its size - 1 each, summing to
+    ``rails``; None where there are none.
+    """
     if len(sizes) == 1:
         return (rails,) if rails and rails % (sizes[0] - 1) == 0 else None
     for copies in range(1, rails // (sizes[0] - 1) + 1):
@@ -137,5 +184,10 @@ def _fit(sizes: tuple[int, ...], rails: int) -> tuple[int, ...] | None:
 
 def _near_rails(sizes: tuple[int, ...], rails: int) -> str:
     least = sum(size - 1 for size in sizes)
-    near = [r for step in range(1, least + rails + 1) for r in (rails - step, rails + step) if r > 0 and _fit(sizes, r)]
+    near = [
+        r
+        for step in range(1, least + rails + 1)
+        for r in (rails - step, rails + step)
+        if r > 0 and _fit(sizes, r)
+    ]
     return f"the nearest numbers of rails that do are {' and '.join(map(str, sorted(near[:2])))}"

@@ -1,4 +1,6 @@
-"""RailX set to a 2D torus of nodes: all rails of a line carry the same ring (RailX simulator, its 2D torus)."""
+"""RailX set to a 2D torus of nodes: all rails of a line carry the same ring (RailX
+simulator, its 2D torus).
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ __all__ = ["RailXTorusSettings", "bisection_ports", "build", "grid_of", "halves"
 
 @dataclass(frozen=True)
 class RailXTorusSettings:
-    """``x_scale`` by ``y_scale`` nodes of m x m chips: an (m x_scale) x (m y_scale) torus of chips with n links a side.
+    """``x_scale`` by ``y_scale`` nodes of m x m chips: an (m x_scale) x (m y_scale)
+    torus of chips with n links a side.
 
-    ``ocs_radix``: ports of an optical switch; null takes what the longer dimension needs. ``internal_width``: rate of an internal
-    lane over that of an external port.
+    ``ocs_radix``: ports of an optical switch; null takes what the longer dimension
+    needs. ``internal_width``: rate of an internal lane over that of an external port.
     """
 
     family: Literal["railx_torus"]
@@ -39,8 +42,9 @@ class RailXTorusSettings:
         if self.ocs_radix is not None and self.ocs_radix < 2 * longest:
             raise SettingsError(
                 "ocs_radix",
-                f"got {self.ocs_radix}; allowed: at least {2 * longest}, two ports for each of {longest} nodes "
-                f"(or x_scale and y_scale of at most {self.ocs_radix // 2} for this radix)",
+                f"got {self.ocs_radix}; allowed: at least {2 * longest}, two ports for each of"
+                f" {longest} nodes (or x_scale and y_scale of at most {self.ocs_radix // 2} for"
+                " this radix)",
             )
         check_size("x_scale", grid_of(self).link_rows)
 
@@ -53,7 +57,9 @@ def grid_of(settings: RailXTorusSettings) -> Grid:
 def build(settings: RailXTorusSettings) -> Topology:
     """Build the topology: rail i of every line closes the ring 0, 1, 2, ..."""
     grid = grid_of(settings)
-    ring_x, ring_y = (np.tile(np.arange(length), (grid.rails, 1)) for length in (grid.columns, grid.rows))
+    ring_x, ring_y = (
+        np.tile(np.arange(length), (grid.rails, 1)) for length in (grid.columns, grid.rows)
+    )
     return build_grid(settings.family, to_dict(settings), grid, ring_x, ring_y)
 
 
@@ -63,7 +69,9 @@ def halves(settings: RailXTorusSettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: RailXTorusSettings) -> int:
-    """Ports in one direction across that cut: both boundaries of the cut rings, r rails in each line of the other dimension."""
+    """Ports in one direction across that cut: both boundaries of the cut rings, r rails
+    in each line of the other dimension.
+    """
     return 2 * settings.m * settings.n * min(settings.x_scale, settings.y_scale)
 
 

@@ -1,4 +1,6 @@
-"""A plain 2D torus: single chips with n parallel links to each of their 4 neighbours, no switches."""
+"""A plain 2D torus: single chips with n parallel links to each of their 4 neighbours,
+no switches.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ __all__ = ["Torus2DSettings", "bisection_ports", "build", "halves", "ports_per_c
 
 @dataclass(frozen=True)
 class Torus2DSettings:
-    """``x_scale`` by ``y_scale`` chips; chip (x, y) is number y * x_scale + x. ``n``: parallel ports on each side of a chip."""
+    """``x_scale`` by ``y_scale`` chips; chip (x, y) is number y * x_scale + x. ``n``:
+    parallel ports on each side of a chip.
+    """
 
     family: Literal["torus_2d"]
     n: Annotated[int, AtLeast(1)]
@@ -31,8 +35,13 @@ class Torus2DSettings:
 
 def build(settings: Torus2DSettings) -> Topology:
     """Build the torus; the n parallel links of a side are one row with n lanes."""
-    chip = np.arange(settings.x_scale * settings.y_scale).reshape(settings.y_scale, settings.x_scale)
-    links = [_ring_links(settings, chip, np.roll(chip, -1, axis=axis), kind) for kind, axis in (("torus_x", 1), ("torus_y", 0))]
+    chip = np.arange(settings.x_scale * settings.y_scale).reshape(
+        settings.y_scale, settings.x_scale
+    )
+    links = [
+        _ring_links(settings, chip, np.roll(chip, -1, axis=axis), kind)
+        for kind, axis in (("torus_x", 1), ("torus_y", 0))
+    ]
     return Topology(
         family=settings.family,
         settings=to_dict(settings),
@@ -48,12 +57,16 @@ def build(settings: Torus2DSettings) -> Topology:
 def halves(settings: Torus2DSettings) -> NDArray[np.int8]:
     """Half (0 or 1) of each chip when the longer dimension is cut in the middle."""
     y, x = np.indices((settings.y_scale, settings.x_scale))
-    position, length = (x, settings.x_scale) if settings.x_scale >= settings.y_scale else (y, settings.y_scale)
+    position, length = (
+        (x, settings.x_scale) if settings.x_scale >= settings.y_scale else (y, settings.y_scale)
+    )
     return (position >= length // 2).astype(np.int8).ravel()
 
 
 def bisection_ports(settings: Torus2DSettings) -> int:
-    """Ports in one direction across that cut: both boundaries of the cut rings, n links in each line of the other dimension."""
+    """Ports in one direction across that cut: both boundaries of the cut rings, n links
+    in each line of the other dimension.
+    """
     return 2 * settings.n * min(settings.x_scale, settings.y_scale)
 
 
@@ -62,7 +75,9 @@ def ports_per_chip(settings: Torus2DSettings) -> int:
     return 4 * settings.n
 
 
-def _ring_links(settings: Torus2DSettings, chip: NDArray[np.int64], neighbour: NDArray[np.int64], kind: str) -> Links:
+def _ring_links(
+    settings: Torus2DSettings, chip: NDArray[np.int64], neighbour: NDArray[np.int64], kind: str
+) -> Links:
     rows = 2 * chip.size
     return Links(
         src=np.stack([chip.ravel(), neighbour.ravel()], axis=1).ravel().astype(np.int32),

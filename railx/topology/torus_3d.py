@@ -1,4 +1,6 @@
-"""A plain 3D torus: single chips with n parallel links to each of their 6 neighbours, no switches."""
+"""A plain 3D torus: single chips with n parallel links to each of their 6 neighbours,
+no switches.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,22 @@ from railx.settings import AtLeast, NonNegative, Positive, to_dict
 from railx.topology.duplex import duplex_links
 from railx.topology.model import Topology, check_size, chip_nodes, join_links
 
-__all__ = ["Torus3DSettings", "bisection_ports", "build", "halves", "node_hop_counts", "ports_per_chip"]
+__all__ = [
+    "Torus3DSettings",
+    "bisection_ports",
+    "build",
+    "halves",
+    "node_hop_counts",
+    "ports_per_chip",
+]
 
 IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Torus3DSettings:
-    """Chips in ``x_scale`` x ``y_scale`` x ``z_scale``; chip (x, y, z) is number (z * y_scale + y) * x_scale + x.
+    """Chips in ``x_scale`` x ``y_scale`` x ``z_scale``; chip (x, y, z) is number (z *
+    y_scale + y) * x_scale + x.
 
     ``n``: parallel ports on each of the 6 sides of a chip.
     """
@@ -81,7 +91,9 @@ def halves(settings: Torus3DSettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: Torus3DSettings) -> int:
-    """Ports in one direction across that cut: both boundaries of the cut rings, n links in each line of the longest dimension."""
+    """Ports in one direction across that cut: both boundaries of the cut rings, n links
+    in each line of the longest dimension.
+    """
     return 2 * settings.n * settings.chips // max(settings.shape)
 
 
@@ -91,7 +103,9 @@ def ports_per_chip(settings: Torus3DSettings) -> int:
 
 
 def node_hop_counts(settings: Torus3DSettings) -> IntArray:
-    """How many ordered pairs of chips are h links apart (index h): the ways round the three rings add up."""
+    """How many ordered pairs of chips are h links apart (index h): the ways round the
+    three rings add up.
+    """
     counts = np.ones(1, dtype=np.int64)
     for length in settings.shape:
         step = np.arange(length)

@@ -1,8 +1,11 @@
-"""3D torus of cubes of chips: copper links inside a cube, optical circuit switches between the faces of cubes.
+"""3D torus of cubes of chips: copper links inside a cube, optical circuit switches
+between the faces of cubes.
 
-For every dimension and every position on a face there is one optical switch (as many as a side has lanes), and every cube owns
-two of its ports, for its plus and its minus face; the circuits close the rings of the torus. 64 cubes of 4 x 4 x 4 chips make 4,096
-chips with 48 switches, 128 of whose 136 ports are used. Source: TPU v4 (Jouppi et al. 2023).
+For every dimension and every position on a face there is one optical switch (as many as
+a side has lanes), and every cube owns two of its ports, for its plus and its minus
+face; the circuits close the rings of the torus. 64 cubes of 4 x 4 x 4 chips make 4,096
+chips with 48 switches, 128 of whose 136 ports are used. Source: TPU v4 (Jouppi et al.
+2023).
 """
 
 from __future__ import annotations
@@ -15,7 +18,15 @@ from numpy.typing import NDArray
 
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError, to_dict
 from railx.topology.duplex import duplex_links
-from railx.topology.model import DIMENSIONS, Circuits, Links, Topology, check_size, chip_nodes, join_links
+from railx.topology.model import (
+    DIMENSIONS,
+    Circuits,
+    Links,
+    Topology,
+    check_size,
+    chip_nodes,
+    join_links,
+)
 
 __all__ = ["TpuV4Settings", "bisection_ports", "build", "chip_places", "halves", "ports_per_chip"]
 
@@ -24,10 +35,12 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TpuV4Settings:
-    """``x_cubes`` by ``y_cubes`` by ``z_cubes`` cubes with ``cube_side`` chips a side, a torus of cube_side times as many chips.
+    """``x_cubes`` by ``y_cubes`` by ``z_cubes`` cubes with ``cube_side`` chips a side,
+    a torus of cube_side times as many chips.
 
-    ``n``: parallel ports on each of the 6 sides of a chip. ``ocs_radix``: ports of an optical switch; null: just enough, two for
-    each cube. ``internal_latency_ns``: inside a cube; ``external_latency_ns``: of a circuit.
+    ``n``: parallel ports on each of the 6 sides of a chip. ``ocs_radix``: ports of an
+    optical switch; null: just enough, two for each cube. ``internal_latency_ns``:
+    inside a cube; ``external_latency_ns``: of a circuit.
     """
 
     family: Literal["tpu_v4"]
@@ -45,13 +58,15 @@ class TpuV4Settings:
         for name, cubes in zip(("x_cubes", "y_cubes", "z_cubes"), self.cubes_each, strict=True):
             if cubes * self.cube_side < 2:
                 raise SettingsError(
-                    name, f"got {cubes} with cube_side = 1; allowed: a ring of at least 2 chips; the nearest is 2, or cube_side 2"
+                    name,
+                    f"got {cubes} with cube_side = 1; allowed: a ring of at least 2 chips; the"
+                    " nearest is 2, or cube_side 2",
                 )
         if self.ocs_radix is not None and self.ocs_radix < 2 * self.cubes:
             raise SettingsError(
                 "ocs_radix",
-                f"got {self.ocs_radix}; allowed: at least {2 * self.cubes}, two ports for each of {self.cubes} cubes "
-                f"(or at most {self.ocs_radix // 2} cubes for this radix)",
+                f"got {self.ocs_radix}; allowed: at least {2 * self.cubes}, two ports for each of"
+                f" {self.cubes} cubes (or at most {self.ocs_radix // 2} cubes for this radix)",
             )
         check_size("x_cubes", 6 * (self.chips + self.cubes * self.cube_side**2 * (self.n - 1)))
 
@@ -67,7 +82,11 @@ class TpuV4Settings:
     @property
     def lengths(self) -> tuple[int, int, int]:
         """Chips around the rings of x, y and z."""
-        return self.cube_side * self.x_cubes, self.cube_side * self.y_cubes, self.cube_side * self.z_cubes
+        return (
+            self.cube_side * self.x_cubes,
+            self.cube_side * self.y_cubes,
+            self.cube_side * self.z_cubes,
+        )
 
     @property
     def chips(self) -> int:
@@ -81,21 +100,25 @@ class TpuV4Settings:
 def chip_places(settings: TpuV4Settings) -> IntArray:
     """Coordinates (x, y, z) of every chip in the torus, int[3, chips].
 
-    Chips are numbered cube by cube: chip (x, y, z) of cube (X, Y, Z) is number cube * s^3 + (z * s + y) * s + x with cube number
-    (Z * y_cubes + Y) * x_cubes + X.
+    Chips are numbered cube by cube: chip (x, y, z) of cube (X, Y, Z) is number cube *
+    s^3 + (z * s + y) * s + x with cube number (Z * y_cubes + Y) * x_cubes + X.
     """
     s = settings.cube_side
     cube, local = np.divmod(np.arange(settings.chips), s**3)
     x_cube, y_cube = cube % settings.x_cubes, cube // settings.x_cubes % settings.y_cubes
     z_cube = cube // (settings.x_cubes * settings.y_cubes)
-    return np.stack([x_cube * s + local % s, y_cube * s + local // s % s, z_cube * s + local // s**2])
+    return np.stack(
+        [x_cube * s + local % s, y_cube * s + local // s % s, z_cube * s + local // s**2]
+    )
 
 
 def build(settings: TpuV4Settings) -> Topology:
-    """Build the torus. Rail of lane i at face position p: p * n + i; optical switch: dimension * s^2 n + rail.
+    """Build the torus. Rail of lane i at face position p: p * n + i; optical switch:
+    dimension * s^2 n + rail.
 
-    A switch serves all cubes: the plus face of cube c is plugged into port 2c, its minus face into port 2c + 1. ``line`` of a
-    circuit numbers the rows of cubes of its dimension.
+    A switch serves all cubes: the plus face of cube c is plugged into port 2c, its
+    minus face into port 2c + 1. ``line`` of a circuit numbers the rows of cubes of its
+    dimension.
     """
     parts = [_dimension(settings, dimension) for dimension in range(3)]
     names = Circuits.__dataclass_fields__
@@ -107,19 +130,28 @@ def build(settings: TpuV4Settings) -> Topology:
         switches=0,
         chip_node=chip_nodes(settings.chips, settings.cube_side**3),
         links=join_links([inner for inner, _, _ in parts] + [faces for _, faces, _ in parts]),
-        circuits=Circuits(**{name: np.concatenate([getattr(circuits, name) for _, _, circuits in parts]) for name in names}),
+        circuits=Circuits(
+            **{
+                name: np.concatenate([getattr(circuits, name) for _, _, circuits in parts])
+                for name in names
+            }
+        ),
     )
 
 
 def halves(settings: TpuV4Settings) -> NDArray[np.int8]:
     """Half (0 or 1) of each chip when the longest dimension is cut in the middle."""
     longest = int(np.argmax(settings.lengths))
-    upper: NDArray[np.int8] = (chip_places(settings)[longest] >= settings.lengths[longest] // 2).astype(np.int8)
+    upper: NDArray[np.int8] = (
+        chip_places(settings)[longest] >= settings.lengths[longest] // 2
+    ).astype(np.int8)
     return upper
 
 
 def bisection_ports(settings: TpuV4Settings) -> int:
-    """Ports in one direction across that cut: both boundaries of the cut rings, n links in each of the other lines."""
+    """Ports in one direction across that cut: both boundaries of the cut rings, n links
+    in each of the other lines.
+    """
     return 2 * settings.n * settings.chips // max(settings.lengths)
 
 
@@ -165,7 +197,10 @@ def _dimension(settings: TpuV4Settings, dimension: int) -> tuple[Links, Links, C
         rail=rail,
     )
     cube, next_cube = first // s**3, following[first] // s**3
-    line = places[across[1]][first] // s * settings.cubes_each[across[0]] + places[across[0]][first] // s
+    line = (
+        places[across[1]][first] // s * settings.cubes_each[across[0]]
+        + places[across[0]][first] // s
+    )
     circuits = Circuits(
         ocs=(dimension * s * s * n + rail).astype(np.int32),
         port_a=(2 * cube).astype(np.int32),

@@ -1,4 +1,6 @@
-"""Stage results as MLflow runs: params, metrics, tags and small files; a digest that is there already is only marked."""
+"""Stage results as MLflow runs: params, metrics, tags and small files; a digest that is
+there already is only marked.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ from typing import Any
 
 from railx.tracking.results import StageResult, flat, numbers
 from railx.tracking.settings import TrackingSettings
-from railx.tracking.store import DIGEST, INVOCATION, NAME, STAGE, TAG, finished_runs, open_experiment, open_store
+from railx.tracking.store import (
+    DIGEST,
+    INVOCATION,
+    NAME,
+    STAGE,
+    TAG,
+    finished_runs,
+    open_experiment,
+    open_store,
+)
 
 __all__ = ["log_to_mlflow"]
 
@@ -29,7 +40,9 @@ def log_to_mlflow(
     invocation: str,
     tags: Mapping[str, str],
 ) -> dict[str, tuple[str, bool]]:
-    """Log what is new and mark all as part of ``invocation``; returns the run id by result key, and whether it was found."""
+    """Log what is new and mark all as part of ``invocation``; returns the run id by
+    result key, and whether it was found.
+    """
     client = open_store(folder, create=True)
     identifier = open_experiment(client, experiment, folder)
     known = {_key(run): run.info.run_id for run in finished_runs(client, [identifier])}
@@ -41,7 +54,9 @@ def log_to_mlflow(
         if run is None:
             run = _log_one(client, identifier, result, settings, invocation, tags)
             known[result.key] = run
-        mark = f"{'found' if found else 'new'} {datetime.now(UTC).isoformat(timespec='milliseconds')}"
+        mark = (
+            f"{'found' if found else 'new'} {datetime.now(UTC).isoformat(timespec='milliseconds')}"
+        )
         client.set_tag(run, f"{INVOCATION}/{invocation}", mark)
         logged[result.key] = (run, found)
     return logged
@@ -54,13 +69,20 @@ def _key(run: Any) -> str:
 
 def _remove_unfinished(client: Any, experiment: str) -> None:
     """Runs that a killed process left half-logged; only ours carry a digest."""
-    for run in client.search_runs([experiment], filter_string="attributes.status != 'FINISHED'", max_results=1000):
+    for run in client.search_runs(
+        [experiment], filter_string="attributes.status != 'FINISHED'", max_results=1000
+    ):
         if DIGEST in run.data.tags:
             client.delete_run(run.info.run_id)
 
 
 def _log_one(
-    client: Any, experiment: str, result: StageResult, settings: TrackingSettings, invocation: str, tags: Mapping[str, str]
+    client: Any,
+    experiment: str,
+    result: StageResult,
+    settings: TrackingSettings,
+    invocation: str,
+    tags: Mapping[str, str],
 ) -> str:
     from mlflow.entities import Metric, Param
 
@@ -68,10 +90,16 @@ def _log_one(
     extra = {f"{TAG}{key}": value for key, value in tags.items()}
     if result.fidelity:
         extra[f"{TAG}fidelity"] = result.fidelity
-    run: str = client.create_run(experiment, tags={**extra, **own}, run_name=result.title).info.run_id
+    run: str = client.create_run(
+        experiment, tags={**extra, **own}, run_name=result.title
+    ).info.run_id
     now = time.time_ns() // 1_000_000
-    params = [Param(_allowed(key), str(value)[:_PARAM_CHARACTERS]) for key, value in flat(result.config)]
-    metrics = [Metric(_allowed(key), value, now, 0) for key, value in numbers(result.metrics).items()]
+    params = [
+        Param(_allowed(key), str(value)[:_PARAM_CHARACTERS]) for key, value in flat(result.config)
+    ]
+    metrics = [
+        Metric(_allowed(key), value, now, 0) for key, value in numbers(result.metrics).items()
+    ]
     for start in range(0, len(params), _PARAMS_AT_ONCE):
         client.log_batch(run, params=params[start : start + _PARAMS_AT_ONCE])
     for start in range(0, len(metrics), _METRICS_AT_ONCE):

@@ -1,4 +1,6 @@
-"""Logging the stage results of one invocation to the trackers that are on; called once, when all stages are done."""
+"""Logging the stage results of one invocation to the trackers that are on; called once,
+when all stages are done.
+"""
 
 from __future__ import annotations
 
@@ -25,27 +27,53 @@ def log_runs(
     invocation: str,
     commit: str | None = None,
 ) -> list[TrackedRun]:
-    """One tracked run per stage result; one that is there already (same stage, name and digest) is found, not added.
+    """One tracked run per stage result; one that is there already (same stage, name and
+    digest) is found, not added.
 
-    ``folder`` is the results folder (MLflow in ``folder``/mlflow.db, W&B in ``folder``/wandb), ``experiment`` the MLflow
-    experiment, ``invocation`` the pipeline invocation that groups the runs. A killed call can simply be repeated. Raises
-    ValueError for names that a tracker cannot take or two results of the same stage and name, and RuntimeError where W&B online
-    has no login.
+    ``folder`` is the results folder (MLflow in ``folder``/mlflow.db, W&B in
+    ``folder``/wandb), ``experiment`` the MLflow experiment, ``invocation`` the pipeline
+    invocation that groups the runs. A killed call can simply be repeated. Raises
+    ValueError for names that a tracker cannot take or two results of the same stage and
+    name, and RuntimeError where W&B online has no login.
     """
     for key, value in (("experiment", experiment), ("invocation", invocation)):
         if not _NAME.fullmatch(value):
-            raise ValueError(f"{key}: got {value!r}; allowed: letters, digits, underscores, dots and hyphens, at most 100")
+            raise ValueError(
+                f"{key}: got {value!r}; allowed: letters, digits, underscores, dots and hyphens, at"
+                " most 100"
+            )
     titles = [result.title for result in stage_results]
     twice = sorted({title for title in titles if titles.count(title) > 1})
     if twice:
-        raise ValueError(f"stage results: {', '.join(twice)} given more than once; allowed: one result for each stage and name")
+        raise ValueError(
+            f"stage results: {', '.join(twice)} given more than once; allowed: one result for each"
+            " stage and name"
+        )
     tags = {"experiment": experiment} | ({"commit": commit} if commit else {})
     place = Path(folder)
-    in_mlflow = log_to_mlflow(stage_results, settings, place, experiment, invocation, tags) if settings.mlflow else {}
-    in_wandb = log_to_wandb(stage_results, settings, place, experiment, invocation, tags) if settings.wandb != "disabled" else {}
+    in_mlflow = (
+        log_to_mlflow(stage_results, settings, place, experiment, invocation, tags)
+        if settings.mlflow
+        else {}
+    )
+    in_wandb = (
+        log_to_wandb(stage_results, settings, place, experiment, invocation, tags)
+        if settings.wandb != "disabled"
+        else {}
+    )
     tracked = []
     for result in stage_results:
         mlflow_run, mlflow_found = in_mlflow.get(result.key, (None, False))
         wandb_run, wandb_found = in_wandb.get(result.key, (None, False))
-        tracked.append(TrackedRun(result.stage, result.name, result.digest, mlflow_run, mlflow_found, wandb_run, wandb_found))
+        tracked.append(
+            TrackedRun(
+                result.stage,
+                result.name,
+                result.digest,
+                mlflow_run,
+                mlflow_found,
+                wandb_run,
+                wandb_found,
+            )
+        )
     return tracked

@@ -14,9 +14,10 @@ __all__ = ["TrackingSettings"]
 class TrackingSettings:
     """Which trackers get the runs.
 
-    ``wandb`` is W&B's own mode: offline runs reach the server with ``wandb sync``, online ones at once (after ``wandb login``).
-    ``entity`` is the W&B user or team, null for the one that is logged in. Files up to ``artifact_limit_mb`` (10^6 bytes) are
-    copied into MLflow, larger ones are named only.
+    ``wandb`` is W&B's own mode: offline runs reach the server with ``wandb sync``,
+    online ones at once (after ``wandb login``). ``entity`` is the W&B user or team,
+    null for the one that is logged in. Files up to ``artifact_limit_mb`` (10^6 bytes)
+    are copied into MLflow, larger ones are named only.
     """
 
     mlflow: bool

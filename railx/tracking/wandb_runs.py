@@ -1,7 +1,9 @@
-"""Stage results as W&B runs, offline unless the settings say otherwise; a ledger in the results folder knows what is logged.
+"""Stage results as W&B runs, offline unless the settings say otherwise; a ledger in the
+results folder knows what is logged.
 
-An offline run cannot be asked what it holds, so the ledger maps result keys to run folders. The id of a run follows from its
-result: a run that is logged or synced twice stays one run on the server.
+An offline run cannot be asked what it holds, so the ledger maps result keys to run
+folders. The id of a run follows from its result: a run that is logged or synced twice
+stays one run on the server.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ def log_to_wandb(
     invocation: str,
     tags: Mapping[str, str],
 ) -> dict[str, tuple[str, bool]]:
-    """Log what the ledger lacks, grouped by ``invocation``; returns the run id by result key, and whether it was found.
+    """Log what the ledger lacks, grouped by ``invocation``; returns the run id by
+    result key, and whether it was found.
 
     Runs stand in ``folder``/wandb. Raises RuntimeError where online mode has no login.
     """
@@ -37,7 +40,11 @@ def log_to_wandb(
     ledger = _read_ledger(ledger_path)
     runs: dict[str, dict[str, Any]] = ledger["runs"]
     missing = [result for result in results if _entry(experiment, result) not in runs]
-    logged = {result.key: (str(runs[_entry(experiment, result)]["run"]), True) for result in results if result not in missing}
+    logged = {
+        result.key: (str(runs[_entry(experiment, result)]["run"]), True)
+        for result in results
+        if result not in missing
+    }
     if missing:
         with _session(settings, folder) as wandb:
             for result in missing:
@@ -65,11 +72,16 @@ def _read_ledger(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _session(settings: TrackingSettings, folder: Path) -> Iterator[Any]:
-    """The wandb module with its service, which all runs share and which ends with the block."""
+    """The wandb module with its service, which all runs share and which ends with the
+    block.
+    """
     quiet = {"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB_ERROR_REPORTING": "false"}
     if settings.wandb == "offline":
         # Nothing of an offline run belongs outside the results folder.
-        places = {f"WANDB_{kind}_DIR": str((folder / "wandb" / kind.lower()).resolve()) for kind in ("CACHE", "CONFIG", "DATA")}
+        places = {
+            f"WANDB_{kind}_DIR": str((folder / "wandb" / kind.lower()).resolve())
+            for kind in ("CACHE", "CONFIG", "DATA")
+        }
         quiet |= {"WANDB_MODE": "offline", **places}
     before = {key: os.environ.get(key) for key in quiet}
     os.environ.update(quiet)
@@ -109,7 +121,13 @@ def _log_one(
         x_save_requirements=False,
         host="local",
     )
-    about = {"stage": result.stage, "name": result.name, "digest": result.digest, "fidelity": result.fidelity, **tags}
+    about = {
+        "stage": result.stage,
+        "name": result.name,
+        "digest": result.digest,
+        "fidelity": result.fidelity,
+        **tags,
+    }
     try:
         run = wandb.init(
             project=settings.project,
@@ -128,9 +146,16 @@ def _log_one(
     except wandb.errors.Error as error:
         reason = " ".join(str(error).split())[:200]
         raise RuntimeError(
-            f"tracking.wandb: {settings.wandb} run could not start ({reason}); log in with `wandb login` or use offline"
+            f"tracking.wandb: {settings.wandb} run could not start ({reason}); log in with `wandb"
+            " login` or use offline"
         ) from None
     run.log(numbers(result.metrics))
     place = Path(run.dir).parent
     run.finish()
-    return {"run": run.id, "folder": place.name, "stage": result.stage, "name": result.name, "invocation": invocation}
+    return {
+        "run": run.id,
+        "folder": place.name,
+        "stage": result.stage,
+        "name": result.name,
+        "invocation": invocation,
+    }

@@ -1,11 +1,19 @@
-"""What is trained: corpora of sequence lengths, transformer arithmetic, clusters, cost models and global batches.
+"""What is trained: corpora of sequence lengths, transformer arithmetic, clusters, cost
+models and global batches.
 
-Needs the standard library, numpy and pyarrow alone, because a bare GPU node reads its model's settings from here.
+Needs the standard library, numpy and pyarrow alone, because a bare GPU node reads its
+model's settings from here.
 """
 
 from railx.workload.batches import BatchSettings, FilledBatchSettings, SampledBatch, sample_batches
 from railx.workload.cluster import ClusterSettings
-from railx.workload.corpus import Corpus, CorpusSettings, build_corpus, read_corpus_lengths, write_corpus
+from railx.workload.corpus import (
+    Corpus,
+    CorpusSettings,
+    build_corpus,
+    read_corpus_lengths,
+    write_corpus,
+)
 from railx.workload.cost import CostModel, CostModelSettings, build_cost_model
 from railx.workload.lengths import length_statistics
 from railx.workload.model import ModelSettings

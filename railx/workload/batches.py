@@ -15,8 +15,9 @@ __all__ = ["BatchSettings", "FilledBatchSettings", "SampledBatch", "sample_batch
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """``batches`` steps of ``batch_size`` sequences (null: the whole corpus in each); those over ``max_length_tokens`` (null: the
-    longest of the corpus) are cut off there or left out (``overlong``).
+    """``batches`` steps of ``batch_size`` sequences (null: the whole corpus in each);
+    those over ``max_length_tokens`` (null: the longest of the corpus) are cut off there
+    or left out (``overlong``).
     """
 
     batch_size: Annotated[int, AtLeast(1)] | None
@@ -44,25 +45,36 @@ class FilledBatchSettings:
 
 @dataclass(frozen=True)
 class SampledBatch:
-    """One step: corpus rows int64 [batch_size], each at most once, and their lengths int64 [batch_size] after truncation."""
+    """One step: corpus rows int64 [batch_size], each at most once, and their lengths
+    int64 [batch_size] after truncation.
+    """
 
     sequences: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
 
 
-def sample_batches(lengths: npt.ArrayLike, settings: FilledBatchSettings, seed: int) -> list[SampledBatch]:
-    """Draw batches without replacement, in a new random order each time the corpus has been used up.
+def sample_batches(
+    lengths: npt.ArrayLike, settings: FilledBatchSettings, seed: int
+) -> list[SampledBatch]:
+    """Draw batches without replacement, in a new random order each time the corpus has
+    been used up.
 
-    ``lengths`` int64 [n] are those of the corpus. What is left of an order that no longer fills a batch is passed over, so that
-    no batch holds a sequence twice. ValueError where fewer sequences may be used than a batch needs.
+    ``lengths`` int64 [n] are those of the corpus. What is left of an order that no
+    longer fills a batch is passed over, so that no batch holds a sequence twice.
+    ValueError where fewer sequences may be used than a batch needs.
     """
     corpus = np.asarray(lengths, dtype=np.int64)
     limit = settings.max_length_tokens
-    eligible = np.arange(len(corpus)) if settings.overlong == "truncate" else np.flatnonzero(corpus <= limit)
+    eligible = (
+        np.arange(len(corpus))
+        if settings.overlong == "truncate"
+        else np.flatnonzero(corpus <= limit)
+    )
     if len(eligible) < settings.batch_size:
         within = "" if settings.overlong == "truncate" else f" of at most {limit} tokens"
         raise ValueError(
-            f"batch_size: got {settings.batch_size}; allowed: at most {len(eligible)}, the sequences{within} in the corpus"
+            f"batch_size: got {settings.batch_size}; allowed: at most {len(eligible)}, the"
+            f" sequences{within} in the corpus"
         )
     random = np.random.default_rng(seed)
     per_order = len(eligible) // settings.batch_size

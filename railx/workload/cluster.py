@@ -1,4 +1,6 @@
-"""The machine that plans are made for: devices, memory and all-to-all bandwidth by the degree of sequence parallelism."""
+"""The machine that plans are made for: devices, memory and all-to-all bandwidth by the
+degree of sequence parallelism.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,12 @@ __all__ = ["ClusterSettings", "all_to_all_gb_s"]
 class ClusterSettings:
     """Devices of one kind in equal nodes.
 
-    ``memory_gib`` is what training may use of one device (2^30 bytes). ``tokens_per_device`` overrides the token cap that
-    follows from memory (null: from memory). ``device_tflop_s`` is the peak in 10^12 operations per second, used by the analytic
-    cost model alone. ``all_to_all_gb_s`` maps a degree of sequence parallelism to the bandwidth of one device in an all-to-all
-    among that many; a degree that is not listed is not used, and degree 1 exchanges nothing.
+    ``memory_gib`` is what training may use of one device (2^30 bytes).
+    ``tokens_per_device`` overrides the token cap that follows from memory (null: from
+    memory). ``device_tflop_s`` is the peak in 10^12 operations per second, used by the
+    analytic cost model alone. ``all_to_all_gb_s`` maps a degree of sequence parallelism
+    to the bandwidth of one device in an all-to-all among that many; a degree that is
+    not listed is not used, and degree 1 exchanges nothing.
     """
 
     name: Annotated[str, NotEmpty()]
@@ -32,10 +36,14 @@ class ClusterSettings:
     def __post_init__(self) -> None:
         for degree in self.all_to_all_gb_s:
             if not degree.isdigit() or int(degree) < 2 or not PowerOfTwo().accepts(int(degree)):
-                raise SettingsError(f"all_to_all_gb_s.{degree}", "unknown degree; allowed: a power of two from 2")
+                raise SettingsError(
+                    f"all_to_all_gb_s.{degree}", "unknown degree; allowed: a power of two from 2"
+                )
 
 
 def all_to_all_gb_s(cluster: ClusterSettings) -> dict[int, float]:
-    """Bandwidth (GB/s a device) by degree, degrees ascending, up to the number of devices."""
+    """Bandwidth (GB/s a device) by degree, degrees ascending, up to the number of
+    devices.
+    """
     table = {int(degree): bandwidth for degree, bandwidth in cluster.all_to_all_gb_s.items()}
     return {degree: table[degree] for degree in sorted(table) if degree <= cluster.devices}

@@ -1,7 +1,9 @@
-"""Corpora: the sequences that plans distribute and training reads, each named by where its lengths come from.
+"""Corpora: the sequences that plans distribute and training reads, each named by where
+its lengths come from.
 
-``kind`` says how real a corpus is: ``real_text`` (tokens and lengths), ``real_lengths`` (a user's lengths, no tokens),
-``published_quantiles`` (drawn from a published distribution) and ``synthetic`` (a stand-in where no lengths are published).
+``kind`` says how real a corpus is: ``real_text`` (tokens and lengths), ``real_lengths``
+(a user's lengths, no tokens), ``published_quantiles`` (drawn from a published
+distribution) and ``synthetic`` (a stand-in where no lengths are published).
 """
 
 from __future__ import annotations
@@ -19,7 +21,12 @@ import pyarrow as pa
 from railx.io import in_repository, read_metadata, read_table, write_table
 from railx.settings import AtLeast, Fraction, NotEmpty, Positive, SettingsError
 from railx.workload import lengths as length_sources
-from railx.workload.text import BEGINNING_OF_SEQUENCE, VOCABULARY, folder_documents, stdlib_documents
+from railx.workload.text import (
+    BEGINNING_OF_SEQUENCE,
+    VOCABULARY,
+    folder_documents,
+    stdlib_documents,
+)
 
 __all__ = [
     "Corpus",
@@ -42,10 +49,11 @@ _Path = Annotated[str, NotEmpty()]
 
 @dataclass(frozen=True)
 class StdlibCorpusSettings:
-    """The running interpreter's own standard-library sources: real text, no network, a real long tail.
+    """The running interpreter's own standard-library sources: real text, no network, a
+    real long tail.
 
-    ``unit``: a document is a whole file or a top-level definition. ``sequences``: how many documents to keep, drawn by seed
-    (null: all).
+    ``unit``: a document is a whole file or a top-level definition. ``sequences``: how
+    many documents to keep, drawn by seed (null: all).
     """
 
     source: Literal["stdlib"]
@@ -56,7 +64,9 @@ class StdlibCorpusSettings:
 
 @dataclass(frozen=True)
 class QuantileCorpusSettings:
-    """Lengths drawn from the published quantiles of Wikipedia; ``quantiles`` is the table of them, relative to the repository."""
+    """Lengths drawn from the published quantiles of Wikipedia; ``quantiles`` is the
+    table of them, relative to the repository.
+    """
 
     source: Literal["wikipedia_quantiles"]
     name: _Name
@@ -66,7 +76,9 @@ class QuantileCorpusSettings:
 
 @dataclass(frozen=True)
 class MixtureCorpusSettings:
-    """Synthetic lengths: a log-normal body and a Pareto tail; ``anchors`` says in words what the numbers were chosen to meet."""
+    """Synthetic lengths: a log-normal body and a Pareto tail; ``anchors`` says in words
+    what the numbers were chosen to meet.
+    """
 
     source: Literal["mixture"]
     name: _Name
@@ -82,13 +94,17 @@ class MixtureCorpusSettings:
     def __post_init__(self) -> None:
         if self.tail_start_tokens >= self.longest_tokens:
             raise SettingsError(
-                "tail_start_tokens", f"got {self.tail_start_tokens}; allowed: below longest_tokens, {self.longest_tokens}"
+                "tail_start_tokens",
+                f"got {self.tail_start_tokens}; allowed: below longest_tokens,"
+                f" {self.longest_tokens}",
             )
 
 
 @dataclass(frozen=True)
 class FileCorpusSettings:
-    """A user's own lengths: a JSON list, text with one a line, or the ``column`` of a CSV or Parquet table."""
+    """A user's own lengths: a JSON list, text with one a line, or the ``column`` of a
+    CSV or Parquet table.
+    """
 
     source: Literal["file"]
     name: _Name
@@ -98,7 +114,9 @@ class FileCorpusSettings:
 
 @dataclass(frozen=True)
 class FolderCorpusSettings:
-    """A user's own text: each file below ``path`` that matches the glob ``pattern`` is a document."""
+    """A user's own text: each file below ``path`` that matches the glob ``pattern`` is
+    a document.
+    """
 
     source: Literal["folder"]
     name: _Name
@@ -107,13 +125,19 @@ class FolderCorpusSettings:
     sequences: Annotated[int, AtLeast(1)] | None
 
 
-CorpusSettings = StdlibCorpusSettings | QuantileCorpusSettings | MixtureCorpusSettings | FileCorpusSettings | FolderCorpusSettings
+CorpusSettings = (
+    StdlibCorpusSettings
+    | QuantileCorpusSettings
+    | MixtureCorpusSettings
+    | FileCorpusSettings
+    | FolderCorpusSettings
+)
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sequences in a fixed order: ``lengths`` int64 [n] in tokens, and the text of each (beginning-of-sequence token not
-    included).
+    """Sequences in a fixed order: ``lengths`` int64 [n] in tokens, and the text of each
+    (beginning-of-sequence token not included).
     """
 
     name: str
@@ -127,15 +151,23 @@ class Corpus:
 def build_corpus(settings: CorpusSettings, seed: int) -> Corpus:
     """Gather or draw a corpus. The same settings, seed and input give the same corpus.
 
-    A document of n bytes is a sequence of n + 1 tokens, the first being the beginning of the sequence. ValueError names a
-    missing, empty or malformed file and what is allowed.
+    A document of n bytes is a sequence of n + 1 tokens, the first being the beginning
+    of the sequence. ValueError names a missing, empty or malformed file and what is
+    allowed.
     """
     if isinstance(settings, StdlibCorpusSettings):
-        described = f"standard library of Python {platform.python_version()}, one {settings.unit} a document, bytes as tokens"
+        described = (
+            f"standard library of Python {platform.python_version()}, one {settings.unit} a"
+            " document, bytes as tokens"
+        )
         return _text_corpus(settings, stdlib_documents(settings.unit), described, seed)
     if isinstance(settings, FolderCorpusSettings):
-        described = f"files that match {settings.pattern} in {Path(settings.path).name}, bytes as tokens"
-        return _text_corpus(settings, folder_documents(settings.path, settings.pattern), described, seed)
+        described = (
+            f"files that match {settings.pattern} in {Path(settings.path).name}, bytes as tokens"
+        )
+        return _text_corpus(
+            settings, folder_documents(settings.path, settings.pattern), described, seed
+        )
     if isinstance(settings, FileCorpusSettings):
         given = length_sources.read_length_file(settings.path, settings.column)
         described = f"lengths given in {Path(settings.path).name}"
@@ -143,24 +175,31 @@ def build_corpus(settings: CorpusSettings, seed: int) -> Corpus:
     if isinstance(settings, QuantileCorpusSettings):
         points = length_sources.published_quantiles(in_repository(settings.quantiles))
         drawn = length_sources.sample_quantiles(*points, settings.sequences, seed)
-        described = f"{settings.sequences} lengths drawn from published quantiles of Wikipedia ({Path(settings.quantiles).name})"
+        described = (
+            f"{settings.sequences} lengths drawn from published quantiles of Wikipedia"
+            f" ({Path(settings.quantiles).name})"
+        )
         return Corpus(settings.name, settings.source, "published_quantiles", described, drawn, None)
     return _mixture_corpus(settings, seed)
 
 
 def write_corpus(path: str | Path, corpus: Corpus) -> None:
-    """Write a corpus as one Parquet table: sequence, length_tokens, tokens (the bytes of the text; null where only lengths are
-    known).
+    """Write a corpus as one Parquet table: sequence, length_tokens, tokens (the bytes
+    of the text; null where only lengths are known).
 
-    The metadata names the corpus, its kind, the vocabulary and the beginning-of-sequence token that stands before the bytes,
-    and gives the summary of its lengths.
+    The metadata names the corpus, its kind, the vocabulary and the
+    beginning-of-sequence token that stands before the bytes, and gives the summary of
+    its lengths.
     """
     text = corpus.documents is not None
     table = pa.table(
         {
             "sequence": pa.array(np.arange(len(corpus.lengths)), pa.int64()),
             "length_tokens": pa.array(corpus.lengths, pa.int64()),
-            "tokens": pa.array(list(corpus.documents) if corpus.documents else [None] * len(corpus.lengths), pa.binary()),
+            "tokens": pa.array(
+                list(corpus.documents) if corpus.documents else [None] * len(corpus.lengths),
+                pa.binary(),
+            ),
         }
     )
     metadata: dict[str, Any] = {
@@ -183,10 +222,15 @@ def read_corpus_lengths(path: str | Path) -> tuple[str, npt.NDArray[np.int64]]:
 
 
 def _text_corpus(
-    settings: StdlibCorpusSettings | FolderCorpusSettings, documents: list[bytes], described: str, seed: int
+    settings: StdlibCorpusSettings | FolderCorpusSettings,
+    documents: list[bytes],
+    described: str,
+    seed: int,
 ) -> Corpus:
     if settings.sequences is not None and settings.sequences < len(documents):
-        kept = np.sort(np.random.default_rng(seed).choice(len(documents), settings.sequences, replace=False))
+        kept = np.sort(
+            np.random.default_rng(seed).choice(len(documents), settings.sequences, replace=False)
+        )
         documents, total = [documents[index] for index in kept], len(documents)
         described += f"; {settings.sequences} of {total} documents"
     lengths = np.array([len(document) + 1 for document in documents], dtype=np.int64)
@@ -204,7 +248,14 @@ def _mixture_corpus(settings: MixtureCorpusSettings, seed: int) -> Corpus:
         tail_exponent=settings.tail_exponent,
         longest_tokens=settings.longest_tokens,
     )
-    return Corpus(settings.name, settings.source, "synthetic", f"synthetic lengths: {settings.anchors}", drawn, None)
+    return Corpus(
+        settings.name,
+        settings.source,
+        "synthetic",
+        f"synthetic lengths: {settings.anchors}",
+        drawn,
+        None,
+    )
 
 
 def _digest(corpus: Corpus) -> str:

@@ -1,12 +1,15 @@
-"""Time and memory of sequences on a cluster: one form, fitted to measurements or derived from operations and bytes.
+"""Time and memory of sequences on a cluster: one form, fitted to measurements or
+derived from operations and bytes.
 
-Both kinds come down to the same few coefficients (:class:`CostModel`): a group of degree d that holds sequences of lengths s takes
+Both kinds come down to the same few coefficients (:class:`CostModel`): a group of
+degree d that holds sequences of lengths s takes
 
     compute = (1/d) Σ (a1 s² + a2 s) + b1        (FlexSP eq. 12)
     all-to-all = Σ s · c(d), 0 for d = 1          (Ulysses; FlexSP, public code)
 
-and may hold at most ``tokens_per_device`` · d tokens. A pipeline chunk follows InfiniPipe eqs. 1-4 with the same coefficients.
-No overlap of communication with computation, no dependence on where a group lies.
+and may hold at most ``tokens_per_device`` · d tokens. A pipeline chunk follows
+InfiniPipe eqs. 1-4 with the same coefficients. No overlap of communication with
+computation, no dependence on where a group lies.
 """
 
 from __future__ import annotations
@@ -46,12 +49,14 @@ _MIB = 2.0**20
 
 @dataclass(frozen=True)
 class FittedCostSettings:
-    """Coefficients fitted to measurements of one model (FlexSP's public constants are of this kind).
+    """Coefficients fitted to measurements of one model (FlexSP's public constants are
+    of this kind).
 
-    Times in ms on one device for forward and backward together: ``quadratic_ms_per_token2`` (a1), ``linear_ms_per_token`` (a2) and
-    ``constant_ms`` (b1, once per micro-batch). ``activation_mib_per_token`` of the whole model is divided among the ranks of a
-    group. FlexSP divides MiB by GB/s and calls it ms, so its bandwidth unit is 2^20 · 1000 byte/s; this kind keeps that
-    convention.
+    Times in ms on one device for forward and backward together:
+    ``quadratic_ms_per_token2`` (a1), ``linear_ms_per_token`` (a2) and ``constant_ms``
+    (b1, once per micro-batch). ``activation_mib_per_token`` of the whole model is
+    divided among the ranks of a group. FlexSP divides MiB by GB/s and calls it ms, so
+    its bandwidth unit is 2^20 · 1000 byte/s; this kind keeps that convention.
     """
 
     kind: Literal["fitted"]
@@ -68,9 +73,11 @@ class FittedCostSettings:
 
 @dataclass(frozen=True)
 class AnalyticCostSettings:
-    """Operations over the device's throughput and bytes over its bandwidth; for machines that nobody has profiled.
+    """Operations over the device's throughput and bytes over its bandwidth; for
+    machines that nobody has profiled.
 
-    ``compute_efficiency`` is the share of the device's peak that is reached, ``constant_ms`` the overhead of one micro-batch.
+    ``compute_efficiency`` is the share of the device's peak that is reached,
+    ``constant_ms`` the overhead of one micro-batch.
     """
 
     kind: Literal["analytic"]
@@ -99,7 +106,9 @@ class GroupTime:
 
 @dataclass(frozen=True)
 class ChunkTime:
-    """Predicted time of a chunk on one pipeline stage; all-to-all is contained in forward and backward, half in each."""
+    """Predicted time of a chunk on one pipeline stage; all-to-all is contained in
+    forward and backward, half in each.
+    """
 
     forward_ms: float
     backward_ms: float
@@ -114,11 +123,13 @@ class ChunkTime:
 class CostModel:
     """Coefficients of time and memory.
 
-    ``quadratic_ms`` (ms/token²) and ``linear_ms`` (ms/token): forward and backward on one device. ``constant_ms``: once per
-    micro-batch. ``all_to_all_ms``: per token of a group, by degree (degree 1: 0); its keys are the degrees that may be used,
-    ascending. ``tokens_per_device``: how many tokens a group may hold per rank. ``forward_share``: forward part of the compute
-    time. ``split_memory``: memory of a split token relative to a batched one, because the gradients of keys and values of all
-    its slices are alive at once (InfiniPipe eq. 5).
+    ``quadratic_ms`` (ms/token²) and ``linear_ms`` (ms/token): forward and backward on
+    one device. ``constant_ms``: once per micro-batch. ``all_to_all_ms``: per token of a
+    group, by degree (degree 1: 0); its keys are the degrees that may be used,
+    ascending. ``tokens_per_device``: how many tokens a group may hold per rank.
+    ``forward_share``: forward part of the compute time. ``split_memory``: memory of a
+    split token relative to a batched one, because the gradients of keys and values of
+    all its slices are alive at once (InfiniPipe eq. 5).
     """
 
     quadratic_ms: float
@@ -131,35 +142,51 @@ class CostModel:
 
     @property
     def degrees(self) -> tuple[int, ...]:
-        """Degrees of sequence parallelism that the cluster and the model allow, ascending."""
+        """Degrees of sequence parallelism that the cluster and the model allow,
+        ascending.
+        """
         return tuple(self.all_to_all_ms)
 
     def sequence_ms(self, lengths: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Compute time (ms) of each sequence on one device, a1 s² + a2 s; lengths [n] in tokens."""
+        """Compute time (ms) of each sequence on one device, a1 s² + a2 s; lengths [n]
+        in tokens.
+        """
         tokens = np.asarray(lengths, dtype=np.float64)
         return self.quadratic_ms * tokens**2 + self.linear_ms * tokens
 
     def group_time_ms(self, lengths: npt.ArrayLike, degree: int) -> GroupTime:
-        """Time of a group that runs sequences of these lengths [n] with this degree (FlexSP eq. 12 and its all-to-all term)."""
+        """Time of a group that runs sequences of these lengths [n] with this degree
+        (FlexSP eq. 12 and its all-to-all term).
+        """
         compute = float(self.sequence_ms(lengths).sum()) / degree + self.constant_ms
         return GroupTime(compute, float(np.sum(lengths)) * self.all_to_all_ms[degree])
 
-    def chunk_time_ms(self, slices: Sequence[tuple[int, int]], stages: int, degree: int) -> ChunkTime:
-        """Time of a chunk on one of ``stages`` stages of ``degree`` ranks each (InfiniPipe eqs. 1-4).
+    def chunk_time_ms(
+        self, slices: Sequence[tuple[int, int]], stages: int, degree: int
+    ) -> ChunkTime:
+        """Time of a chunk on one of ``stages`` stages of ``degree`` ranks each
+        (InfiniPipe eqs. 1-4).
 
-        ``slices`` are pairs (tokens of context, tokens). The latency term of eq. 2 is 0: it is published for no cluster.
-        Communication between stages is ignored, as in the paper.
+        ``slices`` are pairs (tokens of context, tokens). The latency term of eq. 2 is
+        0: it is published for no cluster. Communication between stages is ignored, as
+        in the paper.
         """
         tokens = sum(new for _, new in slices)
         squares = sum((context + new) ** 2 - context**2 for context, new in slices)
-        compute = (self.quadratic_ms * squares + self.linear_ms * tokens) / (stages * degree) + self.constant_ms / stages
+        compute = (self.quadratic_ms * squares + self.linear_ms * tokens) / (
+            stages * degree
+        ) + self.constant_ms / stages
         exchange = tokens * self.all_to_all_ms[degree] / stages
         forward = compute * self.forward_share + exchange / 2
         return ChunkTime(forward, compute + exchange - forward, exchange)
 
     def smallest_degree(self, length: int) -> int | None:
-        """The smallest allowed degree whose group can hold a sequence of this length; None where none can."""
-        return next((degree for degree in self.degrees if length <= self.tokens_per_device * degree), None)
+        """The smallest allowed degree whose group can hold a sequence of this length;
+        None where none can.
+        """
+        return next(
+            (degree for degree in self.degrees if length <= self.tokens_per_device * degree), None
+        )
 
     @property
     def longest_tokens(self) -> int:
@@ -168,17 +195,27 @@ class CostModel:
 
 
 def build_cost_model(
-    settings: CostModelSettings, cluster: ClusterSettings, model: ModelSettings, max_length_tokens: int
+    settings: CostModelSettings,
+    cluster: ClusterSettings,
+    model: ModelSettings,
+    max_length_tokens: int,
 ) -> CostModel:
-    """Coefficients for a model on a cluster; ``max_length_tokens`` sizes learned positions, hence model states.
+    """Coefficients for a model on a cluster; ``max_length_tokens`` sizes learned
+    positions, hence model states.
 
-    SettingsError where the coefficients were fitted for another model or the model's states leave no memory for tokens.
+    SettingsError where the coefficients were fitted for another model or the model's
+    states leave no memory for tokens.
     """
-    degrees = {1: float("inf")} | {d: b for d, b in all_to_all_gb_s(cluster).items() if model.heads % d == 0}
+    degrees = {1: float("inf")} | {
+        d: b for d, b in all_to_all_gb_s(cluster).items() if model.heads % d == 0
+    }
     exchanged = all_to_all_bytes_per_token(model, settings.bytes_per_element)
     if isinstance(settings, FittedCostSettings):
         if settings.model != model.name:
-            raise SettingsError("cost_model.model", f"fitted for {settings.model}; allowed: {model.name}, the model of this plan")
+            raise SettingsError(
+                "cost_model.model",
+                f"fitted for {settings.model}; allowed: {model.name}, the model of this plan",
+            )
         quadratic, linear = settings.quadratic_ms_per_token2, settings.linear_ms_per_token
         activation_mib, bytes_per_ms = settings.activation_mib_per_token, _MIB
     else:
@@ -188,23 +225,38 @@ def build_cost_model(
             passes * attention_flops(model, 1) / operations_per_ms,
             passes * linear_flops_per_token(model) / operations_per_ms,
         )
-        activation_mib, bytes_per_ms = activation_bytes_per_token(model, settings.bytes_per_element) / _MIB, 1e6
+        activation_mib, bytes_per_ms = (
+            activation_bytes_per_token(model, settings.bytes_per_element) / _MIB,
+            1e6,
+        )
     key_value_mib = 2 * settings.bytes_per_element * model.layers * key_value_width(model) / _MIB
     return CostModel(
         quadratic_ms=quadratic,
         linear_ms=linear,
         constant_ms=settings.constant_ms,
-        all_to_all_ms={degree: exchanged / degree / (bandwidth * bytes_per_ms) for degree, bandwidth in degrees.items()},
-        tokens_per_device=_tokens_per_device(settings, cluster, model, max_length_tokens, activation_mib),
+        all_to_all_ms={
+            degree: exchanged / degree / (bandwidth * bytes_per_ms)
+            for degree, bandwidth in degrees.items()
+        },
+        tokens_per_device=_tokens_per_device(
+            settings, cluster, model, max_length_tokens, activation_mib
+        ),
         forward_share=1 / (1 + settings.backward_over_forward),
         split_memory=1 + key_value_mib / activation_mib,
     )
 
 
-def model_state_mib(settings: CostModelSettings, cluster: ClusterSettings, model: ModelSettings, max_length_tokens: int) -> float:
-    """MiB of parameters, gradients and optimizer states on one device under ZeRO (FlexSP's public code, memory model).
+def model_state_mib(
+    settings: CostModelSettings,
+    cluster: ClusterSettings,
+    model: ModelSettings,
+    max_length_tokens: int,
+) -> float:
+    """MiB of parameters, gradients and optimizer states on one device under ZeRO
+    (FlexSP's public code, memory model).
 
-    Stage 3 shards all; stage 2 all but 1/8 (half-precision parameters); stage 1 all but 2/8 (and gradients).
+    Stage 3 shards all; stage 2 all but 1/8 (half-precision parameters); stage 1 all but
+    2/8 (and gradients).
     """
     whole = parameter_count(model, max_length_tokens) * settings.state_bytes_per_parameter / _MIB
     kept = {3: 0.0, 2: 1 / 8, 1: 2 / 8}[settings.zero_stage]
@@ -212,9 +264,15 @@ def model_state_mib(settings: CostModelSettings, cluster: ClusterSettings, model
 
 
 def _tokens_per_device(
-    settings: CostModelSettings, cluster: ClusterSettings, model: ModelSettings, max_length_tokens: int, activation_mib: float
+    settings: CostModelSettings,
+    cluster: ClusterSettings,
+    model: ModelSettings,
+    max_length_tokens: int,
+    activation_mib: float,
 ) -> int:
-    """The token cap: what model states leave of a device's memory, in tokens (FlexSP, public code, memory model)."""
+    """The token cap: what model states leave of a device's memory, in tokens (FlexSP,
+    public code, memory model).
+    """
     if cluster.tokens_per_device is not None:
         return cluster.tokens_per_device
     states = model_state_mib(settings, cluster, model, max_length_tokens)
@@ -222,6 +280,7 @@ def _tokens_per_device(
     if tokens < 1:
         needed = (states + activation_mib) / 1024
         raise SettingsError(
-            "cluster.memory_gib", f"got {cluster.memory_gib}; allowed: more than {needed:.1f}, for the model's states"
+            "cluster.memory_gib",
+            f"got {cluster.memory_gib}; allowed: more than {needed:.1f}, for the model's states",
         )
     return tokens

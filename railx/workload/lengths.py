@@ -1,4 +1,6 @@
-"""Sequence lengths: drawn from published quantiles or a synthetic mixture, or read from a user's file."""
+"""Sequence lengths: drawn from published quantiles or a synthetic mixture, or read from
+a user's file.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,35 @@ __all__ = [
 Lengths = npt.NDArray[np.int64]
 
 
-def published_quantiles(path: str | Path) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Points (length, share of sequences above it) of a quantile table, both monotone: lengths [n] up, shares [n] down.
+def published_quantiles(
+    path: str | Path,
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Points (length, share of sequences above it) of a quantile table, both monotone:
+    lengths [n] up, shares [n] down.
 
-    The table has rows ``percentile_lower,p,length`` and ``ccdf_frac_seqs_gt,length,share`` (columns kind, key, value) and
-    ``summary,count,n``; the longest of n sequences has the share 1 / n at its length, to keep the logarithm finite.
+    The table has rows ``percentile_lower,p,length`` and
+    ``ccdf_frac_seqs_gt,length,share`` (columns kind, key, value) and
+    ``summary,count,n``; the longest of n sequences has the share 1 / n at its length,
+    to keep the logarithm finite.
     """
     if not Path(path).is_file():
-        raise ValueError(f"{path}: no such file; allowed: a table of quantiles with the columns kind, key, value")
+        raise ValueError(
+            f"{path}: no such file; allowed: a table of quantiles with the columns kind, key, value"
+        )
     with Path(path).open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    count = next((float(row["value"]) for row in rows if row.get("kind") == "summary" and row["key"] == "count"), None)
+    count = next(
+        (
+            float(row["value"])
+            for row in rows
+            if row.get("kind") == "summary" and row["key"] == "count"
+        ),
+        None,
+    )
     if count is None:
-        raise ValueError(f"{path}: no row summary,count; allowed: the number of sequences behind the quantiles")
+        raise ValueError(
+            f"{path}: no row summary,count; allowed: the number of sequences behind the quantiles"
+        )
     points: dict[float, float] = {}
     for row in rows:
         if row["kind"] == "percentile_lower":
@@ -46,15 +64,22 @@ def published_quantiles(path: str | Path) -> tuple[npt.NDArray[np.float64], npt.
     lengths = np.array(sorted(points))
     above = np.array([points[length] for length in lengths])
     if len(lengths) < 2 or np.any(np.diff(above) > 0):
-        raise ValueError(f"{path}: quantiles are not monotone; allowed: longer sequences have smaller shares above them")
+        raise ValueError(
+            f"{path}: quantiles are not monotone; allowed: longer sequences have smaller shares"
+            " above them"
+        )
     return lengths, above
 
 
-def sample_quantiles(lengths: npt.NDArray[np.float64], above: npt.NDArray[np.float64], sequences: int, seed: int) -> Lengths:
-    """Draw ``sequences`` lengths by the inverse of a distribution known at points (length, share above it).
+def sample_quantiles(
+    lengths: npt.NDArray[np.float64], above: npt.NDArray[np.float64], sequences: int, seed: int
+) -> Lengths:
+    """Draw ``sequences`` lengths by the inverse of a distribution known at points
+    (length, share above it).
 
-    Between points the logarithm of the length is linear in the logarithm of the share above it, a Pareto piece, so that the
-    inverse is monotone and never leaves the published range.
+    Between points the logarithm of the length is linear in the logarithm of the share
+    above it, a Pareto piece, so that the inverse is monotone and never leaves the
+    published range.
     """
     uniform = np.random.default_rng(seed).random(sequences)
     # np.interp needs ascending positions: -log(share above) ascends with the length.
@@ -73,11 +98,13 @@ def sample_mixture(
     tail_exponent: float,
     longest_tokens: int,
 ) -> Lengths:
-    """Draw lengths from a log-normal body and, with probability ``tail_fraction``, a Pareto tail.
+    """Draw lengths from a log-normal body and, with probability ``tail_fraction``, a
+    Pareto tail.
 
-    The body has the given median and standard deviation of the logarithm. The tail has P(length > x) = (start / x)^exponent,
-    cut off at ``longest_tokens`` (by the inverse of the truncated distribution, so that nothing piles up there); the body is
-    clipped to the range.
+    The body has the given median and standard deviation of the logarithm. The tail has
+    P(length > x) = (start / x)^exponent, cut off at ``longest_tokens`` (by the inverse
+    of the truncated distribution, so that nothing piles up there); the body is clipped
+    to the range.
     """
     random = np.random.default_rng(seed)
     in_tail = random.random(sequences) < tail_fraction
@@ -88,19 +115,27 @@ def sample_mixture(
 
 
 def read_length_file(path: str | Path, column: str) -> Lengths:
-    """Lengths in tokens from a JSON list, a text file with one a line, or the ``column`` of a CSV or Parquet table.
+    """Lengths in tokens from a JSON list, a text file with one a line, or the
+    ``column`` of a CSV or Parquet table.
 
-    ValueError names the file, and the sequence or line, of what is missing, empty, not an integer or not positive.
+    ValueError names the file, and the sequence or line, of what is missing, empty, not
+    an integer or not positive.
     """
     if not Path(path).is_file():
-        raise ValueError(f"{path}: no such file; allowed: a JSON list, text, CSV or Parquet file of lengths")
-    reader = {".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}.get(Path(path).suffix.lower())
+        raise ValueError(
+            f"{path}: no such file; allowed: a JSON list, text, CSV or Parquet file of lengths"
+        )
+    reader = {".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}.get(
+        Path(path).suffix.lower()
+    )
     values = reader(Path(path), column) if reader else _read_lines(Path(path))
     return check_lengths(values, str(path))
 
 
 def check_lengths(values: Iterable[tuple[str, Any]], origin: str) -> Lengths:
-    """Lengths as an array; ``values`` are pairs (where in the file, value). ValueError names ``origin`` and the place."""
+    """Lengths as an array; ``values`` are pairs (where in the file, value). ValueError
+    names ``origin`` and the place.
+    """
     lengths = []
     for place, value in values:
         try:
@@ -119,7 +154,9 @@ def check_lengths(values: Iterable[tuple[str, Any]], origin: str) -> Lengths:
 
 
 def length_statistics(lengths: npt.ArrayLike) -> dict[str, float | int]:
-    """Summary of lengths [n] in tokens: count, sum, mean, quantiles, and the shares above 8 192 and 65 536 tokens."""
+    """Summary of lengths [n] in tokens: count, sum, mean, quantiles, and the shares
+    above 8 192 and 65 536 tokens.
+    """
     array = np.asarray(lengths, dtype=np.int64)
     quantiles = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
     summary: dict[str, float | int] = {
@@ -127,11 +164,15 @@ def length_statistics(lengths: npt.ArrayLike) -> dict[str, float | int]:
         "total_tokens": int(array.sum()),
         "mean_tokens": float(array.mean()),
     }
-    summary |= {f"{name}_tokens": float(np.quantile(array, share)) for name, share in quantiles.items()}
+    summary |= {
+        f"{name}_tokens": float(np.quantile(array, share)) for name, share in quantiles.items()
+    }
     summary |= {"shortest_tokens": int(array.min()), "longest_tokens": int(array.max())}
     for limit in (8192, 65536):
         summary[f"sequences_above_{limit}"] = float(np.mean(array > limit))
-        summary[f"tokens_in_sequences_above_{limit}"] = float(array[array > limit].sum() / array.sum())
+        summary[f"tokens_in_sequences_above_{limit}"] = float(
+            array[array > limit].sum() / array.sum()
+        )
     return summary
 
 
@@ -150,7 +191,11 @@ def _read_lines(path: Path) -> Iterable[tuple[str, Any]]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
         raise ValueError(f"{path}: not text; allowed: one length a line") from None
-    return ((f"line {number}", line.strip()) for number, line in enumerate(lines, start=1) if line.strip())
+    return (
+        (f"line {number}", line.strip())
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    )
 
 
 def _read_csv(path: Path, column: str) -> Iterable[tuple[str, Any]]:

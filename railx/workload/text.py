@@ -1,4 +1,6 @@
-"""Real text as documents: the running interpreter's own sources and a user's folder of files, one byte a token."""
+"""Real text as documents: the running interpreter's own sources and a user's folder of
+files, one byte a token.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +11,57 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["BEGINNING_OF_SEQUENCE", "VOCABULARY", "folder_documents", "split_definitions", "stdlib_documents"]
+__all__ = [
+    "BEGINNING_OF_SEQUENCE",
+    "VOCABULARY",
+    "folder_documents",
+    "split_definitions",
+    "stdlib_documents",
+]
 
-#: Tokens are bytes; one more id stands before every document, so that its first byte is predicted too.
+#: Tokens are bytes; one more id stands before every document, so that its first byte is
+#: predicted too.
 BEGINNING_OF_SEQUENCE = 256
 VOCABULARY = 257
 
-# Third-party packages are no part of the interpreter, and its tests are left out because many distributions do not ship them.
-_LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
-# A top-level definition starts at its first decorator, or at def or class where it has none.
+# Third-party packages are no part of the interpreter, and its tests are left out
+# because many distributions do not ship them.
+_LEFT_OUT = frozenset(
+    {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+)
+# A top-level definition starts at its first decorator, or at def or class where it has
+# none.
 _DEFINITION = re.compile(rb"(?m)^(?:@[^\n]*\n(?:[ \t@)#][^\n]*\n)*)?(?:async def |def |class )")
 
 
 def stdlib_documents(unit: Literal["file", "definition"]) -> list[bytes]:
     """The interpreter's standard-library Python sources in the order of their paths.
 
-    ``unit`` "file": a document is a file; "definition": a file is cut at its top-level functions and classes, which gives many
-    short documents and a long tail. Raises ValueError where the interpreter has no sources.
+    ``unit`` "file": a document is a file; "definition": a file is cut at its top-level
+    functions and classes, which gives many short documents and a long tail. Raises
+    ValueError where the interpreter has no sources.
     """
     root = Path(sysconfig.get_path("stdlib"))
-    files = [path for path in sorted(root.rglob("*.py")) if not _LEFT_OUT & set(path.relative_to(root).parts)]
+    files = [
+        path
+        for path in sorted(root.rglob("*.py"))
+        if not _LEFT_OUT & set(path.relative_to(root).parts)
+    ]
     documents = [document for path in files for document in _cut(path.read_bytes(), unit)]
     if not documents:
-        raise ValueError(f"{root}: no Python sources of the standard library; allowed: an interpreter installed with them")
+        raise ValueError(
+            f"{root}: no Python sources of the standard library; allowed: an interpreter installed"
+            " with them"
+        )
     return documents
 
 
 def folder_documents(folder: str | Path, pattern: str) -> list[bytes]:
-    """The files below ``folder`` whose path matches ``pattern`` (a glob, ``**`` for any depth), in the order of their paths.
+    """The files below ``folder`` whose path matches ``pattern`` (a glob, ``**`` for any
+    depth), in the order of their paths.
 
-    Empty files hold no sequence and are left out. Raises ValueError where the folder is missing or nothing remains.
+    Empty files hold no sequence and are left out. Raises ValueError where the folder is
+    missing or nothing remains.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -48,12 +71,17 @@ def folder_documents(folder: str | Path, pattern: str) -> list[bytes]:
         raise ValueError(f"{folder}: no file matches {pattern}; allowed: at least one")
     documents = [text for path in files if (text := path.read_bytes())]
     if not documents:
-        raise ValueError(f"{folder}: all {len(files)} files that match {pattern} are empty; allowed: at least one with text")
+        raise ValueError(
+            f"{folder}: all {len(files)} files that match {pattern} are empty; allowed: at least"
+            " one with text"
+        )
     return documents
 
 
 def split_definitions(source: bytes) -> list[bytes]:
-    """A Python source cut before each top-level function and class (decorators included); joined again it is unchanged."""
+    """A Python source cut before each top-level function and class (decorators
+    included); joined again it is unchanged.
+    """
     starts = [match.start() for match in _DEFINITION.finditer(source)]
     bounds = [0, *(start for start in starts if start > 0), len(source)]
     return [source[start:stop] for start, stop in itertools.pairwise(bounds) if stop > start]

@@ -55,7 +55,9 @@ def settings(name: str = "full_scale") -> EconomicsSettings:
 
 
 def plain_config(name: str) -> dict[str, Any]:
-    """A file of the group, laid over those that its defaults name, as Hydra composes it."""
+    """A file of the group, laid over those that its defaults name, as Hydra composes
+    it.
+    """
     plain: dict[str, Any] = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
     under: dict[str, Any] = {}
     for base in plain.pop("defaults", ["_self_"]):
@@ -73,8 +75,14 @@ def test_railx_full_scale_has_the_published_counts() -> None:
     assert counts.chips == int(numbers["chips_full_scale"]["value"]) == 200_704
     assert counts.components == {"transceiver": 1_032_192, "ocs_port": 1_032_192}
     assert counts.components["ocs_port"] == int(numbers["optical_ports_full_scale"]["value"])
-    assert optical_switches(railx(7, 9)) == int(numbers["optical_switches_full_scale"]["value"]) == 8_064
-    assert counts.injection_gb_s_per_chip == float(numbers["injection_full_scale"]["value"]) == 1800.0
+    assert (
+        optical_switches(railx(7, 9))
+        == int(numbers["optical_switches_full_scale"]["value"])
+        == 8_064
+    )
+    assert (
+        counts.injection_gb_s_per_chip == float(numbers["injection_full_scale"]["value"]) == 1800.0
+    )
 
 
 def test_a_flat_layer_serves_a_square_of_half_the_radix() -> None:
@@ -83,70 +91,112 @@ def test_a_flat_layer_serves_a_square_of_half_the_radix() -> None:
     assert count_network(design).components["ocs_port"] == nodes * 4 * design.m * design.n
 
 
-@pytest.mark.parametrize("row", published("railx_uniform_bounds.csv").values(), ids=lambda row: row["id"])
+@pytest.mark.parametrize(
+    "row", published("railx_uniform_bounds.csv").values(), ids=lambda row: row["id"]
+)
 def test_ideal_all_to_all_matches_the_published_table(row: dict[str, str]) -> None:
     design = railx(int(row["m"]), int(row["n"]))
     assert count_network(design).chips == int(row["chips"])
-    assert railx_all_to_all_ports(design) == pytest.approx(float(row["ideal_flits_per_chip_cycle"]), abs=6e-4)
+    assert railx_all_to_all_ports(design) == pytest.approx(
+        float(row["ideal_flits_per_chip_cycle"]), abs=6e-4
+    )
 
 
 def test_external_hops_match_the_simulator() -> None:
     numbers = published("railx.csv")
-    assert railx_external_hops(railx(2, 2)) == pytest.approx(float(numbers["external_hops_m2_n2"]["value"]), abs=5e-4)
-    assert railx_external_hops(railx(4, 2)) == pytest.approx(float(numbers["external_hops_m4_n2"]["value"]), abs=5e-4)
+    assert railx_external_hops(railx(2, 2)) == pytest.approx(
+        float(numbers["external_hops_m2_n2"]["value"]), abs=5e-4
+    )
+    assert railx_external_hops(railx(4, 2)) == pytest.approx(
+        float(numbers["external_hops_m4_n2"]["value"]), abs=5e-4
+    )
 
 
 def test_full_scale_bandwidths_of_the_closed_form() -> None:
     counts = count_network(railx(7, 9))
     assert counts.all_to_all_gb_s_per_chip == pytest.approx(130.6, abs=0.05)
     share = counts.all_to_all_gb_s_per_chip / counts.injection_gb_s_per_chip
-    assert share == pytest.approx(float(published("railx.csv")["all_to_all_over_injection_full_scale"]["value"]), rel=1e-5)
+    assert share == pytest.approx(
+        float(published("railx.csv")["all_to_all_over_injection_full_scale"]["value"]), rel=1e-5
+    )
 
 
 @hypothesis_settings(deadline=None)
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_railx_prices_per_bandwidth_follow_the_cost_model(m: int, n: int) -> None:
-    """Cost per injection falls as 1/m; cost per all-to-all is (c_t + c_o) h / b, near 2 (c_t + c_o) / b whatever m and n."""
+    """Cost per injection falls as 1/m; cost per all-to-all is (c_t + c_o) h / b, near 2
+    (c_t + c_o) / b whatever m and n.
+    """
     design = railx(m, n)
     economics = replace(settings(), networks={**settings().networks, "design": design})
     row = next(row for row in cost_summary(economics) if row["topology"] == "design")
     optics, port_gb_s = 879 + 520, 50
     assert row["cost_per_chip_usd"] == pytest.approx(4 * n / m * optics)
     assert row["usd_per_injection_gb_s"] == pytest.approx(optics / m / port_gb_s)
-    assert row["usd_per_all_to_all_gb_s"] == pytest.approx(optics * railx_external_hops(design) / port_gb_s)
+    assert row["usd_per_all_to_all_gb_s"] == pytest.approx(
+        optics * railx_external_hops(design) / port_gb_s
+    )
     assert optics / port_gb_s <= row["usd_per_all_to_all_gb_s"] <= 2 * optics / port_gb_s
 
 
 def test_fat_tree_costs_five_switch_ports_and_six_transceivers_a_port() -> None:
     end_ports = 200_704 * 36
-    assert count_network(fat_tree()).components == {"electrical_switch_port": 5 * end_ports, "transceiver": 6 * end_ports}
+    assert count_network(fat_tree()).components == {
+        "electrical_switch_port": 5 * end_ports,
+        "transceiver": 6 * end_ports,
+    }
     copper = count_network(fat_tree(copper_to_leaf=True, copper_price_set="hammingmesh_2022"))
-    assert copper.components == {"electrical_switch_port": 5 * end_ports, "transceiver": 4 * end_ports, "copper_cable": end_ports}
+    assert copper.components == {
+        "electrical_switch_port": 5 * end_ports,
+        "transceiver": 4 * end_ports,
+        "copper_cable": end_ports,
+    }
 
 
 def test_fat_tree_port_count_is_that_of_whole_switches_at_full_scale() -> None:
     leaves = aggregation = 200_704 // 64
     cores = 200_704 // 128
     assert 64 * 64 * 49 == 200_704  # whole pods
-    assert count_network(fat_tree(ports_per_chip=1)).components["electrical_switch_port"] == 128 * (leaves + aggregation + cores)
+    assert count_network(fat_tree(ports_per_chip=1)).components["electrical_switch_port"] == 128 * (
+        leaves + aggregation + cores
+    )
 
 
 def test_copper_at_one_tier_leaves_no_transceiver() -> None:
-    design = fat_tree(chips=128, tiers=1, switch_radix=128, copper_to_leaf=True, copper_price_set="hammingmesh_2022")
-    assert count_network(design).components == {"electrical_switch_port": 128 * 36, "copper_cable": 128 * 36}
+    design = fat_tree(
+        chips=128,
+        tiers=1,
+        switch_radix=128,
+        copper_to_leaf=True,
+        copper_price_set="hammingmesh_2022",
+    )
+    assert count_network(design).components == {
+        "electrical_switch_port": 128 * 36,
+        "copper_cable": 128 * 36,
+    }
 
 
-@pytest.mark.parametrize("row", published("opus_cost_power.csv").values(), ids=lambda row: row["id"])
+@pytest.mark.parametrize(
+    "row", published("opus_cost_power.csv").values(), ids=lambda row: row["id"]
+)
 def test_opus_and_rail_optimised_match_the_artifact_to_the_cent(row: dict[str, str]) -> None:
     servers, gpus = int(row["servers"]), int(row["gpus"])
     slow = "400G" in row["config"]
-    price_set = "opus_400g_notebook" if "notebook" in row["config"] else "opus_400g" if slow else "opus_800g"
+    price_set = (
+        "opus_400g_notebook"
+        if "notebook" in row["config"]
+        else "opus_400g"
+        if slow
+        else "opus_800g"
+    )
     gbps = 400.0 if slow else 800.0
     rails = RailOptimisedSettings("rail_optimised", servers, gpus // servers, gbps, slow, price_set)
     opus = OpusRailsSettings("opus_rails", servers, gpus // servers, 1, gbps, 2, 1, 2048, price_set)
     economics = replace(settings(), networks={**settings().networks, "rails": rails, "opus": opus})
     rows = {summary["topology"]: summary for summary in cost_summary(economics)}
-    assert count_network(rails).components["electrical_switch_port"] == int(row["rail_opt_switch_ports"])
+    assert count_network(rails).components["electrical_switch_port"] == int(
+        row["rail_opt_switch_ports"]
+    )
     assert count_network(opus).components["ocs_port"] == int(row["ocs_ports"])
     assert rows["rails"]["cost_usd"] == pytest.approx(float(row["cost_rail_opt_usd"]), abs=0.01)
     assert rows["opus"]["cost_usd"] == pytest.approx(float(row["cost_opus_usd"]), abs=0.01)
@@ -160,11 +210,17 @@ def test_summary_is_the_sum_of_the_bill(name: str) -> None:
     bill = bill_of_materials(economics)
     for row in cost_summary(economics):
         parts = [part for part in bill if part["topology"] == row["topology"]]
-        assert row["cost_usd"] == pytest.approx(sum(part["count"] * part["unit_usd"] for part in parts))
-        assert row["power_watts"] == pytest.approx(sum(part["count"] * part["unit_watts"] for part in parts))
+        assert row["cost_usd"] == pytest.approx(
+            sum(part["count"] * part["unit_usd"] for part in parts)
+        )
+        assert row["power_watts"] == pytest.approx(
+            sum(part["count"] * part["unit_watts"] for part in parts)
+        )
         assert row["cost_per_chip_usd"] * row["chips"] == pytest.approx(row["cost_usd"])
         assert row["fidelity"] == "analytic"
-    assert all(part["source"] and part["total_usd"] == part["count"] * part["unit_usd"] for part in bill)
+    assert all(
+        part["source"] and part["total_usd"] == part["count"] * part["unit_usd"] for part in bill
+    )
 
 
 def test_columns_are_the_agreed_ones() -> None:
@@ -188,7 +244,11 @@ def test_equal_injection_bandwidth_and_chips_at_full_scale() -> None:
 
 def test_power_is_empty_where_a_component_has_no_sourced_power() -> None:
     economics = replace(
-        settings(), networks={**settings().networks, "railx_hyperx_full": railx(7, 9, price_set="hammingmesh_2022")}
+        settings(),
+        networks={
+            **settings().networks,
+            "railx_hyperx_full": railx(7, 9, price_set="hammingmesh_2022"),
+        },
     )
     rows = {row["topology"]: row for row in cost_summary(economics)}
     assert rows["railx_hyperx_full"]["power_watts"] is None
@@ -197,7 +257,9 @@ def test_power_is_empty_where_a_component_has_no_sourced_power() -> None:
 
 def test_in_node_lanes() -> None:
     assert in_node_lanes_per_chip(railx(1, 3)) == 0
-    assert in_node_lanes_per_chip(railx(2, 1, in_node_width=1.0)) == 1.0  # 4 pairs, one link each, 4 chips
+    assert (
+        in_node_lanes_per_chip(railx(2, 1, in_node_width=1.0)) == 1.0
+    )  # 4 pairs, one link each, 4 chips
 
 
 @pytest.mark.parametrize(
@@ -226,7 +288,12 @@ def test_a_set_without_the_component_names_those_that_have_it() -> None:
     ("network", "change", "key", "allowed"),
     [
         ("railx_hyperx_full", {"m": 4}, "row", "m n = 36 rails; the nearest single size is 37"),
-        ("railx_hyperx_full", {"n": 10, "row": [65]}, "row", "at most R/2 = 64 nodes in a line; the nearest single size is 64"),
+        (
+            "railx_hyperx_full",
+            {"n": 10, "row": [65]},
+            "row",
+            "at most R/2 = 64 nodes in a line; the nearest single size is 64",
+        ),
         ("railx_torus_full", {"row": [8, 8]}, "row", "one number in the setting torus"),
         ("railx_twisted_torus_full", {"row": [60]}, "row", "the nearest is 64 by 32"),
         ("hammingmesh_full", {"row_boards": 5000}, "row_boards", "at most 4096 boards a line"),
@@ -239,12 +306,24 @@ def test_a_set_without_the_component_names_those_that_have_it() -> None:
         ("opus_rails_equal", {"servers": 97}, "servers", "at most 96"),
         ("fat_tree_full", {"switch_radix": 64}, "chips", "at most 65536"),
         ("fat_tree_full", {"switch_radix": 127}, "switch_radix", "an even number"),
-        ("fat_tree_full", {"copper_to_leaf": True}, "copper_price_set", "a price set with a copper_cable"),
+        (
+            "fat_tree_full",
+            {"copper_to_leaf": True},
+            "copper_price_set",
+            "a price set with a copper_cable",
+        ),
         ("fat_tree_full", {"tiers": 9}, "tiers", "from 1 to 5"),
-        ("fat_tree_full", {"design": "ring"}, "design", "railx, fat_tree, rail_optimised, opus_rails, torus, tpu_v4"),
+        (
+            "fat_tree_full",
+            {"design": "ring"},
+            "design",
+            "railx, fat_tree, rail_optimised, opus_rails, torus, tpu_v4",
+        ),
     ],
 )
-def test_impossible_networks_are_one_clear_line(network: str, change: dict[str, object], key: str, allowed: str) -> None:
+def test_impossible_networks_are_one_clear_line(
+    network: str, change: dict[str, object], key: str, allowed: str
+) -> None:
     plain = to_dict(settings())
     plain["networks"][network].update(change)
     with pytest.raises(SettingsError) as error:
@@ -254,7 +333,9 @@ def test_impossible_networks_are_one_clear_line(network: str, change: dict[str, 
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("key", "value"), [("railx", "fat_tree_full"), ("fat_trees", ["railx_hyperx_full"])])
+@pytest.mark.parametrize(
+    ("key", "value"), [("railx", "fat_tree_full"), ("fat_trees", ["railx_hyperx_full"])]
+)
 def test_sensitivity_names_networks_of_the_right_kind(key: str, value: object) -> None:
     plain = to_dict(settings())
     plain["sensitivity"][key] = value
@@ -291,17 +372,24 @@ def test_catalogue_prices_are_the_published_ones() -> None:
         assert price.unit_usd == pytest.approx(float(rows[row_id]["unit_cost_usd"]), abs=6e-4)
         assert price.unit_watts == pytest.approx(float(rows[row_id]["unit_power_w"]), abs=6e-5)
     assert all(price.source and price.date and price.confidence for price in catalogue.prices)
-    assert {price.price_set for price in catalogue.prices if price.role == "sensitivity"} == {"implied_by_abstract"}
+    assert {price.price_set for price in catalogue.prices if price.role == "sensitivity"} == {
+        "implied_by_abstract"
+    }
 
 
-HEADER = "price_set,component,port_gbps,unit_usd,unit_watts,derivation,source,date,confidence,role\n"
+HEADER = (
+    "price_set,component,port_gbps,unit_usd,unit_watts,derivation,source,date,confidence,role\n"
+)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("price_set,component\n", "columns price_set, component; allowed: price_set"),
-        (HEADER + "a,magnet,400,1,1,,here,2026,high,default\n", "line 2, component: got 'magnet'; allowed: transceiver"),
+        (
+            HEADER + "a,magnet,400,1,1,,here,2026,high,default\n",
+            "line 2, component: got 'magnet'; allowed: transceiver",
+        ),
         (HEADER + "a,ocs_port,400,-1,1,,here,2026,high,default\n", "line 2, unit_usd: got '-1'"),
         (HEADER + "a,ocs_port,400,,1,,here,2026,high,default\n", "line 2, unit_usd: is empty"),
         (HEADER + "a,ocs_port,400,1,x,,here,2026,high,default\n", "line 2, unit_watts: got 'x'"),

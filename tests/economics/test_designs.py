@@ -1,4 +1,6 @@
-"""Counts and bandwidths of every design against the built topologies, and the two consequences of RailX's cost model."""
+"""Counts and bandwidths of every design against the built topologies, and the two
+consequences of RailX's cost model.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,33 @@ from railx.economics import (
 )
 from railx.network.routing import build_routing, path_sums, table_lane_loads
 from railx.settings import load
-from railx.topology import INTERNAL, Topology, TopologySettings, bisection_ports, build_topology, ports_per_chip
+from railx.topology import (
+    INTERNAL,
+    Topology,
+    TopologySettings,
+    bisection_ports,
+    build_topology,
+    ports_per_chip,
+)
 
 GBPS = 400.0
 PORT_GB_S = GBPS / 8
-_GRID = {"m": 2, "n": 2, "port_gbps": GBPS, "internal_width": 4.0, "internal_latency_ns": 10.0, "external_latency_ns": 100.0}
+_GRID = {
+    "m": 2,
+    "n": 2,
+    "port_gbps": GBPS,
+    "internal_width": 4.0,
+    "internal_latency_ns": 10.0,
+    "external_latency_ns": 100.0,
+}
 _RAILX = {**_GRID, "rings": "directed", "ocs_radix": None}
 _TREE = {"port_gbps": GBPS, "leaf_latency_ns": 50.0, "global_latency_ns": 100.0}
 _SERVERS = {"port_gbps": GBPS, "scale_up_width": 9.0, "scale_up_latency_ns": 10.0}
 
 
-def railx(setting: str, m: int, n: int, row: tuple[int, ...], column: tuple[int, ...]) -> RailXSettings:
+def railx(
+    setting: str, m: int, n: int, row: tuple[int, ...], column: tuple[int, ...]
+) -> RailXSettings:
     return load(
         RailXSettings,
         {
@@ -50,7 +68,9 @@ def railx(setting: str, m: int, n: int, row: tuple[int, ...], column: tuple[int,
     )  # fmt: skip
 
 
-def hammingmesh(m: int, n: int, row: int, column: int, radix: int = 64, **changes: Any) -> HammingMeshSettings:
+def hammingmesh(
+    m: int, n: int, row: int, column: int, radix: int = 64, **changes: Any
+) -> HammingMeshSettings:
     plain = {
         "design": "hammingmesh", "m": m, "n": n, "row_boards": row, "column_boards": column, "switch_radix": radix, "taper": 1.0,
         "copper_rows": False, "port_gbps": GBPS, "price_set": None, "copper_price_set": None,
@@ -60,7 +80,9 @@ def hammingmesh(m: int, n: int, row: int, column: int, radix: int = 64, **change
 
 @dataclass(frozen=True)
 class Case:
-    """A design, the topology that it describes, and a routing of it whose uniform loads are even (None: none is)."""
+    """A design, the topology that it describes, and a routing of it whose uniform loads
+    are even (None: none is).
+    """
 
     design: NetworkDesign
     topology: Mapping[str, Any]
@@ -171,7 +193,9 @@ def built(case: Case) -> tuple[Any, Topology]:
 
 
 def counted(topology: Topology) -> dict[str, int]:
-    """Components of a built topology: every end of a link between nodes is a transceiver, an end at a switch also a switch port."""
+    """Components of a built topology: every end of a link between nodes is a
+    transceiver, an end at a switch also a switch port.
+    """
     links = topology.links
     outside = links.kind != INTERNAL
     at_switch = outside & (links.src >= topology.chips)
@@ -203,19 +227,25 @@ def test_bisection_is_that_of_the_topology(name: str) -> None:
     case = CASES[name]
     settings, topology = built(case)
     counts = count_network(case.design)
-    assert counts.bisection_gb_s_per_chip == pytest.approx(bisection_ports(settings) * PORT_GB_S / (topology.chips / 2))
+    assert counts.bisection_gb_s_per_chip == pytest.approx(
+        bisection_ports(settings) * PORT_GB_S / (topology.chips / 2)
+    )
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.routing is not None])
 def test_all_to_all_is_what_balanced_routing_reaches(name: str) -> None:
-    """The busiest lane between nodes is full at the closed form (where servers talk inside, at the injection bandwidth)."""
+    """The busiest lane between nodes is full at the closed form (where servers talk
+    inside, at the injection bandwidth).
+    """
     case = CASES[name]
     assert case.routing is not None
     _, topology = built(case)
     loads = table_lane_loads(topology, build_routing(topology, case.routing))
     outside = topology.links.kind != INTERNAL
     counts, reached = count_network(case.design), PORT_GB_S / loads[outside].max()
-    assert counts.all_to_all_gb_s_per_chip == pytest.approx(min(reached, counts.injection_gb_s_per_chip), rel=1e-6)
+    assert counts.all_to_all_gb_s_per_chip == pytest.approx(
+        min(reached, counts.injection_gb_s_per_chip), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("name", ["railx_torus", "railx_twisted_torus", "railx_split"])
@@ -225,7 +255,9 @@ def test_external_hops_are_those_of_minimal_ways(name: str) -> None:
     _, topology = built(case)
     outside = (topology.links.kind != INTERNAL).astype(float)
     hops = path_sums(topology, build_routing(topology, "balanced"), outside)
-    assert railx_external_hops(case.design) == pytest.approx(np.sum(hops) / (topology.chips * (topology.chips - 1)))
+    assert railx_external_hops(case.design) == pytest.approx(
+        np.sum(hops) / (topology.chips * (topology.chips - 1))
+    )
 
 
 def test_every_rail_of_every_line_has_a_switch() -> None:
@@ -239,11 +271,20 @@ def test_every_rail_of_every_line_has_a_switch() -> None:
 
 @hypothesis_settings(deadline=None)
 @given(st.integers(1, 7), st.integers(1, 9), st.data())
-def test_railx_beats_hammingmesh_by_one_end_against_a_switch_port_and_two(m: int, n: int, data: st.DataObject) -> None:
-    """Same boards, same bandwidths; an external port costs c_t + c_o in RailX, 2 c_t + c_s in HammingMesh."""
-    lines = st.sampled_from([copies + 1 for copies in range(1, min(m * n, 31) + 1) if m * n % copies == 0])
+def test_railx_beats_hammingmesh_by_one_end_against_a_switch_port_and_two(
+    m: int, n: int, data: st.DataObject
+) -> None:
+    """Same boards, same bandwidths; an external port costs c_t + c_o in RailX, 2 c_t +
+    c_s in HammingMesh.
+    """
+    lines = st.sampled_from(
+        [copies + 1 for copies in range(1, min(m * n, 31) + 1) if m * n % copies == 0]
+    )
     row, column = data.draw(lines), data.draw(lines)
-    ours, theirs = count_network(railx("hyperx", m, n, (row,), (column,))), count_network(hammingmesh(m, n, row, column))
+    ours, theirs = (
+        count_network(railx("hyperx", m, n, (row,), (column,))),
+        count_network(hammingmesh(m, n, row, column)),
+    )
     ports = ours.components["ocs_port"]
     assert ours.components == {"transceiver": ports, "ocs_port": ports}
     assert theirs.components == {"transceiver": 2 * ports, "electrical_switch_port": ports}
@@ -255,7 +296,9 @@ def test_railx_beats_hammingmesh_by_one_end_against_a_switch_port_and_two(m: int
 @hypothesis_settings(deadline=None)
 @given(st.integers(1, 12), st.integers(1, 20))
 def test_cost_per_injection_falls_as_one_over_m_and_per_all_to_all_does_not(m: int, n: int) -> None:
-    """In optical ports (c_t + c_o) per port of bandwidth: exactly 1/m, and exactly the hops h = 2 (1 - 1/k) N / (N - 1)."""
+    """In optical ports (c_t + c_o) per port of bandwidth: exactly 1/m, and exactly the
+    hops h = 2 (1 - 1/k) N / (N - 1).
+    """
     line = m * n + 1
     counts = count_network(railx_of(m, n, line))
     ports = counts.components["ocs_port"] / counts.chips
@@ -278,7 +321,9 @@ def test_every_setting_costs_the_same(setting: str) -> None:
 
 
 def test_full_scale_torus_is_sixteen_times_slower_at_all_to_all() -> None:
-    """8 n / K for a torus of K = 448 chips a side (times (N - 1) / N) against 130.6 GB/s of the same hardware as a HyperX."""
+    """8 n / K for a torus of K = 448 chips a side (times (N - 1) / N) against 130.6
+    GB/s of the same hardware as a HyperX.
+    """
     torus = count_network(railx("torus", 7, 9, (64,), (64,))).all_to_all_gb_s_per_chip
     assert torus == pytest.approx(8 * 9 / 448 * PORT_GB_S * (1 - 1 / 200_704))
     hyperx = count_network(railx("hyperx", 7, 9, (64,), (64,))).all_to_all_gb_s_per_chip
@@ -287,17 +332,28 @@ def test_full_scale_torus_is_sixteen_times_slower_at_all_to_all() -> None:
 
 
 def test_dragonfly_ports() -> None:
-    """4 - 1/p switch ports and 5 - 1/p transceivers an end port; copper inside the group leaves one transceiver."""
+    """4 - 1/p switch ports and 5 - 1/p transceivers an end port; copper inside the
+    group leaves one transceiver.
+    """
     p, ends = 8, 2 * 8**2 * 40 * 36
-    optical = count_network(DragonflySettings("dragonfly", 40, p, 36, GBPS, False, None, None)).components
-    assert optical == {"electrical_switch_port": (4 * p - 1) * ends // p, "transceiver": (5 * p - 1) * ends // p}
-    copper = count_network(DragonflySettings("dragonfly", 40, p, 36, GBPS, True, None, "hammingmesh_2022")).components
+    optical = count_network(
+        DragonflySettings("dragonfly", 40, p, 36, GBPS, False, None, None)
+    ).components
+    assert optical == {
+        "electrical_switch_port": (4 * p - 1) * ends // p,
+        "transceiver": (5 * p - 1) * ends // p,
+    }
+    copper = count_network(
+        DragonflySettings("dragonfly", 40, p, 36, GBPS, True, None, "hammingmesh_2022")
+    ).components
     assert copper["transceiver"] == ends
     assert copper["copper_cable"] == ends + ends * (2 * p - 1) // (2 * p)
 
 
 def test_tpu_v4_has_one_and_a_half_optical_ports_a_chip() -> None:
-    """64 cubes of 4 x 4 x 4: 96 face links a cube, on 48 switches of which 128 ports are used."""
+    """64 cubes of 4 x 4 x 4: 96 face links a cube, on 48 switches of which 128 ports
+    are used.
+    """
     counts = count_network(CubesSettings("tpu_v4", 4, 1, (4, 4, 4), 136, GBPS, None))
     assert counts.chips == 4096
     assert counts.components == {"transceiver": 48 * 128, "ocs_port": 48 * 128}

@@ -1,7 +1,8 @@
 """HammingMesh's cost table recomputed from counts and the same price list.
 
-Table and prices are both from memory and unverified; that one follows from the other to three digits speaks for both. 16 ports a
-chip, of which the torus and the boards have 4 on each side; 64-port switches; copper from chips to leaves and to row switches.
+Table and prices are both from memory and unverified; that one follows from the other to
+three digits speaks for both. 16 ports a chip, of which the torus and the boards have 4
+on each side; 64-port switches; copper from chips to leaves and to row switches.
 """
 
 from __future__ import annotations
@@ -57,7 +58,13 @@ def torus(nodes: int) -> TorusSettings:
         ("fat_tree_quarter_1k", fat_tree(1024, 2, 0.25), 0.06),
     ],
 )
-def test_published_costs_follow_from_the_counts(row: str, design: NetworkDesign, within: float) -> None:
-    parts = price_network(row, design, SET, read_catalogue(ROOT / "resources" / "catalogue" / "prices.csv"))
+def test_published_costs_follow_from_the_counts(
+    row: str, design: NetworkDesign, within: float
+) -> None:
+    parts = price_network(
+        row, design, SET, read_catalogue(ROOT / "resources" / "catalogue" / "prices.csv")
+    )
     assert count_network(design).chips == int(PUBLISHED[row]["accelerators"])
-    assert sum(part["total_usd"] for part in parts) / 1e6 == pytest.approx(float(PUBLISHED[row]["million_usd"]), rel=within)
+    assert sum(part["total_usd"] for part in parts) / 1e6 == pytest.approx(
+        float(PUBLISHED[row]["million_usd"]), rel=within
+    )

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from railx.economics import EconomicsSettings, RailXSettings, cost_summary, in_node_lanes_per_chip, price_sensitivity
+from railx.economics import (
+    EconomicsSettings,
+    RailXSettings,
+    cost_summary,
+    in_node_lanes_per_chip,
+    price_sensitivity,
+)
 from railx.settings import SettingsError, load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,8 +26,13 @@ PUBLISHED = ROOT / "resources" / "published"
 
 @pytest.fixture(scope="module")
 def economics() -> EconomicsSettings:
-    plain = yaml.safe_load((ROOT / "conf" / "economics" / "full_scale.yaml").read_text(encoding="utf-8"))
-    return load(EconomicsSettings, {**plain, "catalogue": str(ROOT / "resources" / "catalogue" / "prices.csv")})
+    plain = yaml.safe_load(
+        (ROOT / "conf" / "economics" / "full_scale.yaml").read_text(encoding="utf-8")
+    )
+    return load(
+        EconomicsSettings,
+        {**plain, "catalogue": str(ROOT / "resources" / "catalogue" / "prices.csv")},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +46,9 @@ def one(rows: list[dict[str, Any]], **wanted: object) -> dict[str, Any]:
     return found[0]
 
 
-def test_the_default_prices_give_the_ratios_of_the_summary(economics: EconomicsSettings, rows: list[dict[str, Any]]) -> None:
+def test_the_default_prices_give_the_ratios_of_the_summary(
+    economics: EconomicsSettings, rows: list[dict[str, Any]]
+) -> None:
     summary = {row["topology"]: row for row in cost_summary(economics)}
     grid = summary["railx_hyperx_full"]
     for tree in ("fat_tree_full", "fat_tree_full_copper"):
@@ -64,11 +77,15 @@ def test_published_routing_costs_more_per_all_to_all(rows: list[dict[str, Any]])
     for row in rows:
         if row["all_to_all"] == "published_routing":
             ideal = one(rows, prices=row["prices"], reference=row["reference"], all_to_all="ideal")
-            assert row["all_to_all_cost_ratio"] == pytest.approx(ideal["all_to_all_cost_ratio"] / 0.766)
+            assert row["all_to_all_cost_ratio"] == pytest.approx(
+                ideal["all_to_all_cost_ratio"] / 0.766
+            )
             assert row["injection_cost_ratio"] == ideal["injection_cost_ratio"]
 
 
-def test_break_even_switch_port_price_is_where_the_claim_tips(economics: EconomicsSettings, rows: list[dict[str, Any]]) -> None:
+def test_break_even_switch_port_price_is_where_the_claim_tips(
+    economics: EconomicsSettings, rows: list[dict[str, Any]]
+) -> None:
     row = one(rows, prices="opus_400g", reference="fat_tree_full", all_to_all="published_routing")
     share = row["break_even_switch_port_usd"] / row["transceiver_usd"]
     chosen = replace(
@@ -76,8 +93,14 @@ def test_break_even_switch_port_price_is_where_the_claim_tips(economics: Economi
         ocs_port_over_transceiver=(row["ocs_port_usd"] / row["transceiver_usd"],),
         switch_port_over_transceiver=(share,),
     )
-    tipped = [item for item in price_sensitivity(replace(economics, sensitivity=chosen)) if item["view"] == "ratio"]
-    assert one(tipped, reference="fat_tree_full", all_to_all="published_routing")["all_to_all_cost_ratio"] == pytest.approx(0.5)
+    tipped = [
+        item
+        for item in price_sensitivity(replace(economics, sensitivity=chosen))
+        if item["view"] == "ratio"
+    ]
+    assert one(tipped, reference="fat_tree_full", all_to_all="published_routing")[
+        "all_to_all_cost_ratio"
+    ] == pytest.approx(0.5)
 
 
 def test_break_even_lane_price_is_where_the_first_relative_claim_tips(
@@ -88,14 +111,27 @@ def test_break_even_lane_price_is_where_the_first_relative_claim_tips(
     assert isinstance(grid, RailXSettings)
     chip_usd = row["cost_usd"] / 200_704
     dearer = 1 + in_node_lanes_per_chip(grid) * row["break_even_in_node_lane_usd"] / chip_usd
-    assert max(row["injection_cost_ratio"] * dearer / 0.1, row["all_to_all_cost_ratio"] * dearer / 0.5) == pytest.approx(1)
+    assert max(
+        row["injection_cost_ratio"] * dearer / 0.1, row["all_to_all_cost_ratio"] * dearer / 0.5
+    ) == pytest.approx(1)
 
 
 def test_dearer_switch_ports_favour_railx(rows: list[dict[str, Any]]) -> None:
-    """Along the grid, with the optics held, both ratios fall with the price of an electrical switch port."""
-    grid = [row for row in rows if row["view"] == "ratio" and row["reference"] == "fat_tree_full" and row["all_to_all"] == "ideal"]
+    """Along the grid, with the optics held, both ratios fall with the price of an
+    electrical switch port.
+    """
+    grid = [
+        row
+        for row in rows
+        if row["view"] == "ratio"
+        and row["reference"] == "fat_tree_full"
+        and row["all_to_all"] == "ideal"
+    ]
     for ocs in {row["ocs_port_usd"] for row in grid}:
-        line = sorted((row for row in grid if row["ocs_port_usd"] == ocs), key=lambda row: row["electrical_switch_port_usd"])
+        line = sorted(
+            (row for row in grid if row["ocs_port_usd"] == ocs),
+            key=lambda row: row["electrical_switch_port_usd"],
+        )
         for cheaper, dearer in pairwise(line):
             assert dearer["injection_cost_ratio"] < cheaper["injection_cost_ratio"]
             assert dearer["all_to_all_cost_ratio"] < cheaper["all_to_all_cost_ratio"]
@@ -110,7 +146,9 @@ def test_the_limits_of_the_config_are_the_published_ones(economics: EconomicsSet
     assert chosen.injection_cost_limit == numbers["injection_cost_ratio"]
     assert chosen.all_to_all_cost_limit == numbers["all_to_all_cost_ratio"]
     assert chosen.absolute_cost_usd == numbers["absolute_cost"]
-    routed = float(full["min_bound_flits_per_chip_cycle"]) / float(full["ideal_flits_per_chip_cycle"])
+    routed = float(full["min_bound_flits_per_chip_cycle"]) / float(
+        full["ideal_flits_per_chip_cycle"]
+    )
     assert chosen.routed_over_ideal == pytest.approx(routed, abs=5e-4)
 
 

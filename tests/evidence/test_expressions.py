@@ -50,14 +50,22 @@ def test_slope_is_least_squares() -> None:
 
 
 @settings(deadline=None)
-@given(st.floats(-100, 100), st.floats(-100, 100), st.lists(st.integers(-50, 50), min_size=2, max_size=9, unique=True))
+@given(
+    st.floats(-100, 100),
+    st.floats(-100, 100),
+    st.lists(st.integers(-50, 50), min_size=2, max_size=9, unique=True),
+)
 def test_slope_finds_any_line(slope: float, offset: float, points: list[int]) -> None:
     frame = pd.DataFrame({"x": points, "y": [slope * x + offset for x in points]})
     assert evaluate("slope(y, x)", {"": frame}) == pytest.approx(slope, abs=1e-6)
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.floats(0, 1e3)), min_size=1, max_size=30))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 2), st.floats(0, 1e3)), min_size=1, max_size=30
+    )
+)
 def test_grouped_aggregates_agree_with_plain_python(rows: list[tuple[int, int, float]]) -> None:
     frame = pd.DataFrame(rows, columns=["iteration", "micro_batch", "ms"])
     slowest: dict[tuple[int, int], float] = {}
@@ -69,7 +77,9 @@ def test_grouped_aggregates_agree_with_plain_python(rows: list[tuple[int, int, f
 
 def test_selections_combine_by_group() -> None:
     slower = SWEEP.assign(time=SWEEP["time"] * 2).iloc[1:]
-    ratio = evaluate("mean(b.time, by=latency) / mean(a.time, by=latency)", {"a": SWEEP, "b": slower})
+    ratio = evaluate(
+        "mean(b.time, by=latency) / mean(a.time, by=latency)", {"a": SWEEP, "b": slower}
+    )
     assert isinstance(ratio, pd.Series)
     assert ratio.to_dict() == {10: 2.0, 20: 2.0}
 
@@ -94,14 +104,23 @@ def test_dotted_keys_of_json() -> None:
         ("mean(predicted_ms, iteration)", "mean got 2 arguments; allowed: 1"),
         ("slope(predicted_ms)", "slope got 1 arguments; allowed: 2"),
         ("slope(1, 2)", "slope of a single value"),
-        ("only(predicted_ms)", "4 different values (3, 5, 2, 7); allowed: a filter that leaves one"),
+        (
+            "only(predicted_ms)",
+            "4 different values (3, 5, 2, 7); allowed: a filter that leaves one",
+        ),
         ("mean(predicted_ms, where=iteration)", "mean knows no where=; allowed: by= and over="),
         ("slope(predicted_ms, iteration, by=kind)", "slope knows no by="),
         ("mean(predicted_ms, by=iteration, over=kind)", "both by= and over="),
         ("mean(predicted_ms, by=absent)", "no column 'absent'"),
-        ("sum(mean(predicted_ms, by=iteration), by=kind)", "the groups have no 'kind'; allowed: iteration"),
+        (
+            "sum(mean(predicted_ms, by=iteration), by=kind)",
+            "the groups have no 'kind'; allowed: iteration",
+        ),
         ("sum(mean(predicted_ms, by=iteration), over=iteration)", "over= works on rows"),
-        ("mean(predicted_ms, by=iteration) + mean(predicted_ms, by=micro_batch)", "groups by different keys, do not combine"),
+        (
+            "mean(predicted_ms, by=iteration) + mean(predicted_ms, by=micro_batch)",
+            "groups by different keys, do not combine",
+        ),
         ("mean(predicted_ms - mean(predicted_ms, by=iteration))", "do not combine"),
         ("predicted_ms.__class__", "no column 'predicted_ms.__class__'"),
         ("__import__('os').system('true')", "no function"),
@@ -124,7 +143,10 @@ def test_refusals_are_one_clear_line(expression: str, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("expression", "message"),
-    [("mean(time)", "names no selection; allowed: a, b"), ("mean(a.time - b.time)", "rows of two selections do not combine")],
+    [
+        ("mean(time)", "names no selection; allowed: a, b"),
+        ("mean(a.time - b.time)", "rows of two selections do not combine"),
+    ],
 )
 def test_selections_are_named(expression: str, message: str) -> None:
     with pytest.raises(ClaimError, match=message):

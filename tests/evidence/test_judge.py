@@ -12,14 +12,21 @@ import yaml
 from railx.evidence import CLAIM_COLUMNS, VERDICTS, ClaimError, claims_table, judge, load_claims
 from railx.io import write_json, write_table
 
-PUBLISHED = "id,value,unit,source,confidence\nspeedup,2,times faster,a paper,high\nzero,0,,a paper,high\nlimit,0.1,,a paper,high\n"
+PUBLISHED = (
+    "id,value,unit,source,confidence\nspeedup,2,times faster,a paper,high\nzero,0,,a"
+    " paper,high\nlimit,0.1,,a paper,high\n"
+)
 
 
 class Desk:
     """A folder with one claim file, published numbers and results."""
 
     def __init__(self, folder: Path) -> None:
-        self.claims, self.published, self.results = folder / "claims", folder / "published", folder / "results"
+        self.claims, self.published, self.results = (
+            folder / "claims",
+            folder / "published",
+            folder / "results",
+        )
         for path in (self.claims, self.published, self.results):
             path.mkdir()
         (self.published / "paper.csv").write_text(PUBLISHED, encoding="utf-8")
@@ -28,7 +35,9 @@ class Desk:
         write_table(self.results / name, {"value": values, **columns})
 
     def write(self, *claims: dict[str, Any], paper: str = "Paper (arXiv 0)") -> None:
-        (self.claims / "paper.yaml").write_text(yaml.safe_dump({"paper": paper, "claims": list(claims)}), encoding="utf-8")
+        (self.claims / "paper.yaml").write_text(
+            yaml.safe_dump({"paper": paper, "claims": list(claims)}), encoding="utf-8"
+        )
 
     def judge(self, *claims: dict[str, Any]) -> list[dict[str, Any]]:
         self.write(*claims)
@@ -57,34 +66,89 @@ def claim(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "value", "verdict", "reason"),
     [
-        ({}, 2.1, "reproduced", "ours, 2.1 times faster, is 5.0% off the published 2 (tolerance 10.0%)"),
+        (
+            {},
+            2.1,
+            "reproduced",
+            "ours, 2.1 times faster, is 5.0% off the published 2 (tolerance 10.0%)",
+        ),
         ({}, 2.2, "reproduced", "10.0% off"),
         ({}, 3.0, "partly", "within a factor of 2"),
         ({}, 4.5, "not reproduced", "125.0% off the published 2 (allowed 10.0%)"),
         ({"neutral": 1.0}, 1.2, "partly", "the direction holds: both are above 1"),
         ({"neutral": 1.0}, 9.0, "partly", "the direction holds: both are above 1"),
-        ({"neutral": 1.0}, 0.9, "not reproduced", "the direction does not hold: ours is not above 1"),
-        ({"neutral": 1.0}, 1.0, "not reproduced", "the direction does not hold: ours is not above 1"),
-        ({"comparison": "at_least", "tolerance": 0.0}, 2.0, "reproduced", "is at least the published 2"),
-        ({"comparison": "at_least", "tolerance": 0.0}, 1.99, "not reproduced", "is not at least the published 2"),
+        (
+            {"neutral": 1.0},
+            0.9,
+            "not reproduced",
+            "the direction does not hold: ours is not above 1",
+        ),
+        (
+            {"neutral": 1.0},
+            1.0,
+            "not reproduced",
+            "the direction does not hold: ours is not above 1",
+        ),
+        (
+            {"comparison": "at_least", "tolerance": 0.0},
+            2.0,
+            "reproduced",
+            "is at least the published 2",
+        ),
+        (
+            {"comparison": "at_least", "tolerance": 0.0},
+            1.99,
+            "not reproduced",
+            "is not at least the published 2",
+        ),
         ({"comparison": "at_least", "tolerance": 0.1}, 1.81, "reproduced", "is at least"),
-        ({"comparison": "at_least", "tolerance": 0.0, "neutral": 1.0}, 1.5, "partly", "the direction holds: both are above 1"),
-        ({"comparison": "at_most", "tolerance": 0.0}, 1.5, "reproduced", "is at most the published 2"),
+        (
+            {"comparison": "at_least", "tolerance": 0.0, "neutral": 1.0},
+            1.5,
+            "partly",
+            "the direction holds: both are above 1",
+        ),
+        (
+            {"comparison": "at_most", "tolerance": 0.0},
+            1.5,
+            "reproduced",
+            "is at most the published 2",
+        ),
         ({"comparison": "at_most", "tolerance": 0.0}, 2.5, "not reproduced", "is not at most"),
         (
-            {"comparison": "at_most", "published": {"file": "paper.csv", "id": "limit"}, "neutral": 1.0},
+            {
+                "comparison": "at_most",
+                "published": {"file": "paper.csv", "id": "limit"},
+                "neutral": 1.0,
+            },
             0.5,
             "partly",
             "both are below 1",
         ),
         ({"comparison": "exact", "tolerance": 0.0}, 2.0, "reproduced", "equals the published 2"),
-        ({"comparison": "exact", "tolerance": 0.0}, 2.001, "not reproduced", "differs from the published 2 by 0.001"),
+        (
+            {"comparison": "exact", "tolerance": 0.0},
+            2.001,
+            "not reproduced",
+            "differs from the published 2 by 0.001",
+        ),
         ({"comparison": "exact", "tolerance": 0.01}, 2.001, "reproduced", "tolerance 0.01"),
-        ({"published": {"file": "paper.csv", "id": "zero"}, "comparison": "exact", "tolerance": 0.0}, 0.0, "reproduced", "equals"),
+        (
+            {
+                "published": {"file": "paper.csv", "id": "zero"},
+                "comparison": "exact",
+                "tolerance": 0.0,
+            },
+            0.0,
+            "reproduced",
+            "equals",
+        ),
         ({"published": {"file": "paper.csv", "id": "zero"}}, 1.0, "not reproduced", "inf% off"),
     ],
 )
-def test_verdict_of_a_value(desk: Desk, changes: dict[str, Any], value: float, verdict: str, reason: str) -> None:
+def test_verdict_of_a_value(
+    desk: Desk, changes: dict[str, Any], value: float, verdict: str, reason: str
+) -> None:
     desk.table([value], fidelity=["analytic"])
     row = desk.judge(claim(**changes))[0]
     assert row["verdict"] == verdict
@@ -112,7 +176,9 @@ TREND = {
         ([4.0, 3.0, 2.0, 1.0], "decreasing", "reproduced", "decreasing"),
     ],
 )
-def test_verdict_of_a_trend(desk: Desk, values: list[float], direction: str, verdict: str, reason: str) -> None:
+def test_verdict_of_a_trend(
+    desk: Desk, values: list[float], direction: str, verdict: str, reason: str
+) -> None:
     desk.table(values[::-1], x=[3, 2, 1, 0], fidelity=["replay"] * 4)
     row = desk.judge(claim(**{**TREND, "direction": direction}))[0]
     assert (row["verdict"], row["ours"]) == (verdict, values[-1] / values[0])
@@ -122,7 +188,10 @@ def test_verdict_of_a_trend(desk: Desk, values: list[float], direction: str, ver
 def test_a_trend_of_one_point_is_not_attempted(desk: Desk) -> None:
     desk.table([1.0], x=[0], fidelity=["replay"])
     row = desk.judge(claim(**TREND))[0]
-    assert (row["verdict"], row["reason"]) == ("not attempted", "a trend needs at least two points; the results have 1")
+    assert (row["verdict"], row["reason"]) == (
+        "not attempted",
+        "a trend needs at least two points; the results have 1",
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,7 +205,9 @@ def test_a_trend_of_one_point_is_not_attempted(desk: Desk) -> None:
         ([None], "analytic", 2.0, "partly"),
     ],
 )
-def test_fidelity_limits_the_verdict(desk: Desk, fidelity: list[str | None], required: str, value: float, verdict: str) -> None:
+def test_fidelity_limits_the_verdict(
+    desk: Desk, fidelity: list[str | None], required: str, value: float, verdict: str
+) -> None:
     desk.table([value], fidelity=pa.array(fidelity, pa.string()))  # type: ignore[arg-type]
     row = desk.judge(claim(fidelity_required=required))[0]
     assert row["verdict"] == verdict
@@ -161,7 +232,11 @@ def test_fidelity_of_a_file_without_any_is_the_claims(desk: Desk) -> None:
 def test_missing_tables_and_rows_are_not_attempted(desk: Desk) -> None:
     desk.table([2.0], fidelity=["analytic"], topology=["torus"])
     absent = {"selections": {"a": {"table": "plans/a.parquet"}}, "expression": "only(a.value)"}
-    nothing = {"table": "t.parquet", "filter": {"topology": "ring", "value": {"at_least": 1}}, "expression": "only(value)"}
+    nothing = {
+        "table": "t.parquet",
+        "filter": {"topology": "ring", "value": {"at_least": 1}},
+        "expression": "only(value)",
+    }
     rows = desk.judge(claim(id="absent", ours=absent), claim(id="nothing", ours=nothing))
     assert [row["verdict"] for row in rows] == ["not attempted"] * 2
     assert rows[0]["reason"] == "plans/a.parquet is not among the results of this experiment"
@@ -173,7 +248,9 @@ def test_missing_tables_and_rows_are_not_attempted(desk: Desk) -> None:
 
 def test_null_metrics_are_not_attempted(desk: Desk) -> None:
     write_json(desk.results / "m.json", {"diameter": None})
-    row = desk.judge(claim(ours={"table": "m.json", "expression": "only(diameter)", "fidelity": "analytic"}))[0]
+    row = desk.judge(
+        claim(ours={"table": "m.json", "expression": "only(diameter)", "fidelity": "analytic"})
+    )[0]
     assert row["verdict"] == "not attempted"
     assert "empty" in row["reason"]
 
@@ -194,11 +271,26 @@ def test_filters(desk: Desk, rows_filter: dict[str, Any], value: float) -> None:
 
 
 def test_lists_of_a_json_file_as_rows(desk: Desk) -> None:
-    write_json(desk.results / "r.json", {"peak": [3, 2], "planned": [3, 3], "settings": [{"ms": 1}, {"ms": 2}], "none": None})
-    peaks = {"table": "r.json", "rows": ["peak", "planned"], "expression": "max(abs(peak - planned))", "fidelity": "measured_cpu"}
-    inner = {"table": "r.json", "rows": ["settings"], "expression": "sum(ms)", "fidelity": "measured_cpu"}
+    write_json(
+        desk.results / "r.json",
+        {"peak": [3, 2], "planned": [3, 3], "settings": [{"ms": 1}, {"ms": 2}], "none": None},
+    )
+    peaks = {
+        "table": "r.json",
+        "rows": ["peak", "planned"],
+        "expression": "max(abs(peak - planned))",
+        "fidelity": "measured_cpu",
+    }
+    inner = {
+        "table": "r.json",
+        "rows": ["settings"],
+        "expression": "sum(ms)",
+        "fidelity": "measured_cpu",
+    }
     none = {"table": "r.json", "rows": ["none"], "expression": "sum(none)"}
-    rows = desk.judge(claim(id="a", ours=peaks), claim(id="b", ours=inner), claim(id="c", ours=none))
+    rows = desk.judge(
+        claim(id="a", ours=peaks), claim(id="b", ours=inner), claim(id="c", ours=none)
+    )
     assert [row["ours"] for row in rows] == [1.0, 3.0, None]
     assert rows[2]["verdict"] == "not attempted"
 
@@ -228,23 +320,55 @@ def test_columns_and_types_of_the_claims_table(desk: Desk) -> None:
             "claim c: ours.filter.x: no such column",
         ),
         (
-            {"ours": {"table": "t.parquet", "filter": {"value": {"above": 1}}, "expression": "only(value)"}},
+            {
+                "ours": {
+                    "table": "t.parquet",
+                    "filter": {"value": {"above": 1}},
+                    "expression": "only(value)",
+                }
+            },
             "claim c: ours.filter.value.above: unknown key; allowed: at_least, at_most, not",
         ),
         (
-            {"ours": {"table": "t.parquet", "filter": {"value": {"at_least": "x"}}, "expression": "only(value)"}},
+            {
+                "ours": {
+                    "table": "t.parquet",
+                    "filter": {"value": {"at_least": "x"}},
+                    "expression": "only(value)",
+                }
+            },
             "claim c: ours.filter.value.at_least: 'x' cannot be compared",
         ),
-        ({"ours": {"table": "t.parquet", "expression": "mean(value, by=value)"}}, "allowed: a single value"),
-        ({"ours": {"table": "r.json", "rows": ["a", "b"], "expression": "sum(a)"}}, "differ in length"),
-        ({"ours": {"table": "r.json", "rows": ["z"], "expression": "sum(z)"}}, "no key 'z' in r.json"),
-        ({"ours": {"table": "r.json", "rows": ["n"], "expression": "sum(n)"}}, "'n' of r.json is no list"),
+        (
+            {"ours": {"table": "t.parquet", "expression": "mean(value, by=value)"}},
+            "allowed: a single value",
+        ),
+        (
+            {"ours": {"table": "r.json", "rows": ["a", "b"], "expression": "sum(a)"}},
+            "differ in length",
+        ),
+        (
+            {"ours": {"table": "r.json", "rows": ["z"], "expression": "sum(z)"}},
+            "no key 'z' in r.json",
+        ),
+        (
+            {"ours": {"table": "r.json", "rows": ["n"], "expression": "sum(n)"}},
+            "'n' of r.json is no list",
+        ),
         ({"ours": {"table": "l.json", "expression": "sum(n)"}}, "holds no object"),
-        ({**TREND, "ours": {"table": "t.parquet", "expression": "only(value)"}}, "one value per group (by=) for a trend"),
-        ({"ours": {"table": "f.parquet", "expression": "only(value)"}}, "claim c: ours.fidelity: f.parquet has 'guessed'"),
+        (
+            {**TREND, "ours": {"table": "t.parquet", "expression": "only(value)"}},
+            "one value per group (by=) for a trend",
+        ),
+        (
+            {"ours": {"table": "f.parquet", "expression": "only(value)"}},
+            "claim c: ours.fidelity: f.parquet has 'guessed'",
+        ),
     ],
 )
-def test_claims_that_do_not_fit_their_table(desk: Desk, changes: dict[str, Any], message: str) -> None:
+def test_claims_that_do_not_fit_their_table(
+    desk: Desk, changes: dict[str, Any], message: str
+) -> None:
     desk.table([2.0], fidelity=["analytic"])
     desk.table([2.0], name="f.parquet", fidelity=["guessed"])
     write_json(desk.results / "r.json", {"a": [1], "b": [1, 2], "n": 3})
@@ -258,25 +382,57 @@ def test_claims_that_do_not_fit_their_table(desk: Desk, changes: dict[str, Any],
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"comparison": "roughly"}, "paper.yaml: claim c: comparison: got 'roughly'; allowed: ratio, at_most"),
+        (
+            {"comparison": "roughly"},
+            "paper.yaml: claim c: comparison: got 'roughly'; allowed: ratio, at_most",
+        ),
         ({"tolerance": -1}, "claim c: tolerance: got -1.0; allowed: 0 or greater"),
         ({"fidelity_required": "guess"}, "claim c: fidelity_required: got 'guess'"),
         ({"verdict": "reproduced"}, "claim c: verdict: unknown key"),
         ({"published": {"file": "none.csv", "id": "x"}}, "claim c: published.file: no none.csv in"),
-        ({"published": {"file": "paper.csv", "id": "x"}}, "claim c: published.id: 0 rows of paper.csv have the id 'x'"),
-        ({"published": {"file": "paper.csv", "id": "zero", "column": "best"}}, "published.column: paper.csv has no 'best'"),
-        ({"published": {"file": "paper.csv", "id": "zero", "column": "source"}}, "is 'a paper'; allowed: a number"),
+        (
+            {"published": {"file": "paper.csv", "id": "x"}},
+            "claim c: published.id: 0 rows of paper.csv have the id 'x'",
+        ),
+        (
+            {"published": {"file": "paper.csv", "id": "zero", "column": "best"}},
+            "published.column: paper.csv has no 'best'",
+        ),
+        (
+            {"published": {"file": "paper.csv", "id": "zero", "column": "source"}},
+            "is 'a paper'; allowed: a number",
+        ),
         ({"ours": {"expression": "1"}}, "claim c: ours.table: allowed: either one table"),
-        ({"ours": {"table": "/etc/t.parquet", "expression": "1"}}, "claim c: ours.table: got '/etc/t.parquet'"),
-        ({"ours": {"table": "../t.parquet", "expression": "1"}}, "claim c: ours.table: got '../t.parquet'"),
+        (
+            {"ours": {"table": "/etc/t.parquet", "expression": "1"}},
+            "claim c: ours.table: got '/etc/t.parquet'",
+        ),
+        (
+            {"ours": {"table": "../t.parquet", "expression": "1"}},
+            "claim c: ours.table: got '../t.parquet'",
+        ),
         ({"ours": {"table": "t.csv", "expression": "1"}}, "claim c: ours.table: got 't.csv'"),
-        ({"ours": {"table": "t.parquet", "rows": ["a"], "expression": "1"}}, "claim c: ours.rows: allowed: only for a .json"),
-        ({"ours": {"filter": {"a": 1}, "selections": {"a": {"table": "t.json"}}, "expression": "1"}}, "ours.filter: allowed: only"),
+        (
+            {"ours": {"table": "t.parquet", "rows": ["a"], "expression": "1"}},
+            "claim c: ours.rows: allowed: only for a .json",
+        ),
+        (
+            {
+                "ours": {
+                    "filter": {"a": 1},
+                    "selections": {"a": {"table": "t.json"}},
+                    "expression": "1",
+                }
+            },
+            "ours.filter: allowed: only",
+        ),
         ({"direction": "increasing"}, "claim c: direction: allowed"),
         ({**TREND, "neutral": 1.0}, "claim c: neutral: allowed: null for trend and exact"),
     ],
 )
-def test_mistakes_in_claim_files_are_one_clear_line(desk: Desk, changes: dict[str, Any], message: str) -> None:
+def test_mistakes_in_claim_files_are_one_clear_line(
+    desk: Desk, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ClaimError) as error:
         desk.judge(claim(**changes))
     assert message in str(error.value)

@@ -17,7 +17,11 @@ from railx.planning.schedule import simulate_pipeline
 RESOURCES = Path(__file__).resolve().parents[2] / "resources"
 PUBLISHED = RESOURCES / "published"
 CLAIMS = load_claims(RESOURCES / "claims", PUBLISHED)
-OURS = sorted(path for path in PUBLISHED.glob("*.csv") if path.stem.split("_")[0] in ("railx", "opus", "infinipipe"))
+OURS = sorted(
+    path
+    for path in PUBLISHED.glob("*.csv")
+    if path.stem.split("_")[0] in ("railx", "opus", "infinipipe")
+)
 
 
 def table(file: str) -> dict[str, dict[str, str]]:
@@ -35,7 +39,12 @@ def verdicts(results: Path) -> dict[str, dict[str, Any]]:
 
 def test_every_paper_has_claims_with_a_source() -> None:
     assert len(CLAIMS) >= 12
-    assert {claim.paper.split(" ")[0] for claim in CLAIMS} == {"RailX", "Opus", "FlexSP", "InfiniPipe"}
+    assert {claim.paper.split(" ")[0] for claim in CLAIMS} == {
+        "RailX",
+        "Opus",
+        "FlexSP",
+        "InfiniPipe",
+    }
     assert all(claim.published.source and claim.published.confidence for claim in CLAIMS)
 
 
@@ -65,49 +74,76 @@ def test_derived_numbers_of_opus_follow_from_its_tables() -> None:
     assert slope == pytest.approx(value("opus.csv", "on_demand_slope_perlmutter_llama16"), abs=1e-3)
     transitions = float(table("opus_phase_pattern.csv")["llama16"]["transitions_per_iteration"])
     assert transitions == value("opus.csv", "transitions_fsdp_pp2_two_micro_batches")
-    assert slope / transitions == pytest.approx(value("opus.csv", "on_demand_slope_over_transitions"), rel=0.02)
-    for case in ("llama16", "llama64"):
-        latencies = [row["reconfig_latency_ms"] for row in measured.values() if row["case"] == case and row["mode"] == "provision"]
-        ratios = [seconds(f"{case}_provision_{ms}ms") / seconds(f"{case}_on_demand_{ms}ms") for ms in latencies]
-        assert max(ratios) <= value("opus.csv", "provisioned_over_on_demand")
-    assert float(table("opus_phase_pattern.csv")["deepseek2d"]["transitions_per_iteration"]) == value(
-        "opus.csv", "transitions_pp_only"
+    assert slope / transitions == pytest.approx(
+        value("opus.csv", "on_demand_slope_over_transitions"), rel=0.02
     )
+    for case in ("llama16", "llama64"):
+        latencies = [
+            row["reconfig_latency_ms"]
+            for row in measured.values()
+            if row["case"] == case and row["mode"] == "provision"
+        ]
+        ratios = [
+            seconds(f"{case}_provision_{ms}ms") / seconds(f"{case}_on_demand_{ms}ms")
+            for ms in latencies
+        ]
+        assert max(ratios) <= value("opus.csv", "provisioned_over_on_demand")
+    assert float(
+        table("opus_phase_pattern.csv")["deepseek2d"]["transitions_per_iteration"]
+    ) == value("opus.csv", "transitions_pp_only")
 
 
 def test_opus_simulations_follow_from_their_windows() -> None:
-    """T(L) = T0 + sum max(0, L - W): beyond the last window the provisioned time grows by the windows left."""
+    """T(L) = T0 + sum max(0, L - W): beyond the last window the provisioned time grows
+    by the windows left.
+    """
     steps = table("opus_simulation_latency.csv")
 
     def ns(row_id: str) -> float:
         return float(steps[row_id]["sys0_cycles_ns"])
 
     for figure, gpus in (("fig12", "h200"), ("fig13", "gb200")):
-        provisioned = ns(f"{figure}_opus_provision_10ms") / ns(f"{figure}_eps_full_bw_analytical") - 1
-        assert provisioned == pytest.approx(value("opus.csv", f"overhead_{gpus}_provisioned_10ms"), abs=5e-4)
-    assert (ns("fig12_opus_provision_1000ms") - ns("fig12_opus_provision_0ms")) / 1e6 == pytest.approx(
-        6 * 1000 - value("opus.csv", "windows_hidden_h200_ms"), abs=0.1
-    )
+        provisioned = (
+            ns(f"{figure}_opus_provision_10ms") / ns(f"{figure}_eps_full_bw_analytical") - 1
+        )
+        assert provisioned == pytest.approx(
+            value("opus.csv", f"overhead_{gpus}_provisioned_10ms"), abs=5e-4
+        )
+    assert (
+        ns("fig12_opus_provision_1000ms") - ns("fig12_opus_provision_0ms")
+    ) / 1e6 == pytest.approx(6 * 1000 - value("opus.csv", "windows_hidden_h200_ms"), abs=0.1)
 
 
 def test_opus_saving_follows_from_the_cost_table() -> None:
     rows = table("opus_cost_power.csv")
-    for gpus, config in (("h200", "h200_400g_fig15_trx879_512"), ("gb200", "gb200_800g_fig15_trx879_512")):
+    for gpus, config in (
+        ("h200", "h200_400g_fig15_trx879_512"),
+        ("gb200", "gb200_800g_fig15_trx879_512"),
+    ):
         row = rows[config]
         cost = float(row["cost_rail_opt_usd"]) / float(row["cost_opus_usd"])
         power = float(row["power_rail_opt_w"]) / float(row["power_opus_w"])
-        assert cost == pytest.approx(value("opus.csv", f"network_cost_reduction_{gpus}_512"), abs=5e-4)
-        assert power == pytest.approx(value("opus.csv", f"network_power_reduction_{gpus}_512"), abs=5e-4)
+        assert cost == pytest.approx(
+            value("opus.csv", f"network_cost_reduction_{gpus}_512"), abs=5e-4
+        )
+        assert power == pytest.approx(
+            value("opus.csv", f"network_power_reduction_{gpus}_512"), abs=5e-4
+        )
 
 
 def test_flexsp_speedups_agree_with_the_measured_bars() -> None:
-    """Printed speed-ups and bar heights come from one figure: they agree within the reading error of both bars."""
+    """Printed speed-ups and bar heights come from one figure: they agree within the
+    reading error of both bars.
+    """
     bars = table("flexsp_iteration_seconds.csv")
     for row in table("flexsp_speedups.csv").values():
         key = f"{row['model']}_{row['context']}_{row['corpus']}"
         slow, fast = bars[f"{key}_{row['reference']}"], bars[f"{key}_{row['system']}"]
         ratio = float(slow["seconds_per_iteration"]) / float(fast["seconds_per_iteration"])
-        reading = sum(float(bar["reading_error_seconds"]) / float(bar["seconds_per_iteration"]) for bar in (slow, fast))
+        reading = sum(
+            float(bar["reading_error_seconds"]) / float(bar["seconds_per_iteration"])
+            for bar in (slow, fast)
+        )
         assert ratio == pytest.approx(float(row["value"]), rel=reading + 0.01)
     assert max(float(row["value"]) for row in table("flexsp_speedups.csv").values()) == value(
         "flexsp.csv", "speedup_over_megatron_most"
@@ -119,17 +155,23 @@ def test_railx_static_table_is_consistent() -> None:
         m, n, rails = int(row["m"]), int(row["n"]), int(row["rails"])
         assert rails == m * n
         assert int(row["chips"]) == (rails + 1) ** 2 * m**2
-        assert float(row["min_bound_flits_per_chip_cycle"]) < float(row["ideal_flits_per_chip_cycle"])
+        assert float(row["min_bound_flits_per_chip_cycle"]) < float(
+            row["ideal_flits_per_chip_cycle"]
+        )
 
 
-def pipeline_rows(chunk_counts: list[int], stages: int, forward_ms: list[float] | None = None) -> list[dict[str, Any]]:
+def pipeline_rows(
+    chunk_counts: list[int], stages: int, forward_ms: list[float] | None = None
+) -> list[dict[str, Any]]:
     """The simulated schedule of sequences cut into these many chunks, longest first."""
     chunks = []
     for sequence, count in enumerate(chunk_counts):
         for part in range(count):
             ms = 1.0 if forward_ms is None else forward_ms[len(chunks)]
             piece = Slice(sequence=sequence, start=part * 4, stop=part * 4 + 4, length=count * 4)
-            chunks.append(Chunk(slices=(piece,), predicted_forward_ms=ms, predicted_backward_ms=2 * ms))
+            chunks.append(
+                Chunk(slices=(piece,), predicted_forward_ms=ms, predicted_backward_ms=2 * ms)
+            )
     ops = simulate_pipeline(Pipeline(stages=stages, replica=0, chunks=tuple(chunks)))
     common = {"iteration": 0, "pipeline": 0, "replica": 0}
     return [
@@ -148,7 +190,9 @@ def pipeline_rows(chunk_counts: list[int], stages: int, forward_ms: list[float] 
 
 @pytest.mark.parametrize("chunk_counts", [[4, 3, 2, 1, 1, 1], [3, 3, 1, 1], [1] * 6, [2], [1]])
 def test_pipeline_claims_hold_for_equal_chunks(tmp_path: Path, chunk_counts: list[int]) -> None:
-    write_table(tmp_path / "plans" / "pipeline_stdlib.schedule.parquet", pipeline_rows(chunk_counts, 2))
+    write_table(
+        tmp_path / "plans" / "pipeline_stdlib.schedule.parquet", pipeline_rows(chunk_counts, 2)
+    )
     found = verdicts(tmp_path)
     assert found["infinipipe_window_of_live_chunks"]["verdict"] == "reproduced"
     makespan = found["infinipipe_makespan_closed_form"]
@@ -156,7 +200,9 @@ def test_pipeline_claims_hold_for_equal_chunks(tmp_path: Path, chunk_counts: lis
     bubble = 1 / (sum(chunk_counts) + 1)
     assert found["infinipipe_bubble_share"]["ours"] == pytest.approx(bubble)
     # A simulated schedule proves a measured share partly at best.
-    assert found["infinipipe_bubble_share"]["verdict"] == ("partly" if bubble <= 0.2 else "not reproduced")
+    assert found["infinipipe_bubble_share"]["verdict"] == (
+        "partly" if bubble <= 0.2 else "not reproduced"
+    )
 
 
 def test_unequal_chunks_break_the_closed_form(tmp_path: Path) -> None:
@@ -165,7 +211,9 @@ def test_unequal_chunks_break_the_closed_form(tmp_path: Path) -> None:
     assert verdicts(tmp_path)["infinipipe_makespan_closed_form"]["verdict"] == "partly"
 
 
-def training_rows(mode: str, latencies: list[float], hidden_ms: float, transitions: int = 4) -> list[dict[str, Any]]:
+def training_rows(
+    mode: str, latencies: list[float], hidden_ms: float, transitions: int = 4
+) -> list[dict[str, Any]]:
     """T0 + N max(0, L - W) for two ranks."""
     rows = []
     for latency in latencies:
@@ -195,7 +243,10 @@ def test_switching_claims_follow_the_model(tmp_path: Path) -> None:
         *training_rows("provisioned", latencies, 20),
     ]
     write_table(tmp_path / "training" / "pipeline_stdlib" / "iterations.parquet", rows)
-    write_table(tmp_path / "training" / "static_stdlib" / "iterations.parquet", training_rows("electrical", [0.0], 0))
+    write_table(
+        tmp_path / "training" / "static_stdlib" / "iterations.parquet",
+        training_rows("electrical", [0.0], 0),
+    )
     found = verdicts(tmp_path)
     for name in (
         "opus_on_demand_time_grows_with_latency",
@@ -222,8 +273,13 @@ def test_flexsp_speedup_is_the_ratio_of_slowest_groups(tmp_path: Path) -> None:
             "fidelity": ["analytic"] * len(groups),
         }
 
-    write_table(tmp_path / "plans" / "static_wikipedia.parquet", plan([(0, 64, 10.0), (1, 64, 7.2)]))
-    write_table(tmp_path / "plans" / "flexsp_wikipedia.parquet", plan([(0, 32, 6.0), (0, 32, 5.0), (1, 64, 4.0)]))
+    write_table(
+        tmp_path / "plans" / "static_wikipedia.parquet", plan([(0, 64, 10.0), (1, 64, 7.2)])
+    )
+    write_table(
+        tmp_path / "plans" / "flexsp_wikipedia.parquet",
+        plan([(0, 32, 6.0), (0, 32, 5.0), (1, 64, 4.0)]),
+    )
     found = verdicts(tmp_path)
     speedup = found["flexsp_speedup_wikipedia"]
     assert speedup["ours"] == pytest.approx(1.72)

@@ -27,7 +27,12 @@ def test_ring_of_two_uses_both_ports_of_both() -> None:
 
 
 def test_group_over_two_servers_has_a_ring_on_each_rail() -> None:
-    assert Layout(2).circuits(Configuration("ring", (0, 1, 2, 3))) == (Circuit(0, 2), Circuit(2, 0), Circuit(1, 3), Circuit(3, 1))
+    assert Layout(2).circuits(Configuration("ring", (0, 1, 2, 3))) == (
+        Circuit(0, 2),
+        Circuit(2, 0),
+        Circuit(1, 3),
+        Circuit(3, 1),
+    )
 
 
 def test_pair_on_different_rails_goes_through_the_server_of_the_lower_rank() -> None:
@@ -36,19 +41,28 @@ def test_pair_on_different_rails_goes_through_the_server_of_the_lower_rank() -> 
 
 def test_middle_stage_keeps_both_neighbours() -> None:
     layout = Layout(1)
-    both = layout.circuits(Configuration("pair", (0, 1))) + layout.circuits(Configuration("pair", (1, 2)))
+    both = layout.circuits(Configuration("pair", (0, 1))) + layout.circuits(
+        Configuration("pair", (1, 2))
+    )
     assert is_matching(both)
 
 
 @given(members=RANKS, gpus_per_server=st.integers(1, 8), kind=st.sampled_from(["pair", "ring"]))
-def test_circuits_are_a_matching_within_rails(members: list[int], gpus_per_server: int, kind: str) -> None:
+def test_circuits_are_a_matching_within_rails(
+    members: list[int], gpus_per_server: int, kind: str
+) -> None:
     layout = Layout(gpus_per_server)
     configuration = Configuration(kind, tuple(members[:2] if kind == "pair" else members))  # type: ignore[arg-type]
     circuits = layout.circuits(configuration)
     assert is_matching(circuits)
-    assert all(layout.rail(right) == layout.rail(left) and layout.server(right) != layout.server(left) for right, left in circuits)
+    assert all(
+        layout.rail(right) == layout.rail(left) and layout.server(right) != layout.server(left)
+        for right, left in circuits
+    )
     assert (circuits == ()) == layout.is_scale_up(configuration.members)
-    assert sorted(circuit for some in layout.rails(circuits).values() for circuit in some) == sorted(circuits)
+    assert sorted(
+        circuit for some in layout.rails(circuits).values() for circuit in some
+    ) == sorted(circuits)
     if circuits and kind == "ring":
         servers = {layout.server(member) for member in configuration.members}
         rails = {layout.rail(member) for member in configuration.members}
@@ -61,7 +75,8 @@ def test_names_tell_configurations_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "members"), [("star", (0, 1)), ("ring", (0,)), ("ring", (0, 0)), ("ring", (-1, 0)), ("pair", (0, 1, 2))]
+    ("kind", "members"),
+    [("star", (0, 1)), ("ring", (0,)), ("ring", (0, 0)), ("ring", (-1, 0)), ("pair", (0, 1, 2))],
 )
 def test_impossible_configurations_are_refused(kind: str, members: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="allowed"):

@@ -1,4 +1,6 @@
-"""The controller as a process, with real sockets: accounts, errors, and an end for everybody."""
+"""The controller as a process, with real sockets: accounts, errors, and an end for
+everybody.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from railx.fabric import Configuration, Controller, FabricClient, FabricError, FabricSettings, Grant, launch_controller
+from railx.fabric import (
+    Configuration,
+    Controller,
+    FabricClient,
+    FabricError,
+    FabricSettings,
+    Grant,
+    launch_controller,
+)
 from railx.fabric.circuits import Circuit
 from railx.fabric.core import SwitchAction
 from railx.fabric.protocol import Decoder, encode
@@ -21,7 +31,13 @@ from railx.fabric.switch import EmulatedSwitch, SwitchFault
 from railx.settings import SettingsError, load
 
 SETTINGS = FabricSettings(
-    mode="on_demand", reconfiguration_latency_ms=50, gpus_per_server=1, ports_per_gpu=2, host="127.0.0.1", port=0, timeout_s=30
+    mode="on_demand",
+    reconfiguration_latency_ms=50,
+    gpus_per_server=1,
+    ports_per_gpu=2,
+    host="127.0.0.1",
+    port=0,
+    timeout_s=30,
 )
 LATENCY_NS = 50_000_000
 PAIR = Configuration("ring", (0, 1))
@@ -65,7 +81,11 @@ def test_first_operation_pays_the_latency_and_the_next_ones_do_not(controller: C
     with connect(controller, 0) as zero, connect(controller, 1) as one:
         stalls = []
         for number in range(3):
-            answers = grants(together(*(lambda c=client, n=number: c.acquire("g", n, PAIR) for client in (zero, one))))
+            answers = grants(
+                together(
+                    *(lambda c=client, n=number: c.acquire("g", n, PAIR) for client in (zero, one))
+                )
+            )
             assert answers[0].stall_ns == answers[1].stall_ns
             stalls.append(answers[0].stall_ns)
             zero.release("g", number)
@@ -73,7 +93,11 @@ def test_first_operation_pays_the_latency_and_the_next_ones_do_not(controller: C
         assert stalls[0] >= LATENCY_NS
         assert stalls[1:] == [0, 0]
         statistics = zero.statistics()
-        assert (statistics["requests"], statistics["grants"], statistics["reconfigurations"]) == (6, 6, 1)
+        assert (statistics["requests"], statistics["grants"], statistics["reconfigurations"]) == (
+            6,
+            6,
+            1,
+        )
         assert statistics["rails"] == {"0": {"generation": 1, "circuits": [[0, 1], [1, 0]]}}
 
 
@@ -87,7 +111,8 @@ def test_a_rank_that_vanishes_is_an_error_for_those_who_wait(controller: Control
             return zero.acquire("w", 0, Configuration("ring", (0, 1, 2)))
 
         def die() -> Grant:
-            # Rank 2's question is answered at once, so rank 0 or 2 has asked when the connection is cut.
+            # Rank 2's question is answered at once, so rank 0 or 2 has asked when the
+            # connection is cut.
             two.statistics()
             raw.close()
             return two.acquire("w", 0, Configuration("ring", (0, 1, 2)))
@@ -102,23 +127,32 @@ def test_a_rank_that_vanishes_is_an_error_for_those_who_wait(controller: Control
 
 
 def test_waiting_too_long_is_an_error_that_names_who_is_missing(controller: Controller) -> None:
-    with connect(controller, 0) as zero, pytest.raises(FabricError, match=r"rank 0 gave up .*: rank 1 has not asked for it"):
+    with (
+        connect(controller, 0) as zero,
+        pytest.raises(FabricError, match=r"rank 0 gave up .*: rank 1 has not asked for it"),
+    ):
         zero.acquire("g", 0, PAIR, timeout_s=0.01)
 
 
 def test_an_orderly_end_is_named_too(controller: Controller) -> None:
     with connect(controller, 0) as zero:
         connect(controller, 1).close()
-        # The controller takes its connections in no order, so the question may come before or after the other's goodbye.
+        # The controller takes its connections in no order, so the question may come
+        # before or after the other's goodbye.
         with pytest.raises(FabricError, match=r"rank 1 has left"):
             zero.acquire("g", 0, PAIR)
 
 
 @pytest.mark.parametrize(
     ("rank", "gpus_per_server", "reason"),
-    [(4, 1, "rank 4 registered; allowed: 0 to 3"), (0, 2, "rank 0 has gpus_per_server 2; allowed: 1, as the controller")],
+    [
+        (4, 1, "rank 4 registered; allowed: 0 to 3"),
+        (0, 2, "rank 0 has gpus_per_server 2; allowed: 1, as the controller"),
+    ],
 )
-def test_a_rank_that_does_not_fit_is_refused(controller: Controller, rank: int, gpus_per_server: int, reason: str) -> None:
+def test_a_rank_that_does_not_fit_is_refused(
+    controller: Controller, rank: int, gpus_per_server: int, reason: str
+) -> None:
     assert controller.address is not None
     with pytest.raises(FabricError, match=reason):
         FabricClient(controller.address, rank, gpus_per_server=gpus_per_server)
@@ -128,7 +162,11 @@ def test_rubbish_is_answered_and_does_not_disturb_the_others(controller: Control
     with connect(controller, 0) as zero:
         with pytest.raises(FabricError, match="rank 0 is already registered"):
             connect(controller, 0)
-        for rubbish in (b"\xff" * 8, encode("ACQUIRE", request=1), encode("REGISTER", rank="x", gpus_per_server=1)):
+        for rubbish in (
+            b"\xff" * 8,
+            encode("ACQUIRE", request=1),
+            encode("REGISTER", rank="x", gpus_per_server=1),
+        ):
             raw = socket.create_connection(controller.address.rsplit(":", 1))  # type: ignore[union-attr]
             raw.sendall(rubbish)
             assert Decoder().feed(raw.recv(4096))[0]["type"] == "ERROR"
@@ -138,8 +176,13 @@ def test_rubbish_is_answered_and_does_not_disturb_the_others(controller: Control
 
 def test_the_end_of_the_controller_ends_every_wait(controller: Controller) -> None:
     with connect(controller, 0) as zero, connect(controller, 1) as one:
-        result = together(lambda: zero.acquire("g", 0, PAIR), lambda: (one.shut_down_controller(), one.acquire("h", 0, PAIR))[1])
-        assert all(isinstance(error, FabricError) and "controller" in str(error) for error in result)
+        result = together(
+            lambda: zero.acquire("g", 0, PAIR),
+            lambda: (one.shut_down_controller(), one.acquire("h", 0, PAIR))[1],
+        )
+        assert all(
+            isinstance(error, FabricError) and "controller" in str(error) for error in result
+        )
         with pytest.raises(FabricError):
             zero.acquire("g", 1, PAIR)
 
@@ -147,10 +190,15 @@ def test_the_end_of_the_controller_ends_every_wait(controller: Controller) -> No
 def test_a_taken_port_is_one_clear_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(SettingsError) as error, launch_controller(dataclasses.replace(SETTINGS, port=port), 2):
+        with (
+            pytest.raises(SettingsError) as error,
+            launch_controller(dataclasses.replace(SETTINGS, port=port), 2),
+        ):
             pass
-    assert str(error.value) == (
-        f"fabric.port: port {port} of 127.0.0.1 cannot be had (Address already in use); allowed: a free port, or 0 for any free one"
+    assert (
+        str(error.value)
+        == f"fabric.port: port {port} of 127.0.0.1 cannot be had (Address already in use); allowed:"
+        " a free port, or 0 for any free one"
     )
 
 
@@ -163,7 +211,9 @@ def test_a_host_that_is_not_here_is_one_clear_line() -> None:
 
 
 def test_electrical_fabric_has_no_controller() -> None:
-    with launch_controller(dataclasses.replace(SETTINGS, mode="electrical", reconfiguration_latency_ms=0), 2) as running:
+    with launch_controller(
+        dataclasses.replace(SETTINGS, mode="electrical", reconfiguration_latency_ms=0), 2
+    ) as running:
         assert running == Controller(None)
 
 
@@ -180,7 +230,12 @@ def test_command_line_explains_itself_and_refuses_bad_settings() -> None:
     command = [sys.executable, "-m", "railx.fabric.controller"]
     shown = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
     assert "example:" in shown
-    bad = subprocess.run([*command, "--ranks", "2", "--settings", '{"mode": "magic"}'], capture_output=True, text=True, check=False)
+    bad = subprocess.run(
+        [*command, "--ranks", "2", "--settings", '{"mode": "magic"}'],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert bad.returncode == 2
     assert bad.stderr == "fabric.mode: got 'magic'; allowed: electrical, on_demand, provisioned\n"
 
@@ -224,14 +279,23 @@ def test_emulated_switch_lets_disjoint_ports_run_together_and_common_ones_in_tur
 
 def test_the_room_needs_the_standard_library_alone() -> None:
     heavy = "{'numpy', 'pandas', 'pyarrow', 'torch', 'yaml'}"
-    code = f"import sys, railx.fabric, railx.fabric.controller; print(sorted({heavy} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    code = (
+        f"import sys, railx.fabric, railx.fabric.controller; print(sorted({heavy} &"
+        " set(sys.modules)))"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_configurations_list_every_setting() -> None:
     folder = Path(__file__).parents[2] / "conf" / "fabric"
     loaded: dict[str, FabricSettings] = {
-        path.stem: load(FabricSettings, yaml.safe_load(path.read_text()), "fabric") for path in sorted(folder.glob("*.yaml"))
+        path.stem: load(FabricSettings, yaml.safe_load(path.read_text()), "fabric")
+        for path in sorted(folder.glob("*.yaml"))
     }
     assert {name: settings.mode for name, settings in loaded.items()} == {
         name: name for name in ("electrical", "on_demand", "provisioned")

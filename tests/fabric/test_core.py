@@ -1,4 +1,6 @@
-"""The controller's decisions: exact accounts of small stories under a virtual clock, and invariants under random ones."""
+"""The controller's decisions: exact accounts of small stories under a virtual clock,
+and invariants under random ones.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from railx.fabric.circuits import Circuit, Configuration, Layout, is_matching
-from railx.fabric.core import Action, ControllerCore, GrantAction, OperationKey, RefuseAction, SwitchAction
+from railx.fabric.core import (
+    Action,
+    ControllerCore,
+    GrantAction,
+    OperationKey,
+    RefuseAction,
+    SwitchAction,
+)
 
 RING = Configuration("ring", (0, 1, 2, 3))
 LEFT = Configuration("ring", (0, 1))
@@ -57,7 +66,9 @@ class Story:
 
     def granted(self, key: OperationKey) -> list[tuple[int, int, int]]:
         """(rank, wait, stall) of an operation's grants."""
-        return [(grant.rank, grant.wait_ns, grant.stall_ns) for grant in self.grants if grant.key == key]
+        return [
+            (grant.rank, grant.wait_ns, grant.stall_ns) for grant in self.grants if grant.key == key
+        ]
 
 
 def test_first_operation_pays_the_latency_and_the_next_ones_do_not() -> None:
@@ -142,7 +153,9 @@ def test_the_queue_is_kept_in_order_where_ports_overlap() -> None:
     story.release(("a", 0), 0)
     story.ask(("b", 0), RIGHT)
     story.until(200)
-    assert not story.granted(("b", 0)), "a later operation must not overtake one that waits for its ports"
+    assert not story.granted(("b", 0)), (
+        "a later operation must not overtake one that waits for its ports"
+    )
     story.release(("a", 0), 1)
     story.until(250)
     story.release(("w", 0), 0, 1, 2, 3)
@@ -183,10 +196,17 @@ def test_a_wrong_hint_is_counted_and_the_operation_served_on_demand() -> None:
     story.until(10)
     story.ask(("a", 0), LEFT)
     story.until(200)
-    assert story.granted(("a", 0)) == [(0, 40, 50), (1, 40, 50)], "first the wrong switch has to end, then the right one is made"
+    assert story.granted(("a", 0)) == [(0, 40, 50), (1, 40, 50)], (
+        "first the wrong switch has to end, then the right one is made"
+    )
     assert [grant.mispredicted for grant in story.grants] == [True, True]
     statistics = story.core.statistics()
-    assert (statistics["mispredictions"], statistics["speculative"], statistics["wasted"], statistics["reconfigurations"]) == (
+    assert (
+        statistics["mispredictions"],
+        statistics["speculative"],
+        statistics["wasted"],
+        statistics["reconfigurations"],
+    ) == (
         2,
         1,
         1,
@@ -215,7 +235,9 @@ def test_a_hint_waits_behind_the_queue() -> None:
     story.ask(("m", 0), Configuration("ring", (1, 2)))
     story.hint(RIGHT, 2, 3)
     story.until(100)
-    assert len(story.switches) == 1, "the ports of rank 2 are promised to the operation that waits for rank 1"
+    assert len(story.switches) == 1, (
+        "the ports of rank 2 are promised to the operation that waits for rank 1"
+    )
     story.release(("a", 0), 0, 1)
     assert story.switches[-1].connect == (Circuit(1, 2), Circuit(2, 1))
     story.until(150)
@@ -278,7 +300,8 @@ def test_a_dead_rank_is_an_error_for_those_who_wait_and_frees_what_it_held() -> 
     story.take(story.core.leave(0, "lost its connection to the controller", 60))
     assert [(refusal.rank, refusal.request) for refusal in story.refusals] == [(3, None), (1, 101)]
     assert all(
-        refusal.message.startswith("rank 0 lost its connection to the controller during ring ") for refusal in story.refusals
+        refusal.message.startswith("rank 0 lost its connection to the controller during ring ")
+        for refusal in story.refusals
     )
     assert story.core.leases, "rank 3 may still be sending"
     story.release(("w", 0), 3)
@@ -294,8 +317,13 @@ def test_giving_up_names_who_was_missing() -> None:
     story = Story()
     story.ask(("w", 0), RING, 0, 2)
     story.take(story.core.abandon(0, ("w", 0), 10))
-    message = "rank 0 gave up waiting for ring 0,1,2,3 (operation 0 of w): rank 1, 3 has not asked for it"
-    assert [(refusal.rank, refusal.message) for refusal in story.refusals] == [(0, message), (2, message)]
+    message = (
+        "rank 0 gave up waiting for ring 0,1,2,3 (operation 0 of w): rank 1, 3 has not asked for it"
+    )
+    assert [(refusal.rank, refusal.message) for refusal in story.refusals] == [
+        (0, message),
+        (2, message),
+    ]
 
 
 def test_giving_up_names_who_holds_the_ports() -> None:
@@ -308,23 +336,29 @@ def test_giving_up_names_who_holds_the_ports() -> None:
 
 
 class RandomStories(RuleBasedStateMachine):
-    """Any interleaving of questions, switch reports, releases, hints and deaths, over groups chosen at random.
+    """Any interleaving of questions, switch reports, releases, hints and deaths, over
+    groups chosen at random.
 
-    All ranks go through one global list of operations in order, some ahead of others, so a run that stops has been stopped by the
-    core.
+    All ranks go through one global list of operations in order, some ahead of others,
+    so a run that stops has been stopped by the core.
     """
 
     @initialize(
         gpus_per_server=st.sampled_from([1, 2, 3]),
         groups=st.lists(
-            st.tuples(st.sampled_from(["pair", "ring"]), st.lists(st.integers(0, 5), min_size=2, max_size=6, unique=True)),
+            st.tuples(
+                st.sampled_from(["pair", "ring"]),
+                st.lists(st.integers(0, 5), min_size=2, max_size=6, unique=True),
+            ),
             min_size=1,
             max_size=12,
         ),
     )
     def begin(self, gpus_per_server: int, groups: list[tuple[str, list[int]]]) -> None:
         self.core = ControllerCore(Layout(gpus_per_server), 6)
-        self.programs: dict[int, list[tuple[OperationKey, Configuration]]] = {rank: [] for rank in range(6)}
+        self.programs: dict[int, list[tuple[OperationKey, Configuration]]] = {
+            rank: [] for rank in range(6)
+        }
         counts: dict[str, int] = {}
         for kind, members in groups:
             configuration = Configuration(kind, tuple(members[:2] if kind == "pair" else members))  # type: ignore[arg-type]
@@ -354,15 +388,23 @@ class RandomStories(RuleBasedStateMachine):
                     self.programs[action.rank] = self.programs[action.rank][1:]
 
     def on_switch(self, action: SwitchAction) -> None:
-        leased = {circuit for configuration, _ in self.in_flight.values() for circuit in self.core.layout.circuits(configuration)}
+        leased = {
+            circuit
+            for configuration, _ in self.in_flight.values()
+            for circuit in self.core.layout.circuits(configuration)
+        }
         assert not leased & set(action.disconnect), "a circuit in use was torn down"
         assert {self.core.layout.rail(circuit.right) for circuit in action.connect} == {action.rail}
         self.commands[action.command] = action
 
     def on_grant(self, action: GrantAction) -> None:
         configuration = next(item for key, item in self.programs[action.rank] if key == action.key)
-        assert self.asked[action.key] == set(configuration.members), "granted before all members asked"
-        assert set(self.core.layout.circuits(configuration)) <= self.core.lit, "granted without light"
+        assert self.asked[action.key] == set(configuration.members), (
+            "granted before all members asked"
+        )
+        assert set(self.core.layout.circuits(configuration)) <= self.core.lit, (
+            "granted without light"
+        )
         assert action.wait_ns >= 0
         assert action.stall_ns >= 0
         self.in_flight.setdefault(action.key, (configuration, set()))[1].add(action.rank)
@@ -372,7 +414,11 @@ class RandomStories(RuleBasedStateMachine):
 
     def ready(self) -> list[int]:
         busy = {rank for _, members in self.in_flight.values() for rank in members}
-        return [rank for rank, steps in self.programs.items() if steps and rank not in self.waiting | self.dead | busy]
+        return [
+            rank
+            for rank, steps in self.programs.items()
+            if steps and rank not in self.waiting | self.dead | busy
+        ]
 
     @precondition(lambda self: self.ready())
     @rule(data=st.data())
@@ -438,10 +484,14 @@ class RandomStories(RuleBasedStateMachine):
             assert set(self.core.leases) <= self.core.lit
             assert set(self.core.active.values()) == self.core.lit
             held = {key for keys in self.core.leases.values() for key in keys}
-            assert {key for key in self.in_flight if self.core.layout.circuits(self.in_flight[key][0])} <= held
+            assert {
+                key for key in self.in_flight if self.core.layout.circuits(self.in_flight[key][0])
+            } <= held
 
     def teardown(self) -> None:
-        """Whatever was going on comes to an end once everybody goes on: no deadlock, nobody left behind."""
+        """Whatever was going on comes to an end once everybody goes on: no deadlock,
+        nobody left behind.
+        """
         if not hasattr(self, "core"):
             return
         for _ in range(10_000):

@@ -12,16 +12,26 @@ from hypothesis import strategies as st
 
 from railx.fabric.protocol import MAXIMUM_BYTES, VERSION, Decoder, ProtocolError, encode
 
-VALUES = st.one_of(st.integers(), st.text(), st.booleans(), st.none(), st.lists(st.integers(), max_size=4))
-MESSAGES = st.lists(st.dictionaries(st.sampled_from(["request", "channel", "kind", "members"]), VALUES), max_size=5)
+VALUES = st.one_of(
+    st.integers(), st.text(), st.booleans(), st.none(), st.lists(st.integers(), max_size=4)
+)
+MESSAGES = st.lists(
+    st.dictionaries(st.sampled_from(["request", "channel", "kind", "members"]), VALUES), max_size=5
+)
 
 
 @given(fields=MESSAGES, cuts=st.lists(st.integers(0, 400), max_size=10))
-def test_messages_come_out_whole_wherever_the_stream_is_cut(fields: list[dict[str, object]], cuts: list[int]) -> None:
+def test_messages_come_out_whole_wherever_the_stream_is_cut(
+    fields: list[dict[str, object]], cuts: list[int]
+) -> None:
     stream = b"".join(encode("ACQUIRE", **message) for message in fields)
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     decoder = Decoder()
-    received = [message for begin, end in itertools.pairwise(edges) for message in decoder.feed(stream[begin:end])]
+    received = [
+        message
+        for begin, end in itertools.pairwise(edges)
+        for message in decoder.feed(stream[begin:end])
+    ]
     assert received == [{"version": VERSION, "type": "ACQUIRE", **message} for message in fields]
 
 

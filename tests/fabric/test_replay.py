@@ -7,13 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.fabric.circuits import Configuration, Layout
-from railx.fabric.replay import Operation, Step, iteration_ms, programs_of, replay, stall_ms, utilisation
+from railx.fabric.replay import (
+    Operation,
+    Step,
+    iteration_ms,
+    programs_of,
+    replay,
+    stall_ms,
+    utilisation,
+)
 
 WORLD = Configuration("ring", (0, 1, 2, 3))
 HALVES = {rank: Configuration("ring", (0, 1) if rank < 2 else (2, 3)) for rank in range(4)}
 
 
-# Provisioned runs of the published simulation (Opus artifact, figs. 12, 13): T0 in s, windows in ms, step latency in s by L in ms.
+# Provisioned runs of the published simulation (Opus artifact, figs. 12, 13): T0 in s,
+# windows in ms, step latency in s by L in ms.
 PUBLISHED = [
     (
         12.193,
@@ -29,9 +38,13 @@ PUBLISHED = [
 
 
 @pytest.mark.parametrize(("electrical_s", "windows_ms", "published"), PUBLISHED)
-def test_formula_gives_the_published_latencies(electrical_s: float, windows_ms: list[float], published: dict[int, float]) -> None:
+def test_formula_gives_the_published_latencies(
+    electrical_s: float, windows_ms: list[float], published: dict[int, float]
+) -> None:
     for latency_ms, published_s in published.items():
-        assert iteration_ms(electrical_s * 1e3, latency_ms, windows_ms) / 1e3 == pytest.approx(published_s, abs=1.1e-3)
+        assert iteration_ms(electrical_s * 1e3, latency_ms, windows_ms) / 1e3 == pytest.approx(
+            published_s, abs=1.1e-3
+        )
 
 
 def test_on_demand_is_the_formula_without_windows() -> None:
@@ -45,7 +58,9 @@ def test_utilisation_counts_stalls() -> None:
 
 
 def alternating(window_ns: int, iterations: int) -> dict[int, list[Step]]:
-    """Four ranks that go from halves to the world and back, with the same computation before every operation."""
+    """Four ranks that go from halves to the world and back, with the same computation
+    before every operation.
+    """
     programs: dict[int, list[Step]] = {rank: [] for rank in range(4)}
     for rank, steps in programs.items():
         for iteration in range(iterations):
@@ -59,20 +74,33 @@ def alternating(window_ns: int, iterations: int) -> dict[int, list[Step]]:
 
 
 @given(window_ns=st.integers(0, 100), latency_ns=st.integers(0, 100), iterations=st.integers(1, 4))
-def test_replay_follows_the_formula_where_ranks_are_alike(window_ns: int, latency_ns: int, iterations: int) -> None:
+def test_replay_follows_the_formula_where_ranks_are_alike(
+    window_ns: int, latency_ns: int, iterations: int
+) -> None:
     programs = alternating(window_ns, iterations)
     electrical = {
-        row.rank: row.duration_ns for row in replay(programs, Layout(1), "electrical", 0) if row.iteration == iterations - 1
+        row.rank: row.duration_ns
+        for row in replay(programs, Layout(1), "electrical", 0)
+        if row.iteration == iterations - 1
     }
-    on_demand = [row for row in replay(programs, Layout(1), "on_demand", latency_ns) if row.iteration == iterations - 1]
-    provisioned = [row for row in replay(programs, Layout(1), "provisioned", latency_ns) if row.iteration == iterations - 1]
+    on_demand = [
+        row
+        for row in replay(programs, Layout(1), "on_demand", latency_ns)
+        if row.iteration == iterations - 1
+    ]
+    provisioned = [
+        row
+        for row in replay(programs, Layout(1), "provisioned", latency_ns)
+        if row.iteration == iterations - 1
+    ]
     assert set(electrical.values()) == {2 * (window_ns + 5)}
     for row in on_demand:
         assert (row.requests, row.reconfigurations, row.mispredictions) == (2, 2, 0)
         assert row.duration_ns == iteration_ms(electrical[row.rank], latency_ns, [0, 0])
         assert row.stall_ns == 2 * latency_ns
     for row in provisioned:
-        # The change at the start of an iteration is not announced: predictions do not cross iterations.
+        # The change at the start of an iteration is not announced: predictions do not
+        # cross iterations.
         assert row.duration_ns == iteration_ms(electrical[row.rank], latency_ns, [0, window_ns])
         assert (row.reconfigurations, row.mispredictions) == (2, 0)
 
@@ -81,11 +109,22 @@ def test_groups_within_servers_never_ask() -> None:
     rows = replay(alternating(10, 2), Layout(4), "on_demand", 1000)
     assert {(row.requests, row.stall_ns, row.duration_ns) for row in rows} == {(0, 0, 30)}
     halves_inside = replay(alternating(10, 2), Layout(2), "on_demand", 1000)
-    assert [(row.requests, row.reconfigurations) for row in halves_inside] == [(1, 1)] * 4 + [(1, 0)] * 4
+    assert [(row.requests, row.reconfigurations) for row in halves_inside] == [(1, 1)] * 4 + [
+        (1, 0)
+    ] * 4
 
 
-def event(rank: int, kind: str, group: str, start_ns: int, end_ns: int, *, iteration: int = 0) -> dict[str, object]:
-    return {"iteration": iteration, "rank": rank, "kind": kind, "group": group, "start_ns": start_ns, "end_ns": end_ns}
+def event(
+    rank: int, kind: str, group: str, start_ns: int, end_ns: int, *, iteration: int = 0
+) -> dict[str, object]:
+    return {
+        "iteration": iteration,
+        "rank": rank,
+        "kind": kind,
+        "group": group,
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+    }
 
 
 TRACE = [
@@ -106,13 +145,19 @@ TRACE = [
 
 def test_a_recorded_run_is_replayed_as_it_was() -> None:
     rows = replay(programs_of(TRACE), Layout(1), "electrical", 0)
-    assert {(row.iteration, row.rank): row.duration_ns for row in rows} == {(0, 0): 40, (0, 1): 41, (1, 0): 6, (1, 1): 6}
+    assert {(row.iteration, row.rank): row.duration_ns for row in rows} == {
+        (0, 0): 40,
+        (0, 1): 41,
+        (1, 0): 6,
+        (1, 1): 6,
+    }
 
 
 def test_a_recorded_run_meets_the_switch() -> None:
     rows = replay(programs_of(TRACE), Layout(1), "on_demand", 100)
     first = {row.rank: row for row in rows if row.iteration == 0}
-    # The pair's circuit is half of the ring, so each change makes one circuit; the second iteration changes nothing.
+    # The pair's circuit is half of the ring, so each change makes one circuit; the
+    # second iteration changes nothing.
     assert first[0].duration_ns == 40 + 200
     assert first[1].duration_ns == 41 + 200
     assert [row.reconfigurations for row in rows] == [2, 2, 0, 0]
@@ -120,7 +165,9 @@ def test_a_recorded_run_meets_the_switch() -> None:
 
 
 def test_an_operation_that_a_member_did_not_record_is_named() -> None:
-    with pytest.raises(ValueError, match=r"operation 0 of 0:0,1:0>1 is there for ranks \[0\], but not for \[1\]"):
+    with pytest.raises(
+        ValueError, match=r"operation 0 of 0:0,1:0>1 is there for ranks \[0\], but not for \[1\]"
+    ):
         programs_of(TRACE[:3])
 
 
@@ -132,5 +179,8 @@ def test_only_electrical_runs_are_replayed() -> None:
 def test_programs_that_cannot_end_are_named() -> None:
     steps = alternating(0, 1)
     del steps[3][2]
-    with pytest.raises(ValueError, match=r"rank 0 never ends step 2 \(iteration 0\): operation \('ring 0,1,2,3', 0\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"rank 0 never ends step 2 \(iteration 0\): operation \('ring 0,1,2,3', 0\)",
+    ):
         replay(steps, Layout(1), "on_demand", 1)

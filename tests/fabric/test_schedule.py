@@ -17,8 +17,11 @@ DATA = Configuration("ring", (0, 2))
 CONFIGURATIONS = st.sampled_from([PIPELINE, DATA, Configuration("ring", (0, 1, 2, 3))])
 
 
-def test_steady_iteration_of_pipeline_and_fully_sharded_data_parallelism_has_six_transitions() -> None:
-    # Llama-3 8B, two stages and two micro-batches: PP(3) DP(18) PP(1) DP(20) PP(1) DP(17) (Opus artifact, arXiv 2602.12521).
+def test_steady_iteration_of_pipeline_and_fully_sharded_data_parallelism_has_six_transitions() -> (
+    None
+):
+    # Llama-3 8B, two stages and two micro-batches: PP(3) DP(18) PP(1) DP(20) PP(1)
+    # DP(17) (Opus artifact, arXiv 2602.12521).
     counts = ((PIPELINE, 3), (DATA, 18), (PIPELINE, 1), (DATA, 20), (PIPELINE, 1), (DATA, 17))
     operations = [configuration for configuration, count in counts for _ in range(count)]
     assert [(phase.configuration, phase.operations) for phase in phases(operations)] == list(counts)
@@ -36,7 +39,9 @@ def test_phases_are_maximal_and_cover_everything(operations: list[Configuration]
     found = phases(operations)
     assert [phase.configuration for phase in found for _ in range(phase.operations)] == operations
     assert all(one.configuration != other.configuration for one, other in itertools.pairwise(found))
-    assert [phase.first for phase in found] == [sum(phase.operations for phase in found[:place]) for place in range(len(found))]
+    assert [phase.first for phase in found] == [
+        sum(phase.operations for phase in found[:place]) for place in range(len(found))
+    ]
 
 
 def test_prediction_ends_with_the_iteration() -> None:
@@ -52,7 +57,9 @@ def test_schedules_survive_json(iterations: dict[int, tuple[Configuration, ...]]
 
 
 def test_another_schema_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"schema of a schedule: got 'x'; allowed: railx.schedule/1"):
+    with pytest.raises(
+        ValueError, match=r"schema of a schedule: got 'x'; allowed: railx.schedule/1"
+    ):
         Schedule.from_dict({"schema": "x"})
 
 

@@ -19,7 +19,16 @@ CYCLES = ((0, 1, 3, 2, 4), (1, 2, 0, 3, 4), (2, 3, 1, 0, 4), (3, 0, 2, 1, 4))
 
 
 def write_topology(path: Path, cycles: tuple[tuple[int, ...], ...] = CYCLES) -> None:
-    link = {"element": "link", "src": 0, "dst": 1, "kind": "mesh", "gbps": 400.0, "latency_ns": 10.0, "rail": -1, "lanes": 1}
+    link = {
+        "element": "link",
+        "src": 0,
+        "dst": 1,
+        "kind": "mesh",
+        "gbps": 400.0,
+        "latency_ns": 10.0,
+        "rail": -1,
+        "lanes": 1,
+    }
     empty = dict.fromkeys(link)
     circuit = dict.fromkeys(("ocs", "port_a", "port_b", "dimension", "line", "node_a", "node_b"))
     rows: list[dict[str, Any]] = [{**link, **circuit}]
@@ -27,15 +36,38 @@ def write_topology(path: Path, cycles: tuple[tuple[int, ...], ...] = CYCLES) -> 
         for rail, cycle in enumerate(cycles):
             for a, b in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
                 ends = {"ocs": rail, "port_a": 2 * a, "port_b": 2 * b + 1, "node_a": a, "node_b": b}
-                rows.append({**empty, "element": "circuit", "rail": rail, "dimension": dimension, "line": 0, **ends})
+                rows.append(
+                    {
+                        **empty,
+                        "element": "circuit",
+                        "rail": rail,
+                        "dimension": dimension,
+                        "line": 0,
+                        **ends,
+                    }
+                )
     keys = list(rows[0])
-    write_table(path, [{key: row.get(key) for key in keys} for row in rows], metadata={"family": "railx_hyperx"})
+    write_table(
+        path,
+        [{key: row.get(key) for key in keys} for row in rows],
+        metadata={"family": "railx_hyperx"},
+    )
 
 
 def write_metrics(path: Path) -> Path:
     rows = [
-        {"topology": name, "family": family, "chips": chips, "diameter_node_hops": diameter, "mean_node_hops": mean}
-        | {"bisection_gb_s_per_chip": bisection, "injection_gb_s_per_chip": 1800.0, "fidelity": "analytic"}
+        {
+            "topology": name,
+            "family": family,
+            "chips": chips,
+            "diameter_node_hops": diameter,
+            "mean_node_hops": mean,
+        }
+        | {
+            "bisection_gb_s_per_chip": bisection,
+            "injection_gb_s_per_chip": 1800.0,
+            "fidelity": "analytic",
+        }
         for name, family, chips, diameter, mean, bisection in (
             ("railx_hyperx_full", "railx_hyperx", 200_704, 2, 1.97, 65.3),
             ("railx_split_full", "railx_split", 200_704, 4, 3.5, 32.7),
@@ -75,7 +107,9 @@ def write_networks(folder: Path) -> list[Path]:
             "fidelity": "analytic",
         }
         routings = ("min", "balanced") if name == "railx_hyperx" else ("min",)
-        write_table(folder / f"{name}.parquet", [{**row, "routing": routing} for routing in routings])
+        write_table(
+            folder / f"{name}.parquet", [{**row, "routing": routing} for routing in routings]
+        )
     return [folder / f"{name}.parquet" for name in values]
 
 
@@ -123,7 +157,9 @@ def write_collectives(folder: Path) -> list[Path]:
 
 
 def write_all_collectives(folder: Path) -> list[Path]:
-    """Every collective in both fidelities; the messages are slower where the latency counts."""
+    """Every collective in both fidelities; the messages are slower where the latency
+    counts.
+    """
     paths = []
     for name in ("railx_hyperx", "railx_torus", "fat_tree"):
         rows = [
@@ -136,7 +172,11 @@ def write_all_collectives(folder: Path) -> list[Path]:
                 "algorithm_gb_s": 4**k * 1024 / (4**k * 1024 / bandwidth + latency),
                 "fidelity": fidelity,
             }
-            for collective, bandwidth in (("ring_all_reduce", 200.0), ("all_gather", 400.0), ("all_to_all", 70.0))
+            for collective, bandwidth in (
+                ("ring_all_reduce", 200.0),
+                ("all_gather", 400.0),
+                ("all_to_all", 70.0),
+            )
             for fidelity, latency in (("analytic", 1e4), ("flow", 1.7e4))
             for k in range(1, 11)
         ]
@@ -153,7 +193,9 @@ def write_agreement(path: Path) -> Path:
             "routing": routing,
             "load_over_bound": over,
             "flow_flits_per_chip_cycle": bound * min(over, 1 + over / 10),
-            "packet_flits_per_chip_cycle": bound * min(over, 1 + over / 10) * (ratio if over > 1 else 1),
+            "packet_flits_per_chip_cycle": bound
+            * min(over, 1 + over / 10)
+            * (ratio if over > 1 else 1),
             "ratio": ratio if over > 1 else 1.0,
             "flow_fidelity": "flow",
             "packet_fidelity": "packet",
@@ -168,7 +210,9 @@ def write_agreement(path: Path) -> Path:
 
 
 def write_packets(folder: Path) -> list[Path]:
-    """Sweeps as the stage leaves them: queues grow towards saturation, and a saturated mean may lack its interval."""
+    """Sweeps as the stage leaves them: queues grow towards saturation, and a saturated
+    mean may lack its interval.
+    """
     paths = []
     sweeps = {
         "railx_min": ("railx_hyperx", "min", 1.4, 1.456, 2.475),
@@ -182,12 +226,35 @@ def write_packets(folder: Path) -> list[Path]:
         for share in (0.1, 0.3, 0.5, 0.8, 0.95, 1.2, 1.5):
             offered = share * limit
             accepted = min(offered, limit)
-            row = {"sweep": name, "topology": family, "family": family, "chips": 100, "traffic": "uniform", "routing": routing}
-            row |= {"offered_flits_per_chip_cycle": offered, "accepted_flits_per_chip_cycle": accepted}
-            latency = 24 + 6 * offered / (1.05 * limit - offered) if offered < limit else 2000 * (share - 1) + 300
-            row |= {"latency_mean_cycles": latency, "latency_ci95_cycles": 0.02 * latency if share < 1.5 else float("nan")}
-            row |= {"saturated": accepted < 0.95 * offered, "saturation_flits_per_chip_cycle": limit, "fidelity": "packet"}
-            rows.append(row | {"bound_flits_per_chip_cycle": bound, "ideal_flits_per_chip_cycle": ideal})
+            row = {
+                "sweep": name,
+                "topology": family,
+                "family": family,
+                "chips": 100,
+                "traffic": "uniform",
+                "routing": routing,
+            }
+            row |= {
+                "offered_flits_per_chip_cycle": offered,
+                "accepted_flits_per_chip_cycle": accepted,
+            }
+            latency = (
+                24 + 6 * offered / (1.05 * limit - offered)
+                if offered < limit
+                else 2000 * (share - 1) + 300
+            )
+            row |= {
+                "latency_mean_cycles": latency,
+                "latency_ci95_cycles": 0.02 * latency if share < 1.5 else float("nan"),
+            }
+            row |= {
+                "saturated": accepted < 0.95 * offered,
+                "saturation_flits_per_chip_cycle": limit,
+                "fidelity": "packet",
+            }
+            rows.append(
+                row | {"bound_flits_per_chip_cycle": bound, "ideal_flits_per_chip_cycle": ideal}
+            )
         paths.append(folder / f"{name}.parquet")
         write_table(paths[-1], rows)
     return paths
@@ -196,7 +263,11 @@ def write_packets(folder: Path) -> list[Path]:
 def write_economics(folder: Path) -> None:
     prices = {
         "railx_hyperx_full": {"transceiver": 3086.0, "ocs_port": 3390.0, "fibre": 120.0},
-        "fat_tree_full": {"transceiver": 129_600.0, "electrical_switch_port": 72_000.0, "fibre": 900.0},
+        "fat_tree_full": {
+            "transceiver": 129_600.0,
+            "electrical_switch_port": 72_000.0,
+            "fibre": 900.0,
+        },
         "opus_rails_h200": {"transceiver": 1100.0, "ocs_port": 819.0},
         "rail_optimised_h200": {"transceiver": 4400.0, "electrical_switch_port": 3788.0},
     }
@@ -242,7 +313,9 @@ def write_economics(folder: Path) -> None:
 
 def sensitivity_rows() -> list[dict[str, Any]]:
     cases = [("price_set", "opus_400g", 1.0, 1.2), ("price_set", "hammingmesh_2022", 0.5, 0.4)]
-    cases += [("ratio", f"{ocs} {switch}", ocs, switch) for ocs in (0.25, 1, 4) for switch in (0.5, 2)]
+    cases += [
+        ("ratio", f"{ocs} {switch}", ocs, switch) for ocs in (0.25, 1, 4) for switch in (0.5, 2)
+    ]
     rows = []
     for view, name, ocs, switch in cases:
         for bandwidth, share in (("ideal", 1.0), ("published_routing", 0.766)):
@@ -265,7 +338,9 @@ def sensitivity_rows() -> list[dict[str, Any]]:
     return rows
 
 
-def write_sequence_parallel_plan(path: Path, layout: list[list[tuple[int, float, list[int]]]], devices: int) -> None:
+def write_sequence_parallel_plan(
+    path: Path, layout: list[list[tuple[int, float, list[int]]]], devices: int
+) -> None:
     """``layout``: micro-batches of (degree, predicted ms, lengths)."""
     micro_batches, sequence = [], 0
     for groups in layout:
@@ -273,17 +348,32 @@ def write_sequence_parallel_plan(path: Path, layout: list[list[tuple[int, float,
         for degree, predicted, lengths in groups:
             ids = list(range(sequence, sequence + len(lengths)))
             made.append(
-                {"ranks": list(range(first, first + degree)), "sequences": ids, "lengths": lengths, "predicted_ms": predicted}
+                {
+                    "ranks": list(range(first, first + degree)),
+                    "sequences": ids,
+                    "lengths": lengths,
+                    "predicted_ms": predicted,
+                }
             )
             first, sequence = first + degree, sequence + len(lengths)
-        micro_batches.append({"groups": made, "predicted_ms": max(predicted for _, predicted, _ in groups)})
+        micro_batches.append(
+            {"groups": made, "predicted_ms": max(predicted for _, predicted, _ in groups)}
+        )
     batch = {"iteration": 0, "micro_batches": micro_batches}
-    plan = {"schema": "railx.plan/1", "kind": "sequence_parallel", "planner": path.stem, "devices": devices, "settings": {}}
+    plan = {
+        "schema": "railx.plan/1",
+        "kind": "sequence_parallel",
+        "planner": path.stem,
+        "devices": devices,
+        "settings": {},
+    }
     write_json(path, {**plan, "batches": [batch]})
 
 
 def write_pipeline(folder: Path) -> None:
-    """Four chunks through two stages in 1F1B order; the second pipeline counts its time from its own start."""
+    """Four chunks through two stages in 1F1B order; the second pipeline counts its time
+    from its own start.
+    """
     schedule, table = [], []
     kinds = ["split", "hybrid", "batched", "batched"]
     blocks = {
@@ -311,10 +401,32 @@ def write_pipeline(folder: Path) -> None:
     for pipeline in range(2):
         for stage, rows in blocks.items():
             for kind, chunk, start, end in rows:
-                where = {"iteration": 0, "pipeline": pipeline, "replica": 0, "stage": stage, "chunk": chunk, "kind": kind}
-                schedule.append({**where, "start_ms": float(start), "end_ms": float(end), "fidelity": "analytic"})
+                where = {
+                    "iteration": 0,
+                    "pipeline": pipeline,
+                    "replica": 0,
+                    "stage": stage,
+                    "chunk": chunk,
+                    "kind": kind,
+                }
+                schedule.append(
+                    {
+                        **where,
+                        "start_ms": float(start),
+                        "end_ms": float(end),
+                        "fidelity": "analytic",
+                    }
+                )
         for chunk, kind in enumerate(kinds):
-            table.append({"plan": "pipeline", "iteration": 0, "micro_batch": pipeline, "group": chunk, "chunk_kind": kind})
+            table.append(
+                {
+                    "plan": "pipeline",
+                    "iteration": 0,
+                    "micro_batch": pipeline,
+                    "group": chunk,
+                    "chunk_kind": kind,
+                }
+            )
     write_table(folder / "pipeline.schedule.parquet", schedule)
     write_table(folder / "pipeline.parquet", table)
 
@@ -380,7 +492,10 @@ def write_claim_map(path: Path) -> None:
         for factor, chosen in levels.items()
         for level in chosen
         for claim, limit in (("injection", 0.1), ("all_to_all", 0.5), ("absolute", 1.3e9))
-        for view, prices, x, y, usd, source in [("price_set", "opus_400g", 0.6, 0.7, 879.0, "list"), *grid]
+        for view, prices, x, y, usd, source in [
+            ("price_set", "opus_400g", 0.6, 0.7, 879.0, "list"),
+            *grid,
+        ]
         if view == "price_set" or (factor == "base" and claim != "absolute")
     ]
     write_table(path, rows)
@@ -395,13 +510,20 @@ def write_iterations(folder: Path, rng: np.random.Generator) -> list[Path]:
                 for iteration in range(6):
                     for rank in range(4):
                         stall = (
-                            0.0 if mode == "electrical" else switches * (latency if mode == "on_demand" else max(0.0, latency - 8))
+                            0.0
+                            if mode == "electrical"
+                            else switches
+                            * (latency if mode == "on_demand" else max(0.0, latency - 8))
                         )
-                        time = base + stall + float(rng.uniform(0, 25)) + (60 if iteration == 0 else 0)
+                        time = (
+                            base + stall + float(rng.uniform(0, 25)) + (60 if iteration == 0 else 0)
+                        )
                         rows.append(
                             {
                                 "run": parallelism,
-                                "plan": "flexsp" if parallelism == "sequence_parallel" else "pipeline",
+                                "plan": "flexsp"
+                                if parallelism == "sequence_parallel"
+                                else "pipeline",
                                 "parallelism": parallelism,
                                 "device": "cpu",
                                 "mode": mode,
@@ -434,7 +556,9 @@ def write_corpora(folder: Path, rng: np.random.Generator) -> list[Path]:
     ):
         lengths = np.maximum(1, rng.lognormal(7, sigma, 4000)).astype(np.int64)
         write_table(
-            folder / f"{name}.parquet", {"sequence": np.arange(len(lengths)), "length_tokens": lengths}, metadata={"kind": kind}
+            folder / f"{name}.parquet",
+            {"sequence": np.arange(len(lengths)), "length_tokens": lengths},
+            metadata={"kind": kind},
         )
         paths.append(folder / f"{name}.parquet")
     return paths
@@ -446,39 +570,83 @@ def write_tenancy(folder: Path, rng: np.random.Generator) -> None:
         for placement, samples in (("distinct_lines", 1), ("random", 10)):
             for sample in range(samples):
                 for system, weight in (("railx", 1.6), ("hammingmesh", 1.6), ("torus", 4.0)):
-                    share = max(0.1, 1 - weight * failed / 32) * (1 - 0.02 * float(rng.uniform()) * (failed > 0))
-                    head = {"system": system, "placement": placement, "failed_nodes": failed, "sample": sample, "nodes": 256}
-                    shares = {"usable_share": share, "healthy_share": 1 - failed / 256, "formula_share": (1 - failed / 32) ** 2}
-                    faults.append({**head, "usable_nodes": int(share * 256), **shares, "fidelity": "analytic"})
+                    share = max(0.1, 1 - weight * failed / 32) * (
+                        1 - 0.02 * float(rng.uniform()) * (failed > 0)
+                    )
+                    head = {
+                        "system": system,
+                        "placement": placement,
+                        "failed_nodes": failed,
+                        "sample": sample,
+                        "nodes": 256,
+                    }
+                    shares = {
+                        "usable_share": share,
+                        "healthy_share": 1 - failed / 256,
+                        "formula_share": (1 - failed / 32) ** 2,
+                    }
+                    faults.append(
+                        {**head, "usable_nodes": int(share * 256), **shares, "fidelity": "analytic"}
+                    )
     for system, busy in (("railx", 0.74), ("hammingmesh", 0.74), ("torus", 0.6)):
         for queue in ("reject", "backfill"):
             for scenario in ("healthy", "failed_8"):
                 for sample in range(2):
-                    head = {"system": system, "policy": "best_fit", "queue": queue, "scenario": scenario, "sample": sample}
+                    head = {
+                        "system": system,
+                        "policy": "best_fit",
+                        "queue": queue,
+                        "scenario": scenario,
+                        "sample": sample,
+                    }
                     load = {"failed_nodes": 8 * (scenario != "healthy"), "offered_load": 0.9}
                     rejected, wait = (0.05, 0.0) if queue == "reject" else (0.0, 12.0 + sample)
-                    row = {"utilisation": busy + 0.02 * sample, "rejected_share": rejected, "wait_mean_hours": wait}
+                    row = {
+                        "utilisation": busy + 0.02 * sample,
+                        "rejected_share": rejected,
+                        "wait_mean_hours": wait,
+                    }
                     use.append({**head, **load, **row, "fidelity": "analytic"})
     write_table(folder / "faults.parquet", faults)
     write_table(folder / "utilisation.parquet", use)
 
 
 def write_steps(folder: Path) -> list[Path]:
-    """Step times: one topology with both bases, one without a price, one without room for one of the jobs."""
-    seconds = {"compute": 0.9, "bubble": 0.5, "tensor": 0.2, "sequence": 0.0, "expert": 0.1, "data": 0.06, "pipeline": 0.05}
+    """Step times: one topology with both bases, one without a price, one without room
+    for one of the jobs.
+    """
+    seconds = {
+        "compute": 0.9,
+        "bubble": 0.5,
+        "tensor": 0.2,
+        "sequence": 0.0,
+        "expert": 0.1,
+        "data": 0.06,
+        "pipeline": 0.05,
+    }
     paths = []
-    for name, slower in (("railx_hyperx_m4n2", 1.0), ("fat_tree_1250", 6.0), ("torus_3d_1331", None)):
+    for name, slower in (
+        ("railx_hyperx_m4n2", 1.0),
+        ("fat_tree_1250", 6.0),
+        ("torus_3d_1331", None),
+    ):
         rows = []
         for job in ("dense", "experts"):
             for basis in ("equal_bandwidth", "equal_cost") if slower else ("equal_bandwidth",):
                 fits = slower is not None or job == "dense"
                 factor = 1.2 if basis == "equal_bandwidth" or slower is None else slower
                 parts: dict[str | None, float | None] = (
-                    {part: 1e3 * s * factor for part, s in seconds.items()} if fits else {None: None}
+                    {part: 1e3 * s * factor for part, s in seconds.items()}
+                    if fits
+                    else {None: None}
                 )
                 step = sum(ms for ms in parts.values() if ms is not None) if fits else None
                 head = {"topology": name, "job": job, "chips": 1024, "basis": basis}
-                tail = {"step_ms": step, "reason": None if fits else "layout: got 16 x 8 x 8", "fidelity": "flow"}
+                tail = {
+                    "step_ms": step,
+                    "reason": None if fits else "layout: got 16 x 8 x 8",
+                    "fidelity": "flow",
+                }
                 rows += [{**head, "part": part, "ms": ms, **tail} for part, ms in parts.items()]
         paths.append(folder / f"{name}.parquet")
         write_table(paths[-1], rows)
@@ -494,7 +662,10 @@ def write_all(folder: Path) -> dict[str, dict[str, list[Path]]]:
     write_claim_map(folder / "economics/claim_map.parquet")
     write_tenancy(folder / "tenancy", rng)
     static = [[(4, 300.0, [9000])], [(4, 260.0, [2000, 3000, 2500, 100])], [(4, 200.0, [500] * 9)]]
-    flexsp = [[(4, 300.0, [9000])], [(2, 180.0, [2000, 3000]), (1, 190.0, [2500, 100]), (1, 150.0, [500] * 9)]]
+    flexsp = [
+        [(4, 300.0, [9000])],
+        [(2, 180.0, [2000, 3000]), (1, 190.0, [2500, 100]), (1, 150.0, [500] * 9)],
+    ]
     write_sequence_parallel_plan(folder / "plans/static.json", static, 4)
     write_sequence_parallel_plan(folder / "plans/flexsp.json", flexsp, 4)
     write_pipeline(folder / "plans")
@@ -502,11 +673,15 @@ def write_all(folder: Path) -> dict[str, dict[str, list[Path]]]:
         "rail_rings": {"topology": [folder / "topology/railx_hyperx.parquet"]},
         "topology_metrics": {"metrics": [write_metrics(folder / "metrics.parquet")]},
         "all_to_all_bandwidth": {"network": write_networks(folder / "network")},
-        "cost": {key: [folder / f"economics/{key}.parquet"] for key in ("bill", "summary", "sensitivity")},
+        "cost": {
+            key: [folder / f"economics/{key}.parquet"] for key in ("bill", "summary", "sensitivity")
+        },
         "price_sensitivity": {"sensitivity": [folder / "economics/sensitivity.parquet"]},
         "cost_scale": {"scale": [folder / "economics/scale.parquet"]},
         "claim_map": {"claim_map": [folder / "economics/claim_map.parquet"]},
-        "sequence_parallel_plan": {"plan": [folder / "plans/static.json", folder / "plans/flexsp.json"]},
+        "sequence_parallel_plan": {
+            "plan": [folder / "plans/static.json", folder / "plans/flexsp.json"]
+        },
         "pipeline_schedule": {
             "schedule": [folder / "plans/pipeline.schedule.parquet"],
             "plan_table": [folder / "plans/pipeline.parquet"],
@@ -525,7 +700,9 @@ def write_all(folder: Path) -> dict[str, dict[str, list[Path]]]:
 
 
 def load_settings(name: str, **changes: Any) -> FigureSettings:
-    """The shipped settings of a figure, with changes; ``only`` is left open: an experiment's names are not those made here."""
+    """The shipped settings of a figure, with changes; ``only`` is left open: an
+    experiment's names are not those made here.
+    """
     plain = yaml.safe_load((CONF / f"{name}.yaml").read_text())
     if "only" in plain and plain["figure"] != "cost":
         plain["only"] = []

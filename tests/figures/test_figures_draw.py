@@ -1,4 +1,6 @@
-"""Every figure is drawn from tables of the column contract: within its frame, deterministic, and clear about bad input."""
+"""Every figure is drawn from tables of the column contract: within its frame,
+deterministic, and clear about bad input.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ SettingsOf = Callable[..., FigureSettings]
 
 
 @pytest.fixture(scope="module")
-def drawn(inputs: Inputs, settings_of: SettingsOf, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def drawn(
+    inputs: Inputs, settings_of: SettingsOf, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
     """Each shipped figure once: its path without suffix."""
     folder = tmp_path_factory.mktemp("figures")
     for name in SHIPPED:
@@ -37,10 +41,15 @@ def drawn(inputs: Inputs, settings_of: SettingsOf, tmp_path_factory: pytest.Temp
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_figure_has_the_size_that_its_settings_say(name: str, drawn: dict[str, Path], settings_of: SettingsOf) -> None:
+def test_figure_has_the_size_that_its_settings_say(
+    name: str, drawn: dict[str, Path], settings_of: SettingsOf
+) -> None:
     settings = settings_of(name)
     picture = image.imread(drawn[name].with_suffix(".png"))
-    assert picture.shape[:2] == (round(settings.height_inches * settings.dpi), round(settings.width_inches * settings.dpi))
+    assert picture.shape[:2] == (
+        round(settings.height_inches * settings.dpi),
+        round(settings.width_inches * settings.dpi),
+    )
     svg = ElementTree.parse(drawn[name].with_suffix(".svg")).getroot()
     assert svg.attrib["width"] == f"{settings.width_inches * 72:g}pt"
 
@@ -69,7 +78,9 @@ def test_equal_tables_give_equal_files(
     settings = settings_of(name)
     draw_figure(settings, inputs[settings.figure], tmp_path / name)
     for suffix in (".svg", ".png"):
-        assert (tmp_path / name).with_suffix(suffix).read_bytes() == drawn[name].with_suffix(suffix).read_bytes()
+        assert (tmp_path / name).with_suffix(suffix).read_bytes() == drawn[name].with_suffix(
+            suffix
+        ).read_bytes()
 
 
 def test_drawing_leaves_no_figure_open_and_no_style_behind(drawn: dict[str, Path]) -> None:
@@ -97,7 +108,10 @@ def test_shipped_settings_list_every_field(name: str) -> None:
 
 
 def test_settings_and_registry_need_no_plotting_library() -> None:
-    code = "import sys, railx.figures; assert not {'matplotlib', 'seaborn', 'pandas'} & set(sys.modules)"
+    code = (
+        "import sys, railx.figures; assert not {'matplotlib', 'seaborn', 'pandas'} &"
+        " set(sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -107,8 +121,17 @@ def test_settings_and_registry_need_no_plotting_library() -> None:
     [
         ({"width_inches": 100}, r"figure.width_inches: got 100.0; allowed: from 3 to 30"),
         ({"colour": "red"}, r"figure.colour: unknown key; allowed: width_inches, height_inches"),
-        ({"figure": "pie"}, r"figure.figure: got 'pie'; allowed: rail_rings, topology_metrics, all_to_all_bandwidth"),
-        ({"quantiles": [0.9, 0.5]}, r"figure.quantiles: got \[0.9, 0.5\]; allowed: distinct numbers in ascending order"),
+        (
+            {"figure": "pie"},
+            (
+                r"figure.figure: got 'pie'; allowed: rail_rings, topology_metrics,"
+                r" all_to_all_bandwidth"
+            ),
+        ),
+        (
+            {"quantiles": [0.9, 0.5]},
+            r"figure.quantiles: got \[0.9, 0.5\]; allowed: distinct numbers in ascending order",
+        ),
     ],
 )
 def test_wrong_settings_name_the_key(change: dict[str, Any], message: str) -> None:
@@ -120,24 +143,81 @@ def test_wrong_settings_name_the_key(change: dict[str, Any], message: str) -> No
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("rail_rings", {"line": 9}, r"no circuits in dimension x, line 9; allowed: a topology with optical switches"),
-        ("rail_rings", {"only": ["torus"]}, r"only: no topology file for torus; allowed: railx_hyperx"),
-        ("all_to_all_bandwidth", {"traffic": "tornado"}, r"traffic: got 'tornado'; allowed: uniform"),
-        ("cost", {"reference": "mesh"}, r"reference: got mesh; allowed: railx_hyperx_full, fat_tree_full"),
+        (
+            "rail_rings",
+            {"line": 9},
+            r"no circuits in dimension x, line 9; allowed: a topology with optical switches",
+        ),
+        (
+            "rail_rings",
+            {"only": ["torus"]},
+            r"only: no topology file for torus; allowed: railx_hyperx",
+        ),
+        (
+            "all_to_all_bandwidth",
+            {"traffic": "tornado"},
+            r"traffic: got 'tornado'; allowed: uniform",
+        ),
+        (
+            "cost",
+            {"reference": "mesh"},
+            r"reference: got mesh; allowed: railx_hyperx_full, fat_tree_full",
+        ),
         ("cost", {"only": ["mesh"]}, r"only: got mesh; allowed: railx_hyperx_full"),
-        ("cost_opus", {"compare": {"all_to_all": None}}, r"compare.all_to_all: opus_rails_h200 has no usd_per_all_to_all_gb_s"),
-        ("price_sensitivity", {"all_to_all": "none"}, r"no price ratios for fat_tree_full with none; allowed: fat_tree_full with"),
-        ("cost_scale", {"price_set": "gold"}, r"price_set: got gold; allowed: opus_400g, hammingmesh_2022"),
-        ("cost_scale", {"only": ["mesh"]}, r"only: got mesh; allowed: railx_hyperx_full, opus_rails_equal"),
-        ("claim_map", {"injection_lines": {"m": [9]}}, r"lines.m: the table has no level 9; allowed: m 1, m 2"),
-        ("sequence_parallel_plan", {"iteration": 3}, r"static.json: iteration 3 is not in the plan; allowed: 0"),
-        ("pipeline_schedule", {"iteration": 3}, r"schedule.parquet: iteration 3 is not in the schedule; allowed: 0"),
-        ("reconfiguration", {"warmup_iterations": 6}, r"warmup_iterations: got 6; allowed: fewer than the runs have"),
-        ("ring_all_reduce", {"scope": "globe"}, r"no ring all-reduce in scope 'globe'; allowed: chips"),
+        (
+            "cost_opus",
+            {"compare": {"all_to_all": None}},
+            r"compare.all_to_all: opus_rails_h200 has no usd_per_all_to_all_gb_s",
+        ),
+        (
+            "price_sensitivity",
+            {"all_to_all": "none"},
+            r"no price ratios for fat_tree_full with none; allowed: fat_tree_full with",
+        ),
+        (
+            "cost_scale",
+            {"price_set": "gold"},
+            r"price_set: got gold; allowed: opus_400g, hammingmesh_2022",
+        ),
+        (
+            "cost_scale",
+            {"only": ["mesh"]},
+            r"only: got mesh; allowed: railx_hyperx_full, opus_rails_equal",
+        ),
+        (
+            "claim_map",
+            {"injection_lines": {"m": [9]}},
+            r"lines.m: the table has no level 9; allowed: m 1, m 2",
+        ),
+        (
+            "sequence_parallel_plan",
+            {"iteration": 3},
+            r"static.json: iteration 3 is not in the plan; allowed: 0",
+        ),
+        (
+            "pipeline_schedule",
+            {"iteration": 3},
+            r"schedule.parquet: iteration 3 is not in the schedule; allowed: 0",
+        ),
+        (
+            "reconfiguration",
+            {"warmup_iterations": 6},
+            r"warmup_iterations: got 6; allowed: fewer than the runs have",
+        ),
+        (
+            "ring_all_reduce",
+            {"scope": "globe"},
+            r"no ring all-reduce in scope 'globe'; allowed: chips",
+        ),
     ],
 )
 def test_what_a_table_does_not_hold_is_named(
-    name: str, change: dict[str, Any], message: str, inputs: Inputs, settings_of: SettingsOf, tmp_path: Path
+    name: str,
+    change: dict[str, Any],
+    message: str,
+    inputs: Inputs,
+    settings_of: SettingsOf,
+    tmp_path: Path,
 ) -> None:
     settings = settings_of(name, **change)
     with pytest.raises(ValueError, match=message):
@@ -145,18 +225,27 @@ def test_what_a_table_does_not_hold_is_named(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_wrong_inputs_name_the_key_or_file_and_column(inputs: Inputs, settings_of: SettingsOf, tmp_path: Path) -> None:
+def test_wrong_inputs_name_the_key_or_file_and_column(
+    inputs: Inputs, settings_of: SettingsOf, tmp_path: Path
+) -> None:
     settings = settings_of("all_to_all_bandwidth")
-    with pytest.raises(ValueError, match="input plan: not known to all_to_all_bandwidth; allowed: network"):
+    with pytest.raises(
+        ValueError, match="input plan: not known to all_to_all_bandwidth; allowed: network"
+    ):
         draw_figure(settings, {"plan": [tmp_path / "x"]}, tmp_path / "figure")
     with pytest.raises(ValueError, match="input network: no file given"):
         draw_figure(settings, {}, tmp_path / "figure")
     table = read_table(inputs["all_to_all_bandwidth"]["network"][0])
     write_table(tmp_path / "less.parquet", table.drop_columns(["bound_gb_s_per_chip"]))
-    with pytest.raises(ValueError, match=r"less.parquet: column bound_gb_s_per_chip is missing; found: topology"):
+    with pytest.raises(
+        ValueError, match=r"less.parquet: column bound_gb_s_per_chip is missing; found: topology"
+    ):
         draw_figure(settings, {"network": [tmp_path / "less.parquet"]}, tmp_path / "figure")
     write_table(
-        tmp_path / "unknown.parquet", table.set_column(table.column_names.index("fidelity"), "fidelity", [["guessed"] * len(table)])
+        tmp_path / "unknown.parquet",
+        table.set_column(
+            table.column_names.index("fidelity"), "fidelity", [["guessed"] * len(table)]
+        ),
     )
     with pytest.raises(ValueError, match="unknown fidelity guessed; allowed: analytic"):
         draw_figure(settings, {"network": [tmp_path / "unknown.parquet"]}, tmp_path / "figure")

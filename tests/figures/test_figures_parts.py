@@ -1,4 +1,6 @@
-"""The parts behind the figures: labels, colours, fidelity lines, and the arithmetic that a picture cannot show to be right."""
+"""The parts behind the figures: labels, colours, fidelity lines, and the arithmetic
+that a picture cannot show to be right.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,18 @@ def test_fidelities_are_listed_once_from_the_least_faithful(names: list[str]) ->
 
 
 def test_fidelity_line_says_what_is_measured_and_what_is_emulated() -> None:
-    line = fidelity_line(["measured_cpu", "emulated"], shows={"emulated": "on demand", "measured_cpu": "electrical"})
+    line = fidelity_line(
+        ["measured_cpu", "emulated"], shows={"emulated": "on demand", "measured_cpu": "electrical"}
+    )
     assert line.index("on demand: emulated (") < line.index("electrical: measured_cpu (")
 
 
-@given(st.lists(st.sampled_from(["fat_tree", "fat_tree_full", "flexsp", "railx_hyperx_m2", "a", "b", "c"]), min_size=1))
+@given(
+    st.lists(
+        st.sampled_from(["fat_tree", "fat_tree_full", "flexsp", "railx_hyperx_m2", "a", "b", "c"]),
+        min_size=1,
+    )
+)
 def test_colours_are_distinct_and_stay_with_their_name(names: list[str]) -> None:
     chosen = colours(names)
     assert list(chosen) == list(dict.fromkeys(names))
@@ -66,7 +75,8 @@ def test_labels(name: str, wanted: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (0.03456, "0.0346"), (12.345, "12.3"), (123.4, "123"), (294767.4, "294,767")]
+    ("value", "text"),
+    [(0, "0"), (0.03456, "0.0346"), (12.345, "12.3"), (123.4, "123"), (294767.4, "294,767")],
 )
 def test_quantities(value: float, text: str) -> None:
     assert quantity(value) == text
@@ -79,7 +89,11 @@ def test_lighter_mixes_with_white() -> None:
 
 @pytest.mark.parametrize(
     ("path", "name"),
-    [("plans/static.schedule.parquet", "static"), ("training/quick/iterations.parquet", "quick"), ("network/a.parquet", "a")],
+    [
+        ("plans/static.schedule.parquet", "static"),
+        ("training/quick/iterations.parquet", "quick"),
+        ("network/a.parquet", "a"),
+    ],
 )
 def test_item_names(path: str, name: str) -> None:
     assert item_name(Path(path)) == name
@@ -92,20 +106,39 @@ def test_only_picks_files_in_its_order() -> None:
 
 
 def test_pipelines_follow_one_another_in_both_ways_of_counting() -> None:
-    own_start = pd.DataFrame({"replica": [0, 0, 0], "pipeline": [0, 0, 1], "start_ms": [0.0, 4.0, 0.0], "end_ms": [4.0, 9.0, 5.0]})
+    own_start = pd.DataFrame(
+        {
+            "replica": [0, 0, 0],
+            "pipeline": [0, 0, 1],
+            "start_ms": [0.0, 4.0, 0.0],
+            "end_ms": [4.0, 9.0, 5.0],
+        }
+    )
     batch_start = own_start.assign(start_ms=[0.0, 4.0, 9.0], end_ms=[4.0, 9.0, 14.0])
     for table in (own_start, batch_start):
         moved = pipeline_schedule._one_after_another(table)
-        assert moved[["start_ms", "end_ms"]].to_numpy().tolist() == [[0.0, 4.0], [4.0, 9.0], [9.0, 14.0]]
+        assert moved[["start_ms", "end_ms"]].to_numpy().tolist() == [
+            [0.0, 4.0],
+            [4.0, 9.0],
+            [9.0, 14.0],
+        ]
 
 
 def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
     rows = [
-        {"iteration": i, "rank": r, "iteration_ms": 100.0 + 10 * r, "stall_ms": stall, "reconfiguration_latency_ms": None}
+        {
+            "iteration": i,
+            "rank": r,
+            "iteration_ms": 100.0 + 10 * r,
+            "stall_ms": stall,
+            "reconfiguration_latency_ms": None,
+        }
         for i in range(2)
         for r, stall in ((0, 50.0), (1, None))
     ]
-    frame = pd.DataFrame(rows).assign(parallelism="pipeline", plan="p", device="cpu", mode="electrical", run="r")
+    frame = pd.DataFrame(rows).assign(
+        parallelism="pipeline", plan="p", device="cpu", mode="electrical", run="r"
+    )
     steps = reconfiguration._steps(frame)
     assert steps["iteration_ms"].tolist() == [110.0, 110.0]
     assert steps["stall_percent"].tolist() == [25.0, 25.0]
@@ -121,9 +154,18 @@ def test_sweeps_are_grouped_by_family_and_named_by_what_tells_them_apart() -> No
     }
     rows = [(item, *names, "uniform") for item, names in sweeps.items() for _ in range(2)]
     frame = pd.DataFrame(rows, columns=["item", "topology", "family", "routing", "traffic"])
-    wanted = {"RailX": ("railx_hyperx", "railx_torus"), "Meshes": ("mesh_2d",), "Trees": ("fat_tree",)}
+    wanted = {
+        "RailX": ("railx_hyperx", "railx_torus"),
+        "Meshes": ("mesh_2d",),
+        "Trees": ("fat_tree",),
+    }
     panels = latency_load._panels(frame, wanted)
     assert panels == {"RailX": ["a", "b"], "Trees": ["c"], "Other networks": ["d"]}
     names = latency_load._names(frame)
-    assert names == {"a": "RailX 2D HyperX, min", "b": "RailX 2D HyperX, balanced", "c": "Fat tree, 1250", "d": "Dragonfly"}
+    assert names == {
+        "a": "RailX 2D HyperX, min",
+        "b": "RailX 2D HyperX, balanced",
+        "c": "Fat tree, 1250",
+        "d": "Dragonfly",
+    }
     assert latency_load._panels(frame[frame["item"] == "d"], wanted) == {"Latency": ["d"]}

@@ -5,7 +5,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from railx.io import atomic_path, read_json, read_metadata, read_rows, write_json, write_table, write_text
+from railx.io import (
+    atomic_path,
+    read_json,
+    read_metadata,
+    read_rows,
+    write_json,
+    write_table,
+    write_text,
+)
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

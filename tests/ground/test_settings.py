@@ -25,7 +25,9 @@ class Grid:
 
     def __post_init__(self) -> None:
         if self.wraps and min(self.shape) < 3:
-            raise SettingsError("shape", f"got {self.shape}; allowed: at least 3 on each side when wraps is true")
+            raise SettingsError(
+                "shape", f"got {self.shape}; allowed: at least 3 on each side when wraps is true"
+            )
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,10 @@ class Plan:
     solver: Annotated[str, OneOf("highs", "scip")] = "highs"
 
 
-GOOD = {"networks": {"a": {"family": "ring", "nodes": 4}, "b": {"family": "grid", "shape": [3, 4]}}, "degrees": [1, 2, 4]}
+GOOD = {
+    "networks": {"a": {"family": "ring", "nodes": 4}, "b": {"family": "grid", "shape": [3, 4]}},
+    "degrees": [1, 2, 4],
+}
 
 
 def test_loads_nested_unions_and_returns_the_same_plain_data() -> None:
@@ -55,12 +60,27 @@ def test_loads_nested_unions_and_returns_the_same_plain_data() -> None:
         ({"share": 1.5}, "x.share: got 1.5; allowed: from 0 to 1"),
         ({"share": "half"}, "x.share: got 'half'; allowed: a number"),
         ({"solver": "glpk"}, "x.solver: got 'glpk'; allowed: highs, scip"),
-        ({"networks": {"a": {"family": "rign", "nodes": 4}}}, "x.networks.a.family: got 'rign'; allowed: ring, grid"),
-        ({"networks": {"a": {"family": "ring", "nodes": 2}}}, "x.networks.a.nodes: got 2; allowed: at least 3"),
-        ({"networks": {"a": {"family": "ring", "nodes": True}}}, "x.networks.a.nodes: got True; allowed: an integer"),
-        ({"networks": {"a": {"family": "ring", "nodes": 2.5}}}, "x.networks.a.nodes: got 2.5; allowed: an integer"),
+        (
+            {"networks": {"a": {"family": "rign", "nodes": 4}}},
+            "x.networks.a.family: got 'rign'; allowed: ring, grid",
+        ),
+        (
+            {"networks": {"a": {"family": "ring", "nodes": 2}}},
+            "x.networks.a.nodes: got 2; allowed: at least 3",
+        ),
+        (
+            {"networks": {"a": {"family": "ring", "nodes": True}}},
+            "x.networks.a.nodes: got True; allowed: an integer",
+        ),
+        (
+            {"networks": {"a": {"family": "ring", "nodes": 2.5}}},
+            "x.networks.a.nodes: got 2.5; allowed: an integer",
+        ),
         ({"networks": {"a": {"family": "ring"}}}, "x.networks.a.nodes: is missing"),
-        ({"networks": {"a": {"family": "grid", "shape": [2]}}}, "x.networks.a.shape: got 1 items; allowed: exactly 2"),
+        (
+            {"networks": {"a": {"family": "grid", "shape": [2]}}},
+            "x.networks.a.shape: got 1 items; allowed: exactly 2",
+        ),
         (
             {"networks": {"a": {"family": "grid", "shape": [2, 2], "wraps": True}}},
             "x.networks.a.shape: got (2, 2); allowed: at least 3 on each side when wraps is true",
@@ -68,7 +88,9 @@ def test_loads_nested_unions_and_returns_the_same_plain_data() -> None:
         ({"networks": {"a": 3}}, "x.networks.a: got 3; allowed: a mapping with the key family"),
     ],
 )
-def test_one_line_names_the_key_and_what_is_allowed(change: dict[str, object], expected: str) -> None:
+def test_one_line_names_the_key_and_what_is_allowed(
+    change: dict[str, object], expected: str
+) -> None:
     with pytest.raises(SettingsError) as caught:
         load(Plan, {**GOOD, **change}, "x")
     assert str(caught.value) == expected
@@ -81,7 +103,16 @@ def test_round_trip(nodes: int, gbps: float) -> None:
     assert load(Ring, to_dict(ring)) == ring
 
 
-@given(st.one_of(st.integers(), st.text(), st.lists(st.integers()), st.floats(allow_nan=True), st.booleans(), st.none()))
+@given(
+    st.one_of(
+        st.integers(),
+        st.text(),
+        st.lists(st.integers()),
+        st.floats(allow_nan=True),
+        st.booleans(),
+        st.none(),
+    )
+)
 def test_anything_else_is_refused_with_a_settings_error(value: object) -> None:
     with pytest.raises(SettingsError):
         load(Ring, value, "ring")

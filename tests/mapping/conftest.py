@@ -74,8 +74,12 @@ def shipped_mapping() -> Callable[..., dict[str, Any]]:
 
     def compose_mapping(name: str) -> dict[str, Any]:
         with initialize_config_dir(version_base=None, config_dir=str(CONF)):
-            plain: Any = OmegaConf.to_container(compose(config_name=f"mapping/{name}"), resolve=True)
-        mapping: dict[str, Any] = plain["mapping"] | {"catalogue": str(ROOT / "resources/catalogue/prices.csv")}
+            plain: Any = OmegaConf.to_container(
+                compose(config_name=f"mapping/{name}"), resolve=True
+            )
+        mapping: dict[str, Any] = plain["mapping"] | {
+            "catalogue": str(ROOT / "resources/catalogue/prices.csv")
+        }
         return mapping
 
     return compose_mapping
@@ -83,16 +87,40 @@ def shipped_mapping() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def small_mapping(shipped_mapping: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """RailX of 100 chips (nodes of 2 x 2, 8 ports a chip), a fat tree of 128 and a torus of 100, with one small job."""
-    railx = {"setting": "hyperx", "m": 2, "n": 2, "optical_switch_radix": 10, "row": [5], "column": [5], "in_node_width": 4}
-    tree = {"chips": 128, "ports_per_chip": 8, "tiers": 3, "switch_radix": 8, "taper": 1, "copper_to_leaf": False}
+    """RailX of 100 chips (nodes of 2 x 2, 8 ports a chip), a fat tree of 128 and a
+    torus of 100, with one small job.
+    """
+    railx = {
+        "setting": "hyperx",
+        "m": 2,
+        "n": 2,
+        "optical_switch_radix": 10,
+        "row": [5],
+        "column": [5],
+        "in_node_width": 4,
+    }
+    tree = {
+        "chips": 128,
+        "ports_per_chip": 8,
+        "tiers": 3,
+        "switch_radix": 8,
+        "taper": 1,
+        "copper_to_leaf": False,
+    }
     every = {"port_gbps": 400, "price_set": None}
     topologies = {
         "railx_hyperx": {"routings": ["balanced"], "design": {"design": "railx", **railx, **every}},
-        "fat_tree": {"routings": ["min"], "design": {"design": "fat_tree", **tree, **every, "copper_price_set": None}},
+        "fat_tree": {
+            "routings": ["min"],
+            "design": {"design": "fat_tree", **tree, **every, "copper_price_set": None},
+        },
         "torus_2d": {"routings": ["min"], "design": None},
     }
     base = shipped_mapping("default")
-    plain = base | {"jobs": {"small": SMALL_JOB}, "topologies": topologies, "reference": "railx_hyperx"}
+    plain = base | {
+        "jobs": {"small": SMALL_JOB},
+        "topologies": topologies,
+        "reference": "railx_hyperx",
+    }
     load(MappingSettings, plain, "mapping")
     return plain

@@ -1,4 +1,6 @@
-"""Where ranks stand: every rank on a chip of its own, neighbours in rank next to each other, room counted right."""
+"""Where ranks stand: every rank on a chip of its own, neighbours in rank next to each
+other, room counted right.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,11 @@ CASES: list[tuple[str, dict[str, Any], tuple[int, int, int], str]] = [
 
 @pytest.mark.parametrize(("name", "changes", "sizes", "kind"), CASES)
 def test_every_rank_has_a_chip_of_its_own(
-    topology_of: TopologyOf, name: str, changes: dict[str, Any], sizes: tuple[int, int, int], kind: str
+    topology_of: TopologyOf,
+    name: str,
+    changes: dict[str, Any],
+    sizes: tuple[int, int, int],
+    kind: str,
 ) -> None:
     topology = topology_of(name, **changes)
     placement = place_ranks(topology, sizes)
@@ -60,7 +66,9 @@ def test_every_rank_has_a_chip_of_its_own(
         ("mesh_2d", (4, 2, 2)),
     ],
 )
-def test_neighbours_in_a_node_are_linked(topology_of: TopologyOf, name: str, sizes: tuple[int, int, int]) -> None:
+def test_neighbours_in_a_node_are_linked(
+    topology_of: TopologyOf, name: str, sizes: tuple[int, int, int]
+) -> None:
     topology = topology_of(name)
     linked = set(zip(topology.links.src.tolist(), topology.links.dst.tolist(), strict=True))
     chips = place_ranks(topology, sizes).chips
@@ -69,7 +77,9 @@ def test_neighbours_in_a_node_are_linked(topology_of: TopologyOf, name: str, siz
 
 
 def test_nodes_of_a_row_and_of_a_column_share_rails(topology_of: TopologyOf) -> None:
-    """On RailX ranks along x differ in the column of nodes alone, ranks along y in the row alone."""
+    """On RailX ranks along x differ in the column of nodes alone, ranks along y in the
+    row alone.
+    """
     node = place_ranks(topology_of("railx_hyperx"), (4, 5, 5)).chips // 4
     column, row = node % 5, node // 5
     assert (column == column[:1, :, :1]).all()
@@ -78,7 +88,9 @@ def test_nodes_of_a_row_and_of_a_column_share_rails(topology_of: TopologyOf) -> 
     assert (np.diff(row, axis=2) != 0).all()
 
 
-def test_snake_through_another_grid_keeps_the_ranks_of_a_row_adjacent(topology_of: TopologyOf) -> None:
+def test_snake_through_another_grid_keeps_the_ranks_of_a_row_adjacent(
+    topology_of: TopologyOf,
+) -> None:
     """5 x 5 nodes on 8 x 4: consecutive nodes are neighbours in the grid."""
     node = place_ranks(topology_of("railx_twisted_torus"), (4, 5, 5)).chips[0].T.ravel() // 4
     y, x = np.divmod(node, 8)
@@ -86,7 +98,9 @@ def test_snake_through_another_grid_keeps_the_ranks_of_a_row_adjacent(topology_o
 
 
 def test_runs_stay_below_a_switch_where_there_is_room(topology_of: TopologyOf) -> None:
-    """Leaves of 25 chips hold 3 nodes of 8 uncut; 64 nodes of 16 are cut in halves, since 50 leaves hold one whole node each."""
+    """Leaves of 25 chips hold 3 nodes of 8 uncut; 64 nodes of 16 are cut in halves,
+    since 50 leaves hold one whole node each.
+    """
     tree = topology_of("fat_tree_1250")
     eight = place_ranks(tree, (8, 10, 10)).chips // 25
     assert (eight == eight[:1]).all()
@@ -95,7 +109,9 @@ def test_runs_stay_below_a_switch_where_there_is_room(topology_of: TopologyOf) -
 
 
 @given(columns=st.integers(1, 9), rows=st.integers(1, 9))
-def test_snake_visits_every_place_by_single_steps_and_closes_where_it_can(columns: int, rows: int) -> None:
+def test_snake_visits_every_place_by_single_steps_and_closes_where_it_can(
+    columns: int, rows: int
+) -> None:
     way = snake(columns, rows)
     assert sorted(way.tolist()) == list(range(columns * rows))
     y, x = np.divmod(way, columns)
@@ -105,10 +121,15 @@ def test_snake_visits_every_place_by_single_steps_and_closes_where_it_can(column
         assert abs(x[-1] - x[0]) + abs(y[-1] - y[0]) == 1
 
 
-LAYOUT = LayoutSettings(mesh={"tensor": 2, "data": 2}, x={"expert": 2, "sequence": 2}, y={"data": 3, "pipeline": 2})
+LAYOUT = LayoutSettings(
+    mesh={"tensor": 2, "data": 2}, x={"expert": 2, "sequence": 2}, y={"data": 3, "pipeline": 2}
+)
 
 
-@pytest.mark.parametrize("over", [("tensor",), ("data",), ("sequence", "data"), ("sequence", "expert", "data"), ("pipeline",)])
+@pytest.mark.parametrize(
+    "over",
+    [("tensor",), ("data",), ("sequence", "data"), ("sequence", "expert", "data"), ("pipeline",)],
+)
 def test_groups_of_any_parallelisms_hold_every_rank_once(over: tuple[str, ...]) -> None:
     chips = np.arange(4 * 4 * 6).reshape(4, 4, 6)
     groups = group_members(LAYOUT, chips, over)
@@ -118,23 +139,35 @@ def test_groups_of_any_parallelisms_hold_every_rank_once(over: tuple[str, ...]) 
 
 
 def test_levels_of_a_group_span_it() -> None:
-    """Members reached along one axis after the other are the members of the whole group."""
+    """Members reached along one axis after the other are the members of the whole
+    group.
+    """
     chips = np.arange(4 * 4 * 6).reshape(4, 4, 6)
     over = ("sequence", "data")
     levels = group_levels(LAYOUT, chips, over)
     assert [level.shape[1] for level in levels] == [2, 2, 3]
-    group_of = {int(chip): set(group.tolist()) for group in group_members(LAYOUT, chips, over) for chip in group}
+    group_of = {
+        int(chip): set(group.tolist())
+        for group in group_members(LAYOUT, chips, over)
+        for chip in group
+    }
     reached = {chip: {chip} for chip in group_of}
     for level in levels:
         along = {int(chip): set(group.tolist()) for group in level for chip in group}
-        reached = {chip: set().union(*(along[other] for other in others)) for chip, others in reached.items()}
+        reached = {
+            chip: set().union(*(along[other] for other in others))
+            for chip, others in reached.items()
+        }
     assert reached == group_of
 
 
 def test_members_are_in_rank_order() -> None:
     chips = np.arange(4 * 2 * 2).reshape(4, 2, 2)
     layout = LayoutSettings(mesh={"tensor": 4}, x={"data": 2}, y={"pipeline": 2})
-    assert group_members(layout, chips, ("pipeline",))[0].tolist() == [chips[0, 0, 0], chips[0, 0, 1]]
+    assert group_members(layout, chips, ("pipeline",))[0].tolist() == [
+        chips[0, 0, 0],
+        chips[0, 0, 1],
+    ]
     assert group_members(layout, chips, ("tensor",))[0].tolist() == chips[:, 0, 0].tolist()
 
 
@@ -145,7 +178,11 @@ def test_members_are_in_rank_order() -> None:
         ("railx_hyperx", (8, 2, 2), "at most 4 x 5 x 5; the nearest is 4 x 2 x 2"),
         ("torus_2d", (4, 8, 8), "at most 4 x 5 x 5; the nearest is 4 x 5 x 5"),
         ("torus_3d_1331", (16, 8, 8), "at most 16 x 11 x 5; the nearest is 16 x 8 x 5"),
-        ("fat_tree", (16, 4, 4), "on fat_tree of 128 chips: at most so many in all; the nearest is 16 x 4 x 2"),
+        (
+            "fat_tree",
+            (16, 4, 4),
+            "on fat_tree of 128 chips: at most so many in all; the nearest is 16 x 4 x 2",
+        ),
     ],
 )
 def test_a_job_without_room_names_the_nearest(
@@ -153,5 +190,7 @@ def test_a_job_without_room_names_the_nearest(
 ) -> None:
     with pytest.raises(SettingsError) as raised:
         place_ranks(topology_of(name), sizes)
-    assert str(raised.value).startswith(f"layout: got {' x '.join(map(str, sizes))} (chips of a node x nodes of a row")
+    assert str(raised.value).startswith(
+        f"layout: got {' x '.join(map(str, sizes))} (chips of a node x nodes of a row"
+    )
     assert str(raised.value).endswith(message)

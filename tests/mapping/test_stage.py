@@ -1,4 +1,6 @@
-"""Equal bandwidth and equal cost, the shipped comparison, and the stage's table and summary."""
+"""Equal bandwidth and equal cost, the shipped comparison, and the stage's table and
+summary.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,18 @@ Plain = dict[str, Any]
 def changed(plain: Plain, name: str, **changes: Any) -> MappingSettings:
     topologies = plain["topologies"]
     own = topologies[name] | {"design": topologies[name]["design"] | changes}
-    settings: MappingSettings = load(MappingSettings, plain | {"topologies": topologies | {name: own}}, "mapping")
+    settings: MappingSettings = load(
+        MappingSettings, plain | {"topologies": topologies | {name: own}}, "mapping"
+    )
     return settings
 
 
-def test_equal_cost_gives_the_ports_what_the_reference_costs(small_mapping: Plain, topology_of: TopologyOf) -> None:
-    """RailX: 4 n / m transceivers and OCS ports; a full tree of T tiers: 2 T - 1 switch ports and 2 T transceivers a port."""
+def test_equal_cost_gives_the_ports_what_the_reference_costs(
+    small_mapping: Plain, topology_of: TopologyOf
+) -> None:
+    """RailX: 4 n / m transceivers and OCS ports; a full tree of T tiers: 2 T - 1 switch
+    ports and 2 T transceivers a port.
+    """
     settings: MappingSettings = load(MappingSettings, small_mapping, "mapping")
     transceiver, switch, ocs = 879, 582.796875, 520
     railx, tree = 4 * (transceiver + ocs), 8 * (5 * switch + 6 * transceiver)
@@ -38,17 +46,27 @@ def test_equal_cost_gives_the_ports_what_the_reference_costs(small_mapping: Plai
     assert cost.inside == 1.0
 
 
-def test_the_reference_is_the_same_on_both_bases(small_mapping: Plain, topology_of: TopologyOf) -> None:
+def test_the_reference_is_the_same_on_both_bases(
+    small_mapping: Plain, topology_of: TopologyOf
+) -> None:
     settings: MappingSettings = load(MappingSettings, small_mapping, "mapping")
     equal, cost = comparison_bases(settings, topology_of("railx_hyperx"), "railx_hyperx")
-    assert (equal.ports, equal.inside, equal.cost_per_chip_usd) == (cost.ports, cost.inside, cost.cost_per_chip_usd)
+    assert (equal.ports, equal.inside, equal.cost_per_chip_usd) == (
+        cost.ports,
+        cost.inside,
+        cost.cost_per_chip_usd,
+    )
 
 
 def test_slower_ports_cost_less(small_mapping: Plain, topology_of: TopologyOf) -> None:
-    """Half the ports at equal injection are twice as fast and cost as much: the price goes with the rate."""
+    """Half the ports at equal injection are twice as fast and cost as much: the price
+    goes with the rate.
+    """
     settings = changed(small_mapping, "fat_tree", ports_per_chip=4)
     half = comparison_bases(settings, topology_of("fat_tree", planes=4), "fat_tree")
-    full = comparison_bases(load(MappingSettings, small_mapping, "mapping"), topology_of("fat_tree"), "fat_tree")
+    full = comparison_bases(
+        load(MappingSettings, small_mapping, "mapping"), topology_of("fat_tree"), "fat_tree"
+    )
     assert half[0].ports == 2 * full[0].ports
     assert half[1].ports == pytest.approx(2 * full[1].ports, rel=1e-12)
     assert half[0].cost_per_chip_usd == pytest.approx(full[0].cost_per_chip_usd, rel=1e-12)
@@ -57,39 +75,67 @@ def test_slower_ports_cost_less(small_mapping: Plain, topology_of: TopologyOf) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"chips": 120}, "mapping.topologies.fat_tree.design: has 120 chips; allowed: 128, the chips of the topology"),
-        ({"ports_per_chip": 4}, "mapping.topologies.fat_tree.design: has 200 GB/s of injection a chip; allowed: 400 GB/s, that of"),
+        (
+            {"chips": 120},
+            (
+                "mapping.topologies.fat_tree.design: has 120 chips; allowed: 128, the chips of the"
+                " topology"
+            ),
+        ),
+        (
+            {"ports_per_chip": 4},
+            (
+                "mapping.topologies.fat_tree.design: has 200 GB/s of injection a chip; allowed: 400"
+                " GB/s, that of"
+            ),
+        ),
     ],
 )
 def test_a_design_of_another_network_is_refused(
     small_mapping: Plain, topology_of: TopologyOf, changes: Plain, message: str
 ) -> None:
     with pytest.raises(SettingsError) as raised:
-        comparison_bases(changed(small_mapping, "fat_tree", **changes), topology_of("fat_tree"), "fat_tree")
+        comparison_bases(
+            changed(small_mapping, "fat_tree", **changes), topology_of("fat_tree"), "fat_tree"
+        )
     assert str(raised.value).startswith(message)
 
 
 def test_reference_needs_a_design(small_mapping: Plain) -> None:
     with pytest.raises(
-        SettingsError, match=r"mapping.reference: got 'torus_2d'; allowed: railx_hyperx, fat_tree, the topologies with"
+        SettingsError,
+        match=(
+            r"mapping.reference: got 'torus_2d'; allowed: railx_hyperx, fat_tree, the topologies"
+            r" with"
+        ),
     ):
         load(MappingSettings, small_mapping | {"reference": "torus_2d"}, "mapping")
 
 
-def test_shipped_comparison_prices_each_topology_as_it_is(shipped_mapping: Callable[[str], Plain], topology_of: TopologyOf) -> None:
-    """Every design has the chips and the injection of its topology, and costs what its reference costs at equal cost."""
+def test_shipped_comparison_prices_each_topology_as_it_is(
+    shipped_mapping: Callable[[str], Plain], topology_of: TopologyOf
+) -> None:
+    """Every design has the chips and the injection of its topology, and costs what its
+    reference costs at equal cost.
+    """
     settings: MappingSettings = load(MappingSettings, shipped_mapping("comparison"), "mapping")
     assert len(settings.topologies) > 10
     for name, mapped in settings.topologies.items():
         bases = comparison_bases(settings, topology_of(name), name)
-        assert [basis.name for basis in bases] == ["equal_bandwidth", "equal_cost"][: 1 if mapped.design is None else 2]
-        assert injection_gb_s_per_chip(topology_of(name)) * bases[0].ports == pytest.approx(400, rel=1e-12)
+        assert [basis.name for basis in bases] == ["equal_bandwidth", "equal_cost"][
+            : 1 if mapped.design is None else 2
+        ]
+        assert injection_gb_s_per_chip(topology_of(name)) * bases[0].ports == pytest.approx(
+            400, rel=1e-12
+        )
         if mapped.design is not None:
             # m = 4, n = 2: two ports a chip of a transceiver and an OCS port each.
             assert bases[1].cost_per_chip_usd == pytest.approx(2 * (879 + 520), rel=1e-12)
 
 
-def test_stage_writes_one_row_a_part_and_a_flat_summary(small_mapping: Plain, topology_of: TopologyOf, tmp_path: Path) -> None:
+def test_stage_writes_one_row_a_part_and_a_flat_summary(
+    small_mapping: Plain, topology_of: TopologyOf, tmp_path: Path
+) -> None:
     write_topology(tmp_path / "tree.parquet", topology_of("fat_tree"))
     summary = stage.run(
         small_mapping,
@@ -100,30 +146,46 @@ def test_stage_writes_one_row_a_part_and_a_flat_summary(small_mapping: Plain, to
     )
     rows = read_table(tmp_path / "steps.parquet").to_pylist()
     assert len(rows) == 2 * 7
-    assert {(row["topology"], row["chips"], row["topology_chips"], row["fidelity"]) for row in rows} == {
-        ("fat_tree", 64, 128, "flow")
-    }
+    assert {
+        (row["topology"], row["chips"], row["topology_chips"], row["fidelity"]) for row in rows
+    } == {("fat_tree", 64, 128, "flow")}
     assert read_json(tmp_path / "steps.json") == summary
     steps = {row["basis"]: row["step_ms"] for row in rows}
     assert summary["small.equal_cost.step_ms"] == steps["equal_cost"] > steps["equal_bandwidth"]
 
 
-def test_stage_by_hand_takes_any_topology_at_equal_bandwidth(small_mapping: Plain, topology_of: TopologyOf) -> None:
-    """A tree in the place of the reference: its own first routing where the reference's is not offered, and no cost."""
-    summary = stage.run(small_mapping, name="railx_hyperx", topology=settings_of(topology_of("fat_tree")))
+def test_stage_by_hand_takes_any_topology_at_equal_bandwidth(
+    small_mapping: Plain, topology_of: TopologyOf
+) -> None:
+    """A tree in the place of the reference: its own first routing where the reference's
+    is not offered, and no cost.
+    """
+    summary = stage.run(
+        small_mapping, name="railx_hyperx", topology=settings_of(topology_of("fat_tree"))
+    )
     assert [key for key in summary if key.endswith("step_ms")] == ["small.equal_bandwidth.step_ms"]
     assert summary["topology"] == "fat_tree"
 
 
-def test_stage_keeps_the_reason_in_the_summary(small_mapping: Plain, topology_of: TopologyOf, tmp_path: Path) -> None:
+def test_stage_keeps_the_reason_in_the_summary(
+    small_mapping: Plain, topology_of: TopologyOf, tmp_path: Path
+) -> None:
     write_topology(tmp_path / "torus.parquet", topology_of("torus_2d", x_scale=4, y_scale=4))
     summary = stage.run(
-        small_mapping, name="torus_2d", topology_path=tmp_path / "torus.parquet", steps_path=tmp_path / "steps.parquet"
+        small_mapping,
+        name="torus_2d",
+        topology_path=tmp_path / "torus.parquet",
+        steps_path=tmp_path / "steps.parquet",
     )
-    assert summary["small.equal_bandwidth.reason"].startswith("layout: got 4 x 4 x 4 (chips of a node x nodes of a row x nodes")
+    assert summary["small.equal_bandwidth.reason"].startswith(
+        "layout: got 4 x 4 x 4 (chips of a node x nodes of a row x nodes"
+    )
     assert read_table(tmp_path / "steps.parquet").to_pylist()[0]["step_ms"] is None
 
 
 def test_unknown_topology_is_named(small_mapping: Plain) -> None:
-    with pytest.raises(SettingsError, match=r"mapping.topologies.ring: is missing; allowed: railx_hyperx, fat_tree, torus_2d"):
+    with pytest.raises(
+        SettingsError,
+        match=r"mapping.topologies.ring: is missing; allowed: railx_hyperx, fat_tree, torus_2d",
+    ):
         stage.run(small_mapping, name="ring")

@@ -28,7 +28,9 @@ def parts(rows: Rows, column: str = "ms") -> dict[str, Any]:
     return {row["part"]: row[column] for row in rows}
 
 
-def times(topology: Topology, job: JobSettings, *bases: Basis, routings: tuple[str, ...] = ("min",)) -> Rows:
+def times(
+    topology: Topology, job: JobSettings, *bases: Basis, routings: tuple[str, ...] = ("min",)
+) -> Rows:
     return step_times(topology, routings, {"job": job}, bases or (EQUAL,), "name")
 
 
@@ -39,13 +41,15 @@ def railx(topology_of: TopologyOf) -> Topology:
 
 
 def test_gather_along_a_row_of_railx_uses_every_direct_link(railx: Topology) -> None:
-    """All 5 nodes of every row: a node has 4 r = 16 ports on x (2 to each other node), so 2 r b / m^2 = 4 b a chip, evenly shared.
+    """All 5 nodes of every row: a node has 4 r = 16 ports on x (2 to each other node),
+    so 2 r b / m^2 = 4 b a chip, evenly shared.
 
-    Every chip sends 1/4 of its data to the same chip of each other node; balanced routing fills the 8 links that leave a node.
+    Every chip sends 1/4 of its data to the same chip of each other node; balanced
+    routing fills the 8 links that leave a node.
     """
     chips = place_ranks(railx, (4, 5, 5)).chips
     rows = chips.transpose(0, 2, 1).reshape(-1, 5)
-    (direct, _) = _Network(railx, "balanced").ways(rows, "gather")
+    direct, _ = _Network(railx, "balanced").ways(rows, "gather")
     assert direct.name == "direct"
     assert direct.sent == 4 / 5
     assert direct.between_gb_s == pytest.approx(8 * PORT / 4, rel=1e-9)
@@ -58,12 +62,15 @@ def test_stages_on_railx_share_the_two_links_to_the_next_node(railx: Topology) -
 
 
 def test_ring_along_a_line_of_the_torus_uses_both_directions(topology_of: TopologyOf) -> None:
-    """Blocks of one chip: each member has n = 2 ports to either neighbour and sends half of its data to each."""
+    """Blocks of one chip: each member has n = 2 ports to either neighbour and sends
+    half of its data to each.
+    """
     torus = topology_of("torus_2d")
     rows = place_ranks(torus, (1, 10, 10)).chips[0].T.reshape(-1, 10)
     ways = {way.name: way for way in _Network(torus, "balanced").ways(rows, "gather")}
     assert ways["ring"].between_gb_s == pytest.approx(4 * PORT, rel=1e-9)
-    # Direct on a ring of K = 10: mean distance K^2 / 4 / (K - 1) over 2 n ports, ties split evenly.
+    # Direct on a ring of K = 10: mean distance K^2 / 4 / (K - 1) over 2 n ports, ties
+    # split evenly.
     assert ways["direct"].between_gb_s == pytest.approx(4 * PORT / (25 / 9), rel=1e-9)
     assert ways["ring"].latency_ns == 9 * 10.0
     assert ways["direct"].latency_ns == 5 * 10.0
@@ -84,7 +91,9 @@ def test_full_fat_tree_moves_everything_at_injection_rate(topology_of: TopologyO
 
 
 def test_servers_gather_over_their_own_switch(topology_of: TopologyOf) -> None:
-    """Rail-only: members of a server use the scale-up switch alone, 9 times the 8 ports."""
+    """Rail-only: members of a server use the scale-up switch alone, 9 times the 8
+    ports.
+    """
     rails = topology_of("rail_only")
     servers = place_ranks(rails, (8, 4, 4)).chips.reshape(8, -1).T
     for way in _Network(rails, "min").ways(np.ascontiguousarray(servers), "gather"):
@@ -93,8 +102,13 @@ def test_servers_gather_over_their_own_switch(topology_of: TopologyOf) -> None:
 
 
 def test_parts_follow_from_bytes_and_rates(topology_of: TopologyOf, job_of: JobOf) -> None:
-    """A whole step on the fat tree by hand: every way is at 400 GB/s, latencies are 2 leaf links and up to 4 more hops."""
-    job, tree = job_of(layout={"mesh": {"tensor": 4}, "x": {"data": 4}, "y": {"pipeline": 4}}), topology_of("fat_tree")
+    """A whole step on the fat tree by hand: every way is at 400 GB/s, latencies are 2
+    leaf links and up to 4 more hops.
+    """
+    job, tree = (
+        job_of(layout={"mesh": {"tensor": 4}, "x": {"data": 4}, "y": {"pipeline": 4}}),
+        topology_of("fat_tree"),
+    )
     rows = times(tree, job)
     ms = parts(rows)
     gb_s, activation = 400e6, 4096 * 512 * 2  # bytes a ms
@@ -102,30 +116,48 @@ def test_parts_follow_from_bytes_and_rates(topology_of: TopologyOf, job_of: JobO
     tensor = 3 * 2 * 8 * (3 / 4 * activation / gb_s + latency_ms)
     assert ms["tensor"] == pytest.approx(tensor, rel=1e-9)
     assert ms["compute"] == pytest.approx(3 * compute_flops(job) / (50e12) * 1e3, rel=1e-12)
-    assert ms["bubble"] == pytest.approx((4 - 1) * sum(ms[p] for p in ("compute", "tensor", "pipeline")) / 3, rel=1e-12)
+    assert ms["bubble"] == pytest.approx(
+        (4 - 1) * sum(ms[p] for p in ("compute", "tensor", "pipeline")) / 3, rel=1e-12
+    )
     assert ms["sequence"] == ms["expert"] == 0
     assert {row["tokens_per_s"] for row in rows} == {4096 * 3 * 4 / (rows[0]["step_ms"] / 1e3)}
 
 
 @pytest.mark.parametrize("name", ["railx_hyperx", "torus_2d", "fat_tree", "rail_only"])
-def test_parts_sum_to_the_step(topology_of: TopologyOf, job_of: JobOf, experts: Changes, name: str) -> None:
+def test_parts_sum_to_the_step(
+    topology_of: TopologyOf, job_of: JobOf, experts: Changes, name: str
+) -> None:
     for job in (job_of(), job_of(**experts)):
         rows = times(topology_of(name), job)
         assert sum(parts(rows).values()) == pytest.approx(rows[0]["step_ms"], rel=1e-12)
         assert len({row["step_ms"] for row in rows}) == 1
-        assert [row["part"] for row in rows] == ["compute", "tensor", "sequence", "expert", "data", "pipeline", "bubble"]
+        assert [row["part"] for row in rows] == [
+            "compute",
+            "tensor",
+            "sequence",
+            "expert",
+            "data",
+            "pipeline",
+            "bubble",
+        ]
 
 
 @pytest.fixture(scope="module")
-def step_of(topology_of: TopologyOf, job_of: JobOf, experts: Changes) -> Callable[[float, float], dict[str, float]]:
-    """Parts of a step of the mixture on RailX when ports and links inside nodes are scaled; loads are computed once."""
+def step_of(
+    topology_of: TopologyOf, job_of: JobOf, experts: Changes
+) -> Callable[[float, float], dict[str, float]]:
+    """Parts of a step of the mixture on RailX when ports and links inside nodes are
+    scaled; loads are computed once.
+    """
     from railx.mapping import step
 
     job, topology = job_of(**experts), topology_of("railx_hyperx")
     networks, placement = [step._Network(topology, "min")], place_ranks(topology, job.layout.sizes)
 
     def make(ports: float, inside: float) -> dict[str, float]:
-        rows = step._job_rows(networks, placement, "name", "job", job, Basis("basis", ports, inside, None))
+        rows = step._job_rows(
+            networks, placement, "name", "job", job, Basis("basis", ports, inside, None)
+        )
         return parts(rows) | {"step": rows[0]["step_ms"]}
 
     return make
@@ -137,7 +169,10 @@ def test_more_bandwidth_never_slows_a_step(
     step_of: Callable[[float, float], dict[str, float]], first: float, second: float, inside: float
 ) -> None:
     slow, fast = sorted((first, second))
-    for one, other in ((step_of(slow, inside), step_of(fast, inside)), (step_of(inside, slow), step_of(inside, fast))):
+    for one, other in (
+        (step_of(slow, inside), step_of(fast, inside)),
+        (step_of(inside, slow), step_of(inside, fast)),
+    ):
         assert all(other[part] <= one[part] * (1 + 1e-12) for part in one)
         assert other["compute"] == one["compute"]
 
@@ -153,7 +188,9 @@ def test_transmission_scales_with_all_links_and_flight_does_not(
     assert scaled == pytest.approx(one - transmission + transmission / factor, rel=1e-9)
 
 
-def test_best_of_two_routings_is_as_good_as_each(topology_of: TopologyOf, job_of: JobOf, experts: Changes) -> None:
+def test_best_of_two_routings_is_as_good_as_each(
+    topology_of: TopologyOf, job_of: JobOf, experts: Changes
+) -> None:
     topology, job = topology_of("dragonfly"), job_of(**experts)
     alone = [parts(times(topology, job, routings=(routing,))) for routing in ("min", "valiant")]
     both = parts(times(topology, job, routings=("min", "valiant")))
@@ -161,20 +198,38 @@ def test_best_of_two_routings_is_as_good_as_each(topology_of: TopologyOf, job_of
         assert both[part] <= min(one[part] for one in alone) * (1 + 1e-12)
 
 
-@pytest.mark.parametrize(("name", "axis_by_axis"), [("railx_hyperx", False), ("fat_tree", False), ("torus_2d", True)])
-def test_gather_over_two_axes_takes_the_faster_way(topology_of: TopologyOf, job_of: JobOf, name: str, axis_by_axis: bool) -> None:
-    """4 x 4 replicas: all 16 at once, or x first with all bytes and y with the quarter that is left, or the other way round."""
-    job, topology = job_of(layout={"mesh": {"tensor": 4}, "x": {"data": 4}, "y": {"data": 4}}), topology_of(name)
+@pytest.mark.parametrize(
+    ("name", "axis_by_axis"), [("railx_hyperx", False), ("fat_tree", False), ("torus_2d", True)]
+)
+def test_gather_over_two_axes_takes_the_faster_way(
+    topology_of: TopologyOf, job_of: JobOf, name: str, axis_by_axis: bool
+) -> None:
+    """4 x 4 replicas: all 16 at once, or x first with all bytes and y with the quarter
+    that is left, or the other way round.
+    """
+    job, topology = (
+        job_of(layout={"mesh": {"tensor": 4}, "x": {"data": 4}, "y": {"data": 4}}),
+        topology_of(name),
+    )
     network, chips = _Network(topology, "min"), place_ranks(topology, (4, 4, 4)).chips
-    x, y, both = chips.transpose(0, 2, 1).reshape(-1, 4), chips.reshape(-1, 4), chips.transpose(0, 2, 1).reshape(4, 16)
+    x, y, both = (
+        chips.transpose(0, 2, 1).reshape(-1, 4),
+        chips.reshape(-1, 4),
+        chips.transpose(0, 2, 1).reshape(4, 16),
+    )
 
     def fastest(groups: Any, size_bytes: float) -> float:
         return min(way.time_ns(size_bytes, EQUAL) for way in network.ways(groups, "gather"))
 
     sizes = [transfer.bytes for transfer in step_transfers(job) if transfer.name == "data"]
     flat = sum(fastest(both, size) for size in sizes)
-    stepwise = sum(min(fastest(x, size) + fastest(y, size / 4), fastest(y, size) + fastest(x, size / 4)) for size in sizes)
-    assert parts(times(topology, job))["data"] == pytest.approx(min(flat, stepwise) / 1e6, rel=1e-12)
+    stepwise = sum(
+        min(fastest(x, size) + fastest(y, size / 4), fastest(y, size) + fastest(x, size / 4))
+        for size in sizes
+    )
+    assert parts(times(topology, job))["data"] == pytest.approx(
+        min(flat, stepwise) / 1e6, rel=1e-12
+    )
     assert (stepwise < flat) == axis_by_axis
 
 
@@ -190,9 +245,14 @@ def test_groups_of_equal_chips_but_unequal_size_are_not_mixed_up(railx: Topology
 
 
 def test_a_job_without_room_says_why(topology_of: TopologyOf, job_of: JobOf) -> None:
-    rows = times(topology_of("mesh_2d"), job_of(layout={"mesh": {"tensor": 16}, "x": {"data": 8}, "y": {}}), EQUAL)
+    rows = times(
+        topology_of("mesh_2d"),
+        job_of(layout={"mesh": {"tensor": 16}, "x": {"data": 8}, "y": {}}),
+        EQUAL,
+    )
     assert len(rows) == 1
     assert rows[0]["step_ms"] is rows[0]["ms"] is rows[0]["part"] is None
     assert rows[0]["reason"].startswith(
-        "layout: got 16 x 8 x 1 (chips of a node x nodes of a row x nodes of a column); allowed on mesh"
+        "layout: got 16 x 8 x 1 (chips of a node x nodes of a row x nodes of a column); allowed on"
+        " mesh"
     )

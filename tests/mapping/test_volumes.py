@@ -26,13 +26,18 @@ def feed_forward_weights(job: JobSettings) -> int:
 
 
 def test_tensor_parallelism_all_reduces_four_times_a_layer(job_of: JobOf) -> None:
-    """Two all-reduces forward and two backward (Megatron-LM), each a reduce-scatter and an all-gather of the activations."""
+    """Two all-reduces forward and two backward (Megatron-LM), each a reduce-scatter and
+    an all-gather of the activations.
+    """
     job = job_of()
     layers_of_a_stage = 8 // 4
     activation = 4096 * 512 * 2
     gathers = of(job, "tensor")
     assert all(transfer.pattern == "gather" and not transfer.per_step for transfer in gathers)
-    assert sum(transfer.times * transfer.bytes for transfer in gathers) == layers_of_a_stage * 4 * 2 * activation
+    assert (
+        sum(transfer.times * transfer.bytes for transfer in gathers)
+        == layers_of_a_stage * 4 * 2 * activation
+    )
 
 
 def test_data_parallelism_scatters_gradients_and_gathers_parameters(job_of: JobOf) -> None:
@@ -40,7 +45,10 @@ def test_data_parallelism_scatters_gradients_and_gathers_parameters(job_of: JobO
     own = parameter_count(job.model, 4096) / (4 * 4)
     transfers = of(job, "data")
     assert sorted(transfer.bytes for transfer in transfers) == [2 * own, 4 * own]
-    assert all(transfer.per_step and transfer.times == 1 and transfer.pattern == "gather" for transfer in transfers)
+    assert all(
+        transfer.per_step and transfer.times == 1 and transfer.pattern == "gather"
+        for transfer in transfers
+    )
 
 
 def test_stages_hand_on_one_shard_of_the_activations_each_way(job_of: JobOf) -> None:
@@ -48,8 +56,12 @@ def test_stages_hand_on_one_shard_of_the_activations_each_way(job_of: JobOf) -> 
     assert (transfer.bytes, transfer.times, transfer.pattern) == (4096 * 512 * 2 / 4, 2, "next")
 
 
-def test_tokens_of_all_chips_visit_their_experts_and_return(job_of: JobOf, experts: Changes) -> None:
-    """Over the chips of a stage: every token's activations, k times, there and back, forward and backward, in every layer."""
+def test_tokens_of_all_chips_visit_their_experts_and_return(
+    job_of: JobOf, experts: Changes
+) -> None:
+    """Over the chips of a stage: every token's activations, k times, there and back,
+    forward and backward, in every layer.
+    """
     job = job_of(**experts)
     (transfer,) = of(job, "expert")
     layers_of_a_stage, tensor = 8 // 2, 4
@@ -59,40 +71,67 @@ def test_tokens_of_all_chips_visit_their_experts_and_return(job_of: JobOf, exper
 
 def test_experts_gather_the_tokens_that_they_get(job_of: JobOf, experts: Changes) -> None:
     """Attention gathers the activations, the feed-forward k times as much."""
-    attention, mixture = sorted(of(job_of(**experts), "tensor"), key=lambda transfer: transfer.bytes)
+    attention, mixture = sorted(
+        of(job_of(**experts), "tensor"), key=lambda transfer: transfer.bytes
+    )
     assert mixture.bytes == 2 * attention.bytes
 
 
 def test_sequence_parallelism_passes_keys_and_values_of_the_whole_sequence(job_of: JobOf) -> None:
-    job = job_of(layout={"mesh": {"tensor": 4}, "x": {"sequence": 4}, "y": {"data": 2, "pipeline": 2}})
+    job = job_of(
+        layout={"mesh": {"tensor": 4}, "x": {"sequence": 4}, "y": {"data": 2, "pipeline": 2}}
+    )
     (transfer,) = of(job, "sequence")
     assert transfer.bytes == 2 * key_value_width(job.model) / 4 * 4096 * 2
     assert transfer.times == 3 * 8 // 2  # forward, again backward, and their gradients
     wide = job_of(layout={"mesh": {"tensor": 16}, "x": {"sequence": 4}, "y": {}})
     (transfer,) = of(wide, "sequence")
-    assert transfer.bytes == 2 * wide.model.head_width * 4096 * 2  # no chip has less than one head of the keys
+    assert (
+        transfer.bytes == 2 * wide.model.head_width * 4096 * 2
+    )  # no chip has less than one head of the keys
 
 
 def test_replicated_parameters_are_reduced_over_the_sequence_too(job_of: JobOf) -> None:
-    job = job_of(layout={"mesh": {"tensor": 4}, "x": {"sequence": 4}, "y": {"data": 2, "pipeline": 2}})
+    job = job_of(
+        layout={"mesh": {"tensor": 4}, "x": {"sequence": 4}, "y": {"data": 2, "pipeline": 2}}
+    )
     assert {transfer.over for transfer in of(job, "data")} == {("sequence", "expert", "data")}
 
 
-def test_all_chips_together_hold_every_parameter_of_the_experts(job_of: JobOf, experts: Changes) -> None:
+def test_all_chips_together_hold_every_parameter_of_the_experts(
+    job_of: JobOf, experts: Changes
+) -> None:
     job = job_of(**experts)
     model, width = job.model, 4
-    shared = max(t.bytes for t in of(job, "data") if t.over == ("sequence", "expert", "data")) / width * 4 * 2
-    expert = max(t.bytes for t in of(job, "data") if t.over == ("sequence", "data")) / width * 4 * 2 * 4
+    shared = (
+        max(t.bytes for t in of(job, "data") if t.over == ("sequence", "expert", "data"))
+        / width
+        * 4
+        * 2
+    )
+    expert = (
+        max(t.bytes for t in of(job, "data") if t.over == ("sequence", "data")) / width * 4 * 2 * 4
+    )
     router = 8 * model.hidden * model.layers
     dense = parameter_count(model, 4096)
-    assert shared + expert == pytest.approx(dense + 7 * model.layers * feed_forward_weights(job) + router, rel=1e-12)
+    assert shared + expert == pytest.approx(
+        dense + 7 * model.layers * feed_forward_weights(job) + router, rel=1e-12
+    )
 
 
-@given(tensor=st.sampled_from([1, 2, 4, 8]), sequence=st.sampled_from([1, 2, 4]), pipeline=st.sampled_from([1, 2, 4, 8]))
-def test_chips_of_a_replica_share_all_operations(job_of: JobOf, tensor: int, sequence: int, pipeline: int) -> None:
+@given(
+    tensor=st.sampled_from([1, 2, 4, 8]),
+    sequence=st.sampled_from([1, 2, 4]),
+    pipeline=st.sampled_from([1, 2, 4, 8]),
+)
+def test_chips_of_a_replica_share_all_operations(
+    job_of: JobOf, tensor: int, sequence: int, pipeline: int
+) -> None:
     layout = {"mesh": {"tensor": tensor}, "x": {"sequence": sequence}, "y": {"pipeline": pipeline}}
     job = job_of(layout=layout)
-    assert compute_flops(job) * tensor * sequence * pipeline == pytest.approx(training_flops(job.model, 4096), rel=1e-12)
+    assert compute_flops(job) * tensor * sequence * pipeline == pytest.approx(
+        training_flops(job.model, 4096), rel=1e-12
+    )
 
 
 def test_a_token_computes_in_each_of_its_experts(job_of: JobOf, experts: Changes) -> None:
@@ -105,7 +144,9 @@ def test_a_token_computes_in_each_of_its_experts(job_of: JobOf, experts: Changes
 def test_the_axis_changes_no_volume(job_of: JobOf, degree: int, axis: str) -> None:
     """Where a parallelism lies decides over time, not over bytes."""
     empty: dict[str, Any] = {"mesh": {}, "x": {}, "y": {}}
-    jobs = [job_of(layout=empty | {where: {"tensor": degree, "data": 2}}) for where in ("mesh", axis)]
+    jobs = [
+        job_of(layout=empty | {where: {"tensor": degree, "data": 2}}) for where in ("mesh", axis)
+    ]
     assert step_transfers(jobs[0]) == step_transfers(jobs[1])
 
 
@@ -116,22 +157,39 @@ def test_degree_one_sends_nothing(job_of: JobOf) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"layout": {"mesh": {"tensor": 3}, "x": {}, "y": {}}}, "job.layout: tensor degree 3; allowed: a divisor of the 16 heads"),
+        (
+            {"layout": {"mesh": {"tensor": 3}, "x": {}, "y": {}}},
+            "job.layout: tensor degree 3; allowed: a divisor of the 16 heads",
+        ),
         (
             {"layout": {"mesh": {}, "x": {"pipeline": 3}, "y": {}}},
             "job.layout: pipeline degree 3; allowed: a divisor of the 8 layers",
         ),
-        ({"layout": {"mesh": {}, "x": {"expert": 2}, "y": {}}}, "job.layout: expert degree 2; allowed: a divisor of the 1 experts"),
-        ({"layout": {"mesh": {"tensr": 2}, "x": {}, "y": {}}}, "job.layout.mesh.tensr: unknown parallelism; allowed: tensor, seq"),
-        ({"layout": {"mesh": {"tensor": 0}, "x": {}, "y": {}}}, "job.layout.mesh.tensor: got 0; allowed: at least 1"),
-        ({"sequence_tokens": 4098}, "job.sequence_tokens: got 4098; allowed: a multiple of 4, sequence x tensor"),
+        (
+            {"layout": {"mesh": {}, "x": {"expert": 2}, "y": {}}},
+            "job.layout: expert degree 2; allowed: a divisor of the 1 experts",
+        ),
+        (
+            {"layout": {"mesh": {"tensr": 2}, "x": {}, "y": {}}},
+            "job.layout.mesh.tensr: unknown parallelism; allowed: tensor, seq",
+        ),
+        (
+            {"layout": {"mesh": {"tensor": 0}, "x": {}, "y": {}}},
+            "job.layout.mesh.tensor: got 0; allowed: at least 1",
+        ),
+        (
+            {"sequence_tokens": 4098},
+            "job.sequence_tokens: got 4098; allowed: a multiple of 4, sequence x tensor",
+        ),
         (
             {"experts": {"experts": 2, "experts_per_token": 3}},
             "job.experts.experts_per_token: got 3; allowed: at most 2, the experts",
         ),
     ],
 )
-def test_jobs_that_cannot_be_name_the_key(job_of: JobOf, change: dict[str, Any], message: str) -> None:
+def test_jobs_that_cannot_be_name_the_key(
+    job_of: JobOf, change: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SettingsError) as raised:
         job_of(**change)
     assert str(raised.value).startswith(message)

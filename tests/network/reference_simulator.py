@@ -1,7 +1,9 @@
-"""The packet simulator's cycle model once more, in plain Python that looks at everything in every cycle.
+"""The packet simulator's cycle model once more, in plain Python that looks at
+everything in every cycle.
 
-Slow and simple on purpose: no wake-up lists, no incremental counters. It shares no code with the simulator but the meaning of the
-settings, and it draws its choices from the same generator, written anew, in the same order (oldest packet first).
+Slow and simple on purpose: no wake-up lists, no incremental counters. It shares no code
+with the simulator but the meaning of the settings, and it draws its choices from the
+same generator, written anew, in the same order (oldest packet first).
 """
 
 from __future__ import annotations
@@ -79,7 +81,9 @@ class Packet:
 
 
 class Reference:
-    def __init__(self, topology: Topology, table: RoutingTable, network: PacketNetworkSettings, seed: int) -> None:
+    def __init__(
+        self, topology: Topology, table: RoutingTable, network: PacketNetworkSettings, seed: int
+    ) -> None:
         self.topology, self.table, self.network = topology, table, network
         self.draws = Draws(seed)
         port = float(topology.settings["port_gbps"])
@@ -88,7 +92,10 @@ class Reference:
         for row in range(len(links)):
             serial = math.ceil(network.packet_flits * port / links.gbps[row] - 1e-9)
             latency = round(links.latency_ns[row] / network.cycle_ns)
-            lanes = [Channel(row, int(links.dst[row]), max(serial, 1), latency) for _ in range(links.lanes[row])]
+            lanes = [
+                Channel(row, int(links.dst[row]), max(serial, 1), latency)
+                for _ in range(links.lanes[row])
+            ]
             for channel in lanes:
                 channel.fifos = [Fifo(channel) for _ in range(table.virtual_channels)]
             self.lanes.append(lanes)
@@ -97,11 +104,17 @@ class Reference:
         self.capacity = network.buffer_flits // network.packet_flits
         self.packets: list[Packet] = []
         self.releases: list[tuple[int, Fifo]] = []
-        self.injection: list[list[int]] = [[0] * (network.injection_ports or 0) for _ in range(topology.chips)]
-        self.ejection: list[list[int]] = [[0] * (network.ejection_ports or 0) for _ in range(topology.chips)]
+        self.injection: list[list[int]] = [
+            [0] * (network.injection_ports or 0) for _ in range(topology.chips)
+        ]
+        self.ejection: list[list[int]] = [
+            [0] * (network.ejection_ports or 0) for _ in range(topology.chips)
+        ]
         self.most_reserved = 0
 
-    def run(self, cycle: Sequence[int], src: Sequence[int], dst: Sequence[int], cycles: int) -> list[int]:
+    def run(
+        self, cycle: Sequence[int], src: Sequence[int], dst: Sequence[int], cycles: int
+    ) -> list[int]:
         """The cycle in which each packet arrives, -1 where it does not."""
         created = 0
         for now in range(cycles):
@@ -133,16 +146,27 @@ class Reference:
     def eject_all(self, now: int) -> None:
         for channel in self.channels:
             for fifo in channel.fifos:
-                while fifo.packets and fifo.packets[0].dst == channel.end and fifo.leaving_until <= now:
+                while (
+                    fifo.packets
+                    and fifo.packets[0].dst == channel.end
+                    and fifo.leaving_until <= now
+                ):
                     packet = fifo.packets.popleft()
                     packet.delivered, packet.near, packet.far = now, -1, -1
                     fifo.reserved -= 1
 
     def candidates(self, now: int) -> list[Packet]:
         fronts = [
-            fifo.packets[0] for channel in self.channels for fifo in channel.fifos if fifo.packets and fifo.leaving_until <= now
+            fifo.packets[0]
+            for channel in self.channels
+            for fifo in channel.fifos
+            if fifo.packets and fifo.leaving_until <= now
         ]
-        ready = [p for p in self.packets if p.fifo is None and p.delivered < 0 and p.born + self.network.source_cycles <= now]
+        ready = [
+            p
+            for p in self.packets
+            if p.fifo is None and p.delivered < 0 and p.born + self.network.source_cycles <= now
+        ]
         if self.network.injection_ports is None:
             return fronts + ready
         for packet in ready:  # by age
@@ -168,7 +192,9 @@ class Reference:
                 packet.far = -1
             packet.near = row
         channel = packet.granted.channel
-        if channel.busy_until > now or (packet.fifo is not None and packet.fifo.channel.port_until > now):
+        if channel.busy_until > now or (
+            packet.fifo is not None and packet.fifo.channel.port_until > now
+        ):
             return
         end = now + channel.serial
         channel.busy_until, channel.carries = end, packet
@@ -208,7 +234,9 @@ class Reference:
         rows = table.pool_link[table.pool_start[pool] : table.pool_start[pool + 1]]
         fifos = [channel.fifos[table.pool_vc[pool]] for row in rows for channel in self.lanes[row]]
         if table.pool_lane[pool] >= 0:
-            fifos = [self.lanes[row][table.pool_lane[pool]].fifos[table.pool_vc[pool]] for row in rows]
+            fifos = [
+                self.lanes[row][table.pool_lane[pool]].fifos[table.pool_vc[pool]] for row in rows
+            ]
         empty = [fifo for fifo in fifos if fifo.reserved == 0]
         room = [fifo for fifo in fifos if fifo.reserved < self.capacity]
         return (empty or room or [None])[0]
@@ -220,8 +248,13 @@ class Reference:
         if table.selection == "weighted":
             if len(choices) == 1:
                 return choices[0]
-            drawn, total = self.draws.share(), np.cumsum(table.choice_weight[choices.start : choices.stop])
-            return next((i for i, limit in zip(choices, total, strict=True) if drawn < limit), choices[-1])
+            drawn, total = (
+                self.draws.share(),
+                np.cumsum(table.choice_weight[choices.start : choices.stop]),
+            )
+            return next(
+                (i for i, limit in zip(choices, total, strict=True) if drawn < limit), choices[-1]
+            )
         best = choices[0]
         if len(choices) > 1:
             packet.far = -1
@@ -234,16 +267,22 @@ class Reference:
 
     def probe(self, choice: int) -> int:
         first = self.table.pool_link[self.table.pool_start[self.table.choice_pool[choice]]]
-        return int(self.table.choice_probe[choice] if self.table.choice_probe[choice] >= 0 else first)
+        return int(
+            self.table.choice_probe[choice] if self.table.choice_probe[choice] >= 0 else first
+        )
 
     def shortest_wait(self, choices: range) -> int:
         waits = []
         for i in choices:
             row = self.probe(i)
-            queued = sum(row in (packet.near, packet.far) for packet in self.packets if packet.delivered < 0)
+            queued = sum(
+                row in (packet.near, packet.far) for packet in self.packets if packet.delivered < 0
+            )
             queued += sum(channel.carries is not None for channel in self.lanes[row])
             flits = queued * self.network.packet_flits
-            waits.append(flits / self.rate[row] + self.table.choice_delay_ns[i] / self.network.cycle_ns)
+            waits.append(
+                flits / self.rate[row] + self.table.choice_delay_ns[i] / self.network.cycle_ns
+            )
         best, least, ties = choices[0], math.inf, 0
         for i, wait in zip(choices, waits, strict=True):
             if wait < least - 1e-9:

@@ -16,7 +16,11 @@ from railx.settings import load
 from railx.topology import Topology, TopologySettings, build_topology
 
 CONF = Path(__file__).parents[2] / "conf"
-SMALL = {"railx_hyperx": {"m": 2, "n": 1, "rings": "directed"}, "torus_2d": {"x_scale": 6, "y_scale": 5}, "hyperx": {}}
+SMALL = {
+    "railx_hyperx": {"m": 2, "n": 1, "rings": "directed"},
+    "torus_2d": {"x_scale": 6, "y_scale": 5},
+    "hyperx": {},
+}
 
 
 def build(name: str, **changes: Any) -> Topology:
@@ -27,54 +31,81 @@ def build(name: str, **changes: Any) -> Topology:
 def agreement(**changes: Any) -> AgreementSettings:
     plain = yaml.safe_load((CONF / "agreement" / "small.yaml").read_text())
     settings: AgreementSettings = load(AgreementSettings, plain | changes, "agreement")
-    return dataclasses.replace(settings, network=dataclasses.replace(settings.network, warmup_cycles=1000, measured_cycles=3000))
+    return dataclasses.replace(
+        settings,
+        network=dataclasses.replace(settings.network, warmup_cycles=1000, measured_cycles=3000),
+    )
 
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, Any]]:
     settings = agreement(loads_over_bound=[0.5, 2.0])
-    return [row for name, changes in SMALL.items() for row in agreement_rows(build(name, **changes), settings, 3, name)]
+    return [
+        row
+        for name, changes in SMALL.items()
+        for row in agreement_rows(build(name, **changes), settings, 3, name)
+    ]
 
 
 def test_everything_is_compared(rows: list[dict[str, Any]]) -> None:
     settings = agreement()
-    seen = {(row["topology"], row["traffic"], row["routing"], row["load_over_bound"]) for row in rows}
-    assert len(seen) == len(rows) == len(SMALL) * len(settings.traffics) * len(settings.routings) * 2
+    seen = {
+        (row["topology"], row["traffic"], row["routing"], row["load_over_bound"]) for row in rows
+    }
+    assert (
+        len(seen) == len(rows) == len(SMALL) * len(settings.traffics) * len(settings.routings) * 2
+    )
     for row in rows:
         assert row["offered_flits_per_chip_cycle"] == pytest.approx(
             row["load_over_bound"] * row["static_bound_flits_per_chip_cycle"]
         )
-        assert row["ratio"] == pytest.approx(row["packet_flits_per_chip_cycle"] / row["flow_flits_per_chip_cycle"])
+        assert row["ratio"] == pytest.approx(
+            row["packet_flits_per_chip_cycle"] / row["flow_flits_per_chip_cycle"]
+        )
         assert (row["flow_fidelity"], row["packet_fidelity"]) == ("flow", "packet")
 
 
 def test_below_the_bound_both_deliver_what_is_offered(rows: list[dict[str, Any]]) -> None:
     for row in (row for row in rows if row["load_over_bound"] < 1):
-        assert row["flow_flits_per_chip_cycle"] == pytest.approx(row["offered_flits_per_chip_cycle"])
-        assert row["packet_flits_per_chip_cycle"] == pytest.approx(row["offered_flits_per_chip_cycle"], rel=0.02)
+        assert row["flow_flits_per_chip_cycle"] == pytest.approx(
+            row["offered_flits_per_chip_cycle"]
+        )
+        assert row["packet_flits_per_chip_cycle"] == pytest.approx(
+            row["offered_flits_per_chip_cycle"], rel=0.02
+        )
 
 
 def test_overloaded_flows_between_neighbours_share_alike(rows: list[dict[str, Any]]) -> None:
-    """No packet waits for another that wants a different link: max-min fair rates, to the accuracy of the window."""
+    """No packet waits for another that wants a different link: max-min fair rates, to
+    the accuracy of the window.
+    """
     own = [row for row in rows if row["load_over_bound"] > 1 and row["traffic"] == "neighbour"]
     assert own
     for row in own:
-        assert row["packet_flits_per_chip_cycle"] == pytest.approx(row["flow_flits_per_chip_cycle"], rel=0.02)
+        assert row["packet_flits_per_chip_cycle"] == pytest.approx(
+            row["flow_flits_per_chip_cycle"], rel=0.02
+        )
 
 
 def test_overloaded_permutations_on_railx_share_alike(rows: list[dict[str, Any]]) -> None:
     own = [
         row
         for row in rows
-        if row["topology"] == "railx_hyperx" and row["routing"] == "min" and row["traffic"] in ("permutation", "tornado")
+        if row["topology"] == "railx_hyperx"
+        and row["routing"] == "min"
+        and row["traffic"] in ("permutation", "tornado")
     ]
     assert len(own) == 4
     for row in own:
-        assert row["packet_flits_per_chip_cycle"] == pytest.approx(row["flow_flits_per_chip_cycle"], rel=0.03)
+        assert row["packet_flits_per_chip_cycle"] == pytest.approx(
+            row["flow_flits_per_chip_cycle"], rel=0.03
+        )
 
 
 def test_buffers_can_only_cost_where_paths_are_fixed(rows: list[dict[str, Any]]) -> None:
-    """Single paths: what packets deliver in sum stays below the flows (3 % for unequal shares), and within blocking's reach."""
+    """Single paths: what packets deliver in sum stays below the flows (3 % for unequal
+    shares), and within blocking's reach.
+    """
     for row in (row for row in rows if row["routing"] == "min"):
         assert 0.3 < row["ratio"] < 1.03
 
@@ -97,6 +128,8 @@ def test_equal_seeds_give_equal_rows() -> None:
 
 
 def test_routings_that_a_family_lacks_are_left_out() -> None:
-    settings = agreement(loads_over_bound=[0.5], traffics={"neighbour": {"pattern": "neighbour", "load": 1.0}})
+    settings = agreement(
+        loads_over_bound=[0.5], traffics={"neighbour": {"pattern": "neighbour", "load": 1.0}}
+    )
     topology = build("fat_tree", switch_radix=4, planes=1)
     assert [row["routing"] for row in agreement_rows(topology, settings, 1, "tree")] == ["min"]

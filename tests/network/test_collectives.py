@@ -26,7 +26,9 @@ def build(name: str, **changes: Any) -> Topology:
 
 def collectives(payload_bytes: Any = (10**9,), **changes: Any) -> CollectiveSettings:
     plain = yaml.safe_load((CONF / "collective" / "ring_all_reduce.yaml").read_text())
-    return load(CollectiveSettings, plain | {"payload_bytes": list(payload_bytes)} | changes, "collective")
+    return load(
+        CollectiveSettings, plain | {"payload_bytes": list(payload_bytes)} | changes, "collective"
+    )
 
 
 def times(topology: Topology, payload_bytes: int) -> dict[str, dict[str, Any]]:
@@ -41,7 +43,10 @@ def test_config_and_columns() -> None:
     assert [list(row) for row in rows] == [COLUMNS] * len(rows)
     assert {row["scope"] for row in rows} == {"row", "column", "nodes", "chips"}
     assert len(rows) == 4 * len(collective.payload_bytes)
-    assert all(row["algorithm_gb_s"] == pytest.approx(row["payload_bytes"] / 1e9 / (row["time_ms"] / 1e3)) for row in rows)
+    assert all(
+        row["algorithm_gb_s"] == pytest.approx(row["payload_bytes"] / 1e9 / (row["time_ms"] / 1e3))
+        for row in rows
+    )
     for scope in ("row", "column", "nodes", "chips"):
         per_payload = [row["time_ms"] for row in rows if row["scope"] == scope]
         assert per_payload == sorted(per_payload)
@@ -58,17 +63,25 @@ def test_payloads_must_be_positive(bad: list[Any]) -> None:
 def test_large_payloads_on_all_rails_of_both_dimensions(m: int, n: int) -> None:
     if m * n < 2:
         return
-    topology = build("railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed")
+    topology = build(
+        "railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed"
+    )
     payload = 10**15
     found = times(topology, payload)
     nodes, chips, port = (m * n + 1) ** 2, topology.chips, 50.0
     assert found["nodes"]["participants"] == nodes
     assert found["nodes"]["rings"] == 4 * m * n
-    assert found["nodes"]["time_ms"] * 1e6 == pytest.approx(2 * payload * (nodes - 1) / nodes / (4 * m * n * port), rel=1e-5)
+    assert found["nodes"]["time_ms"] * 1e6 == pytest.approx(
+        2 * payload * (nodes - 1) / nodes / (4 * m * n * port), rel=1e-5
+    )
     assert found["chips"]["participants"] == chips
-    assert found["chips"]["time_ms"] * 1e6 == pytest.approx(2 * payload * (chips - 1) / chips / (4 * n * port), rel=1e-5)
+    assert found["chips"]["time_ms"] * 1e6 == pytest.approx(
+        2 * payload * (chips - 1) / chips / (4 * n * port), rel=1e-5
+    )
     line = m * n + 1
-    assert found["row"]["time_ms"] * 1e6 == pytest.approx(2 * payload * (line - 1) / line / (2 * m * n * port), rel=1e-5)
+    assert found["row"]["time_ms"] * 1e6 == pytest.approx(
+        2 * payload * (line - 1) / line / (2 * m * n * port), rel=1e-5
+    )
 
 
 @settings(deadline=None, max_examples=10)
@@ -98,27 +111,47 @@ def test_torus_and_fat_tree_use_all_ports() -> None:
 
 
 def test_small_payloads_cost_the_latency_of_the_slowest_chain() -> None:
-    railx = times(build("railx_hyperx", m=3, n=2, internal_latency_ns=7.0, external_latency_ns=90.0), 1)
+    railx = times(
+        build("railx_hyperx", m=3, n=2, internal_latency_ns=7.0, external_latency_ns=90.0), 1
+    )
     assert railx["row"]["time_ms"] * 1e6 == pytest.approx(2 * 6 * (90 + 2 * 7), rel=1e-3)
     assert railx["nodes"]["time_ms"] * 1e6 == pytest.approx(4 * 6 * (90 + 2 * 7), rel=1e-3)
     assert railx["chips"]["time_ms"] * 1e6 == pytest.approx(4 * (7 * 90 + 13 * 7), rel=1e-3)
-    tree = times(build("fat_tree", switch_radix=4, planes=1, leaf_latency_ns=5.0, global_latency_ns=10.0), 1)
-    # 16 chips in a ring: 8 hops inside a leaf, 4 inside a pod, 4 between pods; the fastest hop is not needed.
+    tree = times(
+        build("fat_tree", switch_radix=4, planes=1, leaf_latency_ns=5.0, global_latency_ns=10.0), 1
+    )
+    # 16 chips in a ring: 8 hops inside a leaf, 4 inside a pod, 4 between pods; the
+    # fastest hop is not needed.
     assert tree["chips"]["time_ms"] * 1e6 == pytest.approx(2 * (7 * 10 + 4 * 30 + 4 * 50), rel=1e-3)
 
 
 def test_unequal_dimensions_wait_for_the_longer_one() -> None:
     torus = times(build("torus_2d", x_scale=8, y_scale=2, n=1, latency_ns=0.0), 1_600)
-    # Halves of 800 bytes over 100 GB/s a dimension: 7 ns (x) against 4 ns (y), then 800 / 8 in y against 800 / 2 in x.
+    # Halves of 800 bytes over 100 GB/s a dimension: 7 ns (x) against 4 ns (y), then 800
+    # / 8 in y against 800 / 2 in x.
     assert torus["chips"]["time_ms"] * 1e6 == pytest.approx(2 * (max(7.0, 4.0) + max(0.5, 3.5)))
 
 
 @settings(deadline=None, max_examples=25)
-@given(m=st.integers(1, 4), internal=st.integers(0, 50), external=st.integers(0, 200), payload=st.integers(1, 10**7))
-def test_row_of_chips_equals_a_simulated_ring(m: int, internal: int, external: int, payload: int) -> None:
-    """One ring through m chips in each of 5 nodes, messages sent one by one, both phases after a barrier."""
+@given(
+    m=st.integers(1, 4),
+    internal=st.integers(0, 50),
+    external=st.integers(0, 200),
+    payload=st.integers(1, 10**7),
+)
+def test_row_of_chips_equals_a_simulated_ring(
+    m: int, internal: int, external: int, payload: int
+) -> None:
+    """One ring through m chips in each of 5 nodes, messages sent one by one, both
+    phases after a barrier.
+    """
     n = 4
-    settings_ = {"m": m, "n": n, "internal_latency_ns": float(internal), "external_latency_ns": float(external)}
+    settings_ = {
+        "m": m,
+        "n": n,
+        "internal_latency_ns": float(internal),
+        "external_latency_ns": float(external),
+    }
     side = m * n + 1
     topology = build("railx_hyperx", **settings_)
     latencies = ([float(internal)] * (m - 1) + [float(external)]) * side
@@ -129,7 +162,9 @@ def test_row_of_chips_equals_a_simulated_ring(m: int, internal: int, external: i
 
 
 def _simulated_reduce_scatter(latencies: list[float], send: float) -> float:
-    """Finish of a ring reduce-scatter: a participant forwards what has arrived as soon as its own link is free."""
+    """Finish of a ring reduce-scatter: a participant forwards what has arrived as soon
+    as its own link is free.
+    """
     participants = len(latencies)
     ready, free = [0.0] * participants, [0.0] * participants
     for _ in range(participants - 1):

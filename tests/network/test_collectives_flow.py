@@ -1,4 +1,6 @@
-"""Collectives on sub-grids and with messages on the links: rings link by link, both fidelities, hierarchy, all-to-all."""
+"""Collectives on sub-grids and with messages on the links: rings link by link, both
+fidelities, hierarchy, all-to-all.
+"""
 
 import itertools
 from pathlib import Path
@@ -16,7 +18,14 @@ from railx.network.line_rings import ChannelIndex
 from railx.network.rail_rings import chip_rings, grid_of, node_rings
 from railx.network.routing import build_routing, table_lane_loads
 from railx.settings import SettingsError, load
-from railx.topology import INTERNAL, Topology, TopologySettings, build_topology, ports_per_chip, settings_of
+from railx.topology import (
+    INTERNAL,
+    Topology,
+    TopologySettings,
+    build_topology,
+    ports_per_chip,
+    settings_of,
+)
 
 CONF = Path(__file__).parents[2] / "conf"
 RINGS = ["ring_all_reduce", "reduce_scatter", "all_gather", "hierarchical_all_reduce"]
@@ -33,34 +42,53 @@ def collective(**changes: Any) -> CollectiveSettings:
     return load(CollectiveSettings, plain | changes, "collective")
 
 
-def times(topology: Topology, payload: int = 10**15, **changes: Any) -> dict[tuple[str, str, str], dict[str, Any]]:
+def times(
+    topology: Topology, payload: int = 10**15, **changes: Any
+) -> dict[tuple[str, str, str], dict[str, Any]]:
     """Rows by collective, scope and fidelity."""
     rows = simulate_collectives(
-        topology, collective(**({"collectives": RINGS, "payload_bytes": [payload]} | changes)), "under test"
+        topology,
+        collective(**({"collectives": RINGS, "payload_bytes": [payload]} | changes)),
+        "under test",
     )
     found = {(row["collective"], row["scope"], row["fidelity"]): row for row in rows}
     assert len(found) == len(rows)
     return found
 
 
-# Rings, link by link --------------------------------------------------------------------------------------------------------------
+# Rings, link by link
+# --------------------------------------------------------------------------------------------------------------
 
 
-def check_rings(topology: Topology, rings: Any, participants: set[int], of: Any, by_rail: bool = True) -> None:
-    """Every ring is a closed walk over real links; its messages lead from each participant to another, each once.
+def check_rings(
+    topology: Topology, rings: Any, participants: set[int], of: Any, by_rail: bool = True
+) -> None:
+    """Every ring is a closed walk over real links; its messages lead from each
+    participant to another, each once.
 
-    ``of`` maps a chip to the participant that it belongs to in the first line. ``by_rail``: links name their rails, none of
-    which is used twice in the same direction.
+    ``of`` maps a chip to the participant that it belongs to in the first line.
+    ``by_rail``: links name their rails, none of which is used twice in the same
+    direction.
     """
     entry_src, entry_dst = rings.ends(0)
     rails = topology.links.rail if by_rail else np.full(len(topology.links), -1)
-    links = {(int(a), int(b), int(r)) for a, b, r in zip(topology.links.src, topology.links.dst, rails, strict=True)}
+    links = {
+        (int(a), int(b), int(r))
+        for a, b, r in zip(topology.links.src, topology.links.dst, rails, strict=True)
+    }
     used: set[tuple[int, int, int]] = set()
     for ring in range(rings.rings):
         senders, ends = [], []
         for place in range(rings.participants):
             own = rings.message == ring * rings.participants + place
-            path = list(zip(entry_src[own].tolist(), entry_dst[own].tolist(), rings.rail[own].tolist(), strict=True))
+            path = list(
+                zip(
+                    entry_src[own].tolist(),
+                    entry_dst[own].tolist(),
+                    rings.rail[own].tolist(),
+                    strict=True,
+                )
+            )
             assert path
             for (_, arrived, _), (left, _, _) in itertools.pairwise(path):
                 assert arrived == left
@@ -77,14 +105,24 @@ def check_rings(topology: Topology, rings: Any, participants: set[int], of: Any,
 
 
 @settings(deadline=None, max_examples=25)
-@given(data=st.data(), family=st.sampled_from(["railx_hyperx", "railx_torus"]), dimension=st.integers(0, 1))
-def test_rings_over_any_joined_nodes_of_a_line(data: st.DataObject, family: str, dimension: int) -> None:
+@given(
+    data=st.data(),
+    family=st.sampled_from(["railx_hyperx", "railx_torus"]),
+    dimension=st.integers(0, 1),
+)
+def test_rings_over_any_joined_nodes_of_a_line(
+    data: st.DataObject, family: str, dimension: int
+) -> None:
     m, n = data.draw(st.sampled_from([(1, 4), (2, 2), (3, 2), (2, 4)]))
     length = m * n + 1
     size = {} if family == "railx_hyperx" else {"x_scale": length, "y_scale": length}
     topology = build(family, m=m, n=n, **size)
     if family == "railx_hyperx":
-        positions = data.draw(st.lists(st.integers(0, length - 1), min_size=2, max_size=length, unique=True).map(sorted))
+        positions = data.draw(
+            st.lists(st.integers(0, length - 1), min_size=2, max_size=length, unique=True).map(
+                sorted
+            )
+        )
         expected = 2 * (len(positions) - 1)
     else:
         start, count = data.draw(st.integers(0, length - 1)), data.draw(st.integers(2, length))
@@ -98,14 +136,23 @@ def test_rings_over_any_joined_nodes_of_a_line(data: st.DataObject, family: str,
 
 
 @pytest.mark.parametrize("dimension", [0, 1])
-@pytest.mark.parametrize(("family", "count", "rings"), [("railx_hyperx", 7, 4), ("railx_torus", 7, 4), ("railx_torus", 4, 2)])
+@pytest.mark.parametrize(
+    ("family", "count", "rings"),
+    [("railx_hyperx", 7, 4), ("railx_torus", 7, 4), ("railx_torus", 4, 2)],
+)
 def test_rings_through_chips(family: str, count: int, rings: int, dimension: int) -> None:
     m, n = 3, 2
-    topology = build(family, m=m, n=n, **({} if family == "railx_hyperx" else {"x_scale": 7, "y_scale": 7}))
+    topology = build(
+        family, m=m, n=n, **({} if family == "railx_hyperx" else {"x_scale": 7, "y_scale": 7})
+    )
     found = chip_rings(topology, list(range(count)), dimension, [2])
     assert found is not None
     nodes = [2 * 7 + p if dimension == 0 else p * 7 + 2 for p in range(count)]
-    chips = {node * m**2 + (place if dimension == 0 else place * m) for node in nodes for place in range(m)}
+    chips = {
+        node * m**2 + (place if dimension == 0 else place * m)
+        for node in nodes
+        for place in range(m)
+    }
     assert (found.participants, found.rings) == (m * count, rings)
     check_rings(topology, found, chips, int)
 
@@ -113,12 +160,19 @@ def test_rings_through_chips(family: str, count: int, rings: int, dimension: int
 def test_a_ring_of_two_uses_both_links_of_the_pair() -> None:
     torus = build("torus_2d", x_scale=2, y_scale=3, n=1)
     row = times(torus, fidelities=["analytic", "flow"])
-    assert row["reduce_scatter", "row", "flow"]["time_ms"] * 1e6 == pytest.approx(10**15 / 2 / (2 * PORT))
+    assert row["reduce_scatter", "row", "flow"]["time_ms"] * 1e6 == pytest.approx(
+        10**15 / 2 / (2 * PORT)
+    )
 
 
 @pytest.mark.parametrize("dimension", [0, 1])
-@pytest.mark.parametrize(("m", "n", "positions"), [(1, 2, [0, 1, 2]), (2, 2, [0, 1, 2, 3]), (3, 1, [0, 2]), (4, 2, [3, 0, 1])])
-def test_rings_over_boards_and_their_switches(m: int, n: int, positions: list[int], dimension: int) -> None:
+@pytest.mark.parametrize(
+    ("m", "n", "positions"),
+    [(1, 2, [0, 1, 2]), (2, 2, [0, 1, 2, 3]), (3, 1, [0, 2]), (4, 2, [3, 0, 1])],
+)
+def test_rings_over_boards_and_their_switches(
+    m: int, n: int, positions: list[int], dimension: int
+) -> None:
     topology = build("hammingmesh", m=m, n=n, x_scale=4, y_scale=4)
     boards = [4 + p if dimension == 0 else p * 4 + 1 for p in positions]
     rings = node_rings(topology, positions, dimension, [1])
@@ -126,7 +180,11 @@ def test_rings_over_boards_and_their_switches(m: int, n: int, positions: list[in
     check_rings(topology, rings, set(boards), lambda chip: chip // m**2, by_rail=False)
     flat = chip_rings(topology, positions, dimension, [1])
     assert flat is not None
-    chips = {board * m**2 + (place if dimension == 0 else place * m) for board in boards for place in range(m)}
+    chips = {
+        board * m**2 + (place if dimension == 0 else place * m)
+        for board in boards
+        for place in range(m)
+    }
     assert (flat.participants, flat.rings) == (m * len(positions), 2 * n)
     check_rings(topology, flat, chips, int, by_rail=False)
 
@@ -140,7 +198,9 @@ def test_rings_over_boards_and_their_switches(m: int, n: int, positions: list[in
         ("tpu_v4", {"cube_side": 1, "x_cubes": 2, "y_cubes": 3, "z_cubes": 2, "n": 2}, (2, 3, 2)),
     ],
 )
-def test_rings_of_three_dimensions_pass_every_chip_once(name: str, sizes: dict[str, int], shape: tuple[int, int, int]) -> None:
+def test_rings_of_three_dimensions_pass_every_chip_once(
+    name: str, sizes: dict[str, int], shape: tuple[int, int, int]
+) -> None:
     topology = build(name, **sizes)
     found = chip_grid_rings(topology)
     assert found is not None
@@ -168,7 +228,9 @@ def test_rings_of_three_dimensions_pass_every_chip_once(name: str, sizes: dict[s
     ],
 )
 def test_a_step_uses_every_port_once(name: str, sizes: dict[str, Any]) -> None:
-    """All rings of all lines of all dimensions together: each channel outside the nodes is filled, and none twice."""
+    """All rings of all lines of all dimensions together: each channel outside the nodes
+    is filled, and none twice.
+    """
     topology = build(name, **sizes)
     grid, index = grid_of(topology), ChannelIndex(topology)
     found = chip_grid_rings(topology)
@@ -176,18 +238,23 @@ def test_a_step_uses_every_port_once(name: str, sizes: dict[str, Any]) -> None:
         assert grid is not None
         size = (grid.columns, grid.rows)
         found = tuple(node_rings(topology, range(size[d]), d, range(size[1 - d])) for d in (0, 1))
-    rows = np.concatenate([index.rows(rings, line) for rings in found for line in range(len(rings.vertices))])
+    rows = np.concatenate(
+        [index.rows(rings, line) for rings in found for line in range(len(rings.vertices))]
+    )
     carried = np.bincount(rows, minlength=len(topology.links))
     links = topology.links
     ports = links.kind != INTERNAL if name != "tpu_v4" else np.ones(len(links), dtype=bool)
     each = 2 if name == "hyperx" else 1  # rings of half a link each
     assert np.array_equal(carried[ports], each * links.lanes[ports])
     assert {rings.ports for rings in found} == {1 / each}
-    if name == "hammingmesh":  # a board passes on what it takes in along its own chip rows and lanes
+    if (
+        name == "hammingmesh"
+    ):  # a board passes on what it takes in along its own chip rows and lanes
         assert np.array_equal(carried, links.lanes)
 
 
-# Fidelities -----------------------------------------------------------------------------------------------------------------------
+# Fidelities
+# -----------------------------------------------------------------------------------------------------------------------
 
 
 @settings(deadline=None, max_examples=12)
@@ -200,54 +267,105 @@ def test_a_step_uses_every_port_once(name: str, sizes: dict[str, Any]) -> None:
 def test_messages_on_the_links_take_as_long_as_the_closed_form(
     shape: tuple[int, int], internal: int, external: int, payload: int
 ) -> None:
-    """All hops of rings over nodes are alike, and rings share no port, so the steps add up to the closed form."""
+    """All hops of rings over nodes are alike, and rings share no port, so the steps add
+    up to the closed form.
+    """
     m, n = shape
-    latencies = {"internal_latency_ns": float(min(internal, external)), "external_latency_ns": float(external)}
+    latencies = {
+        "internal_latency_ns": float(min(internal, external)),
+        "external_latency_ns": float(external),
+    }
     found = times(build("railx_hyperx", m=m, n=n, **latencies), payload)
-    for kind, scope in [(kind, scope) for kind in RINGS[:3] for scope in ("row", "column", "nodes")]:
+    for kind, scope in [
+        (kind, scope) for kind in RINGS[:3] for scope in ("row", "column", "nodes")
+    ]:
         flow, analytic = (found[kind, scope, fidelity] for fidelity in ("flow", "analytic"))
         assert flow["time_ms"] == pytest.approx(analytic["time_ms"])
     for kind, scope in (("ring_all_reduce", "chips"), ("hierarchical_all_reduce", "chips")):
-        # Steps that wait for the slowest hop cannot be faster than a chain that does not.
-        assert found[kind, scope, "flow"]["time_ms"] >= found[kind, scope, "analytic"]["time_ms"] * (1 - 1e-9)
+        # Steps that wait for the slowest hop cannot be faster than a chain that does
+        # not.
+        assert found[kind, scope, "flow"]["time_ms"] >= found[kind, scope, "analytic"][
+            "time_ms"
+        ] * (1 - 1e-9)
     for scope in ("row", "nodes", "chips"):
-        halves = [found[kind, scope, "flow"]["time_ms"] for kind in ("reduce_scatter", "all_gather")]
+        halves = [
+            found[kind, scope, "flow"]["time_ms"] for kind in ("reduce_scatter", "all_gather")
+        ]
         assert sum(halves) == pytest.approx(found["ring_all_reduce", scope, "flow"]["time_ms"])
 
 
 def test_narrow_links_inside_the_nodes_are_seen_by_the_messages_alone() -> None:
-    """Through a chip row pass n rings of one port each and direction, over n lanes of half a port."""
-    wide, narrow = (times(build("railx_hyperx", m=2, n=2, internal_width=width)) for width in (1.0, 0.5))
+    """Through a chip row pass n rings of one port each and direction, over n lanes of
+    half a port.
+    """
+    wide, narrow = (
+        times(build("railx_hyperx", m=2, n=2, internal_width=width)) for width in (1.0, 0.5)
+    )
     key = ("ring_all_reduce", "row", "flow")
-    assert wide[key]["time_ms"] == pytest.approx(wide["ring_all_reduce", "row", "analytic"]["time_ms"], rel=1e-6)
+    assert wide[key]["time_ms"] == pytest.approx(
+        wide["ring_all_reduce", "row", "analytic"]["time_ms"], rel=1e-6
+    )
     assert narrow[key]["time_ms"] == pytest.approx(2 * wide[key]["time_ms"], rel=1e-6)
 
 
 @pytest.mark.parametrize("setting", ["all_to_all", "torus"])
 def test_full_scale_is_the_same_in_both_settings(setting: str) -> None:
-    """m = 7, n = 9: 2 D (P - 1) / P / (4 r b) over 4,096 nodes, whether the rails make an all-to-all or plain rings."""
+    """m = 7, n = 9: 2 D (P - 1) / P / (4 r b) over 4,096 nodes, whether the rails make
+    an all-to-all or plain rings.
+    """
     size: dict[str, Any] = {"m": 7, "n": 9, "ocs_radix": 128}
-    topology = build("railx_hyperx", **size) if setting == "all_to_all" else build("railx_torus", **size, x_scale=64, y_scale=64)
+    topology = (
+        build("railx_hyperx", **size)
+        if setting == "all_to_all"
+        else build("railx_torus", **size, x_scale=64, y_scale=64)
+    )
     payload = 10**15
     found = times(topology, payload, collectives=["ring_all_reduce", "hierarchical_all_reduce"])
     for fidelity in ("analytic", "flow"):
         nodes = found["ring_all_reduce", "nodes", fidelity]
         assert (nodes["participants"], nodes["rings"]) == (4096, 252)
-        assert nodes["time_ms"] * 1e6 == pytest.approx(2 * payload * 4095 / 4096 / (4 * 63 * PORT), rel=1e-6)
+        assert nodes["time_ms"] * 1e6 == pytest.approx(
+            2 * payload * 4095 / 4096 / (4 * 63 * PORT), rel=1e-6
+        )
         flat = found["ring_all_reduce", "chips", fidelity]
-        assert flat["time_ms"] * 1e6 == pytest.approx(2 * payload * 200_703 / 200_704 / (36 * PORT), rel=1e-3)
-        # Meshes of 7 x 7 chips with 9 lanes of 4 ports in both dimensions, then the nodes.
+        assert flat["time_ms"] * 1e6 == pytest.approx(
+            2 * payload * 200_703 / 200_704 / (36 * PORT), rel=1e-3
+        )
+        # Meshes of 7 x 7 chips with 9 lanes of 4 ports in both dimensions, then the
+        # nodes.
         mesh = payload * 48 / 49 / (2 * 9 * 4 * PORT)
         hierarchy = 2 * mesh + 2 * payload * 4095 / 4096 / (4 * 63 * PORT)
-        assert found["hierarchical_all_reduce", "chips", fidelity]["time_ms"] * 1e6 == pytest.approx(hierarchy, rel=1e-6)
+        assert found["hierarchical_all_reduce", "chips", fidelity][
+            "time_ms"
+        ] * 1e6 == pytest.approx(hierarchy, rel=1e-6)
 
 
 @settings(deadline=None, max_examples=12)
-@given(m=st.integers(1, 3), n=st.integers(1, 2), side=st.integers(2, 4), payload=st.integers(1, 10**9))
-def test_hammingmesh_takes_as_long_as_the_torus_of_railx(m: int, n: int, side: int, payload: int) -> None:
-    """Over a switch a ring is a ring with twice the latency between boards: the same rings, on the same ports."""
-    mesh = times(build("hammingmesh", m=m, n=n, x_scale=side, y_scale=side, external_latency_ns=35.0), payload)
-    torus = times(build("railx_torus", m=m, n=n, x_scale=side, y_scale=side, external_latency_ns=70.0, internal_width=1.0), payload)
+@given(
+    m=st.integers(1, 3), n=st.integers(1, 2), side=st.integers(2, 4), payload=st.integers(1, 10**9)
+)
+def test_hammingmesh_takes_as_long_as_the_torus_of_railx(
+    m: int, n: int, side: int, payload: int
+) -> None:
+    """Over a switch a ring is a ring with twice the latency between boards: the same
+    rings, on the same ports.
+    """
+    mesh = times(
+        build("hammingmesh", m=m, n=n, x_scale=side, y_scale=side, external_latency_ns=35.0),
+        payload,
+    )
+    torus = times(
+        build(
+            "railx_torus",
+            m=m,
+            n=n,
+            x_scale=side,
+            y_scale=side,
+            external_latency_ns=70.0,
+            internal_width=1.0,
+        ),
+        payload,
+    )
     assert set(mesh) == set(torus)
     for key, row in mesh.items():
         if key[1] != "chips":  # hops over nodes are alike, so that nothing waits for a slower one
@@ -283,7 +401,9 @@ def test_hammingmesh_takes_as_long_as_the_torus_of_railx(m: int, n: int, side: i
     ],
 )
 def test_large_payloads_use_all_ports_of_every_network(name: str, sizes: dict[str, Any]) -> None:
-    """2 D (P - 1) / P / (ports * b), chips of servers with scale-up links twice as fast: each boundary has two chips' ports."""
+    """2 D (P - 1) / P / (ports * b), chips of servers with scale-up links twice as
+    fast: each boundary has two chips' ports.
+    """
     topology = build(name, **sizes)
     found = times(topology, 10**15, collectives=["ring_all_reduce"])
     ports, chips = ports_per_chip(settings_of(topology)), topology.chips
@@ -301,9 +421,18 @@ def test_a_ring_in_chip_order_says_how_many_ports_it_fills() -> None:
 
 
 @settings(deadline=None, max_examples=8)
-@given(shape=st.tuples(*[st.integers(2, 4)] * 3), n=st.integers(1, 2), payload=st.integers(1, 10**9), latency=st.integers(0, 90))
-def test_three_dimensions_work_at_once(shape: tuple[int, int, int], n: int, payload: int, latency: int) -> None:
-    """Third k of the payload goes along dimensions k, k + 1, k + 2 in turn, and every phase waits for its slowest dimension."""
+@given(
+    shape=st.tuples(*[st.integers(2, 4)] * 3),
+    n=st.integers(1, 2),
+    payload=st.integers(1, 10**9),
+    latency=st.integers(0, 90),
+)
+def test_three_dimensions_work_at_once(
+    shape: tuple[int, int, int], n: int, payload: int, latency: int
+) -> None:
+    """Third k of the payload goes along dimensions k, k + 1, k + 2 in turn, and every
+    phase waits for its slowest dimension.
+    """
     sizes = dict(zip(("x_scale", "y_scale", "z_scale"), shape, strict=True))
     found = times(build("torus_3d", n=n, latency_ns=float(latency), **sizes), payload)
     expected = 0.0
@@ -321,15 +450,31 @@ def test_three_dimensions_work_at_once(shape: tuple[int, int, int], n: int, payl
             assert (row["algorithm"], row["rings"]) == ("ring_3d", 6 * n)
         for scope, length in zip(("row", "column", "pillar"), shape, strict=True):
             line = found["reduce_scatter", scope, fidelity]["time_ms"] * 1e6
-            assert line == pytest.approx((length - 1) * (latency + payload / length / (2 * n * PORT)))
+            assert line == pytest.approx(
+                (length - 1) * (latency + payload / length / (2 * n * PORT))
+            )
 
 
 def test_optical_links_of_a_tpu_v4_are_the_slowest_hops() -> None:
-    """Four cubes of 2 x 2 x 2 chips in a ring of 8: 7 of 8 hops, 3 of the 4 shorter ones inside a cube."""
-    topology = build("tpu_v4", cube_side=2, x_cubes=4, y_cubes=1, z_cubes=1, internal_latency_ns=10.0, external_latency_ns=100.0)
+    """Four cubes of 2 x 2 x 2 chips in a ring of 8: 7 of 8 hops, 3 of the 4 shorter
+    ones inside a cube.
+    """
+    topology = build(
+        "tpu_v4",
+        cube_side=2,
+        x_cubes=4,
+        y_cubes=1,
+        z_cubes=1,
+        internal_latency_ns=10.0,
+        external_latency_ns=100.0,
+    )
     found = times(topology, 1)
-    assert found["reduce_scatter", "row", "analytic"]["time_ms"] * 1e6 == pytest.approx(4 * 100 + 3 * 10, rel=1e-3)
-    assert found["reduce_scatter", "row", "flow"]["time_ms"] * 1e6 == pytest.approx(7 * 100, rel=1e-3)
+    assert found["reduce_scatter", "row", "analytic"]["time_ms"] * 1e6 == pytest.approx(
+        4 * 100 + 3 * 10, rel=1e-3
+    )
+    assert found["reduce_scatter", "row", "flow"]["time_ms"] * 1e6 == pytest.approx(
+        7 * 100, rel=1e-3
+    )
 
 
 def test_hierarchy_of_single_chips_is_the_ring_over_nodes() -> None:
@@ -341,12 +486,16 @@ def test_hierarchy_of_single_chips_is_the_ring_over_nodes() -> None:
 
 
 def test_other_families_send_a_ring_over_their_own_routing() -> None:
-    """128 chips of a fat tree: one ring in each of 8 planes, whichever way it is counted."""
+    """128 chips of a fat tree: one ring in each of 8 planes, whichever way it is
+    counted.
+    """
     found = times(build("fat_tree"), collectives=["ring_all_reduce"])
     for fidelity in ("analytic", "flow"):
         row = found["ring_all_reduce", "chips", fidelity]
         assert row["algorithm_gb_s"] == pytest.approx(8 * PORT / 2 * 128 / 127, rel=1e-6)
-    plain = times(build("hyperx", shape=[3, 3], chips_per_switch=2, planes=2), collectives=["ring_all_reduce"])
+    plain = times(
+        build("hyperx", shape=[3, 3], chips_per_switch=2, planes=2), collectives=["ring_all_reduce"]
+    )
     assert plain["ring_all_reduce", "chips", "flow"]["time_ms"] == pytest.approx(
         plain["ring_all_reduce", "chips", "analytic"]["time_ms"], rel=1e-6
     )
@@ -362,14 +511,17 @@ def test_a_family_without_a_routing_has_no_rows(monkeypatch: pytest.MonkeyPatch)
 
 def test_most_messages_limits_the_flow_model() -> None:
     topology = build("railx_hyperx")
-    all_lines, one_line, none = (times(topology, 10**6, most_messages=most) for most in (20_000, 40, 39))
+    all_lines, one_line, none = (
+        times(topology, 10**6, most_messages=most) for most in (20_000, 40, 39)
+    )
     key = ("ring_all_reduce", "row", "flow")
     assert all_lines[key]["time_ms"] == pytest.approx(one_line[key]["time_ms"])
     assert key not in none
     assert ("ring_all_reduce", "row", "analytic") in none
 
 
-# Sub-grids ------------------------------------------------------------------------------------------------------------------------
+# Sub-grids
+# ------------------------------------------------------------------------------------------------------------------------
 
 
 @settings(deadline=None, max_examples=15)
@@ -386,7 +538,9 @@ def test_any_sub_grid_of_an_all_to_all_setting(columns: set[int], rows: set[int]
             if length > 1:
                 row = found["ring_all_reduce", scope, fidelity]
                 assert (row["participants"], row["rings"]) == (length, 2 * (length - 1))
-                assert row["time_ms"] * 1e6 == pytest.approx(2 * payload / length / (2 * PORT), rel=1e-5)
+                assert row["time_ms"] * 1e6 == pytest.approx(
+                    2 * payload / length / (2 * PORT), rel=1e-5
+                )
     hierarchy = found["hierarchical_all_reduce", "chips", "flow"]
     assert hierarchy["participants"] == 9 * c * r
     if c * r > 1:
@@ -395,8 +549,12 @@ def test_any_sub_grid_of_an_all_to_all_setting(columns: set[int], rows: set[int]
 
 @settings(deadline=None, max_examples=8)
 @given(columns=st.sets(st.integers(0, 4), min_size=1), rows=st.sets(st.integers(0, 4), min_size=1))
-def test_any_boards_of_a_hammingmesh_keep_all_their_rings(columns: set[int], rows: set[int]) -> None:
-    """A switch joins any of its ports, so that a job on some columns and rows has the rings of a network of its size."""
+def test_any_boards_of_a_hammingmesh_keep_all_their_rings(
+    columns: set[int], rows: set[int]
+) -> None:
+    """A switch joins any of its ports, so that a job on some columns and rows has the
+    rings of a network of its size.
+    """
     payload = 10**9
     part = times(build("hammingmesh"), payload, rows=list(rows), columns=list(columns))
     c, r = len(columns), len(rows)
@@ -416,7 +574,9 @@ def test_a_chain_of_a_torus_has_half_the_rings() -> None:
     assert part["ring_all_reduce", "row", "analytic"]["rings"] == 4
     assert part["ring_all_reduce", "chips", "analytic"]["participants"] == 24
     for fidelity in ("analytic", "flow"):
-        assert part["ring_all_reduce", "row", fidelity]["time_ms"] * 1e6 == pytest.approx(2 * 10**15 * 2 / 3 / (4 * PORT), rel=1e-5)
+        assert part["ring_all_reduce", "row", fidelity]["time_ms"] * 1e6 == pytest.approx(
+            2 * 10**15 * 2 / 3 / (4 * PORT), rel=1e-5
+        )
 
 
 def test_all_to_all_within_a_sub_grid_equals_the_loads_of_its_traffic() -> None:
@@ -438,13 +598,16 @@ def test_all_to_all_within_a_sub_grid_equals_the_loads_of_its_traffic() -> None:
 
 
 def test_all_to_all_among_boards_of_a_hammingmesh() -> None:
-    """Six boards of 2 x 2 chips on wide internal links, so that the ports to the switches of the rows are full first."""
+    """Six boards of 2 x 2 chips on wide internal links, so that the ports to the
+    switches of the rows are full first.
+    """
     topology = build("hammingmesh", internal_width=4.0)
     found = times(topology, 10**15, collectives=["all_to_all"], rows=[0, 3], columns=[1, 2, 4])
     for fidelity in ("analytic", "flow"):
         row = found["all_to_all", "chips", fidelity]
         assert row["participants"] == 24
-        # Of 24 shares a chip sends 16 to other columns, over the two lanes at its own end of its chip row.
+        # Of 24 shares a chip sends 16 to other columns, over the two lanes at its own
+        # end of its chip row.
         assert row["time_ms"] * 1e6 == pytest.approx(10**15 / 24 * 16 / (2 * PORT), rel=1e-4)
 
 
@@ -455,10 +618,14 @@ def test_all_to_all_has_no_closed_form_on_a_large_hammingmesh() -> None:
 
 @settings(deadline=None, max_examples=10)
 @given(payload=st.integers(1, 10**9), routing=st.sampled_from(["min", "balanced"]))
-def test_messages_of_an_all_to_all_are_not_faster_than_its_bottleneck(payload: int, routing: str) -> None:
+def test_messages_of_an_all_to_all_are_not_faster_than_its_bottleneck(
+    payload: int, routing: str
+) -> None:
     topology = build("railx_hyperx", m=2, n=1)
     found = times(topology, payload, collectives=["all_to_all"], routing=routing)
-    flow, analytic = (found["all_to_all", "chips", fidelity]["time_ms"] * 1e6 for fidelity in ("flow", "analytic"))
+    flow, analytic = (
+        found["all_to_all", "chips", fidelity]["time_ms"] * 1e6 for fidelity in ("flow", "analytic")
+    )
     longest = found["all_to_all", "chips", "analytic"]["time_ms"] * 1e6 - flow
     assert longest <= 2 * 100 + 6 * 10
     assert flow >= analytic - (2 * 100 + 6 * 10)
@@ -469,27 +636,70 @@ def test_all_to_all_at_full_scale() -> None:
     topology = build("railx_hyperx_full")
     found = times(topology, 10**15, collectives=["all_to_all"])
     assert list(found) == [("all_to_all", "chips", "analytic")]
-    assert found["all_to_all", "chips", "analytic"]["algorithm_gb_s"] == pytest.approx(100, rel=1e-3)
+    assert found["all_to_all", "chips", "analytic"]["algorithm_gb_s"] == pytest.approx(
+        100, rel=1e-3
+    )
 
 
-# Bad input ------------------------------------------------------------------------------------------------------------------------
+# Bad input
+# ------------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("family", "change", "message"),
     [
-        ("railx_hyperx", {"rows": []}, r"collective\.rows: got an empty list; allowed: null for all, or at least one position"),
-        ("railx_hyperx", {"rows": [1, 1, 0]}, r"collective\.rows: got \[1, 1, 0\]; allowed: distinct positions, .* \[0, 1\]"),
-        ("railx_hyperx", {"columns": [-1]}, r"collective\.columns\[0\]: got -1; allowed: 0 or greater"),
+        (
+            "railx_hyperx",
+            {"rows": []},
+            r"collective\.rows: got an empty list; allowed: null for all, or at least one position",
+        ),
+        (
+            "railx_hyperx",
+            {"rows": [1, 1, 0]},
+            r"collective\.rows: got \[1, 1, 0\]; allowed: distinct positions, .* \[0, 1\]",
+        ),
+        (
+            "railx_hyperx",
+            {"columns": [-1]},
+            r"collective\.columns\[0\]: got -1; allowed: 0 or greater",
+        ),
         ("railx_hyperx", {"columns": [5]}, r"columns: got 5; allowed: 0 to 4, the nearest is 4"),
-        ("railx_torus", {"columns": [0, 2]}, r"columns: got \[0, 2\], which no links .* the nearest are \[0, 1, 2\]"),
-        ("railx_torus", {"rows": [4, 1]}, r"rows: got \[4, 1\], which no links .* the nearest are \[0, 1, 4\]"),
-        ("torus_2d", {"rows": [3], "columns": [3]}, r"columns: got a single chip; allowed: at least two chips"),
+        (
+            "railx_torus",
+            {"columns": [0, 2]},
+            r"columns: got \[0, 2\], which no links .* the nearest are \[0, 1, 2\]",
+        ),
+        (
+            "railx_torus",
+            {"rows": [4, 1]},
+            r"rows: got \[4, 1\], which no links .* the nearest are \[0, 1, 4\]",
+        ),
+        (
+            "torus_2d",
+            {"rows": [3], "columns": [3]},
+            r"columns: got a single chip; allowed: at least two chips",
+        ),
         ("hammingmesh", {"columns": [5, 0]}, r"columns: got 5; allowed: 0 to 4, the nearest is 4"),
-        ("torus_3d", {"rows": [0]}, r"rows: got a list; allowed: null, torus_3d is no grid of nodes"),
-        ("fat_tree", {"rows": [0]}, r"rows: got a list; allowed: null, fat_tree is no grid of nodes"),
-        ("railx_hyperx", {"collectives": ["gossip"]}, r"collective\.collectives\[0\]: got 'gossip'; allowed: ring_all_reduce"),
-        ("railx_hyperx", {"routing": "valiant"}, r"routing: got 'valiant'; allowed on railx_hyperx: min"),
+        (
+            "torus_3d",
+            {"rows": [0]},
+            r"rows: got a list; allowed: null, torus_3d is no grid of nodes",
+        ),
+        (
+            "fat_tree",
+            {"rows": [0]},
+            r"rows: got a list; allowed: null, fat_tree is no grid of nodes",
+        ),
+        (
+            "railx_hyperx",
+            {"collectives": ["gossip"]},
+            r"collective\.collectives\[0\]: got 'gossip'; allowed: ring_all_reduce",
+        ),
+        (
+            "railx_hyperx",
+            {"routing": "valiant"},
+            r"routing: got 'valiant'; allowed on railx_hyperx: min",
+        ),
     ],
 )
 def test_bad_settings_are_named(family: str, change: dict[str, Any], message: str) -> None:

@@ -1,4 +1,6 @@
-"""The flow model: max-min fairness by its definition and against linear programs, conservation, completion times."""
+"""The flow model: max-min fairness by its definition and against linear programs,
+conservation, completion times.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -42,8 +44,12 @@ def ring(length: int, **changes: Any) -> Topology:
     return build("torus_2d", x_scale=length, y_scale=2, n=1, **changes)
 
 
-def random_paths(draw_seed: int, flows: int, links: int) -> tuple[FlowPaths, FloatArray, FloatArray]:
-    """Flows over random links in random shares, capacities and demands (a third without limit)."""
+def random_paths(
+    draw_seed: int, flows: int, links: int
+) -> tuple[FlowPaths, FloatArray, FloatArray]:
+    """Flows over random links in random shares, capacities and demands (a third without
+    limit).
+    """
     rng = np.random.default_rng(draw_seed)
     used = rng.random((flows, links)) < 0.5
     used[np.arange(flows), rng.integers(links, size=flows)] = True
@@ -51,7 +57,11 @@ def random_paths(draw_seed: int, flows: int, links: int) -> tuple[FlowPaths, Flo
     flow, link = np.nonzero(share)
     start = np.concatenate([[0], np.cumsum(np.bincount(flow, minlength=flows))]).astype(np.int64)
     paths = FlowPaths(start, link.astype(np.int32), share[flow, link], np.zeros(flows))
-    demand = np.where(rng.random(flows) < 0.3, np.inf, rng.choice([0.0, 0.5, 1.0, 3.0], size=flows) + rng.random(flows))
+    demand = np.where(
+        rng.random(flows) < 0.3,
+        np.inf,
+        rng.choice([0.0, 0.5, 1.0, 3.0], size=flows) + rng.random(flows),
+    )
     return paths, rng.choice([1.0, 2.0, 5.0], size=links), demand
 
 
@@ -61,8 +71,12 @@ def matrix(paths: FlowPaths, links: int) -> FloatArray:
     return dense
 
 
-def check_max_min(paths: FlowPaths, capacity: FloatArray, demand: FloatArray, rate: FloatArray) -> None:
-    """No link above its capacity, and every flow below its demand has a full link on which no flow is faster."""
+def check_max_min(
+    paths: FlowPaths, capacity: FloatArray, demand: FloatArray, rate: FloatArray
+) -> None:
+    """No link above its capacity, and every flow below its demand has a full link on
+    which no flow is faster.
+    """
     dense = matrix(paths, len(capacity))
     loads = dense @ np.where(np.isfinite(rate), rate, 0)
     assert (loads <= capacity * (1 + 1e-9)).all()
@@ -70,20 +84,31 @@ def check_max_min(paths: FlowPaths, capacity: FloatArray, demand: FloatArray, ra
     full = loads >= capacity * (1 - 1e-9)
     for flow in np.flatnonzero(rate < demand * (1 - 1e-9)):
         bottlenecks = [
-            link for link in np.flatnonzero(full & (dense[:, flow] > 0)) if rate[flow] >= rate[dense[link] > 0].max() * (1 - 1e-9)
+            link
+            for link in np.flatnonzero(full & (dense[:, flow] > 0))
+            if rate[flow] >= rate[dense[link] > 0].max() * (1 - 1e-9)
         ]
         assert bottlenecks, f"flow {flow} could have more"
 
 
 def linear_programs(paths: FlowPaths, capacity: FloatArray, demand: FloatArray) -> FloatArray:
-    """Max-min by definition: raise the smallest open rate with a linear program, fix the flows that cannot rise, repeat."""
+    """Max-min by definition: raise the smallest open rate with a linear program, fix
+    the flows that cannot rise, repeat.
+    """
     dense, flows = matrix(paths, len(capacity)), len(paths)
     fixed = np.full(flows, np.nan)
     while np.isnan(fixed).any():
         opened = np.isnan(fixed)
 
-        def best(target: NDArray[np.int64], floor: FloatArray, fixed: FloatArray = fixed, opened: Any = opened) -> float:
-            """The largest common rate of the target flows when the others keep at least their floor."""
+        def best(
+            target: NDArray[np.int64],
+            floor: FloatArray,
+            fixed: FloatArray = fixed,
+            opened: Any = opened,
+        ) -> float:
+            """The largest common rate of the target flows when the others keep at least
+            their floor.
+            """
             bounds = [
                 (f, f) if not o else (low, None if d == np.inf else d)
                 for f, o, low, d in zip(fixed, opened, floor, demand, strict=True)
@@ -117,7 +142,9 @@ def test_rates_are_max_min_fair_by_definition(seed: int, flows: int, links: int)
 @pytest.mark.parametrize("seed", range(12))
 def test_rates_equal_those_of_linear_programs(seed: int) -> None:
     paths, capacity, demand = random_paths(seed, 6, 4)
-    assert fair_rates(paths, capacity, demand) == pytest.approx(linear_programs(paths, capacity, demand), rel=1e-5, abs=1e-8)
+    assert fair_rates(paths, capacity, demand) == pytest.approx(
+        linear_programs(paths, capacity, demand), rel=1e-5, abs=1e-8
+    )
 
 
 def test_the_certificate_refuses_other_rates() -> None:
@@ -132,16 +159,24 @@ def test_the_certificate_refuses_other_rates() -> None:
 
 
 def test_the_textbook_line() -> None:
-    """One flow over both links, one over each: the shared link with two flows and capacity 1 gives halves, the other the rest."""
-    paths = FlowPaths(np.array([0, 2, 3, 4]), np.array([0, 1, 0, 1], dtype=np.int32), np.ones(4), np.zeros(3))
+    """One flow over both links, one over each: the shared link with two flows and
+    capacity 1 gives halves, the other the rest.
+    """
+    paths = FlowPaths(
+        np.array([0, 2, 3, 4]), np.array([0, 1, 0, 1], dtype=np.int32), np.ones(4), np.zeros(3)
+    )
     assert fair_rates(paths, np.array([1.0, 3.0])).tolist() == [0.5, 0.5, 2.5]
-    assert fair_rates(paths, np.array([1.0, 3.0]), [0.2, np.inf, 1.0]).tolist() == pytest.approx([0.2, 0.8, 1.0])
+    assert fair_rates(paths, np.array([1.0, 3.0]), [0.2, np.inf, 1.0]).tolist() == pytest.approx(
+        [0.2, 0.8, 1.0]
+    )
 
 
 @settings(deadline=None, max_examples=20)
 @given(length=st.integers(3, 12), step=st.integers(1, 5))
 def test_a_shift_on_a_ring(length: int, step: int) -> None:
-    """All go ``step`` places the same way: each link carries min(step, length - step) flows."""
+    """All go ``step`` places the same way: each link carries min(step, length - step)
+    flows.
+    """
     if 2 * step > length:
         return
     topology = ring(length)
@@ -153,17 +188,24 @@ def test_a_shift_on_a_ring(length: int, step: int) -> None:
 def test_uniform_flows_fill_the_busiest_link_of_the_static_loads() -> None:
     topology = build("railx_hyperx", m=2, n=1)
     table = build_routing(topology, "min")
-    src, dst = (axis.ravel() for axis in np.meshgrid(np.arange(topology.chips), np.arange(topology.chips), indexing="ij"))
+    src, dst = (
+        axis.ravel()
+        for axis in np.meshgrid(np.arange(topology.chips), np.arange(topology.chips), indexing="ij")
+    )
     src, dst = src[src != dst], dst[src != dst]
     paths = spread_flows(topology, table, src, dst)
     loads = path_loads(topology, paths, np.full(len(paths), 1 / (topology.chips - 1)))
     assert loads / topology.links.lanes == pytest.approx(table_lane_loads(topology, table))
-    # The slowest flows are those of the link with the most flows, each as fast as the uniform bound says.
+    # The slowest flows are those of the link with the most flows, each as fast as the
+    # uniform bound says.
     bound = (link_gb_s(topology)[loads > 0] / loads[loads > 0]).min() / (topology.chips - 1)
     assert fair_rates(paths, link_gb_s(topology)).min() == pytest.approx(bound)
 
 
-@pytest.mark.parametrize(("name", "routing"), [("railx_hyperx", "min"), ("railx_hyperx", "balanced"), ("torus_2d", "balanced")])
+@pytest.mark.parametrize(
+    ("name", "routing"),
+    [("railx_hyperx", "min"), ("railx_hyperx", "balanced"), ("torus_2d", "balanced")],
+)
 def test_paths_conserve_flow_and_have_the_hops_of_the_table(name: str, routing: str) -> None:
     topology = build(name)
     table = build_routing(topology, routing)
@@ -200,7 +242,9 @@ def test_blocks_of_destinations_give_the_same_paths(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_split_flow_gets_the_rate_of_its_narrowest_share() -> None:
-    """Balanced ties on a ring of 4: half each way, so a lone flow to the far side reaches two ports."""
+    """Balanced ties on a ring of 4: half each way, so a lone flow to the far side
+    reaches two ports.
+    """
     topology = ring(4)
     assert max_min_rates(topology, "balanced", [0], [2]).tolist() == [100.0]
     assert max_min_rates(topology, "min", [0], [2]).tolist() == [50.0]
@@ -218,8 +262,14 @@ def test_a_flow_to_itself_gets_its_demand() -> None:
     [
         ({"src": [0, 99]}, r"src: got chip 99; allowed: 0 to 7"),
         ({"src": [0]}, r"dst: got 2 chips; allowed: 1, one for each of src"),
-        ({"dst": [0.5, 1.0]}, r"dst: got an array of shape \(2,\) and type float64; allowed: a list of chip numbers"),
-        ({"demand_gb_s": [1.0, 2.0, 3.0]}, r"demand_gb_s: shape \(3,\); allowed: one number or 2, one a flow"),
+        (
+            {"dst": [0.5, 1.0]},
+            r"dst: got an array of shape \(2,\) and type float64; allowed: a list of chip numbers",
+        ),
+        (
+            {"demand_gb_s": [1.0, 2.0, 3.0]},
+            r"demand_gb_s: shape \(3,\); allowed: one number or 2, one a flow",
+        ),
         ({"demand_gb_s": -1.0}, r"demand_gb_s: got -1.0; allowed: 0 or greater"),
         ({"routing": "fastest"}, r"routing: got 'fastest'; allowed on torus_2d: min, balanced"),
     ],
@@ -232,31 +282,47 @@ def test_bad_flows_are_named(change: dict[str, Any], message: str) -> None:
 
 def test_a_table_without_the_destination_is_named() -> None:
     topology = ring(4)
-    with pytest.raises(ValueError, match=r"dst: got chip 3; allowed: the 2 destinations of the table"):
-        spread_flows(topology, build_routing(topology, "min", np.array([1, 2], dtype=np.int32)), [0], [3])
+    with pytest.raises(
+        ValueError, match=r"dst: got chip 3; allowed: the 2 destinations of the table"
+    ):
+        spread_flows(
+            topology, build_routing(topology, "min", np.array([1, 2], dtype=np.int32)), [0], [3]
+        )
 
 
-# Completion times -----------------------------------------------------------------------------------------------------------------
+# Completion times
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_lone_transfer_is_size_over_rate_plus_flight() -> None:
     topology = ring(8, latency_ns=25.0)
-    assert transfer_times(topology, "min", [0], [3], 1000).tolist() == [pytest.approx(1000 / 50 + 3 * 25)]
-    assert transfer_times(topology, "min", [0], [3], 1000, start_ns=7.0, demand_gb_s=10.0).tolist() == [pytest.approx(7 + 100 + 75)]
+    assert transfer_times(topology, "min", [0], [3], 1000).tolist() == [
+        pytest.approx(1000 / 50 + 3 * 25)
+    ]
+    assert transfer_times(
+        topology, "min", [0], [3], 1000, start_ns=7.0, demand_gb_s=10.0
+    ).tolist() == [pytest.approx(7 + 100 + 75)]
 
 
 def test_rates_are_solved_again_when_a_transfer_ends_or_starts() -> None:
     topology = ring(8, latency_ns=0.0)
-    # Both leave on the same link: 25 GB/s each until the short one ends at 40 ns, then 50 GB/s.
-    assert transfer_times(topology, "min", [0, 0], [1, 2], [1000, 3000]).tolist() == pytest.approx([40, 80])
+    # Both leave on the same link: 25 GB/s each until the short one ends at 40 ns, then
+    # 50 GB/s.
+    assert transfer_times(topology, "min", [0, 0], [1, 2], [1000, 3000]).tolist() == pytest.approx(
+        [40, 80]
+    )
     # Alone until the other starts at 10 ns with 500 bytes behind it.
-    assert transfer_times(topology, "min", [0, 0], [1, 1], [1500, 1000], [0, 10]).tolist() == pytest.approx([50, 50])
+    assert transfer_times(
+        topology, "min", [0, 0], [1, 1], [1500, 1000], [0, 10]
+    ).tolist() == pytest.approx([50, 50])
 
 
 @settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 10**6), flows=st.integers(1, 10), links=st.integers(1, 5))
 def test_completion_equals_small_steps_of_time(seed: int, flows: int, links: int) -> None:
-    """An independent integration: fixed steps much shorter than any transfer, rates solved anew in each."""
+    """An independent integration: fixed steps much shorter than any transfer, rates
+    solved anew in each.
+    """
     paths, capacity, _ = random_paths(seed, flows, links)
     rng = np.random.default_rng(seed)
     size, begin = rng.choice([5.0, 10.0, 20.0], size=flows), rng.choice([0.0, 1.0, 6.0], size=flows)
@@ -278,17 +344,22 @@ def test_times_scale_with_sizes_and_bytes_are_conserved(seed: int, scale: float)
     size = np.random.default_rng(seed).random(8) + 0.1
     once = finish_times(paths, capacity, size)
     assert finish_times(paths, capacity, size * scale) == pytest.approx(once * scale)
-    # No link can have carried more than its capacity until the last of its transfers ended.
+    # No link can have carried more than its capacity until the last of its transfers
+    # ended.
     dense = matrix(paths, len(capacity))
     for link in range(len(capacity)):
         own = dense[link] > 0
-        assert (dense[link] * size).sum() <= capacity[link] * (once[own].max() if own.any() else np.inf) * (1 + 1e-9)
+        assert (dense[link] * size).sum() <= capacity[link] * (
+            once[own].max() if own.any() else np.inf
+        ) * (1 + 1e-9)
 
 
 def test_phases_add_up() -> None:
     topology = ring(8, latency_ns=10.0)
     one, two = (route_flows(topology, "min", [0, 4], [hops, 4 + hops]) for hops in (1, 2))
-    assert phase_time([(one, 500), (two, [500, 1000])], link_gb_s(topology)) == pytest.approx((10 + 10) + (20 + 20))
+    assert phase_time([(one, 500), (two, [500, 1000])], link_gb_s(topology)) == pytest.approx(
+        (10 + 10) + (20 + 20)
+    )
 
 
 def test_fixed_paths_count_a_link_crossed_twice() -> None:
@@ -308,7 +379,9 @@ def test_transfers_that_never_end_are_refused() -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_endpoints() -> None:
-    """A random permutation among 10,000 chips: shares of capacity never exceeded, every flow with its bottleneck."""
+    """A random permutation among 10,000 chips: shares of capacity never exceeded, every
+    flow with its bottleneck.
+    """
     topology = build("torus_2d", x_scale=100, y_scale=100)
     dst = np.random.default_rng(1).permutation(topology.chips)
     src = np.arange(topology.chips)

@@ -1,4 +1,6 @@
-"""The packet simulator: against a second simulator that shares no code, exact latencies, conservation, known saturation points."""
+"""The packet simulator: against a second simulator that shares no code, exact
+latencies, conservation, known saturation points.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ from railx.network.packets import (
 )
 from railx.network.packets.layout import build_net, build_state
 from railx.network.packets.simulate import run_until
-from railx.network.routing import RoutingTable, TableBuilder, build_routing, path_lengths, table_lane_loads
+from railx.network.routing import (
+    RoutingTable,
+    TableBuilder,
+    build_routing,
+    path_lengths,
+    table_lane_loads,
+)
 from railx.network.settings import (
     AllToAllTraffic,
     HotSpotTraffic,
@@ -49,7 +57,9 @@ CONF = Path(__file__).parents[2] / "conf"
 
 def load_reference() -> ModuleType:
     """The module beside this one; tests are no package, so it is loaded by its path."""
-    spec = importlib.util.spec_from_file_location("reference_simulator", Path(__file__).with_name("reference_simulator.py"))
+    spec = importlib.util.spec_from_file_location(
+        "reference_simulator", Path(__file__).with_name("reference_simulator.py")
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -113,8 +123,16 @@ def test_every_packet_arrives_as_in_the_reference(case: str) -> None:
     assert np.mean(np.array(expected) - trace.cycle) > 1.1 * alone
 
 
-def alone(topology: Topology, table: RoutingTable, network: PacketNetworkSettings, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-    """Latencies of packets that never meet: each has the network for itself for 300 cycles."""
+def alone(
+    topology: Topology,
+    table: RoutingTable,
+    network: PacketNetworkSettings,
+    src: np.ndarray,
+    dst: np.ndarray,
+) -> np.ndarray:
+    """Latencies of packets that never meet: each has the network for itself for 300
+    cycles.
+    """
     cycle = np.arange(len(src)) * 300
     trace = Trace(cycle, src, dst)
     return simulate_trace(topology, table, trace, network, cycles=len(src) * 300, seed=1) - cycle
@@ -133,7 +151,10 @@ def test_one_packet_takes_4_plus_2_cycles_a_hop(name: str) -> None:
     src, dst = pairs(topology, 200)
     steps = np.abs(np.array([src % 8 - dst % 8, src // 8 - dst // 8]))
     hops = (np.minimum(steps, 8 - steps) if name == "torus_2d" else steps).sum(axis=0)
-    assert alone(topology, build_routing(topology, "min"), network, src, dst).tolist() == (4 + 2 * hops).tolist()
+    assert (
+        alone(topology, build_routing(topology, "min"), network, src, dst).tolist()
+        == (4 + 2 * hops).tolist()
+    )
 
 
 def test_one_packet_in_railx_takes_2_cycles_inside_a_node_and_11_outside() -> None:
@@ -145,18 +166,33 @@ def test_one_packet_in_railx_takes_2_cycles_inside_a_node_and_11_outside() -> No
     expected = 2 + 2 * (links - external) + 11 * external
     assert alone(topology, table, network, src, dst).tolist() == expected.tolist()
     assert zero_load_latency_cycles(topology, table, network) == pytest.approx(
-        2 + np.sum(2 * (ways.links - ways.external_links) + 11 * ways.external_links) / (100 * 99), rel=1e-12
+        2 + np.sum(2 * (ways.links - ways.external_links) + 11 * ways.external_links) / (100 * 99),
+        rel=1e-12,
     )
 
 
 def line_of_chips(gbps: list[float], latency_ns: list[float]) -> Topology:
-    """Chips in a row, link i from chip i to chip i + 1 with its own rate and latency (and the same back)."""
+    """Chips in a row, link i from chip i to chip i + 1 with its own rate and latency
+    (and the same back).
+    """
     count = len(gbps)
     forth = np.arange(count, dtype=np.int32)
-    both = [np.concatenate(part) for part in ((forth, forth + 1), (forth + 1, forth), (gbps, gbps), (latency_ns, latency_ns))]
+    both = [
+        np.concatenate(part)
+        for part in ((forth, forth + 1), (forth + 1, forth), (gbps, gbps), (latency_ns, latency_ns))
+    ]
     ones = np.ones(2 * count, dtype=np.int32)
     links = Links(both[0], both[1], np.full(2 * count, 2, np.int8), both[2], both[3], -ones, ones)
-    return Topology("line", {"port_gbps": 100.0}, count + 1, count + 1, 0, np.arange(count + 1, dtype=np.int32), links, None)
+    return Topology(
+        "line",
+        {"port_gbps": 100.0},
+        count + 1,
+        count + 1,
+        0,
+        np.arange(count + 1, dtype=np.int32),
+        links,
+        None,
+    )
 
 
 def line_table(topology: Topology) -> RoutingTable:
@@ -178,7 +214,9 @@ def line_table(topology: Topology) -> RoutingTable:
         ([300.0], [0.0], 2 + 2),  # 4 flits over width 3: 2 cycles
     ],
 )
-def test_zero_load_formula_on_a_line(gbps: list[float], latency_ns: list[float], expected: int) -> None:
+def test_zero_load_formula_on_a_line(
+    gbps: list[float], latency_ns: list[float], expected: int
+) -> None:
     topology, network = line_of_chips(gbps, latency_ns), model()
     table = line_table(topology)
     src, dst = np.array([0]), np.array([len(gbps)])
@@ -196,7 +234,10 @@ def test_two_packets_for_one_link_go_back_to_back_the_older_first() -> None:
     assert arrived.tolist() == [6, 10, 14]
 
 
-@pytest.mark.parametrize(("name", "routing"), [("railx_hyperx", "min"), ("railx_hyperx", "adaptive"), ("torus_2d", "balanced")])
+@pytest.mark.parametrize(
+    ("name", "routing"),
+    [("railx_hyperx", "min"), ("railx_hyperx", "adaptive"), ("torus_2d", "balanced")],
+)
 def test_mean_latency_of_a_quiet_network_is_the_zero_load_latency(name: str, routing: str) -> None:
     topology, network = build(name), model(routing=routing, measured_cycles=40000)
     table = build_routing(topology, routing)
@@ -217,10 +258,14 @@ def live_packets(state: Any) -> np.ndarray:
     return state.packets[[slot for slot in range(len(state.packets)) if slot not in free]]
 
 
-@pytest.mark.parametrize("changes", [{}, {"injection_ports": 2, "ejection_ports": 2}, {"routing": "adaptive"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"injection_ports": 2, "ejection_ports": 2}, {"routing": "adaptive"}]
+)
 def test_no_packet_is_lost_and_no_buffer_overflows_at_any_time(changes: dict[str, Any]) -> None:
     topology = build("railx_hyperx", m=2, n=1)
-    network = model(buffer_flits=18, packet_flits=5, warmup_cycles=0, measured_cycles=2000, **changes)
+    network = model(
+        buffer_flits=18, packet_flits=5, warmup_cycles=0, measured_cycles=2000, **changes
+    )
     table = build_routing(topology, network.routing)
     net = build_net(topology, table, UniformTraffic("uniform", 3.0), network, 1)
     state = build_state(topology, table, net, network, 1)
@@ -234,12 +279,16 @@ def test_no_packet_is_lost_and_no_buffer_overflows_at_any_time(changes: dict[str
         held = np.bincount(live[~queued, engine.FIFO], minlength=len(state.fifos))
         room = state.fifos[:, engine.ROOM]
         assert (room >= 0).all()
-        assert (held <= 18 // 5 - room).all()  # what stands or flies there is reserved; so are grants that wait
+        assert (
+            held <= 18 // 5 - room
+        ).all()  # what stands or flies there is reserved; so are grants that wait
         assert counters[engine.DELIVERED] == state.batches[:, 1].sum() == state.histogram.sum()
         assert len(set(live[:, engine.SEQ].tolist())) == len(live)
 
 
-@pytest.mark.parametrize("changes", [{}, {"injection_ports": 1, "ejection_ports": 2}, {"routing": "adaptive"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"injection_ports": 1, "ejection_ports": 2}, {"routing": "adaptive"}]
+)
 def test_a_drained_network_is_empty(changes: dict[str, Any]) -> None:
     topology, network = build("railx_hyperx", m=2, n=1), model(buffer_flits=8, **changes)
     table = build_routing(topology, network.routing)
@@ -257,13 +306,23 @@ def test_a_drained_network_is_empty(changes: dict[str, Any]) -> None:
 
 def flat(result: PacketResult) -> dict[str, Any]:
     plain = dataclasses.asdict(result)
-    return {key: np.asarray(value).tolist() for key, value in plain.items() if not key.endswith("per_second")}
+    return {
+        key: np.asarray(value).tolist()
+        for key, value in plain.items()
+        if not key.endswith("per_second")
+    }
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
-    topology, network = build("railx_hyperx", m=2, n=1), model(routing="balanced", warmup_cycles=200, measured_cycles=800)
+    topology, network = (
+        build("railx_hyperx", m=2, n=1),
+        model(routing="balanced", warmup_cycles=200, measured_cycles=800),
+    )
     table = build_routing(topology, "balanced")
-    runs = [flat(simulate_packets(topology, table, UniformTraffic("uniform", 0.7), network, seed)) for seed in (4, 4, 5)]
+    runs = [
+        flat(simulate_packets(topology, table, UniformTraffic("uniform", 0.7), network, seed))
+        for seed in (4, 4, 5)
+    ]
     assert runs[0] == runs[1]
     assert runs[0]["channel_load"] != runs[2]["channel_load"]
     assert runs[0]["created"] == runs[2]["created"]
@@ -285,7 +344,9 @@ def bound(topology: Topology, table: RoutingTable) -> float:
         ("fat_tree", {"switch_radix": 4, "planes": 2}, "min"),
     ],
 )
-def test_accepted_traffic_stays_below_the_static_bound(name: str, sizes: dict[str, Any], routing: str) -> None:
+def test_accepted_traffic_stays_below_the_static_bound(
+    name: str, sizes: dict[str, Any], routing: str
+) -> None:
     topology, network = build(name, **sizes), model(routing=routing, measured_cycles=4000)
     table = build_routing(topology, routing)
     limit = bound(topology, table)
@@ -318,24 +379,40 @@ def test_nine_tenths_of_the_ideal_all_to_all_arrive(name: str, routing: str) -> 
     [("mesh_2d", 0.5), ("torus_2d", 1.0)],
 )
 def test_saturation_of_the_textbook_networks(name: str, capacity: float) -> None:
-    """Dimension order on 8 x 8 chips, uniform traffic: the bisection carries 4 / k and 8 / k flits/(chip cycle).
+    """Dimension order on 8 x 8 chips, uniform traffic: the bisection carries 4 / k and
+    8 / k flits/(chip cycle).
 
-    Dally and Towles, Principles and Practices of Interconnection Networks, ch. 3; self traffic excluded raises both by 64/63.
-    Routers with virtual-channel flow control saturate at 60 to 90 % of capacity there (ch. 25); this one has no pipeline, instant
+    Dally and Towles, Principles and Practices of Interconnection Networks, ch. 3; self
+    traffic excluded raises both by 64/63. Routers with virtual-channel flow control
+    saturate at 60 to 90 % of capacity there (ch. 25); this one has no pipeline, instant
     credits and 64-flit buffers, so it may come closer, but not past 1.
     """
-    topology, network = build(name, x_scale=8, y_scale=8, n=1), model(routing="min" if name == "mesh_2d" else "balanced")
+    topology, network = (
+        build(name, x_scale=8, y_scale=8, n=1),
+        model(routing="min" if name == "mesh_2d" else "balanced"),
+    )
     table = build_routing(topology, network.routing)
-    settings = SweepSettings("t", UniformTraffic("uniform", 1.0), network, (0.3 * capacity, capacity), 0.97, 0.05)
-    rows, summary = sweep_loads(topology, table, settings, 1, "textbook", bound=bound(topology, table))
+    settings = SweepSettings(
+        "t", UniformTraffic("uniform", 1.0), network, (0.3 * capacity, capacity), 0.97, 0.05
+    )
+    rows, summary = sweep_loads(
+        topology, table, settings, 1, "textbook", bound=bound(topology, table)
+    )
     assert 0.65 * capacity < summary["saturation_flits_per_chip_cycle"] < 64 / 63 * capacity
-    assert summary["max_accepted_flits_per_chip_cycle"] <= 1.01 * summary["bound_flits_per_chip_cycle"]
-    assert summary["bound_flits_per_chip_cycle"] == pytest.approx(64 / 63 * capacity * 63 / 64, rel=0.02)
+    assert (
+        summary["max_accepted_flits_per_chip_cycle"] <= 1.01 * summary["bound_flits_per_chip_cycle"]
+    )
+    assert summary["bound_flits_per_chip_cycle"] == pytest.approx(
+        64 / 63 * capacity * 63 / 64, rel=0.02
+    )
     loads = [row["offered_flits_per_chip_cycle"] for row in rows]
     assert loads == sorted(set(loads))
     flags = [row["saturated"] for row in rows]
     assert flags == sorted(flags)  # from here on saturated
-    last_free, first_saturated = max(x for x, f in zip(loads, flags, strict=True) if not f), loads[flags.index(True)]
+    last_free, first_saturated = (
+        max(x for x, f in zip(loads, flags, strict=True) if not f),
+        loads[flags.index(True)],
+    )
     assert summary["saturation_flits_per_chip_cycle"] == last_free
     assert first_saturated - last_free <= 0.05 * first_saturated
     quiet = [row["latency_mean_cycles"] for row in rows if not row["saturated"]]
@@ -344,13 +421,22 @@ def test_saturation_of_the_textbook_networks(name: str, capacity: float) -> None
 
 
 @pytest.mark.parametrize(("name", "accepted"), [("mesh_2d", 0.458), ("torus_2d", 0.80)])
-def test_saturation_of_the_textbook_networks_stays_where_it_was_found(name: str, accepted: float) -> None:
-    """93 % of what the channels of the mesh carry at best, 81 % of those of the torus, whose virtual channels order the packets."""
-    topology, network = build(name, x_scale=8, y_scale=8, n=1), model(routing="min" if name == "mesh_2d" else "balanced")
+def test_saturation_of_the_textbook_networks_stays_where_it_was_found(
+    name: str, accepted: float
+) -> None:
+    """93 % of what the channels of the mesh carry at best, 81 % of those of the torus,
+    whose virtual channels order the packets.
+    """
+    topology, network = (
+        build(name, x_scale=8, y_scale=8, n=1),
+        model(routing="min" if name == "mesh_2d" else "balanced"),
+    )
     table = build_routing(topology, network.routing)
     load = accepted / 0.98
     rates = [
-        simulate_packets(topology, table, UniformTraffic("uniform", offered), network, seed).accepted_flits_per_chip_cycle
+        simulate_packets(
+            topology, table, UniformTraffic("uniform", offered), network, seed
+        ).accepted_flits_per_chip_cycle
         for offered, seed in ((load, 1), (load, 2), (0.9 * accepted, 1))
     ]
     assert rates[:2] == pytest.approx([accepted, accepted], rel=0.02)
@@ -358,23 +444,35 @@ def test_saturation_of_the_textbook_networks_stays_where_it_was_found(name: str,
 
 
 @pytest.mark.parametrize("side", [8, 9])
-def test_a_torus_accepts_more_where_packets_that_stay_off_the_wrap_draw_their_channel(side: int) -> None:
-    """Odd rings have no ties, so that on 9 x 9 chips the draw is all that tells the two routings apart."""
+def test_a_torus_accepts_more_where_packets_that_stay_off_the_wrap_draw_their_channel(
+    side: int,
+) -> None:
+    """Odd rings have no ties, so that on 9 x 9 chips the draw is all that tells the two
+    routings apart.
+    """
     topology = build("torus_2d", x_scale=side, y_scale=side, n=1)
     tables = {routing: build_routing(topology, routing) for routing in ("min", "balanced")}
     limit = bound(topology, tables["balanced"])
     for share in (0.85, 1.2):
         accepted = {
-            routing: simulate_packets(
-                topology, table, UniformTraffic("uniform", share * limit), model(routing=routing), 1
-            ).accepted_flits_per_chip_cycle
+            routing: (
+                simulate_packets(
+                    topology,
+                    table,
+                    UniformTraffic("uniform", share * limit),
+                    model(routing=routing),
+                    1,
+                ).accepted_flits_per_chip_cycle
+            )
             for routing, table in tables.items()
         }
         assert accepted["balanced"] > 1.02 * accepted["min"]
 
 
 def star(chips: int, virtual_channels: int) -> tuple[Topology, RoutingTable]:
-    """Chips around one switch; every packet draws one of the virtual channels for each of its two links."""
+    """Chips around one switch; every packet draws one of the virtual channels for each
+    of its two links.
+    """
     chip, hub = np.arange(chips, dtype=np.int32), np.full(chips, chips, dtype=np.int32)
     ends = np.concatenate([chip, hub]), np.concatenate([hub, chip])
     plain = [np.full(2 * chips, value) for value in (100.0, 10.0)]
@@ -382,15 +480,21 @@ def star(chips: int, virtual_channels: int) -> tuple[Topology, RoutingTable]:
     links = Links(*ends, np.full(2 * chips, LINK_KINDS.index("leaf"), np.int8), *plain, -ones, ones)
     topology = Topology("star", {"port_gbps": 100.0}, chips, chips, 1, chip, links, None)
     builder = TableBuilder(topology, "by hand", states=1, virtual_channels=virtual_channels)
-    sets = [builder.choice_set([(builder.pool([row], vc), 0) for vc in range(virtual_channels)]) for row in range(2 * chips)]
-    builder.entry[0][:chips], builder.entry[0][chips] = np.array(sets[:chips])[:, None], sets[chips:]
+    sets = [
+        builder.choice_set([(builder.pool([row], vc), 0) for vc in range(virtual_channels)])
+        for row in range(2 * chips)
+    ]
+    builder.entry[0][:chips], builder.entry[0][chips] = (
+        np.array(sets[:chips])[:, None],
+        sets[chips:],
+    )
     builder.entry[0][chip, chip] = -1
     return topology, builder.build()
 
 
 def slotted_switch(ports: int, queues: int, slots: int) -> float:
-    """Throughput of an input-queued switch under overload: each input offers the fronts of its queues and sends one packet a slot,
-    the oldest first.
+    """Throughput of an input-queued switch under overload: each input offers the fronts
+    of its queues and sends one packet a slot, the oldest first.
     """
     rng = np.random.default_rng(1)
     target, since, sent = rng.integers(ports, size=ports * queues), np.zeros(ports * queues), 0
@@ -406,11 +510,14 @@ def slotted_switch(ports: int, queues: int, slots: int) -> float:
 
 @pytest.mark.parametrize("virtual_channels", [1, 2, 3, 6])
 def test_a_switch_saturates_where_its_heads_of_line_block(virtual_channels: int) -> None:
-    """One queue an input: 2 - sqrt(2) for many ports (Karol, Hluchyj and Morgan, IEEE Trans. Communications 35, 1987); a model that
-    shares no code gives that and the points of more queues.
+    """One queue an input: 2 - sqrt(2) for many ports (Karol, Hluchyj and Morgan, IEEE
+    Trans. Communications 35, 1987); a model that shares no code gives that and the
+    points of more queues.
     """
     topology, table = star(64, virtual_channels)
-    result = simulate_packets(topology, table, UniformTraffic("uniform", 1.1), model(measured_cycles=6000), 1)
+    result = simulate_packets(
+        topology, table, UniformTraffic("uniform", 1.1), model(measured_cycles=6000), 1
+    )
     expected = slotted_switch(64, virtual_channels, 300)
     assert result.accepted_flits_per_chip_cycle == pytest.approx(expected, rel=0.03)
     if virtual_channels == 1:
@@ -425,10 +532,15 @@ def test_a_network_that_is_never_quiet_still_has_a_bracket() -> None:
     assert 0.3 < summary["saturation_flits_per_chip_cycle"] < 0.5
     up = dataclasses.replace(settings, loads=(0.1,))
     _, other = sweep_loads(topology, build_routing(topology, "min"), up, 1, "mesh")
-    assert other["saturation_flits_per_chip_cycle"] == pytest.approx(summary["saturation_flits_per_chip_cycle"], rel=0.15)
+    assert other["saturation_flits_per_chip_cycle"] == pytest.approx(
+        summary["saturation_flits_per_chip_cycle"], rel=0.15
+    )
 
 
-@pytest.mark.parametrize(("name", "routing"), [("railx_hyperx", "min"), ("railx_hyperx", "adaptive"), ("torus_2d", "min")])
+@pytest.mark.parametrize(
+    ("name", "routing"),
+    [("railx_hyperx", "min"), ("railx_hyperx", "adaptive"), ("torus_2d", "min")],
+)
 def test_an_overloaded_network_keeps_delivering(name: str, routing: str) -> None:
     topology, network = build(name), model(routing=routing, buffer_flits=4)
     table = build_routing(topology, routing)
@@ -465,20 +577,27 @@ def test_channels_carry_what_the_flows_of_the_pattern_say(traffic: TrafficSettin
 
 
 def test_a_matrix_of_four_chips(tmp_path: Path) -> None:
-    """A ring of four chips: 3 of 6 parts go from chip 0 to its neighbour 1, and so one link carries half of everything."""
+    """A ring of four chips: 3 of 6 parts go from chip 0 to its neighbour 1, and so one
+    link carries half of everything.
+    """
     shares = np.array([[0, 3, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]])
     np.savetxt(tmp_path / "matrix.csv", shares, delimiter=",")
     topology, network = build("mesh_2d", x_scale=2, y_scale=2), model(measured_cycles=20000)
     traffic = MatrixTraffic("matrix", 0.4, str(tmp_path / "matrix.csv"))
     result = simulate_packets(topology, build_routing(topology, "min"), traffic, network, 1)
     links = topology.links
-    load_of = {(int(a), int(b)): load for a, b, load in zip(links.src, links.dst, result.channel_load, strict=True)}
+    load_of = {
+        (int(a), int(b)): load
+        for a, b, load in zip(links.src, links.dst, result.channel_load, strict=True)
+    }
     assert result.hops_mean == 1
     assert load_of[0, 1] == pytest.approx(4 * 0.4 * 3 / 6, rel=0.03)
     assert load_of[1, 0] == pytest.approx(4 * 0.4 / 6, rel=0.06)
     assert load_of[0, 2] == 0
     # 0 -> 1 is full at a load of 0.5; beyond, the others still get through.
-    over = simulate_packets(topology, build_routing(topology, "min"), dataclasses.replace(traffic, load=1.0), network, 1)
+    over = simulate_packets(
+        topology, build_routing(topology, "min"), dataclasses.replace(traffic, load=1.0), network, 1
+    )
     assert over.accepted_flits_per_chip_cycle == pytest.approx((1 + 3 * 4 / 6) / 4, rel=0.02)
 
 
@@ -486,8 +605,12 @@ def test_one_injection_port_cannot_offer_more_than_one_flit_a_cycle() -> None:
     topology = build("railx_hyperx")
     table = build_routing(topology, "min")
     free = simulate_packets(topology, table, UniformTraffic("uniform", 1.3), model(), 1)
-    one = simulate_packets(topology, table, UniformTraffic("uniform", 1.3), model(injection_ports=1), 1)
-    out = simulate_packets(topology, table, UniformTraffic("uniform", 1.3), model(ejection_ports=1), 1)
+    one = simulate_packets(
+        topology, table, UniformTraffic("uniform", 1.3), model(injection_ports=1), 1
+    )
+    out = simulate_packets(
+        topology, table, UniformTraffic("uniform", 1.3), model(ejection_ports=1), 1
+    )
     assert free.accepted_flits_per_chip_cycle > 1.25
     assert 0.9 < one.accepted_flits_per_chip_cycle <= 1.0
     assert 0.8 < out.accepted_flits_per_chip_cycle <= 1.0
@@ -504,7 +627,9 @@ def test_the_summary_has_what_the_command_line_promises() -> None:
     }  # fmt: skip
     assert promised <= set(row)
     assert row["accepted_flits_per_chip_cycle"] == pytest.approx(0.5, rel=0.01)
-    assert row["external_hops_mean"] == pytest.approx(2 * (100 - 100 / 5) / 99, rel=0.01)  # 2 (N - N / (r + 1)) / (N - 1)
+    assert row["external_hops_mean"] == pytest.approx(
+        2 * (100 - 100 / 5) / 99, rel=0.01
+    )  # 2 (N - N / (r + 1)) / (N - 1)
     assert row["latency_p50_cycles"] <= result.latency_p99_cycles <= result.latency_max_cycles
     assert result.created == result.delivered + result.in_flight + result.queued
     assert result.packets * 4 == pytest.approx(0.5 * 100 * 5000, rel=0.01)

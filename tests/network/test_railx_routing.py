@@ -1,4 +1,6 @@
-"""Routing on every RailX setting: delivery, deadlocks, hops, and loads of the tables against closed forms."""
+"""Routing on every RailX setting: delivery, deadlocks, hops, and loads of the tables
+against closed forms.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -57,7 +59,11 @@ CASES: list[tuple[str, dict[str, Any], int]] = [
     ("railx_twisted_torus", {"m": 3, "n": 1, "x_scale": 6, "y_scale": 3}, 2),
     ("railx_straight_torus", {}, 2),
     ("railx_split", {"m": 1, "n": 4}, 5),
-    ("railx_split", {"m": 1, "n": 4, "sizes_x": [3], "split_x": [4], "sizes_y": [2, 3], "split_y": [2, 2]}, 4),
+    (
+        "railx_split",
+        {"m": 1, "n": 4, "sizes_x": [3], "split_x": [4], "sizes_y": [2, 3], "split_y": [2, 2]},
+        4,
+    ),
     ("railx_split_3d", {}, 4),
     ("railx_dragonfly", {"rows": 7}, 4),
     ("railx_dragonfly", {"m": 2, "n": 2, "columns": 3, "rows": 6}, 4),
@@ -75,7 +81,8 @@ def test_packets_for_a_rail_keep_to_a_lane_of_their_own(routing: str) -> None:
     table = build_routing(topology, routing)
     alone = table.pool_lane >= 0
     assert set(table.pool_lane[alone].tolist()) == {0, 1}
-    # The walks to the rails of a row and of a column (channels 0 and 1) do, the last walk to the chip (channel 2) uses any lane.
+    # The walks to the rails of a row and of a column (channels 0 and 1) do, the last
+    # walk to the chip (channel 2) uses any lane.
     assert set(table.pool_vc[alone].tolist()) == {0, 1}
     inside = topology.links.kind[table.pool_link[table.pool_start[:-1]]] == INTERNAL
     assert (table.pool_vc[inside & ~alone] == 2).all()
@@ -89,36 +96,52 @@ def test_packets_for_a_rail_keep_to_a_lane_of_their_own(routing: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "changes", "channels"), CASES)
-def test_packets_arrive_and_cannot_block_each_other(name: str, changes: dict[str, Any], channels: int) -> None:
+def test_packets_arrive_and_cannot_block_each_other(
+    name: str, changes: dict[str, Any], channels: int
+) -> None:
     topology = build(name, **changes)
     for routing in routings_of(topology.family):
         table = build_routing(topology, routing)
         check_delivery(topology, table)
         check_deadlock_free(topology, table)
         assert table.virtual_channels == channels
-        # What is sent arrives: each chip receives 1 beside what passes through, and sends as much.
+        # What is sent arrives: each chip receives 1 beside what passes through, and
+        # sends as much.
         flow = table_lane_loads(topology, table) * topology.links.lanes
         arriving, leaving = (
-            np.bincount(ends, weights=flow, minlength=topology.chips) for ends in (topology.links.dst, topology.links.src)
+            np.bincount(ends, weights=flow, minlength=topology.chips)
+            for ends in (topology.links.dst, topology.links.src)
         )
         assert arriving == pytest.approx(leaving)
         external = topology.links.kind != INTERNAL
-        assert flow[external].sum() == pytest.approx(path_lengths(topology, table).external_links.sum() / (topology.chips - 1))
+        assert flow[external].sum() == pytest.approx(
+            path_lengths(topology, table).external_links.sum() / (topology.chips - 1)
+        )
 
 
 @settings(deadline=None, max_examples=10)
-@given(m=st.integers(1, 3), n=st.integers(1, 3), routing=st.sampled_from(["min", "balanced", "adaptive"]))
+@given(
+    m=st.integers(1, 3),
+    n=st.integers(1, 3),
+    routing=st.sampled_from(["min", "balanced", "adaptive"]),
+)
 def test_every_hyperx_is_minimal_and_free_of_deadlocks(m: int, n: int, routing: str) -> None:
     if not 2 <= m * n <= 4:
         return
     topology = hyperx(m, n)
     table = build_routing(topology, routing)
     check_deadlock_free(topology, table)
-    assert path_lengths(topology, table).external_links == pytest.approx(coordinates_apart(topology, [m * n + 1] * 2))
+    assert path_lengths(topology, table).external_links == pytest.approx(
+        coordinates_apart(topology, [m * n + 1] * 2)
+    )
 
 
 @settings(deadline=None, max_examples=12)
-@given(columns=st.sampled_from([2, 3, 5]), rows=st.integers(2, 9), routing=st.sampled_from(["min", "balanced"]))
+@given(
+    columns=st.sampled_from([2, 3, 5]),
+    rows=st.integers(2, 9),
+    routing=st.sampled_from(["min", "balanced"]),
+)
 def test_every_dragonfly_takes_at_most_three_rails(columns: int, rows: int, routing: str) -> None:
     topology = build("railx_dragonfly", m=2, n=2, columns=columns, rows=rows)
     table = build_routing(topology, routing)
@@ -132,18 +155,27 @@ def test_every_dragonfly_takes_at_most_three_rails(columns: int, rows: int, rout
 
 
 @settings(deadline=None, max_examples=12)
-@given(m=st.integers(1, 3), n=st.integers(1, 2), x_scale=st.integers(2, 5), y_scale=st.integers(2, 5))
+@given(
+    m=st.integers(1, 3), n=st.integers(1, 2), x_scale=st.integers(2, 5), y_scale=st.integers(2, 5)
+)
 def test_every_torus_takes_the_shortest_ways(m: int, n: int, x_scale: int, y_scale: int) -> None:
     topology = build("railx_torus", m=m, n=n, x_scale=x_scale, y_scale=y_scale)
     table = build_routing(topology, "min")
     check_deadlock_free(topology, table)
     assert path_lengths(topology, table).links == pytest.approx(links_apart(topology))
-    assert table_lane_loads(topology, table) == pytest.approx(uniform_lane_loads(topology, "min"), abs=1e-12)
+    assert table_lane_loads(topology, table) == pytest.approx(
+        uniform_lane_loads(topology, "min"), abs=1e-12
+    )
 
 
-@pytest.mark.parametrize(("m", "y_scale", "wrap"), [(1, 2, "twisted"), (1, 4, "twisted"), (2, 3, "twisted"), (3, 2, "straight")])
+@pytest.mark.parametrize(
+    ("m", "y_scale", "wrap"),
+    [(1, 2, "twisted"), (1, 4, "twisted"), (2, 3, "twisted"), (3, 2, "straight")],
+)
 def test_twisted_torus_takes_the_shortest_ways(m: int, y_scale: int, wrap: str) -> None:
-    topology = build("railx_twisted_torus", m=m, n=1, x_scale=2 * y_scale, y_scale=y_scale, wrap=wrap)
+    topology = build(
+        "railx_twisted_torus", m=m, n=1, x_scale=2 * y_scale, y_scale=y_scale, wrap=wrap
+    )
     table = build_routing(topology, "balanced")
     assert path_lengths(topology, table).links == pytest.approx(links_apart(topology))
     # Ties in equal shares load all links alike, as far as the two dimensions are.
@@ -163,7 +195,9 @@ def test_twisted_torus_takes_the_shortest_ways(m: int, y_scale: int, wrap: str) 
     ("railx_split", {"m": 2, "n": 3, "sizes_x": [3, 3], "split_x": [2, 4], "sizes_y": [7], "split_y": [6]}),
 ])  # fmt: skip
 @pytest.mark.parametrize("routing", ["min", "balanced"])
-def test_loads_of_the_table_equal_the_closed_form(name: str, changes: dict[str, Any], routing: Any) -> None:
+def test_loads_of_the_table_equal_the_closed_form(
+    name: str, changes: dict[str, Any], routing: Any
+) -> None:
     topology = build(name, **changes)
     assert table_lane_loads(topology, build_routing(topology, routing)) == pytest.approx(
         uniform_lane_loads(topology, routing), abs=1e-12
@@ -182,13 +216,18 @@ def test_balanced_links_of_a_pair_carry_half_each(m: int, n: int) -> None:
     topology = hyperx(m, n)
     loads = table_lane_loads(topology, build_routing(topology, "balanced"))
     external = topology.links.kind != INTERNAL
-    pair = topology.chip_node[topology.links.src].astype(np.int64) * topology.nodes + topology.chip_node[topology.links.dst]
+    pair = (
+        topology.chip_node[topology.links.src].astype(np.int64) * topology.nodes
+        + topology.chip_node[topology.links.dst]
+    )
     _, number = np.unique(pair[external], return_inverse=True)
     assert (np.bincount(number) == 2).all()
     mean = np.bincount(number, weights=loads[external]) / 2
     assert loads[external] == pytest.approx(mean[number], abs=1e-12)
     # All pairs are alike under uniform traffic: the ideal.
-    hops = coordinates_apart(topology, [m * n + 1] * 2).sum() / (topology.chips * (topology.chips - 1))
+    hops = coordinates_apart(topology, [m * n + 1] * 2).sum() / (
+        topology.chips * (topology.chips - 1)
+    )
     assert 1 / loads[external].max() == pytest.approx(4 * n / (m * hops))
 
 
@@ -210,7 +249,9 @@ def test_balanced_rails_of_a_dimension_are_alike(name: str, changes: dict[str, A
 
 @settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 10_000), links=st.integers(2, 5))
-def test_even_shares_fill_every_link_and_two_links_with_the_shortest_walks(seed: int, links: int) -> None:
+def test_even_shares_fill_every_link_and_two_links_with_the_shortest_walks(
+    seed: int, links: int
+) -> None:
     random = np.random.default_rng(seed)
     flow = random.uniform(0.1, 2, 9)
     steps = mesh_distance(3)[:, random.choice(9, links, replace=False)]
@@ -222,7 +263,11 @@ def test_even_shares_fill_every_link_and_two_links_with_the_shortest_walks(seed:
     fill = np.kron(flow, np.eye(links))
     whole = np.kron(np.eye(9), np.ones(links))
     cost = (flow[:, None] * steps).ravel()
-    best = linprog(cost, A_eq=np.vstack([fill, whole]), b_eq=np.concatenate([np.full(links, flow.sum() / links), np.ones(9)]))
+    best = linprog(
+        cost,
+        A_eq=np.vstack([fill, whole]),
+        b_eq=np.concatenate([np.full(links, flow.sum() / links), np.ones(9)]),
+    )
     walked = float((flow[:, None] * steps * shares).sum())
     assert walked >= best.fun - 1e-7
     if links == 2:
@@ -255,19 +300,31 @@ def test_adaptive_packets_choose_among_both_links_of_both_dimensions() -> None:
     for chip, to in ((0, 99), (37, 4), (12, 13)):
         first, last = table.set_start[own[chip, to]], table.set_start[own[chip, to] + 1]
         if last - first > 1:
-            assert (topology.chip_node[topology.links.src[table.choice_probe[first:last]]] == topology.chip_node[chip]).all()
+            assert (
+                topology.chip_node[topology.links.src[table.choice_probe[first:last]]]
+                == topology.chip_node[chip]
+            ).all()
             assert table.choice_delay_ns[first:last].min() == 0
     loads = table_lane_loads(topology, table)
     assert loads[topology.links.kind != INTERNAL].max() == pytest.approx(1 / 2.475)
 
 
 def test_tables_of_a_block_of_destinations_are_part_of_the_whole() -> None:
-    for name in ("railx_hyperx", "railx_dragonfly", "railx_mixed", "railx_twisted_torus", "railx_split_3d"):
+    for name in (
+        "railx_hyperx",
+        "railx_dragonfly",
+        "railx_mixed",
+        "railx_twisted_torus",
+        "railx_split_3d",
+    ):
         topology = build(name, **({"rows": 5} if name == "railx_dragonfly" else {}))
         for routing in routings_of(topology.family):
             whole = table_lane_loads(topology, build_routing(topology, routing))
             blocks = np.split(np.arange(topology.chips, dtype=np.int32), [30])
-            parts = [table_lane_loads(topology, build_routing(topology, routing, block)) for block in blocks]
+            parts = [
+                table_lane_loads(topology, build_routing(topology, routing, block))
+                for block in blocks
+            ]
             assert np.sum(parts, axis=0) == pytest.approx(whole, abs=1e-12)
 
 
@@ -275,8 +332,18 @@ def test_tables_of_a_block_of_destinations_are_part_of_the_whole() -> None:
 def test_packets_reach_nine_tenths_of_the_ideal(routing: str) -> None:
     topology = build("railx_hyperx")
     plain = yaml.safe_load((CONF / "network" / "packet.yaml").read_text())
-    network: Any = load(NetworkSettings, plain | {"routing": routing, "warmup_cycles": 2000, "measured_cycles": 2000}, "network")
-    result = simulate_packets(topology, build_routing(topology, routing), UniformTraffic("uniform", 2.475), network, seed=1)
+    network: Any = load(
+        NetworkSettings,
+        plain | {"routing": routing, "warmup_cycles": 2000, "measured_cycles": 2000},
+        "network",
+    )
+    result = simulate_packets(
+        topology,
+        build_routing(topology, routing),
+        UniformTraffic("uniform", 2.475),
+        network,
+        seed=1,
+    )
     assert result.accepted_flits_per_chip_cycle >= 0.9 * 2.475
     assert result.accepted_flits_per_chip_cycle <= 2.475 * 1.01
 
@@ -292,7 +359,10 @@ def coordinates_apart(topology: Topology, sizes: list[int]) -> np.ndarray:
 
 
 def links_apart(topology: Topology) -> np.ndarray:
-    ones = csr_array((np.ones(len(topology.links)), (topology.links.src, topology.links.dst)), shape=(topology.chips,) * 2)
+    ones = csr_array(
+        (np.ones(len(topology.links)), (topology.links.src, topology.links.dst)),
+        shape=(topology.chips,) * 2,
+    )
     ones.data[:] = 1
     hops: np.ndarray = shortest_path(ones, unweighted=True)
     return hops

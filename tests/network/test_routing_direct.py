@@ -1,4 +1,6 @@
-"""Routers of mesh, tori, HyperX, Dragonfly and HammingMesh: delivery, deadlocks, lengths and loads against closed forms."""
+"""Routers of mesh, tori, HyperX, Dragonfly and HammingMesh: delivery, deadlocks,
+lengths and loads against closed forms.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -21,13 +23,26 @@ from railx.network.routing import (
 from railx.network.routing.railx_torus import chip_grid
 from railx.network.shortest_paths import shortest_path_lane_loads
 from railx.settings import SettingsError, load
-from railx.topology import INTERNAL, LINK_KINDS, Topology, TopologySettings, build_topology, chip_hop_counts
+from railx.topology import (
+    INTERNAL,
+    LINK_KINDS,
+    Topology,
+    TopologySettings,
+    build_topology,
+    chip_hop_counts,
+)
 
 CONF = Path(__file__).parents[2] / "conf" / "topology"
 
 
 def build(name: str, **changes: Any) -> Topology:
-    return build_topology(load(TopologySettings, yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changes, "topology"))
+    return build_topology(
+        load(
+            TopologySettings,
+            yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changes,
+            "topology",
+        )
+    )
 
 
 def loads(topology: Topology, routing: str, demand: np.ndarray | None = None) -> np.ndarray:
@@ -39,7 +54,9 @@ def of_kind(topology: Topology, *kinds: str) -> np.ndarray:
 
 
 def apart(topology: Topology) -> np.ndarray:
-    """Links of a shortest path between every two chips, by the powers of the adjacency matrix."""
+    """Links of a shortest path between every two chips, by the powers of the adjacency
+    matrix.
+    """
     joined = np.zeros((topology.vertices, topology.vertices), dtype=bool)
     joined[topology.links.src, topology.links.dst] = True
     hops, reached = np.zeros(joined.shape, dtype=int), np.eye(topology.vertices, dtype=bool)
@@ -51,16 +68,29 @@ def apart(topology: Topology) -> np.ndarray:
 
 MESHES = st.tuples(
     st.just("mesh_2d"),
-    st.fixed_dictionaries({"x_scale": st.integers(2, 5), "y_scale": st.integers(2, 5), "n": st.integers(1, 2)}),
+    st.fixed_dictionaries(
+        {"x_scale": st.integers(2, 5), "y_scale": st.integers(2, 5), "n": st.integers(1, 2)}
+    ),
 )
 TORI = st.one_of(
-    st.tuples(st.just("torus_2d"), st.fixed_dictionaries({f"{axis}_scale": st.integers(2, 6) for axis in "xy"})),
-    st.tuples(st.just("torus_3d"), st.fixed_dictionaries({f"{axis}_scale": st.integers(2, 4) for axis in "xyz"})),
+    st.tuples(
+        st.just("torus_2d"),
+        st.fixed_dictionaries({f"{axis}_scale": st.integers(2, 6) for axis in "xy"}),
+    ),
+    st.tuples(
+        st.just("torus_3d"),
+        st.fixed_dictionaries({f"{axis}_scale": st.integers(2, 4) for axis in "xyz"}),
+    ),
 )
 HYPERXS = st.tuples(
     st.just("hyperx"),
     st.one_of(
-        st.fixed_dictionaries({"shape": st.lists(st.integers(2, 4), min_size=1, max_size=3), "lanes": st.integers(1, 2)}),
+        st.fixed_dictionaries(
+            {
+                "shape": st.lists(st.integers(2, 4), min_size=1, max_size=3),
+                "lanes": st.integers(1, 2),
+            }
+        ),
         st.fixed_dictionaries(
             {
                 "shape": st.lists(st.integers(2, 3), min_size=1, max_size=3),
@@ -85,21 +115,31 @@ DRAGONFLIES = st.tuples(
 HAMMINGMESHES = st.tuples(
     st.just("hammingmesh"),
     st.fixed_dictionaries(
-        {"m": st.integers(1, 4), "n": st.integers(1, 2), "x_scale": st.integers(2, 3), "y_scale": st.integers(2, 3)}
+        {
+            "m": st.integers(1, 4),
+            "n": st.integers(1, 2),
+            "x_scale": st.integers(2, 3),
+            "y_scale": st.integers(2, 3),
+        }
     ),
 )
 
 
 @settings(deadline=None, max_examples=80)
 @given(sizes=st.one_of(MESHES, TORI, HYPERXS, DRAGONFLIES, HAMMINGMESHES), data=st.data())
-def test_packets_arrive_and_cannot_block_each_other(sizes: tuple[str, dict[str, Any]], data: st.DataObject) -> None:
+def test_packets_arrive_and_cannot_block_each_other(
+    sizes: tuple[str, dict[str, Any]], data: st.DataObject
+) -> None:
     topology = build(sizes[0], **sizes[1])
     routing = data.draw(st.sampled_from(routings_of(topology.family)))
     table = build_routing(topology, routing)
     check_delivery(topology, table)
     check_deadlock_free(topology, table)
-    # What all packets do is the sum over the links: load of all lanes times (chips - 1) = links of the ways.
-    carried = (table_lane_loads(topology, table) * topology.links.lanes).sum() * (topology.chips - 1)
+    # What all packets do is the sum over the links: load of all lanes times (chips - 1)
+    # = links of the ways.
+    carried = (table_lane_loads(topology, table) * topology.links.lanes).sum() * (
+        topology.chips - 1
+    )
     ways = path_lengths(topology, table).links
     assert carried == pytest.approx(ways.sum())
     some = np.array([topology.chips - 1, 0], dtype=np.int32)
@@ -109,20 +149,36 @@ def test_packets_arrive_and_cannot_block_each_other(sizes: tuple[str, dict[str, 
 
 @settings(deadline=None, max_examples=40)
 @given(sizes=st.one_of(MESHES, TORI, HYPERXS), data=st.data())
-def test_minimal_routings_take_shortest_paths(sizes: tuple[str, dict[str, Any]], data: st.DataObject) -> None:
+def test_minimal_routings_take_shortest_paths(
+    sizes: tuple[str, dict[str, Any]], data: st.DataObject
+) -> None:
     topology = build(sizes[0], **sizes[1])
-    routing = data.draw(st.sampled_from([name for name in routings_of(topology.family) if name != "valiant"]))
-    assert np.allclose(path_lengths(topology, build_routing(topology, routing)).links, apart(topology))
+    routing = data.draw(
+        st.sampled_from([name for name in routings_of(topology.family) if name != "valiant"])
+    )
+    assert np.allclose(
+        path_lengths(topology, build_routing(topology, routing)).links, apart(topology)
+    )
 
 
 @settings(deadline=None, max_examples=20)
-@given(x=st.integers(2, 9), y=st.integers(2, 9), n=st.integers(1, 3), routing=st.sampled_from(["min", "balanced", "adaptive"]))
+@given(
+    x=st.integers(2, 9),
+    y=st.integers(2, 9),
+    n=st.integers(1, 3),
+    routing=st.sampled_from(["min", "balanced", "adaptive"]),
+)
 def test_mesh_loads_have_their_closed_form(x: int, y: int, n: int, routing: str) -> None:
     topology = build("mesh_2d", x_scale=x, y_scale=y, n=n)
     low = np.minimum(topology.links.src, topology.links.dst)
     along_x = of_kind(topology, "torus_x")
-    # XY: everything on one side of a row boundary goes to everything beyond it, through the row of its source; columns alike.
-    place, length, across = np.where(along_x, low % x, low // x), np.where(along_x, x, y), np.where(along_x, y, x)
+    # XY: everything on one side of a row boundary goes to everything beyond it, through
+    # the row of its source; columns alike.
+    place, length, across = (
+        np.where(along_x, low % x, low // x),
+        np.where(along_x, x, y),
+        np.where(along_x, y, x),
+    )
     expected = (place + 1) * (length - 1 - place) * across / (x * y - 1) / n
     assert np.allclose(loads(topology, routing), expected)
 
@@ -137,13 +193,18 @@ def test_even_tori_reach_8n_over_k(half: int, n: int, dimensions: int) -> None:
     k = 2 * half
     if dimensions == 3 and k > 6:
         return
-    topology = build(f"torus_{dimensions}d", n=n, **{f"{axis}_scale": k for axis in "xyz"[:dimensions]})
+    topology = build(
+        f"torus_{dimensions}d", n=n, **{f"{axis}_scale": k for axis in "xyz"[:dimensions]}
+    )
     bound = 8 * n / k * (topology.chips - 1) / topology.chips
     balanced = loads(topology, "balanced")
     assert np.allclose(balanced, 1 / bound)  # every link alike
     assert np.allclose(balanced, shortest_path_lane_loads(topology))
-    # All ties upwards: (k / 2 + 1) / (k / 2) times as much on the links that go up (at k = 2 both ways are one pool).
-    assert loads(topology, "min").max() == pytest.approx((1 / bound) * (1 if k == 2 else (half + 1) / half))
+    # All ties upwards: (k / 2 + 1) / (k / 2) times as much on the links that go up (at
+    # k = 2 both ways are one pool).
+    assert loads(topology, "min").max() == pytest.approx(
+        (1 / bound) * (1 if k == 2 else (half + 1) / half)
+    )
 
 
 @settings(deadline=None, max_examples=15)
@@ -151,7 +212,9 @@ def test_even_tori_reach_8n_over_k(half: int, n: int, dimensions: int) -> None:
 def test_odd_tori_need_no_ties(k: int, n: int, dimensions: int) -> None:
     if dimensions == 3 and k > 5:
         return
-    topology = build(f"torus_{dimensions}d", n=n, **{f"{axis}_scale": k for axis in "xyz"[:dimensions]})
+    topology = build(
+        f"torus_{dimensions}d", n=n, **{f"{axis}_scale": k for axis in "xyz"[:dimensions]}
+    )
     expected = (k * k - 1) / 8 / k / n * topology.chips / (topology.chips - 1)
     for routing in ("min", "balanced"):
         assert np.allclose(loads(topology, routing), expected)
@@ -160,17 +223,31 @@ def test_odd_tori_need_no_ties(k: int, n: int, dimensions: int) -> None:
 
 #: Rings of every length from 2 to 9, even and odd ones beside each other.
 RINGS: list[tuple[str, dict[str, Any]]] = [
-    *(("torus_2d", {"x_scale": x, "y_scale": y, "n": 1}) for x, y in [(2, 9), (9, 2), (3, 8), (7, 4), (5, 6), (9, 9)]),
-    *(("torus_3d", {"x_scale": x, "y_scale": y, "z_scale": z}) for x, y, z in [(2, 3, 4), (5, 2, 3), (4, 4, 4), (6, 2, 7)]),
+    *(
+        ("torus_2d", {"x_scale": x, "y_scale": y, "n": 1})
+        for x, y in [(2, 9), (9, 2), (3, 8), (7, 4), (5, 6), (9, 9)]
+    ),
+    *(
+        ("torus_3d", {"x_scale": x, "y_scale": y, "z_scale": z})
+        for x, y, z in [(2, 3, 4), (5, 2, 3), (4, 4, 4), (6, 2, 7)]
+    ),
     ("tpu_v4", {"cube_side": 2, "x_cubes": 1, "y_cubes": 2, "z_cubes": 3}),
-    *(("railx_torus", {"m": m, "n": 1, "x_scale": x, "y_scale": y}) for m, x, y in [(1, 2, 5), (2, 2, 3), (3, 3, 2)]),
-    *(("railx_twisted_torus", {"m": m, "n": 1, "x_scale": 2 * y, "y_scale": y}) for m, y in [(1, 2), (1, 3), (2, 2), (3, 3)]),
+    *(
+        ("railx_torus", {"m": m, "n": 1, "x_scale": x, "y_scale": y})
+        for m, x, y in [(1, 2, 5), (2, 2, 3), (3, 3, 2)]
+    ),
+    *(
+        ("railx_twisted_torus", {"m": m, "n": 1, "x_scale": 2 * y, "y_scale": y})
+        for m, y in [(1, 2), (1, 3), (2, 2), (3, 3)]
+    ),
     ("opus_rails", {}),
 ]
 
 
 @pytest.mark.parametrize(("name", "sizes"), RINGS)
-def test_packets_that_take_no_wrap_draw_their_channel_and_close_no_circle(name: str, sizes: dict[str, Any]) -> None:
+def test_packets_that_take_no_wrap_draw_their_channel_and_close_no_circle(
+    name: str, sizes: dict[str, Any]
+) -> None:
     topology = build(name, **sizes)
     drawn, fixed = (build_routing(topology, routing) for routing in ("balanced", "min"))
     check_delivery(topology, drawn)
@@ -182,11 +259,15 @@ def first_channels(table: RoutingTable, chip: int, to: int) -> list[float]:
     """Share of the packets of a pair on each virtual channel of their first hop."""
     choices = slice(*table.set_start[table.entry[0, chip, to] + np.array([0, 1])])
     pools = table.choice_pool[choices]
-    shares: list[float] = np.bincount(table.pool_vc[pools], table.choice_weight[choices], minlength=2).tolist()
+    shares: list[float] = np.bincount(
+        table.pool_vc[pools], table.choice_weight[choices], minlength=2
+    ).tolist()
     return shares
 
 
-@pytest.mark.parametrize(("name", "length"), [("torus_2d", 5), ("torus_2d", 6), ("torus_3d", 5), ("railx_torus", 10)])
+@pytest.mark.parametrize(
+    ("name", "length"), [("torus_2d", 5), ("torus_2d", 6), ("torus_3d", 5), ("railx_torus", 10)]
+)
 def test_who_takes_the_wrap_has_no_choice_of_channel(name: str, length: int) -> None:
     topology = build(name, **({"x_scale": length} if name != "railx_torus" else {}))
     drawn, fixed = (build_routing(topology, routing) for routing in ("balanced", "min"))
@@ -195,7 +276,10 @@ def test_who_takes_the_wrap_has_no_choice_of_channel(name: str, length: int) -> 
     assert first_channels(drawn, row[2], row[1]) == [0.5, 0.5]
     assert first_channels(fixed, row[1], row[2]) == [0, 1]
     for table in (drawn, fixed):
-        assert first_channels(table, row[1], row[-1]) == [0, 1]  # two hops down, the second over the wrap
+        assert first_channels(table, row[1], row[-1]) == [
+            0,
+            1,
+        ]  # two hops down, the second over the wrap
         assert first_channels(table, row[0], row[-1]) == [1, 0]
         assert first_channels(table, row[-1], row[0]) == [1, 0]
 
@@ -215,8 +299,11 @@ def test_hyperx_loads_have_their_closed_forms(sizes: tuple[str, dict[str, Any]])
     for routing in ("min", "balanced", "adaptive"):
         assert np.allclose(loads(topology, routing), expected)
     assert np.allclose(shortest_path_lane_loads(topology), expected)
-    # By way of a random router of the line: on average 2 - 2 / s hops for each dimension that differs, so much more load.
-    assert np.allclose(loads(topology, "valiant"), np.where(leaf, expected, expected * (2 - 2 / length)))
+    # By way of a random router of the line: on average 2 - 2 / s hops for each
+    # dimension that differs, so much more load.
+    assert np.allclose(
+        loads(topology, "valiant"), np.where(leaf, expected, expected * (2 - 2 / length))
+    )
 
 
 def test_valiant_levels_a_hyperx_under_shifted_traffic() -> None:
@@ -228,18 +315,30 @@ def test_valiant_levels_a_hyperx_under_shifted_traffic() -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(sizes=DRAGONFLIES)
-def test_dragonfly_ways_and_global_loads_have_their_closed_forms(sizes: tuple[str, dict[str, Any]]) -> None:
+def test_dragonfly_ways_and_global_loads_have_their_closed_forms(
+    sizes: tuple[str, dict[str, Any]],
+) -> None:
     topology = build(sizes[0], **sizes[1])
     p, a, groups, planes = (sizes[1][key] for key in ("p", "a", "groups", "planes"))
     switches = a * groups
     links = np.zeros((switches, switches), dtype=int)
-    far = of_kind(topology, "global") & (topology.links.src < topology.chips + switches) & (topology.links.src >= topology.chips)
-    np.add.at(links, (topology.links.src[far] - topology.chips, topology.links.dst[far] - topology.chips), 1)
+    far = (
+        of_kind(topology, "global")
+        & (topology.links.src < topology.chips + switches)
+        & (topology.links.src >= topology.chips)
+    )
+    np.add.at(
+        links,
+        (topology.links.src[far] - topology.chips, topology.links.dst[far] - topology.chips),
+        1,
+    )
     by_switch = np.zeros((switches, switches))
     for source, target in np.ndindex(switches, switches):
         same_group = source // a == target // a
         own = links[source].reshape(groups, a)[target // a]
-        group = links[source // a * a : source // a * a + a, target // a * a : target // a * a + a].sum(axis=0)
+        group = links[
+            source // a * a : source // a * a + a, target // a * a : target // a * a + a
+        ].sum(axis=0)
         ways = own if own.any() else group
         if same_group:
             by_switch[source, target] = 2 + (source != target)
@@ -264,8 +363,11 @@ def test_valiant_levels_a_dragonfly_when_groups_send_to_the_next_one() -> None:
     group = np.arange(topology.chips) // 8
     to_next = ((group[:, None] + 1) % 9 == group).astype(float) / 8
     far = of_kind(topology, "global")
-    assert loads(topology, "min", to_next)[far].max() == pytest.approx(8)  # one link for the 8 chips of a group
-    # Every packet takes the 8 links of its group evenly: one goes straight there, the others meet again on the way in.
+    assert loads(topology, "min", to_next)[far].max() == pytest.approx(
+        8
+    )  # one link for the 8 chips of a group
+    # Every packet takes the 8 links of its group evenly: one goes straight there, the
+    # others meet again on the way in.
     spread = loads(topology, "valiant", to_next)[far]
     assert spread.max() <= 2 + 1e-9
     assert spread.sum() == pytest.approx(topology.chips * (2 - 1 / 8))
@@ -282,12 +384,16 @@ def test_the_adaptive_dragonfly_chooses_between_minimal_and_own_links() -> None:
     minimal = table.choice_weight[choices] > 0
     assert minimal.sum() == 1
     assert len(minimal) in (2, 3)  # the way of ``min``, and those of two own links that are not it
-    assert (table.choice_delay_ns[choices][minimal] < table.choice_delay_ns[choices][~minimal].min()).all()
+    assert (
+        table.choice_delay_ns[choices][minimal] < table.choice_delay_ns[choices][~minimal].min()
+    ).all()
 
 
 @settings(deadline=None, max_examples=20)
 @given(sizes=HAMMINGMESHES)
-def test_hammingmesh_ways_and_port_loads_have_their_closed_forms(sizes: tuple[str, dict[str, Any]]) -> None:
+def test_hammingmesh_ways_and_port_loads_have_their_closed_forms(
+    sizes: tuple[str, dict[str, Any]],
+) -> None:
     topology = build(sizes[0], **sizes[1])
     m, n, columns, rows = (sizes[1][key] for key in ("m", "n", "x_scale", "y_scale"))
     board, local = np.divmod(np.arange(topology.chips), m * m)
@@ -302,8 +408,12 @@ def test_hammingmesh_ways_and_port_loads_have_their_closed_forms(sizes: tuple[st
     for kind, boards in (("row", columns), ("column", rows)):
         crossing = (chips - chips / boards) / (chips - 1)
         ports = of_kind(topology, kind)
-        assert np.allclose(loads(topology, "balanced")[ports], m * crossing / (2 * n))  # 2 n b / m for many boards
-        busiest = (m + 1) // 2 * crossing / n  # the middle chip of an odd m always to the minus side
+        assert np.allclose(
+            loads(topology, "balanced")[ports], m * crossing / (2 * n)
+        )  # 2 n b / m for many boards
+        busiest = (
+            (m + 1) // 2 * crossing / n
+        )  # the middle chip of an odd m always to the minus side
         assert loads(topology, "min")[ports].max() == pytest.approx(busiest)
 
 
@@ -313,7 +423,9 @@ def test_hammingmesh_of_the_comparison_is_bound_by_its_ports() -> None:
     crossing = (1296 - 144) / 1295
     assert 1 / own.max() == pytest.approx(2 * 2 / (4 * crossing))
     assert 1 / own.max() == pytest.approx(1.1241, abs=1e-4)
-    assert own[topology.links.kind == INTERNAL].max() < own.max()  # though internal lanes are as narrow as ports
+    assert (
+        own[topology.links.kind == INTERNAL].max() < own.max()
+    )  # though internal lanes are as narrow as ports
 
 
 def test_transposed_traffic_gains_from_both_orders_in_a_mesh() -> None:
@@ -338,7 +450,12 @@ def test_mean_hops_agree_with_the_search_at_larger_sizes() -> None:
 
 @pytest.mark.parametrize(
     ("name", "routing"),
-    [("mesh_2d", "valiant"), ("torus_3d", "adaptive"), ("dragonfly", "balanced"), ("hammingmesh", "valiant")],
+    [
+        ("mesh_2d", "valiant"),
+        ("torus_3d", "adaptive"),
+        ("dragonfly", "balanced"),
+        ("hammingmesh", "valiant"),
+    ],
 )
 def test_routings_that_a_family_lacks_are_refused(name: str, routing: str) -> None:
     with pytest.raises(SettingsError, match=f"got '{routing}'; allowed on {name}: min"):
@@ -346,7 +463,9 @@ def test_routings_that_a_family_lacks_are_refused(name: str, routing: str) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["dragonfly_1300", "hammingmesh_1296", "hyperx_1296", "torus_3d_1331"])
+@pytest.mark.parametrize(
+    "name", ["dragonfly_1300", "hammingmesh_1296", "hyperx_1296", "torus_3d_1331"]
+)
 def test_networks_of_the_comparison_are_free_of_deadlocks(name: str) -> None:
     topology = build(name)
     table = build_routing(topology, "min", np.arange(0, topology.chips, 7, dtype=np.int32))

@@ -1,4 +1,6 @@
-"""Routing tables: what the checks must find, loads against walked packets, hops against breadth-first search."""
+"""Routing tables: what the checks must find, loads against walked packets, hops against
+breadth-first search.
+"""
 
 from typing import Any
 
@@ -24,8 +26,16 @@ def torus(columns: int, rows: int, lanes: int = 1) -> Topology:
     return build_topology(Torus2DSettings("torus_2d", lanes, columns, rows, 400.0, 10.0))
 
 
-def ring_table(topology: Topology, *, virtual_channels: int, give_up_at: int | None = None, circle: bool = False) -> RoutingTable:
-    """Always up the only ring of a 1-wide walk along x, on one virtual channel; deliberately wrong in the ways asked for."""
+def ring_table(
+    topology: Topology,
+    *,
+    virtual_channels: int,
+    give_up_at: int | None = None,
+    circle: bool = False,
+) -> RoutingTable:
+    """Always up the only ring of a 1-wide walk along x, on one virtual channel;
+    deliberately wrong in the ways asked for.
+    """
     builder = TableBuilder(topology, "up", states=1, virtual_channels=virtual_channels)
     chip = np.arange(topology.chips)
     columns = topology.settings["x_scale"]
@@ -34,7 +44,9 @@ def ring_table(topology: Topology, *, virtual_channels: int, give_up_at: int | N
     for to in range(topology.chips):
         same_row = chip // columns == to // columns
         nearer = np.where(same_row | circle, up, along_y)
-        builder.entry[0, : topology.chips, to] = builder.single(builder.pools_between(chip, nearer, 0), 0)
+        builder.entry[0, : topology.chips, to] = builder.single(
+            builder.pools_between(chip, nearer, 0), 0
+        )
     if give_up_at is not None:
         builder.entry[0, give_up_at, :] = -1
     return builder.build()
@@ -44,7 +56,12 @@ def test_a_ring_on_one_channel_can_deadlock_and_the_check_names_the_circle() -> 
     topology = torus(5, 3)
     table = ring_table(topology, virtual_channels=1)
     check_delivery(topology, table)
-    with pytest.raises(ValueError, match=r"up on torus_2d: packets can wait for each other in a circle: torus_\w \d+ to \d+ on"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"up on torus_2d: packets can wait for each other in a circle: torus_\w \d+ to \d+ on"
+        ),
+    ):
         check_deadlock_free(topology, table)
 
 
@@ -69,7 +86,9 @@ def test_a_link_from_elsewhere_is_named() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(2, 7), st.integers(2, 7), st.sampled_from(["min", "balanced"]), st.integers(1, 3))
+@given(
+    st.integers(2, 7), st.integers(2, 7), st.sampled_from(["min", "balanced"]), st.integers(1, 3)
+)
 def test_dimension_order_on_any_torus(columns: int, rows: int, routing: str, lanes: int) -> None:
     topology = torus(columns, rows, lanes)
     table = build_routing(topology, routing)
@@ -77,17 +96,24 @@ def test_dimension_order_on_any_torus(columns: int, rows: int, routing: str, lan
     check_deadlock_free(topology, table)
     hops = path_lengths(topology, table)
     counted: Any = chip_hop_counts(topology)
-    assert np.array_equal(np.bincount(np.round(hops.links).astype(int).ravel(), minlength=len(counted)), counted)
+    assert np.array_equal(
+        np.bincount(np.round(hops.links).astype(int).ravel(), minlength=len(counted)), counted
+    )
     assert np.array_equal(hops.links, hops.external_links)
     # Every packet loads one lane of one link per hop.
     loads = table_lane_loads(topology, table)
-    assert (loads * topology.links.lanes).sum() == pytest.approx(hops.links.sum() / (topology.chips - 1))
+    assert (loads * topology.links.lanes).sum() == pytest.approx(
+        hops.links.sum() / (topology.chips - 1)
+    )
 
 
 def test_a_block_of_destinations_is_a_part_of_the_whole() -> None:
     topology = torus(5, 4)
     whole = build_routing(topology, "balanced")
-    parts = [build_routing(topology, "balanced", np.arange(first, first + 5, dtype=np.int32)) for first in range(0, 20, 5)]
+    parts = [
+        build_routing(topology, "balanced", np.arange(first, first + 5, dtype=np.int32))
+        for first in range(0, 20, 5)
+    ]
     summed = sum(table_lane_loads(topology, part) for part in parts)
     assert np.allclose(summed, table_lane_loads(topology, whole), atol=1e-12, rtol=0)
 
@@ -98,14 +124,19 @@ def test_given_demand_loads_only_the_ways_of_its_packets() -> None:
     demand[0, 2] = 3.0
     loads = table_lane_loads(topology, build_routing(topology, "min"), demand)
     links = topology.links
-    used = {(int(links.src[row]), int(links.dst[row])): float(loads[row]) for row in np.flatnonzero(loads)}
+    used = {
+        (int(links.src[row]), int(links.dst[row])): float(loads[row])
+        for row in np.flatnonzero(loads)
+    }
     assert used == {(0, 1): 3.0, (1, 2): 3.0}
     with pytest.raises(ValueError, match=r"demand: shape \(3, 20\); allowed: \(20, 20\)"):
         table_lane_loads(topology, build_routing(topology, "min"), demand[:3])
 
 
 def test_a_routing_that_a_family_does_not_offer_is_refused() -> None:
-    with pytest.raises(SettingsError, match="routing: got 'adaptive'; allowed on torus_2d: min, balanced"):
+    with pytest.raises(
+        SettingsError, match="routing: got 'adaptive'; allowed on torus_2d: min, balanced"
+    ):
         build_routing(torus(4, 4), "adaptive")
 
 

@@ -1,4 +1,6 @@
-"""Exact channel loads: the known bounds, every packet walked link by link, conservation, and a count over shortest paths."""
+"""Exact channel loads: the known bounds, every packet walked link by link,
+conservation, and a count over shortest paths.
+"""
 
 from collections import defaultdict
 from pathlib import Path
@@ -37,7 +39,11 @@ def build(name: str, **changes: Any) -> Topology:
 
 
 def static(routing: str) -> Any:
-    return load(NetworkSettings, yaml.safe_load((CONF / "network" / f"static_{routing}.yaml").read_text()), "network")
+    return load(
+        NetworkSettings,
+        yaml.safe_load((CONF / "network" / f"static_{routing}.yaml").read_text()),
+        "network",
+    )
 
 
 def simulate(topology: Topology, routing: str = "min") -> dict[str, Any]:
@@ -55,7 +61,9 @@ def simulate(topology: Topology, routing: str = "min") -> dict[str, Any]:
         (7, 9, 200_704, 2.612, 2.000, 2.03),
     ],
 )
-def test_hyperx_bounds_of_minimal_routing(m: int, n: int, chips: int, ideal: float, bound: float, internal_width: float) -> None:
+def test_hyperx_bounds_of_minimal_routing(
+    m: int, n: int, chips: int, ideal: float, bound: float, internal_width: float
+) -> None:
     row = simulate(build("railx_hyperx", m=m, n=n))
     assert row["chips"] == chips
     assert row["ideal_flits_per_chip_cycle"] == pytest.approx(ideal, abs=5.1e-4)
@@ -75,7 +83,9 @@ def test_full_scale_hops_and_rates() -> None:
     assert row["bound_gb_s_per_chip"] == pytest.approx(100, abs=0.05)
 
 
-@pytest.mark.parametrize(("m", "n", "of_minimal"), [(2, 2, 0.588), (4, 2, 0.889), (3, 2, 0.733), (5, 3, 0.735)])
+@pytest.mark.parametrize(
+    ("m", "n", "of_minimal"), [(2, 2, 0.588), (4, 2, 0.889), (3, 2, 0.733), (5, 3, 0.735)]
+)
 def test_balanced_links_reach_the_ideal(m: int, n: int, of_minimal: float) -> None:
     topology = build("railx_hyperx", m=m, n=n)
     balanced = simulate(topology, "balanced")
@@ -89,11 +99,17 @@ def test_balanced_links_at_full_scale() -> None:
     assert (row["chips"], row["bound_over_ideal"]) == (200_704, pytest.approx(1))
     assert row["bound_flits_per_chip_cycle"] == pytest.approx(2.612, abs=5.1e-4)
     assert row["internal_width_needed"] == pytest.approx(1.300, abs=5.1e-4)
-    assert row["mean_internal_hops"] < simulate(build("railx_hyperx_full"), "min")["mean_internal_hops"]
+    assert (
+        row["mean_internal_hops"]
+        < simulate(build("railx_hyperx_full"), "min")["mean_internal_hops"]
+    )
 
 
 def test_equal_widths_cost_balanced_links_less() -> None:
-    bound = {routing: simulate(build("railx_hyperx", m=4, n=2, internal_width=1.0), routing) for routing in ("min", "balanced")}
+    bound = {
+        routing: simulate(build("railx_hyperx", m=4, n=2, internal_width=1.0), routing)
+        for routing in ("min", "balanced")
+    }
     assert bound["min"]["bound_over_ideal"] == pytest.approx(0.571, abs=5e-4)
     assert bound["balanced"]["bound_over_ideal"] == pytest.approx(0.752, abs=5e-4)
 
@@ -108,11 +124,20 @@ def test_narrow_internal_links_lower_the_bound() -> None:
 
 @pytest.mark.parametrize(
     ("m", "n", "rings"),
-    [(2, 2, "directed"), (1, 4, "directed"), (3, 2, "directed"), (2, 4, "directed"), (3, 1, "undirected"), (1, 5, "undirected")],
+    [
+        (2, 2, "directed"),
+        (1, 4, "directed"),
+        (3, 2, "directed"),
+        (2, 4, "directed"),
+        (3, 1, "undirected"),
+        (1, 5, "undirected"),
+    ],
 )
 def test_hyperx_loads_equal_every_packet_walked(m: int, n: int, rings: str) -> None:
     topology = build("railx_hyperx", m=m, n=n, rings=rings)
-    assert uniform_lane_loads(topology, "min") == pytest.approx(_walk_every_packet(topology, m, n), abs=1e-12)
+    assert uniform_lane_loads(topology, "min") == pytest.approx(
+        _walk_every_packet(topology, m, n), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,10 +155,14 @@ def test_hyperx_loads_equal_every_packet_walked(m: int, n: int, rings: str) -> N
         ("fat_tree", {"switch_radix": 7, "planes": 2, "tiers": 2, "leaf_down_ports": 5}),
     ],
 )
-def test_symmetric_families_equal_the_even_split_over_shortest_paths(name: str, changes: dict[str, Any]) -> None:
+def test_symmetric_families_equal_the_even_split_over_shortest_paths(
+    name: str, changes: dict[str, Any]
+) -> None:
     topology = build(name, **changes)
     for routing in ("min", "balanced"):
-        assert uniform_lane_loads(topology, static(routing).routing) == pytest.approx(shortest_path_lane_loads(topology), abs=1e-12)
+        assert uniform_lane_loads(topology, static(routing).routing) == pytest.approx(
+            shortest_path_lane_loads(topology), abs=1e-12
+        )
 
 
 @settings(deadline=None, max_examples=15)
@@ -141,11 +170,14 @@ def test_symmetric_families_equal_the_even_split_over_shortest_paths(name: str, 
 def test_what_enters_a_chip_leaves_it(m: int, n: int, routing: str) -> None:
     if m * n < 2:
         return
-    topology = build("railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed")
+    topology = build(
+        "railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed"
+    )
     flow = uniform_lane_loads(topology, static(routing).routing) * topology.links.lanes
     entering = np.bincount(topology.links.dst, weights=flow, minlength=topology.chips)
     leaving = np.bincount(topology.links.src, weights=flow, minlength=topology.chips)
-    # Each chip sends 1 and receives 1, so that what passes in and out is equal, and at least 1.
+    # Each chip sends 1 and receives 1, so that what passes in and out is equal, and at
+    # least 1.
     assert entering == pytest.approx(leaving)
     assert (entering >= 1 - 1e-12).all()
 
@@ -155,9 +187,13 @@ def test_what_enters_a_chip_leaves_it(m: int, n: int, routing: str) -> None:
 def test_minimal_routing_takes_no_fewer_links_than_the_shortest_paths(m: int, n: int) -> None:
     if m * n < 2:
         return
-    topology = build("railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed")
+    topology = build(
+        "railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed"
+    )
     lanes = topology.links.lanes
-    assert (uniform_lane_loads(topology, "min") * lanes).sum() >= (shortest_path_lane_loads(topology) * lanes).sum() - 1e-9
+    assert (uniform_lane_loads(topology, "min") * lanes).sum() >= (
+        shortest_path_lane_loads(topology) * lanes
+    ).sum() - 1e-9
 
 
 @settings(deadline=None, max_examples=15)
@@ -165,7 +201,9 @@ def test_minimal_routing_takes_no_fewer_links_than_the_shortest_paths(m: int, n:
 def test_torus_bound_is_8_n_over_k(k: int, n: int) -> None:
     side = 2 * k
     row = simulate(build("torus_2d", x_scale=side, y_scale=side, n=n))
-    assert row["bound_flits_per_chip_cycle"] == pytest.approx(8 * n / side * (side**2 - 1) / side**2)
+    assert row["bound_flits_per_chip_cycle"] == pytest.approx(
+        8 * n / side * (side**2 - 1) / side**2
+    )
     assert row["bound_over_ideal"] == pytest.approx(1)
     assert row["internal_width_needed"] is None
 
@@ -176,7 +214,9 @@ def test_torus_of_36_by_36() -> None:
     assert row["bound_flits_per_chip_cycle"] == pytest.approx(0.444, abs=5e-4)
     assert row["internal_width_needed"] == pytest.approx(1)
     slow = simulate(build("railx_torus", m=4, n=2, x_scale=9, y_scale=9, internal_width=0.5))
-    assert slow["bound_flits_per_chip_cycle"] == pytest.approx(row["bound_flits_per_chip_cycle"] / 2)
+    assert slow["bound_flits_per_chip_cycle"] == pytest.approx(
+        row["bound_flits_per_chip_cycle"] / 2
+    )
     assert slow["busiest_link_kind"] == "internal"
 
 
@@ -209,13 +249,18 @@ def test_rows_have_the_agreed_columns(name: str) -> None:
     assert list(channels) == ["src", "dst", "kind", "rail", "load", "fidelity"]
     assert all(len(column) == len(topology.links) for column in channels.values())
     external = np.array(channels["kind"].to_pylist()) != "internal"
-    assert row["mean_external_hops"] == pytest.approx((channels["load"] * topology.links.lanes)[external].sum() / topology.chips)
+    assert row["mean_external_hops"] == pytest.approx(
+        (channels["load"] * topology.links.lanes)[external].sum() / topology.chips
+    )
     busiest = channels["load"] / (topology.links.gbps / 400.0)
     assert row["bound_flits_per_chip_cycle"] == pytest.approx(1 / busiest.max())
 
 
 def test_too_large_a_table_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"112,896 chips are too many .* family railx_dragonfly needs; allowed: at most 6,000"):
+    with pytest.raises(
+        ValueError,
+        match=r"112,896 chips are too many .* family railx_dragonfly needs; allowed: at most 6,000",
+    ):
         uniform_lane_loads(build("railx_dragonfly_full"), "min")
 
 
@@ -228,7 +273,9 @@ def test_too_large_a_graph_is_not_enumerated() -> None:
     ("network/static_min", NetworkSettings, {"routing": "valiant"}, "network.routing: got 'valiant'; allowed: min, balanced"),
     ("traffic/uniform", TrafficSettings, {"pattern": "tornado"}, "traffic.pattern: got 'tornado'; allowed: uniform"),
 ])  # fmt: skip
-def test_unknown_choices_are_named(group: str, hint: Any, changes: dict[str, Any], message: str) -> None:
+def test_unknown_choices_are_named(
+    group: str, hint: Any, changes: dict[str, Any], message: str
+) -> None:
     plain = yaml.safe_load((CONF / f"{group}.yaml").read_text())
     assert to_dict(load(hint, plain, group.split("/")[0])) == plain
     with pytest.raises(SettingsError, match=message):
@@ -236,7 +283,9 @@ def test_unknown_choices_are_named(group: str, hint: Any, changes: dict[str, Any
 
 
 def _walk_every_packet(topology: Topology, m: int, n: int) -> np.ndarray:
-    """Loads by following each packet link by link through the link table, straight from the words of the routing rule."""
+    """Loads by following each packet link by link through the link table, straight from
+    the words of the routing rule.
+    """
     walker = _Walker(topology, m, n)
     for source in range(topology.chips):
         for target in range(topology.chips):
@@ -253,14 +302,23 @@ class _Walker:
         self.mesh = {}
         self.rails: dict[tuple[str, int, int], list[tuple[bool, int, int, int]]] = defaultdict(list)
         for row, (src, dst, kind, rail) in enumerate(
-            zip(links.src.tolist(), links.dst.tolist(), links.kind.tolist(), links.rail.tolist(), strict=True)
+            zip(
+                links.src.tolist(),
+                links.dst.tolist(),
+                links.kind.tolist(),
+                links.rail.tolist(),
+                strict=True,
+            )
         ):
             if kind == INTERNAL:
                 self.mesh[src, dst] = row
             else:
-                # Rows come in pairs: even rows leave on the plus side, odd rows on the minus side.
+                # Rows come in pairs: even rows leave on the plus side, odd rows on the
+                # minus side.
                 plus = (row - int((links.kind == INTERNAL).sum())) % 2 == 0
-                self.rails[LINK_KINDS[kind], src // m**2, dst // m**2].append((plus, rail, src, row))
+                self.rails[LINK_KINDS[kind], src // m**2, dst // m**2].append(
+                    (plus, rail, src, row)
+                )
         self.links = links
         for choices in self.rails.values():
             choices.sort()
@@ -270,7 +328,9 @@ class _Walker:
         node, goal = chip // self.m**2, target // self.m**2
         corner = goal // self.side * self.side + node % self.side
         if node % self.side != goal % self.side:
-            self.ride("rail_x", chip, node // self.side * self.side + goal % self.side, target, share)
+            self.ride(
+                "rail_x", chip, node // self.side * self.side + goal % self.side, target, share
+            )
         elif node != goal:
             assert corner == goal
             self.ride("rail_y", chip, goal, target, share)
@@ -280,7 +340,9 @@ class _Walker:
     def ride(self, kind: str, chip: int, next_node: int, target: int, share: float) -> None:
         first, second = self.rails[kind, chip // self.m**2, next_node]
         # At equal distance the first, which is the one on the minus side.
-        choice = first if self.distance(chip, first[2]) <= self.distance(chip, second[2]) else second
+        choice = (
+            first if self.distance(chip, first[2]) <= self.distance(chip, second[2]) else second
+        )
         self.walk(chip, choice[2], share)
         self.load[choice[3]] += share
         self.send(int(self.links.dst[choice[3]]), target, share)
@@ -300,7 +362,11 @@ class _Walker:
 @pytest.mark.parametrize("name", ["railx_hyperx", "torus_2d", "hammingmesh"])
 def test_other_patterns_are_loads_of_their_own(name: str) -> None:
     topology = build(name)
-    pattern = load(TrafficSettings, {"pattern": "permutation", "load": 1.0, "permutation": "complement", "offset": 1}, "traffic")
+    pattern = load(
+        TrafficSettings,
+        {"pattern": "permutation", "load": 1.0, "permutation": "complement", "offset": 1},
+        "traffic",
+    )
     row, channels = simulate_static(topology, pattern, static("min"), "under test", seed=1)
     demand = np.zeros((topology.chips, topology.chips))
     chip = np.arange(topology.chips)
@@ -313,5 +379,9 @@ def test_other_patterns_are_loads_of_their_own(name: str) -> None:
 
 def test_other_patterns_need_a_table() -> None:
     pattern = load(TrafficSettings, {"pattern": "neighbour", "load": 1.0}, "traffic")
-    with pytest.raises(ValueError, match=r"6,400 chips are too many .*, which neighbour traffic needs; allowed"):
-        simulate_static(build("railx_hyperx", m=5, n=3), pattern, static("min"), "under test", seed=1)
+    with pytest.raises(
+        ValueError, match=r"6,400 chips are too many .*, which neighbour traffic needs; allowed"
+    ):
+        simulate_static(
+            build("railx_hyperx", m=5, n=3), pattern, static("min"), "under test", seed=1
+        )

@@ -1,4 +1,6 @@
-"""Traffic patterns: shares add up, nobody sends to itself, and what cannot be is refused in one clear line."""
+"""Traffic patterns: shares add up, nobody sends to itself, and what cannot be is
+refused in one clear line.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,15 @@ ANY_SIZE: list[TrafficSettings] = [
 
 
 @hypothesis_settings(deadline=None, max_examples=40)
-@given(columns=st.integers(2, 9), rows=st.integers(2, 9), seed=st.integers(0, 2**31), which=st.integers(0, len(ANY_SIZE) - 1))
-def test_shares_sum_to_the_chips_and_nobody_sends_to_itself(columns: int, rows: int, seed: int, which: int) -> None:
+@given(
+    columns=st.integers(2, 9),
+    rows=st.integers(2, 9),
+    seed=st.integers(0, 2**31),
+    which=st.integers(0, len(ANY_SIZE) - 1),
+)
+def test_shares_sum_to_the_chips_and_nobody_sends_to_itself(
+    columns: int, rows: int, seed: int, which: int
+) -> None:
     topology = mesh(columns, rows)
     flows = traffic_flows(topology, ANY_SIZE[which], seed)
     assert flows.chips == topology.chips
@@ -87,7 +96,9 @@ def test_permutations(kind: str, offset: int, columns: int, rows: int, expected:
     flows = traffic_flows(mesh(columns, rows), permutation(kind, offset), 1)
     wanted = {(i, to) for i, to in enumerate(expected) if i != to}
     assert set(zip(flows.src.tolist(), flows.dst.tolist(), strict=True)) == wanted
-    assert flows.share == pytest.approx(len(expected) / len(wanted))  # those on the diagonal send nothing
+    assert flows.share == pytest.approx(
+        len(expected) / len(wanted)
+    )  # those on the diagonal send nothing
 
 
 def test_a_random_permutation_is_one_and_follows_its_seed() -> None:
@@ -136,7 +147,13 @@ def test_above_the_limit_traffic_to_everyone_is_not_listed(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("traffic", "message"),
     [
-        (permutation("transpose"), r"permutation: transpose needs a square grid and there are 12 chips; .* nearest are 9 and 16"),
+        (
+            permutation("transpose"),
+            (
+                r"permutation: transpose needs a square grid and there are 12 chips; .* nearest are"
+                r" 9 and 16"
+            ),
+        ),
         (permutation("shift", 24), r"offset: got 24, a multiple of the 12 chips; allowed: 1 to 11"),
         (HotSpotTraffic("hot_spot", 1.0, 13, 0.5), r"hot_chips: got 13; allowed: 1 to 12"),
     ],
@@ -165,7 +182,9 @@ GOOD = "0,1\n2,0\n"
         ("", r"is empty"),
     ],
 )
-def test_matrices_that_are_wrong_are_named_with_their_file(text: str, message: str, tmp_path: Path) -> None:
+def test_matrices_that_are_wrong_are_named_with_their_file(
+    text: str, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "demand.csv"
     path.write_text(text)
     with pytest.raises(SettingsError, match=message) as caught:
@@ -181,7 +200,11 @@ def test_matrices_from_csv_and_npy(tmp_path: Path) -> None:
         assert read_matrix(tmp_path / name, 2).tolist() == [[0, 1], [2, 0]]
     np.save(tmp_path / "text.npy", np.array([["a", "b"]]))
     (tmp_path / "broken.npy").write_bytes(b"nothing")
-    for name, message in (("text.npy", "holds <U1"), ("broken.npy", "not a .npy file"), ("none.csv", "no such file")):
+    for name, message in (
+        ("text.npy", "holds <U1"),
+        ("broken.npy", "not a .npy file"),
+        ("none.csv", "no such file"),
+    ):
         with pytest.raises(SettingsError, match=message):
             read_matrix(tmp_path / name, 2)
 

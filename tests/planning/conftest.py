@@ -10,7 +10,13 @@ import yaml
 
 from railx.planning import PlannerSettings
 from railx.settings import load
-from railx.workload import ClusterSettings, CostModel, CostModelSettings, ModelSettings, build_cost_model
+from railx.workload import (
+    ClusterSettings,
+    CostModel,
+    CostModelSettings,
+    ModelSettings,
+    build_cost_model,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 HINTS: dict[str, Any] = {
@@ -23,10 +29,16 @@ HINTS: dict[str, Any] = {
 
 @pytest.fixture(scope="session")
 def conf() -> Callable[..., Any]:
-    """``conf("planner", "flexsp", buckets=8)``: checked settings from conf/ with changes."""
+    """``conf("planner", "flexsp", buckets=8)``: checked settings from conf/ with
+    changes.
+    """
 
     def read(group: str, name: str, **changes: Any) -> Any:
-        return load(HINTS[group], yaml.safe_load((ROOT / "conf" / group / f"{name}.yaml").read_text()) | changes, group)
+        return load(
+            HINTS[group],
+            yaml.safe_load((ROOT / "conf" / group / f"{name}.yaml").read_text()) | changes,
+            group,
+        )
 
     return read
 
@@ -34,12 +46,19 @@ def conf() -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def large(conf: Callable[..., Any]) -> CostModel:
     """GPT-7B on 64 A100, contexts up to 192K."""
-    return build_cost_model(conf("cost_model", "flexsp_7b"), conf("cluster", "a100_64"), conf("model", "gpt_7b"), 192_000)
+    return build_cost_model(
+        conf("cost_model", "flexsp_7b"),
+        conf("cluster", "a100_64"),
+        conf("model", "gpt_7b"),
+        192_000,
+    )
 
 
 @pytest.fixture(scope="session")
 def small() -> CostModel:
-    """Four devices of 100 tokens each with simple coefficients: all-to-all weighs as much as half of the linear compute."""
+    """Four devices of 100 tokens each with simple coefficients: all-to-all weighs as
+    much as half of the linear compute.
+    """
     return CostModel(
         quadratic_ms=1e-3,
         linear_ms=0.1,

@@ -41,7 +41,10 @@ def test_buckets_have_the_least_rounding_error(values: list[int], count: int) ->
     assert len(buckets) <= count
     ordered = sorted(values)
     best = min(
-        sum(max(ordered[a:b]) * (b - a) - sum(ordered[a:b]) for a, b in itertools.pairwise((0, *cuts, len(values))))
+        sum(
+            max(ordered[a:b]) * (b - a) - sum(ordered[a:b])
+            for a, b in itertools.pairwise((0, *cuts, len(values)))
+        )
         for used in range(1, min(count, len(values)) + 1)
         for cuts in itertools.combinations(range(1, len(values)), used - 1)
     )
@@ -62,14 +65,18 @@ def test_buckets_increase_until_memory_allows_the_rounded_up_tokens(values: list
 @given(LENGTHS, st.integers(1, 7))
 def test_buckets_of_equal_width_lose_nothing_and_round_worse(values: list[int], count: int) -> None:
     lengths = np.array(values)
-    even, least = (bucket_lengths(lengths, count, 10**9, method) for method in ("equal_width", "least_error"))
+    even, least = (
+        bucket_lengths(lengths, count, 10**9, method) for method in ("equal_width", "least_error")
+    )
     assert sorted(np.concatenate(even).tolist()) == list(range(len(values)))
     assert rounding_error_tokens(lengths, least) <= rounding_error_tokens(lengths, even)
 
 
 def test_long_tails_round_far_better_by_least_error() -> None:
     lengths = np.random.default_rng(0).pareto(1.2, 300).astype(np.int64) * 100 + 50
-    even, least = (bucket_lengths(lengths, 16, 10**9, method) for method in ("equal_width", "least_error"))
+    even, least = (
+        bucket_lengths(lengths, 16, 10**9, method) for method in ("equal_width", "least_error")
+    )
     assert rounding_error_tokens(lengths, least) < 0.2 * rounding_error_tokens(lengths, even)
     assert [int(lengths[bucket].max()) for bucket in least] == sorted(
         (int(lengths[bucket].max()) for bucket in least), reverse=True

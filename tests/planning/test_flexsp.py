@@ -30,10 +30,21 @@ def _optimum_ms(lengths: list[int], devices: int, cost: CostModel) -> float:
     best = float("inf")
     for mix in all_mixes(devices, cost.degrees, devices):
         for owner in itertools.product(range(len(mix)), repeat=len(lengths)):
-            held = [[length for length, group in zip(lengths, owner, strict=True) if group == index] for index in range(len(mix))]
-            if all(sum(part) <= cost.tokens_per_device * degree for part, degree in zip(held, mix, strict=True)):
+            held = [
+                [length for length, group in zip(lengths, owner, strict=True) if group == index]
+                for index in range(len(mix))
+            ]
+            if all(
+                sum(part) <= cost.tokens_per_device * degree
+                for part, degree in zip(held, mix, strict=True)
+            ):
                 best = min(
-                    best, max(cost.group_time_ms(part, degree).total_ms for part, degree in zip(held, mix, strict=True) if part)
+                    best,
+                    max(
+                        cost.group_time_ms(part, degree).total_ms
+                        for part, degree in zip(held, mix, strict=True)
+                        if part
+                    ),
                 )
     return best
 
@@ -48,8 +59,12 @@ def _partitions(items: list[int]) -> Iterator[list[list[int]]]:
             yield [*rest[:index], [items[0], *rest[index]], *rest[index + 1 :]]
 
 
-def _check(batch: SequenceParallelBatch, drawn: SampledBatch, devices: int, cost: CostModel) -> None:
-    """Each sequence once with its length, memory respected, times as the cost model has them."""
+def _check(
+    batch: SequenceParallelBatch, drawn: SampledBatch, devices: int, cost: CostModel
+) -> None:
+    """Each sequence once with its length, memory respected, times as the cost model has
+    them.
+    """
     length_of = dict(zip(drawn.sequences.tolist(), drawn.lengths.tolist(), strict=True))
     seen: list[int] = []
     for micro_batch in batch.micro_batches:
@@ -59,11 +74,15 @@ def _check(batch: SequenceParallelBatch, drawn: SampledBatch, devices: int, cost
             seen += group.sequences
             assert [length_of[sequence] for sequence in group.sequences] == list(group.lengths)
             assert group.tokens <= cost.tokens_per_device * group.degree
-            assert group.predicted_ms == pytest.approx(cost.group_time_ms(group.lengths, group.degree).total_ms)
+            assert group.predicted_ms == pytest.approx(
+                cost.group_time_ms(group.lengths, group.degree).total_ms
+            )
     assert sorted(seen) == sorted(length_of)
 
 
-@pytest.mark.parametrize("lengths", [[100], [90, 80], [150, 40, 30, 20], [60, 60, 60, 60], [99, 51, 50, 49, 3], [390]])
+@pytest.mark.parametrize(
+    "lengths", [[100], [90, 80], [150, 40, 30, 20], [60, 60, 60, 60], [99, 51, 50, 49, 3], [390]]
+)
 def test_the_programme_finds_the_optimum(lengths: list[int], small: CostModel) -> None:
     values = np.array(lengths)
     buckets = bucket_lengths(values, len(values), 0, "least_error")
@@ -71,13 +90,17 @@ def test_the_programme_finds_the_optimum(lengths: list[int], small: CostModel) -
     solution = solve_micro_batch(values, buckets, groups, 4, small, EXACT, None)
     assert solution.assignment is not None
     assert solution.ended_by == "gap"
-    assert micro_batch_ms(solution.assignment, values, small) == pytest.approx(_optimum_ms(lengths, 4, small))
+    assert micro_batch_ms(solution.assignment, values, small) == pytest.approx(
+        _optimum_ms(lengths, 4, small)
+    )
     assert solution.bound_ms == pytest.approx(_optimum_ms(lengths, 4, small))
 
 
 @settings(max_examples=25, deadline=None)
 @given(lengths=st.lists(st.integers(1, 180), min_size=1, max_size=5))
-def test_search_and_programme_are_never_better_than_the_optimum(lengths: list[int], small: CostModel) -> None:
+def test_search_and_programme_are_never_better_than_the_optimum(
+    lengths: list[int], small: CostModel
+) -> None:
     values, optimum = np.array(lengths), _optimum_ms(lengths, 4, small)
     if optimum == float("inf"):
         assert search_mix(values, 4, small.degrees, small, 0.0) is None
@@ -97,7 +120,9 @@ def test_search_and_programme_are_never_better_than_the_optimum(lengths: list[in
 
 def test_a_programme_without_room_has_no_solution(small: CostModel) -> None:
     values = np.array([150, 150, 150])
-    solution = solve_micro_batch(values, bucket_lengths(values, 3, 0, "least_error"), (1, 1, 2), 4, small, EXACT, None)
+    solution = solve_micro_batch(
+        values, bucket_lengths(values, 3, 0, "least_error"), (1, 1, 2), 4, small, EXACT, None
+    )
     assert solution.assignment is None
     assert solution.ended_by == "infeasible"
 
@@ -105,9 +130,16 @@ def test_a_programme_without_room_has_no_solution(small: CostModel) -> None:
 def test_a_start_that_breaks_the_rounded_up_cap_is_left_out(small: CostModel) -> None:
     values = np.array([60, 40, 50, 50])
     start = Assignment((1, 1), ((0, 1), (2, 3)))
-    solution = solve_micro_batch(values, bucket_lengths(values, 1, 10**9, "least_error"), (1, 1, 2), 4, small, EXACT, start)
+    solution = solve_micro_batch(
+        values, bucket_lengths(values, 1, 10**9, "least_error"), (1, 1, 2), 4, small, EXACT, start
+    )
     assert solution.assignment is not None
-    assert sorted(position for group in solution.assignment.groups for position in group) == [0, 1, 2, 3]
+    assert sorted(position for group in solution.assignment.groups for position in group) == [
+        0,
+        1,
+        2,
+        3,
+    ]
 
 
 def test_virtual_groups_follow_the_pruning(small: CostModel) -> None:
@@ -117,7 +149,9 @@ def test_virtual_groups_follow_the_pruning(small: CostModel) -> None:
     assert virtual_groups(np.array([350, 50]), 4, small.degrees, small) == (4,)
 
 
-@pytest.mark.parametrize(("devices", "count"), [(1, 1), (2, 2), (4, 4), (8, 10), (16, 36), (32, 202), (64, 1828)])
+@pytest.mark.parametrize(
+    ("devices", "count"), [(1, 1), (2, 2), (4, 4), (8, 10), (16, 36), (32, 202), (64, 1828)]
+)
 def test_mixes_are_the_binary_partitions(devices: int, count: int) -> None:
     degrees = tuple(2**power for power in range(devices.bit_length()))
     mixes = list(all_mixes(devices, degrees, devices))
@@ -132,7 +166,9 @@ def test_a_mix_without_room_is_refused(small: CostModel) -> None:
 
 
 def test_the_motivating_picture(conf: Callable[..., Any], large: CostModel) -> None:
-    """64 devices, one sequence of 100K and four of 48K: mixed degrees beat two groups of 32 (FlexSP's first figure, 4 s to 3 s)."""
+    """64 devices, one sequence of 100K and four of 48K: mixed degrees beat two groups
+    of 32 (FlexSP's first figure, 4 s to 3 s).
+    """
     drawn = _batch([100_000, 48_000, 48_000, 48_000, 48_000])
     planned = plan_flexsp_batch(0, drawn, conf("planner", "flexsp"), 64, large)
     _check(planned, drawn, 64, large)
@@ -147,14 +183,22 @@ def test_the_motivating_picture(conf: Callable[..., Any], large: CostModel) -> N
 
 
 @settings(max_examples=30, deadline=None)
-@given(lengths=st.lists(st.integers(1, 400), min_size=1, max_size=25), smallest=st.sampled_from([1, 2]))
+@given(
+    lengths=st.lists(st.integers(1, 400), min_size=1, max_size=25), smallest=st.sampled_from([1, 2])
+)
 def test_plans_keep_every_rule_and_are_never_slower_than_static(
     lengths: list[int], smallest: int, small: CostModel, conf: Callable[..., Any]
 ) -> None:
     drawn = _batch(lengths)
-    planned = plan_flexsp_batch(0, drawn, conf("planner", "flexsp", smallest_degree=smallest), 4, small)
+    planned = plan_flexsp_batch(
+        0, drawn, conf("planner", "flexsp", smallest_degree=smallest), 4, small
+    )
     _check(planned, drawn, 4, small)
-    assert all(group.degree >= smallest for micro_batch in planned.micro_batches for group in micro_batch.groups)
+    assert all(
+        group.degree >= smallest
+        for micro_batch in planned.micro_batches
+        for group in micro_batch.groups
+    )
     for degree in (2, 4):
         if max(lengths) <= 100 * degree:
             static = plan_static_batch(0, drawn, degree, 4, small, 0.9)
@@ -164,9 +208,15 @@ def test_plans_keep_every_rule_and_are_never_slower_than_static(
 
 @settings(max_examples=10, deadline=None)
 @given(lengths=st.lists(st.integers(1, 200), min_size=1, max_size=5))
-def test_no_plan_beats_the_optimum_over_all_divisions(lengths: list[int], small: CostModel, conf: Callable[..., Any]) -> None:
-    optimum = min(sum(_optimum_ms(part, 4, small) for part in parts) for parts in _partitions(lengths))
-    planned = plan_flexsp_batch(0, _batch(lengths), conf("planner", "flexsp", relative_gap=0.0, node_limit=1000), 4, small)
+def test_no_plan_beats_the_optimum_over_all_divisions(
+    lengths: list[int], small: CostModel, conf: Callable[..., Any]
+) -> None:
+    optimum = min(
+        sum(_optimum_ms(part, 4, small) for part in parts) for parts in _partitions(lengths)
+    )
+    planned = plan_flexsp_batch(
+        0, _batch(lengths), conf("planner", "flexsp", relative_gap=0.0, node_limit=1000), 4, small
+    )
     assert planned.predicted_ms >= optimum * (1 - 1e-9)
     assert planned.predicted_ms <= optimum * 1.5
 
@@ -180,7 +230,12 @@ def test_variants_keep_the_rules(conf: Callable[..., Any], small: CostModel) -> 
         {"micro_batch_trials": 1},
         {"buckets": 2},
     ):
-        _check(plan_flexsp_batch(0, drawn, conf("planner", "flexsp", **changes), 4, small), drawn, 4, small)
+        _check(
+            plan_flexsp_batch(0, drawn, conf("planner", "flexsp", **changes), 4, small),
+            drawn,
+            4,
+            small,
+        )
 
 
 def test_the_solver_can_better_the_search(conf: Callable[..., Any], large: CostModel) -> None:
@@ -196,12 +251,18 @@ def test_the_solver_can_better_the_search(conf: Callable[..., Any], large: CostM
 
 def test_a_sequence_that_fits_no_group_is_named(conf: Callable[..., Any], small: CostModel) -> None:
     with pytest.raises(
-        PlanError, match=r"^sequence 101: 401 tokens; allowed: at most 400, the longest that a group of degree 4 holds$"
+        PlanError,
+        match=(
+            r"^sequence 101: 401 tokens; allowed: at most 400, the longest that a group of degree 4"
+            r" holds$"
+        ),
     ):
         plan_flexsp_batch(0, _batch([5, 401, 7]), conf("planner", "flexsp"), 4, small)
 
 
 def test_plans_repeat_exactly(conf: Callable[..., Any], large: CostModel) -> None:
     drawn = _batch([int(value) for value in np.random.default_rng(8).pareto(1.3, 60) * 3000 + 100])
-    first, second = (plan_flexsp_batch(0, drawn, conf("planner", "flexsp"), 64, large) for _ in range(2))
+    first, second = (
+        plan_flexsp_batch(0, drawn, conf("planner", "flexsp"), 64, large) for _ in range(2)
+    )
     assert first == second

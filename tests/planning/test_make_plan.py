@@ -1,4 +1,6 @@
-"""Plans end to end: from a corpus of lengths to files and tables, with every config in conf/."""
+"""Plans end to end: from a corpus of lengths to files and tables, with every config in
+conf/.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,10 +12,25 @@ import pytest
 import yaml
 
 from railx.io import read_rows, write_table
-from railx.planning import BatchSettings, PlannerSettings, make_plan, plan_rows, plan_summary, read_plan, schedule_rows, write_plan
+from railx.planning import (
+    BatchSettings,
+    PlannerSettings,
+    make_plan,
+    plan_rows,
+    plan_summary,
+    read_plan,
+    schedule_rows,
+    write_plan,
+)
 from railx.planning.plan import Plan
 from railx.settings import SettingsError, load, to_dict
-from railx.workload import ClusterSettings, CorpusSettings, CostModelSettings, ModelSettings, build_corpus
+from railx.workload import (
+    ClusterSettings,
+    CorpusSettings,
+    CostModelSettings,
+    ModelSettings,
+    build_corpus,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {
@@ -64,7 +81,9 @@ def test_config_files_are_complete_and_valid(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("planner", "cluster"), PLANNED)
-def test_plans_travel_through_files(tmp_path: Path, conf: Callable[..., Any], planner: str, cluster: str) -> None:
+def test_plans_travel_through_files(
+    tmp_path: Path, conf: Callable[..., Any], planner: str, cluster: str
+) -> None:
     plan = _tiny(conf, planner, cluster)
     write_plan(tmp_path / "plan.json", plan)
     assert read_plan(tmp_path / "plan.json") == plan
@@ -74,18 +93,26 @@ def test_plans_travel_through_files(tmp_path: Path, conf: Callable[..., Any], pl
     summary = plan_summary(plan)
     assert summary["sequences"] == 32
     assert summary["total_tokens"] == sum(row["tokens"] for row in rows)
-    assert all(row["predicted_ms"] == pytest.approx(row["predicted_compute_ms"] + row["predicted_all_to_all_ms"]) for row in rows)
+    assert all(
+        row["predicted_ms"]
+        == pytest.approx(row["predicted_compute_ms"] + row["predicted_all_to_all_ms"])
+        for row in rows
+    )
     assert {row["fidelity"] for row in rows} == {"analytic"}
 
 
 @pytest.mark.parametrize(("planner", "cluster"), PLANNED)
-def test_plans_depend_on_the_seed_alone(conf: Callable[..., Any], planner: str, cluster: str) -> None:
+def test_plans_depend_on_the_seed_alone(
+    conf: Callable[..., Any], planner: str, cluster: str
+) -> None:
     assert _tiny(conf, planner, cluster) == _tiny(conf, planner, cluster)
     assert _tiny(conf, planner, cluster) != _tiny(conf, planner, cluster, seed=2)
 
 
 def test_training_plans_use_degrees_1_2_and_4(conf: Callable[..., Any]) -> None:
-    lengths = build_corpus(load(CorpusSettings, yaml.safe_load((ROOT / "conf/corpus/stdlib.yaml").read_text())), 1).lengths
+    lengths = build_corpus(
+        load(CorpusSettings, yaml.safe_load((ROOT / "conf/corpus/stdlib.yaml").read_text())), 1
+    ).lengths
     plan = make_plan(
         conf("planner", "flexsp"),
         lengths,
@@ -100,23 +127,37 @@ def test_training_plans_use_degrees_1_2_and_4(conf: Callable[..., Any]) -> None:
 
 def test_pipeline_plans_mix_chunk_kinds(conf: Callable[..., Any]) -> None:
     plan = _tiny(conf, "pipeline", "cpu_4_pipeline")
-    assert {row["chunk_kind"] for row in plan_rows(plan, "p", "c")} == {"batched", "split", "hybrid"}
+    assert {row["chunk_kind"] for row in plan_rows(plan, "p", "c")} == {
+        "batched",
+        "split",
+        "hybrid",
+    }
 
 
 def test_schedule_rows_cover_every_operation(conf: Callable[..., Any]) -> None:
     plan = _tiny(conf, "pipeline", "cpu_4_pipeline")
     rows = schedule_rows(plan)
-    chunks = sum(len(pipeline.chunks) for batch in plan.pipeline_batches() for pipeline in batch.pipelines)
+    chunks = sum(
+        len(pipeline.chunks) for batch in plan.pipeline_batches() for pipeline in batch.pipelines
+    )
     assert len(rows) == chunks * 2 * 2
-    ends = [max(row["end_ms"] for row in rows if row["iteration"] == batch.iteration) for batch in plan.batches]
+    ends = [
+        max(row["end_ms"] for row in rows if row["iteration"] == batch.iteration)
+        for batch in plan.batches
+    ]
     assert plan_summary(plan)["predicted_batch_ms"] == pytest.approx(sum(ends) / 2)
     for row in rows:
         assert row["end_ms"] > row["start_ms"] >= 0
 
 
 @pytest.mark.parametrize("size", ["7b", "13b", "30b"])
-def test_flexsp_is_predicted_faster_than_static_at_full_scale(conf: Callable[..., Any], size: str) -> None:
-    corpus = load(CorpusSettings, yaml.safe_load((ROOT / "conf/corpus/github_like.yaml").read_text()) | {"sequences": 4000})
+def test_flexsp_is_predicted_faster_than_static_at_full_scale(
+    conf: Callable[..., Any], size: str
+) -> None:
+    corpus = load(
+        CorpusSettings,
+        yaml.safe_load((ROOT / "conf/corpus/github_like.yaml").read_text()) | {"sequences": 4000},
+    )
     lengths = build_corpus(corpus, 1).lengths
     times = {}
     for planner in ("static", "static_per_batch", "flexsp"):
@@ -156,7 +197,11 @@ def test_lines_for_what_cannot_be_planned(conf: Callable[..., Any]) -> None:
             0,
         )
     with pytest.raises(
-        ValueError, match=r"^sequence 1: 2000 tokens; allowed: at most 1536, the longest that a group of degree 4 holds"
+        ValueError,
+        match=(
+            r"^sequence 1: 2000 tokens; allowed: at most 1536, the longest that a group of degree 4"
+            r" holds"
+        ),
     ):
         make_plan(
             conf("planner", "flexsp"),

@@ -22,14 +22,17 @@ def _batch(lengths: list[int]) -> SampledBatch:
     return SampledBatch(np.arange(50, 50 + len(lengths)), np.array(lengths, dtype=np.int64))
 
 
-def _check(batch: PipelineBatch, drawn: SampledBatch, devices: int, stages: int, cost: CostModel) -> None:
+def _check(
+    batch: PipelineBatch, drawn: SampledBatch, devices: int, stages: int, cost: CostModel
+) -> None:
     validate_plan(Plan(SCHEMA, "pipeline", "pipeline", devices, {}, (batch,)))
     held: dict[int, int] = {}
     for pipeline in batch.pipelines:
         assert pipeline.stages == stages
         assert peak_tokens(pipeline, cost) <= cost.tokens_per_device * stages
         counts = [
-            sum(part.sequence == chunk.cut_sequence for c in pipeline.chunks for part in c.slices) for chunk in pipeline.chunks
+            sum(part.sequence == chunk.cut_sequence for c in pipeline.chunks for part in c.slices)
+            for chunk in pipeline.chunks
         ]
         assert counts == sorted(counts, reverse=True)
         for chunk in pipeline.chunks:
@@ -42,11 +45,16 @@ def _check(batch: PipelineBatch, drawn: SampledBatch, devices: int, stages: int,
 def test_slices_of_a_mesh_take_equal_time(length: int, slices: int) -> None:
     cost = CostModel(5e-6, 0.18, 0.0, {1: 0.0, 8: 0.0026}, 6449, 1 / 3, 1.1)
     bounds = [0, *mesh(length, slices, SHAPE, cost, 1), length]
-    times = [cost.chunk_time_ms([(start, stop - start)], 4, 8).total_ms for start, stop in pairwise(bounds)]
+    times = [
+        cost.chunk_time_ms([(start, stop - start)], 4, 8).total_ms
+        for start, stop in pairwise(bounds)
+    ]
     assert len(times) == slices
     assert max(times) == pytest.approx(sum(times) / slices, rel=0.02)
     widths = [stop - start for start, stop in pairwise(bounds)]
-    assert all(first >= second - 2 for first, second in pairwise(widths))  # later slices have more context, fewer tokens
+    assert all(
+        first >= second - 2 for first, second in pairwise(widths)
+    )  # later slices have more context, fewer tokens
 
 
 def test_meshes_are_aligned_and_leave_out_coinciding_cuts(large: CostModel) -> None:
@@ -61,7 +69,11 @@ def test_chunks_by_hand(small: CostModel) -> None:
     groups = build_chunks(np.arange(5), lengths, [60], 100, PipelineShape(2, 1), small)
     assert groups is not None
     found = [
-        [sorted((part.sequence, part.start, part.stop) for part in chunk.slices) for chunk in group.chunks] for group in groups
+        [
+            sorted((part.sequence, part.start, part.stop) for part in chunk.slices)
+            for chunk in group.chunks
+        ]
+        for group in groups
     ]
     assert [len(group) for group in found] == [2, 2, 1]
     assert found[0][0] == [(0, 0, 60)]
@@ -83,7 +95,12 @@ def test_a_slice_over_the_capacity_is_refused(small: CostModel) -> None:
     tokens=st.sampled_from([400, 1000]),
 )
 def test_plans_keep_every_rule(
-    lengths: list[int], stages: int, replicas: int, tokens: int, tight: Callable[[int], CostModel], conf: Callable[..., Any]
+    lengths: list[int],
+    stages: int,
+    replicas: int,
+    tokens: int,
+    tight: Callable[[int], CostModel],
+    conf: Callable[..., Any],
 ) -> None:
     cost, drawn = tight(tokens), _batch(lengths)
     planner = conf("planner", "pipeline", stages=stages, replicas=replicas, alignment_tokens=8)
@@ -92,8 +109,13 @@ def test_plans_keep_every_rule(
     assert {pipeline.replica for pipeline in planned.pipelines} == set(range(replicas))
 
 
-def test_short_memory_divides_a_batch_into_several_pipelines(tight: Callable[[int], CostModel], conf: Callable[..., Any]) -> None:
-    drawn, planner = _batch([800, *[100] * 12]), conf("planner", "pipeline_2x1", alignment_tokens=8, most_slices=8)
+def test_short_memory_divides_a_batch_into_several_pipelines(
+    tight: Callable[[int], CostModel], conf: Callable[..., Any]
+) -> None:
+    drawn, planner = (
+        _batch([800, *[100] * 12]),
+        conf("planner", "pipeline_2x1", alignment_tokens=8, most_slices=8),
+    )
     roomy = plan_pipeline_batch(0, drawn, planner, 2, tight(2000))
     narrow = plan_pipeline_batch(0, drawn, planner, 2, tight(500))
     assert len(roomy.pipelines) == 1
@@ -105,15 +127,22 @@ def test_short_memory_divides_a_batch_into_several_pipelines(tight: Callable[[in
 def test_long_sequences_that_do_not_fit_together_run_one_by_one(
     tight: Callable[[int], CostModel], conf: Callable[..., Any]
 ) -> None:
-    drawn, planner = _batch([800, 800, 790, 50, 50]), conf("planner", "pipeline_2x1", alignment_tokens=8)
+    drawn, planner = (
+        _batch([800, 800, 790, 50, 50]),
+        conf("planner", "pipeline_2x1", alignment_tokens=8),
+    )
     planned = plan_pipeline_batch(0, drawn, planner, 2, tight(490))
     assert len(planned.pipelines) >= 3
     _check(planned, drawn, 2, 2, tight(490))
 
 
-def test_splitting_a_long_sequence_pays(tight: Callable[[int], CostModel], conf: Callable[..., Any]) -> None:
+def test_splitting_a_long_sequence_pays(
+    tight: Callable[[int], CostModel], conf: Callable[..., Any]
+) -> None:
     drawn = _batch([900, 40, 30, 20])
-    whole = plan_pipeline_batch(0, drawn, conf("planner", "pipeline_2x1", most_slices=1), 2, tight(4000))
+    whole = plan_pipeline_batch(
+        0, drawn, conf("planner", "pipeline_2x1", most_slices=1), 2, tight(4000)
+    )
     split = plan_pipeline_batch(0, drawn, conf("planner", "pipeline_2x1"), 2, tight(4000))
     assert split.solver["slices_of_the_longest"][0] > 1
     assert batch_ms(split) < batch_ms(whole)
@@ -130,17 +159,35 @@ def test_replicas_share_the_work(large: CostModel) -> None:
 def test_impossible_pipelines_are_named(small: CostModel, conf: Callable[..., Any]) -> None:
     planner = conf("planner", "pipeline_2x1")
     with pytest.raises(
-        PlanError, match=r"^sequence 51: 201 tokens; allowed: at most 200, the longest that a pipeline of 2 stages of 1 ranks holds"
+        PlanError,
+        match=(
+            r"^sequence 51: 201 tokens; allowed: at most 200, the longest that a pipeline of 2"
+            r" stages of 1 ranks holds"
+        ),
     ):
         plan_pipeline_batch(0, _batch([5, 201]), planner, 2, small)
     with pytest.raises(
         PlanError,
-        match=r"^sequence 50: 190 tokens; allowed: at most 1[67]\d, the longest that a pipeline .* in up to 8 slices$",
+        match=(
+            r"^sequence 50: 190 tokens; allowed: at most 1[67]\d, the longest that a pipeline .* in"
+            r" up to 8 slices$"
+        ),
     ):
         plan_pipeline_batch(0, _batch([190, 5]), planner, 2, small)
-    with pytest.raises(PlanError, match=r"^planner\.stages: 2 stages x 2 replicas x degree 1 need 4 devices; allowed: at most 2"):
+    with pytest.raises(
+        PlanError,
+        match=(
+            r"^planner\.stages: 2 stages x 2 replicas x degree 1 need 4 devices; allowed: at most 2"
+        ),
+    ):
         plan_pipeline_batch(0, _batch([5, 5]), conf("planner", "pipeline"), 2, small)
-    with pytest.raises(PlanError, match=r"^planner\.replicas: got 2; allowed: at most 1, the sequences"):
+    with pytest.raises(
+        PlanError, match=r"^planner\.replicas: got 2; allowed: at most 1, the sequences"
+    ):
         plan_pipeline_batch(0, _batch([5]), conf("planner", "pipeline"), 4, small)
-    with pytest.raises(PlanError, match=r"^planner\.sequence_parallel_degree: got 8; allowed: 1, 2, 4"):
-        plan_pipeline_batch(0, _batch([5]), conf("planner", "pipeline_2x1", sequence_parallel_degree=8), 64, small)
+    with pytest.raises(
+        PlanError, match=r"^planner\.sequence_parallel_degree: got 8; allowed: 1, 2, 4"
+    ):
+        plan_pipeline_batch(
+            0, _batch([5]), conf("planner", "pipeline_2x1", sequence_parallel_degree=8), 64, small
+        )

@@ -31,7 +31,9 @@ def _group(ranks: tuple[int, ...], sequences: tuple[int, ...]) -> Group:
 
 
 def _sequence_parallel(*micro_batches: tuple[Group, ...]) -> Plan:
-    batch = SequenceParallelBatch(3, tuple(MicroBatch(groups, 5.0) for groups in micro_batches), {"note": "by hand"})
+    batch = SequenceParallelBatch(
+        3, tuple(MicroBatch(groups, 5.0) for groups in micro_batches), {"note": "by hand"}
+    )
     return Plan(SCHEMA, "sequence_parallel", "static", 4, {"seed": 1}, (batch,))
 
 
@@ -40,11 +42,19 @@ def _pipeline(*chunks: tuple[Slice, ...], replica: int = 0, devices: int = 4) ->
     return Plan(SCHEMA, "pipeline", "pipeline", devices, {}, (PipelineBatch(0, (pipeline,)),))
 
 
-SEQUENCE_PARALLEL = _sequence_parallel((_group((0, 1), (0, 1)), _group((2,), (2,))), (_group((0, 1, 2, 3), (3,)),))
-PIPELINE = _pipeline((Slice(7, 0, 64, 100),), (Slice(7, 64, 100, 100), Slice(1, 0, 9, 9)), (Slice(2, 0, 5, 5), Slice(3, 0, 4, 4)))
+SEQUENCE_PARALLEL = _sequence_parallel(
+    (_group((0, 1), (0, 1)), _group((2,), (2,))), (_group((0, 1, 2, 3), (3,)),)
+)
+PIPELINE = _pipeline(
+    (Slice(7, 0, 64, 100),),
+    (Slice(7, 64, 100, 100), Slice(1, 0, 9, 9)),
+    (Slice(2, 0, 5, 5), Slice(3, 0, 4, 4)),
+)
 
 
-@pytest.mark.parametrize("plan", [SEQUENCE_PARALLEL, PIPELINE], ids=["sequence_parallel", "pipeline"])
+@pytest.mark.parametrize(
+    "plan", [SEQUENCE_PARALLEL, PIPELINE], ids=["sequence_parallel", "pipeline"]
+)
 def test_a_plan_reads_back_as_it_was_written(tmp_path: Path, plan: Plan) -> None:
     write_plan(tmp_path / "plan.json", plan)
     assert read_plan(tmp_path / "plan.json") == plan
@@ -75,12 +85,21 @@ def test_the_wrong_kind_is_named() -> None:
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ((_group((0, 2), (0,)),), r"batch 3, micro-batch 0, group 0: ranks \[0, 2\]; allowed: consecutive ranks"),
-        ((_group((1, 2), (0,)),), r"batch 3, micro-batch 0, group 0: ranks \[1, 2\]; .*multiple of 2"),
+        (
+            (_group((0, 2), (0,)),),
+            r"batch 3, micro-batch 0, group 0: ranks \[0, 2\]; allowed: consecutive ranks",
+        ),
+        (
+            (_group((1, 2), (0,)),),
+            r"batch 3, micro-batch 0, group 0: ranks \[1, 2\]; .*multiple of 2",
+        ),
         ((_group((0, 1, 2), (0,)),), r"group 0: 3 ranks; allowed: a power of two"),
         ((_group((4, 5), (0,)),), r"group 0: rank 5; allowed: 0 to 3"),
         ((_group((0,), (0,)), _group((0,), (1,))), r"batch 3, micro-batch 0: rank 0 appears twice"),
-        ((_group((0,), (0,)), _group((1,), (0,))), r"batch 3: sequence 0 appears twice; allowed: exactly once"),
+        (
+            (_group((0,), (0,)), _group((1,), (0,))),
+            r"batch 3: sequence 0 appears twice; allowed: exactly once",
+        ),
         ((_group((0,), ()),), r"group 0: 0 sequences and 0 lengths"),
         ((Group((0,), (5,), (0,), 1.0),), r"group 0, sequence 5: length 0; allowed: at least 1"),
     ],
@@ -98,15 +117,33 @@ def test_a_sequence_in_two_micro_batches_is_named() -> None:
 @pytest.mark.parametrize(
     ("chunks", "message"),
     [
-        ([(Slice(7, 0, 5, 9),)], r"batch 0, pipeline 0, chunk 0, sequence 7: slices end at 5; allowed: 9"),
-        ([(Slice(7, 0, 5, 9),), (Slice(7, 6, 9, 9),)], r"chunk 1, sequence 7: slice starts at 6; allowed: 5"),
+        (
+            [(Slice(7, 0, 5, 9),)],
+            r"batch 0, pipeline 0, chunk 0, sequence 7: slices end at 5; allowed: 9",
+        ),
+        (
+            [(Slice(7, 0, 5, 9),), (Slice(7, 6, 9, 9),)],
+            r"chunk 1, sequence 7: slice starts at 6; allowed: 5",
+        ),
         ([(Slice(7, 4, 9, 9),)], r"chunk 0, sequence 7: slice starts at 4; allowed: 0"),
-        ([(Slice(7, 0, 5, 9),), (Slice(1, 0, 2, 2),), (Slice(7, 5, 9, 9),)], r"chunk 2, sequence 7: previous slice is in chunk 0"),
+        (
+            [(Slice(7, 0, 5, 9),), (Slice(1, 0, 2, 2),), (Slice(7, 5, 9, 9),)],
+            r"chunk 2, sequence 7: previous slice is in chunk 0",
+        ),
         ([(Slice(7, 0, 5, 9),), (Slice(7, 5, 8, 8),)], r"chunk 1, sequence 7: length 8 after 9"),
-        ([(Slice(7, 0, 5, 9), Slice(1, 0, 2, 2))], r"chunk 0, sequence 7: a slice before the tail beside other slices"),
-        ([(Slice(7, 5, 9, 9), Slice(8, 5, 9, 9))], r"chunk 0: sequences \[7, 8\] have context; allowed: at most one"),
+        (
+            [(Slice(7, 0, 5, 9), Slice(1, 0, 2, 2))],
+            r"chunk 0, sequence 7: a slice before the tail beside other slices",
+        ),
+        (
+            [(Slice(7, 5, 9, 9), Slice(8, 5, 9, 9))],
+            r"chunk 0: sequences \[7, 8\] have context; allowed: at most one",
+        ),
         ([(Slice(7, 3, 3, 9),)], r"chunk 0, sequence 7: slice 3 to 3 of 9 tokens"),
-        ([(Slice(7, 0, 9, 9),), (Slice(7, 0, 9, 9),)], r"chunk 1, sequence 7: slice starts at 0; allowed: 9"),
+        (
+            [(Slice(7, 0, 9, 9),), (Slice(7, 0, 9, 9),)],
+            r"chunk 1, sequence 7: slice starts at 0; allowed: 9",
+        ),
         ([()], r"pipeline 0, chunk 0: no slices"),
         ([], r"pipeline 0: no chunks"),
     ],
@@ -128,8 +165,12 @@ def test_pipelines_of_a_batch_share_sequences_and_ranks_rightly() -> None:
     with pytest.raises(PlanError, match=r"batch 0: pipelines with \[1, 2\] stages"):
         validate_plan(mixed)
     counts = replace(first.chunks[0], checkpoint_layers=(1, 1, 1))
-    with pytest.raises(PlanError, match="chunk 0: 3 checkpoint counts; allowed: none or one for each of 2 stages"):
-        validate_plan(replace(PIPELINE, batches=(PipelineBatch(0, (replace(first, chunks=(counts,)),)),)))
+    with pytest.raises(
+        PlanError, match="chunk 0: 3 checkpoint counts; allowed: none or one for each of 2 stages"
+    ):
+        validate_plan(
+            replace(PIPELINE, batches=(PipelineBatch(0, (replace(first, chunks=(counts,)),)),))
+        )
 
 
 def test_batches_have_the_kind_of_the_plan_and_their_own_iteration() -> None:
@@ -138,7 +179,9 @@ def test_batches_have_the_kind_of_the_plan_and_their_own_iteration() -> None:
     with pytest.raises(PlanError, match="no batches"):
         validate_plan(replace(SEQUENCE_PARALLEL, batches=()))
     with pytest.raises(PlanError, match="iteration 3 appears twice"):
-        validate_plan(replace(SEQUENCE_PARALLEL, batches=SEQUENCE_PARALLEL.sequence_parallel_batches() * 2))
+        validate_plan(
+            replace(SEQUENCE_PARALLEL, batches=SEQUENCE_PARALLEL.sequence_parallel_batches() * 2)
+        )
 
 
 def test_more_ranks_than_the_plan_allows() -> None:
@@ -157,7 +200,9 @@ def test_more_ranks_than_the_plan_allows() -> None:
         ({"batches": [{"iteration": 0}]}, r"batches\[0\]\.micro_batches: is missing"),
     ],
 )
-def test_files_that_are_no_plan_are_named(tmp_path: Path, change: dict[str, object], message: str) -> None:
+def test_files_that_are_no_plan_are_named(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
     path = tmp_path / "plan.json"
     write_plan(path, SEQUENCE_PARALLEL)
     write_json(path, read_json(path) | change)
@@ -176,10 +221,19 @@ def test_a_broken_plan_is_not_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["railx.planning.plan", "railx.planning.schedule", "railx.planning", "railx.workload.model", "railx.workload"]
+    "module",
+    [
+        "railx.planning.plan",
+        "railx.planning.schedule",
+        "railx.planning",
+        "railx.workload.model",
+        "railx.workload",
+    ],
 )
 def test_reading_plans_needs_no_solver(module: str) -> None:
     heavy = "['scipy', 'pandas', 'highspy', 'numba', 'torch', 'networkx', 'matplotlib', 'yaml']"
     code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == "[]"

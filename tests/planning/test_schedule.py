@@ -20,7 +20,9 @@ from railx.planning.schedule import (
 )
 
 
-def _pipeline(counts: list[int], stages: int, forward: float = 1.0, backward: float = 2.0, replica: int = 0) -> Pipeline:
+def _pipeline(
+    counts: list[int], stages: int, forward: float = 1.0, backward: float = 2.0, replica: int = 0
+) -> Pipeline:
     """Sequences of ``counts`` slices of ten tokens each, chunks of equal time."""
     chunks = [
         Chunk((Slice(sequence, 10 * index, 10 * index + 10, 10 * count),), forward, backward)
@@ -64,9 +66,19 @@ def test_window_is_equation_7() -> None:
 
 
 def test_recomputed_layers_lengthen_the_backward_pass() -> None:
-    chunk = Chunk((Slice(0, 0, 5, 5),), 1.0, 2.0, checkpoint_layers=(0, 3), predicted_layer_forward_ms=0.5)
-    rows = {(op.stage, op.kind): op.end_ms - op.start_ms for op in simulate_pipeline(Pipeline(2, 0, (chunk,)))}
-    assert rows == {(0, "forward"): 1.0, (0, "backward"): 2.0, (1, "forward"): 1.0, (1, "backward"): 3.5}
+    chunk = Chunk(
+        (Slice(0, 0, 5, 5),), 1.0, 2.0, checkpoint_layers=(0, 3), predicted_layer_forward_ms=0.5
+    )
+    rows = {
+        (op.stage, op.kind): op.end_ms - op.start_ms
+        for op in simulate_pipeline(Pipeline(2, 0, (chunk,)))
+    }
+    assert rows == {
+        (0, "forward"): 1.0,
+        (0, "backward"): 2.0,
+        (1, "forward"): 1.0,
+        (1, "backward"): 3.5,
+    }
 
 
 def test_replicas_run_side_by_side_and_pipelines_of_one_after_each_other() -> None:
@@ -86,7 +98,9 @@ def test_a_stage_that_does_not_exist_is_named() -> None:
     st.integers(1, 5),
     st.lists(st.floats(0.1, 5.0), min_size=2, max_size=2),
 )
-def test_every_schedule_runs_everything_in_order(counts: list[int], stages: int, times: list[float]) -> None:
+def test_every_schedule_runs_everything_in_order(
+    counts: list[int], stages: int, times: list[float]
+) -> None:
     pipeline = _pipeline(counts, stages, *times)
     rows = simulate_pipeline(pipeline)
     chunks = len(pipeline.chunks)
@@ -98,7 +112,9 @@ def test_every_schedule_runs_everything_in_order(counts: list[int], stages: int,
         assert all(before.end_ms <= after.start_ms for before, after in pairwise(mine))
         order = one_f_one_b(pipeline, stage)
         assert [op.chunk for op in order if op.kind == "forward"] == list(range(chunks))
-        assert [op.chunk for op in order if op.kind == "backward"] == backward_order(pipeline.chunks)
+        assert [op.chunk for op in order if op.kind == "backward"] == backward_order(
+            pipeline.chunks
+        )
         assert peak_live_chunks(pipeline, stage) == min(stages - (stage + 1) + max(counts), chunks)
         for chunk in range(chunks):
             assert end["forward", stage, chunk] <= start["backward", stage, chunk]

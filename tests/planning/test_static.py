@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from railx.planning.groups import best_fit_decreasing
 from railx.planning.plan import PlanError
 from railx.planning.settings import StaticSettings
-from railx.planning.static import best_static, plan_static_batch, static_assignments, static_degree, total_ms
+from railx.planning.static import (
+    best_static,
+    plan_static_batch,
+    static_assignments,
+    static_degree,
+    total_ms,
+)
 from railx.settings import SettingsError
 from railx.workload import CostModel, SampledBatch
 
@@ -27,7 +33,12 @@ def test_bins_hold_everything_once_within_capacity(lengths: list[int]) -> None:
     sums = [sum(lengths[position] for position in members) for members in bins]
     assert max(sums) <= 100
     assert (
-        all(first + second > 100 for index, first in enumerate(sums) for second in sums[index + 1 :] if len(bins) > 1)
+        all(
+            first + second > 100
+            for index, first in enumerate(sums)
+            for second in sums[index + 1 :]
+            if len(bins) > 1
+        )
         or len(bins) <= 2 * sum(lengths) / 100 + 1
     )
 
@@ -36,15 +47,25 @@ def test_best_fit_takes_the_fullest_bin_that_has_room() -> None:
     assert best_fit_decreasing([60, 50, 45, 40], 100) == [[0, 3], [1, 2]]
 
 
-@pytest.mark.parametrize(("limit", "degree"), [(6449, 1), (6450, 2), (32_000, 8), (100_000, 16), (192_000, 32), (207_000, 64)])
+@pytest.mark.parametrize(
+    ("limit", "degree"),
+    [(6449, 1), (6450, 2), (32_000, 8), (100_000, 16), (192_000, 32), (207_000, 64)],
+)
 def test_the_longest_context_decides_the_degree(large: CostModel, limit: int, degree: int) -> None:
     assert static_degree(_settings("longest_context"), large, limit) == degree
 
 
 def test_degrees_that_do_not_exist_are_named(large: CostModel) -> None:
-    with pytest.raises(PlanError, match=r"batch\.max_length_tokens: got 500000; allowed: at most 412736, what degree 64 holds"):
+    with pytest.raises(
+        PlanError,
+        match=(
+            r"batch\.max_length_tokens: got 500000; allowed: at most 412736, what degree 64 holds"
+        ),
+    ):
         static_degree(_settings("longest_context"), large, 500_000)
-    with pytest.raises(PlanError, match=r"planner\.degree: got 128; allowed: 1, 2, 4, 8, 16, 32, 64"):
+    with pytest.raises(
+        PlanError, match=r"planner\.degree: got 128; allowed: 1, 2, 4, 8, 16, 32, 64"
+    ):
         static_degree(_settings("fixed", 128), large, 1000)
     assert static_degree(_settings("per_batch"), large, 1000) is None
 
@@ -61,19 +82,27 @@ def test_micro_batches_by_hand(small: CostModel) -> None:
     made = static_assignments(lengths, 1, 4, small, 0.9)
     assert [assignment.groups for assignment in made] == [((0,), (1,), (2,), (3, 4, 5))]
     two = static_assignments(lengths, 2, 4, small, 0.9)
-    assert [[sorted(group) for group in assignment.groups] for assignment in two] == [[[0, 2], [1, 3, 4, 5]]]
+    assert [[sorted(group) for group in assignment.groups] for assignment in two] == [
+        [[0, 2], [1, 3, 4, 5]]
+    ]
 
 
 def test_the_last_micro_batch_is_levelled(small: CostModel) -> None:
     lengths = np.array([80, 80, 80, 80, 30, 30])
     made = static_assignments(lengths, 1, 4, small, 0.9)
-    assert [sorted(assignment.groups) for assignment in made] == [[(0,), (1,), (2,), (3,)], [(4,), (5,)]]
+    assert [sorted(assignment.groups) for assignment in made] == [
+        [(0,), (1,), (2,), (3,)],
+        [(4,), (5,)],
+    ]
 
 
 def test_the_best_degree_of_a_batch_is_at_least_as_good_as_any(large: CostModel) -> None:
     lengths = np.random.default_rng(1).integers(100, 40_000, 40)
     degree, made = best_static(lengths, 64, large, 0.9)
-    others = [total_ms(static_assignments(lengths, other, 64, large, 0.9), lengths, large) for other in (8, 16, 32, 64)]
+    others = [
+        total_ms(static_assignments(lengths, other, 64, large, 0.9), lengths, large)
+        for other in (8, 16, 32, 64)
+    ]
     assert degree == 8
     assert total_ms(made, lengths, large) == min(others)
 
@@ -81,7 +110,11 @@ def test_the_best_degree_of_a_batch_is_at_least_as_good_as_any(large: CostModel)
 def test_a_sequence_over_the_degree_is_named(small: CostModel) -> None:
     drawn = SampledBatch(np.array([9, 4]), np.array([10, 150]))
     with pytest.raises(
-        PlanError, match=r"^sequence 4: 150 tokens; allowed: at most 100, the longest that a group of degree 1 holds"
+        PlanError,
+        match=(
+            r"^sequence 4: 150 tokens; allowed: at most 100, the longest that a group of degree 1"
+            r" holds"
+        ),
     ):
         plan_static_batch(0, drawn, 1, 4, small, 0.9)
 
@@ -90,5 +123,7 @@ def test_configs_are_checked(conf: Callable[..., Any]) -> None:
     assert conf("planner", "static").choice == "longest_context"
     with pytest.raises(SettingsError, match=r"^planner\.fill: got 1\.5"):
         conf("planner", "static", fill=1.5)
-    with pytest.raises(SettingsError, match=r"^planner\.planner: got 'best'; allowed: static, flexsp, pipeline"):
+    with pytest.raises(
+        SettingsError, match=r"^planner\.planner: got 'best'; allowed: static, flexsp, pipeline"
+    ):
         conf("planner", "static", planner="best")

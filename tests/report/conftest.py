@@ -1,4 +1,6 @@
-"""A small report with every part: claims of all verdicts, two figures, tables, config and provenance."""
+"""A small report with every part: claims of all verdicts, two figures, tables, config
+and provenance.
+"""
 
 from __future__ import annotations
 
@@ -42,21 +44,43 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "injection_gb_s_per_chip": 400.0, "ideal_gb_s_per_chip": 56.2, "bound_gb_s_per_chip": 49.9, "fidelity": "analytic",
     }  # fmt: skip
     write_table(folder / "network/railx_hyperx.parquet", [network])
-    write_table(folder / "many.parquet", {"row": list(range(1000)), "value": [i / 3 for i in range(1000)]})
-    write_json(folder / "topology.json", {"chips": 1296, "mean": {"hops": 1.779}, "bisection_gbps": None})
+    write_table(
+        folder / "many.parquet", {"row": list(range(1000)), "value": [i / 3 for i in range(1000)]}
+    )
+    write_json(
+        folder / "topology.json", {"chips": 1296, "mean": {"hops": 1.779}, "bisection_gbps": None}
+    )
     write_table(folder / "claims.parquet", claim_rows())
-    write_json(folder / "config.json", {"seed": 7, "topologies": {"a": {"m": 2, "seed": 3}}, "text": "<script>alert(1)</script>"})
+    write_json(
+        folder / "config.json",
+        {"seed": 7, "topologies": {"a": {"m": 2, "seed": 3}}, "text": "<script>alert(1)</script>"},
+    )
     write_json(folder / "provenance.json", collect_provenance())
-    write_text(folder / "caption.rst", "All-to-all bandwidth; *bound* from ``load``.\n\nA second < paragraph.\n")
-    settings = AllToAllBandwidthSettings(8, 3, 80, 1.0, "all_to_all_bandwidth", (), "uniform", "linear")
-    draw_figure(settings, {"network": [folder / "network/railx_hyperx.parquet"]}, folder / "bandwidth")
+    write_text(
+        folder / "caption.rst",
+        "All-to-all bandwidth; *bound* from ``load``.\n\nA second < paragraph.\n",
+    )
+    settings = AllToAllBandwidthSettings(
+        8, 3, 80, 1.0, "all_to_all_bandwidth", (), "uniform", "linear"
+    )
+    draw_figure(
+        settings, {"network": [folder / "network/railx_hyperx.parquet"]}, folder / "bandwidth"
+    )
     source = ["network/railx_hyperx.parquet"]
     figures = [
-        figure_entry("all_to_all_bandwidth", name, folder / f"bandwidth.{name}", folder / "caption.rst", source)
+        figure_entry(
+            "all_to_all_bandwidth",
+            name,
+            folder / f"bandwidth.{name}",
+            folder / "caption.rst",
+            source,
+        )
         for name in ("svg", "png")
     ]
     tables = [
-        ReportTable("Network", "network/railx_hyperx.parquet", folder / "network/railx_hyperx.parquet"),
+        ReportTable(
+            "Network", "network/railx_hyperx.parquet", folder / "network/railx_hyperx.parquet"
+        ),
         ReportTable("Many rows", "many.parquet", folder / "many.parquet", ("value",)),
         ReportTable("Topology metrics", "topology.json", folder / "topology.json"),
     ]

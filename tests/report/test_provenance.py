@@ -19,7 +19,10 @@ from railx.provenance import collect_provenance
 def git(folder: Path, *arguments: str) -> str:
     identity = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
     return subprocess.run(
-        ["git", "-C", str(folder), *identity, *arguments], capture_output=True, text=True, check=True
+        ["git", "-C", str(folder), *identity, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.strip()
 
 
@@ -44,7 +47,10 @@ def test_it_names_no_machine_person_or_folder() -> None:
 def test_commit_and_dirty_follow_the_repository(tmp_path: Path) -> None:
     assert collect_provenance(tmp_path)["commit"] is None
     git(tmp_path, "init", "-q")
-    assert (collect_provenance(tmp_path)["commit"], collect_provenance(tmp_path)["dirty"]) == (None, None)
+    assert (collect_provenance(tmp_path)["commit"], collect_provenance(tmp_path)["dirty"]) == (
+        None,
+        None,
+    )
     (tmp_path / "file").write_text("1")
     git(tmp_path, "add", "file")
     git(tmp_path, "commit", "-q", "-m", "one")
@@ -59,7 +65,9 @@ def test_commit_and_dirty_follow_the_repository(tmp_path: Path) -> None:
 
 def test_gpus_are_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = tmp_path / "nvidia-smi"
-    fake.write_text("#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 81559, 550.1'\necho 'Odd GPU, [N/A], '\n")
+    fake.write_text(
+        "#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 81559, 550.1'\necho 'Odd GPU, [N/A], '\n"
+    )
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert provenance.collect_provenance(tmp_path)["gpus"] == [
@@ -72,5 +80,7 @@ def test_it_needs_the_standard_library_alone() -> None:
     new = "{name.split('.')[0] for name in set(sys.modules) - before}"
     code = f"import sys; before = set(sys.modules); import railx.provenance; print(*{new})"
     root = Path(provenance.__file__).parents[1]
-    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, cwd=root)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, cwd=root
+    )
     assert set(done.stdout.split()) <= set(sys.stdlib_module_names) | {"railx"}

@@ -9,9 +9,18 @@ from typing import Any
 
 import pytest
 
-CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+CHROMIUM = next(
+    (
+        found
+        for name in ("chromium", "chromium-browser", "google-chrome")
+        if (found := shutil.which(name))
+    ),
+    None,
+)
 DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="needs chromium and chromedriver on the path")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None, reason="needs chromium and chromedriver on the path"
+)
 
 _FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -35,20 +44,32 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_page_opens_without_errors_and_shows_everything(browser: Any, report: Path, scheme: str) -> None:
+def test_page_opens_without_errors_and_shows_everything(
+    browser: Any, report: Path, scheme: str
+) -> None:
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
     browser.get(report.as_uri())
-    assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
+    assert [
+        entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")
+    ] == []
     images = "return [...document.images].map(i => [i.complete, i.naturalWidth, i.alt])"
-    assert all(complete and width > 0 and alt for complete, width, alt in browser.execute_script(images))
+    assert all(
+        complete and width > 0 and alt for complete, width, alt in browser.execute_script(images)
+    )
     assert browser.execute_script("return document.images.length") == 2
     assert browser.execute_script("return document.querySelectorAll('tr[data-claim]').length") == 5
     assert (
-        browser.execute_script("return performance.getEntriesByType('resource').filter(e => !e.name.startsWith('data:')).length")
+        browser.execute_script(
+            "return performance.getEntriesByType('resource').filter(e =>"
+            " !e.name.startsWith('data:')).length"
+        )
         == 0
     )
-    dark = browser.execute_script("return getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    dark = (
+        browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        != "rgb(255, 255, 255)"
+    )
     assert dark == (scheme == "dark")
 
 

@@ -1,4 +1,6 @@
-"""The page as text: complete, escaped, self-contained, and refused where its inputs are wrong."""
+"""The page as text: complete, escaped, self-contained, and refused where its inputs are
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _VOID = {"meta", "link", "img", "br"}
 
 
 class _Balance(HTMLParser):
-    """Collects tags that do not close, ids, and every address that an element refers to."""
+    """Collects tags that do not close, ids, and every address that an element refers
+    to.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +53,8 @@ def test_page_is_well_formed_and_refers_only_to_itself(report: Path) -> None:
     assert len(page.ids) == len(set(page.ids))
     for address in page.addresses:
         assert address.startswith("data:") or (address.startswith("#") and address[1:] in page.ids)
-    # Addresses of nothing but XML vocabularies may stand inside the encoded figures; none may stand in the page.
+    # Addresses of nothing but XML vocabularies may stand inside the encoded figures;
+    # none may stand in the page.
     assert not re.search(r"https?://", report.read_text(encoding="utf-8"))
 
 
@@ -86,7 +91,10 @@ def test_seeds_and_provenance_are_shown_without_names_of_the_machine(report: Pat
 def test_captions_are_paragraphs_with_inline_marks(tmp_path: Path) -> None:
     path = tmp_path / "caption.rst"
     path.write_text("One *two*\nthree ``a*b*c``.\n\n\n2 * 3 * 4 & 5.\n")
-    assert read_caption(path) == "<p>One <em>two</em> three <code>a*b*c</code>.</p>\n<p>2 * 3 * 4 &amp; 5.</p>"
+    assert (
+        read_caption(path)
+        == "<p>One <em>two</em> three <code>a*b*c</code>.</p>\n<p>2 * 3 * 4 &amp; 5.</p>"
+    )
 
 
 def test_claims_without_expressions_are_shown_by_their_tables(report: Path, tmp_path: Path) -> None:
@@ -120,7 +128,9 @@ def test_unknown_figure_and_wrong_claims_are_refused(tmp_path: Path) -> None:
     row = {**dict.fromkeys(columns, "x"), "fidelity": "analytic", "verdict": "maybe"}
     write_table(tmp_path / "claims.parquet", [row])
     write_json(tmp_path / "empty.json", {})
-    with pytest.raises(ValueError, match=r"claims.parquet: claim x: verdict 'maybe'; allowed: reproduced, partly"):
+    with pytest.raises(
+        ValueError, match=r"claims.parquet: claim x: verdict 'maybe'; allowed: reproduced, partly"
+    ):
         write_report(
             tmp_path / "report.html", experiment="x", claims=tmp_path / "claims.parquet", figures=[], tables=[],
             config=tmp_path / "empty.json", provenance=tmp_path / "empty.json",

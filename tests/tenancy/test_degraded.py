@@ -1,4 +1,6 @@
-"""Degraded lines by counting: what one failure takes, what rewiring keeps, against the closed forms."""
+"""Degraded lines by counting: what one failure takes, what rewiring keeps, against the
+closed forms.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def test_one_failed_rail_of_a_node_takes_its_two_links(length: int, data: st.Dat
     links = length * (length - 1)
     assert kept["mean_pair_share"] == pytest.approx((links - 2) / links)
     passed = line_bandwidth(length, length - 1, "hyperx", "rail", failed, "rewire")
-    assert passed["mean_pair_share"] == pytest.approx((links - 1) / links)  # its neighbours are joined past it
+    assert passed["mean_pair_share"] == pytest.approx(
+        (links - 1) / links
+    )  # its neighbours are joined past it
     shrunk = line_bandwidth(length, length - 1, "hyperx", "rail", failed, "shrink")
     assert shrunk["nodes_used"] == length - 1
     assert shrunk["worst_pair_share"] >= 1
@@ -62,7 +66,14 @@ def test_no_wiring_joins_all_pairs_with_fewer_rails(length: int) -> None:
     assert 2 * (needed - 1) < length - 1
     failures = length - 1 - needed
     if failures:
-        left = line_bandwidth(length, length - 1, "hyperx", "switch", [(0, rail) for rail in range(failures)], "rewire")
+        left = line_bandwidth(
+            length,
+            length - 1,
+            "hyperx",
+            "switch",
+            [(0, rail) for rail in range(failures)],
+            "rewire",
+        )
         assert left["pairs_lost"] == 0
 
 
@@ -70,24 +81,40 @@ def test_rewiring_never_loses_more_pairs_than_keeping() -> None:
     for failed in combinations(range(8), 4):
         pairs = [(0, rail) for rail in failed]
         kept = line_bandwidth(9, 8, "hyperx", "switch", pairs, "keep")
-        assert line_bandwidth(9, 8, "hyperx", "switch", pairs, "rewire")["pairs_lost"] == 0 <= kept["pairs_lost"]
+        assert (
+            line_bandwidth(9, 8, "hyperx", "switch", pairs, "rewire")["pairs_lost"]
+            == 0
+            <= kept["pairs_lost"]
+        )
         assert kept["mean_pair_share"] == 0.5
-    # In the odd decomposition rails s and s + 4 are one ring: losing both loses its 9 pairs.
+    # In the odd decomposition rails s and s + 4 are one ring: losing both loses its 9
+    # pairs.
     assert line_bandwidth(9, 8, "hyperx", "switch", [(0, 1), (0, 5)], "keep")["pairs_lost"] == 9
 
 
 def test_at_full_scale_31_failed_switches_of_a_line_leave_every_pair_a_link() -> None:
     left = line_bandwidth(64, 63, "hyperx", "switch", [(0, rail) for rail in range(31)], "rewire")
     assert (left["pairs_lost"], left["worst_pair_share"]) == (0, 0.5)
-    assert line_bandwidth(64, 63, "hyperx", "switch", [(0, rail) for rail in range(32)], "rewire")["pairs_lost"] == 32
+    assert (
+        line_bandwidth(64, 63, "hyperx", "switch", [(0, rail) for rail in range(32)], "rewire")[
+            "pairs_lost"
+        ]
+        == 32
+    )
     shrunk = line_bandwidth(64, 63, "hyperx", "switch", [(0, rail) for rail in range(31)], "shrink")
-    assert (shrunk["nodes_used"], shrunk["worst_pair_share"], shrunk["mean_pair_share"]) == (33, 1.0, 1.0)
+    assert (shrunk["nodes_used"], shrunk["worst_pair_share"], shrunk["mean_pair_share"]) == (
+        33,
+        1.0,
+        1.0,
+    )
 
 
 def test_rows_are_tidy_and_repeatable() -> None:
     rows = degraded_rows(9, 8, (1, 3), 2, np.random.default_rng(4))
     assert rows == degraded_rows(9, 8, (1, 3), 2, np.random.default_rng(4))
-    assert {(row["setting"], row["fault"]) for row in rows} == {(s, f) for s in ("hyperx", "ring") for f in ("switch", "rail")}
+    assert {(row["setting"], row["fault"]) for row in rows} == {
+        (s, f) for s in ("hyperx", "ring") for f in ("switch", "rail")
+    }
     for row in rows:
         assert row["pairs"] == row["pairs_whole"] + row["pairs_reduced"] + row["pairs_lost"]
         assert 0 <= row["worst_pair_share"] <= row["mean_pair_share"]

@@ -1,4 +1,6 @@
-"""Placements and circuits: own ports only, own nodes only, nothing that has failed; bad shapes in one line."""
+"""Placements and circuits: own ports only, own nodes only, nothing that has failed; bad
+shapes in one line.
+"""
 
 from __future__ import annotations
 
@@ -37,19 +39,33 @@ jobs = st.builds(
 )
 
 
-@given(st.lists(jobs, min_size=1, max_size=8), st.integers(4, 8), st.integers(4, 9), st.integers(0, 2**32))
+@given(
+    st.lists(jobs, min_size=1, max_size=8),
+    st.integers(4, 8),
+    st.integers(4, 9),
+    st.integers(0, 2**32),
+)
 @settings(max_examples=80, deadline=None)
-def test_jobs_never_share_and_never_touch_failures(wanted: list[JobSettings], side: int, rails: int, seed: int) -> None:
+def test_jobs_never_share_and_never_touch_failures(
+    wanted: list[JobSettings], side: int, rails: int, seed: int
+) -> None:
     grid = NodeGrid(side, rails)
     wanted = [job for job in wanted if max(job.rows, job.columns) <= min(side, rails + 1)]
     rng = np.random.default_rng(seed)
-    faults = random_faults(grid, int(rng.integers(0, 4)), int(rng.integers(0, 5)), int(rng.integers(0, 5)), rng)
+    faults = random_faults(
+        grid, int(rng.integers(0, 4)), int(rng.integers(0, 5)), int(rng.integers(0, 5)), rng
+    )
     placed = place_jobs(grid, wanted, faults)
     found = [placement for placement in placed if placement is not None]
     circuits = [placement_circuits(grid, placement, faults) for placement in found]
     counts = check_placements(grid, faults, list(zip(found, circuits, strict=True)))
     assert counts["nodes"] == sum(placement.nodes for placement in found)
-    ports = [(int(o), int(p)) for own in circuits for ends in (own.port_a, own.port_b) for o, p in zip(own.ocs, ends, strict=True)]
+    ports = [
+        (int(o), int(p))
+        for own in circuits
+        for ends in (own.port_a, own.port_b)
+        for o, p in zip(own.ocs, ends, strict=True)
+    ]
     assert len(ports) == len(set(ports)) == counts["ports"]
     for placement, own in zip(found, circuits, strict=True):
         joined = set(own.node_a.tolist()) | set(own.node_b.tolist())
@@ -58,13 +74,19 @@ def test_jobs_never_share_and_never_touch_failures(wanted: list[JobSettings], si
         assert not mine & {row * side + column for row, column in faults.nodes}
     for job, placement in zip(wanted, placed, strict=True):
         if placement is not None:
-            assert sorted((len(placement.rows), len(placement.columns))) == sorted((job.rows, job.columns))
+            assert sorted((len(placement.rows), len(placement.columns))) == sorted(
+                (job.rows, job.columns)
+            )
             assert placement.setting == job.setting
 
 
-@given(st.integers(2, 8), st.integers(2, 8), st.sampled_from(["hyperx", "torus"]), st.integers(7, 11))
+@given(
+    st.integers(2, 8), st.integers(2, 8), st.sampled_from(["hyperx", "torus"]), st.integers(7, 11)
+)
 @settings(max_examples=40, deadline=None)
-def test_circuits_of_a_job_are_the_setting_on_its_own_nodes(rows: int, columns: int, setting: Wiring, rails: int) -> None:
+def test_circuits_of_a_job_are_the_setting_on_its_own_nodes(
+    rows: int, columns: int, setting: Wiring, rails: int
+) -> None:
     grid = NodeGrid(9, rails)
     placement = Placement(tuple(range(9 - rows, 9)), tuple(range(columns)), setting)
     circuits = placement_circuits(grid, placement)
@@ -74,7 +96,9 @@ def test_circuits_of_a_job_are_the_setting_on_its_own_nodes(rows: int, columns: 
     assert len(circuits) == rails * rows * columns * 2
     for a in range(81):
         for b in range(a + 1, 81):
-            inside = all(node // 9 in placement.rows and node % 9 in placement.columns for node in (a, b))
+            inside = all(
+                node // 9 in placement.rows and node % 9 in placement.columns for node in (a, b)
+            )
             in_line = a // 9 == b // 9 or a % 9 == b % 9
             if setting == "hyperx" and inside and in_line:
                 assert links[a, b] >= 2
@@ -84,15 +108,29 @@ def test_circuits_of_a_job_are_the_setting_on_its_own_nodes(rows: int, columns: 
 
 def test_a_job_on_the_whole_grid_is_the_topology_itself() -> None:
     """The circuits equal those that the topology room builds, number by number."""
-    own = {"port_gbps": 400.0, "internal_width": 4.0, "internal_latency_ns": 1.0, "external_latency_ns": 10.0, "ocs_radix": None}
-    hyperx = build_topology(RailXHyperXSettings(family="railx_hyperx", m=4, n=2, rings="directed", **own))  # type: ignore[arg-type]
-    torus = build_topology(RailXTorusSettings(family="railx_torus", m=4, n=2, x_scale=9, y_scale=9, **own))  # type: ignore[arg-type]
+    own = {
+        "port_gbps": 400.0,
+        "internal_width": 4.0,
+        "internal_latency_ns": 1.0,
+        "external_latency_ns": 10.0,
+        "ocs_radix": None,
+    }
+    hyperx = build_topology(
+        RailXHyperXSettings(family="railx_hyperx", m=4, n=2, rings="directed", **own)
+    )  # type: ignore[arg-type]
+    torus = build_topology(
+        RailXTorusSettings(family="railx_torus", m=4, n=2, x_scale=9, y_scale=9, **own)
+    )  # type: ignore[arg-type]
     settings_of: list[tuple[Wiring, object]] = [("hyperx", hyperx), ("torus", torus)]
     for setting, topology in settings_of:
-        ours = placement_circuits(NodeGrid(9, 8), Placement(tuple(range(9)), tuple(range(9)), setting))
+        ours = placement_circuits(
+            NodeGrid(9, 8), Placement(tuple(range(9)), tuple(range(9)), setting)
+        )
         theirs = topology.circuits  # type: ignore[attr-defined]
         for field in dataclasses.fields(ours):
-            np.testing.assert_array_equal(getattr(ours, field.name), getattr(theirs, field.name), err_msg=field.name)
+            np.testing.assert_array_equal(
+                getattr(ours, field.name), getattr(theirs, field.name), err_msg=field.name
+            )
 
 
 def test_a_failed_rail_or_switch_leaves_its_line_the_other_rails() -> None:
@@ -102,7 +140,11 @@ def test_a_failed_rail_or_switch_leaves_its_line_the_other_rails() -> None:
     assert usable_rails(grid, faults, 0, 2, [0, 1]).tolist() == [0, 1, 2, 3, 4, 6, 7]
     assert usable_rails(grid, faults, 1, 4, range(9)).tolist() == list(range(1, 8))
     with pytest.raises(
-        ValueError, match=r"row 2: hyperx: an all-to-all of 9 nodes needs 8 rails and 6 are usable; .*at most 7 nodes"
+        ValueError,
+        match=(
+            r"row 2: hyperx: an all-to-all of 9 nodes needs 8 rails and 6 are usable; .*at most 7"
+            r" nodes"
+        ),
     ):
         placement_circuits(grid, Placement(tuple(range(9)), tuple(range(9)), "hyperx"), faults)
     ring = Placement((2,), tuple(range(9)), "ring")
@@ -146,9 +188,14 @@ def test_the_check_finds_every_offence() -> None:
     st.sampled_from(["first_fit", "best_fit"]),
 )
 @settings(max_examples=120, deadline=None)
-def test_searches_return_free_nodes_of_the_right_shape(seed: int, density: float, rows: int, columns: int, policy: str) -> None:
+def test_searches_return_free_nodes_of_the_right_shape(
+    seed: int, density: float, rows: int, columns: int, policy: str
+) -> None:
     free = np.random.default_rng(seed).random((7, 8)) < density
-    block, product = find_block(free, rows, columns, policy), find_product(free, rows, columns, policy)  # type: ignore[arg-type]
+    block, product = (
+        find_block(free, rows, columns, policy),
+        find_product(free, rows, columns, policy),
+    )  # type: ignore[arg-type]
     for found in (block, product):
         if found is not None:
             assert free[np.ix_(*found)].all()
@@ -179,7 +226,9 @@ def test_an_idle_grid_takes_every_shape_in_wide_masks() -> None:
     assert find_product(free, 3, 130, "best_fit") is None
 
 
-@pytest.mark.parametrize(("length", "rails"), [(1, 3), (2, 3), (4, 3), (6, 5), (6, 12), (5, 4), (10, 9), (7, 8)])
+@pytest.mark.parametrize(
+    ("length", "rails"), [(1, 3), (2, 3), (4, 3), (6, 5), (6, 12), (5, 4), (10, 9), (7, 8)]
+)
 def test_rings_of_a_line_join_every_pair_twice(length: int, rails: int) -> None:
     rings = line_rings(length, rails, "hyperx")
     assert rings.shape == ((rails, length) if length > 1 else (0, 1))
@@ -191,8 +240,13 @@ def test_rings_of_a_line_join_every_pair_twice(length: int, rails: int) -> None:
 
 
 def test_nodes_that_are_no_product_are_refused() -> None:
-    assert product_of_nodes([(3, 1), (0, 1), (0, 5), (3, 5)], "torus") == Placement((0, 3), (1, 5), "torus")
-    with pytest.raises(ValueError, match=r"not joined by the lines they share, \(0, 1\) is missing; .*2 x 2 = 4 nodes"):
+    assert product_of_nodes([(3, 1), (0, 1), (0, 5), (3, 5)], "torus") == Placement(
+        (0, 3), (1, 5), "torus"
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"not joined by the lines they share, \(0, 1\) is missing; .*2 x 2 = 4 nodes",
+    ):
         product_of_nodes([(0, 0), (1, 1)], "torus")
     with pytest.raises(ValueError, match="leave gaps in their lines"):
         product_of_nodes([(0, 0), (0, 1), (1, 1)], "torus")
@@ -202,19 +256,36 @@ def test_nodes_that_are_no_product_are_refused() -> None:
 
 def test_shapes_that_cannot_be_are_refused_in_one_line() -> None:
     grid = NodeGrid(16, 8)
-    with pytest.raises(SettingsError, match=r"columns: got 17; allowed: at most 16, .* nearest is 16"):
+    with pytest.raises(
+        SettingsError, match=r"columns: got 17; allowed: at most 16, .* nearest is 16"
+    ):
         check_job(JobSettings(1, 17, "ring"), 16, 8)
     with pytest.raises(
-        SettingsError, match=r"columns: an all-to-all of 12 nodes needs 11 rails and a side has 8; .*nearest is 9.*torus"
+        SettingsError,
+        match=(
+            r"columns: an all-to-all of 12 nodes needs 11 rails and a side has 8; .*nearest is"
+            r" 9.*torus"
+        ),
     ):
         placement_circuits(grid, Placement((0, 1), tuple(range(12)), "hyperx"))
-    with pytest.raises(SettingsError, match=r"setting: got ring for 2 x 3 nodes; .*the nearest is 1 x 6"):
+    with pytest.raises(
+        SettingsError, match=r"setting: got ring for 2 x 3 nodes; .*the nearest is 1 x 6"
+    ):
         JobSettings(2, 3, "ring")
-    with pytest.raises(ValueError, match=r"rows: got \[0, 16\]; allowed: distinct positions from 0 to 15"):
+    with pytest.raises(
+        ValueError, match=r"rows: got \[0, 16\]; allowed: distinct positions from 0 to 15"
+    ):
         Placement((0, 16), (1,), "torus").check(grid)
-    with pytest.raises(ValueError, match=r"faults.nodes: \(16, 0\) lies outside the grid; allowed: \(0 to 15, 0 to 15\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"faults.nodes: \(16, 0\) lies outside the grid; allowed: \(0 to 15, 0 to 15\)",
+    ):
         Faults(nodes=frozenset({(16, 0)})).check(grid)
     with pytest.raises(
-        ValueError, match=r"faults.switches: \(0, 0, 8\) lies outside the grid; allowed: \(0 to 1, 0 to 15, 0 to 7\)"
+        ValueError,
+        match=(
+            r"faults.switches: \(0, 0, 8\) lies outside the grid; allowed: \(0 to 1, 0 to 15, 0"
+            r" to 7\)"
+        ),
     ):
         Faults(switches=frozenset({(0, 0, 8)})).check(grid)

@@ -1,4 +1,6 @@
-"""The largest usable job is exact: against all subsets of lines, against the integer programme, against the closed form."""
+"""The largest usable job is exact: against all subsets of lines, against the integer
+programme, against the closed form.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,11 @@ def by_all_blocks(healthy: Mask) -> int:
     return best
 
 
-masks = hnp.arrays(np.bool_, st.tuples(st.integers(1, 7), st.integers(1, 7)), elements=st.sampled_from([True, True, True, False]))
+masks = hnp.arrays(
+    np.bool_,
+    st.tuples(st.integers(1, 7), st.integers(1, 7)),
+    elements=st.sampled_from([True, True, True, False]),
+)
 
 
 @given(masks)
@@ -71,7 +77,8 @@ def test_programme_agrees_at_full_scale(failed: int) -> None:
     healthy = healthy.reshape(64, 64)
     found = largest_product(healthy, "branch")
     assert largest_product(healthy, "milp").nodes == found.nodes
-    # A cover leaves out at least as many lines as a matching has; the best product may leave out more.
+    # A cover leaves out at least as many lines as a matching has; the best product may
+    # leave out more.
     assert len(found.rows_out) + len(found.columns_out) >= matching_size(healthy)
 
 
@@ -85,7 +92,9 @@ def test_formula_and_optimum_at_128_ports(failed: int, share: float) -> None:
     assert formula_share(failed, 64) == pytest.approx(share, abs=5.001e-4)
     healthy = np.ones((64, 64), dtype=np.bool_)
     healthy[np.arange(failed), np.arange(failed)] = False
-    assert largest_product(healthy).nodes / 4096 == pytest.approx(formula_share(failed, 64), abs=(failed % 2) / 4 / 4096)
+    assert largest_product(healthy).nodes / 4096 == pytest.approx(
+        formula_share(failed, 64), abs=(failed % 2) / 4 / 4096
+    )
 
 
 @given(st.integers(1, 12), st.integers(0, 12))

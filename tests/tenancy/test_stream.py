@@ -1,4 +1,6 @@
-"""Streams of jobs: node-hours are conserved, nothing overlaps, equal seeds give equal tables, bad settings end in one line."""
+"""Streams of jobs: node-hours are conserved, nothing overlaps, equal seeds give equal
+tables, bad settings end in one line.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,13 @@ def plain(name: str = "small", **stream: Any) -> dict[str, Any]:
     return settings_
 
 
-def run(kinds: list[tuple[int, int]], stream: Stream, healthy: Any, failures: Failures = NONE, **choices: Any) -> Outcome:
+def run(
+    kinds: list[tuple[int, int]],
+    stream: Stream,
+    healthy: Any,
+    failures: Failures = NONE,
+    **choices: Any,
+) -> Outcome:
     jobs = [StreamJobSettings(a, b, "torus", 1.0) for a, b in kinds]
     own: dict[str, Any] = {"system": "railx", "policy": "best_fit", "queue": "fifo"}
     own |= {"warmup_share": 0.0, "repair_hours": 5.0, "checkpoint_hours": 1.0} | choices
@@ -54,7 +62,9 @@ def run(kinds: list[tuple[int, int]], stream: Stream, healthy: Any, failures: Fa
     st.sampled_from([0.5, 1.0, 2.0]),
 )
 @settings(max_examples=60, deadline=None)
-def test_node_hours_are_conserved(seed: int, system: str, policy: str, queue: str, mtbf: float | None, load_: float) -> None:
+def test_node_hours_are_conserved(
+    seed: int, system: str, policy: str, queue: str, mtbf: float | None, load_: float
+) -> None:
     """What the grid was busy with is what the jobs got done, and what failures undid."""
     configured: TenancySettings = load(TenancySettings, plain(arrivals=60))
     rng = np.random.default_rng(seed)
@@ -93,7 +103,9 @@ def test_node_hours_are_conserved(seed: int, system: str, policy: str, queue: st
 
 
 def test_jobs_wait_for_their_turn_and_freed_nodes_serve_again() -> None:
-    """Two jobs that each need the whole grid run one after the other; a small one passes only where backfill lets it."""
+    """Two jobs that each need the whole grid run one after the other; a small one
+    passes only where backfill lets it.
+    """
     stream = Stream(np.array([0, 0, 1]), np.array([0.0, 1.0, 2.0]), np.array([10.0, 10.0, 1.0]))
     healthy = np.ones((3, 3), dtype=np.bool_)
     fifo = run([(3, 3), (1, 1)], stream, healthy)
@@ -104,7 +116,9 @@ def test_jobs_wait_for_their_turn_and_freed_nodes_serve_again() -> None:
     assert not reject.rejected_by_shape.any()  # there were no free nodes at all
     stream = Stream(np.array([0, 1, 2]), np.array([0.0, 1.0, 2.0]), np.array([10.0, 10.0, 1.0]))
     assert run([(2, 3), (3, 3), (1, 3)], stream, healthy).start_hours.tolist() == [0, 10, 20]
-    assert run([(2, 3), (3, 3), (1, 3)], stream, healthy, queue="backfill").start_hours.tolist() == [0, 10, 2]
+    assert run(
+        [(2, 3), (3, 3), (1, 3)], stream, healthy, queue="backfill"
+    ).start_hours.tolist() == [0, 10, 2]
 
 
 def test_a_failure_throws_its_job_back_to_the_last_checkpoint() -> None:
@@ -112,14 +126,23 @@ def test_a_failure_throws_its_job_back_to_the_last_checkpoint() -> None:
     healthy = np.ones((2, 2), dtype=np.bool_)
     failures = Failures(np.array([2.5]), np.array([[0, 0]]))
     outcome = run([(2, 2)], stream, healthy, failures)
-    # It ran 2.5 h of which 2 h are kept, waits 5 h for the repair, and runs the other 4 h.
+    # It ran 2.5 h of which 2 h are kept, waits 5 h for the repair, and runs the other 4
+    # h.
     assert outcome.end_hours[0] == 2.5 + 5 + 4
     assert outcome.lost_node_hours == 0.5 * 4
     assert outcome.interruptions == 1
-    assert run([(2, 2)], stream, healthy, failures, queue="reject").rejected.tolist() == [True, False]
+    assert run([(2, 2)], stream, healthy, failures, queue="reject").rejected.tolist() == [
+        True,
+        False,
+    ]
     # Where another node is free, the job goes on at once.
     assert run([(1, 1)], stream, healthy, failures).interruptions <= 1
-    assert run([(1, 2)], stream, healthy, Failures(np.array([2.5, 2.5]), np.array([[0, 0], [0, 1]]))).end_hours[0] <= 6.5
+    assert (
+        run(
+            [(1, 2)], stream, healthy, Failures(np.array([2.5, 2.5]), np.array([[0, 0], [0, 1]]))
+        ).end_hours[0]
+        <= 6.5
+    )
 
 
 def test_railx_goes_around_a_failure_where_the_torus_cannot() -> None:
@@ -138,7 +161,11 @@ def test_hammingmesh_equals_railx_and_both_see_the_same_stream() -> None:
     assert rows == utilisation_table(configured, 7)
     assert rows != utilisation_table(configured, 8)
     by_system = {
-        system: [{k: v for k, v in row.items() if k != "system"} for row in rows if row["system"] == system]
+        system: [
+            {k: v for k, v in row.items() if k != "system"}
+            for row in rows
+            if row["system"] == system
+        ]
         for system in ("railx", "hammingmesh", "torus")
     }
     assert by_system["railx"] == by_system["hammingmesh"]
@@ -152,7 +179,15 @@ def test_mix_places_all_jobs_of_the_shipped_settings_around_failures() -> None:
     summary = mix_of_jobs(load(TenancySettings, plain("full_scale")), 1)["summary"]
     assert summary["jobs_placed"] == summary["jobs"] == 12
     assert summary["wirings"] == 3
-    assert [summary[key] for key in ("ports_shared", "failed_nodes_used", "failed_rails_used", "failed_switches_used")] == [0] * 4
+    assert [
+        summary[key]
+        for key in (
+            "ports_shared",
+            "failed_nodes_used",
+            "failed_rails_used",
+            "failed_switches_used",
+        )
+    ] == [0] * 4
 
 
 def test_fault_table_bounds_each_other() -> None:
@@ -160,21 +195,31 @@ def test_fault_table_bounds_each_other() -> None:
     for row in rows:
         assert row["usable_share"] <= row["healthy_share"] + 1e-12
         if row["system"] == "railx":
-            assert row["lines_out"] >= row["lines_needed"] - 0  # a cover is no smaller than a matching
-            # Every failure costs one line at most, so distinct lines are the worst case.
+            assert (
+                row["lines_out"] >= row["lines_needed"] - 0
+            )  # a cover is no smaller than a matching
+            # Every failure costs one line at most, so distinct lines are the worst
+            # case.
             side, failed = 9, row["failed_nodes"]
             assert row["usable_nodes"] >= (side - failed // 2) * (side - (failed + 1) // 2)
 
 
 def test_stage_writes_the_tables_that_it_sums_up(tmp_path: Path) -> None:
-    paths = {f"{name}_path": tmp_path / f"{name}.parquet" for name in ("faults", "utilisation", "degraded")}
+    paths = {
+        f"{name}_path": tmp_path / f"{name}.parquet"
+        for name in ("faults", "utilisation", "degraded")
+    }
     summary = tenancy.run(plain(arrivals=60), 1, **paths, summary_path=tmp_path / "summary.json")
     assert read_json(tmp_path / "summary.json") == summary
     for path in paths.values():
         rows = read_rows(path)
         assert rows
         assert {row["fidelity"] for row in rows} == {"analytic"}
-    own = [row for row in read_rows(paths["faults_path"]) if row["system"] == "railx" and row["failed_nodes"] == 4]
+    own = [
+        row
+        for row in read_rows(paths["faults_path"])
+        if row["system"] == "railx" and row["failed_nodes"] == 4
+    ]
     shares = [row["usable_share"] for row in own if row["placement"] == "random"]
     assert summary["faults.4.railx_share"] == pytest.approx(np.mean(shares))
     assert summary["nodes"] == 81
@@ -183,15 +228,37 @@ def test_stage_writes_the_tables_that_it_sums_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("ocs_radix",), 17, "tenancy.ocs_radix: got 17; allowed: an even number, two ports a node (the nearest are 16 and 18)"),
+        (
+            ("ocs_radix",),
+            17,
+            (
+                "tenancy.ocs_radix: got 17; allowed: an even number, two ports a node (the nearest"
+                " are 16 and 18)"
+            ),
+        ),
         (
             ("mix", "jobs"),
             [{"rows": 10, "columns": 2, "setting": "torus"}],
-            "tenancy.mix.jobs[0].rows: got 10; allowed: at most 9, the nodes of a line of the grid, the nearest is 9",
+            (
+                "tenancy.mix.jobs[0].rows: got 10; allowed: at most 9, the nodes of a line of the"
+                " grid, the nearest is 9"
+            ),
         ),
-        (("faults", "counts"), [90], "tenancy.faults.counts: got 90; allowed: at most 80 nodes, the nearest is 80"),
-        (("degraded", "failures"), [8], "tenancy.degraded.failures: got 8; allowed: at most 7 of the 8 rails of a line"),
-        (("stream", "queues"), ["reject", "reject"], "tenancy.stream.queues: got ['reject', 'reject']; allowed: each value once"),
+        (
+            ("faults", "counts"),
+            [90],
+            "tenancy.faults.counts: got 90; allowed: at most 80 nodes, the nearest is 80",
+        ),
+        (
+            ("degraded", "failures"),
+            [8],
+            "tenancy.degraded.failures: got 8; allowed: at most 7 of the 8 rails of a line",
+        ),
+        (
+            ("stream", "queues"),
+            ["reject", "reject"],
+            "tenancy.stream.queues: got ['reject', 'reject']; allowed: each value once",
+        ),
         (("n",), 3, "tenancy.degraded"),
     ],
 )
@@ -214,5 +281,8 @@ def test_an_all_to_all_longer_than_the_rails_allow_names_what_works() -> None:
     settings_ = plain()
     settings_["ocs_radix"] = 24
     settings_["mix"]["jobs"] = [{"rows": 2, "columns": 11, "setting": "hyperx"}]
-    with pytest.raises(SettingsError, match=r"mix.jobs\[0\].columns: an all-to-all of 11 nodes needs 10 rails .*nearest is 9"):
+    with pytest.raises(
+        SettingsError,
+        match=r"mix.jobs\[0\].columns: an all-to-all of 11 nodes needs 10 rails .*nearest is 9",
+    ):
         load(TenancySettings, settings_, "tenancy")

@@ -1,4 +1,6 @@
-"""Cross-connect lists and reconfiguration plans: read back, safe in every step, exact at the end."""
+"""Cross-connect lists and reconfiguration plans: read back, safe in every step, exact
+at the end.
+"""
 
 import csv
 import dataclasses
@@ -35,7 +37,15 @@ from railx.topology import (
 from workflow.stages import circuits as stage
 
 CONF = Path(__file__).parents[2] / "conf"
-OPTICAL = ["railx_hyperx", "railx_torus", "railx_twisted_torus", "railx_split_3d", "railx_dragonfly", "railx_mixed", "tpu_v4"]
+OPTICAL = [
+    "railx_hyperx",
+    "railx_torus",
+    "railx_twisted_torus",
+    "railx_split_3d",
+    "railx_dragonfly",
+    "railx_mixed",
+    "tpu_v4",
+]
 RING = [{"kind": "ring", "rails": 4, "size": 5, "stride": 1}]
 ALL = [{"kind": "all_to_all", "rails": 4, "size": 5, "stride": 1}]
 #: Settings of the same hardware: 5 x 5 nodes of 2 x 2 chips, 4 rails a side.
@@ -66,7 +76,12 @@ def test_lists_come_back_as_they_were(name: str, tmp_path: Path) -> None:
     write_circuits_csv(tmp_path / "list.csv", topology)
     for back in (read_circuits(tmp_path / "list.json"), read_circuits_csv(tmp_path / "list.csv")):
         rows, wanted = (
-            sorted(zip(*(getattr(circuits, name).tolist() for name in Circuits.__dataclass_fields__), strict=True))
+            sorted(
+                zip(
+                    *(getattr(circuits, name).tolist() for name in Circuits.__dataclass_fields__),
+                    strict=True,
+                )
+            )
             for circuits in (back, circuits_of(topology))
         )
         assert rows == wanted
@@ -77,10 +92,15 @@ def test_a_list_says_which_node_is_behind_a_port(tmp_path: Path) -> None:
     topology = build("railx_hyperx")
     write_circuits(tmp_path / "list.json", topology)
     stored = json.loads((tmp_path / "list.json").read_text())
-    assert (stored["schema"], stored["family"], len(stored["switches"])) == ("railx.circuits/1", "railx_hyperx", 40)
+    assert (stored["schema"], stored["family"], len(stored["switches"])) == (
+        "railx.circuits/1",
+        "railx_hyperx",
+        40,
+    )
     first = stored["switches"][0]
     assert (first["name"], first["port_nodes"]) == ("x0-rail0", [0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
-    # Rail 0 is the cycle 0 1 3 2 4: plus side (port 2p) of each to minus side (2p + 1) of the next.
+    # Rail 0 is the cycle 0 1 3 2 4: plus side (port 2p) of each to minus side (2p + 1)
+    # of the next.
     assert first["circuits"] == [[0, 3], [2, 7], [6, 5], [4, 9], [8, 1]]
     write_circuits_csv(tmp_path / "list.csv", topology)
     with (tmp_path / "list.csv").open() as file:
@@ -98,8 +118,14 @@ def test_bad_lists_are_refused(tmp_path: Path) -> None:
     stored = json.loads(path.read_text())
     for damage, message in (
         ({"schema": "railx.circuits/0"}, "schema 'railx.circuits/0'; allowed: railx.circuits/1"),
-        ({"switches": [stored["switches"][0] | {"circuits": [[0, 99]]}]}, "x0-rail0 joins ports 0 and 99"),
-        ({"switches": [stored["switches"][0] | {"circuits": [[0, 3], [3, 4]]}]}, "port 3 of optical switch 0 is in 2 circuits"),
+        (
+            {"switches": [stored["switches"][0] | {"circuits": [[0, 99]]}]},
+            "x0-rail0 joins ports 0 and 99",
+        ),
+        (
+            {"switches": [stored["switches"][0] | {"circuits": [[0, 3], [3, 4]]}]},
+            "port 3 of optical switch 0 is in 2 circuits",
+        ),
     ):
         path.write_text(json.dumps(stored | damage))
         with pytest.raises(ValueError, match=message):
@@ -117,10 +143,20 @@ def test_a_plan_ends_at_exactly_the_other_setting(before: int, after: int, tmp_p
     one, other = (build(SAME[i][0], **SAME[i][1]) for i in (before, after))
     plan = reconfiguration_plan(one, other)
     assert np.array_equal(apply_plan(circuits_of(one), plan), circuit_set(circuits_of(other)))
-    held, wanted = ({tuple(row) for row in circuit_set(circuits_of(t)).tolist()} for t in (one, other))
-    assert (plan.kept, plan.disconnected, plan.connected) == (len(held & wanted), len(held - wanted), len(wanted - held))
+    held, wanted = (
+        {tuple(row) for row in circuit_set(circuits_of(t)).tolist()} for t in (one, other)
+    )
+    assert (plan.kept, plan.disconnected, plan.connected) == (
+        len(held & wanted),
+        len(held - wanted),
+        len(wanted - held),
+    )
     back = reconfiguration_plan(other, one)
-    assert (back.kept, back.disconnected, back.connected) == (plan.kept, plan.connected, plan.disconnected)
+    assert (back.kept, back.disconnected, back.connected) == (
+        plan.kept,
+        plan.connected,
+        plan.disconnected,
+    )
     write_plan(tmp_path / "plan.json", plan)
     again = read_plan(tmp_path / "plan.json")
     for field in dataclasses.fields(plan):
@@ -128,21 +164,42 @@ def test_a_plan_ends_at_exactly_the_other_setting(before: int, after: int, tmp_p
             assert np.array_equal(getattr(again, field.name), getattr(plan, field.name)), field.name
     write_plan_csv(tmp_path / "plan.csv", plan)
     with (tmp_path / "plan.csv").open() as file:
-        steps = [(int(s["ocs"]), s["action"], int(s["port_a"]), int(s["port_b"])) for s in csv.DictReader(file)]
+        steps = [
+            (int(s["ocs"]), s["action"], int(s["port_a"]), int(s["port_b"]))
+            for s in csv.DictReader(file)
+        ]
     names = np.array(["disconnect", "connect"])[plan.action]
-    assert steps == list(zip(plan.ocs.tolist(), names.tolist(), plan.port_a.tolist(), plan.port_b.tolist(), strict=True))
+    assert steps == list(
+        zip(
+            plan.ocs.tolist(),
+            names.tolist(),
+            plan.port_a.tolist(),
+            plan.port_b.tolist(),
+            strict=True,
+        )
+    )
 
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), switches=st.integers(1, 4), ports=st.integers(2, 12))
-def test_plans_between_random_matchings_are_safe_and_exact(data: st.DataObject, switches: int, ports: int) -> None:
-    """Any two matchings: each step is checked against the ports in use, and circuits of both settings are never touched."""
+def test_plans_between_random_matchings_are_safe_and_exact(
+    data: st.DataObject, switches: int, ports: int
+) -> None:
+    """Any two matchings: each step is checked against the ports in use, and circuits of
+    both settings are never touched.
+    """
     one, other = (_random(data, switches, ports) for _ in range(2))
     plan = reconfiguration_plan(one, other)
     up = {tuple(row) for row in circuit_set(circuits_of(one)).tolist()}
     both = up & {tuple(row) for row in circuit_set(circuits_of(other)).tolist()}
     in_use = {(ocs, port) for ocs, *pair in up for port in pair}
-    for ocs, action, *pair in zip(plan.ocs.tolist(), plan.action.tolist(), plan.port_a.tolist(), plan.port_b.tolist(), strict=True):
+    for ocs, action, *pair in zip(
+        plan.ocs.tolist(),
+        plan.action.tolist(),
+        plan.port_a.tolist(),
+        plan.port_b.tolist(),
+        strict=True,
+    ):
         assert (ocs, *pair) not in both
         ends = {(ocs, port) for port in pair}
         if action == 0:
@@ -155,7 +212,11 @@ def test_plans_between_random_matchings_are_safe_and_exact(data: st.DataObject, 
     assert up == {tuple(row) for row in circuit_set(circuits_of(other)).tolist()}
     assert np.array_equal(apply_plan(circuits_of(one), plan), circuit_set(circuits_of(other)))
     touched = {
-        (ocs, p) for ocs, a, b in zip(plan.ocs.tolist(), plan.port_a.tolist(), plan.port_b.tolist(), strict=True) for p in (a, b)
+        (ocs, p)
+        for ocs, a, b in zip(
+            plan.ocs.tolist(), plan.port_a.tolist(), plan.port_b.tolist(), strict=True
+        )
+        for p in (a, b)
     }
     assert plan.ports_touched == len(touched)
     assert plan.switches_touched == len({ocs for ocs, _ in touched})
@@ -165,7 +226,11 @@ def test_a_circuit_has_no_direction() -> None:
     topology = build("railx_torus")
     circuits = circuits_of(topology)
     turned = dataclasses.replace(
-        circuits, port_a=circuits.port_b, port_b=circuits.port_a, node_a=circuits.node_b, node_b=circuits.node_a
+        circuits,
+        port_a=circuits.port_b,
+        port_b=circuits.port_a,
+        node_a=circuits.node_b,
+        node_b=circuits.node_a,
     )
     plan = reconfiguration_plan(topology, dataclasses.replace(topology, circuits=turned))
     assert (len(plan), plan.kept, plan.ports_touched, plan.most_steps_of_a_switch) == (0, 200, 0, 0)
@@ -177,7 +242,11 @@ def test_unsafe_plans_are_noticed() -> None:
     with pytest.raises(ValueError, match=r"step 0 disconnects ports .* which are not joined"):
         apply_plan(circuits_of(other), plan)
     turned = dataclasses.replace(
-        plan, ocs=plan.ocs[::-1], action=plan.action[::-1], port_a=plan.port_a[::-1], port_b=plan.port_b[::-1]
+        plan,
+        ocs=plan.ocs[::-1],
+        action=plan.action[::-1],
+        port_a=plan.port_a[::-1],
+        port_b=plan.port_b[::-1],
     )
     with pytest.raises(ValueError, match=r"step 0 connects ports .* of which one is in use"):
         apply_plan(circuits_of(one), turned)
@@ -186,15 +255,32 @@ def test_unsafe_plans_are_noticed() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "changes", "message"),
     [
-        ("railx_hyperx", "railx_torus", {"m": 1, "n": 4}, "m: 2 before and 1 after; allowed: two settings of the same hardware"),
+        (
+            "railx_hyperx",
+            "railx_torus",
+            {"m": 1, "n": 4},
+            "m: 2 before and 1 after; allowed: two settings of the same hardware",
+        ),
         ("railx_hyperx", "railx_torus", {"n": 3}, "n: 2 before and 3 after"),
         ("railx_hyperx", "railx_torus", {"x_scale": 4}, "chips: 100 before and 80 after"),
-        ("railx_torus", "railx_torus", {"x_scale": 25, "y_scale": 1}, "optical switches: 40 before and"),
-        ("railx_twisted_torus", "railx_torus", {"x_scale": 8, "y_scale": 4}, "optical switches: 32 before and 48 after"),
+        (
+            "railx_torus",
+            "railx_torus",
+            {"x_scale": 25, "y_scale": 1},
+            "optical switches: 40 before and",
+        ),
+        (
+            "railx_twisted_torus",
+            "railx_torus",
+            {"x_scale": 8, "y_scale": 4},
+            "optical switches: 32 before and 48 after",
+        ),
         ("railx_hyperx", "fat_tree", {}, "fat_tree: a topology without optical switches"),
     ],
 )
-def test_other_hardware_is_refused(before: str, after: str, changes: dict[str, Any], message: str) -> None:
+def test_other_hardware_is_refused(
+    before: str, after: str, changes: dict[str, Any], message: str
+) -> None:
     if changes.get("y_scale") == 1:
         changes, one = {"x_scale": 10, "y_scale": 2}, build(before, x_scale=5, y_scale=4)
         message = "optical switches: 36 before and 48 after"
@@ -205,21 +291,32 @@ def test_other_hardware_is_refused(before: str, after: str, changes: dict[str, A
 
 
 def test_other_cabling_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"optical switch 16: dimension 1 before and 0 after|cabled to node \d+ before"):
-        reconfiguration_plan(build("railx_torus", x_scale=5, y_scale=4), build("railx_torus", x_scale=4, y_scale=5))
+    with pytest.raises(
+        ValueError,
+        match=r"optical switch 16: dimension 1 before and 0 after|cabled to node \d+ before",
+    ):
+        reconfiguration_plan(
+            build("railx_torus", x_scale=5, y_scale=4), build("railx_torus", x_scale=4, y_scale=5)
+        )
 
 
 def test_only_the_wraps_change_from_a_torus_to_its_twist() -> None:
     plan = reconfiguration_plan(build("railx_straight_torus"), build("railx_twisted_torus"))
     columns, rails = 8, 4
-    assert (plan.disconnected, plan.connected, plan.switches_touched) == (columns * rails, columns * rails, columns // 2 * rails)
+    assert (plan.disconnected, plan.connected, plan.switches_touched) == (
+        columns * rails,
+        columns * rails,
+        columns // 2 * rails,
+    )
 
 
 def test_stage_writes_lists_plans_and_one_row(tmp_path: Path) -> None:
     for name in ("railx_hyperx", "railx_torus"):
         write_topology(tmp_path / f"{name}.parquet", build(name))
     summary = stage.run(
-        topology_path=tmp_path / "railx_hyperx.parquet", circuits_path=tmp_path / "list.json", csv_path=tmp_path / "list.csv"
+        topology_path=tmp_path / "railx_hyperx.parquet",
+        circuits_path=tmp_path / "list.json",
+        csv_path=tmp_path / "list.csv",
     )
     assert summary == {"family": "railx_hyperx", "optical_switches": 40, "circuits": 200}
     transition = yaml.safe_load((CONF / "transition" / "hyperx_to_torus.yaml").read_text())
@@ -233,7 +330,11 @@ def test_stage_writes_lists_plans_and_one_row(tmp_path: Path) -> None:
         summary_path=tmp_path / "plan.parquet",
     )
     assert read_rows(tmp_path / "plan.parquet") == [row]
-    assert (row["circuits_kept"], row["circuits_disconnected"], row["circuits_connected"]) == (50, 150, 150)
+    assert (row["circuits_kept"], row["circuits_disconnected"], row["circuits_connected"]) == (
+        50,
+        150,
+        150,
+    )
     plan = read_plan(tmp_path / "plan.json")
     after = circuit_set(circuits_of(build("railx_torus")))
     assert np.array_equal(apply_plan(read_circuits(tmp_path / "list.json"), plan), after)
@@ -249,7 +350,9 @@ def test_transitions_in_conf_name_topologies_in_conf() -> None:
 
 
 def _random(data: st.DataObject, switches: int, ports: int) -> Topology:
-    """A topology whose switches are set to random matchings; port p of every switch is cabled to node p // 2."""
+    """A topology whose switches are set to random matchings; port p of every switch is
+    cabled to node p // 2.
+    """
     rows = []
     for ocs in range(switches):
         order = data.draw(st.permutations(range(ports)))
@@ -258,4 +361,6 @@ def _random(data: st.DataObject, switches: int, ports: int) -> Topology:
     ocs, a, b = np.array(rows, dtype=np.int32).T
     zeros = np.zeros_like(ocs)
     circuits = Circuits(ocs, a, b, zeros, zeros.astype(np.int8), ocs, a // 2, b // 2)
-    return dataclasses.replace(build("railx_torus", m=1, n=1, x_scale=2, y_scale=2), circuits=circuits)
+    return dataclasses.replace(
+        build("railx_torus", m=1, n=1, x_scale=2, y_scale=2), circuits=circuits
+    )

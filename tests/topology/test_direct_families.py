@@ -1,4 +1,6 @@
-"""Mesh, 3D torus, HyperX, Dragonfly and HammingMesh: counts, wiring, hops against a search, cuts, refusals."""
+"""Mesh, 3D torus, HyperX, Dragonfly and HammingMesh: counts, wiring, hops against a
+search, cuts, refusals.
+"""
 
 from itertools import combinations
 from pathlib import Path
@@ -29,7 +31,9 @@ CONF = Path(__file__).parents[2] / "conf" / "topology"
 
 
 def from_conf(name: str, **changes: Any) -> Any:
-    return load(TopologySettings, yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changes, "topology")
+    return load(
+        TopologySettings, yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changes, "topology"
+    )
 
 
 def build(name: str, **changes: Any) -> Topology:
@@ -47,11 +51,22 @@ def of_kind(topology: Topology, kind: str) -> np.ndarray:
 
 
 SIZES = st.one_of(
-    st.tuples(st.just("mesh_2d"), st.fixed_dictionaries({"x_scale": st.integers(2, 7), "y_scale": st.integers(2, 7)})),
-    st.tuples(st.just("torus_3d"), st.fixed_dictionaries({f"{axis}_scale": st.integers(2, 5) for axis in "xyz"})),
+    st.tuples(
+        st.just("mesh_2d"),
+        st.fixed_dictionaries({"x_scale": st.integers(2, 7), "y_scale": st.integers(2, 7)}),
+    ),
+    st.tuples(
+        st.just("torus_3d"),
+        st.fixed_dictionaries({f"{axis}_scale": st.integers(2, 5) for axis in "xyz"}),
+    ),
     st.tuples(
         st.just("hyperx"),
-        st.fixed_dictionaries({"shape": st.lists(st.integers(2, 5), min_size=1, max_size=3), "lanes": st.integers(1, 3)}),
+        st.fixed_dictionaries(
+            {
+                "shape": st.lists(st.integers(2, 5), min_size=1, max_size=3),
+                "lanes": st.integers(1, 3),
+            }
+        ),
     ),
     st.tuples(
         st.just("hyperx"),
@@ -91,11 +106,15 @@ SIZES = st.one_of(
 
 @settings(deadline=None, max_examples=60)
 @given(sizes=SIZES)
-def test_closed_forms_of_hops_and_cuts_are_what_the_graph_says(sizes: tuple[str, dict[str, Any]]) -> None:
+def test_closed_forms_of_hops_and_cuts_are_what_the_graph_says(
+    sizes: tuple[str, dict[str, Any]],
+) -> None:
     topology = build(sizes[0], **sizes[1])
     metrics = topology_metrics(topology)
     assert metrics["bisection_gbps"] == metrics["bisection_closed_form_gbps"]
-    assert np.array_equal(topology.links.src[0::2], topology.links.dst[1::2])  # both directions side by side
+    assert np.array_equal(
+        topology.links.src[0::2], topology.links.dst[1::2]
+    )  # both directions side by side
     assert np.array_equal(topology.links.dst[0::2], topology.links.src[1::2])
     if topology.nodes == topology.chips:
         assert np.array_equal(node_hop_counts(topology), chip_hop_counts(topology))
@@ -103,7 +122,10 @@ def test_closed_forms_of_hops_and_cuts_are_what_the_graph_says(sizes: tuple[str,
     else:
         vertex = np.concatenate([topology.chip_node, topology.nodes + np.arange(topology.switches)])
         outside = topology.links.kind != INTERNAL
-        ends = (vertex[topology.links.src[outside]].tolist(), vertex[topology.links.dst[outside]].tolist())
+        ends = (
+            vertex[topology.links.src[outside]].tolist(),
+            vertex[topology.links.dst[outside]].tolist(),
+        )
         graph = nx.Graph(zip(*ends, strict=True))
         hops = [
             distance
@@ -118,7 +140,10 @@ def test_closed_forms_of_hops_and_cuts_are_what_the_graph_says(sizes: tuple[str,
 @settings(deadline=None, max_examples=15)
 @given(x=st.integers(2, 6), y=st.integers(2, 6), n=st.integers(1, 3))
 def test_mesh_is_the_torus_without_its_wrap_links(x: int, y: int, n: int) -> None:
-    mesh, torus = build("mesh_2d", x_scale=x, y_scale=y, n=n), build("torus_2d", x_scale=x, y_scale=y, n=n)
+    mesh, torus = (
+        build("mesh_2d", x_scale=x, y_scale=y, n=n),
+        build("torus_2d", x_scale=x, y_scale=y, n=n),
+    )
     place = np.arange(mesh.chips)
     apart = np.abs(place[:, None] % x - place % x) + np.abs(place[:, None] // x - place // x)
     own = lanes_between(mesh)
@@ -129,7 +154,10 @@ def test_mesh_is_the_torus_without_its_wrap_links(x: int, y: int, n: int) -> Non
 @settings(deadline=None, max_examples=15)
 @given(x=st.integers(2, 5), y=st.integers(2, 5), z=st.integers(2, 5), n=st.integers(1, 2))
 def test_every_layer_of_the_3d_torus_is_a_2d_torus(x: int, y: int, z: int, n: int) -> None:
-    solid, layer = build("torus_3d", x_scale=x, y_scale=y, z_scale=z, n=n), build("torus_2d", x_scale=x, y_scale=y, n=n)
+    solid, layer = (
+        build("torus_3d", x_scale=x, y_scale=y, z_scale=z, n=n),
+        build("torus_2d", x_scale=x, y_scale=y, n=n),
+    )
     lanes = lanes_between(solid).reshape(z, x * y, z, x * y)
     for at in range(z):
         assert np.array_equal(lanes[at, :, at, :], lanes_between(layer))
@@ -143,10 +171,14 @@ def test_every_layer_of_the_3d_torus_is_a_2d_torus(x: int, y: int, z: int, n: in
 def test_hyperx_joins_what_differs_in_one_dimension(shape: list[int], lanes: int) -> None:
     place = np.array(np.unravel_index(np.arange(np.prod(shape)), shape[::-1]))
     differs = (place[:, :, None] != place[:, None, :]).sum(axis=0)
-    assert np.array_equal(lanes_between(build("hyperx", shape=shape, lanes=lanes)), lanes * (differs == 1))
+    assert np.array_equal(
+        lanes_between(build("hyperx", shape=shape, lanes=lanes)), lanes * (differs == 1)
+    )
     switched = build("hyperx", shape=shape, lanes=lanes, chips_per_switch=2, planes=3)
     for plane in range(3):
-        own = slice(switched.chips + plane * len(differs), switched.chips + (plane + 1) * len(differs))
+        own = slice(
+            switched.chips + plane * len(differs), switched.chips + (plane + 1) * len(differs)
+        )
         assert np.array_equal(lanes_between(switched)[own, own], lanes * (differs == 1))
         assert (lanes_between(switched)[own, : switched.chips].sum(axis=1) == 2).all()
 
@@ -164,7 +196,9 @@ def test_hyperx_of_1296_chips_has_the_radix_it_says() -> None:
     ("dragonfly_1056", 1_056, 264, 15, 1),
     ("dragonfly_1300", 1_300, 260, 19, 2),
 ])  # fmt: skip
-def test_balanced_dragonflies_use_every_port(name: str, chips: int, switches: int, radix: int, ways: int) -> None:
+def test_balanced_dragonflies_use_every_port(
+    name: str, chips: int, switches: int, radix: int, ways: int
+) -> None:
     topology = build(name)
     assert (topology.chips, topology.switches) == (chips, 8 * switches)
     ports = np.bincount(topology.links.src, weights=topology.links.lanes)
@@ -175,11 +209,15 @@ def test_balanced_dragonflies_use_every_port(name: str, chips: int, switches: in
 
 @settings(deadline=None, max_examples=25)
 @given(a=st.integers(1, 5), h=st.integers(1, 4), groups=st.integers(2, 12))
-def test_dragonfly_joins_all_groups_alike_and_no_switch_beyond_its_ports(a: int, h: int, groups: int) -> None:
+def test_dragonfly_joins_all_groups_alike_and_no_switch_beyond_its_ports(
+    a: int, h: int, groups: int
+) -> None:
     if groups > a * h + 1:
         return
     topology = build("dragonfly", p=1, a=a, h=h, groups=groups, planes=1)
-    lanes = lanes_between(topology)[topology.chips :, topology.chips :].reshape(groups, a, groups, a)
+    lanes = lanes_between(topology)[topology.chips :, topology.chips :].reshape(
+        groups, a, groups, a
+    )
     between = lanes.sum(axis=(1, 3))
     inside = np.eye(groups, dtype=bool)
     assert (between[~inside] == a * h // (groups - 1)).all()
@@ -200,14 +238,18 @@ def test_hammingmesh_of_the_comparison_has_its_counts() -> None:
     assert (ports[: topology.chips] == 8).all()
     assert (ports[topology.chips :] == 18).all()
     outside = topology.links.kind != INTERNAL
-    assert int(topology.links.lanes[outside].sum()) // 2 == 81 * 4 * 4 * 2  # 4 m n ports of each board
+    assert (
+        int(topology.links.lanes[outside].sum()) // 2 == 81 * 4 * 4 * 2
+    )  # 4 m n ports of each board
     metrics = topology_metrics(topology)
     assert metrics["bisection_gb_s_per_chip"] == pytest.approx(2 * 2 / 4 * 50)  # 2 n b / m
 
 
 @settings(deadline=None, max_examples=15)
 @given(m=st.integers(1, 3), n=st.integers(1, 2), x=st.integers(2, 4), y=st.integers(2, 4))
-def test_hammingmesh_switches_join_one_chip_line_of_all_boards_of_a_line(m: int, n: int, x: int, y: int) -> None:
+def test_hammingmesh_switches_join_one_chip_line_of_all_boards_of_a_line(
+    m: int, n: int, x: int, y: int
+) -> None:
     topology = build("hammingmesh", m=m, n=n, x_scale=x, y_scale=y)
     board, local = np.divmod(np.arange(topology.chips), m * m)
     lanes = lanes_between(topology)
@@ -232,19 +274,28 @@ def test_the_cut_of_hammingmesh_is_the_smallest_with_these_chips_apart(x: int, y
     half = halves(settings_of(topology))
     graph = nx.DiGraph()
     links = topology.links
-    for src, dst, gbps in zip(links.src.tolist(), links.dst.tolist(), links.capacity_gbps.tolist(), strict=True):
+    for src, dst, gbps in zip(
+        links.src.tolist(), links.dst.tolist(), links.capacity_gbps.tolist(), strict=True
+    ):
         before = graph.get_edge_data(src, dst, {"capacity": 0.0})["capacity"]
         graph.add_edge(src, dst, capacity=before + gbps)
     for chip in range(topology.chips):
         graph.add_edge(*(("from", chip) if half[chip] == 0 else (chip, "to")))
-    assert nx.maximum_flow_value(graph, "from", "to") == topology_metrics(topology)["bisection_gbps"]
+    assert (
+        nx.maximum_flow_value(graph, "from", "to") == topology_metrics(topology)["bisection_gbps"]
+    )
 
 
 def test_metrics_are_known_at_large_sizes() -> None:
     sizes: list[tuple[str, dict[str, Any], int, int]] = [
         ("torus_3d", {"x_scale": 50, "y_scale": 60, "z_scale": 60}, 180_000, 25 + 30 + 30),
         ("dragonfly", {"p": 8, "a": 16, "h": 8, "groups": 129, "planes": 1}, 16_512, 5),
-        ("hammingmesh", {"m": 4, "n": 1, "x_scale": 64, "y_scale": 64, "switch_radix": 128}, 65_536, 4),
+        (
+            "hammingmesh",
+            {"m": 4, "n": 1, "x_scale": 64, "y_scale": 64, "switch_radix": 128},
+            65_536,
+            4,
+        ),
         ("hyperx", {"shape": [40, 40], "chips_per_switch": 40, "planes": 1}, 64_000, 4),
         ("mesh_2d", {"x_scale": 200, "y_scale": 100}, 20_000, 298),
     ]
@@ -255,7 +306,9 @@ def test_metrics_are_known_at_large_sizes() -> None:
 
 
 def test_mean_hops_of_the_8_by_8_mesh() -> None:
-    assert topology_metrics(build("mesh_2d"))["mean_node_hops"] == pytest.approx(16 / 3)  # (2 / 3) k for pairs of distinct chips
+    assert topology_metrics(build("mesh_2d"))["mean_node_hops"] == pytest.approx(
+        16 / 3
+    )  # (2 / 3) k for pairs of distinct chips
     pairs = combinations(range(64), 2)
     steps = [abs(a % 8 - b % 8) + abs(a // 8 - b // 8) for a, b in pairs]
     assert np.mean(steps) == pytest.approx(16 / 3)
@@ -279,6 +332,8 @@ def test_mean_hops_of_the_8_by_8_mesh() -> None:
         ("hammingmesh", {"x_scale": 3000, "y_scale": 3000, "switch_radix": 6000}, r"topology\.x_scale: the topology would need"),
     ],
 )  # fmt: skip
-def test_impossible_sizes_name_the_key_and_what_works(name: str, changes: dict[str, Any], message: str) -> None:
+def test_impossible_sizes_name_the_key_and_what_works(
+    name: str, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SettingsError, match=message):
         from_conf(name, **changes)

@@ -1,4 +1,6 @@
-"""Every family: sizes against closed forms, ports, full-duplex symmetry, circuits, files, refusals."""
+"""Every family: sizes against closed forms, ports, full-duplex symmetry, circuits,
+files, refusals.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -36,7 +38,9 @@ SMALL = [name for name in CONFIGS if not name.endswith(("_full", "_largest"))]
 
 
 def from_conf(name: str, **changes: Any) -> Any:
-    return load(TopologySettings, yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changes, "topology")
+    return load(
+        TopologySettings, yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changes, "topology"
+    )
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -47,22 +51,50 @@ def test_configs_list_every_field(name: str) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_switched_families_are_those_with_circuits(name: str) -> None:
-    assert optically_switched(from_conf(name)) == (build_topology(from_conf(name)).circuits is not None)
+    assert optically_switched(from_conf(name)) == (
+        build_topology(from_conf(name)).circuits is not None
+    )
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_links_are_full_duplex_and_use_every_port(name: str) -> None:
     topology = build_topology(from_conf(name))
     links = topology.links
-    forward = sorted(zip(links.src, links.dst, links.kind, links.rail, links.lanes, links.gbps, links.latency_ns, strict=True))
-    backward = sorted(zip(links.dst, links.src, links.kind, links.rail, links.lanes, links.gbps, links.latency_ns, strict=True))
+    forward = sorted(
+        zip(
+            links.src,
+            links.dst,
+            links.kind,
+            links.rail,
+            links.lanes,
+            links.gbps,
+            links.latency_ns,
+            strict=True,
+        )
+    )
+    backward = sorted(
+        zip(
+            links.dst,
+            links.src,
+            links.kind,
+            links.rail,
+            links.lanes,
+            links.gbps,
+            links.latency_ns,
+            strict=True,
+        )
+    )
     assert forward == backward
     # Links to a scale-up switch are no ports of the network.
     counted = (links.kind != INTERNAL) | (np.maximum(links.src, links.dst) < topology.chips)
-    ports = np.bincount(links.src[counted], weights=links.lanes[counted], minlength=topology.vertices)
+    ports = np.bincount(
+        links.src[counted], weights=links.lanes[counted], minlength=topology.vertices
+    )
     per_chip = ports_per_chip(settings_of(topology))
     assert ports[: topology.chips].max() == per_chip
-    assert name.startswith("mesh") or (ports[: topology.chips] == per_chip).all()  # the edge of a mesh has ports to spare
+    assert (
+        name.startswith("mesh") or (ports[: topology.chips] == per_chip).all()
+    )  # the edge of a mesh has ports to spare
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -120,7 +152,8 @@ def test_rails_follow_their_cycle_from_plus_to_minus_side() -> None:
     topology = build_topology(from_conf("railx_hyperx", m=2, n=2))
     links = topology.links
     first = np.flatnonzero((links.kind == LINK_KINDS.index("rail_x")) & (links.rail == 3))[0]
-    # Rail 3 of row 0 is the cycle 3 0 2 1 4; rail 3 sits on chip row 3 // 2 = 1: chip (1, 1) of node 3 to chip (0, 1) of node 0.
+    # Rail 3 of row 0 is the cycle 3 0 2 1 4; rail 3 sits on chip row 3 // 2 = 1: chip
+    # (1, 1) of node 3 to chip (0, 1) of node 0.
     assert (links.src[first], links.dst[first]) == (3 * 4 + 3, 0 * 4 + 2)
 
 
@@ -146,7 +179,9 @@ def test_railx_torus_is_a_torus_of_chips(m: int, n: int, x: int, y: int) -> None
 def test_check_circuits_notices_damage() -> None:
     topology = build_topology(from_conf("railx_hyperx", m=2, n=2))
     assert topology.circuits is not None
-    taken = dataclasses.replace(topology.circuits, port_a=_changed(topology.circuits.port_a, 0, topology.circuits.port_a[1]))
+    taken = dataclasses.replace(
+        topology.circuits, port_a=_changed(topology.circuits.port_a, 0, topology.circuits.port_a[1])
+    )
     with pytest.raises(ValueError, match="port 2 of optical switch 0 is used 2 times"):
         check_circuits(dataclasses.replace(topology, circuits=taken))
     astray = dataclasses.replace(topology.circuits, node_a=_changed(topology.circuits.node_a, 0, 7))
@@ -156,7 +191,11 @@ def test_check_circuits_notices_damage() -> None:
     with pytest.raises(ValueError, match="pairs of nodes are joined instead of 200"):
         check_circuits(dataclasses.replace(topology, circuits=torus.circuits))
     with pytest.raises(ValueError, match="port 9 does not exist; allowed: 0 to 7"):
-        check_circuits(dataclasses.replace(torus, settings=torus.settings | {"ocs_radix": 8, "x_scale": 4, "y_scale": 4}))
+        check_circuits(
+            dataclasses.replace(
+                torus, settings=torus.settings | {"ocs_radix": 8, "x_scale": 4, "y_scale": 4}
+            )
+        )
     with pytest.raises(ValueError, match=r"torus_2d: .* no circuits to check"):
         check_circuits(build_topology(from_conf("torus_2d")))
 
@@ -167,27 +206,64 @@ def test_check_circuits_notices_damage() -> None:
         (
             "railx_hyperx",
             {"m": 3, "n": 1},
-            r"topology\.n: m \* n = 3 rails .* N = 4 .*allowed: m \* n = 2, 4 or at least 6, or rings",
+            (
+                r"topology\.n: m \* n = 3 rails .* N = 4 .*allowed: m \* n = 2, 4 or at least 6, or"
+                r" rings"
+            ),
         ),
         ("railx_hyperx", {"m": 1, "n": 5}, r"topology\.n: m \* n = 5 rails .* N = 6"),
-        ("railx_hyperx", {"m": 1, "n": 1}, r"topology\.n: m \* n = 1 .*allowed: m \* n of at least 2"),
+        (
+            "railx_hyperx",
+            {"m": 1, "n": 1},
+            r"topology\.n: m \* n = 1 .*allowed: m \* n of at least 2",
+        ),
         ("railx_hyperx", {"m": 0}, r"topology\.m: got 0; allowed: at least 1"),
         (
             "railx_hyperx",
             {"m": 2, "n": 3, "ocs_radix": 12},
             r"topology\.ocs_radix: got 12; allowed: at least 14.*or n = 2 for this",
         ),
-        ("railx_hyperx", {"m": 8, "n": 1, "ocs_radix": 12}, r"topology\.ocs_radix: .*no n fits this radix"),
-        ("railx_hyperx", {"m": 10, "n": 200}, r"topology\.n: the topology would need [\d,]+ directed links"),
-        ("railx_torus", {"x_scale": 9, "ocs_radix": 16}, r"topology\.ocs_radix: got 16; allowed: at least 18.*at most 8"),
+        (
+            "railx_hyperx",
+            {"m": 8, "n": 1, "ocs_radix": 12},
+            r"topology\.ocs_radix: .*no n fits this radix",
+        ),
+        (
+            "railx_hyperx",
+            {"m": 10, "n": 200},
+            r"topology\.n: the topology would need [\d,]+ directed links",
+        ),
+        (
+            "railx_torus",
+            {"x_scale": 9, "ocs_radix": 16},
+            r"topology\.ocs_radix: got 16; allowed: at least 18.*at most 8",
+        ),
         ("railx_torus", {"y_scale": 1}, r"topology\.y_scale: got 1; allowed: at least 2"),
-        ("torus_2d", {"x_scale": 10_000, "y_scale": 10_000}, r"topology\.x_scale: the topology would need"),
-        ("fat_tree", {"switch_radix": 7}, r"topology\.switch_radix: got 7; allowed: an even number.*6 and 8"),
-        ("fat_tree", {"switch_radix": 128, "planes": 36}, r"topology\.switch_radix: the topology would need"),
-        ("fat_tree", {"family": "thin_tree"}, r"topology\.family: got 'thin_tree'; allowed: railx_hyperx, railx_torus"),
+        (
+            "torus_2d",
+            {"x_scale": 10_000, "y_scale": 10_000},
+            r"topology\.x_scale: the topology would need",
+        ),
+        (
+            "fat_tree",
+            {"switch_radix": 7},
+            r"topology\.switch_radix: got 7; allowed: an even number.*6 and 8",
+        ),
+        (
+            "fat_tree",
+            {"switch_radix": 128, "planes": 36},
+            r"topology\.switch_radix: the topology would need",
+        ),
+        (
+            "fat_tree",
+            {"family": "thin_tree"},
+            r"topology\.family: got 'thin_tree'; allowed: railx_hyperx, railx_torus",
+        ),
     ],
 )
-def test_impossible_sizes_name_the_key_and_what_works(name: str, changes: dict[str, Any], message: str) -> None:
+def test_impossible_sizes_name_the_key_and_what_works(
+    name: str, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SettingsError, match=message):
         from_conf(name, **changes)
 

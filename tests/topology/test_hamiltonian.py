@@ -1,16 +1,25 @@
-"""Hamiltonian decompositions: exact for every size that has one, a clear refusal for the two that do not."""
+"""Hamiltonian decompositions: exact for every size that has one, a clear refusal for
+the two that do not.
+"""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.topology import check_decomposition, check_undirected, hamiltonian_cycles, undirected_rings
+from railx.topology import (
+    check_decomposition,
+    check_undirected,
+    hamiltonian_cycles,
+    undirected_rings,
+)
 
 SIZES = [n for n in range(3, 261) if n not in (4, 6)]
 
 
-@pytest.mark.parametrize("sizes", [SIZES[i::8] for i in range(8)], ids=lambda sizes: f"from {sizes[0]} step 8")
+@pytest.mark.parametrize(
+    "sizes", [SIZES[i::8] for i in range(8)], ids=lambda sizes: f"from {sizes[0]} step 8"
+)
 def test_every_size_up_to_260_decomposes(sizes: list[int]) -> None:
     for n in sizes:
         cycles = hamiltonian_cycles(n)
@@ -26,7 +35,12 @@ def test_large_sizes_decompose(n: int) -> None:
 
 
 def test_the_odd_construction_is_walecki_with_the_hub_last() -> None:
-    assert hamiltonian_cycles(5).tolist() == [[0, 1, 3, 2, 4], [1, 2, 0, 3, 4], [2, 3, 1, 0, 4], [3, 0, 2, 1, 4]]
+    assert hamiltonian_cycles(5).tolist() == [
+        [0, 1, 3, 2, 4],
+        [1, 2, 0, 3, 4],
+        [2, 3, 1, 0, 4],
+        [3, 0, 2, 1, 4],
+    ]
 
 
 @pytest.mark.parametrize("n", [9, 21, 33])

@@ -27,7 +27,13 @@ CONF = Path(__file__).parents[2] / "conf" / "topology"
 
 
 def build(name: str, **changes: Any) -> Topology:
-    return build_topology(load(TopologySettings, yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changes, "topology"))
+    return build_topology(
+        load(
+            TopologySettings,
+            yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changes,
+            "topology",
+        )
+    )
 
 
 @settings(deadline=None, max_examples=12)
@@ -35,7 +41,9 @@ def build(name: str, **changes: Any) -> Topology:
 def test_hyperx_metrics_have_their_closed_forms(m: int, n: int) -> None:
     if m * n < 2:
         return
-    metrics = topology_metrics(build("railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed"))
+    metrics = topology_metrics(
+        build("railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed")
+    )
     side, chips = m * n + 1, metrics["chips"]
     assert metrics["diameter_node_hops"] == 2
     assert metrics["mean_node_hops"] == pytest.approx(2 * (chips - chips / side) / (chips - 1))
@@ -47,7 +55,11 @@ def test_hyperx_metrics_have_their_closed_forms(m: int, n: int) -> None:
 
 def test_hyperx_at_full_scale() -> None:
     metrics = topology_metrics(build("railx_hyperx_full"))
-    assert (metrics["chips"], metrics["optical_switches"], metrics["optical_ports"]) == (200_704, 8_064, 1_032_192)
+    assert (metrics["chips"], metrics["optical_switches"], metrics["optical_ports"]) == (
+        200_704,
+        8_064,
+        1_032_192,
+    )
     assert metrics["diameter_node_hops"] == 2
     assert metrics["mean_node_hops"] == pytest.approx(2 * (200_704 - 200_704 / 64) / 200_703)
     assert metrics["injection_gb_s_per_chip"] == 1_800
@@ -100,15 +112,24 @@ def test_hop_counts_agree_with_networkx(name: str, changes: dict[str, Any]) -> N
     assert np.array_equal(chip_hop_counts(topology), counted)
     external = links.kind != INTERNAL
     vertex = np.concatenate([topology.chip_node, topology.nodes + np.arange(topology.switches)])
-    nodes = nx.Graph(zip(vertex[links.src[external]].tolist(), vertex[links.dst[external]].tolist(), strict=True))
+    nodes = nx.Graph(
+        zip(vertex[links.src[external]].tolist(), vertex[links.dst[external]].tolist(), strict=True)
+    )
     per_node = topology.chips // topology.nodes
-    assert np.array_equal(node_hop_counts(topology), _counts(nodes, range(topology.nodes)) * per_node**2)
+    assert np.array_equal(
+        node_hop_counts(topology), _counts(nodes, range(topology.nodes)) * per_node**2
+    )
 
 
 def test_a_cut_network_is_noticed() -> None:
     topology = build("fat_tree", switch_radix=4, planes=1)
     keep = (topology.links.src != 0) & (topology.links.dst != 0)
-    links = Links(**{field.name: getattr(topology.links, field.name)[keep] for field in dataclasses.fields(Links)})
+    links = Links(
+        **{
+            field.name: getattr(topology.links, field.name)[keep]
+            for field in dataclasses.fields(Links)
+        }
+    )
     with pytest.raises(ValueError, match="not connected"):
         chip_hop_counts(dataclasses.replace(topology, links=links))
 

@@ -1,4 +1,6 @@
-"""The settings of the RailX optical layer: what each promises, against its own graph and against another library's search."""
+"""The settings of the RailX optical layer: what each promises, against its own graph
+and against another library's search.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -34,12 +36,27 @@ from railx.topology import railx_split as split
 from railx.topology.railx_parts import LinePart, crossing_ports, line_parts
 
 CONF = Path(__file__).parents[2] / "conf" / "topology"
-SMALL = ["railx_twisted_torus", "railx_straight_torus", "railx_split", "railx_split_3d", "railx_dragonfly", "railx_mixed"]
-FULL = ["railx_twisted_torus_full", "railx_split_full", "railx_split_3d_full", "railx_dragonfly_full", "railx_mixed_full"]
+SMALL = [
+    "railx_twisted_torus",
+    "railx_straight_torus",
+    "railx_split",
+    "railx_split_3d",
+    "railx_dragonfly",
+    "railx_mixed",
+]
+FULL = [
+    "railx_twisted_torus_full",
+    "railx_split_full",
+    "railx_split_3d_full",
+    "railx_dragonfly_full",
+    "railx_mixed_full",
+]
 
 
 def from_conf(name: str, **changes: Any) -> Any:
-    return load(TopologySettings, yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changes, "topology")
+    return load(
+        TopologySettings, yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changes, "topology"
+    )
 
 
 def build(name: str, **changes: Any) -> Topology:
@@ -61,11 +78,23 @@ def test_paths_agree_with_another_library(name: str) -> None:
     topology = build(name)
     metrics = topology_metrics(topology)
     graph = _node_graph(topology)
-    nodes = range(min(topology.nodes, 6))  # rows, columns and kinds of nodes all occur among the first
-    counts = {(a, b): len(list(nx.all_shortest_paths(graph, a, b))) for a in nodes for b in graph if a != b}
+    nodes = range(
+        min(topology.nodes, 6)
+    )  # rows, columns and kinds of nodes all occur among the first
+    counts = {
+        (a, b): len(list(nx.all_shortest_paths(graph, a, b)))
+        for a in nodes
+        for b in graph
+        if a != b
+    }
     assert metrics["minimal_paths_min"] <= min(counts.values())
     assert metrics["disjoint_paths_min"] == _edge_connectivity(graph)
-    if name in ("railx_twisted_torus", "railx_straight_torus", "railx_split", "railx_split_3d"):  # node 0 stands for all
+    if name in (
+        "railx_twisted_torus",
+        "railx_straight_torus",
+        "railx_split",
+        "railx_split_3d",
+    ):  # node 0 stands for all
         from_zero = [counts[0, b] for b in graph if b]
         assert metrics["minimal_paths_mean"] == pytest.approx(np.mean(from_zero))
         assert metrics["minimal_paths_min"] == min(from_zero)
@@ -75,7 +104,9 @@ def test_minimal_paths_without_the_product_agree_with_it() -> None:
     for name in ("railx_mixed", "railx_dragonfly"):
         topology = build(name)
         graph = _node_graph(topology)
-        counts = [len(list(nx.all_shortest_paths(graph, a, b))) for a in graph for b in graph if a != b]
+        counts = [
+            len(list(nx.all_shortest_paths(graph, a, b))) for a in graph for b in graph if a != b
+        ]
         metrics = topology_metrics(topology)
         assert metrics["minimal_paths_mean"] == pytest.approx(np.mean(counts))
         assert metrics["minimal_paths_min"] == min(counts)
@@ -111,7 +142,9 @@ def test_full_scale_split_has_the_mean_hops_of_its_coordinates() -> None:
     assert metrics["mean_node_hops"] == pytest.approx(4 * 7 / 8 * chips / (chips - 1))
     assert metrics["disjoint_paths_min"] == 4 * 63
     # 2 to 4 differing coordinates in any order: sum of C(4, k) 7^k k! over the pairs
-    assert metrics["minimal_paths_mean"] == pytest.approx((28 + 6 * 49 * 2 + 4 * 343 * 6 + 2401 * 24) / 4095)
+    assert metrics["minimal_paths_mean"] == pytest.approx(
+        (28 + 6 * 49 * 2 + 4 * 343 * 6 + 2401 * 24) / 4095
+    )
 
 
 @settings(deadline=None, max_examples=20)
@@ -126,7 +159,10 @@ def test_twisted_torus_is_the_published_graph(a: int, m: int, n: int, twisted: b
             above = ((x + (a if twisted and y == a - 1 else 0)) % (2 * a), (y + 1) % a)
             for b in ((x + 1) % (2 * a) + 2 * a * y, above[0] + 2 * a * above[1]):
                 expected.add_edges_from([(x + 2 * a * y, b)] * (m * n))
-    assert _lane_matrix(topology).tolist() == nx.to_numpy_array(expected, nodelist=range(2 * a * a)).tolist()
+    assert (
+        _lane_matrix(topology).tolist()
+        == nx.to_numpy_array(expected, nodelist=range(2 * a * a)).tolist()
+    )
     assert np.array_equal(node_hop_counts(topology), _searched_hops(topology))  # type: ignore[arg-type]
     _assert_cut(topology)
 
@@ -145,7 +181,10 @@ def test_a_pair_of_columns_shares_its_switches() -> None:
 
 
 def test_the_twist_doubles_the_bisection_and_shortens_the_way() -> None:
-    twisted, straight = (topology_metrics(build("railx_twisted_torus_m4n2", wrap=wrap)) for wrap in ("twisted", "straight"))
+    twisted, straight = (
+        topology_metrics(build("railx_twisted_torus_m4n2", wrap=wrap))
+        for wrap in ("twisted", "straight")
+    )
     assert twisted["bisection_gbps"] == 2 * straight["bisection_gbps"]
     assert (twisted["diameter_node_hops"], straight["diameter_node_hops"]) == (6, 9)
 
@@ -157,8 +196,12 @@ def test_the_twist_doubles_the_bisection_and_shortens_the_way() -> None:
     rings=st.sampled_from(["directed", "undirected"]),
     spare=st.integers(0, 2),
 )
-def test_split_joins_nodes_that_differ_in_one_coordinate(sizes: list[int], other: list[int], rings: str, spare: int) -> None:
-    """The number of links between two nodes is 2 copies where one logical coordinate differs, else none."""
+def test_split_joins_nodes_that_differ_in_one_coordinate(
+    sizes: list[int], other: list[int], rings: str, spare: int
+) -> None:
+    """The number of links between two nodes is 2 copies where one logical coordinate
+    differs, else none.
+    """
     if rings == "directed" and {4, 6} & {*sizes, *other}:
         return
     rails = sum(size - 1 for size in sizes) + spare * (sizes[0] - 1)
@@ -166,12 +209,26 @@ def test_split_joins_nodes_that_differ_in_one_coordinate(sizes: list[int], other
     if fit is None or rails > 16:
         return
     first = [(1 + spare) * (sizes[0] - 1), *(size - 1 for size in sizes[1:])]
-    topology = build("railx_split", m=1, n=rails, sizes_x=sizes, split_x=first, sizes_y=other, split_y=list(fit), rings=rings)
+    topology = build(
+        "railx_split",
+        m=1,
+        n=rails,
+        sizes_x=sizes,
+        split_x=first,
+        sizes_y=other,
+        split_y=list(fit),
+        rings=rings,
+    )
     check_circuits(topology)
-    all_sizes, copies = [*sizes, *other], [r // (s - 1) for r, s in zip([*first, *fit], [*sizes, *other], strict=True)]
+    all_sizes, copies = (
+        [*sizes, *other],
+        [r // (s - 1) for r, s in zip([*first, *fit], [*sizes, *other], strict=True)],
+    )
     places = np.stack(np.unravel_index(np.arange(topology.nodes), all_sizes[::-1]))[::-1]
     differs = places[:, :, None] != places[:, None, :]
-    expected = (differs * 2 * np.array(copies)[:, None, None]).sum(axis=0) * (differs.sum(axis=0) == 1)
+    expected = (differs * 2 * np.array(copies)[:, None, None]).sum(axis=0) * (
+        differs.sum(axis=0) == 1
+    )
     assert np.array_equal(_lane_matrix(topology), expected)
     _assert_cut(topology)
     counts = node_hop_counts(topology)
@@ -181,9 +238,14 @@ def test_split_joins_nodes_that_differ_in_one_coordinate(sizes: list[int], other
 
 @settings(deadline=None, max_examples=25)
 @given(
-    rails=st.integers(1, 6), divisor=st.integers(0, 5), rows=st.integers(2, 30), rings=st.sampled_from(["directed", "undirected"])
+    rails=st.integers(1, 6),
+    divisor=st.integers(0, 5),
+    rows=st.integers(2, 30),
+    rings=st.sampled_from(["directed", "undirected"]),
 )
-def test_dragonfly_joins_all_rows_evenly_within_three_hops(rails: int, divisor: int, rows: int, rings: str) -> None:
+def test_dragonfly_joins_all_rows_evenly_within_three_hops(
+    rails: int, divisor: int, rows: int, rings: str
+) -> None:
     sizes = [d + 1 for d in range(1, rails + 1) if rails % d == 0]
     columns = sizes[divisor % len(sizes)]
     rows = min(rows, 2 * rails * columns + 1)
@@ -205,7 +267,9 @@ def test_dragonfly_joins_all_rows_evenly_within_three_hops(rails: int, divisor: 
     if rows % 2:
         assert links.max() - links.min() <= 1
     else:
-        assert links.max() - links.min() <= 2  # the difference of half the rows joins its pairs twice at once
+        assert (
+            links.max() - links.min() <= 2
+        )  # the difference of half the rows joins its pairs twice at once
 
 
 @pytest.mark.parametrize("name", ["railx_dragonfly", "railx_dragonfly_largest", "railx_split_3d"])
@@ -219,9 +283,13 @@ def test_dragonfly_reaches_rows_that_a_hyperx_cannot() -> None:
     between = np.zeros((41, 41), dtype=int)
     node = np.arange(largest.nodes) // 5
     np.add.at(between, (node[:, None], node[None, :]), _lane_matrix(largest))
-    assert np.array_equal(between - np.diag(np.diag(between)), 1 - np.eye(41, dtype=int))  # every pair exactly once
+    assert np.array_equal(
+        between - np.diag(np.diag(between)), 1 - np.eye(41, dtype=int)
+    )  # every pair exactly once
     columns = dragonfly.differences(settings_of(largest))  # type: ignore[arg-type]
-    assert len({frozenset(column.tolist()) for column in columns}) == 5  # each column is set to another graph
+    assert (
+        len({frozenset(column.tolist()) for column in columns}) == 5
+    )  # each column is set to another graph
 
 
 @settings(deadline=None, max_examples=25)
@@ -232,14 +300,23 @@ def test_dragonfly_reaches_rows_that_a_hyperx_cannot() -> None:
     copies=st.integers(1, 2),
     strided=st.booleans(),
 )
-def test_mixed_lines_are_what_their_parts_say(groups: int, size: int, rings_on: int, copies: int, strided: bool) -> None:
+def test_mixed_lines_are_what_their_parts_say(
+    groups: int, size: int, rings_on: int, copies: int, strided: bool
+) -> None:
     length, rails = groups * size, rings_on + copies * (size - 1)
     parts = [
         {"kind": "ring", "rails": rings_on, "size": length, "stride": 1},
-        {"kind": "all_to_all", "rails": copies * (size - 1), "size": size, "stride": groups if strided else 1},
+        {
+            "kind": "all_to_all",
+            "rails": copies * (size - 1),
+            "size": size,
+            "stride": groups if strided else 1,
+        },
     ]
     column = [{"kind": "ring", "rails": rails, "size": 3, "stride": 1}]
-    topology = build("railx_mixed", m=1, n=rails, x_scale=length, y_scale=3, parts_x=parts, parts_y=column)
+    topology = build(
+        "railx_mixed", m=1, n=rails, x_scale=length, y_scale=3, parts_x=parts, parts_y=column
+    )
     check_circuits(topology)
     position = np.arange(length)
     group = position % groups if strided else position // size
@@ -269,7 +346,10 @@ def test_rail_ports_name_the_links_behind_each_port(name: str) -> None:
     assert np.array_equal(np.sort(ports.link.ravel()), np.flatnonzero(links.kind != INTERNAL))
     dimension, node, rail, side = np.indices(ports.link.shape)
     row = ports.link
-    assert np.array_equal(links.kind[row], np.array([LINK_KINDS.index("rail_x"), LINK_KINDS.index("rail_y")])[dimension])
+    assert np.array_equal(
+        links.kind[row],
+        np.array([LINK_KINDS.index("rail_x"), LINK_KINDS.index("rail_y")])[dimension],
+    )
     assert np.array_equal(links.rail[row], rail)
     assert np.array_equal(topology.chip_node[links.src[row]], node)
     assert np.array_equal(topology.chip_node[links.dst[row]], ports.neighbour)
@@ -303,13 +383,16 @@ def test_part_moves_within_its_sub_line() -> None:
         moved = part.move(position, np.full(12, to))
         assert (part.coordinate(moved) == to).all()
         assert {frozenset(line) for line in part.sub_lines(12).tolist()} == {
-            frozenset(p for p in range(12) if part.move(np.array(p), np.array(0)) == first) for first in (0, 1, 6, 7)
+            frozenset(p for p in range(12) if part.move(np.array(p), np.array(0)) == first)
+            for first in (0, 1, 6, 7)
         }
 
 
 def test_crossing_counts_whole_sub_lines_as_nothing() -> None:
     parts = line_parts(tuple(from_conf("railx_mixed_full").parts_x))
-    assert crossing_ports(parts, 64) == 2 * 7  # only the ring crosses the middle, the groups of 8 end there
+    assert (
+        crossing_ports(parts, 64) == 2 * 7
+    )  # only the ring crosses the middle, the groups of 8 end there
 
 
 def test_checks_notice_damage() -> None:
@@ -320,16 +403,27 @@ def test_checks_notice_damage() -> None:
         check_circuits(dataclasses.replace(topology, circuits=other.circuits))
     with pytest.raises(ValueError, match=r"is not one of node \d+'s ports"):
         check_circuits(
-            dataclasses.replace(topology, circuits=_with(topology.circuits, node_b=topology.circuits.node_b[::-1].copy()))
+            dataclasses.replace(
+                topology,
+                circuits=_with(topology.circuits, node_b=topology.circuits.node_b[::-1].copy()),
+            )
         )
     straight = build("railx_straight_torus")
     with pytest.raises(ValueError, match=r"nodes 24 and 0 are joined, which are no neighbours"):
-        check_circuits(dataclasses.replace(straight, settings=build("railx_twisted_torus").settings))
+        check_circuits(
+            dataclasses.replace(straight, settings=build("railx_twisted_torus").settings)
+        )
     flyer = build("railx_dragonfly")
     assert flyer.circuits is not None
-    keep = (flyer.circuits.dimension == 0) | (abs(flyer.circuits.port_a // 2 - flyer.circuits.port_b // 2) != 5)
-    keep &= (flyer.circuits.dimension == 0) | (abs(flyer.circuits.port_a // 2 - flyer.circuits.port_b // 2) != 6)
-    fewer = {name: getattr(flyer.circuits, name)[keep] for name in flyer.circuits.__dataclass_fields__}
+    keep = (flyer.circuits.dimension == 0) | (
+        abs(flyer.circuits.port_a // 2 - flyer.circuits.port_b // 2) != 5
+    )
+    keep &= (flyer.circuits.dimension == 0) | (
+        abs(flyer.circuits.port_a // 2 - flyer.circuits.port_b // 2) != 6
+    )
+    fewer = {
+        name: getattr(flyer.circuits, name)[keep] for name in flyer.circuits.__dataclass_fields__
+    }
     with pytest.raises(ValueError, match="no column joins rows 0 and 5"):
         check_circuits(dataclasses.replace(flyer, circuits=type(flyer.circuits)(**fewer)))
 
@@ -337,41 +431,99 @@ def test_checks_notice_damage() -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("railx_twisted_torus", {"x_scale": 9}, r"topology\.x_scale: got 9 .* nearest are 8 x 4 and 10 x 5"),
-        ("railx_twisted_torus", {"ocs_radix": 14}, r"topology\.ocs_radix: got 14; allowed: at least 16.*or 6 x 3 nodes"),
-        ("railx_split", {"split_x": [2, 1]}, r"topology\.split_x: got 2 \+ 1 = 3 rails; allowed: m \* n = 4, such as \[2, 2\]"),
-        ("railx_split", {"split_x": [3, 1]}, r"topology\.split_x: got 3 rails for 3 nodes; allowed: a multiple of 2 .*\[2, 2\]"),
-        ("railx_split", {"split_x": [4]}, r"topology\.split_x: got 1 parts; allowed: one for each of the 2 sizes"),
-        ("railx_split", {"n": 3, "sizes_x": [8, 8]}, r"topology\.split_x: .*no split does .*nearest numbers of rails .* 14 and 21"),
+        (
+            "railx_twisted_torus",
+            {"x_scale": 9},
+            r"topology\.x_scale: got 9 .* nearest are 8 x 4 and 10 x 5",
+        ),
+        (
+            "railx_twisted_torus",
+            {"ocs_radix": 14},
+            r"topology\.ocs_radix: got 14; allowed: at least 16.*or 6 x 3 nodes",
+        ),
+        (
+            "railx_split",
+            {"split_x": [2, 1]},
+            r"topology\.split_x: got 2 \+ 1 = 3 rails; allowed: m \* n = 4, such as \[2, 2\]",
+        ),
+        (
+            "railx_split",
+            {"split_x": [3, 1]},
+            r"topology\.split_x: got 3 rails for 3 nodes; allowed: a multiple of 2 .*\[2, 2\]",
+        ),
+        (
+            "railx_split",
+            {"split_x": [4]},
+            r"topology\.split_x: got 1 parts; allowed: one for each of the 2 sizes",
+        ),
+        (
+            "railx_split",
+            {"n": 3, "sizes_x": [8, 8]},
+            r"topology\.split_x: .*no split does .*nearest numbers of rails .* 14 and 21",
+        ),
         (
             "railx_split",
             {"n": 3, "sizes_x": [4, 4], "split_x": [3, 3], "sizes_y": [3, 3], "split_y": [4, 2]},
-            r"topology\.sizes_x\[0\]: .* no directed .*rings=undirected, or another size; the nearest are 3 and 5",
+            (
+                r"topology\.sizes_x\[0\]: .* no directed .*rings=undirected, or another size; the"
+                r" nearest are 3 and 5"
+            ),
         ),
-        ("railx_split", {"ocs_radix": 16}, r"topology\.ocs_radix: got 16; allowed: at least 18.*at most 8 nodes"),
-        ("railx_dragonfly", {"columns": 4}, r"topology\.columns: got 4; .*divides m \* n = 4 rails; the nearest are 3 and 5"),
+        (
+            "railx_split",
+            {"ocs_radix": 16},
+            r"topology\.ocs_radix: got 16; allowed: at least 18.*at most 8 nodes",
+        ),
+        (
+            "railx_dragonfly",
+            {"columns": 4},
+            r"topology\.columns: got 4; .*divides m \* n = 4 rails; the nearest are 3 and 5",
+        ),
         ("railx_dragonfly", {"rows": 42}, r"topology\.rows: got 42; allowed: at most 41"),
-        ("railx_dragonfly", {"rows": 41, "ocs_radix": 64}, r"topology\.ocs_radix: got 64; allowed: at least 82"),
-        ("railx_mixed", {"n": 3}, r"topology\.parts_x: the parts take 4 rails; allowed: exactly m \* n = 6"),
-        ("railx_mixed", {"x_scale": 7}, r"topology\.parts_x\[0\]\.size: got 6 .* nearest sizes are 7"),
+        (
+            "railx_dragonfly",
+            {"rows": 41, "ocs_radix": 64},
+            r"topology\.ocs_radix: got 64; allowed: at least 82",
+        ),
+        (
+            "railx_mixed",
+            {"n": 3},
+            r"topology\.parts_x: the parts take 4 rails; allowed: exactly m \* n = 6",
+        ),
+        (
+            "railx_mixed",
+            {"x_scale": 7},
+            r"topology\.parts_x\[0\]\.size: got 6 .* nearest sizes are 7",
+        ),
         (
             "railx_mixed",
             {"parts_x": [{"kind": "all_to_all", "rails": 4, "size": 3, "stride": 1}]},
-            r"topology\.parts_x: the parts leave the line of 6 nodes in 2 separate pieces; .*size 2 with stride 3",
+            (
+                r"topology\.parts_x: the parts leave the line of 6 nodes in 2 separate pieces;"
+                r" .*size 2 with stride 3"
+            ),
         ),
         (
             "railx_mixed",
             {"parts_x": [{"kind": "all_to_all", "rails": 4, "size": 6, "stride": 1}]},
-            r"topology\.parts_x\[0\]\.rails: got 4; allowed: a multiple of size - 1 = 5 .*nearest are 5 and 10",
+            (
+                r"topology\.parts_x\[0\]\.rails: got 4; allowed: a multiple of size - 1 = 5"
+                r" .*nearest are 5 and 10"
+            ),
         ),
         (
             "railx_mixed",
             {"parts_x": [{"kind": "ring", "rails": 4, "size": 3, "stride": 4}]},
-            r"topology\.parts_x\[0\]\.size: .*no size fits this stride, the nearest strides are 2 and 3",
+            (
+                r"topology\.parts_x\[0\]\.size: .*no size fits this stride, the nearest strides are"
+                r" 2 and 3"
+            ),
         ),
     ],
 )
-def test_impossible_settings_name_the_key_and_what_works(name: str, changes: dict[str, Any], message: str) -> None:
+def test_impossible_settings_name_the_key_and_what_works(
+    name: str, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SettingsError, match=message):
         from_conf(name, **changes)
 
@@ -384,7 +536,11 @@ def _lane_matrix(topology: Topology) -> np.ndarray:
     links = topology.links
     outside = links.kind != INTERNAL
     lanes = np.zeros((topology.nodes, topology.nodes), dtype=int)
-    np.add.at(lanes, (topology.chip_node[links.src[outside]], topology.chip_node[links.dst[outside]]), links.lanes[outside])
+    np.add.at(
+        lanes,
+        (topology.chip_node[links.src[outside]], topology.chip_node[links.dst[outside]]),
+        links.lanes[outside],
+    )
     return lanes
 
 
@@ -392,12 +548,18 @@ def _node_graph(topology: Topology) -> nx.Graph:
     lanes = _lane_matrix(topology)
     graph = nx.Graph()
     graph.add_nodes_from(range(topology.nodes))
-    graph.add_weighted_edges_from((int(a), int(b), int(lanes[a, b])) for a, b in np.argwhere(lanes) if a < b)
+    graph.add_weighted_edges_from(
+        (int(a), int(b), int(lanes[a, b])) for a, b in np.argwhere(lanes) if a < b
+    )
     return graph
 
 
 def _searched_hops(topology: Topology) -> np.ndarray:
-    hops = [h for _, targets in nx.all_pairs_shortest_path_length(_node_graph(topology)) for h in targets.values()]
+    hops = [
+        h
+        for _, targets in nx.all_pairs_shortest_path_length(_node_graph(topology))
+        for h in targets.values()
+    ]
     return np.bincount(hops) * (topology.chips // topology.nodes) ** 2
 
 
@@ -408,4 +570,6 @@ def _edge_connectivity(graph: nx.Graph) -> int:
 def _assert_cut(topology: Topology) -> None:
     configured, links = settings_of(topology), topology.links
     half = halves(configured)
-    assert links.lanes[(half[links.src] == 0) & (half[links.dst] == 1)].sum() == bisection_ports(configured)
+    assert links.lanes[(half[links.src] == 0) & (half[links.dst] == 1)].sum() == bisection_ports(
+        configured
+    )

@@ -1,4 +1,6 @@
-"""Fat trees of two and three tiers, rail networks, photonic rails and the torus of cubes: counts, wiring, cuts, refusals."""
+"""Fat trees of two and three tiers, rail networks, photonic rails and the torus of
+cubes: counts, wiring, cuts, refusals.
+"""
 
 import re
 from pathlib import Path
@@ -29,7 +31,9 @@ CONF = Path(__file__).parents[2] / "conf" / "topology"
 
 
 def from_conf(name: str, **changes: Any) -> Any:
-    return load(TopologySettings, yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changes, "topology")
+    return load(
+        TopologySettings, yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changes, "topology"
+    )
 
 
 def build(name: str, **changes: Any) -> Topology:
@@ -40,7 +44,9 @@ def external_ports(topology: Topology) -> np.ndarray:
     """Lanes that leave each vertex on links between nodes."""
     links = topology.links
     outside = links.kind != INTERNAL
-    return np.bincount(links.src[outside], weights=links.lanes[outside], minlength=topology.vertices)
+    return np.bincount(
+        links.src[outside], weights=links.lanes[outside], minlength=topology.vertices
+    )
 
 
 def check_cut(topology: Topology) -> dict[str, Any]:
@@ -51,14 +57,22 @@ def check_cut(topology: Topology) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("name", "chips", "leaves", "spines"),
-    [("fat_tree_1250", 1_250, 50, 25), ("fat_tree_1271", 1_271, 41, 10), ("fat_tree_1292", 1_292, 38, 4)],
+    [
+        ("fat_tree_1250", 1_250, 50, 25),
+        ("fat_tree_1271", 1_271, 41, 10),
+        ("fat_tree_1292", 1_292, 38, 4),
+    ],
 )
-def test_two_tier_trees_of_the_railx_simulator(name: str, chips: int, leaves: int, spines: int) -> None:
+def test_two_tier_trees_of_the_railx_simulator(
+    name: str, chips: int, leaves: int, spines: int
+) -> None:
     topology = build(name)
     assert (topology.chips, topology.switches) == (chips, 8 * (leaves + spines))
     kinds = np.bincount(topology.links.kind, minlength=len(LINK_KINDS)) // 2
     assert kinds[LINK_KINDS.index("leaf")] == 8 * chips
-    assert kinds[LINK_KINDS.index("aggregation")] == 8 * leaves * spines  # each spine joins all leaves once
+    assert (
+        kinds[LINK_KINDS.index("aggregation")] == 8 * leaves * spines
+    )  # each spine joins all leaves once
     assert set(np.unique(topology.links.latency_ns)) == {50.0, 100.0}  # 5 and 10 cycles of 10 ns
 
 
@@ -67,10 +81,14 @@ def test_two_tier_trees_of_the_railx_simulator(name: str, chips: int, leaves: in
 def test_every_fat_tree_fills_its_switches(data: st.DataObject, tiers: int, planes: int) -> None:
     radix = data.draw(st.integers(2, 4)) * 2 if tiers == 3 else data.draw(st.integers(4, 9))
     down = data.draw(st.integers(1, radix - 1))
-    topology = build("fat_tree", tiers=tiers, switch_radix=radix, leaf_down_ports=down, planes=planes)
+    topology = build(
+        "fat_tree", tiers=tiers, switch_radix=radix, leaf_down_ports=down, planes=planes
+    )
     up = radix - down
     assert topology.chips == (radix * down if tiers == 2 else radix * radix // 2 * down)
-    assert topology.switches == planes * ((radix + up) if tiers == 2 else radix * (radix // 2 + up) + up * radix // 2)
+    assert topology.switches == planes * (
+        (radix + up) if tiers == 2 else radix * (radix // 2 + up) + up * radix // 2
+    )
     ports = external_ports(topology)
     assert (ports[: topology.chips] == planes).all()
     assert (ports[topology.chips :] == radix).all()
@@ -89,12 +107,18 @@ def test_tree_hops_count_leaf_pod_and_rest(radix: int, down: int | None) -> None
 
 
 @settings(deadline=None, max_examples=20)
-@given(g=st.integers(1, 4), pods=st.integers(1, 4), lanes=st.integers(1, 3), planes=st.integers(1, 2))
-def test_rail_optimised_joins_equal_ranks_and_fills_its_switches(g: int, pods: int, lanes: int, planes: int) -> None:
+@given(
+    g=st.integers(1, 4), pods=st.integers(1, 4), lanes=st.integers(1, 3), planes=st.integers(1, 2)
+)
+def test_rail_optimised_joins_equal_ranks_and_fills_its_switches(
+    g: int, pods: int, lanes: int, planes: int
+) -> None:
     radix = pods * g * lanes
     if pods * g % 2 or radix < 4:
         return
-    topology = build("rail_optimised", chips_per_server=g, pods=pods, switch_radix=radix, planes=planes)
+    topology = build(
+        "rail_optimised", chips_per_server=g, pods=pods, switch_radix=radix, planes=planes
+    )
     servers = pods * radix // 2
     assert (topology.chips, topology.nodes) == (servers * g, servers)
     assert topology.switches == servers + planes * (pods * g + pods * g // 2)
@@ -136,7 +160,9 @@ def test_photonic_rails_close_a_ring_on_every_switch(g: int, servers: int, rings
     assert (ports == 2 * servers).all()
     for ocs in range(g * rings):
         own = circuits.ocs == ocs
-        following = dict(zip(circuits.node_a[own].tolist(), circuits.node_b[own].tolist(), strict=True))
+        following = dict(
+            zip(circuits.node_a[own].tolist(), circuits.node_b[own].tolist(), strict=True)
+        )
         seen, server = [], 0
         for _ in range(servers):
             seen.append(server)
@@ -148,13 +174,18 @@ def test_photonic_rails_close_a_ring_on_every_switch(g: int, servers: int, rings
     assert metrics["diameter_node_hops"] == servers // 2
 
 
-@pytest.mark.parametrize(("side", "shape"), [(4, (2, 1, 1)), (1, (3, 4, 5)), (2, (1, 2, 3)), (3, (1, 1, 1)), (2, (2, 2, 2))])
+@pytest.mark.parametrize(
+    ("side", "shape"),
+    [(4, (2, 1, 1)), (1, (3, 4, 5)), (2, (1, 2, 3)), (3, (1, 1, 1)), (2, (2, 2, 2))],
+)
 def test_cubes_form_a_torus(side: int, shape: tuple[int, int, int]) -> None:
     x, y, z = shape
     topology = build("tpu_v4", cube_side=side, x_cubes=x, y_cubes=y, z_cubes=z, n=2)
     check_circuits(topology)
     metrics = check_cut(topology)
-    plain = build_topology(Torus3DSettings("torus_3d", 2, side * x, side * y, side * z, 400.0, 10.0))
+    plain = build_topology(
+        Torus3DSettings("torus_3d", 2, side * x, side * y, side * z, 400.0, 10.0)
+    )
     assert (topology.chips, topology.nodes) == (plain.chips, x * y * z)
     cube, local = np.divmod(np.arange(topology.chips), side**3)
     at_x = cube % x * side + local % side
@@ -167,7 +198,10 @@ def test_cubes_form_a_torus(side: int, shape: tuple[int, int, int]) -> None:
     assert (topology.links.kind[~optical] == INTERNAL).all()
     assert metrics["optical_switches"] == 3 * side**2 * 2
     assert metrics["circuits"] == optical.sum() // 2 == x * y * z * 3 * side**2 * 2
-    assert (np.bincount(topology.links.src, weights=topology.links.lanes) == ports_per_chip(settings_of(topology))).all()
+    assert (
+        np.bincount(topology.links.src, weights=topology.links.lanes)
+        == ports_per_chip(settings_of(topology))
+    ).all()
 
 
 def test_tpu_v4_at_full_scale() -> None:
@@ -191,25 +225,71 @@ def test_tpu_v4_at_full_scale() -> None:
             {"switch_radix": 41},
             r"topology\.switch_radix: got 41; .*or leaf_down_ports.*are 40 and 42",
         ),
-        ("fat_tree", {"switch_radix": 7, "leaf_down_ports": 4}, r"topology\.switch_radix: got 7; .*nearest are 6 and 8"),
-        ("fat_tree_1250", {"leaf_down_ports": 50}, r"topology\.leaf_down_ports: got 50; allowed: 1 to 49.*nearest is 49"),
-        ("rail_optimised", {"switch_radix": 15}, r"topology\.switch_radix: got 15; allowed: an even number.*14 and 16"),
-        ("rail_optimised", {"pods": 3}, r"topology\.pods: got 3; .*a divisor of switch_radix = 16.*the nearest is 2"),
-        ("rail_optimised", {"pods": 5, "switch_radix": 64}, r"topology\.pods: got 5; .*the nearest are 4 and 8"),
+        (
+            "fat_tree",
+            {"switch_radix": 7, "leaf_down_ports": 4},
+            r"topology\.switch_radix: got 7; .*nearest are 6 and 8",
+        ),
+        (
+            "fat_tree_1250",
+            {"leaf_down_ports": 50},
+            r"topology\.leaf_down_ports: got 50; allowed: 1 to 49.*nearest is 49",
+        ),
+        (
+            "rail_optimised",
+            {"switch_radix": 15},
+            r"topology\.switch_radix: got 15; allowed: an even number.*14 and 16",
+        ),
+        (
+            "rail_optimised",
+            {"pods": 3},
+            r"topology\.pods: got 3; .*a divisor of switch_radix = 16.*the nearest is 2",
+        ),
+        (
+            "rail_optimised",
+            {"pods": 5, "switch_radix": 64},
+            r"topology\.pods: got 5; .*the nearest are 4 and 8",
+        ),
         (
             "rail_optimised",
             {"chips_per_server": 9, "switch_radix": 16},
             r"no number of pods.*is switch_radix 18 with 2 pods",
         ),
-        ("rail_only", {"servers": 17}, r"topology\.servers: got 17; allowed: 2 to switch_radix = 16.*nearest is 16, or"),
-        ("opus_rails", {"ocs_ports": 3}, r"topology\.ocs_ports: got 3; allowed: an even number.*nearest are 2 and 4"),
-        ("opus_rails", {"ocs_radix": 30}, r"topology\.ocs_radix: got 30; allowed: at least 32.*at most 15 servers"),
-        ("tpu_v4", {"ocs_radix": 14}, r"topology\.ocs_radix: got 14; allowed: at least 16.*at most 7 cubes"),
-        ("tpu_v4", {"cube_side": 1, "y_cubes": 1}, r"topology\.y_cubes: got 1 with cube_side = 1; .*nearest is 2"),
-        ("tpu_v4", {"x_cubes": 9999, "y_cubes": 9999, "ocs_radix": None}, r"topology\.x_cubes: the topology would need"),
+        (
+            "rail_only",
+            {"servers": 17},
+            r"topology\.servers: got 17; allowed: 2 to switch_radix = 16.*nearest is 16, or",
+        ),
+        (
+            "opus_rails",
+            {"ocs_ports": 3},
+            r"topology\.ocs_ports: got 3; allowed: an even number.*nearest are 2 and 4",
+        ),
+        (
+            "opus_rails",
+            {"ocs_radix": 30},
+            r"topology\.ocs_radix: got 30; allowed: at least 32.*at most 15 servers",
+        ),
+        (
+            "tpu_v4",
+            {"ocs_radix": 14},
+            r"topology\.ocs_radix: got 14; allowed: at least 16.*at most 7 cubes",
+        ),
+        (
+            "tpu_v4",
+            {"cube_side": 1, "y_cubes": 1},
+            r"topology\.y_cubes: got 1 with cube_side = 1; .*nearest is 2",
+        ),
+        (
+            "tpu_v4",
+            {"x_cubes": 9999, "y_cubes": 9999, "ocs_radix": None},
+            r"topology\.x_cubes: the topology would need",
+        ),
     ],
 )
-def test_impossible_sizes_name_the_nearest_that_work(name: str, changes: dict[str, Any], message: str) -> None:
+def test_impossible_sizes_name_the_nearest_that_work(
+    name: str, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SettingsError, match=message):
         from_conf(name, **changes)
 
@@ -218,15 +298,31 @@ def test_impossible_sizes_name_the_nearest_that_work(name: str, changes: dict[st
 def test_the_sizes_that_are_named_do_work(g: int, radix: int) -> None:
     fits = [pods for pods in range(1, radix + 1) if pods * g % 2 == 0 and radix % (pods * g) == 0]
     for pods in fits:
-        assert from_conf("rail_optimised", chips_per_server=g, pods=pods, switch_radix=radix).rail_switches == pods * g
+        assert (
+            from_conf(
+                "rail_optimised", chips_per_server=g, pods=pods, switch_radix=radix
+            ).rail_switches
+            == pods * g
+        )
     for pods in sorted({1, 2, 3, 5, radix} - set(fits)):
         with pytest.raises(SettingsError, match=r"topology\.pods: .*the nearest") as refused:
             from_conf("rail_optimised", chips_per_server=g, pods=pods, switch_radix=radix)
-        named = [int(number) for number in re.findall(r"\d+", str(refused.value).rpartition("the nearest")[2])]
+        named = [
+            int(number)
+            for number in re.findall(r"\d+", str(refused.value).rpartition("the nearest")[2])
+        ]
         if fits:
-            assert named == sorted({size for size in (_last_below(fits, pods), _first_above(fits, pods)) if size is not None})
+            assert named == sorted(
+                {
+                    size
+                    for size in (_last_below(fits, pods), _first_above(fits, pods))
+                    if size is not None
+                }
+            )
         else:
-            assert from_conf("rail_optimised", chips_per_server=g, switch_radix=named[0], pods=named[1])
+            assert from_conf(
+                "rail_optimised", chips_per_server=g, switch_radix=named[0], pods=named[1]
+            )
 
 
 def _last_below(sizes: list[int], size: int) -> int | None:

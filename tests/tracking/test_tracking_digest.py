@@ -1,4 +1,6 @@
-"""Digests of results: the same for the same config, inputs and code, different for any change."""
+"""Digests of results: the same for the same config, inputs and code, different for any
+change.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,15 @@ from hypothesis import strategies as st
 from railx.tracking import result_digest
 from railx.tracking.results import StageResult, flat, numbers
 
-_LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
+_LEAVES = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
+)
 _CONFIGS = st.recursive(
-    _LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=4), max_leaves=12
+    _LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+    ),
+    max_leaves=12,
 )
 
 
@@ -42,11 +50,27 @@ def test_digest_sees_config_code_contents_and_their_order(tmp_path: Path) -> Non
 
 
 def test_keys_tell_stage_name_and_digest_apart() -> None:
-    keys = {StageResult(*parts, {}, {}).key for parts in (("a", "b", "c"), ("ab", "", "c"), ("a", "bc", ""), ("", "ab", "c"))}
+    keys = {
+        StageResult(*parts, {}, {}).key
+        for parts in (("a", "b", "c"), ("ab", "", "c"), ("a", "bc", ""), ("", "ab", "c"))
+    }
     assert len(keys) == 4
 
 
 def test_flat_and_numbers_keep_leaves() -> None:
-    nested = {"a": {"b": 1, "c": {"d": 2.5}}, "e": [1, 2], "f": "text", "g": float("inf"), "h": False}
-    assert dict(flat(nested)) == {"a.b": 1, "a.c.d": 2.5, "e": [1, 2], "f": "text", "g": float("inf"), "h": False}
+    nested = {
+        "a": {"b": 1, "c": {"d": 2.5}},
+        "e": [1, 2],
+        "f": "text",
+        "g": float("inf"),
+        "h": False,
+    }
+    assert dict(flat(nested)) == {
+        "a.b": 1,
+        "a.c.d": 2.5,
+        "e": [1, 2],
+        "f": "text",
+        "g": float("inf"),
+        "h": False,
+    }
     assert numbers(nested) == {"a.b": 1.0, "a.c.d": 2.5, "h": 0.0}

@@ -1,4 +1,6 @@
-"""Runs in a real SQLite MLflow store and real offline W&B folders: added once, found again, grouped, compared."""
+"""Runs in a real SQLite MLflow store and real offline W&B folders: added once, found
+again, grouped, compared.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,23 @@ import yaml
 
 from railx.io import read_json
 from railx.settings import SettingsError, load
-from railx.tracking import StageResult, TrackedRun, TrackingSettings, compare_runs, list_invocations, log_runs
+from railx.tracking import (
+    StageResult,
+    TrackedRun,
+    TrackingSettings,
+    compare_runs,
+    list_invocations,
+    log_runs,
+)
 from railx.tracking.store import finished_runs, open_store
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "tracking"
 
 
 def shipped(name: str) -> TrackingSettings:
-    settings: TrackingSettings = load(TrackingSettings, yaml.safe_load((CONF / f"{name}.yaml").read_text()), "tracking")
+    settings: TrackingSettings = load(
+        TrackingSettings, yaml.safe_load((CONF / f"{name}.yaml").read_text()), "tracking"
+    )
     return settings
 
 
@@ -38,8 +49,17 @@ def results(folder: Path, hyperx_bound: float = 49.9, digest: str = "d1") -> lis
     }
     return [
         StageResult("network", "hyperx", digest, config, metrics, "analytic", (small, large)),
-        StageResult("network", "fat_tree", "d2", {f"key_{i}": i for i in range(250)}, {"chips": 1250}, "analytic"),
-        StageResult("training", "quick", "d3", {"seed": 1}, {"iteration_ms": 180.5}, "measured_cpu"),
+        StageResult(
+            "network",
+            "fat_tree",
+            "d2",
+            {f"key_{i}": i for i in range(250)},
+            {"chips": 1250},
+            "analytic",
+        ),
+        StageResult(
+            "training", "quick", "d3", {"seed": 1}, {"iteration_ms": 180.5}, "measured_cpu"
+        ),
     ]
 
 
@@ -48,13 +68,24 @@ Tracked = tuple[Path, list[TrackedRun], list[TrackedRun], list[TrackedRun]]
 
 @pytest.fixture(scope="module")
 def tracked(tmp_path_factory: pytest.TempPathFactory) -> Tracked:
-    """Three invocations: the first, the same again, and one with a changed result; run from a folder that must stay clean."""
-    folder, sources, elsewhere = (tmp_path_factory.mktemp(name) for name in ("results", "sources", "elsewhere"))
+    """Three invocations: the first, the same again, and one with a changed result; run
+    from a folder that must stay clean.
+    """
+    folder, sources, elsewhere = (
+        tmp_path_factory.mktemp(name) for name in ("results", "sources", "elsewhere")
+    )
     settings, before, environment = shipped("default"), Path.cwd(), dict(os.environ)
     os.chdir(elsewhere)
     try:
         runs = [
-            log_runs(given, settings, folder=folder, experiment="quick", invocation=invocation, commit="abc")
+            log_runs(
+                given,
+                settings,
+                folder=folder,
+                experiment="quick",
+                invocation=invocation,
+                commit="abc",
+            )
             for invocation, given in (
                 ("run-1", results(sources)),
                 ("run-2", results(sources)),
@@ -64,7 +95,9 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Tracked:
     finally:
         os.chdir(before)
     assert list(elsewhere.iterdir()) == []
-    assert {key for key in os.environ if key.startswith("WANDB")} == {key for key in environment if key.startswith("WANDB")}
+    assert {key for key in os.environ if key.startswith("WANDB")} == {
+        key for key in environment if key.startswith("WANDB")
+    }
     return folder, runs[0], runs[1], runs[2]
 
 
@@ -72,7 +105,11 @@ def test_a_rerun_finds_its_runs_and_a_change_adds_one(tracked: Tracked) -> None:
     folder, first, second, third = tracked
     assert [(run.mlflow_found, run.wandb_found) for run in first] == [(False, False)] * 3
     assert [(run.mlflow_found, run.wandb_found) for run in second] == [(True, True)] * 3
-    assert [(run.mlflow_found, run.wandb_found) for run in third] == [(False, False), (True, True), (True, True)]
+    assert [(run.mlflow_found, run.wandb_found) for run in third] == [
+        (False, False),
+        (True, True),
+        (True, True),
+    ]
     assert [run.mlflow_run for run in first] == [run.mlflow_run for run in second]
     assert [run.wandb_run for run in first] == [run.wandb_run for run in second]
     client = open_store(folder, create=False)
@@ -85,9 +122,19 @@ def test_mlflow_holds_params_metrics_tags_and_small_files(tracked: Tracked) -> N
     client = open_store(folder, create=False)
     run = client.get_run(first[0].mlflow_run)
     assert run.data.metrics == {"chips": 1296.0, "all to all_ GB/s.bound": 49.9, "ok": 1.0}
-    assert {key: run.data.params[key] for key in ("m", "nested.rails")} == {"m": "4", "nested.rails": "[1, 2]"}
+    assert {key: run.data.params[key] for key in ("m", "nested.rails")} == {
+        "m": "4",
+        "nested.rails": "[1, 2]",
+    }
     assert len(run.data.params["long"]) == 6000
-    wanted = {"stage": "network", "name": "hyperx", "digest": "d1", "fidelity": "analytic", "commit": "abc", "invocation": "run-1"}
+    wanted = {
+        "stage": "network",
+        "name": "hyperx",
+        "digest": "d1",
+        "fidelity": "analytic",
+        "commit": "abc",
+        "invocation": "run-1",
+    }
     assert {key: run.data.tags[f"railx.{key}"] for key in wanted} == wanted
     assert run.data.tags["railx.files"] == "small.json, large.bin"
     assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["small.json"]
@@ -112,14 +159,21 @@ def test_ledger_names_the_folder_of_every_offline_run(tracked: Tracked) -> None:
 def test_invocations_are_listed_and_compared(tracked: Tracked) -> None:
     folder, *_ = tracked
     listed = list_invocations(folder)
-    assert [(row["invocation"], row["runs"], row["new"]) for row in listed] == [("run-1", 3, 3), ("run-2", 3, 0), ("run-3", 3, 1)]
+    assert [(row["invocation"], row["runs"], row["new"]) for row in listed] == [
+        ("run-1", 3, 3),
+        ("run-2", 3, 0),
+        ("run-3", 3, 1),
+    ]
     same = compare_runs(folder, "run-1", "run-2")
     assert {(row["stage"], row["name"], row["metric"]) for row in same} == {
         ("network", "hyperx", "chips"), ("network", "hyperx", "all to all_ GB/s.bound"), ("network", "hyperx", "ok"),
         ("network", "fat_tree", "chips"), ("training", "quick", "iteration_ms"),
     }  # fmt: skip
     assert all(row["ratio"] == 1.0 for row in same)
-    changed = {(row["name"], row["metric"]): row for row in compare_runs(folder, "previous", "latest", "quick")}
+    changed = {
+        (row["name"], row["metric"]): row
+        for row in compare_runs(folder, "previous", "latest", "quick")
+    }
     row = changed["hyperx", "all to all_ GB/s.bound"]
     assert (row["a"], row["b"]) == (49.9, 60.0)
     assert row["ratio"] == pytest.approx(60.0 / 49.9)
@@ -127,7 +181,9 @@ def test_invocations_are_listed_and_compared(tracked: Tracked) -> None:
 
 def test_unknown_invocations_and_empty_folders_are_named(tracked: Tracked, tmp_path: Path) -> None:
     folder, *_ = tracked
-    with pytest.raises(ValueError, match="invocation: got 'run-9'; allowed: run-1, run-2, run-3, latest, previous"):
+    with pytest.raises(
+        ValueError, match="invocation: got 'run-9'; allowed: run-1, run-2, run-3, latest, previous"
+    ):
         compare_runs(folder, "run-1", "run-9")
     with pytest.raises(ValueError, match="experiment: got 'paper'; allowed: Default, quick"):
         list_invocations(folder, "paper")
@@ -141,7 +197,9 @@ def test_a_half_logged_run_is_replaced(tracked: Tracked, tmp_path: Path) -> None
     client = open_store(folder, create=False)
     experiment = client.create_experiment("killed", artifact_location=tmp_path.as_uri())
     result = StageResult("network", "half", "d9", {}, {"chips": 1})
-    half = client.create_run(experiment, tags={"railx.stage": "network", "railx.name": "half", "railx.digest": "d9"}).info.run_id
+    half = client.create_run(
+        experiment, tags={"railx.stage": "network", "railx.name": "half", "railx.digest": "d9"}
+    ).info.run_id
     settings = replace(shipped("default"), wandb="disabled")
     [run] = log_runs([result], settings, folder=folder, experiment="killed", invocation="again")
     assert (run.mlflow_found, run.wandb_run) == (False, None)
@@ -155,7 +213,13 @@ def test_a_half_logged_run_is_replaced(tracked: Tracked, tmp_path: Path) -> None
 
 def test_off_writes_nothing(tmp_path: Path) -> None:
     result = StageResult("network", "hyperx", "d1", {}, {"chips": 1})
-    [run] = log_runs([result], shipped("off"), folder=tmp_path / "results", experiment="quick", invocation="run-1")
+    [run] = log_runs(
+        [result],
+        shipped("off"),
+        folder=tmp_path / "results",
+        experiment="quick",
+        invocation="run-1",
+    )
     assert (run.mlflow_run, run.wandb_run) == (None, None)
     assert list(tmp_path.iterdir()) == []
 
@@ -173,13 +237,19 @@ def test_wrong_names_are_refused_before_anything_is_written(
 ) -> None:
     made = [StageResult(stage, name, f"d{i}", {}, {}) for i, (stage, name) in enumerate(given)]
     with pytest.raises(ValueError, match=message):
-        log_runs(made, shipped("default"), folder=tmp_path, experiment=experiment, invocation=invocation)
+        log_runs(
+            made, shipped("default"), folder=tmp_path, experiment=experiment, invocation=invocation
+        )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_settings_name_what_is_allowed() -> None:
     plain = yaml.safe_load((CONF / "default.yaml").read_text())
-    with pytest.raises(SettingsError, match=r"tracking.wandb: got 'on'; allowed: offline, online, disabled"):
+    with pytest.raises(
+        SettingsError, match=r"tracking.wandb: got 'on'; allowed: offline, online, disabled"
+    ):
         load(TrackingSettings, {**plain, "wandb": "on"}, "tracking")
-    with pytest.raises(SettingsError, match=r"tracking.artifact_limit_mb: got -1.0; allowed: 0 or greater"):
+    with pytest.raises(
+        SettingsError, match=r"tracking.artifact_limit_mb: got -1.0; allowed: 0 or greater"
+    ):
         load(TrackingSettings, {**plain, "artifact_limit_mb": -1}, "tracking")

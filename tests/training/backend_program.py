@@ -1,6 +1,8 @@
-"""One rank of the backend's tests, started by ``test_backend.py``; writes what it saw to FOLDER/RANK.json.
+"""One rank of the backend's tests, started by ``test_backend.py``; writes what it saw
+to FOLDER/RANK.json.
 
-Usage: backend_program.py SCENARIO RANK RANKS FOLDER ADDRESSES, the last one JSON: the controller's address (or null) by setting.
+Usage: backend_program.py SCENARIO RANK RANKS FOLDER ADDRESSES, the last one JSON: the
+controller's address (or null) by setting.
 """
 
 from __future__ import annotations
@@ -30,12 +32,18 @@ RESULTS: dict[str, Any] = {}
 
 @contextmanager
 def setting(name: str, *, gpus_per_server: int = 1) -> Iterator[Recorder]:
-    """A process group under one setting (a name of ADDRESSES, "mode" or "mode:variant")."""
+    """A process group under one setting (a name of ADDRESSES, "mode" or
+    "mode:variant").
+    """
     recorder = Recorder(RANK)
     mode: Any = name.partition(":")[0]
     backend.configure(BackendOptions("gloo", ADDRESSES[name], mode, gpus_per_server), recorder)
     dist.init_process_group(
-        "railx", init_method=f"file://{FOLDER}/store-{name}", rank=RANK, world_size=RANKS, timeout=timedelta(seconds=60)
+        "railx",
+        init_method=f"file://{FOLDER}/store-{name}",
+        rank=RANK,
+        world_size=RANKS,
+        timeout=timedelta(seconds=60),
     )
     yield recorder
     dist.destroy_process_group()
@@ -51,7 +59,10 @@ def wait_for_light(circuits: list[list[int]]) -> None:
     """Compute (here: ask again) until the controller has these circuits up."""
     client = backend._current().client
     assert client is not None
-    while not all(circuit in client.statistics()["rails"].get("0", {}).get("circuits", []) for circuit in circuits):
+    while not all(
+        circuit in client.statistics()["rails"].get("0", {}).get("circuits", [])
+        for circuit in circuits
+    ):
         pass
 
 
@@ -139,25 +150,35 @@ def every_collective() -> None:
     for mode in ("electrical", "on_demand:again"):
         with setting(mode) as recorder:
             RESULTS.setdefault("collectives", {})[mode] = collectives(dist.group.WORLD)
-            RESULTS.setdefault("subgroup", {})[mode] = collectives(dist.new_group(list(range(RANKS))))
+            RESULTS.setdefault("subgroup", {})[mode] = collectives(
+                dist.new_group(list(range(RANKS)))
+            )
             RESULTS["plain"] = collectives(dist.new_group(list(range(RANKS)), backend="gloo"))
-            RESULTS.setdefault("kinds", {})[mode] = sorted(set(recorder.table()["kind"].to_pylist()))
+            RESULTS.setdefault("kinds", {})[mode] = sorted(
+                set(recorder.table()["kind"].to_pylist())
+            )
 
 
 def both_directions() -> None:
-    """Many messages both ways at once, two tags, sends issued before receives and waited for in the wrong order."""
+    """Many messages both ways at once, two tags, sends issued before receives and
+    waited for in the wrong order.
+    """
     with setting("on_demand:messages") as recorder:
         peer = 1 - RANK
         sends = [torch.full((1000 * (number + 1),), 10.0 * RANK + number) for number in range(6)]
         receives = [torch.empty_like(tensor) for tensor in sends]
         works = [dist.isend(tensor, peer, tag=number % 2) for number, tensor in enumerate(sends)]
         # The other tag first: messages of different tags do not wait for each other.
-        arriving = [dist.irecv(receives[number], peer, tag=number % 2) for number in (1, 0, 3, 2, 5, 4)]
+        arriving = [
+            dist.irecv(receives[number], peer, tag=number % 2) for number in (1, 0, 3, 2, 5, 4)
+        ]
         for work in [*reversed(arriving), *reversed(works)]:
             work.wait()
         RESULTS["messages"] = [tensor.unique().tolist() for tensor in receives]
         tensor, received = torch.tensor([float(RANK)]), torch.empty(1)
-        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, peer), dist.P2POp(dist.irecv, received, peer)]):
+        for work in dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, tensor, peer), dist.P2POp(dist.irecv, received, peer)]
+        ):
             work.wait()
         RESULTS["batch"] = received.tolist()
         future = dist.all_reduce(tensor, async_op=True).get_future()
@@ -165,7 +186,11 @@ def both_directions() -> None:
         RESULTS["message_statistics"] = take_statistics()
         table = recorder.table().to_pylist()
         RESULTS["message_events"] = sorted(
-            {(row["kind"], row["group"], row["phase"]) for row in table if row["kind"] != "reconfiguration"}
+            {
+                (row["kind"], row["group"], row["phase"])
+                for row in table
+                if row["kind"] != "reconfiguration"
+            }
         )
         RESULTS["message_bytes"] = sum(row["bytes"] for row in table if row["kind"] == "send")
 
@@ -180,15 +205,21 @@ def refusals() -> None:
 
     with setting("electrical:refusals"):
         pieces = [torch.zeros(1) for _ in range(RANKS)]
-        RESULTS["list_all_to_all"] = line(lambda: dist.all_to_all([torch.zeros(1) for _ in range(RANKS)], pieces))
+        RESULTS["list_all_to_all"] = line(
+            lambda: dist.all_to_all([torch.zeros(1) for _ in range(RANKS)], pieces)
+        )
         RESULTS["any_source"] = line(lambda: dist.recv(torch.zeros(1)))
         RESULTS["configure_while_open"] = line(
             lambda: backend.configure(BackendOptions("gloo", None, "electrical", 1), Recorder(RANK))
         )
-    RESULTS["controller_in_electrical"] = line(lambda: BackendOptions("gloo", "127.0.0.1:1", "electrical", 1))
+    RESULTS["controller_in_electrical"] = line(
+        lambda: BackendOptions("gloo", "127.0.0.1:1", "electrical", 1)
+    )
     backend.configure(BackendOptions("gloo", None, "electrical", 1), Recorder(RANK + 1))
     store = f"file://{FOLDER}/store-wrong-rank"
-    RESULTS["wrong_rank"] = line(lambda: dist.init_process_group("railx", init_method=store, rank=RANK, world_size=RANKS))
+    RESULTS["wrong_rank"] = line(
+        lambda: dist.init_process_group("railx", init_method=store, rank=RANK, world_size=RANKS)
+    )
 
 
 def alternate(iterations: int, *, announced: bool = False) -> list[dict[str, Any]]:
@@ -213,7 +244,9 @@ def modes() -> None:
     with setting("electrical"):
         RESULTS["electrical"] = alternate(3)
         schedule = backend.recorded_schedule()
-        RESULTS["schedule"] = {number: [item.name for item in items] for number, items in schedule.iterations.items()}
+        RESULTS["schedule"] = {
+            number: [item.name for item in items] for number, items in schedule.iterations.items()
+        }
     with setting("on_demand") as recorder:
         RESULTS["on_demand"] = alternate(3)
         RESULTS["on_demand_trace"] = recorder.table().to_pylist()

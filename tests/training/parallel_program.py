@@ -1,6 +1,8 @@
-"""Runs hand-made plans on real processes and compares each with one process on the same batch; prints one JSON object.
+"""Runs hand-made plans on real processes and compares each with one process on the same
+batch; prints one JSON object.
 
-Not a test module: ``test_parallel.py`` starts it once for each number of ranks. Usage: parallel_program.py RANKS BACKEND
+Not a test module: ``test_parallel.py`` starts it once for each number of ranks. Usage:
+parallel_program.py RANKS BACKEND
 """
 
 from __future__ import annotations
@@ -58,7 +60,10 @@ class Case:
 
 def micro_batch(*groups: tuple[Sequence[int], dict[int, int]]) -> MicroBatch:
     """Groups given as (ranks, sequence -> length)."""
-    return MicroBatch(tuple(Group(tuple(ranks), tuple(cut), tuple(cut.values()), 1.0) for ranks, cut in groups), 1.0)
+    return MicroBatch(
+        tuple(Group(tuple(ranks), tuple(cut), tuple(cut.values()), 1.0) for ranks, cut in groups),
+        1.0,
+    )
 
 
 def sequence_parallel_plan(devices: int, *batches: Sequence[MicroBatch]) -> Plan:
@@ -67,15 +72,26 @@ def sequence_parallel_plan(devices: int, *batches: Sequence[MicroBatch]) -> Plan
 
 
 def chunk(*slices: tuple[int, int, int, int], checkpoint_layers: tuple[int, ...] = ()) -> Chunk:
-    return Chunk(tuple(Slice(*part) for part in slices), 1.0, 2.0, checkpoint_layers=checkpoint_layers)
+    return Chunk(
+        tuple(Slice(*part) for part in slices), 1.0, 2.0, checkpoint_layers=checkpoint_layers
+    )
 
 
 def pipeline_plan(devices: int, *batches: Sequence[Pipeline]) -> Plan:
-    return Plan(SCHEMA, "pipeline", "hand", devices, {}, tuple(PipelineBatch(i, tuple(b)) for i, b in enumerate(batches)))
+    return Plan(
+        SCHEMA,
+        "pipeline",
+        "hand",
+        devices,
+        {},
+        tuple(PipelineBatch(i, tuple(b)) for i, b in enumerate(batches)),
+    )
 
 
 def sequence_parallel_cases() -> list[Case]:
-    """Degrees 1, 2 and 4 that change between micro-batches, idle ranks, and fewer tokens than ranks."""
+    """Degrees 1, 2 and 4 that change between micro-batches, idle ranks, and fewer
+    tokens than ranks.
+    """
     first = [
         micro_batch(((0, 1, 2, 3), {0: 37, 1: 5})),
         micro_batch(((0, 1), {2: 21, 3: 8}), ((2, 3), {4: 19})),
@@ -109,32 +125,55 @@ def cases(ranks: int) -> list[Case]:
 
 
 def mixed_chunks(first: int, checkpoint: tuple[int, ...] = ()) -> tuple[Chunk, ...]:
-    """Two cut sequences (the tail of the second in a hybrid chunk) and a batched chunk; sequences from ``first`` on."""
+    """Two cut sequences (the tail of the second in a hybrid chunk) and a batched chunk;
+    sequences from ``first`` on.
+    """
     return (
         chunk((first, 0, 17, 41)),
         chunk((first, 17, 30, 41), checkpoint_layers=checkpoint),
         chunk((first, 30, 41, 41)),
         chunk((first + 1, 0, 16, 23), checkpoint_layers=checkpoint),
-        chunk((first + 2, 0, 4, 4), (first + 1, 16, 23, 23), (first + 3, 0, 1, 1), checkpoint_layers=checkpoint),
+        chunk(
+            (first + 2, 0, 4, 4),
+            (first + 1, 16, 23, 23),
+            (first + 3, 0, 1, 1),
+            checkpoint_layers=checkpoint,
+        ),
         chunk((first + 4, 0, 12, 12), (first + 5, 0, 3, 3)),
     )
 
 
 def pipeline_cases(ranks: int) -> list[Case]:
-    """Split, hybrid and batched chunks: two stages; with four ranks two replicas, and four stages."""
+    """Split, hybrid and batched chunks: two stages; with four ranks two replicas, and
+    four stages.
+    """
     found = []
     if ranks == 2:
         plan = pipeline_plan(
-            2, [Pipeline(2, 0, mixed_chunks(0)), Pipeline(2, 0, (chunk((6, 0, 9, 9)),))], [Pipeline(2, 0, (chunk((1, 0, 8, 8)),))]
+            2,
+            [Pipeline(2, 0, mixed_chunks(0)), Pipeline(2, 0, (chunk((6, 0, 9, 9)),))],
+            [Pipeline(2, 0, (chunk((1, 0, 8, 8)),))],
         )
         recomputed = pipeline_plan(2, [Pipeline(2, 0, mixed_chunks(2, (1, 2)))])
         found = [Case(f"two_stages_seed{seed}", plan, MODEL, seed) for seed in (1, 2)]
         found.append(Case("two_stages_checkpointed", recomputed, MODEL, 3))
-        found.append(Case("two_stages_tied_uneven", plan, replace(MODEL, layers=3, tied_embeddings=True, kv_heads=8), 4))
+        found.append(
+            Case(
+                "two_stages_tied_uneven",
+                plan,
+                replace(MODEL, layers=3, tied_embeddings=True, kv_heads=8),
+                4,
+            )
+        )
     else:
         replicas = pipeline_plan(
             4,
-            [Pipeline(2, 0, mixed_chunks(0)), Pipeline(2, 1, (chunk((7, 0, 13, 22)), chunk((7, 13, 22, 22)), chunk((8, 0, 6, 6))))],
+            [
+                Pipeline(2, 0, mixed_chunks(0)),
+                Pipeline(
+                    2, 1, (chunk((7, 0, 13, 22)), chunk((7, 13, 22, 22)), chunk((8, 0, 6, 6)))
+                ),
+            ],
             [Pipeline(2, 1, (chunk((3, 0, 8, 8), (4, 0, 9, 9)),))],
         )
         deep = pipeline_plan(4, [Pipeline(4, 0, mixed_chunks(1))])
@@ -149,7 +188,9 @@ def pipeline_cases(ranks: int) -> list[Case]:
 
 @dataclass
 class Trained:
-    """Losses and gradient norms of the steps, the gradients of the first step and the parameters after the last one."""
+    """Losses and gradient norms of the steps, the gradients of the first step and the
+    parameters after the last one.
+    """
 
     losses: list[float]
     norms: list[float]
@@ -165,9 +206,16 @@ def train(decoder: Decoder, run: Callable[[int], float], finish: Callable[[], fl
         losses.append(run(step))
         norms.append(finish())
         if step == 0:
-            gradients = {name: parameter.grad.clone() for name, parameter in decoder.named_parameters()}
+            gradients = {
+                name: parameter.grad.clone() for name, parameter in decoder.named_parameters()
+            }
         optimizer.step()
-    return Trained(losses, norms, gradients, {name: parameter.detach() for name, parameter in decoder.named_parameters()})
+    return Trained(
+        losses,
+        norms,
+        gradients,
+        {name: parameter.detach() for name, parameter in decoder.named_parameters()},
+    )
 
 
 def reference(case: Case, sequences: dict[int, np.ndarray]) -> Trained:
@@ -180,29 +228,54 @@ def reference(case: Case, sequences: dict[int, np.ndarray]) -> Trained:
         for part in whole_sequences(batch):
             packed, packing = pack([part], sequences), Packing.whole([part.length])
 
-            def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packing: Packing = packing) -> torch.Tensor:
+            def attend(
+                layer: int,
+                q: torch.Tensor,
+                k: torch.Tensor,
+                v: torch.Tensor,
+                packing: Packing = packing,
+            ) -> torch.Tensor:
                 return variable_length_attention(q, k, v, packing)
 
-            total = total + token_loss_sum(decoder(packed.tokens, packed.positions, attend), packed.labels)
+            total = total + token_loss_sum(
+                decoder(packed.tokens, packed.positions, attend), packed.labels
+            )
         loss = total / valid_tokens(batch)
         loss.backward()
         return loss.item()
 
-    return train(decoder, run, lambda: sum(float(p.grad.square().sum()) for p in decoder.parameters()) ** 0.5)
+    return train(
+        decoder, run, lambda: sum(float(p.grad.square().sum()) for p in decoder.parameters()) ** 0.5
+    )
 
 
 def whole_sequences(batch: Any) -> list[Slice]:
     if isinstance(batch, SequenceParallelBatch):
-        return [part for m in batch.micro_batches for g in m.groups for part in whole_slices(g.sequences, g.lengths)]
-    slices = [part for pipeline in batch.pipelines for item in pipeline.chunks for part in item.slices if part.start == 0]
+        return [
+            part
+            for m in batch.micro_batches
+            for g in m.groups
+            for part in whole_slices(g.sequences, g.lengths)
+        ]
+    slices = [
+        part
+        for pipeline in batch.pipelines
+        for item in pipeline.chunks
+        for part in item.slices
+        if part.start == 0
+    ]
     return [Slice(part.sequence, 0, part.length, part.length) for part in slices]
 
 
 # ---- the ranks
 
 
-def parallel(case: Case, sequences: dict[int, np.ndarray]) -> tuple[Trained, int | None, int | None]:
-    """The case on this rank; also the measured and the planned peak of live chunks where it is a pipeline."""
+def parallel(
+    case: Case, sequences: dict[int, np.ndarray]
+) -> tuple[Trained, int | None, int | None]:
+    """The case on this rank; also the measured and the planned peak of live chunks
+    where it is a pipeline.
+    """
     timeline, pipelined = Timeline(), case.plan.kind == "pipeline"
     stages = case.plan.pipeline_batches()[0].pipelines[0].stages if pipelined else 1
     held = stage_layers(case.model.layers, stages)[dist.get_rank() % stages]
@@ -212,7 +285,9 @@ def parallel(case: Case, sequences: dict[int, np.ndarray]) -> tuple[Trained, int
         runner = PipelineParallel(decoder, stages, Links(), sequences, "sdpa", timeline)
         reduction = pipeline_reduction(decoder, stages, timeline)
     else:
-        runner = SequenceParallel(decoder, ProcessGroups(group_ranks(case.plan)), sequences, "sdpa", timeline)
+        runner = SequenceParallel(
+            decoder, ProcessGroups(group_ranks(case.plan)), sequences, "sdpa", timeline
+        )
         reduction = sequence_parallel_reduction(decoder, timeline)
 
     def run(step: int) -> float:
@@ -229,15 +304,22 @@ def parallel(case: Case, sequences: dict[int, np.ndarray]) -> tuple[Trained, int
     trained = train(decoder, run, finish)
     if not pipelined:
         return trained, None, None
-    own = [p for b in case.plan.pipeline_batches() for p in b.pipelines if p.replica == runner.replica]
+    own = [
+        p for b in case.plan.pipeline_batches() for p in b.pipelines if p.replica == runner.replica
+    ]
     return trained, runner.peak_live_chunks, max(peak_live_chunks(p, runner.stage) for p in own)
 
 
 def compare(case: Case, own: Trained, whole: Trained) -> dict[str, float]:
-    """Largest differences, each relative to the largest value of its tensor (losses and norms: to the value)."""
+    """Largest differences, each relative to the largest value of its tensor (losses and
+    norms: to the value).
+    """
 
     def worst(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
-        return max(float((ours[name] - theirs[name]).abs().max() / theirs[name].abs().max()) for name in ours)
+        return max(
+            float((ours[name] - theirs[name]).abs().max() / theirs[name].abs().max())
+            for name in ours
+        )
 
     return {
         "loss": max(abs(a / b - 1) for a, b in zip(own.losses, whole.losses, strict=True)),
@@ -279,12 +361,19 @@ def join(backend: str, rank: int, ranks: int, store_path: str) -> None:
         from training.trace import Recorder
 
         configure(BackendOptions("gloo", None, "electrical", 1), Recorder(rank))
-    dist.init_process_group(backend, store=dist.FileStore(store_path, ranks), rank=rank, world_size=ranks)
+    dist.init_process_group(
+        backend, store=dist.FileStore(store_path, ranks), rank=rank, world_size=ranks
+    )
 
 
 if __name__ == "__main__":
     count, chosen = int(sys.argv[1]), sys.argv[2]
     with tempfile.TemporaryDirectory() as folder:
         result = str(Path(folder, "result.json"))
-        mp.start_processes(work, (count, chosen, str(Path(folder, "store")), result), nprocs=count, start_method="fork")
+        mp.start_processes(
+            work,
+            (count, chosen, str(Path(folder, "store")), result),
+            nprocs=count,
+            start_method="fork",
+        )
         print(Path(result).read_text())

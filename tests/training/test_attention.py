@@ -1,4 +1,6 @@
-"""Packed causal attention against the textbook formula, and what the fused kernel is called with."""
+"""Packed causal attention against the textbook formula, and what the fused kernel is
+called with.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,23 @@ def textbook(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 def drawn(packing: Packing, heads: int, kv_heads: int, seed: int = 0) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    sizes = [(sum(packing.queries), heads), (sum(packing.keys), kv_heads), (sum(packing.keys), kv_heads)]
-    return [torch.randn(*size, 8, dtype=torch.float64, generator=generator, requires_grad=True) for size in sizes]
+    sizes = [
+        (sum(packing.queries), heads),
+        (sum(packing.keys), kv_heads),
+        (sum(packing.keys), kv_heads),
+    ]
+    return [
+        torch.randn(*size, 8, dtype=torch.float64, generator=generator, requires_grad=True)
+        for size in sizes
+    ]
 
 
 def each_alone(queries: Tensor, keys: Tensor, values: Tensor, packing: Packing) -> Tensor:
-    parts = (queries.split(list(packing.queries)), keys.split(list(packing.keys)), values.split(list(packing.keys)))
+    parts = (
+        queries.split(list(packing.queries)),
+        keys.split(list(packing.keys)),
+        values.split(list(packing.keys)),
+    )
     return torch.cat([textbook(*part) for part in zip(*parts, strict=True)])
 
 
@@ -40,14 +53,22 @@ def each_alone(queries: Tensor, keys: Tensor, values: Tensor, packing: Packing) 
     lengths=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 7)), min_size=1, max_size=4),
     heads=st.sampled_from([(4, 4), (4, 2), (4, 1)]),
 )
-def test_packed_sequences_equal_each_sequence_alone(lengths: list[tuple[int, int]], heads: tuple[int, int]) -> None:
-    packing = Packing(tuple(own for own, _ in lengths), tuple(own + context for own, context in lengths))
+def test_packed_sequences_equal_each_sequence_alone(
+    lengths: list[tuple[int, int]], heads: tuple[int, int]
+) -> None:
+    packing = Packing(
+        tuple(own for own, _ in lengths), tuple(own + context for own, context in lengths)
+    )
     tensors = drawn(packing, *heads)
     ours, theirs = variable_length_attention(*tensors, packing), each_alone(*tensors, packing)
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-    weights = torch.randn(ours.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    weights = torch.randn(
+        ours.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
     for mine, reference in zip(
-        torch.autograd.grad((ours * weights).sum(), tensors), torch.autograd.grad((theirs * weights).sum(), tensors), strict=True
+        torch.autograd.grad((ours * weights).sum(), tensors),
+        torch.autograd.grad((theirs * weights).sum(), tensors),
+        strict=True,
     ):
         torch.testing.assert_close(mine, reference, rtol=1e-10, atol=1e-12)
 
@@ -58,7 +79,9 @@ def test_no_queries_give_no_rows() -> None:
 
 
 @pytest.mark.parametrize(("queries", "keys"), [((3,), (2,)), ((1, 2), (3,))])
-def test_a_packing_needs_a_key_for_each_query(queries: tuple[int, ...], keys: tuple[int, ...]) -> None:
+def test_a_packing_needs_a_key_for_each_query(
+    queries: tuple[int, ...], keys: tuple[int, ...]
+) -> None:
     with pytest.raises(ValueError, match="allowed: as many keys as queries or more"):
         Packing(queries, keys)
 
@@ -87,14 +110,23 @@ def with_window(
 
 
 def with_flag(
-    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, max_q: int, max_k: int, is_causal: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_q: Tensor,
+    cu_k: Tensor,
+    max_q: int,
+    max_k: int,
+    is_causal: bool = False,
 ) -> Tensor:
     assert is_causal
     assert q.shape[1] == k.shape[1]
     return from_offsets(q, k, v, cu_q, cu_k, max_q, max_k)
 
 
-def from_offsets(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, max_q: int, max_k: int) -> Tensor:
+def from_offsets(
+    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, max_q: int, max_k: int
+) -> Tensor:
     assert cu_q.dtype == cu_k.dtype == torch.int32
     lengths = Packing(tuple(cu_q.diff().tolist()), tuple(cu_k.diff().tolist()))
     assert (max_q, max_k) == (max(lengths.queries), max(lengths.keys))
@@ -102,11 +134,15 @@ def from_offsets(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, ma
 
 
 @pytest.mark.parametrize("kernel", [with_window, with_flag])
-def test_the_fused_kernel_gets_offsets_and_a_causal_mask(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fused_kernel_gets_offsets_and_a_causal_mask(
+    kernel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(attention, "_varlen_attn", lambda: kernel)
     packing = Packing((3, 5), (7, 5))
     tensors = drawn(packing, 4, 2)
-    fused, alone = (variable_length_attention(*tensors, packing, name) for name in ("varlen", "sdpa"))
+    fused, alone = (
+        variable_length_attention(*tensors, packing, name) for name in ("varlen", "sdpa")
+    )
     torch.testing.assert_close(fused, alone, rtol=1e-12, atol=1e-12)
 
 
@@ -116,7 +152,10 @@ def test_fused_kernel_equals_the_reference_on_the_device() -> None:
     packing = Packing((130, 64, 7), (390, 64, 7))
     generator = torch.Generator().manual_seed(3)
     sizes = [(sum(packing.queries), 8), (sum(packing.keys), 4), (sum(packing.keys), 4)]
-    tensors = [torch.randn(*size, 64, generator=generator).to("cuda", torch.bfloat16).requires_grad_() for size in sizes]
+    tensors = [
+        torch.randn(*size, 64, generator=generator).to("cuda", torch.bfloat16).requires_grad_()
+        for size in sizes
+    ]
     outcomes = []
     for kernel in ("varlen", "sdpa"):
         mixed = variable_length_attention(*tensors, packing, kernel)  # type: ignore[arg-type]

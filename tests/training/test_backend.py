@@ -1,6 +1,8 @@
-"""The backend between real processes: exact results, exact accounts, and errors instead of hanging.
+"""The backend between real processes: exact results, exact accounts, and errors instead
+of hanging.
 
-Two groups of processes (of two and of four ranks) run all scenarios of backend_program.py once; the tests look at what they wrote.
+Two groups of processes (of two and of four ranks) run all scenarios of
+backend_program.py once; the tests look at what they wrote.
 """
 
 from __future__ import annotations
@@ -23,8 +25,12 @@ PROGRAM = Path(__file__).with_name("backend_program.py")
 LATENCY_NS = 50_000_000
 
 
-def run(scenario: str, ranks: int, controllers: dict[str, int], folder: Path) -> list[dict[str, Any]]:
-    """Run a scenario; ``controllers``: the settings that need one, with their GPUs per server. Returns what each rank wrote."""
+def run(
+    scenario: str, ranks: int, controllers: dict[str, int], folder: Path
+) -> list[dict[str, Any]]:
+    """Run a scenario; ``controllers``: the settings that need one, with their GPUs per
+    server. Returns what each rank wrote.
+    """
     with contextlib.ExitStack() as stack:
         addresses: dict[str, str | None] = {"electrical": None, "electrical:refusals": None}
         for name, gpus_per_server in controllers.items():
@@ -49,12 +55,23 @@ def run(scenario: str, ranks: int, controllers: dict[str, int], folder: Path) ->
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run("two", 2, {"on_demand": 1, "on_demand:again": 1, "on_demand:messages": 1}, tmp_path_factory.mktemp("two"))
+    return run(
+        "two",
+        2,
+        {"on_demand": 1, "on_demand:again": 1, "on_demand:messages": 1},
+        tmp_path_factory.mktemp("two"),
+    )
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    controllers = {"on_demand": 1, "provisioned": 1, "provisioned:wrong": 1, "on_demand:servers": 2, "on_demand:dies": 1}
+    controllers = {
+        "on_demand": 1,
+        "provisioned": 1,
+        "provisioned:wrong": 1,
+        "on_demand:servers": 2,
+        "on_demand:dies": 1,
+    }
     return run("four", 4, controllers, tmp_path_factory.mktemp("four"))
 
 
@@ -66,14 +83,23 @@ def test_only_the_first_of_three_all_reduces_pays_the_latency(two: list[dict[str
         assert [row["stall_ns"] for row in rows[1:]] == [0, 0]
         assert [row["reconfigurations"] for row in rows] == [1, 0, 0]
         assert [row["requests"] for row in rows] == [1, 1, 1]
-        assert two[0]["first_pays"][0]["stall_ns"] == rows[0]["stall_ns"], "the stall is the operation's, the same for its members"
+        assert two[0]["first_pays"][0]["stall_ns"] == rows[0]["stall_ns"], (
+            "the stall is the operation's, the same for its members"
+        )
 
 
 def test_the_trace_shows_the_stall_and_the_operations(two: list[dict[str, Any]]) -> None:
     for rank, written in enumerate(two):
         events = written["first_pays_trace"]
-        assert [event["kind"] for event in events] == ["reconfiguration", "all_reduce", "all_reduce", "all_reduce"]
-        assert {(event["rank"], event["group"], event["phase"]) for event in events} == {(rank, "0,1", "ring 0,1")}
+        assert [event["kind"] for event in events] == [
+            "reconfiguration",
+            "all_reduce",
+            "all_reduce",
+            "all_reduce",
+        ]
+        assert {(event["rank"], event["group"], event["phase"]) for event in events} == {
+            (rank, "0,1", "ring 0,1")
+        }
         assert [event["bytes"] for event in events] == [0, 4096, 4096, 4096]
         assert events[0]["end_ns"] - events[0]["start_ns"] == written["first_pays"][0]["stall_ns"]
         assert all(event["start_ns"] <= event["end_ns"] for event in events)
@@ -82,19 +108,33 @@ def test_the_trace_shows_the_stall_and_the_operations(two: list[dict[str, Any]])
 
 @pytest.mark.parametrize("mode", ["electrical", "on_demand:again"])
 @pytest.mark.parametrize("where", ["collectives", "subgroup"])
-def test_every_collective_gives_what_gloo_gives(two: list[dict[str, Any]], where: str, mode: str) -> None:
+def test_every_collective_gives_what_gloo_gives(
+    two: list[dict[str, Any]], where: str, mode: str
+) -> None:
     for written in two:
         assert written[where][mode] == written["plain"]
 
 
 def test_every_collective_is_recorded(two: list[dict[str, Any]]) -> None:
-    expected = {"all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "reduce", "reduce_scatter", "scatter"}
+    expected = {
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "barrier",
+        "broadcast",
+        "gather",
+        "reduce",
+        "reduce_scatter",
+        "scatter",
+    }
     for written in two:
         assert set(written["kinds"]["electrical"]) == expected
         assert set(written["kinds"]["on_demand:again"]) == expected | {"reconfiguration"}
 
 
-def test_messages_in_both_directions_arrive_in_order_of_their_tag(two: list[dict[str, Any]]) -> None:
+def test_messages_in_both_directions_arrive_in_order_of_their_tag(
+    two: list[dict[str, Any]],
+) -> None:
     for rank, written in enumerate(two):
         assert written["messages"] == [[10.0 * (1 - rank) + number] for number in range(6)]
         assert written["batch"] == [float(1 - rank)]
@@ -112,11 +152,20 @@ def test_messages_in_both_directions_arrive_in_order_of_their_tag(two: list[dict
 
 def test_what_cannot_be_done_is_refused_in_one_line(two: list[dict[str, Any]]) -> None:
     for rank, written in enumerate(two):
-        assert written["list_all_to_all"] == "railx: gloo has no all_to_all on lists of tensors; use all_to_all_single"
-        assert written["any_source"] == "railx: a receive from any source has no known circuit; name the source"
+        assert (
+            written["list_all_to_all"]
+            == "railx: gloo has no all_to_all on lists of tensors; use all_to_all_single"
+        )
+        assert (
+            written["any_source"]
+            == "railx: a receive from any source has no known circuit; name the source"
+        )
         assert "destroy_process_group before configure" in written["configure_while_open"]
         assert "allowed: none in mode electrical" in written["controller_in_electrical"]
-        assert written["wrong_rank"] == f"railx: configured for rank {rank + 1}, but this process is rank {rank}"
+        assert (
+            written["wrong_rank"]
+            == f"railx: configured for rank {rank + 1}, but this process is rank {rank}"
+        )
 
 
 def test_all_modes_compute_the_same(four: list[dict[str, Any]]) -> None:
@@ -129,7 +178,13 @@ def test_all_modes_compute_the_same(four: list[dict[str, Any]]) -> None:
 
 
 def test_electrical_mode_never_asks(four: list[dict[str, Any]]) -> None:
-    nothing = {"requests": 0, "reconfigurations": 0, "stall_ns": 0, "wait_ns": 0, "mispredictions": 0}
+    nothing = {
+        "requests": 0,
+        "reconfigurations": 0,
+        "stall_ns": 0,
+        "wait_ns": 0,
+        "mispredictions": 0,
+    }
     for written in four:
         assert all(nothing.items() <= row.items() for row in written["electrical"])
 
@@ -137,25 +192,38 @@ def test_electrical_mode_never_asks(four: list[dict[str, Any]]) -> None:
 def test_schedule_is_the_order_of_operations(four: list[dict[str, Any]]) -> None:
     for rank, written in enumerate(four):
         half = "ring 0,1" if rank < 2 else "ring 2,3"
-        assert written["schedule"] == {str(iteration): [half, half, "ring 0,1,2,3", "ring 0,1,2,3"] for iteration in range(3)}
+        assert written["schedule"] == {
+            str(iteration): [half, half, "ring 0,1,2,3", "ring 0,1,2,3"] for iteration in range(3)
+        }
 
 
 def test_on_demand_pays_at_every_change_of_phase(four: list[dict[str, Any]]) -> None:
     for written in four:
         rows = written["on_demand"]
-        assert [(row["requests"], row["reconfigurations"], row["mispredictions"]) for row in rows] == [(4, 2, 0)] * 3
+        assert [
+            (row["requests"], row["reconfigurations"], row["mispredictions"]) for row in rows
+        ] == [(4, 2, 0)] * 3
         assert all(row["stall_ns"] >= 2 * LATENCY_NS for row in rows)
-        stalls = [event for event in written["on_demand_trace"] if event["kind"] == "reconfiguration"]
+        stalls = [
+            event for event in written["on_demand_trace"] if event["kind"] == "reconfiguration"
+        ]
         assert [event["iteration"] for event in stalls] == [0, 0, 1, 1, 2, 2]
-        assert sum(event["end_ns"] - event["start_ns"] for event in stalls) == sum(row["stall_ns"] for row in rows)
+        assert sum(event["end_ns"] - event["start_ns"] for event in stalls) == sum(
+            row["stall_ns"] for row in rows
+        )
 
 
 def test_provisioned_hides_what_the_window_covers(four: list[dict[str, Any]]) -> None:
     for written in four:
         rows = written["provisioned"]
-        assert [(row["requests"], row["reconfigurations"], row["mispredictions"]) for row in rows] == [(4, 2, 0)] * 3
-        # The change within the iteration was announced and the window waited for it; the one at its start is not announced.
-        stalls = [event for event in written["provisioned_trace"] if event["kind"] == "reconfiguration"]
+        assert [
+            (row["requests"], row["reconfigurations"], row["mispredictions"]) for row in rows
+        ] == [(4, 2, 0)] * 3
+        # The change within the iteration was announced and the window waited for it;
+        # the one at its start is not announced.
+        stalls = [
+            event for event in written["provisioned_trace"] if event["kind"] == "reconfiguration"
+        ]
         assert [event["iteration"] for event in stalls] == [0, 1, 2]
         assert {event["phase"] for event in stalls} <= {"ring 0,1", "ring 2,3"}
         assert all(row["stall_ns"] >= LATENCY_NS for row in rows)
@@ -163,19 +231,26 @@ def test_provisioned_hides_what_the_window_covers(four: list[dict[str, Any]]) ->
 
 def test_a_wrong_announcement_is_counted_and_changes_no_result(four: list[dict[str, Any]]) -> None:
     for written in four:
-        assert [row["values"] for row in written["wrong_schedule"]] == [row["values"] for row in written["electrical"]]
+        assert [row["values"] for row in written["wrong_schedule"]] == [
+            row["values"] for row in written["electrical"]
+        ]
         assert [row["mispredictions"] for row in written["wrong_schedule"]] == [0, 1, 0]
 
 
 def test_groups_within_a_server_never_ask(four: list[dict[str, Any]]) -> None:
     for written in four:
-        assert [(row["requests"], row["reconfigurations"]) for row in written["servers"]] == [(2, 1), (2, 0), (2, 0)]
+        assert [(row["requests"], row["reconfigurations"]) for row in written["servers"]] == [
+            (2, 1),
+            (2, 0),
+            (2, 0),
+        ]
 
 
 def test_a_rank_that_dies_is_an_error_for_the_others(four: list[dict[str, Any]]) -> None:
     for written in four[:-1]:
         assert written["death"].startswith(
-            "railx: all_reduce of ranks 0, 1, 2, 3 failed: rank 3 lost its connection to the controller"
+            "railx: all_reduce of ranks 0, 1, 2, 3 failed: rank 3 lost its connection to the"
+            " controller"
         )
         assert "\n" not in written["death"]
 
@@ -186,5 +261,7 @@ def test_nothing_works_before_configure() -> None:
 
 
 def test_optical_modes_need_a_controller() -> None:
-    with pytest.raises(ValueError, match="allowed: none in mode electrical, host:port in the other modes"):
+    with pytest.raises(
+        ValueError, match="allowed: none in mode electrical, host:port in the other modes"
+    ):
         BackendOptions("gloo", None, "on_demand", 1)

@@ -1,4 +1,6 @@
-"""Tokens, positions and labels of slices, and what is said about a corpus that does not fit the plan."""
+"""Tokens, positions and labels of slices, and what is said about a corpus that does not
+fit the plan.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,17 @@ import pytest
 import torch
 
 from railx.io import write_table
-from railx.planning.plan import SCHEMA, Chunk, Group, MicroBatch, Pipeline, PipelineBatch, Plan, SequenceParallelBatch, Slice
+from railx.planning.plan import (
+    SCHEMA,
+    Chunk,
+    Group,
+    MicroBatch,
+    Pipeline,
+    PipelineBatch,
+    Plan,
+    SequenceParallelBatch,
+    Slice,
+)
 from training.data import pack, plan_lengths, read_sequences, valid_tokens, whole_slices
 from training.model import IGNORED_LABEL
 
@@ -21,31 +33,48 @@ def corpus(folder: Path, texts: list[bytes | None], **metadata: Any) -> Path:
     path = folder / "corpus.parquet"
     extra = 1 if "beginning_of_sequence" in metadata else 0
     lengths = [len(text) + extra if text is not None else 9 for text in texts]
-    write_table(path, {"sequence": list(range(len(texts))), "length_tokens": lengths, "tokens": texts}, metadata=metadata)
+    write_table(
+        path,
+        {"sequence": list(range(len(texts))), "length_tokens": lengths, "tokens": texts},
+        metadata=metadata,
+    )
     return path
 
 
 def test_bytes_are_token_ids_truncated_to_the_plan(tmp_path: Path) -> None:
     sequences = read_sequences(corpus(tmp_path, TEXTS), {0: 4, 1: 2}, 256)
-    assert {key: tokens.tolist() for key, tokens in sequences.items()} == {0: list(b"abcd"), 1: list(b"xy")}
+    assert {key: tokens.tolist() for key, tokens in sequences.items()} == {
+        0: list(b"abcd"),
+        1: list(b"xy"),
+    }
 
 
 def test_a_beginning_of_sequence_token_comes_from_the_metadata(tmp_path: Path) -> None:
     path = corpus(tmp_path, [b"abc"], beginning_of_sequence=256)
     assert read_sequences(path, {0: 3}, 257)[0].tolist() == [256, *b"ab"]
-    with pytest.raises(ValueError, match=r"token id 256; allowed: below model\.vocabulary, which is 256"):
+    with pytest.raises(
+        ValueError, match=r"token id 256; allowed: below model\.vocabulary, which is 256"
+    ):
         read_sequences(path, {0: 3}, 256)
 
 
 @pytest.mark.parametrize(
     ("needed", "message"),
     [
-        ({0: 7}, "sequence 0 has 6 tokens, 6 by its length, and the plan wants 7; allowed: a plan made for this corpus"),
+        (
+            {0: 7},
+            (
+                "sequence 0 has 6 tokens, 6 by its length, and the plan wants 7; allowed: a plan"
+                " made for this corpus"
+            ),
+        ),
         ({0: 2, 5: 1}, r"no sequence 5 \(1 missing\); allowed: a plan made for this corpus"),
         ({2: 3}, "sequence 2 has a length but no text; allowed: a corpus with tokens"),
     ],
 )
-def test_a_corpus_that_does_not_fit_is_named(needed: dict[int, int], message: str, tmp_path: Path) -> None:
+def test_a_corpus_that_does_not_fit_is_named(
+    needed: dict[int, int], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match="corpus.parquet: " + message):
         read_sequences(corpus(tmp_path, TEXTS), needed, 256)
 
@@ -75,7 +104,10 @@ def test_needed_lengths_and_valid_tokens_of_both_kinds_of_plan() -> None:
     batches = (SequenceParallelBatch(0, (group,)), SequenceParallelBatch(1, (longer,)))
     assert plan_lengths(Plan(SCHEMA, "sequence_parallel", "hand", 1, {}, batches)) == {3: 8, 4: 2}
     assert [valid_tokens(batch) for batch in batches] == [5, 7]
-    chunks = (Chunk((Slice(1, 0, 4, 9),), 1.0, 1.0), Chunk((Slice(1, 4, 9, 9), Slice(2, 0, 1, 1)), 1.0, 1.0))
+    chunks = (
+        Chunk((Slice(1, 0, 4, 9),), 1.0, 1.0),
+        Chunk((Slice(1, 4, 9, 9), Slice(2, 0, 1, 1)), 1.0, 1.0),
+    )
     pipelined = PipelineBatch(0, (Pipeline(2, 0, chunks),))
     assert plan_lengths(Plan(SCHEMA, "pipeline", "hand", 2, {}, (pipelined,))) == {1: 9, 2: 1}
     assert valid_tokens(pipelined) == 8

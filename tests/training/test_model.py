@@ -1,4 +1,6 @@
-"""The decoder: same weights however it is split, rotary positions, grouped heads, precision, and the token loss."""
+"""The decoder: same weights however it is split, rotary positions, grouped heads,
+precision, and the token loss.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from railx.workload.model import ModelSettings, parameter_count
 from training.attention import Packing, variable_length_attention
 from training.model import IGNORED_LABEL, Decoder, stage_layers, token_loss_sum
 
-MODEL = ModelSettings("test", layers=3, hidden=32, heads=4, kv_heads=2, feed_forward=48, vocabulary=50)
+MODEL = ModelSettings(
+    "test", layers=3, hidden=32, heads=4, kv_heads=2, feed_forward=48, vocabulary=50
+)
 TOKENS = torch.arange(14) * 3 % 50
 POSITIONS = torch.cat((torch.arange(9), torch.arange(5)))
 LENGTHS = Packing.whole((9, 5))
@@ -31,7 +35,9 @@ def decoder(model: ModelSettings = MODEL, **options: object) -> Decoder:
 @pytest.mark.parametrize("tied", [False, True])
 def test_parameters_are_as_many_as_the_arithmetic_says(tied: bool) -> None:
     model = replace(MODEL, tied_embeddings=tied)
-    assert sum(parameter.numel() for parameter in decoder(model).parameters()) == parameter_count(model, 1)
+    assert sum(parameter.numel() for parameter in decoder(model).parameters()) == parameter_count(
+        model, 1
+    )
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -57,8 +63,15 @@ def test_seeds_decide_the_weights() -> None:
 
 def test_rotary_positions_are_relative() -> None:
     model = decoder()
-    torch.testing.assert_close(model(TOKENS, POSITIONS, attend), model(TOKENS, POSITIONS + 1000, attend), rtol=1e-9, atol=1e-12)
-    assert not torch.allclose(model(TOKENS, POSITIONS, attend), model(TOKENS, POSITIONS * 2, attend))
+    torch.testing.assert_close(
+        model(TOKENS, POSITIONS, attend),
+        model(TOKENS, POSITIONS + 1000, attend),
+        rtol=1e-9,
+        atol=1e-12,
+    )
+    assert not torch.allclose(
+        model(TOKENS, POSITIONS, attend), model(TOKENS, POSITIONS * 2, attend)
+    )
 
 
 def test_a_token_does_not_see_later_tokens_nor_other_sequences() -> None:
@@ -87,13 +100,18 @@ def test_half_precision_computes_against_single_precision_parameters() -> None:
     loss.backward()
     assert (logits.dtype, loss.dtype) == (torch.bfloat16, torch.float32)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+    assert all(
+        parameter.grad is not None and parameter.grad.isfinite().all()
+        for parameter in model.parameters()
+    )
     exact = token_loss_sum(decoder()(TOKENS, POSITIONS, attend), TOKENS)
     assert loss.item() == pytest.approx(exact.item(), rel=0.02)
 
 
 def test_token_loss_is_the_sum_over_labelled_tokens() -> None:
-    logits = torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    logits = torch.randn(
+        4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True
+    )
     labels = torch.tensor([2, IGNORED_LABEL, 0, IGNORED_LABEL])
     expected = -(logits.log_softmax(-1)[0, 2] + logits.log_softmax(-1)[2, 0])
     torch.testing.assert_close(token_loss_sum(logits, labels), expected)

@@ -1,6 +1,8 @@
-"""Every plan trains the model that one process trains: losses, gradients and parameters after several steps, in double precision.
+"""Every plan trains the model that one process trains: losses, gradients and parameters
+after several steps, in double precision.
 
-The ranks are real processes that talk through the backend ``railx``; one launch for each number of ranks runs all its cases.
+The ranks are real processes that talk through the backend ``railx``; one launch for
+each number of ranks runs all its cases.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import pytest
 PROGRAM = Path(__file__).with_name("parallel_program.py")
 ROOT = PROGRAM.parents[2]
 
-#: Sums are taken in another order, in double precision; AdamW divides by small second moments, which enlarges differences.
+#: Sums are taken in another order, in double precision; AdamW divides by small second
+#: moments, which enlarges differences.
 TOLERANCES = {"loss": 1e-13, "norm": 1e-13, "gradient": 1e-13, "parameter": 1e-9}
 
 
@@ -55,8 +58,12 @@ def launched(ranks: int, launches: dict[int, dict[str, Any]]) -> dict[str, Any]:
     return launches[ranks]
 
 
-@pytest.mark.parametrize(("ranks", "case"), [(ranks, case) for ranks, cases in CASES.items() for case in cases])
-def test_the_plan_trains_the_same_model_as_one_process(ranks: int, case: str, launches: dict[int, dict[str, Any]]) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "case"), [(ranks, case) for ranks, cases in CASES.items() for case in cases]
+)
+def test_the_plan_trains_the_same_model_as_one_process(
+    ranks: int, case: str, launches: dict[int, dict[str, Any]]
+) -> None:
     result = launched(ranks, launches)[case]
     for quantity, tolerance in TOLERANCES.items():
         assert result["errors"][quantity] <= tolerance, quantity

@@ -1,4 +1,6 @@
-"""The command: real launches with files as results, on a node that has torch, numpy and pyarrow only, and errors in one line."""
+"""The command: real launches with files as results, on a node that has torch, numpy and
+pyarrow only, and errors in one line.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ from training import run as command
 ROOT = Path(__file__).parents[2]
 LENGTHS = [90, 61, 40, 33, 17]
 
-#: What torch, numpy and pyarrow need themselves; anything else from outside the standard library is missing on a bare node.
+#: What torch, numpy and pyarrow need themselves; anything else from outside the
+#: standard library is missing on a bare node.
 BARE = """
 import sys
 ALLOWED = {
@@ -70,7 +73,9 @@ def pipeline() -> Plan:
 
 
 def prepared(folder: Path, made: Plan, **changes: Any) -> dict[str, Any]:
-    """The corpus, the plan and the settings of a small run; ``changes`` replace settings by dotted key."""
+    """The corpus, the plan and the settings of a small run; ``changes`` replace
+    settings by dotted key.
+    """
     generator = np.random.default_rng(5)
     texts = [generator.integers(0, 60, length, dtype=np.uint8).tobytes() for length in LENGTHS]
     corpus = {"sequence": list(range(len(texts))), "length_tokens": LENGTHS, "tokens": texts}
@@ -81,7 +86,15 @@ def prepared(folder: Path, made: Plan, **changes: Any) -> dict[str, Any]:
         "seed": 3,
         "plan": str(folder / "plan.json"),
         "corpus": str(folder / "corpus.parquet"),
-        "model": {"name": "test", "layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "feed_forward": 48, "vocabulary": 60},
+        "model": {
+            "name": "test",
+            "layers": 2,
+            "hidden": 32,
+            "heads": 4,
+            "kv_heads": 2,
+            "feed_forward": 48,
+            "vocabulary": 60,
+        },
         "fabric": {
             "mode": "on_demand",
             "reconfiguration_latency_ms": 10.0,
@@ -95,7 +108,13 @@ def prepared(folder: Path, made: Plan, **changes: Any) -> dict[str, Any]:
             "device": "cpu",
             "precision": "float32",
             "attention": "auto",
-            "optimizer": {"learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1},
+            "optimizer": {
+                "learning_rate": 1e-2,
+                "beta1": 0.9,
+                "beta2": 0.95,
+                "epsilon": 1e-8,
+                "weight_decay": 0.1,
+            },
             "warmup_iterations": 1,
             "iterations": 2,
             "threads_per_rank": 1,
@@ -120,17 +139,27 @@ def written(folder: Path, settings: dict[str, Any]) -> list[str]:
 
 
 def environment(*search: Path) -> dict[str, str]:
-    outside = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    outside = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    }
     return {**outside, "PYTHONPATH": os.pathsep.join(map(str, (*search, ROOT)))}
 
 
 @pytest.fixture(scope="module")
 def bare_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sequence-parallel run launched plainly where only torch, numpy and pyarrow can be imported."""
+    """A sequence-parallel run launched plainly where only torch, numpy and pyarrow can
+    be imported.
+    """
     folder = tmp_path_factory.mktemp("bare")
     (folder / "sitecustomize.py").write_text(BARE)
     refused = subprocess.run(
-        [sys.executable, "-c", "import pandas"], env=environment(folder), capture_output=True, text=True, check=False
+        [sys.executable, "-c", "import pandas"],
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "No module named 'pandas'" in refused.stderr
     arguments = written(folder, prepared(folder, sequence_parallel()))
@@ -150,25 +179,56 @@ def bare_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_bare_node_writes_all_files(bare_run: Path) -> None:
-    assert sorted(path.name for path in bare_run.iterdir()) == ["iterations.parquet", "result.json", "trace.json", "trace.parquet"]
+    assert sorted(path.name for path in bare_run.iterdir()) == [
+        "iterations.parquet",
+        "result.json",
+        "trace.json",
+        "trace.parquet",
+    ]
 
 
 def test_iterations_have_a_row_for_each_setting_iteration_and_rank(bare_run: Path) -> None:
     rows = read_rows(bare_run / "iterations.parquet")
     modes = [("electrical", 0.0), ("on_demand", 5.0), ("provisioned", 5.0)]
-    assert [(row["mode"], row["reconfiguration_latency_ms"], row["iteration"], row["rank"]) for row in rows] == [
-        (*mode, iteration, rank) for mode in modes for iteration in (1, 2) for rank in (0, 1)
-    ]
+    assert [
+        (row["mode"], row["reconfiguration_latency_ms"], row["iteration"], row["rank"])
+        for row in rows
+    ] == [(*mode, iteration, rank) for mode in modes for iteration in (1, 2) for rank in (0, 1)]
     assert list(rows[0]) == [
-        *("run", "plan", "parallelism", "device", "mode", "reconfiguration_latency_ms", "iteration", "rank", "iteration_ms"),
-        *("stall_ms", "wait_ms", "requests", "reconfigurations", "loss", "gradient_norm", "tokens", "fidelity"),
+        *(
+            "run",
+            "plan",
+            "parallelism",
+            "device",
+            "mode",
+            "reconfiguration_latency_ms",
+            "iteration",
+            "rank",
+            "iteration_ms",
+        ),
+        *(
+            "stall_ms",
+            "wait_ms",
+            "requests",
+            "reconfigurations",
+            "loss",
+            "gradient_norm",
+            "tokens",
+            "fidelity",
+        ),
     ]
     assert {row["fidelity"] for row in rows if row["mode"] == "electrical"} == {"measured_cpu"}
     assert {row["fidelity"] for row in rows if row["mode"] != "electrical"} == {"emulated"}
     assert {(row["iteration"], row["tokens"]) for row in rows} == {(1, 90), (2, 241)}
-    # Two layers: four all-to-alls a layer and pass of degree 2, and the gradients; the second batch has degree 1 only.
-    assert {(row["iteration"], row["requests"]) for row in rows if row["mode"] != "electrical"} == {(1, 1), (2, 9)}
-    assert all(row["requests"] == row["stall_ms"] == 0 for row in rows if row["mode"] == "electrical")
+    # Two layers: four all-to-alls a layer and pass of degree 2, and the gradients; the
+    # second batch has degree 1 only.
+    assert {(row["iteration"], row["requests"]) for row in rows if row["mode"] != "electrical"} == {
+        (1, 1),
+        (2, 9),
+    }
+    assert all(
+        row["requests"] == row["stall_ms"] == 0 for row in rows if row["mode"] == "electrical"
+    )
 
 
 def test_every_setting_trains_the_same_model(bare_run: Path) -> None:
@@ -191,7 +251,12 @@ def test_the_trace_has_every_rank_and_setting(bare_run: Path) -> None:
     assert {(row["rank"], row["mode"]) for row in trace} == {
         (r, m) for r in (0, 1) for m in ("electrical", "on_demand", "provisioned")
     }
-    assert {row["phase"] for row in trace if row["kind"] == "compute"} == {"forward", "backward", "reduction", "optimizer"}
+    assert {row["phase"] for row in trace if row["kind"] == "compute"} == {
+        "forward",
+        "backward",
+        "reduction",
+        "optimizer",
+    }
     assert {"all_to_all", "all_reduce", "reconfiguration"} <= {row["kind"] for row in trace}
     assert all(row["end_ns"] >= row["start_ns"] for row in trace)
     assert json.loads((bare_run / "trace.json").read_text())["traceEvents"]
@@ -200,7 +265,17 @@ def test_the_trace_has_every_rank_and_setting(bare_run: Path) -> None:
 def test_torchrun_runs_a_pipeline(tmp_path: Path) -> None:
     arguments = written(tmp_path, prepared(tmp_path, pipeline()))
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "training.run", *arguments],
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            "-m",
+            "training.run",
+            *arguments,
+        ],
         env=environment(),
         cwd=tmp_path,
         capture_output=True,
@@ -220,8 +295,14 @@ def test_torchrun_runs_a_pipeline(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"training.warmup": 1}, "training.warmup: unknown key; allowed: device, "),
-        ({"model.heads": 1, "model.kv_heads": 1}, "model.heads: got 1; allowed: a multiple of 2, a degree of the plan"),
-        ({"model.vocabulary": 50}, "corpus.parquet: token id 59; allowed: below model.vocabulary, which is 50"),
+        (
+            {"model.heads": 1, "model.kv_heads": 1},
+            "model.heads: got 1; allowed: a multiple of 2, a degree of the plan",
+        ),
+        (
+            {"model.vocabulary": 50},
+            "corpus.parquet: token id 59; allowed: below model.vocabulary, which is 50",
+        ),
         ({"plan": "missing.json"}, "missing.json"),
         ({"training.attention": "varlen"}, "training.attention: varlen attention cannot run here"),
     ],
@@ -229,26 +310,41 @@ def test_torchrun_runs_a_pipeline(tmp_path: Path) -> None:
 def test_what_cannot_be_used_is_one_line(
     changes: dict[str, Any], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert refused(prepared(tmp_path, sequence_parallel(), **changes), tmp_path, capfd).count(message) == 1
+    assert (
+        refused(prepared(tmp_path, sequence_parallel(), **changes), tmp_path, capfd).count(message)
+        == 1
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there")
 def test_a_demanded_gpu_that_is_missing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    line = refused(prepared(tmp_path, sequence_parallel(), **{"training.device": "cuda"}), tmp_path, capfd)
-    assert line == "training.run: error: training.device: got cuda, but no CUDA device is there; allowed here: auto, cpu\n"
+    line = refused(
+        prepared(tmp_path, sequence_parallel(), **{"training.device": "cuda"}), tmp_path, capfd
+    )
+    assert (
+        line
+        == "training.run: error: training.device: got cuda, but no CUDA device is there; allowed"
+        " here: auto, cpu\n"
+    )
 
 
 def test_a_port_already_taken(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        line = refused(prepared(tmp_path, sequence_parallel(), **{"fabric.port": port}), tmp_path, capfd)
+        line = refused(
+            prepared(tmp_path, sequence_parallel(), **{"fabric.port": port}), tmp_path, capfd
+        )
     assert line.startswith(f"training.run: error: fabric.port: got {port}, ")
 
 
 def test_a_plan_for_another_corpus(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     settings = prepared(tmp_path, sequence_parallel())
-    write_table(tmp_path / "corpus.parquet", {"sequence": [0], "length_tokens": [3], "tokens": [b"abc"]})
-    assert "sequence 0 has 3 tokens, 3 by its length, and the plan wants 90" in refused(settings, tmp_path, capfd)
+    write_table(
+        tmp_path / "corpus.parquet", {"sequence": [0], "length_tokens": [3], "tokens": [b"abc"]}
+    )
+    assert "sequence 0 has 3 tokens, 3 by its length, and the plan wants 90" in refused(
+        settings, tmp_path, capfd
+    )
 
 
 def test_more_ranks_than_the_plan_has_devices(
@@ -257,7 +353,11 @@ def test_more_ranks_than_the_plan_has_devices(
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "3")
     line = refused(prepared(tmp_path, sequence_parallel()), tmp_path, capfd)
-    assert line == "training.run: error: ranks: got 3; allowed: 2, the number of devices that the plan was made for\n"
+    assert (
+        line
+        == "training.run: error: ranks: got 3; allowed: 2, the number of devices that the plan was"
+        " made for\n"
+    )
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -277,9 +377,14 @@ def refused(settings: dict[str, Any], folder: Path, capfd: pytest.CaptureFixture
 
 
 def test_ranks_end_with_a_killed_launcher(tmp_path: Path) -> None:
-    arguments = written(tmp_path, prepared(tmp_path, sequence_parallel(), **{"training.iterations": 100_000}))
+    arguments = written(
+        tmp_path, prepared(tmp_path, sequence_parallel(), **{"training.iterations": 100_000})
+    )
     launcher = subprocess.Popen(
-        [sys.executable, "-m", "training.run", *arguments], env=environment(), cwd=tmp_path, start_new_session=True
+        [sys.executable, "-m", "training.run", *arguments],
+        env=environment(),
+        cwd=tmp_path,
+        start_new_session=True,
     )
     try:
         wait_until(lambda: len(members(launcher.pid)) >= 4, 60)
@@ -293,7 +398,9 @@ def test_ranks_end_with_a_killed_launcher(tmp_path: Path) -> None:
 
 
 def members(session: int) -> list[int]:
-    """The processes of a session that have not ended: launcher, fork server, resource tracker, ranks, controller."""
+    """The processes of a session that have not ended: launcher, fork server, resource
+    tracker, ranks, controller.
+    """
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -17,7 +17,9 @@ class Log:
         self.events: list[str] = []
 
     @contextmanager
-    def span(self, kind: str, *, phase: str, group: tuple[int, ...] = (), bytes: int = 0) -> Iterator[None]:
+    def span(
+        self, kind: str, *, phase: str, group: tuple[int, ...] = (), bytes: int = 0
+    ) -> Iterator[None]:
         self.events.append(f"{kind} {phase} begins")
         yield
         self.events.append(f"{kind} {phase} ends")
@@ -31,7 +33,13 @@ def test_communication_parts_a_phase() -> None:
     with timeline.communication():
         log.events.append("outside")
     assert log.events == [
-        *("compute forward begins", "compute forward ends", "communication", "compute forward begins", "compute forward ends"),
+        *(
+            "compute forward begins",
+            "compute forward ends",
+            "communication",
+            "compute forward begins",
+            "compute forward ends",
+        ),
         "outside",
     ]
 

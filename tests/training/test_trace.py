@@ -77,7 +77,9 @@ def chrome(path: Path, table: pa.Table) -> list[dict[str, Any]]:
     return events
 
 
-def test_chrome_trace_has_a_process_for_each_rank_and_a_thread_for_each_part(tmp_path: Path) -> None:
+def test_chrome_trace_has_a_process_for_each_rank_and_a_thread_for_each_part(
+    tmp_path: Path,
+) -> None:
     tables = []
     for rank in range(2):
         recorder = Recorder(rank)
@@ -86,17 +88,32 @@ def test_chrome_trace_has_a_process_for_each_rank_and_a_thread_for_each_part(tmp
         recorder.add("all_reduce", (0, 1), 64, 3000, 4500, 10, "ring 0,1")
         tables.append(recorder.table())
     events = chrome(tmp_path / "trace.json", pa.concat_tables(tables))
-    names = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == ["rank 0", "rank 1"]
+    names = {
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in events
+        if event["name"] == "thread_name"
+    }
+    assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == [
+        "rank 0",
+        "rank 1",
+    ]
     drawn = [event for event in events if event["ph"] == "X"]
     assert [
-        (event["name"], names[event["pid"], event["tid"]], event["ts"], event["dur"]) for event in drawn if event["pid"] == 1
+        (event["name"], names[event["pid"], event["tid"]], event["ts"], event["dur"])
+        for event in drawn
+        if event["pid"] == 1
     ] == [
         ("forward", "compute", 0.0, 1.0),
         ("all_reduce", "network", 2.0, 1.5),
         ("reconfiguration", "reconfiguration", 1.0, 1.0),
     ]
-    assert drawn[1]["args"] == {"iteration": 0, "group": "0,1", "bytes": 64, "busy_ns": 10, "phase": "ring 0,1"}
+    assert drawn[1]["args"] == {
+        "iteration": 0,
+        "group": "0,1",
+        "bytes": 64,
+        "busy_ns": 10,
+        "phase": "ring 0,1",
+    }
 
 
 @given(spans=st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), max_size=20))
@@ -106,7 +123,11 @@ def test_events_of_a_thread_are_apart_or_one_holds_the_other(
     recorder = Recorder(0)
     for start, length in spans:
         recorder.add("send", (0, 1), 0, start, start + length, 0, "")
-    events = [event for event in chrome(tmp_path_factory.mktemp("trace") / "trace.json", recorder.table()) if event["ph"] == "X"]
+    events = [
+        event
+        for event in chrome(tmp_path_factory.mktemp("trace") / "trace.json", recorder.table())
+        if event["ph"] == "X"
+    ]
     assert len(events) == len(spans)
     for one in events:
         for other in events:

@@ -23,19 +23,38 @@ from railx.planning.plan import (
 )
 from railx.settings import SettingsError, load
 from railx.workload.model import ModelSettings
-from training.settings import TrainingSettings, check_plan, fabric_sweep, load_run_settings, pipeline_stages
+from training.settings import (
+    TrainingSettings,
+    check_plan,
+    fabric_sweep,
+    load_run_settings,
+    pipeline_stages,
+)
 
 CONF = Path(__file__).parents[2] / "conf"
-MODEL = ModelSettings("test", layers=2, hidden=48, heads=6, kv_heads=2, feed_forward=48, vocabulary=50)
+MODEL = ModelSettings(
+    "test", layers=2, hidden=48, heads=6, kv_heads=2, feed_forward=48, vocabulary=50
+)
 
 
 def config(**changes: Any) -> dict[str, Any]:
     files = {"model": "model/tiny", "fabric": "fabric/on_demand", "training": "training/cpu_4"}
-    groups = {group: yaml.safe_load((CONF / f"{name}.yaml").read_text()) for group, name in files.items()}
-    return {"name": "run", "seed": 1, "plan": "plan.json", "corpus": "corpus.parquet", **groups, **changes}
+    groups = {
+        group: yaml.safe_load((CONF / f"{name}.yaml").read_text()) for group, name in files.items()
+    }
+    return {
+        "name": "run",
+        "seed": 1,
+        "plan": "plan.json",
+        "corpus": "corpus.parquet",
+        **groups,
+        **changes,
+    }
 
 
-@pytest.mark.parametrize("path", sorted((CONF / "training").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((CONF / "training").glob("*.yaml")), ids=lambda path: path.stem
+)
 def test_files_are_complete_and_allowed(path: Path) -> None:
     value = yaml.safe_load(path.read_text())
     assert set(value) == {field.name for field in dataclasses.fields(TrainingSettings)}
@@ -45,20 +64,40 @@ def test_files_are_complete_and_allowed(path: Path) -> None:
 def test_electrical_comes_first_and_each_mode_has_its_latencies() -> None:
     settings = load_run_settings(config())
     sweep = [(fabric.mode, fabric.reconfiguration_latency_ms) for fabric in fabric_sweep(settings)]
-    on_demand = [("on_demand", latency_ms) for latency_ms in settings.training.on_demand_latencies_ms]
-    provisioned = [("provisioned", latency_ms) for latency_ms in settings.training.provisioned_latencies_ms]
+    on_demand = [
+        ("on_demand", latency_ms) for latency_ms in settings.training.on_demand_latencies_ms
+    ]
+    provisioned = [
+        ("provisioned", latency_ms) for latency_ms in settings.training.provisioned_latencies_ms
+    ]
     assert sweep == [("electrical", 0.0), *on_demand, *provisioned]
 
 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("training", "itrations"), 3, "training.itrations: unknown key; allowed: device, precision"),
+        (
+            ("training", "itrations"),
+            3,
+            "training.itrations: unknown key; allowed: device, precision",
+        ),
         (("training", "device"), "gpu", "training.device: got 'gpu'; allowed: auto, cpu, cuda"),
         (("training", "iterations"), 0, "training.iterations: got 0; allowed: at least 1"),
-        (("training", "optimizer", "learning_rate"), 0.0, "training.optimizer.learning_rate: got 0.0; allowed: greater than 0"),
-        (("model", "positions"), "learned", "model.positions: got learned; allowed for training: rotary"),
-        (("model", "feed_forward_kind"), "gelu", "model.feed_forward_kind: got gelu; allowed for training: swiglu"),
+        (
+            ("training", "optimizer", "learning_rate"),
+            0.0,
+            "training.optimizer.learning_rate: got 0.0; allowed: greater than 0",
+        ),
+        (
+            ("model", "positions"),
+            "learned",
+            "model.positions: got learned; allowed for training: rotary",
+        ),
+        (
+            ("model", "feed_forward_kind"),
+            "gelu",
+            "model.feed_forward_kind: got gelu; allowed for training: swiglu",
+        ),
         (("model", "biases"), True, "model.biases: got true; allowed for training: false"),
         (("seed",), -1, "seed: got -1; allowed: from 0 to 2147483647"),
     ],
@@ -76,12 +115,21 @@ def test_what_cannot_be_used_is_named(path: tuple[str, ...], value: Any, message
 
 def sequence_parallel(degree: int) -> Plan:
     group = Group(tuple(range(degree)), (0,), (9,), 1.0)
-    return Plan(SCHEMA, "sequence_parallel", "hand", 4, {}, (SequenceParallelBatch(0, (MicroBatch((group,), 1.0),)),))
+    return Plan(
+        SCHEMA,
+        "sequence_parallel",
+        "hand",
+        4,
+        {},
+        (SequenceParallelBatch(0, (MicroBatch((group,), 1.0),)),),
+    )
 
 
 def pipelined(devices: int, *stages: int) -> Plan:
     chunks = (Chunk((Slice(0, 0, 9, 9),), 1.0, 1.0),)
-    batches = tuple(PipelineBatch(number, (Pipeline(count, 0, chunks),)) for number, count in enumerate(stages))
+    batches = tuple(
+        PipelineBatch(number, (Pipeline(count, 0, chunks),)) for number, count in enumerate(stages)
+    )
     return Plan(SCHEMA, "pipeline", "hand", devices, {}, batches)
 
 
@@ -94,14 +142,41 @@ def test_plans_that_fit_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("plan", "ranks", "error", "message"),
     [
-        (sequence_parallel(4), 4, SettingsError, "model.heads: got 6; allowed: a multiple of 4, a degree of the plan"),
-        (sequence_parallel(2), 2, PlanError, "ranks: got 2; allowed: 4, the number of devices that the plan was made for"),
-        (pipelined(4, 4), 4, SettingsError, "model.layers: got 2; allowed: at least 4, the pipeline stages of the plan"),
-        (pipelined(3, 2), 3, SettingsError, "plan: 3 devices for 2 pipeline stages; allowed: a multiple of the stages"),
-        (pipelined(2, 2, 1), 2, SettingsError, "plan: pipelines with [1, 2] stages; allowed: the same number in every batch"),
+        (
+            sequence_parallel(4),
+            4,
+            SettingsError,
+            "model.heads: got 6; allowed: a multiple of 4, a degree of the plan",
+        ),
+        (
+            sequence_parallel(2),
+            2,
+            PlanError,
+            "ranks: got 2; allowed: 4, the number of devices that the plan was made for",
+        ),
+        (
+            pipelined(4, 4),
+            4,
+            SettingsError,
+            "model.layers: got 2; allowed: at least 4, the pipeline stages of the plan",
+        ),
+        (
+            pipelined(3, 2),
+            3,
+            SettingsError,
+            "plan: 3 devices for 2 pipeline stages; allowed: a multiple of the stages",
+        ),
+        (
+            pipelined(2, 2, 1),
+            2,
+            SettingsError,
+            "plan: pipelines with [1, 2] stages; allowed: the same number in every batch",
+        ),
     ],
 )
-def test_plans_that_do_not_fit_are_refused(plan: Plan, ranks: int, error: type[Exception], message: str) -> None:
+def test_plans_that_do_not_fit_are_refused(
+    plan: Plan, ranks: int, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error) as refused:
         check_plan(plan, MODEL, ranks)
     assert str(refused.value) == message

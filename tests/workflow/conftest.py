@@ -1,4 +1,6 @@
-"""A copy of the pipeline's files to run Snakemake in, so that tests touch neither the results nor the configs of the checkout."""
+"""A copy of the pipeline's files to run Snakemake in, so that tests touch neither the
+results nor the configs of the checkout.
+"""
 
 import os
 import shutil
@@ -19,16 +21,29 @@ class PipelineCopy:
         self.folder = folder
         for part in PARTS:
             if (ROOT / part).is_dir():
-                shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(
+                    ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
+                )
             else:
                 shutil.copy(ROOT / part, folder / part)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Snakemake in a process group of its own, its output in one pipe."""
-        # Snakemake reads all that follows --config up to the next option as entries of it.
+        # Snakemake reads all that follows --config up to the next option as entries of
+        # it.
         entries = [argument for argument in arguments if argument.startswith("hydra=")]
         others = [argument for argument in arguments if argument not in entries]
-        command = [sys.executable, "-m", "snakemake", *others, "--cores", "2", "--config", "experiment=quick", *entries]
+        command = [
+            sys.executable,
+            "-m",
+            "snakemake",
+            *others,
+            "--cores",
+            "2",
+            "--config",
+            "experiment=quick",
+            *entries,
+        ]
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.Popen(
             command,

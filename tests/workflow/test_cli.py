@@ -1,4 +1,6 @@
-"""``railx STAGE``: one stage alone, with the pipeline's configs, clear errors and nothing half-written."""
+"""``railx STAGE``: one stage alone, with the pipeline's configs, clear errors and
+nothing half-written.
+"""
 
 import json
 import subprocess
@@ -33,23 +35,44 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_topology(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "topology.parquet"
-    summary = printed(capsys, "topology", "topology=railx_hyperx", "topology.m=2", "topology.n=2", "--out", str(out))
+    summary = printed(
+        capsys,
+        "topology",
+        "topology=railx_hyperx",
+        "topology.m=2",
+        "topology.n=2",
+        "--out",
+        str(out),
+    )
     assert (summary["chips"], summary["nodes"], summary["diameter_node_hops"]) == (100, 25, 2)
     assert {row["element"] for row in read_rows(out)} == {"link", "circuit"}
 
 
 def test_simulate_gives_the_published_bounds(capsys: pytest.CaptureFixture[str]) -> None:
-    summary = printed(capsys, "simulate", "topology=railx_hyperx", "topology.m=2", "topology.n=2", "traffic=uniform")
+    summary = printed(
+        capsys,
+        "simulate",
+        "topology=railx_hyperx",
+        "topology.m=2",
+        "topology.n=2",
+        "traffic=uniform",
+    )
     assert summary["bound_flits_per_chip_cycle"] == pytest.approx(1.456, abs=5e-4)
     assert summary["ideal_flits_per_chip_cycle"] == pytest.approx(2.475, abs=5e-4)
     assert summary["fidelity"] == "flow"
 
 
-def test_cost_works_from_any_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cost_works_from_any_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     summary = printed(capsys, "cost", "--out", "bill.parquet")
     assert summary["railx_hyperx_full.chips"] == 200_704
-    bill = [row["total_usd"] for row in read_rows("bill.parquet") if row["topology"] == "railx_hyperx_full"]
+    bill = [
+        row["total_usd"]
+        for row in read_rows("bill.parquet")
+        if row["topology"] == "railx_hyperx_full"
+    ]
     assert sum(bill) == pytest.approx(summary["railx_hyperx_full.cost_usd"])
 
 
@@ -57,23 +80,46 @@ def test_plan_of_a_users_own_lengths(capsys: pytest.CaptureFixture[str], tmp_pat
     lengths = tmp_path / "lengths.json"
     lengths.write_text("[100000, 48000, 48000, 48000, 48000]")
     source = ("corpus=file", f"corpus.path={lengths}", "cluster.devices=64")
-    adaptive = printed(capsys, "plan", "planner=flexsp", *source, "--out", str(tmp_path / "plan.json"))
+    adaptive = printed(
+        capsys, "plan", "planner=flexsp", *source, "--out", str(tmp_path / "plan.json")
+    )
     static = printed(capsys, "plan", "planner=static", *source)
     assert adaptive["predicted_batch_ms"] < static["predicted_batch_ms"]
     (batch,) = read_plan(tmp_path / "plan.json").sequence_parallel_batches()
-    planned = sorted(length for micro_batch in batch.micro_batches for group in micro_batch.groups for length in group.lengths)
+    planned = sorted(
+        length
+        for micro_batch in batch.micro_batches
+        for group in micro_batch.groups
+        for length in group.lengths
+    )
     assert planned == [48000, 48000, 48000, 48000, 100000]
 
 
 def test_train_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "workflow.cli", "train", "batch.batch_size=6", "batch.max_length_tokens=400"]
-    command += ["training.iterations=1", "training.on_demand_latencies_ms=[5]", "training.provisioned_latencies_ms=[]"]
-    result = subprocess.run([*command, "--json", "--out", tmp_path / "run"], capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "workflow.cli",
+        "train",
+        "batch.batch_size=6",
+        "batch.max_length_tokens=400",
+    ]
+    command += [
+        "training.iterations=1",
+        "training.on_demand_latencies_ms=[5]",
+        "training.provisioned_latencies_ms=[]",
+    ]
+    result = subprocess.run(
+        [*command, "--json", "--out", tmp_path / "run"], capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr
     summary = json.loads(result.stdout)
     assert summary["losses_agree"]
     assert summary["electrical_0ms"]["stall_ms"] == 0
-    assert {row["mode"] for row in read_rows(tmp_path / "run" / "iterations.parquet")} == {"electrical", "on_demand"}
+    assert {row["mode"] for row in read_rows(tmp_path / "run" / "iterations.parquet")} == {
+        "electrical",
+        "on_demand",
+    }
 
 
 @pytest.mark.parametrize(
@@ -88,10 +134,15 @@ def test_train_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
         (("topology", "topology.m=1", "topology.n=5"), "undirected"),
         (("corpus", "corpus=file"), "corpus.path: is missing"),
         (("corpus", "corpus=file", "corpus.path=nowhere.json"), "nowhere.json"),
-        (("plan", "corpus=stdlib", "batch=small", "batch.batch_size=0"), "batch.batch_size: got 0; allowed: at least 1"),
+        (
+            ("plan", "corpus=stdlib", "batch=small", "batch.batch_size=0"),
+            "batch.batch_size: got 0; allowed: at least 1",
+        ),
     ],
 )
-def test_bad_settings_are_named_in_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], expected: str) -> None:
+def test_bad_settings_are_named_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], expected: str
+) -> None:
     assert expected in refused(capsys, *arguments)
 
 
@@ -99,15 +150,21 @@ def test_an_empty_corpus_file_is_named(capsys: pytest.CaptureFixture[str], tmp_p
     empty = tmp_path / "empty.json"
     empty.write_text("")
     out = tmp_path / "corpus.parquet"
-    assert "empty.json" in refused(capsys, "corpus", "corpus=file", f"corpus.path={empty}", "--out", str(out))
+    assert "empty.json" in refused(
+        capsys, "corpus", "corpus=file", f"corpus.path={empty}", "--out", str(out)
+    )
     assert not out.exists()
 
 
-def test_a_sequence_that_no_plan_can_hold_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_sequence_that_no_plan_can_hold_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     lengths = tmp_path / "lengths.json"
     lengths.write_text("[100, 90000, 200]")
     out = tmp_path / "plan.json"
-    message = refused(capsys, "plan", "planner=flexsp", f"corpus.path={lengths}", *PLAN_ON_FOUR, "--out", str(out))
+    message = refused(
+        capsys, "plan", "planner=flexsp", f"corpus.path={lengths}", *PLAN_ON_FOUR, "--out", str(out)
+    )
     assert "90000" in message.replace(",", "")
     assert "1536" in message.replace(",", "")
     assert not out.exists()

@@ -1,4 +1,6 @@
-"""Composition and its checks: every experiment is valid, every file complete, every mistake named before a job starts."""
+"""Composition and its checks: every experiment is valid, every file complete, every
+mistake named before a job starts.
+"""
 
 import subprocess
 import sys
@@ -51,22 +53,47 @@ def test_every_choice_is_valid(choice: str) -> None:
 
 def test_overrides_come_from_snakemakes_config() -> None:
     config = {"experiment": "quick", "tracking": "off", "seed": 3, "hydra": "a.b=1 'c.d=[1, 2]'"}
-    assert overrides_from(config) == ["experiment=quick", "tracking=off", "seed=3", "a.b=1", "c.d=[1, 2]"]
-    assert overrides_from({"hydra": ["a.b=1"], "x": [1, {"y": True}], "z": None}) == ["a.b=1", "x=[1,{y:true}]", "z=null"]
+    assert overrides_from(config) == [
+        "experiment=quick",
+        "tracking=off",
+        "seed=3",
+        "a.b=1",
+        "c.d=[1, 2]",
+    ]
+    assert overrides_from({"hydra": ["a.b=1"], "x": [1, {"y": True}], "z": None}) == [
+        "a.b=1",
+        "x=[1,{y:true}]",
+        "z=null",
+    ]
 
 
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("topologies.railx_hyperx.mm=3", "topologies.railx_hyperx.mm: unknown key; allowed: family, m, n"),
+        (
+            "topologies.railx_hyperx.mm=3",
+            "topologies.railx_hyperx.mm: unknown key; allowed: family, m, n",
+        ),
         ("topologies.railx_hyperx.m=0", "topologies.railx_hyperx.m: got 0; allowed: at least 1"),
         ("topologies.railx_hyperx.ocs_radix=4", "topologies.railx_hyperx.ocs_radix"),
         ("experiment=fast", "experiment: got 'fast'; allowed: gpu, paper, quick"),
         ("sed=3", "sed: unknown key; allowed: name, seed, topologies"),
-        ("plans.flexsp_stdlib.corpus=books", "plans.flexsp_stdlib.corpus: got 'books'; allowed: stdlib, wikipedia"),
-        ("runs.flexsp_stdlib.plan=none", "runs.flexsp_stdlib.plan: got 'none'; allowed: static_wikipedia"),
-        ("runs.flexsp_stdlib.training.precision=float8", "runs.flexsp_stdlib.training.precision: got 'float8'; allowed: float32"),
-        ("runs.flexsp_stdlib.fabric.port=70000", "runs.flexsp_stdlib.fabric.port: got 70000; allowed: from 0 to 65535"),
+        (
+            "plans.flexsp_stdlib.corpus=books",
+            "plans.flexsp_stdlib.corpus: got 'books'; allowed: stdlib, wikipedia",
+        ),
+        (
+            "runs.flexsp_stdlib.plan=none",
+            "runs.flexsp_stdlib.plan: got 'none'; allowed: static_wikipedia",
+        ),
+        (
+            "runs.flexsp_stdlib.training.precision=float8",
+            "runs.flexsp_stdlib.training.precision: got 'float8'; allowed: float32",
+        ),
+        (
+            "runs.flexsp_stdlib.fabric.port=70000",
+            "runs.flexsp_stdlib.fabric.port: got 70000; allowed: from 0 to 65535",
+        ),
         ("name=a/b", "name: got 'a/b'; allowed: letters, digits and underscores"),
         ("figures.cost.dpi=10", "figures.cost.dpi: got 10; allowed: from 50 to 600"),
     ],
@@ -92,7 +119,10 @@ def test_snakemake_ends_before_any_job_with_that_line(tmp_path: Path) -> None:
         "1",
     ]
     result = subprocess.run(
-        [*command, "--config", "experiment=quick", "hydra=topologies.torus_2d.n=none"], capture_output=True, text=True, check=False
+        [*command, "--config", "experiment=quick", "hydra=topologies.torus_2d.n=none"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode != 0
     lines = [line for line in (result.stdout + result.stderr).splitlines() if "torus_2d" in line]

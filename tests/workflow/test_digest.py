@@ -9,11 +9,15 @@ def test_only_what_is_imported_counts() -> None:
     modules = code_modules("railx.topology")
     assert "railx.topology.hamiltonian" in modules
     assert "railx.settings" in modules
-    assert not any(name.startswith(("railx.planning", "railx.figures", "training")) for name in modules)
+    assert not any(
+        name.startswith(("railx.planning", "railx.figures", "training")) for name in modules
+    )
 
 
 def test_packages_on_the_way_count_because_python_runs_them() -> None:
-    assert {"railx", "railx.planning", "railx.planning.plan"} <= set(code_modules("railx.planning.plan"))
+    assert {"railx", "railx.planning", "railx.planning.plan"} <= set(
+        code_modules("railx.planning.plan")
+    )
 
 
 def test_digest_is_stable_and_differs_between_stages() -> None:

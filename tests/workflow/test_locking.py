@@ -23,7 +23,12 @@ def stale_mark(state: Path) -> Path:
 
 
 def test_a_killed_holder_leaves_nothing_behind(tmp_path: Path) -> None:
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, tmp_path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert holder.stdout is not None
     assert holder.stdout.readline().strip() == "True"
     mark = stale_mark(tmp_path)

@@ -1,7 +1,9 @@
-"""Changing one thing reruns what depends on it and nothing else, on the real DAG of the quick experiment.
+"""Changing one thing reruns what depends on it and nothing else, on the real DAG of the
+quick experiment.
 
-The pipeline's files are copied, every output is put in place and marked as made (``snakemake --touch``), then one thing is changed
-and a dry run says which jobs it would start.
+The pipeline's files are copied, every output is put in place and marked as made
+(``snakemake --touch``), then one thing is changed and a dry run says which jobs it
+would start.
 """
 
 import re
@@ -147,5 +149,14 @@ def test_changed_code_reruns_the_stages_that_import_it(pipeline: MadePipeline) -
         # The network's package imports all of its modules.
         expected |= {"agreement", "sweep railx_hyperx_min", "sweep railx_hyperx_balanced"}
         expected |= {f"mapping {name}" for name in ("railx_hyperx_m4n2", "fat_tree_1250")}
-        drawn = ("all_to_all_bandwidth", "channel_loads", "ring_all_reduce", "agreement", "latency_load", "step_time")
-        assert pipeline.jobs() == expected | {f"figure {name}" for name in drawn} | {"claims"} | ALWAYS
+        drawn = (
+            "all_to_all_bandwidth",
+            "channel_loads",
+            "ring_all_reduce",
+            "agreement",
+            "latency_load",
+            "step_time",
+        )
+        assert (
+            pipeline.jobs() == expected | {f"figure {name}" for name in drawn} | {"claims"} | ALWAYS
+        )

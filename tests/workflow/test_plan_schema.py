@@ -1,4 +1,6 @@
-"""resources/schemas/plan.schema.json describes the plans that the planners write, and refuses what they never write."""
+"""resources/schemas/plan.schema.json describes the plans that the planners write, and
+refuses what they never write.
+"""
 
 import json
 from pathlib import Path
@@ -21,7 +23,12 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("plan")
     corpus.run(experiment.corpora["stdlib"], seed=1, corpus_path=folder / "corpus.parquet")
     settings = to_dict(experiment.plans[request.param])
-    plan.run(settings, name=request.param, corpus_path=folder / "corpus.parquet", plan_path=folder / "plan.json")
+    plan.run(
+        settings,
+        name=request.param,
+        corpus_path=folder / "corpus.parquet",
+        plan_path=folder / "plan.json",
+    )
     return json.loads((folder / "plan.json").read_text())
 
 
@@ -33,7 +40,10 @@ def test_plans_fit_the_schema(written: Any) -> None:
     assert list(jsonschema.Draft202012Validator(SCHEMA).iter_errors(written)) == []
 
 
-@pytest.mark.parametrize("change", [{"schema": "railx.plan/2"}, {"devices": 0}, {"batches": []}, {"extra": 1}, {"kind": "tensor"}])
+@pytest.mark.parametrize(
+    "change",
+    [{"schema": "railx.plan/2"}, {"devices": 0}, {"batches": []}, {"extra": 1}, {"kind": "tensor"}],
+)
 def test_what_is_no_plan_does_not_fit(written: Any, change: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**written, **change}, SCHEMA, cls=jsonschema.Draft202012Validator)

@@ -15,7 +15,9 @@ from railx.workload import FilledBatchSettings, sample_batches
     st.integers(1, 60),
     st.integers(0, 5),
 )
-def test_truncated_batches(lengths: list[int], size: int, batches: int, limit: int, seed: int) -> None:
+def test_truncated_batches(
+    lengths: list[int], size: int, batches: int, limit: int, seed: int
+) -> None:
     drawn = sample_batches(lengths, FilledBatchSettings(size, batches, limit, "truncate"), seed)
     assert len(drawn) == batches
     for batch in drawn:
@@ -35,10 +37,18 @@ def test_a_corpus_is_used_up_before_it_repeats() -> None:
 
 def test_seeds_decide() -> None:
     settings, lengths = FilledBatchSettings(8, 2, 100, "truncate"), np.arange(1, 200)
-    first, again, other = (sample_batches(lengths, settings, seed)[1].sequences.tolist() for seed in (1, 1, 2))
+    first, again, other = (
+        sample_batches(lengths, settings, seed)[1].sequences.tolist() for seed in (1, 1, 2)
+    )
     assert first == again != other
 
 
 def test_too_few_sequences_say_how_many_there_are() -> None:
-    with pytest.raises(ValueError, match="batch_size: got 4; allowed: at most 2, the sequences of at most 10 tokens in the corpus"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            "batch_size: got 4; allowed: at most 2, the sequences of at most 10 tokens in the"
+            " corpus"
+        ),
+    ):
         sample_batches([5, 6, 700], FilledBatchSettings(4, 1, 10, "drop"), 0)

@@ -16,7 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _settings(name: str, **changes: Any) -> Any:
-    return load(CorpusSettings, yaml.safe_load((ROOT / f"conf/corpus/{name}.yaml").read_text()) | changes, "corpus")
+    return load(
+        CorpusSettings,
+        yaml.safe_load((ROOT / f"conf/corpus/{name}.yaml").read_text()) | changes,
+        "corpus",
+    )
 
 
 def _build(name: str, seed: int = 1, **changes: Any) -> Corpus:
@@ -38,10 +42,16 @@ def test_definitions_join_to_the_files() -> None:
 
 def test_a_source_is_cut_before_top_level_definitions() -> None:
     source = (
-        b"import os\n\n@wraps\n@other(1)\ndef f():\n    def inner(): ...\n\nclass A:\n    def m(self): ...\nasync def g(): ...\n"
+        b"import os\n\n@wraps\n@other(1)\ndef f():\n    def inner(): ...\n\nclass A:\n    def"
+        b" m(self): ...\nasync def g(): ...\n"
     )
     parts = split_definitions(source)
-    assert [part.split(b"\n")[0] for part in parts] == [b"import os", b"@wraps", b"class A:", b"async def g(): ..."]
+    assert [part.split(b"\n")[0] for part in parts] == [
+        b"import os",
+        b"@wraps",
+        b"class A:",
+        b"async def g(): ...",
+    ]
     assert b"".join(parts) == source
 
 
@@ -54,7 +64,12 @@ def test_a_drawn_part_of_a_text_corpus_depends_on_the_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("wikipedia", "published_quantiles"), ("github_like", "synthetic"), ("commoncrawl_like", "synthetic")]
+    ("name", "kind"),
+    [
+        ("wikipedia", "published_quantiles"),
+        ("github_like", "synthetic"),
+        ("commoncrawl_like", "synthetic"),
+    ],
 )
 def test_drawn_corpora_are_named_for_what_they_are(name: str, kind: str) -> None:
     corpus = _build(name, sequences=1000)
@@ -65,9 +80,12 @@ def test_drawn_corpora_are_named_for_what_they_are(name: str, kind: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "under_2k", "above_64k", "mean"), [("github_like", 0.60, 0.005, 3750), ("commoncrawl_like", 0.70, 0.0043, 3080)]
+    ("name", "under_2k", "above_64k", "mean"),
+    [("github_like", 0.60, 0.005, 3750), ("commoncrawl_like", 0.70, 0.0043, 3080)],
 )
-def test_mixtures_meet_their_anchors(name: str, under_2k: float, above_64k: float, mean: float) -> None:
+def test_mixtures_meet_their_anchors(
+    name: str, under_2k: float, above_64k: float, mean: float
+) -> None:
     lengths = _build(name, sequences=300_000).lengths
     assert np.mean(lengths <= 2048) == pytest.approx(under_2k, abs=0.01)
     assert np.mean(lengths > 65_536) == pytest.approx(above_64k, abs=0.0008)
@@ -87,7 +105,9 @@ def test_a_folder_of_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("content", "message"), [(None, "no file matches"), (b"", "are empty")])
-def test_folders_without_text_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
+def test_folders_without_text_are_refused(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
     if content is not None:
         (tmp_path / "a.txt").write_bytes(content)
     with pytest.raises(ValueError, match=message):
@@ -99,11 +119,18 @@ def test_folders_without_text_are_refused(tmp_path: Path, content: bytes | None,
 def test_the_corpus_file_round_trips_text(tmp_path: Path) -> None:
     corpus = _build("stdlib", sequences=20)
     write_corpus(tmp_path / "corpus.parquet", corpus)
-    rows, metadata = read_rows(tmp_path / "corpus.parquet"), read_metadata(tmp_path / "corpus.parquet")
+    rows, metadata = (
+        read_rows(tmp_path / "corpus.parquet"),
+        read_metadata(tmp_path / "corpus.parquet"),
+    )
     assert tuple(row["tokens"] for row in rows) == corpus.documents
     assert [row["sequence"] for row in rows] == list(range(20))
     assert all(len(row["tokens"]) + 1 == row["length_tokens"] for row in rows)
-    assert (metadata["kind"], metadata["vocabulary_size"], metadata["beginning_of_sequence"]) == ("real_text", 257, 256)
+    assert (metadata["kind"], metadata["vocabulary_size"], metadata["beginning_of_sequence"]) == (
+        "real_text",
+        257,
+        256,
+    )
     name, lengths = read_corpus_lengths(tmp_path / "corpus.parquet")
     assert name == "stdlib"
     assert np.array_equal(lengths, corpus.lengths)
@@ -125,6 +152,10 @@ def test_a_tail_beyond_the_longest_is_refused() -> None:
 
 def test_an_unknown_source_lists_the_choices() -> None:
     with pytest.raises(
-        SettingsError, match=r"corpus\.source: got 'web'; allowed: stdlib, wikipedia_quantiles, mixture, file, folder"
+        SettingsError,
+        match=(
+            r"corpus\.source: got 'web'; allowed: stdlib, wikipedia_quantiles, mixture, file,"
+            r" folder"
+        ),
     ):
         _settings("stdlib", source="web")

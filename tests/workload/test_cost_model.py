@@ -25,7 +25,10 @@ def _load(hint: Any, name: str) -> Any:
 def _cost(size: str, max_length: int, memory_gib: float = 30.0) -> CostModel:
     cluster = replace(_load(ClusterSettings, "cluster/a100_64"), memory_gib=memory_gib)
     return build_cost_model(
-        _load(CostModelSettings, f"cost_model/flexsp_{size}"), cluster, _load(ModelSettings, f"model/gpt_{size}"), max_length
+        _load(CostModelSettings, f"cost_model/flexsp_{size}"),
+        cluster,
+        _load(ModelSettings, f"model/gpt_{size}"),
+        max_length,
     )
 
 
@@ -55,7 +58,9 @@ def _tiny() -> CostModel:
         ("30b", 384_000, 28, 5939),
     ],
 )
-def test_token_caps_are_the_published_ones(size: str, max_length: int, memory_gib: float, tokens: int) -> None:
+def test_token_caps_are_the_published_ones(
+    size: str, max_length: int, memory_gib: float, tokens: int
+) -> None:
     assert _cost(size, max_length, memory_gib).tokens_per_device == tokens
 
 
@@ -63,25 +68,45 @@ def test_token_caps_are_the_published_ones(size: str, max_length: int, memory_gi
 def test_config_holds_the_published_constants(size: str) -> None:
     settings = _load(CostModelSettings, f"cost_model/flexsp_{size}")
     with (ROOT / "resources/published/flexsp_cost_constants.csv").open() as file:
-        published = {row["quantity"]: float(row["value"]) for row in csv.DictReader(file) if row["model"] == f"gpt_{size}"}
-    for key in ("quadratic_ms_per_token2", "linear_ms_per_token", "constant_ms", "activation_mib_per_token"):
+        published = {
+            row["quantity"]: float(row["value"])
+            for row in csv.DictReader(file)
+            if row["model"] == f"gpt_{size}"
+        }
+    for key in (
+        "quadratic_ms_per_token2",
+        "linear_ms_per_token",
+        "constant_ms",
+        "activation_mib_per_token",
+    ):
         assert getattr(settings, key) == published[key]
 
 
 def test_cluster_holds_the_published_bandwidths() -> None:
     with (ROOT / "resources/published/flexsp_all_to_all_bandwidth.csv").open() as file:
-        table = {row["degree"]: float(row["gb_s"]) for row in csv.DictReader(file) if row["table"] == "4k_seq_2_ib"}
+        table = {
+            row["degree"]: float(row["gb_s"])
+            for row in csv.DictReader(file)
+            if row["table"] == "4k_seq_2_ib"
+        }
     assert _load(ClusterSettings, "cluster/a100_64").all_to_all_gb_s == table
 
 
-@pytest.mark.parametrize(("degree", "microseconds"), [(1, 0.0), (2, 8.4), (4, 4.8), (8, 2.6), (16, 12.1), (32, 10.5), (64, 6.4)])
+@pytest.mark.parametrize(
+    ("degree", "microseconds"),
+    [(1, 0.0), (2, 8.4), (4, 4.8), (8, 2.6), (16, 12.1), (32, 10.5), (64, 6.4)],
+)
 def test_all_to_all_time_per_token_of_the_7b_model(degree: int, microseconds: float) -> None:
-    assert _cost("7b", 192_000).group_time_ms([1], degree).all_to_all_ms * 1000 == pytest.approx(microseconds, abs=0.05)
+    assert _cost("7b", 192_000).group_time_ms([1], degree).all_to_all_ms * 1000 == pytest.approx(
+        microseconds, abs=0.05
+    )
 
 
 def test_group_time_is_equation_12() -> None:
     time = _cost("7b", 192_000).group_time_ms([1000, 3000], 8)
-    assert time.compute_ms == pytest.approx((5.128e-6 * (1000**2 + 3000**2) + 0.1839576 * 4000) / 8 + 629.3563)
+    assert time.compute_ms == pytest.approx(
+        (5.128e-6 * (1000**2 + 3000**2) + 0.1839576 * 4000) / 8 + 629.3563
+    )
     assert time.all_to_all_ms == pytest.approx(4000 * 2.0 / 8 / 96.5)
     assert time.total_ms == time.compute_ms + time.all_to_all_ms
 
@@ -95,7 +120,9 @@ def test_quadratic_and_linear_compute_meet_at_the_published_length() -> None:
 def test_slices_cost_what_the_sequence_costs(slices: list[int]) -> None:
     cost = _cost("7b", 192_000)
     starts = [sum(slices[:index]) for index in range(len(slices))]
-    parts = [cost.chunk_time_ms([(start, new)], 4, 8) for start, new in zip(starts, slices, strict=True)]
+    parts = [
+        cost.chunk_time_ms([(start, new)], 4, 8) for start, new in zip(starts, slices, strict=True)
+    ]
     whole = cost.chunk_time_ms([(0, sum(slices))], 4, 8)
     extra = (len(slices) - 1) * cost.constant_ms / 4
     assert sum(part.total_ms for part in parts) == pytest.approx(whole.total_ms + extra)
@@ -114,7 +141,9 @@ def test_analytic_times_are_operations_over_throughput() -> None:
     operations_per_ms = 0.05e9 * 0.5
     expected = training_flops(model, 700) / operations_per_ms / 2 + cost.constant_ms
     assert cost.group_time_ms([700], 2).compute_ms == pytest.approx(expected)
-    assert cost.group_time_ms([700], 2).all_to_all_ms == pytest.approx(700 * 4 * 4 * 4 * (128 + 64) / 2 / (0.1 * 1e6))
+    assert cost.group_time_ms([700], 2).all_to_all_ms == pytest.approx(
+        700 * 4 * 4 * 4 * (128 + 64) / 2 / (0.1 * 1e6)
+    )
 
 
 def test_zero_stages_keep_more() -> None:
@@ -133,17 +162,31 @@ def test_zero_stages_keep_more() -> None:
 def test_degrees_follow_devices_table_and_heads() -> None:
     assert _cost("7b", 192_000).degrees == (1, 2, 4, 8, 16, 32, 64)
     cluster = replace(_load(ClusterSettings, "cluster/a100_64"), devices=16)
-    small = build_cost_model(_load(CostModelSettings, "cost_model/analytic"), cluster, _load(ModelSettings, "model/tiny"), 1024)
+    small = build_cost_model(
+        _load(CostModelSettings, "cost_model/analytic"),
+        cluster,
+        _load(ModelSettings, "model/tiny"),
+        1024,
+    )
     assert small.degrees == (1, 2, 4, 8)  # 8 heads
     assert small.smallest_degree(small.tokens_per_device + 1) == 2
     assert small.smallest_degree(small.longest_tokens + 1) is None
 
 
 def test_unsuitable_cost_models_name_the_key() -> None:
-    cluster, fitted = _load(ClusterSettings, "cluster/a100_64"), _load(CostModelSettings, "cost_model/flexsp_7b")
-    with pytest.raises(SettingsError, match=r"^cost_model\.model: fitted for gpt_7b; allowed: gpt_13b"):
+    cluster, fitted = (
+        _load(ClusterSettings, "cluster/a100_64"),
+        _load(CostModelSettings, "cost_model/flexsp_7b"),
+    )
+    with pytest.raises(
+        SettingsError, match=r"^cost_model\.model: fitted for gpt_7b; allowed: gpt_13b"
+    ):
         build_cost_model(fitted, cluster, _load(ModelSettings, "model/gpt_13b"), 192_000)
-    with pytest.raises(SettingsError, match=r"^cluster\.memory_gib: got 1\.0; allowed: more than 1\.8"):
-        build_cost_model(fitted, replace(cluster, memory_gib=1.0), _load(ModelSettings, "model/gpt_7b"), 192_000)
+    with pytest.raises(
+        SettingsError, match=r"^cluster\.memory_gib: got 1\.0; allowed: more than 1\.8"
+    ):
+        build_cost_model(
+            fitted, replace(cluster, memory_gib=1.0), _load(ModelSettings, "model/gpt_7b"), 192_000
+        )
     with pytest.raises(SettingsError, match=r"all_to_all_gb_s\.3: unknown degree"):
         replace(cluster, all_to_all_gb_s={"3": 1.0})

@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.workload.lengths import length_statistics, published_quantiles, read_length_file, sample_mixture, sample_quantiles
+from railx.workload.lengths import (
+    length_statistics,
+    published_quantiles,
+    read_length_file,
+    sample_mixture,
+    sample_quantiles,
+)
 
-QUANTILES = Path(__file__).resolve().parents[2] / "resources/published/wikipedia_length_quantiles.csv"
+QUANTILES = (
+    Path(__file__).resolve().parents[2] / "resources/published/wikipedia_length_quantiles.csv"
+)
 
 
 def test_published_quantiles_are_monotone_and_end_at_the_longest() -> None:
@@ -26,7 +34,14 @@ def test_published_quantiles_are_monotone_and_end_at_the_longest() -> None:
 def test_samples_meet_the_published_statistics() -> None:
     drawn = sample_quantiles(*published_quantiles(QUANTILES), 400_000, seed=3)
     assert drawn.mean() == pytest.approx(1013.6, rel=0.02)
-    for percent, length in ((25, 146), (50, 347), (75, 862), (90, 2112), (99, 10_919), (99.9, 37_353)):
+    for percent, length in (
+        (25, 146),
+        (50, 347),
+        (75, 862),
+        (90, 2112),
+        (99, 10_919),
+        (99.9, 37_353),
+    ):
         assert np.percentile(drawn, percent) == pytest.approx(length, rel=0.06)
     assert np.mean(drawn > 8000) == pytest.approx(0.0166, rel=0.05)
 
@@ -39,7 +54,9 @@ def test_samples_depend_on_the_seed_alone() -> None:
 
 def test_a_table_of_quantiles_must_be_monotone(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
-    table.write_text("kind,key,value\nsummary,count,10\npercentile_lower,10,100\npercentile_lower,50,20\n")
+    table.write_text(
+        "kind,key,value\nsummary,count,10\npercentile_lower,10,100\npercentile_lower,50,20\n"
+    )
     with pytest.raises(ValueError, match=r"table\.csv: quantiles are not monotone"):
         published_quantiles(table)
 
@@ -115,7 +132,9 @@ def test_files_of_lengths_in_every_form(tmp_path: Path, suffix: str) -> None:
         ("a.parquet", "no table", "not a Parquet file"),
     ],
 )
-def test_bad_files_name_the_file_and_the_place(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_bad_files_name_the_file_and_the_place(
+    tmp_path: Path, name: str, content: str, message: str
+) -> None:
     path = tmp_path / name
     path.write_text(content)
     with pytest.raises(ValueError) as raised:

@@ -25,12 +25,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _model(name: str) -> ModelSettings:
-    return load(ModelSettings, yaml.safe_load((ROOT / f"conf/model/{name}.yaml").read_text()), "model")
+    return load(
+        ModelSettings, yaml.safe_load((ROOT / f"conf/model/{name}.yaml").read_text()), "model"
+    )
 
 
 def _published() -> dict[tuple[str, str], float]:
     with (ROOT / "resources/published/flexsp_cost_constants.csv").open() as file:
-        return {(row["model"], row["quantity"]): float(row["value"]) for row in csv.DictReader(file)}
+        return {
+            (row["model"], row["quantity"]): float(row["value"]) for row in csv.DictReader(file)
+        }
 
 
 MODELS = ("gpt_7b", "gpt_13b", "gpt_30b")
@@ -51,7 +55,9 @@ def test_shapes_are_the_published_ones(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("name", "mib"), [("gpt_7b", 2.0), ("gpt_13b", 3.125), ("gpt_30b", 6.09375)])
+@pytest.mark.parametrize(
+    ("name", "mib"), [("gpt_7b", 2.0), ("gpt_13b", 3.125), ("gpt_30b", 6.09375)]
+)
 def test_all_to_all_is_16_l_h_bytes(name: str, mib: float) -> None:
     model = _model(name)
     assert all_to_all_bytes_per_token(model) == 16 * model.layers * model.hidden == mib * 2**20
@@ -80,12 +86,12 @@ def test_activation_bytes_of_a_gelu_layer_without_grouping() -> None:
 def test_slices_add_up_to_the_whole_sequence(slices: list[int]) -> None:
     model = _model("tiny")
     starts = [sum(slices[:index]) for index in range(len(slices))]
-    assert sum(attention_flops(model, new, context) for context, new in zip(starts, slices, strict=True)) == attention_flops(
-        model, sum(slices)
-    )
-    assert sum(forward_flops(model, new, context) for context, new in zip(starts, slices, strict=True)) == forward_flops(
-        model, sum(slices)
-    )
+    assert sum(
+        attention_flops(model, new, context) for context, new in zip(starts, slices, strict=True)
+    ) == attention_flops(model, sum(slices))
+    assert sum(
+        forward_flops(model, new, context) for context, new in zip(starts, slices, strict=True)
+    ) == forward_flops(model, sum(slices))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Rule cost: price catalogue and settings -> bill of materials, summary, sensitivity, scale and claim map."""
+"""Rule cost: price catalogue and settings -> bill of materials, summary, sensitivity,
+scale and claim map.
+"""
 
 from workflow.stages import cost
 from workflow.stages.log import logged

@@ -1,4 +1,6 @@
-"""Rule tenancy: settings -> largest jobs against failures, use by streams of jobs, degraded lines and the summary."""
+"""Rule tenancy: settings -> largest jobs against failures, use by streams of jobs,
+degraded lines and the summary.
+"""
 
 from workflow.stages import tenancy
 from workflow.stages.log import logged

@@ -1,4 +1,6 @@
-"""Rule train: a plan and its corpus -> measured iterations, traces and losses under every fabric setting."""
+"""Rule train: a plan and its corpus -> measured iterations, traces and losses under
+every fabric setting.
+"""
 
 from pathlib import Path
 

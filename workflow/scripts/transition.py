@@ -1,4 +1,6 @@
-"""Rule transition: two settings of the same optical switches -> the steps from one to the other."""
+"""Rule transition: two settings of the same optical switches -> the steps from one to
+the other.
+"""
 
 from workflow.stages import circuits
 from workflow.stages.log import logged

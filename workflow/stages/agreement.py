@@ -1,4 +1,6 @@
-"""Stage agreement: what the flow model and the packet simulator deliver of the same traffic."""
+"""Stage agreement: what the flow model and the packet simulator deliver of the same
+traffic.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,11 @@ def run(
     agreement_path: str | Path | None = None,
     summary_path: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Compare both on the topologies of the files, by name; write table and summary where paths are given.
+    """Compare both on the topologies of the files, by name; write table and summary
+    where paths are given.
 
-    The summary holds the least and the largest ratio of packets to flows, below and above the load that fills the busiest link.
+    The summary holds the least and the largest ratio of packets to flows, below and
+    above the load that fills the busiest link.
     """
     agreement: AgreementSettings = load(AgreementSettings, settings, "agreement")
     rows: list[dict[str, Any]] = []
@@ -39,7 +43,10 @@ def run(
         ("above_bound", [row["ratio"] for row in rows if row["load_over_bound"] >= 1]),
     ):
         if own:
-            summary |= {f"packet_over_flow_{side}_least": min(own), f"packet_over_flow_{side}_most": max(own)}
+            summary |= {
+                f"packet_over_flow_{side}_least": min(own),
+                f"packet_over_flow_{side}_most": max(own),
+            }
     if summary_path is not None:
         write_json(summary_path, summary)
     return summary

@@ -1,4 +1,6 @@
-"""Stage circuits: topologies -> cross-connect lists of their optical switches, and plans from one setting of them to another."""
+"""Stage circuits: topologies -> cross-connect lists of their optical switches, and
+plans from one setting of them to another.
+"""
 
 from __future__ import annotations
 
@@ -33,23 +35,34 @@ def run(
     circuits_path: str | Path | None = None,
     csv_path: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Write the cross-connect list of a topology as JSON and CSV where paths are given; return how much there is to connect.
+    """Write the cross-connect list of a topology as JSON and CSV where paths are given;
+    return how much there is to connect.
 
-    The topology is that of a file, or the one that ``topology`` describes; ValueError where it has no optical switches.
+    The topology is that of a file, or the one that ``topology`` describes; ValueError
+    where it has no optical switches.
     """
     if (topology_path is None) == (topology is None):
         raise TypeError("one of topology_path and topology is needed")
     graph = (
-        read_topology(topology_path) if topology_path is not None else build_topology(load(TopologySettings, topology, "topology"))
+        read_topology(topology_path)
+        if topology_path is not None
+        else build_topology(load(TopologySettings, topology, "topology"))
     )
     circuits = graph.circuits
     if circuits is None:
-        raise ValueError(f"{topology_path or 'topology'}: {graph.family} has no optical switches, so nothing to cross-connect")
+        raise ValueError(
+            f"{topology_path or 'topology'}: {graph.family} has no optical switches, so nothing to"
+            " cross-connect"
+        )
     if circuits_path is not None:
         write_circuits(circuits_path, graph)
     if csv_path is not None:
         write_circuits_csv(csv_path, graph)
-    return {"family": graph.family, "optical_switches": int(circuits.ocs.max()) + 1, "circuits": len(circuits)}
+    return {
+        "family": graph.family,
+        "optical_switches": int(circuits.ocs.max()) + 1,
+        "circuits": len(circuits),
+    }
 
 
 def run_transition(
@@ -62,10 +75,11 @@ def run_transition(
     csv_path: str | Path | None = None,
     summary_path: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Plan the change from one topology to another of the same hardware, and try the plan step by step before it is written.
+    """Plan the change from one topology to another of the same hardware, and try the
+    plan step by step before it is written.
 
-    Writes the plan (JSON, CSV) and its one-row summary table where paths are given; returns that row. ValueError where the two are
-    not settings of the same hardware.
+    Writes the plan (JSON, CSV) and its one-row summary table where paths are given;
+    returns that row. ValueError where the two are not settings of the same hardware.
     """
     settings: TransitionSettings = load(TransitionSettings, transition, "transition")
     before, after = read_topology(before_path), read_topology(after_path)
@@ -99,10 +113,15 @@ def run_transition(
 
 
 def _try(plan: ReconfigurationPlan, before: Topology, after: Topology) -> None:
-    """Take the steps one by one; ValueError where they are unsafe or do not end at the other setting."""
+    """Take the steps one by one; ValueError where they are unsafe or do not end at the
+    other setting.
+    """
     if before.circuits is None or after.circuits is None:
         raise ValueError("a topology without optical switches has no cross-connects")
     end = apply_plan(before.circuits, plan)
     wanted = circuit_set(after.circuits)
     if end.shape != wanted.shape or not (end == wanted).all():
-        raise ValueError(f"{before.family} to {after.family}: the plan does not end at the circuits of the second setting")
+        raise ValueError(
+            f"{before.family} to {after.family}: the plan does not end at the circuits of the"
+            " second setting"
+        )

@@ -20,8 +20,14 @@ def run(
     claims_path: str | Path,
     counts_path: str | Path,
 ) -> dict[str, int]:
-    """Judge every claim from ``tables`` (files under ``results``); write the verdicts and their counts, return the counts."""
-    rows = judge(load_claims(claims, published), results, {str(Path(table).relative_to(results)) for table in tables})
+    """Judge every claim from ``tables`` (files under ``results``); write the verdicts
+    and their counts, return the counts.
+    """
+    rows = judge(
+        load_claims(claims, published),
+        results,
+        {str(Path(table).relative_to(results)) for table in tables},
+    )
     write_table(claims_path, claims_table(rows))
     verdicts = [row["verdict"] for row in rows]
     counts: dict[str, int] = {verdict: verdicts.count(verdict) for verdict in VERDICTS}

@@ -21,7 +21,9 @@ def run(
     corpus_path: str | Path | None = None,
     summary_path: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Build the corpus; write it and its summary where paths are given; return the summary."""
+    """Build the corpus; write it and its summary where paths are given; return the
+    summary.
+    """
     corpus = build_corpus(load(CorpusSettings, settings, "corpus"), seed)
     summary = {
         "name": corpus.name,

@@ -1,4 +1,6 @@
-"""Stage cost: price catalogue -> bill of materials, cost per bandwidth and over scale, for which prices the cost claims hold."""
+"""Stage cost: price catalogue -> bill of materials, cost per bandwidth and over scale,
+for which prices the cost claims hold.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def run(
     scale_path: str | Path | None = None,
     claim_map_path: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Price every network of the settings; write the tables where paths are given; return the summary by network."""
+    """Price every network of the settings; write the tables where paths are given;
+    return the summary by network.
+    """
     economics: EconomicsSettings = load(EconomicsSettings, settings, "economics")
     summary = cost_summary(economics)
     if bill_path is not None:
@@ -43,5 +47,8 @@ def run(
     if summary_path is not None:
         write_table(summary_path, summary)
     return {
-        f"{row['topology']}.{key}": value for row in summary for key, value in row.items() if key not in ("topology", "fidelity")
+        f"{row['topology']}.{key}": value
+        for row in summary
+        for key, value in row.items()
+        if key not in ("topology", "fidelity")
     }

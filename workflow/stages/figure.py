@@ -12,7 +12,13 @@ from railx.settings import load
 __all__ = ["run"]
 
 
-def run(settings: Mapping[str, Any], *, inputs: Mapping[str, Sequence[str]], svg_path: str | Path) -> None:
+def run(
+    settings: Mapping[str, Any], *, inputs: Mapping[str, Sequence[str]], svg_path: str | Path
+) -> None:
     """Draw the figure that ``settings`` describe beside ``svg_path``, as .svg and .png."""
     figure: FigureSettings = load(FigureSettings, settings, "figure")
-    draw_figure(figure, {key: [Path(file) for file in files] for key, files in inputs.items()}, Path(svg_path))
+    draw_figure(
+        figure,
+        {key: [Path(file) for file in files] for key, files in inputs.items()},
+        Path(svg_path),
+    )

@@ -1,4 +1,6 @@
-"""Stage mapping: one topology -> the time of a training step of every job, at equal bandwidth and at equal cost."""
+"""Stage mapping: one topology -> the time of a training step of every job, at equal
+bandwidth and at equal cost.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,18 @@ def run(
     steps_path: str | Path | None = None,
     summary_path: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Lay every job on the topology of the file, as ``name`` of ``mapping.topologies``; return the step times as one flat summary.
+    """Lay every job on the topology of the file, as ``name`` of ``mapping.topologies``;
+    return the step times as one flat summary.
 
-    Any other ``topology`` can be given by its settings: it takes the routings of ``name`` that its family has (else the family's
-    first) and is compared at equal bandwidth alone, since ``name``'s design is not its own.
+    Any other ``topology`` can be given by its settings: it takes the routings of
+    ``name`` that its family has (else the family's first) and is compared at equal
+    bandwidth alone, since ``name``'s design is not its own.
     """
     settings: MappingSettings = load(MappingSettings, mapping, "mapping")
     if name not in settings.topologies:
-        raise SettingsError(f"mapping.topologies.{name}", f"is missing; allowed: {', '.join(settings.topologies)}")
+        raise SettingsError(
+            f"mapping.topologies.{name}", f"is missing; allowed: {', '.join(settings.topologies)}"
+        )
     if (topology_path is None) == (topology is None):
         raise TypeError("one of topology_path and topology is needed")
     routings: tuple[str, ...] = settings.topologies[name].routings

@@ -26,7 +26,9 @@ def run(
     """Simulate a window of cycles; write its row where a path is given and return it."""
     graph = build_topology(topology)
     table = build_routing(graph, network.routing)
-    row = summary_row(graph, name, traffic, network, simulate_packets(graph, table, traffic, network, seed), seed)
+    row = summary_row(
+        graph, name, traffic, network, simulate_packets(graph, table, traffic, network, seed), seed
+    )
     if packets_path is not None:
         write_table(packets_path, [row])
     return row

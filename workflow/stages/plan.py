@@ -1,4 +1,6 @@
-"""Stage plan: a corpus and settings -> a plan, its table and, for pipelines, its schedule."""
+"""Stage plan: a corpus and settings -> a plan, its table and, for pipelines, its
+schedule.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,11 @@ def run(
     schedule_path: str | Path | None = None,
     summary_path: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Plan batches of the corpus; write the plan and its tables where paths are given; return the summary.
+    """Plan batches of the corpus; write the plan and its tables where paths are given;
+    return the summary.
 
-    ``settings``: planner, cluster, model, cost_model, batch and seed. The schedule of a sequence-parallel plan has no rows.
+    ``settings``: planner, cluster, model, cost_model, batch and seed. The schedule of a
+    sequence-parallel plan has no rows.
     """
     corpus, lengths = read_corpus_lengths(corpus_path)
     plan = make_plan(

@@ -27,7 +27,8 @@ def run(
 ) -> None:
     """Write the resolved config and the provenance beside the report, then the report.
 
-    ``figures``: kind, name, image, caption, tables; ``tables``: title, path (below ``results``), columns.
+    ``figures``: kind, name, image, caption, tables; ``tables``: title, path (below
+    ``results``), columns.
     """
     write_json(config_path, settings)
     write_json(provenance_path, collect_provenance())
@@ -47,7 +48,12 @@ def run(
             for figure in figures
         ],
         tables=[
-            ReportTable(table["title"], str(Path(table["path"]).relative_to(folder)), Path(table["path"]), tuple(table["columns"]))
+            ReportTable(
+                table["title"],
+                str(Path(table["path"]).relative_to(folder)),
+                Path(table["path"]),
+                tuple(table["columns"]),
+            )
             for table in tables
         ],
         config=config_path,

@@ -1,4 +1,6 @@
-"""Stage sweep: one topology, routing and traffic pattern -> latency against offered load and the saturation point."""
+"""Stage sweep: one topology, routing and traffic pattern -> latency against offered
+load and the saturation point.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ from railx.topology import Topology, read_topology, settings_of
 __all__ = ["run"]
 
 #: What the rows of a sweep repeat from its summary.
-_OF_THE_SWEEP = ("saturation_flits_per_chip_cycle", "bound_flits_per_chip_cycle", "ideal_flits_per_chip_cycle")
+_OF_THE_SWEEP = (
+    "saturation_flits_per_chip_cycle",
+    "bound_flits_per_chip_cycle",
+    "ideal_flits_per_chip_cycle",
+)
 
 
 def run(
@@ -32,15 +38,19 @@ def run(
     packets_path: str | Path | None = None,
     summary_path: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Sweep the loads on the topology of the file; write the rows and the summary where paths are given, return the summary.
+    """Sweep the loads on the topology of the file; write the rows and the summary where
+    paths are given, return the summary.
 
-    ``name`` is the sweep's; its rows carry it beside the topology's, and the sweep's saturation point and static limits.
+    ``name`` is the sweep's; its rows carry it beside the topology's, and the sweep's
+    saturation point and static limits.
     """
     sweep: SweepSettings = load(SweepSettings, settings, f"sweeps.{name}")
     topology = read_topology(topology_path)
     table = build_routing(topology, sweep.network.routing)
     bound, ideal = _limits(topology, table, sweep.traffic, seed)
-    rows, summary = sweep_loads(topology, table, sweep, seed, sweep.topology, bound=bound, ideal=ideal)
+    rows, summary = sweep_loads(
+        topology, table, sweep, seed, sweep.topology, bound=bound, ideal=ideal
+    )
     if packets_path is not None:
         own = {key: summary[key] for key in _OF_THE_SWEEP}
         write_table(packets_path, [{"sweep": name, **row, **own} for row in rows])
@@ -50,9 +60,15 @@ def run(
     return summary
 
 
-def _limits(topology: Topology, table: RoutingTable, traffic: TrafficSettings, seed: int) -> tuple[float, float]:
-    """Offered loads at which the busiest lane is full (bound) and at which the external ones would be, evenly loaded (ideal)."""
-    demand = None if traffic.pattern == "uniform" else traffic_flows(topology, traffic, seed).demand()
+def _limits(
+    topology: Topology, table: RoutingTable, traffic: TrafficSettings, seed: int
+) -> tuple[float, float]:
+    """Offered loads at which the busiest lane is full (bound) and at which the external
+    ones would be, evenly loaded (ideal).
+    """
+    demand = (
+        None if traffic.pattern == "uniform" else traffic_flows(topology, traffic, seed).demand()
+    )
     lane_load = table_lane_loads(topology, table, demand)
     width = topology.links.gbps / settings_of(topology).port_gbps
     bound = float((width / np.maximum(lane_load, 1e-12)).min())

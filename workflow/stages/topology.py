@@ -8,7 +8,13 @@ from typing import Any
 
 from railx.io import write_json
 from railx.settings import load
-from railx.topology import TopologySettings, build_topology, check_circuits, topology_metrics, write_topology
+from railx.topology import (
+    TopologySettings,
+    build_topology,
+    check_circuits,
+    topology_metrics,
+    write_topology,
+)
 
 __all__ = ["run"]
 
@@ -19,7 +25,9 @@ def run(
     topology_path: str | Path | None = None,
     metrics_path: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Build and check the topology; write it and its metrics where paths are given; return the metrics."""
+    """Build and check the topology; write it and its metrics where paths are given;
+    return the metrics.
+    """
     topology = build_topology(load(TopologySettings, settings, "topology"))
     if topology.circuits is not None:
         check_circuits(topology)

@@ -26,14 +26,21 @@ def run(
 ) -> dict[str, Any]:
     """Log the results of one invocation; return (and write) where each run is.
 
-    ``stages``: stage, name, settings, code (digest), inputs, summary (a JSON or Parquet file of numbers), artifacts and fidelity
-    (None: what the summary says).
+    ``stages``: stage, name, settings, code (digest), inputs, summary (a JSON or Parquet
+    file of numbers), artifacts and fidelity (None: what the summary says).
     """
     tracking: TrackingSettings = load(TrackingSettings, settings, "tracking")
     commit = collect_provenance()["commit"]
     invocation = f"{experiment}-{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}"
     results = [_result(stage) for stage in stages]
-    runs = log_runs(results, tracking, folder=folder, experiment=experiment, invocation=invocation, commit=commit)
+    runs = log_runs(
+        results,
+        tracking,
+        folder=folder,
+        experiment=experiment,
+        invocation=invocation,
+        commit=commit,
+    )
     summary = {
         "schema": "railx.tracking/1",
         "invocation": invocation,
@@ -58,12 +65,16 @@ def _result(stage: Mapping[str, Any]) -> StageResult:
 
 
 def _numbers(path: Path) -> tuple[dict[str, Any], str | None]:
-    """The numbers of a summary: a JSON object as it is, a table as ``row.column`` with rows named by their first column."""
+    """The numbers of a summary: a JSON object as it is, a table as ``row.column`` with
+    rows named by their first column.
+    """
     if path.suffix == ".json":
         summary: dict[str, Any] = read_json(path)
         return summary, summary.get("fidelity")
     rows = read_rows(path)
     first = next(iter(rows[0]))
     fidelities = {row.get("fidelity") for row in rows} - {None}
-    numbers = {str(row[first]): {key: value for key, value in row.items() if key != first} for row in rows}
+    numbers = {
+        str(row[first]): {key: value for key, value in row.items() if key != first} for row in rows
+    }
     return numbers, fidelities.pop() if len(fidelities) == 1 else None

@@ -1,4 +1,6 @@
-"""Stage train: a plan and its corpus -> measured iterations under every fabric setting, by ``python -m training.run``."""
+"""Stage train: a plan and its corpus -> measured iterations under every fabric setting,
+by ``python -m training.run``.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,13 @@ def run(
     corpus_path: str | Path,
     folder: str | Path,
 ) -> dict[str, Any]:
-    """Write ``folder``/config.json (the resolved run) and train as it says; return the summary.
+    """Write ``folder``/config.json (the resolved run) and train as it says; return the
+    summary.
 
-    ``settings`` holds seed, fabric and training. Beside the files of the run itself, ``folder``/settings.parquet has one row per
-    fabric setting and ``folder``/summary.json the same numbers by name. ValueError when the run could not start or broke off; what
-    it said is above.
+    ``settings`` holds seed, fabric and training. Beside the files of the run itself,
+    ``folder``/settings.parquet has one row per fabric setting and
+    ``folder``/summary.json the same numbers by name. ValueError when the run could not
+    start or broke off; what it said is above.
     """
     folder = Path(folder)
     resolved: RunSettings = load(
@@ -51,7 +55,10 @@ def run(
     # Progress goes where messages go: standard output belongs to the summary.
     finished = subprocess.run(command, check=False, stdout=sys.stderr)
     if finished.returncode:
-        raise ValueError(f"training run {name} ended with exit code {finished.returncode}; its own message is above")
+        raise ValueError(
+            f"training run {name} ended with exit code {finished.returncode}; its own message is"
+            " above"
+        )
     result: dict[str, Any] = read_json(folder / "result.json")
     rows = [_row(name, result, setting) for setting in result["settings"]]
     write_table(folder / "settings.parquet", rows)
@@ -62,13 +69,25 @@ def run(
 
 
 def _row(name: str, result: Mapping[str, Any], setting: Mapping[str, Any]) -> dict[str, Any]:
-    """One fabric setting of a run, with its iteration time relative to the electrical one of the same launch."""
-    electrical = next(other["iteration_ms"] for other in result["settings"] if other["mode"] == "electrical")
+    """One fabric setting of a run, with its iteration time relative to the electrical
+    one of the same launch.
+    """
+    electrical = next(
+        other["iteration_ms"] for other in result["settings"] if other["mode"] == "electrical"
+    )
     plain = {key: value for key, value in setting.items() if not isinstance(value, list)}
-    relative = {"iteration_over_electrical": setting["iteration_ms"] / electrical, "last_loss": setting["losses"][-1]}
+    relative = {
+        "iteration_over_electrical": setting["iteration_ms"] / electrical,
+        "last_loss": setting["losses"][-1],
+    }
     fidelity = plain.pop("fidelity")
     return (
-        {"run": name, "plan": result["plan"], "parallelism": result["parallelism"], "device": result["device"]}
+        {
+            "run": name,
+            "plan": result["plan"],
+            "parallelism": result["parallelism"],
+            "device": result["device"],
+        }
         | plain
         | relative
         | {"fidelity": fidelity}

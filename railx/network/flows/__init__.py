@@ -1,7 +1,16 @@
-"""The flow model: traffic as fluids on the paths of a routing, max-min fair rates, completion times."""
+"""The flow model: traffic as fluids on the paths of a routing, max-min fair rates,
+completion times.
+"""
 
 from railx.network.flows.fair import fair_rates, link_gb_s, max_min_rates
-from railx.network.flows.paths import FlowPaths, fixed_paths, join_paths, path_loads, route_flows, spread_flows
+from railx.network.flows.paths import (
+    FlowPaths,
+    fixed_paths,
+    join_paths,
+    path_loads,
+    route_flows,
+    spread_flows,
+)
 from railx.network.flows.transfers import finish_times, phase_time, transfer_times
 
 __all__ = [

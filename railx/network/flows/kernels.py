@@ -1,4 +1,6 @@
-"""Compiled loops of the flow model: spreading flows over their paths, water-filling, and completion events."""
+"""Compiled loops of the flow model: spreading flows over their paths, water-filling,
+and completion events.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from numpy.typing import NDArray
 
 __all__ = ["complete", "fill", "spread"]
 
-#: Levels and finish times closer than this share of themselves are one event: what differs less is rounding.
+#: Levels and finish times closer than this share of themselves are one event: what
+#: differs less is rounding.
 _SAME = 1e-9
 
 
@@ -31,9 +34,11 @@ def spread(
     flow_start: NDArray[np.int64],
     flow_latency: NDArray[np.float64],
 ) -> Any:
-    """Walk each flow's unit of traffic hop by hop through its places (state, vertex); returns links and shares, flow by flow.
+    """Walk each flow's unit of traffic hop by hop through its places (state, vertex);
+    returns links and shares, flow by flow.
 
-    ``stuck`` reports (kind, place, flow): 1 where there is nowhere to go, 2 where packets go round for ever.
+    ``stuck`` reports (kind, place, flow): 1 where there is nowhere to go, 2 where
+    packets go round for ever.
     """
     vertices = entry.shape[1]
     places = entry.shape[0] * vertices
@@ -74,7 +79,10 @@ def spread(
                         out_share[used[row]] += amount
                     else:
                         if filled == len(out_link):
-                            longer_link, longer_share = np.empty(2 * filled, dtype=np.int32), np.empty(2 * filled)
+                            longer_link, longer_share = (
+                                np.empty(2 * filled, dtype=np.int32),
+                                np.empty(2 * filled),
+                            )
                             longer_link[:filled], longer_share[:filled] = out_link, out_share
                             out_link, out_share = longer_link, longer_share
                         used[row] = filled
@@ -87,7 +95,11 @@ def spread(
                     after = state[option] * vertices + vertex
                     if mark[after] < 0:
                         mark[after] = following
-                        place_next[following], share_next[following], delay_next[following] = after, amount, delay
+                        place_next[following], share_next[following], delay_next[following] = (
+                            after,
+                            amount,
+                            delay,
+                        )
                         following += 1
                     else:
                         share_next[mark[after]] += amount
@@ -117,10 +129,12 @@ def fill(
     active: NDArray[np.bool_],
     rate: NDArray[np.float64],
 ) -> None:
-    """Progressive filling: all open flows rise together until a link is full or a demand met, which closes those flows.
+    """Progressive filling: all open flows rise together until a link is full or a
+    demand met, which closes those flows.
 
-    Closing flows at the common level can only raise the level at which another link fills up, so a heap of possibly outdated
-    levels is exact: what comes up is brought up to date first. ``by_demand`` lists the flows in ascending order of demand.
+    Closing flows at the common level can only raise the level at which another link
+    fills up, so a heap of possibly outdated levels is exact: what comes up is brought
+    up to date first. ``by_demand`` lists the flows in ascending order of demand.
     """
     links = len(capacity)
     taken, weight, count = np.zeros(links), np.zeros(links), np.zeros(links, dtype=np.int64)
@@ -161,7 +175,8 @@ def fill(
             if current > fills * (1 + _SAME):
                 heapq.heappush(heap, (current, row))
                 continue
-        # The running sums carry rounding; the level that closes flows comes from the link's own flows.
+        # The running sums carry rounding; the level that closes flows comes from the
+        # link's own flows.
         load, open_share = 0.0, 0.0
         for k in range(link_start[row], link_start[row + 1]):
             flow = link_flow[k]
@@ -203,7 +218,8 @@ def complete(
     by_begin: NDArray[np.int64],
     end: NDArray[np.float64],
 ) -> int:
-    """Run all transfers to their end (``end``: when the last byte has left); rates are max-min fair between two events.
+    """Run all transfers to their end (``end``: when the last byte has left); rates are
+    max-min fair between two events.
 
     Returns the number of events.
     """
@@ -218,14 +234,28 @@ def complete(
         while started < flows and begin[by_begin[started]] <= now * (1 + 1e-15):
             flow = by_begin[started]
             started += 1
-            if left[flow] <= 0 or (flow_start[flow] == flow_start[flow + 1] and demand[flow] == np.inf):
+            if left[flow] <= 0 or (
+                flow_start[flow] == flow_start[flow + 1] and demand[flow] == np.inf
+            ):
                 end[flow] = now
             else:
                 active[flow] = True
                 running += 1
         if running == 0:
             continue
-        fill(flow_start, flow_link, flow_share, link_start, link_flow, link_share, capacity, demand, by_demand, active, rate)
+        fill(
+            flow_start,
+            flow_link,
+            flow_share,
+            link_start,
+            link_flow,
+            link_share,
+            capacity,
+            demand,
+            by_demand,
+            active,
+            rate,
+        )
         events += 1
         step = np.inf
         for flow in range(flows):

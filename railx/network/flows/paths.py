@@ -1,4 +1,6 @@
-"""Which links a flow uses, and how much of it on each: the sparse matrix of flows and links under a routing."""
+"""Which links a flow uses, and how much of it on each: the sparse matrix of flows and
+links under a routing.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +16,31 @@ from railx.network.routing import RoutingTable, build_routing
 from railx.network.routing.analysis import spread_options
 from railx.topology import Topology
 
-__all__ = ["FlowPaths", "fixed_paths", "join_paths", "kernels", "path_loads", "route_flows", "spread_flows"]
+__all__ = [
+    "FlowPaths",
+    "fixed_paths",
+    "join_paths",
+    "kernels",
+    "path_loads",
+    "route_flows",
+    "spread_flows",
+]
 
 FloatArray = NDArray[np.float64]
 
-#: Entries of one state of a routing table that are made at once: about 0.5 GiB with what making them needs.
+#: Entries of one state of a routing table that are made at once: about 0.5 GiB with
+#: what making them needs.
 _BLOCK_ENTRIES = 8_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class FlowPaths:
-    """Flow f uses the link rows ``link[start[f]:start[f + 1]]``, with ``share`` of its rate on each (all lanes of a row together).
+    """Flow f uses the link rows ``link[start[f]:start[f + 1]]``, with ``share`` of its
+    rate on each (all lanes of a row together).
 
-    A flow that splits has shares below 1; no link appears twice in a flow. ``latency_ns`` (float64[flows]): time of flight along
-    the longest path that the flow uses.
+    A flow that splits has shares below 1; no link appears twice in a flow.
+    ``latency_ns`` (float64[flows]): time of flight along the longest path that the flow
+    uses.
     """
 
     start: NDArray[np.int64]
@@ -39,11 +52,14 @@ class FlowPaths:
         return len(self.latency_ns)
 
 
-def spread_flows(topology: Topology, table: RoutingTable, src: ArrayLike, dst: ArrayLike) -> FlowPaths:
-    """Spread flows from chips ``src`` to chips ``dst`` over the paths of a table, in its weights; lanes of a pool share evenly.
+def spread_flows(
+    topology: Topology, table: RoutingTable, src: ArrayLike, dst: ArrayLike
+) -> FlowPaths:
+    """Spread flows from chips ``src`` to chips ``dst`` over the paths of a table, in
+    its weights; lanes of a pool share evenly.
 
-    A flow from a chip to itself uses no link. ValueError names a chip that is none, a destination that the table lacks and a
-    place where the routing does not lead on.
+    A flow from a chip to itself uses no link. ValueError names a chip that is none, a
+    destination that the table lacks and a place where the routing does not lead on.
     """
     source, target = _ends(topology, src, dst)
     order = np.argsort(table.destinations, kind="stable")
@@ -51,27 +67,44 @@ def spread_flows(topology: Topology, table: RoutingTable, src: ArrayLike, dst: A
     column = order[at]
     missing = table.destinations[column] != target
     if missing.any():
-        raise ValueError(f"dst: got chip {target[missing][0]}; allowed: the {len(order)} destinations of the table")
+        raise ValueError(
+            f"dst: got chip {target[missing][0]}; allowed: the {len(order)} destinations of the"
+            " table"
+        )
     options = spread_options(topology, table)
     start, latency = np.zeros(len(source) + 1, dtype=np.int64), np.zeros(len(source))
     stuck = np.zeros(3, dtype=np.int64)
     links = topology.links
     link, share = kernels().spread(
-        table.entry, table.destinations, links.dst, *options.arrays, links.latency_ns, source, column, stuck, start, latency
+        table.entry,
+        table.destinations,
+        links.dst,
+        *options.arrays,
+        links.latency_ns,
+        source,
+        column,
+        stuck,
+        start,
+        latency,
     )
     if stuck[0]:
         state, vertex = divmod(int(stuck[1]), topology.vertices)
         what = "has nowhere to go" if stuck[0] == 1 else "goes round for ever"
         raise ValueError(
-            f"{table.routing} on {topology.family}: a flow to chip {target[stuck[2]]} in state {state} at {vertex} {what}"
+            f"{table.routing} on {topology.family}: a flow to chip {target[stuck[2]]} in state"
+            f" {state} at {vertex} {what}"
         )
     return FlowPaths(start, link, share, latency)
 
 
-def route_flows(topology: Topology, routing: str | RoutingTable, src: ArrayLike, dst: ArrayLike) -> FlowPaths:
-    """As :func:`spread_flows`, for a routing by name: tables are made for a block of destinations at a time.
+def route_flows(
+    topology: Topology, routing: str | RoutingTable, src: ArrayLike, dst: ArrayLike
+) -> FlowPaths:
+    """As :func:`spread_flows`, for a routing by name: tables are made for a block of
+    destinations at a time.
 
-    A table grows with vertices x destinations; by blocks 10,000 chips need less than 2 GiB.
+    A table grows with vertices x destinations; by blocks 10,000 chips need less than 2
+    GiB.
     """
     if isinstance(routing, RoutingTable):
         return spread_flows(topology, routing, src, dst)
@@ -82,13 +115,20 @@ def route_flows(topology: Topology, routing: str | RoutingTable, src: ArrayLike,
     for first in range(0, max(len(wanted), 1), block):
         destinations = wanted[first : first + block]
         own = np.flatnonzero(np.isin(target, destinations))
-        parts.append(spread_flows(topology, build_routing(topology, routing, destinations), source[own], target[own]))
+        parts.append(
+            spread_flows(
+                topology, build_routing(topology, routing, destinations), source[own], target[own]
+            )
+        )
         order.append(own)
     return _reorder(join_paths(parts), np.argsort(np.concatenate(order), kind="stable"))
 
 
-def fixed_paths(topology: Topology, flow: NDArray[np.int64], link: NDArray[np.int64], flows: int) -> FlowPaths:
-    """Flows along given paths: entry k says that flow ``flow[k]`` crosses link row ``link[k]`` with all its traffic.
+def fixed_paths(
+    topology: Topology, flow: NDArray[np.int64], link: NDArray[np.int64], flows: int
+) -> FlowPaths:
+    """Flows along given paths: entry k says that flow ``flow[k]`` crosses link row
+    ``link[k]`` with all its traffic.
 
     ``flow`` is ascending; a row crossed twice counts twice.
     """
@@ -113,7 +153,9 @@ def join_paths(parts: list[FlowPaths]) -> FlowPaths:
 
 
 def path_loads(topology: Topology, paths: FlowPaths, rate: FloatArray) -> FloatArray:
-    """Load of each link row, all lanes together (float64[links]), in the unit of ``rate`` (float64[flows])."""
+    """Load of each link row, all lanes together (float64[links]), in the unit of
+    ``rate`` (float64[flows]).
+    """
     amount = paths.share * np.repeat(rate, np.diff(paths.start))
     return np.bincount(paths.link, weights=amount, minlength=len(topology.links)).astype(np.float64)
 
@@ -126,17 +168,24 @@ def kernels() -> ModuleType:
     return compiled
 
 
-def _ends(topology: Topology, src: ArrayLike, dst: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _ends(
+    topology: Topology, src: ArrayLike, dst: ArrayLike
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     source, target = _chips(topology, "src", src), _chips(topology, "dst", dst)
     if len(source) != len(target):
-        raise ValueError(f"dst: got {len(target)} chips; allowed: {len(source)}, one for each of src")
+        raise ValueError(
+            f"dst: got {len(target)} chips; allowed: {len(source)}, one for each of src"
+        )
     return source, target
 
 
 def _chips(topology: Topology, key: str, chips: ArrayLike) -> NDArray[np.int64]:
     values: Any = np.asarray(chips)
     if values.ndim != 1 or (values.size and not np.issubdtype(values.dtype, np.integer)):
-        raise ValueError(f"{key}: got an array of shape {values.shape} and type {values.dtype}; allowed: a list of chip numbers")
+        raise ValueError(
+            f"{key}: got an array of shape {values.shape} and type {values.dtype}; allowed: a list"
+            " of chip numbers"
+        )
     wrong = (values < 0) | (values >= topology.chips)
     if wrong.any():
         raise ValueError(f"{key}: got chip {values[wrong][0]}; allowed: 0 to {topology.chips - 1}")

@@ -1,4 +1,6 @@
-"""How long transfers take: max-min fair rates between events, and phases that wait for each other."""
+"""How long transfers take: max-min fair rates between events, and phases that wait for
+each other.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ def transfer_times(
 ) -> FloatArray:
     """When the last byte of each transfer arrives, in ns (float64[transfers]).
 
-    All transfers under way share the network max-min fairly; the rates are solved again whenever one starts or ends. The last byte
-    leaves when all have been sent and flies along the longest path of its flow.
+    All transfers under way share the network max-min fairly; the rates are solved again
+    whenever one starts or ends. The last byte leaves when all have been sent and flies
+    along the longest path of its flow.
     """
     paths = route_flows(topology, routing, src, dst)
     return finish_times(paths, link_gb_s(topology), size_bytes, start_ns, demand_gb_s)
@@ -46,7 +49,9 @@ def finish_times(
     size, begin = per_flow(paths, "size_bytes", size_bytes), per_flow(paths, "start_ns", start_ns)
     demand = per_flow(paths, "demand_gb_s", demand_gb_s)
     if (demand == 0).any():
-        raise ValueError("demand_gb_s: got 0; allowed: greater than 0, a transfer without a rate never ends")
+        raise ValueError(
+            "demand_gb_s: got 0; allowed: greater than 0, a transfer without a rate never ends"
+        )
     end = np.zeros(len(paths))
     order = np.argsort(begin, kind="stable")
     kernels().complete(*filling_arrays(paths, capacity_gb_s, demand), size, begin, order, end)
@@ -55,5 +60,9 @@ def finish_times(
 
 
 def phase_time(phases: Iterable[tuple[FlowPaths, ArrayLike]], capacity_gb_s: FloatArray) -> float:
-    """Time in ns of phases one after another, each of (paths, bytes of each flow); one starts when the one before has arrived."""
-    return sum(float(finish_times(paths, capacity_gb_s, size).max(initial=0.0)) for paths, size in phases)
+    """Time in ns of phases one after another, each of (paths, bytes of each flow); one
+    starts when the one before has arrived.
+    """
+    return sum(
+        float(finish_times(paths, capacity_gb_s, size).max(initial=0.0)) for paths, size in phases
+    )

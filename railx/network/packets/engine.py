@@ -1,17 +1,21 @@
-"""The compiled core of the packet simulator: one function that advances a network by cycles.
+"""The compiled core of the packet simulator: one function that advances a network by
+cycles.
 
-Event driven. A wheel of cycles holds what will happen: heads that arrive, tails that leave a link, ports that end. Only the packets
-that such an event can move are looked at, oldest first; all others wait in a list of what they wait for: *pool* (room in a virtual
-channel), *link* (the granted channel is busy) or *port* (their input port is busy). Since every release comes with an event and all
-releases of a cycle come before its grants, a packet that found no room needs no second look until the next release.
+Event driven. A wheel of cycles holds what will happen: heads that arrive, tails that
+leave a link, ports that end. Only the packets that such an event can move are looked
+at, oldest first; all others wait in a list of what they wait for: *pool* (room in a
+virtual channel), *link* (the granted channel is busy) or *port* (their input port is
+busy). Since every release comes with an event and all releases of a cycle come before
+its grants, a packet that found no room needs no second look until the next release.
 
-Arrays of structs of int32, one cache line a packet: at saturation the time goes to cache misses, not to arithmetic. Columns carry
-the names below; -1 is none everywhere. Channels are the lanes of link rows, one after another; FIFO c * virtual_channels + v is the
-input buffer behind channel c.
+Arrays of structs of int32, one cache line a packet: at saturation the time goes to
+cache misses, not to arithmetic. Columns carry the names below; -1 is none everywhere.
+Channels are the lanes of link rows, one after another; FIFO c * virtual_channels + v is
+the input buffer behind channel c.
 """
 
-# Types inside compiled functions are Numba's to check.
-# mypy: disable-error-code="untyped-decorator,assignment,return-value,no-any-return"
+# Types inside compiled functions are Numba's to check. mypy:
+# disable-error-code="untyped-decorator,assignment,return-value,no-any-return"
 
 from __future__ import annotations
 
@@ -25,47 +29,108 @@ from numba import njit
 Int: TypeAlias = int | np.integer[Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Packets: age, cycle of creation, destination, vertex, state in the routing table, what it waits for, FIFO (-1 at its source),
-# next in a list, heap links, pool and after the grant the granted FIFO, state after the hop, links taken (external ones
-# << 16), adaptive routing: link rows whose queue counts it (the probed one further on, the one it stands before).
-SEQ, BORN, DST, VERTEX, STATE, STATUS, FIFO, NEXT, CHILD, SIBLING, WAY, NEXT_STATE, HOPS, FAR, NEAR = range(15)
+# Packets: age, cycle of creation, destination, vertex, state in the routing table, what
+# it waits for, FIFO (-1 at its source), next in a list, heap links, pool and after the
+# grant the granted FIFO, state after the hop, links taken (external ones << 16),
+# adaptive routing: link rows whose queue counts it (the probed one further on, the one
+# it stands before).
+(
+    SEQ,
+    BORN,
+    DST,
+    VERTEX,
+    STATE,
+    STATUS,
+    FIFO,
+    NEXT,
+    CHILD,
+    SIBLING,
+    WAY,
+    NEXT_STATE,
+    HOPS,
+    FAR,
+    NEAR,
+) = range(15)
 PACKET_COLUMNS = 16
-# Channels: busy, next in the wheel, FIFO it is fed from, number of waiting packets, cycles of a packet, latency, vertex at its end,
-# link row, FIFO that is leaving its input port, 1 << 16 where it leaves a node, packets carried in the window,
-# packets that wait for its input port.
-BUSY, WHEEL_NEXT, FROM, WAITING, SERIAL, LATENCY, END, ROW, PORT, EXTERNAL, CARRIED, PORT_WAITERS = range(12)
+# Channels: busy, next in the wheel, FIFO it is fed from, number of waiting packets,
+# cycles of a packet, latency, vertex at its end, link row, FIFO that is leaving its
+# input port, 1 << 16 where it leaves a node, packets carried in the window, packets
+# that wait for its input port.
+(
+    BUSY,
+    WHEEL_NEXT,
+    FROM,
+    WAITING,
+    SERIAL,
+    LATENCY,
+    END,
+    ROW,
+    PORT,
+    EXTERNAL,
+    CARRIED,
+    PORT_WAITERS,
+) = range(12)
 CHANNEL_COLUMNS = 16
 # FIFOs: first and last packet, packets that still fit, channel.
 HEAD, TAIL, ROOM, CHANNEL = range(4)
 FIFO_COLUMNS = 4
-# Pools: first FIFO, one past the last, source packets that wait (in order of age), heap of other packets, last cycle woken,
-# first link row.
+# Pools: first FIFO, one past the last, source packets that wait (in order of age), heap
+# of other packets, last cycle woken, first link row.
 FIRST, LAST, QUEUE_HEAD, QUEUE_TAIL, HEAP, STAMP, POOL_ROW = range(7)
 POOL_COLUMNS = 8
-# Chips: source queue (injection ports only), free injection ports, heap that waits for ejection, free ejection ports.
+# Chips: source queue (injection ports only), free injection ports, heap that waits for
+# ejection, free ejection ports.
 SOURCE_HEAD, SOURCE_TAIL, INJECTION, EJECT_HEAP, EJECTION = range(5)
 CHIP_COLUMNS = 5
 # Counters.
-NOW, CREATED, INJECTED, DELIVERED, HOPS_DONE, FREE, FREE_COUNT, TIMER_FREE, W_DELIVERED, W_HOPS, W_EXTERNAL, W_CREATED = range(12)
+(
+    NOW,
+    CREATED,
+    INJECTED,
+    DELIVERED,
+    HOPS_DONE,
+    FREE,
+    FREE_COUNT,
+    TIMER_FREE,
+    W_DELIVERED,
+    W_HOPS,
+    W_EXTERNAL,
+    W_CREATED,
+) = range(12)
 COUNTERS = 12
 # Parameters.
-VCS, MASK, FLITS, SOURCE_CYCLES, PORTS_IN, PORTS_OUT, WARMUP, FINISH, ADAPTIVE, MODE, CHIPS, CAPACITY, BATCHES = range(13)
+(
+    VCS,
+    MASK,
+    FLITS,
+    SOURCE_CYCLES,
+    PORTS_IN,
+    PORTS_OUT,
+    WARMUP,
+    FINISH,
+    ADAPTIVE,
+    MODE,
+    CHIPS,
+    CAPACITY,
+    BATCHES,
+) = range(13)
 PARAMETERS = 13
 # Traffic modes.
 UNIFORM, ALL_TO_ALL, FLOWS, HOT_SPOT, TRACE = range(5)
-# What a packet waits for: nothing yet; pulled from a pool's waiters; woken with its grant; pulled from a channel's waiters; its
-# input port.
+# What a packet waits for: nothing yet; pulled from a pool's waiters; woken with its
+# grant; pulled from a channel's waiters; its input port.
 _FRESH, _POOL, _GRANTED, _LINK, _PORT = range(5)
 
 DONE, NEEDS_ROOM = 0, 1
 
-#: Around every index: an unsigned one needs no look whether it counts from the end, which makes the whole third faster.
+#: Around every index: an unsigned one needs no look whether it counts from the end,
+#: which makes the whole third faster.
 u = np.uint32
 
 
 def _compiled(function: Function) -> Function:
-    """Compile, and keep it on disk. Nothing here allocates, so arrays go without reference counts, whose atomic updates would take
-    half of the time.
+    """Compile, and keep it on disk. Nothing here allocates, so arrays go without
+    reference counts, whose atomic updates would take half of the time.
     """
     return cast("Function", njit(cache=True, _nrt=False)(function))
 
@@ -166,7 +231,9 @@ def _random(random: Any, stream: int) -> Any:
 @_compiled
 def _below(random: Any, stream: int, limit: Int) -> Any:
     """A random integer from 0 to limit - 1 (limit < 2^31; the bias is below 2^-1)."""
-    return np.int64(((_random(random, stream) >> np.uint64(32)) * np.uint64(limit)) >> np.uint64(32))
+    return np.int64(
+        ((_random(random, stream) >> np.uint64(32)) * np.uint64(limit)) >> np.uint64(32)
+    )
 
 
 @_compiled
@@ -207,7 +274,9 @@ def _heap_pop(heap: Any, size: Int) -> None:
 
 @_compiled
 def _sort(keys: Any, count: Int) -> None:
-    """Shell sort (Ciura's gaps): in place, and an insertion sort for the short lists of a quiet network."""
+    """Shell sort (Ciura's gaps): in place, and an insertion sort for the short lists of
+    a quiet network.
+    """
     gap = 1
     while gap * 9 < count * 4:
         gap = gap * 9 // 4 + 1
@@ -241,7 +310,15 @@ def _oldest_in_pool(packets: Any, pools: Any, pool: Int) -> Any:
 
 @_compiled
 def _draw(
-    mode: int, chips: int, number: int, hot_share: float, random: Any, source: Any, target: Any, accept: Any, alias: Any
+    mode: int,
+    chips: int,
+    number: int,
+    hot_share: float,
+    random: Any,
+    source: Any,
+    target: Any,
+    accept: Any,
+    alias: Any,
 ) -> Any:
     """Source and destination of packet ``number``."""
     if mode == TRACE:
@@ -284,8 +361,14 @@ def _choose(
     fifos: Any,
     channels: Any,
 ) -> None:
-    """Fix the pool of a packet's next hop (and for adaptive routing, which queues count it)."""
-    own = np.int64(entry[u(packets[u(packet), STATE]), u(packets[u(packet), VERTEX]), u(packets[u(packet), DST])])
+    """Fix the pool of a packet's next hop (and for adaptive routing, which queues count
+    it).
+    """
+    own = np.int64(
+        entry[
+            u(packets[u(packet), STATE]), u(packets[u(packet), VERTEX]), u(packets[u(packet), DST])
+        ]
+    )
     if own < 0:
         first = -2 - own
         last = first + 1
@@ -331,7 +414,9 @@ def _choose(
 
 @_compiled
 def _claim(packets: Any, queue: Any, packet: Int, row: Int) -> None:
-    """Adaptive routing: the packet has been granted a channel of link row ``row`` and waits there now."""
+    """Adaptive routing: the packet has been granted a channel of link row ``row`` and
+    waits there now.
+    """
     near = np.int64(packets[u(packet), NEAR])
     if near != row:
         queue[u(near)] -= 1
@@ -344,16 +429,34 @@ def _claim(packets: Any, queue: Any, packet: Int, row: Int) -> None:
 
 @_compiled
 def advance(net: Any, state: Any, until: int) -> int:
-    """Run cycles until cycle ``until`` (exclusive); NEEDS_ROOM where ``packets`` must grow before the next cycle."""
+    """Run cycles until cycle ``until`` (exclusive); NEEDS_ROOM where ``packets`` must
+    grow before the next cycle.
+    """
     parameters = net.parameters
-    vcs, mask, flits, source_cycles = parameters[VCS], parameters[MASK], parameters[FLITS], parameters[SOURCE_CYCLES]
+    vcs, mask, flits, source_cycles = (
+        parameters[VCS],
+        parameters[MASK],
+        parameters[FLITS],
+        parameters[SOURCE_CYCLES],
+    )
     limited_in, limited_out = parameters[PORTS_IN] > 0, parameters[PORTS_OUT] > 0
-    warmup, finish, adaptive, capacity = parameters[WARMUP], parameters[FINISH], parameters[ADAPTIVE] != 0, parameters[CAPACITY]
+    warmup, finish, adaptive, capacity = (
+        parameters[WARMUP],
+        parameters[FINISH],
+        parameters[ADAPTIVE] != 0,
+        parameters[CAPACITY],
+    )
     mode, chip_count, batch_count = parameters[MODE], parameters[CHIPS], parameters[BATCHES]
     trace = mode == TRACE
     rate, hot_share = net.rates[0], net.rates[1]
     source, target, accept, alias = net.source, net.target, net.accept, net.alias
-    entry, set_start, choice, choice_limit, choice_delay = net.entry, net.set_start, net.choice, net.choice_limit, net.choice_delay
+    entry, set_start, choice, choice_limit, choice_delay = (
+        net.entry,
+        net.set_start,
+        net.choice,
+        net.choice_limit,
+        net.choice_delay,
+    )
     row_rate, row_queue, random = net.row_rate, state.row_queue, state.random
     histogram, batches, arrival = state.histogram, state.batches, state.arrival
     pool_fifo, fifo_pool_start, fifo_pool = net.pool_fifo, net.fifo_pool_start, net.fifo_pool
@@ -365,7 +468,13 @@ def advance(net: Any, state: Any, until: int) -> int:
         state.pools,
         state.chips,
     )
-    timers, wheel, agenda, later, work = state.timers, state.wheel, state.agenda, state.later, state.work
+    timers, wheel, agenda, later, work = (
+        state.timers,
+        state.wheel,
+        state.agenda,
+        state.later,
+        state.work,
+    )
     waiting_for = state.waiting_for
     now = counters[NOW]
     while now < until:
@@ -377,7 +486,9 @@ def advance(net: Any, state: Any, until: int) -> int:
             while number + due < len(alias) and alias[number + due] == now:
                 due += 1
         else:
-            due = np.int64(np.floor((now + 1) * rate + 1e-9)) - np.int64(np.floor(now * rate + 1e-9))
+            due = np.int64(np.floor((now + 1) * rate + 1e-9)) - np.int64(
+                np.floor(now * rate + 1e-9)
+            )
         if due > counters[FREE_COUNT]:
             counters[NOW] = now
             return NEEDS_ROOM
@@ -385,7 +496,17 @@ def advance(net: Any, state: Any, until: int) -> int:
         looks = 0  # entries of work
         # Sources.
         for _ in range(due):
-            src, dst = _draw(mode, chip_count, counters[CREATED], hot_share, random, source, target, accept, alias)
+            src, dst = _draw(
+                mode,
+                chip_count,
+                counters[CREATED],
+                hot_share,
+                random,
+                source,
+                target,
+                accept,
+                alias,
+            )
             packet = counters[FREE]
             counters[FREE] = packets[u(packet), NEXT]
             packets[u(packet), SEQ] = counters[CREATED]
@@ -419,7 +540,8 @@ def advance(net: Any, state: Any, until: int) -> int:
                     packets[u(last), NEXT] = packet
                 else:
                     fifos[u(fifo), HEAD] = packet
-                    # While another packet leaves this FIFO, its tail's event will look here.
+                    # While another packet leaves this FIFO, its tail's event will look
+                    # here.
                     if channels[u(fifos[u(fifo), CHANNEL]), PORT] != fifo:
                         work[u(looks)] = fifo
                         looks += 1
@@ -428,7 +550,8 @@ def advance(net: Any, state: Any, until: int) -> int:
                 heads += 1
             packet = following
         if limited_in and heads > 0:
-            # One FIFO a chip in order of age; free injection ports take its packets below.
+            # One FIFO a chip in order of age; free injection ports take its packets
+            # below.
             _sort(agenda, heads)
             for i in range(heads):
                 packet = agenda[u(i)] & 0xFFFFFFFF
@@ -454,7 +577,8 @@ def advance(net: Any, state: Any, until: int) -> int:
                     # Never overtakes i: at most one packet is taken for each one seen.
                     agenda[u(heads)] = np.int64(packets[u(taken), SEQ]) << 32 | taken
                     heads += 1
-        # Tails that have left: the channel, the input port and the space behind it are free.
+        # Tails that have left: the channel, the input port and the space behind it are
+        # free.
         channel = np.int64(wheel[1, u(slot)])
         wheel[1, u(slot)] = -1
         while channel >= 0:
@@ -507,7 +631,8 @@ def advance(net: Any, state: Any, until: int) -> int:
                         agenda[u(heads)] = np.int64(packets[u(waiting), SEQ]) << 32 | waiting
                         heads += 1
                 timer = following
-        # FIFOs with a new front: packets that are there leave the network, the next one has to move on.
+        # FIFOs with a new front: packets that are there leave the network, the next one
+        # has to move on.
         for i in range(looks):
             fifo = np.int64(work[u(i)])
             freed = fifo < -1
@@ -554,7 +679,9 @@ def advance(net: Any, state: Any, until: int) -> int:
             if freed:
                 for j in range(fifo_pool_start[u(fifo)], fifo_pool_start[u(fifo + 1)]):
                     pool = np.int64(fifo_pool[u(j)])
-                    if pools[u(pool), STAMP] != now and (pools[u(pool), QUEUE_HEAD] >= 0 or pools[u(pool), HEAP] >= 0):
+                    if pools[u(pool), STAMP] != now and (
+                        pools[u(pool), QUEUE_HEAD] >= 0 or pools[u(pool), HEAP] >= 0
+                    ):
                         pools[u(pool), STAMP] = now
                         packet = _oldest_in_pool(packets, pools, pool)
                         packets[u(packet), STATUS] = _POOL
@@ -579,7 +706,9 @@ def advance(net: Any, state: Any, until: int) -> int:
             if vertex == packets[u(packet), DST]:  # only with limited ejection
                 if chips[u(vertex), EJECTION] == 0:
                     packets[u(packet), STATUS] = _LINK
-                    chips[u(vertex), EJECT_HEAP] = _push(packets, chips[u(vertex), EJECT_HEAP], packet)
+                    chips[u(vertex), EJECT_HEAP] = _push(
+                        packets, chips[u(vertex), EJECT_HEAP], packet
+                    )
                     continue
                 port = np.int64(fifos[u(fifo), CHANNEL])
                 if channels[u(port), PORT] >= 0:
@@ -588,7 +717,9 @@ def advance(net: Any, state: Any, until: int) -> int:
                     waiting = np.int64(chips[u(vertex), EJECT_HEAP])
                     if status == _LINK and waiting >= 0:
                         chips[u(vertex), EJECT_HEAP] = _pop(packets, waiting)
-                        _heap_push(later, waking, np.int64(packets[u(waiting), SEQ]) << 32 | waiting)
+                        _heap_push(
+                            later, waking, np.int64(packets[u(waiting), SEQ]) << 32 | waiting
+                        )
                         waking += 1
                     continue
                 chips[u(vertex), EJECTION] -= 1
@@ -603,7 +734,19 @@ def advance(net: Any, state: Any, until: int) -> int:
                 timers[u(timer), 1] = fifo
                 wheel[2, u(slot)] = timer
                 _deliver(
-                    packet, now, warmup, finish, batch, trace, adaptive, counters, packets, histogram, batches, arrival, row_queue
+                    packet,
+                    now,
+                    warmup,
+                    finish,
+                    batch,
+                    trace,
+                    adaptive,
+                    counters,
+                    packets,
+                    histogram,
+                    batches,
+                    arrival,
+                    row_queue,
                 )
                 continue
             if status in (_FRESH, _POOL):
@@ -638,7 +781,9 @@ def advance(net: Any, state: Any, until: int) -> int:
                 if granted < 0:
                     if fifo >= 0:
                         pools[u(pool), HEAP] = _push(packets, pools[u(pool), HEAP], packet)
-                    elif status == _POOL or pools[u(pool), QUEUE_HEAD] < 0:  # the oldest: back to the front
+                    elif (
+                        status == _POOL or pools[u(pool), QUEUE_HEAD] < 0
+                    ):  # the oldest: back to the front
                         if pools[u(pool), QUEUE_HEAD] < 0:
                             pools[u(pool), QUEUE_TAIL] = packet
                         packets[u(packet), NEXT] = pools[u(pool), QUEUE_HEAD]
@@ -652,14 +797,23 @@ def advance(net: Any, state: Any, until: int) -> int:
                 packets[u(packet), WAY] = granted
                 packets[u(packet), STATUS] = _GRANTED
                 if adaptive:
-                    _claim(packets, row_queue, packet, np.int64(channels[u(fifos[u(granted), CHANNEL]), ROW]))
+                    _claim(
+                        packets,
+                        row_queue,
+                        packet,
+                        np.int64(channels[u(fifos[u(granted), CHANNEL]), ROW]),
+                    )
                 if status == _POOL:
                     for i in range(pools[u(pool), FIRST], pools[u(pool), LAST]):
                         if fifos[u(pool_fifo[u(i)]), ROOM] > 0:
                             waiting = _oldest_in_pool(packets, pools, pool)
                             if waiting >= 0:
                                 packets[u(waiting), STATUS] = _POOL
-                                _heap_push(later, waking, np.int64(packets[u(waiting), SEQ]) << 32 | waiting)
+                                _heap_push(
+                                    later,
+                                    waking,
+                                    np.int64(packets[u(waiting), SEQ]) << 32 | waiting,
+                                )
                                 waking += 1
                             break
             granted = np.int64(packets[u(packet), WAY])
@@ -667,7 +821,11 @@ def advance(net: Any, state: Any, until: int) -> int:
             if channels[u(channel), BUSY] != 0:
                 packets[u(packet), STATUS] = _LINK
                 waiters = np.int64(channels[u(channel), WAITING])
-                _heap_push(waiting_for[u(channel)], waiters, np.int64(packets[u(packet), SEQ]) << 32 | packet)
+                _heap_push(
+                    waiting_for[u(channel)],
+                    waiters,
+                    np.int64(packets[u(packet), SEQ]) << 32 | packet,
+                )
                 channels[u(channel), WAITING] = waiters + 1
                 continue
             if fifo >= 0:
@@ -759,7 +917,9 @@ def _deliver(
 
 @njit(cache=True)
 def alias_table(share: Any, accept: Any, alias: Any) -> None:
-    """Vose's table: flow i is kept with probability accept[i], else alias[i] takes its place."""
+    """Vose's table: flow i is kept with probability accept[i], else alias[i] takes its
+    place.
+    """
     count = len(share)
     mean = share.sum() / count
     small = np.empty(count, np.int64)
@@ -790,11 +950,15 @@ def alias_table(share: Any, accept: Any, alias: Any) -> None:
 
 
 @njit(cache=True)
-def mean_latency(entry: Any, set_start: Any, share: Any, follow: Any, end: Any, step: Any, last_step: Any) -> Any:
-    """Expected unloaded latency over all ordered pairs of chips, from the source's first routing to the arrival of the tail.
+def mean_latency(
+    entry: Any, set_start: Any, share: Any, follow: Any, end: Any, step: Any, last_step: Any
+) -> Any:
+    """Expected unloaded latency over all ordered pairs of chips, from the source's
+    first routing to the arrival of the tail.
 
-    Of each choice: ``share``, state after the hop (``follow``), vertex at the end of the hop, cycles of the hop, and cycles where
-    it is the last one. NaN where a packet does not arrive.
+    Of each choice: ``share``, state after the hop (``follow``), vertex at the end of
+    the hop, cycles of the hop, and cycles where it is the last one. NaN where a packet
+    does not arrive.
     """
     states, vertices, chips = entry.shape
     total = 0.0

@@ -29,8 +29,9 @@ IntArray = NDArray[np.int64]
 class Channels:
     """The lanes of all link rows, one after another.
 
-    ``row`` (int64[channels]): the link row; ``first`` (int64[rows]): the first lane of each row; ``serial``, ``latency``
-    (int64[channels]): cycles that a packet occupies the channel, and cycles of flight of its head.
+    ``row`` (int64[channels]): the link row; ``first`` (int64[rows]): the first lane of
+    each row; ``serial``, ``latency`` (int64[channels]): cycles that a packet occupies
+    the channel, and cycles of flight of its head.
     """
 
     row: IntArray
@@ -44,7 +45,9 @@ class Channels:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Given packets in the order of creation: ``cycle`` (ascending), ``src``, ``dst``, all int[packets]."""
+    """Given packets in the order of creation: ``cycle`` (ascending), ``src``, ``dst``,
+    all int[packets].
+    """
 
     cycle: NDArray[np.integer]
     src: NDArray[np.integer]
@@ -58,7 +61,12 @@ def channels_of(topology: Topology, network: PacketNetworkSettings) -> Channels:
     serial = np.maximum(np.ceil(network.packet_flits / width - 1e-9), 1).astype(np.int64)
     latency = np.rint(links.latency_ns / network.cycle_ns).astype(np.int64)
     row = np.repeat(np.arange(len(links)), links.lanes)
-    return Channels(row, np.concatenate([[0], np.cumsum(links.lanes)[:-1]]).astype(np.int64), serial[row], latency[row])
+    return Channels(
+        row,
+        np.concatenate([[0], np.cumsum(links.lanes)[:-1]]).astype(np.int64),
+        serial[row],
+        latency[row],
+    )
 
 
 def build_net(
@@ -77,7 +85,11 @@ def build_net(
     order = np.argsort(pool_fifo, kind="stable")
     fifo_pool = np.repeat(np.arange(pools), np.diff(pool_start))[order]
     fifos = len(channels) * table.virtual_channels
-    probe = np.where(table.choice_probe >= 0, table.choice_probe, table.pool_link[table.pool_start[table.choice_pool]])
+    probe = np.where(
+        table.choice_probe >= 0,
+        table.choice_probe,
+        table.pool_link[table.pool_start[table.choice_pool]],
+    )
     parameters = np.zeros(engine.PARAMETERS, dtype=np.int64)
     parameters[engine.VCS] = table.virtual_channels
     parameters[engine.MASK] = _wheel_cycles(channels, network) - 1
@@ -99,13 +111,17 @@ def build_net(
         parameters=parameters,
         rates=np.array([load * topology.chips / network.packet_flits, hot_share]),
         pool_fifo=_int32(pool_fifo),
-        fifo_pool_start=_int32(np.concatenate([[0], np.cumsum(np.bincount(pool_fifo, minlength=fifos))])),
+        fifo_pool_start=_int32(
+            np.concatenate([[0], np.cumsum(np.bincount(pool_fifo, minlength=fifos))])
+        ),
         fifo_pool=_int32(fifo_pool),
         entry=_entry(topology, table),
         set_start=_int32(table.set_start),
         choice=_int32(np.stack([table.choice_pool, table.choice_state, probe], axis=1)),
         choice_limit=_running_sums(table),
-        choice_delay=np.ascontiguousarray(table.choice_delay_ns / network.cycle_ns, dtype=np.float64),
+        choice_delay=np.ascontiguousarray(
+            table.choice_delay_ns / network.cycle_ns, dtype=np.float64
+        ),
         row_rate=np.ascontiguousarray(row_width, dtype=np.float64),
         source=_int32(source),
         target=_int32(target),
@@ -114,7 +130,9 @@ def build_net(
     )
 
 
-def build_state(topology: Topology, table: RoutingTable, net: Any, network: PacketNetworkSettings, seed: int) -> Any:
+def build_state(
+    topology: Topology, table: RoutingTable, net: Any, network: PacketNetworkSettings, seed: int
+) -> Any:
     """An empty network at cycle 0 (:class:`railx.network.packets.engine.State`)."""
     from railx.network.packets import engine
 
@@ -139,8 +157,14 @@ def build_state(topology: Topology, table: RoutingTable, net: Any, network: Pack
     chip_rows[:, engine.INJECTION], chip_rows[:, engine.EJECTION] = inject, eject
     timers = np.full((max(1, chips * (inject + eject)), 2), -1, dtype=np.int32)
     timers[:-1, 0] = np.arange(1, len(timers))
-    a_cycle = int(net.rates[0]) + 2 if net.parameters[engine.MODE] != engine.TRACE else max(1, _most_at_once(net.alias))
-    most_heads = fifo_count + pool_count + len(channels) + chips * (1 + inject + eject) + 2 * a_cycle
+    a_cycle = (
+        int(net.rates[0]) + 2
+        if net.parameters[engine.MODE] != engine.TRACE
+        else max(1, _most_at_once(net.alias))
+    )
+    most_heads = (
+        fifo_count + pool_count + len(channels) + chips * (1 + inject + eject) + 2 * a_cycle
+    )
     counters = np.zeros(engine.COUNTERS, dtype=np.int64)
     packets = _lines(max(1024, 2 * a_cycle), engine.PACKET_COLUMNS, 0)
     packets[:, engine.NEXT] = np.arange(1, len(packets) + 1)
@@ -156,7 +180,9 @@ def build_state(topology: Topology, table: RoutingTable, net: Any, network: Pack
         pools=pools,
         chips=chip_rows,
         timers=timers,
-        waiting_for=np.zeros((len(channels), vcs * int(net.parameters[engine.CAPACITY])), dtype=np.int64),
+        waiting_for=np.zeros(
+            (len(channels), vcs * int(net.parameters[engine.CAPACITY])), dtype=np.int64
+        ),
         wheel=np.full((3, int(net.parameters[engine.MASK]) + 1), -1, dtype=np.int32),
         row_queue=np.zeros(len(topology.links), dtype=np.int32),
         work=np.zeros(2 * fifo_count + 1, dtype=np.int32),
@@ -164,7 +190,11 @@ def build_state(topology: Topology, table: RoutingTable, net: Any, network: Pack
         later=np.zeros(most_heads, dtype=np.int64),
         histogram=np.zeros(network.warmup_cycles + network.measured_cycles + 1, dtype=np.int64),
         batches=np.zeros((network.batches, 2), dtype=np.int64),
-        arrival=np.full(len(net.source) if net.parameters[engine.MODE] == engine.TRACE else 1, -1, dtype=np.int32),
+        arrival=np.full(
+            len(net.source) if net.parameters[engine.MODE] == engine.TRACE else 1,
+            -1,
+            dtype=np.int32,
+        ),
     )
 
 
@@ -176,24 +206,37 @@ def more_slots(state: Any) -> Any:
     packets = _lines(2 * len(old), engine.PACKET_COLUMNS, 0)
     packets[: len(old)] = old
     packets[len(old) :, engine.NEXT] = np.arange(len(old) + 1, len(packets) + 1)
-    packets[-1, engine.NEXT] = state.counters[engine.FREE] if state.counters[engine.FREE_COUNT] else -1
+    packets[-1, engine.NEXT] = (
+        state.counters[engine.FREE] if state.counters[engine.FREE_COUNT] else -1
+    )
     state.counters[engine.FREE] = len(old)
     state.counters[engine.FREE_COUNT] += len(old)
     return state._replace(packets=packets)
 
 
 def _port_gbps(topology: Topology) -> float:
-    """The rate of a port of width 1, which moves a flit a cycle; where settings do not say, the slowest link is one."""
+    """The rate of a port of width 1, which moves a flit a cycle; where settings do not
+    say, the slowest link is one.
+    """
     return float(topology.settings.get("port_gbps", topology.links.gbps.min()))
 
 
 def _wheel_cycles(channels: Channels, network: PacketNetworkSettings) -> int:
-    longest = max(int(channels.latency.max()) + 1, int(channels.serial.max()), network.source_cycles, network.packet_flits)
+    longest = max(
+        int(channels.latency.max()) + 1,
+        int(channels.serial.max()),
+        network.source_cycles,
+        network.packet_flits,
+    )
     return 1 << (longest + 1).bit_length()
 
 
-def _pool_fifos(topology: Topology, table: RoutingTable, channels: Channels) -> tuple[IntArray, IntArray]:
-    """The FIFOs of every pool in the order of its rows and lanes, and where each pool starts."""
+def _pool_fifos(
+    topology: Topology, table: RoutingTable, channels: Channels
+) -> tuple[IntArray, IntArray]:
+    """The FIFOs of every pool in the order of its rows and lanes, and where each pool
+    starts.
+    """
     only = np.repeat(table.pool_lane, np.diff(table.pool_start))
     lanes = np.where(only < 0, topology.links.lanes[table.pool_link], 1).astype(np.int64)
     starts = np.concatenate([[0], np.cumsum(lanes)])
@@ -204,14 +247,26 @@ def _pool_fifos(topology: Topology, table: RoutingTable, channels: Channels) -> 
 
 
 def _entry(topology: Topology, table: RoutingTable) -> NDArray[np.int32]:
-    """``entry`` with one column for every chip, in order; sets of one choice become -2 - choice."""
+    """``entry`` with one column for every chip, in order; sets of one choice become -2
+    - choice.
+    """
     everyone = np.arange(topology.chips)
     if not np.array_equal(np.sort(table.destinations), everyone):
         raise SettingsError(
-            "routing", f"the table leads to {len(table.destinations)} chips; allowed: all {topology.chips} chips, once each"
+            "routing",
+            f"the table leads to {len(table.destinations)} chips; allowed: all {topology.chips}"
+            " chips, once each",
         )
-    alone = np.where(np.diff(table.set_start) == 1, -2 - table.set_start[:-1], np.arange(len(table.set_start) - 1))
-    in_order = table.entry if np.array_equal(table.destinations, everyone) else table.entry[:, :, np.argsort(table.destinations)]
+    alone = np.where(
+        np.diff(table.set_start) == 1,
+        -2 - table.set_start[:-1],
+        np.arange(len(table.set_start) - 1),
+    )
+    in_order = (
+        table.entry
+        if np.array_equal(table.destinations, everyone)
+        else table.entry[:, :, np.argsort(table.destinations)]
+    )
     return np.ascontiguousarray(np.where(in_order < 0, -1, alone[in_order]), dtype=np.int32)
 
 
@@ -224,7 +279,9 @@ def _running_sums(table: RoutingTable) -> NDArray[np.float64]:
 def _traffic_arrays(
     topology: Topology, traffic: TrafficSettings | Trace, seed: int
 ) -> tuple[int, NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], float]:
-    """Mode, sources, targets, acceptance, aliases (places among the hot chips, cycles of a trace) and hot share."""
+    """Mode, sources, targets, acceptance, aliases (places among the hot chips, cycles
+    of a trace) and hot share.
+    """
     from railx.network.packets import engine
 
     none = np.zeros(1, dtype=np.int32)
@@ -232,7 +289,9 @@ def _traffic_arrays(
         _check_trace(topology, traffic)
         return engine.TRACE, traffic.src, traffic.dst, np.zeros(1), traffic.cycle, 0.0
     if topology.chips < 2:
-        raise SettingsError("chips", f"got {topology.chips}; allowed: at least 2, a chip sends nothing to itself")
+        raise SettingsError(
+            "chips", f"got {topology.chips}; allowed: at least 2, a chip sends nothing to itself"
+        )
     if isinstance(traffic, UniformTraffic):
         return engine.UNIFORM, none, none, np.zeros(1), none, 0.0
     if isinstance(traffic, AllToAllTraffic):
@@ -251,13 +310,20 @@ def _traffic_arrays(
 def _check_trace(topology: Topology, trace: Trace) -> None:
     if not len(trace.cycle) == len(trace.src) == len(trace.dst):
         raise ValueError(
-            f"trace: {len(trace.cycle)} cycles, {len(trace.src)} sources, {len(trace.dst)} destinations; allowed: as many"
+            f"trace: {len(trace.cycle)} cycles, {len(trace.src)} sources, {len(trace.dst)}"
+            " destinations; allowed: as many"
         )
     if (np.diff(trace.cycle) < 0).any() or (np.asarray(trace.cycle) < 0).any():
         raise ValueError("trace: cycles are not in order; allowed: ascending from 0")
     ends = np.concatenate([trace.src, trace.dst])
-    if (ends < 0).any() or (ends >= topology.chips).any() or (np.asarray(trace.src) == trace.dst).any():
-        raise ValueError(f"trace: a packet's ends are no two different chips; allowed: 0 to {topology.chips - 1}")
+    if (
+        (ends < 0).any()
+        or (ends >= topology.chips).any()
+        or (np.asarray(trace.src) == trace.dst).any()
+    ):
+        raise ValueError(
+            f"trace: a packet's ends are no two different chips; allowed: 0 to {topology.chips - 1}"
+        )
 
 
 def _most_at_once(cycle: NDArray[Any]) -> int:
@@ -265,7 +331,9 @@ def _most_at_once(cycle: NDArray[Any]) -> int:
 
 
 def _lines(rows: int, columns: int, value: int) -> NDArray[np.int32]:
-    """int32[rows, columns] that starts on a cache line, so that a row of 16 columns is one line and not parts of two."""
+    """int32[rows, columns] that starts on a cache line, so that a row of 16 columns is
+    one line and not parts of two.
+    """
     memory = np.empty(rows * columns + 16, dtype=np.int32)
     first = (-memory.ctypes.data // 4) % 16
     table = memory[first : first + rows * columns].reshape(rows, columns)

@@ -2,16 +2,20 @@
 
 The cycle model is that of the RailX simulator's published inputs:
 
-* virtual cut-through: a virtual channel is granted only where the whole packet fits; the space is given back when the tail leaves;
-  credits are instant;
-* a link of width w (its rate over a port's) and latency L is busy for ceil(flits / w) cycles a packet, back to back; routing,
-  allocation and the first flit take one cycle if nothing is in the way, and the head can be routed again L + 1 cycles later;
-* one packet at a time leaves an input port, over all its virtual channels; these are FIFO, and a packet is routed when it comes to
-  the front (its choice among several is drawn, or made by the queues, then and kept);
-* a pool's first channel whose virtual channel is empty is granted, else its first with room; a grant is kept until used;
+* virtual cut-through: a virtual channel is granted only where the whole packet fits;
+  the space is given back when the tail leaves; credits are instant;
+* a link of width w (its rate over a port's) and latency L is busy for ceil(flits / w)
+  cycles a packet, back to back; routing, allocation and the first flit take one cycle
+  if nothing is in the way, and the head can be routed again L + 1 cycles later;
+* one packet at a time leaves an input port, over all its virtual channels; these are
+  FIFO, and a packet is routed when it comes to the front (its choice among several is
+  drawn, or made by the queues, then and kept);
+* a pool's first channel whose virtual channel is empty is granted, else its first with
+  room; a grant is kept until used;
 * the oldest packet of the network goes first;
-* at their destination packets leave from the front of their FIFO. Injection and ejection ports, where they are limited, have
-  width 1: a packet holds one for as many cycles as it has flits; it counts as arrived when its ejection starts.
+* at their destination packets leave from the front of their FIFO. Injection and
+  ejection ports, where they are limited, have width 1: a packet holds one for as many
+  cycles as it has flits; it counts as arrived when its ejection starts.
 """
 
 from __future__ import annotations
@@ -36,12 +40,15 @@ __all__ = ["PacketResult", "simulate_packets", "simulate_trace", "summary_row"]
 class PacketResult:
     """What one run measured.
 
-    Rates in flits/(chip cycle): ``offered`` (what the sources made in the window) and ``accepted`` (what arrived). Latencies in
-    cycles from creation to the arrival of the tail, queueing at the source included, over the ``packets`` that arrive in the
-    window; NaN where none did. ``latency_ci95_cycles``: half width of the 95 % interval of the mean by batch means (NaN where a
-    batch is empty). ``hops_mean``: links; ``external_hops_mean``: those that leave a node. ``created`` = ``delivered`` +
-    ``in_flight`` + ``queued`` (packets of the whole run; the last two at its end). ``channel_row`` (int64[channels]) and
-    ``channel_load`` (float64[channels]): link row of each channel and the share of the window that it was busy.
+    Rates in flits/(chip cycle): ``offered`` (what the sources made in the window) and
+    ``accepted`` (what arrived). Latencies in cycles from creation to the arrival of the
+    tail, queueing at the source included, over the ``packets`` that arrive in the
+    window; NaN where none did. ``latency_ci95_cycles``: half width of the 95 % interval
+    of the mean by batch means (NaN where a batch is empty). ``hops_mean``: links;
+    ``external_hops_mean``: those that leave a node. ``created`` = ``delivered`` +
+    ``in_flight`` + ``queued`` (packets of the whole run; the last two at its end).
+    ``channel_row`` (int64[channels]) and ``channel_load`` (float64[channels]): link row
+    of each channel and the share of the window that it was busy.
     """
 
     offered_flits_per_chip_cycle: float
@@ -67,9 +74,14 @@ class PacketResult:
 
 
 def simulate_packets(
-    topology: Topology, table: RoutingTable, traffic: TrafficSettings, network: PacketNetworkSettings, seed: int
+    topology: Topology,
+    table: RoutingTable,
+    traffic: TrafficSettings,
+    network: PacketNetworkSettings,
+    seed: int,
 ) -> PacketResult:
-    """Run ``traffic`` for the warm-up and the measured cycles; the same seed gives the same packets.
+    """Run ``traffic`` for the warm-up and the measured cycles; the same seed gives the
+    same packets.
 
     SettingsError where the traffic does not fit the topology.
     """
@@ -84,9 +96,17 @@ def simulate_packets(
 
 
 def simulate_trace(
-    topology: Topology, table: RoutingTable, trace: Trace, network: PacketNetworkSettings, *, cycles: int, seed: int
+    topology: Topology,
+    table: RoutingTable,
+    trace: Trace,
+    network: PacketNetworkSettings,
+    *,
+    cycles: int,
+    seed: int,
 ) -> NDArray[np.int32]:
-    """Run given packets for ``cycles``; the cycle in which each one's tail arrives (int32[packets], -1: not yet)."""
+    """Run given packets for ``cycles``; the cycle in which each one's tail arrives
+    (int32[packets], -1: not yet).
+    """
     net = build_net(topology, table, trace, network, seed)
     state = run_until(net, build_state(topology, table, net, network, seed), cycles)
     arrival: NDArray[np.int32] = state.arrival
@@ -94,7 +114,9 @@ def simulate_trace(
 
 
 def run_until(net: Any, state: Any, cycle: int) -> Any:
-    """Advance to ``cycle``, with more room for packets whenever it is needed; returns the state."""
+    """Advance to ``cycle``, with more room for packets whenever it is needed; returns
+    the state.
+    """
     from railx.network.packets import engine
 
     while engine.advance(net, state, cycle) == engine.NEEDS_ROOM:
@@ -110,7 +132,9 @@ def summary_row(
     result: PacketResult,
     seed: int,
 ) -> dict[str, Any]:
-    """One row of the packet tables; loads are those asked for, everything else as measured."""
+    """One row of the packet tables; loads are those asked for, everything else as
+    measured.
+    """
     return {
         "topology": name,
         "family": topology.family,
@@ -140,7 +164,9 @@ def summary_row(
     }
 
 
-def _result(topology: Topology, network: PacketNetworkSettings, net: Any, state: Any, seconds: float) -> PacketResult:
+def _result(
+    topology: Topology, network: PacketNetworkSettings, net: Any, state: Any, seconds: float
+) -> PacketResult:
     from railx.network.packets import engine
 
     count = {name: int(state.counters[getattr(engine, name)]) for name in _COUNTED}
@@ -174,11 +200,23 @@ def _result(topology: Topology, network: PacketNetworkSettings, net: Any, state:
     )
 
 
-_COUNTED = ("NOW", "CREATED", "INJECTED", "DELIVERED", "HOPS_DONE", "W_DELIVERED", "W_HOPS", "W_EXTERNAL", "W_CREATED")
+_COUNTED = (
+    "NOW",
+    "CREATED",
+    "INJECTED",
+    "DELIVERED",
+    "HOPS_DONE",
+    "W_DELIVERED",
+    "W_HOPS",
+    "W_EXTERNAL",
+    "W_CREATED",
+)
 
 
 def _quantiles(histogram: NDArray[np.int64]) -> tuple[float, float, float]:
-    """The least latencies that half and 99 % of the packets do not exceed, and the largest."""
+    """The least latencies that half and 99 % of the packets do not exceed, and the
+    largest.
+    """
     running = np.cumsum(histogram)
     if running[-1] == 0:
         return math.nan, math.nan, math.nan
@@ -187,7 +225,9 @@ def _quantiles(histogram: NDArray[np.int64]) -> tuple[float, float, float]:
 
 
 def _half_width(batches: NDArray[np.int64]) -> float:
-    """Half of the 95 % confidence interval of the mean latency, from the means of the batches (Student's t)."""
+    """Half of the 95 % confidence interval of the mean latency, from the means of the
+    batches (Student's t).
+    """
     from scipy import stats
 
     if (batches[:, 1] == 0).any():

@@ -14,7 +14,8 @@ from railx.topology import Topology
 
 __all__ = ["sweep_loads"]
 
-#: Overload, as a multiple of the saturation point, at which the largest accepted rate is looked for.
+#: Overload, as a multiple of the saturation point, at which the largest accepted rate
+#: is looked for.
 _OVERLOAD = 1.25
 
 
@@ -31,13 +32,20 @@ class _Runs:
     def at(self, load: float) -> PacketResult:
         if load not in self.results:
             traffic = dataclasses.replace(self.settings.traffic, load=load)
-            self.results[load] = simulate_packets(self.topology, self.table, traffic, self.settings.network, self.seed)
+            self.results[load] = simulate_packets(
+                self.topology, self.table, traffic, self.settings.network, self.seed
+            )
         return self.results[load]
 
     def saturated(self, load: float) -> bool:
-        """Whether less than the accepted share of what was offered in the window arrived in it."""
+        """Whether less than the accepted share of what was offered in the window
+        arrived in it.
+        """
         result = self.at(load)
-        return result.accepted_flits_per_chip_cycle < self.settings.accepted_share * result.offered_flits_per_chip_cycle
+        return (
+            result.accepted_flits_per_chip_cycle
+            < self.settings.accepted_share * result.offered_flits_per_chip_cycle
+        )
 
 
 def sweep_loads(
@@ -50,13 +58,16 @@ def sweep_loads(
     bound: float | None = None,
     ideal: float | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Run the loads of ``settings`` and search the saturation point; rows by ascending load, and a summary.
+    """Run the loads of ``settings`` and search the saturation point; rows by ascending
+    load, and a summary.
 
-    The point is bracketed (by the given loads, else by ``bound`` or doubling) and bisected until the bracket is no wider than
-    ``precision`` of its upper end; ``saturation_flits_per_chip_cycle`` is its lower end, the highest load found that is not
-    saturated (0 where even ``precision`` of the lowest load is). ``max_accepted_flits_per_chip_cycle``: the highest rate accepted
-    in any run, one at 1.25 times the saturation point among them. ``bound`` and ``ideal`` (flits/(chip cycle), from the static
-    loads) add what share of them is accepted.
+    The point is bracketed (by the given loads, else by ``bound`` or doubling) and
+    bisected until the bracket is no wider than ``precision`` of its upper end;
+    ``saturation_flits_per_chip_cycle`` is its lower end, the highest load found that is
+    not saturated (0 where even ``precision`` of the lowest load is).
+    ``max_accepted_flits_per_chip_cycle``: the highest rate accepted in any run, one at
+    1.25 times the saturation point among them. ``bound`` and ``ideal`` (flits/(chip
+    cycle), from the static loads) add what share of them is accepted.
     """
     runs = _Runs(topology, table, settings, seed)
     for load in settings.loads:
@@ -97,13 +108,16 @@ def sweep_loads(
 
 
 def _bracket(runs: _Runs, bound: float | None) -> tuple[float, float]:
-    """A load that is not saturated (or nearly 0) and one above it that is; ``bound`` gives the first guess."""
+    """A load that is not saturated (or nearly 0) and one above it that is; ``bound``
+    gives the first guess.
+    """
     loads = sorted(runs.results) or [0.1]
     high = next((load for load in loads if runs.saturated(load)), None)
     below = [load for load in loads if high is None or load < high]
     low = below[-1] if below else 0.0
     if high is None:
-        # Loads far beyond saturation take longest to simulate. Uniform traffic is never accepted beyond the bound.
+        # Loads far beyond saturation take longest to simulate. Uniform traffic is never
+        # accepted beyond the bound.
         beyond = 0.0 if bound is None else 1.01 * bound / runs.settings.accepted_share
         high = beyond if low < beyond < 2 * low else 2 * low
         while not runs.saturated(high):

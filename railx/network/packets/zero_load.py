@@ -13,11 +13,15 @@ from railx.topology import Topology
 __all__ = ["zero_load_latency_cycles"]
 
 
-def zero_load_latency_cycles(topology: Topology, table: RoutingTable, network: PacketNetworkSettings) -> float:
-    """Mean latency in cycles over all ordered pairs of chips when no packet meets another.
+def zero_load_latency_cycles(
+    topology: Topology, table: RoutingTable, network: PacketNetworkSettings
+) -> float:
+    """Mean latency in cycles over all ordered pairs of chips when no packet meets
+    another.
 
-    source_cycles + sum over the links of (1 + latency) + max(0, ceil(flits / width of the last) - 1 - its latency). An adaptive
-    routing takes the choice with the least delay, ties in equal shares; of a pool, the first channel. ValueError where the
+    source_cycles + sum over the links of (1 + latency) + max(0, ceil(flits / width of
+    the last) - 1 - its latency). An adaptive routing takes the choice with the least
+    delay, ties in equal shares; of a pool, the first channel. ValueError where the
     table leaves a packet without a way.
     """
     from railx.network.packets import engine
@@ -27,7 +31,11 @@ def zero_load_latency_cycles(topology: Topology, table: RoutingTable, network: P
     lane = channels.first[first_row]
     step = channels.latency[lane] + 1
     mean = engine.mean_latency(
-        table.entry if np.array_equal(table.destinations, np.arange(topology.chips)) else _in_order(topology, table),
+        (
+            table.entry
+            if np.array_equal(table.destinations, np.arange(topology.chips))
+            else _in_order(topology, table)
+        ),
         table.set_start,
         _shares(table, network),
         table.choice_state,
@@ -36,7 +44,10 @@ def zero_load_latency_cycles(topology: Topology, table: RoutingTable, network: P
         np.maximum(step, channels.serial[lane]).astype(np.float64),
     )
     if np.isnan(mean):
-        raise ValueError(f"{table.routing}: some packet never arrives; allowed: a table that leads every chip to every other")
+        raise ValueError(
+            f"{table.routing}: some packet never arrives; allowed: a table that leads every chip to"
+            " every other"
+        )
     return network.source_cycles + float(mean)
 
 
@@ -55,5 +66,8 @@ def _in_order(topology: Topology, table: RoutingTable) -> NDArray[np.int32]:
     place = np.full(topology.chips, -1)
     place[table.destinations] = np.arange(len(table.destinations))
     if (place < 0).any():
-        raise ValueError(f"destinations: the table leads to {len(table.destinations)} chips; allowed: all {topology.chips}")
+        raise ValueError(
+            f"destinations: the table leads to {len(table.destinations)} chips; allowed: all"
+            f" {topology.chips}"
+        )
     return np.ascontiguousarray(table.entry[:, :, place])

@@ -1,4 +1,6 @@
-"""Routing: every family's ways as one kind of table, and what can be read from any such table."""
+"""Routing: every family's ways as one kind of table, and what can be read from any such
+table.
+"""
 
 from railx.network.routing.analysis import (
     check_deadlock_free,

@@ -1,7 +1,9 @@
-"""What can be read from any routing table: whether packets arrive, whether they can block each other for ever, loads and hops.
+"""What can be read from any routing table: whether packets arrive, whether they can
+block each other for ever, loads and hops.
 
-For one destination the places (state, vertex) that packets can reach form a graph without circles, or the routing would send
-packets round for ever. A depth-first order of it gives exact loads (forwards) and exact hop counts (backwards) in one pass.
+For one destination the places (state, vertex) that packets can reach form a graph
+without circles, or the routing would send packets round for ever. A depth-first order
+of it gives exact loads (forwards) and exact hop counts (backwards) in one pass.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class PathLengths:
-    """Expected links (all of them, and those that leave a node) from each chip to each destination: float[chips, destinations]."""
+    """Expected links (all of them, and those that leave a node) from each chip to each
+    destination: float[chips, destinations].
+    """
 
     links: FloatArray
     external_links: FloatArray
@@ -44,9 +48,11 @@ class PathLengths:
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """The sets of a table with every pool spread out: option rows of set k are start[k] to start[k + 1].
+    """The sets of a table with every pool spread out: option rows of set k are start[k]
+    to start[k + 1].
 
-    ``weight`` splits a choice over the lanes of its pool in equal shares; ``lane`` is the only lane used of the link, -1: all.
+    ``weight`` splits a choice over the lanes of its pool in equal shares; ``lane`` is
+    the only lane used of the link, -1: all.
     """
 
     start: IntArray
@@ -62,7 +68,9 @@ class Options:
 
 
 def check_delivery(topology: Topology, table: RoutingTable) -> None:
-    """Check that every packet arrives; ValueError names the place where one gets stuck, leaves the graph or goes round for ever."""
+    """Check that every packet arrives; ValueError names the place where one gets stuck,
+    leaves the graph or goes round for ever.
+    """
     options = spread_options(topology, table)
     starts = topology.links.src[options.link]
     for state in range(table.states):
@@ -77,57 +85,92 @@ def check_delivery(topology: Topology, table: RoutingTable) -> None:
             wrong = starts[(first + offset)[here]] != distinct[here, 1]
             if wrong.any():
                 row = int(options.link[(first + offset)[here][wrong][0]])
-                raise ValueError(f"{table.routing}: link {row} does not start at vertex {int(distinct[here, 1][wrong][0])}")
+                raise ValueError(
+                    f"{table.routing}: link {row} does not start at vertex"
+                    f" {int(distinct[here, 1][wrong][0])}"
+                )
     path_lengths(topology, table)
 
 
 def path_lengths(topology: Topology, table: RoutingTable) -> PathLengths:
-    """Expected hops of a packet under the table's weights, for every pair of a chip and a destination."""
+    """Expected hops of a packet under the table's weights, for every pair of a chip and
+    a destination.
+    """
     external = (topology.links.kind != INTERNAL).astype(np.float64)
-    return PathLengths(path_sums(topology, table, np.ones(len(external))), path_sums(topology, table, external))
+    return PathLengths(
+        path_sums(topology, table, np.ones(len(external))), path_sums(topology, table, external)
+    )
 
 
 def path_sums(topology: Topology, table: RoutingTable, values: FloatArray) -> FloatArray:
-    """Expected sum of ``values`` (float[links]: hops, nanoseconds...) over the links of a way: float[chips, destinations]."""
+    """Expected sum of ``values`` (float[links]: hops, nanoseconds...) over the links of
+    a way: float[chips, destinations].
+    """
     return _sums(topology, table, values, None, longest=False)
 
 
-def longest_ways(topology: Topology, table: RoutingTable, values: FloatArray, wanted: FloatArray | None = None) -> FloatArray:
-    """The most that ``values`` (float[links], at least 0) sum to over any way that packets take: float[chips, destinations].
+def longest_ways(
+    topology: Topology, table: RoutingTable, values: FloatArray, wanted: FloatArray | None = None
+) -> FloatArray:
+    """The most that ``values`` (float[links], at least 0) sum to over any way that
+    packets take: float[chips, destinations].
 
-    ``wanted`` (float[chips, destinations]): only pairs above 0 count, others may stay 0; None: all.
+    ``wanted`` (float[chips, destinations]): only pairs above 0 count, others may stay
+    0; None: all.
     """
     return _sums(topology, table, values, wanted, longest=True)
 
 
-def _sums(topology: Topology, table: RoutingTable, values: FloatArray, wanted: FloatArray | None, *, longest: bool) -> FloatArray:
+def _sums(
+    topology: Topology,
+    table: RoutingTable,
+    values: FloatArray,
+    wanted: FloatArray | None,
+    *,
+    longest: bool,
+) -> FloatArray:
     stuck = np.zeros(3, dtype=np.int64)
     sums = np.zeros((topology.chips, len(table.destinations)))
     graph = _graph(topology, table, spread_options(topology, table))
-    kernels().way_sums(*graph, values, np.ones(sums.shape) if wanted is None else wanted, longest, stuck, sums)
+    kernels().way_sums(
+        *graph, values, np.ones(sums.shape) if wanted is None else wanted, longest, stuck, sums
+    )
     _raise_if_stuck(topology, table, stuck)
     return sums
 
 
-def table_lane_loads(topology: Topology, table: RoutingTable, demand: FloatArray | None = None) -> FloatArray:
-    """Mean load of the lanes of each link row (float[links]); arguments, unit and errors of :func:`table_channel_loads`."""
+def table_lane_loads(
+    topology: Topology, table: RoutingTable, demand: FloatArray | None = None
+) -> FloatArray:
+    """Mean load of the lanes of each link row (float[links]); arguments, unit and
+    errors of :func:`table_channel_loads`.
+    """
     lanes = topology.links.lanes.astype(np.int64)
-    mean: FloatArray = np.add.reduceat(table_channel_loads(topology, table, demand), np.cumsum(lanes) - lanes) / lanes
+    mean: FloatArray = (
+        np.add.reduceat(table_channel_loads(topology, table, demand), np.cumsum(lanes) - lanes)
+        / lanes
+    )
     return mean
 
 
-def table_channel_loads(topology: Topology, table: RoutingTable, demand: FloatArray | None = None) -> FloatArray:
-    """Load of every lane in flits/cycle per flit/chip/cycle offered, exact under the table's weights; float[channels].
+def table_channel_loads(
+    topology: Topology, table: RoutingTable, demand: FloatArray | None = None
+) -> FloatArray:
+    """Load of every lane in flits/cycle per flit/chip/cycle offered, exact under the
+    table's weights; float[channels].
 
-    The channels are the lanes of all link rows, one after another. ``demand`` (float[chips, destinations]): what each chip sends to
-    each destination; None: uniform, 1 / (chips - 1) to each other chip. The lanes of a pool share its traffic evenly. ValueError
-    where the demand has another shape or a packet does not arrive.
+    The channels are the lanes of all link rows, one after another. ``demand``
+    (float[chips, destinations]): what each chip sends to each destination; None:
+    uniform, 1 / (chips - 1) to each other chip. The lanes of a pool share its traffic
+    evenly. ValueError where the demand has another shape or a packet does not arrive.
     """
     if demand is None:
         demand = np.full((topology.chips, len(table.destinations)), 1 / (topology.chips - 1))
     expected = (topology.chips, len(table.destinations))
     if demand.shape != expected:
-        raise ValueError(f"demand: shape {demand.shape}; allowed: {expected}, chips by destinations of the table")
+        raise ValueError(
+            f"demand: shape {demand.shape}; allowed: {expected}, chips by destinations of the table"
+        )
     stuck = np.zeros(3, dtype=np.int64)
     options, lanes = spread_options(topology, table), topology.links.lanes.astype(np.int64)
     # One place for what all lanes of a row share, then one for each lane.
@@ -144,8 +187,10 @@ def table_channel_loads(topology: Topology, table: RoutingTable, demand: FloatAr
 def check_deadlock_free(topology: Topology, table: RoutingTable) -> None:
     """Check that no circle of waiting packets can form; ValueError names one.
 
-    The channel dependency graph joins channel (link row, virtual channel) a to b where a packet that stands in a's buffer may wait
-    for b. Without a circle in it no deadlock is possible (Dally and Seitz 1987). Only places that packets can reach count.
+    The channel dependency graph joins channel (link row, virtual channel) a to b where
+    a packet that stands in a's buffer may wait for b. Without a circle in it no
+    deadlock is possible (Dally and Seitz 1987). Only places that packets can reach
+    count.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
@@ -155,7 +200,15 @@ def check_deadlock_free(topology: Topology, table: RoutingTable) -> None:
     out_index, most_out = _out_indices(links.src)
     waits = np.zeros((len(links) * channels, most_out * channels), dtype=np.bool_)
     stuck = np.zeros(3, dtype=np.int64)
-    kernels().dependencies(*_graph(topology, table, options), topology.chips, stuck, options.vc, out_index, channels, waits)
+    kernels().dependencies(
+        *_graph(topology, table, options),
+        topology.chips,
+        stuck,
+        options.vc,
+        out_index,
+        channels,
+        waits,
+    )
     _raise_if_stuck(topology, table, stuck)
     held, offset = np.nonzero(waits)
     # Back from (place among the links that leave the vertex, channel) to the link row.
@@ -168,20 +221,32 @@ def check_deadlock_free(topology: Topology, table: RoutingTable) -> None:
     crowded = np.bincount(component, minlength=number) > 1
     itself = held[held == wanted]
     if crowded.any() or len(itself):
-        members = itself[:1] if len(itself) else np.flatnonzero(component == int(np.flatnonzero(crowded)[0]))
+        members = (
+            itself[:1]
+            if len(itself)
+            else np.flatnonzero(component == int(np.flatnonzero(crowded)[0]))
+        )
         circle = ", ".join(_channel_name(topology, int(member), channels) for member in members[:4])
         more = f" and {len(members) - 4} more" if len(members) > 4 else ""
-        raise ValueError(f"{table.routing} on {topology.family}: packets can wait for each other in a circle: {circle}{more}")
+        raise ValueError(
+            f"{table.routing} on {topology.family}: packets can wait for each other in a circle:"
+            f" {circle}{more}"
+        )
 
 
 def _channel_name(topology: Topology, channel: int, channels: int) -> str:
     row, vc = divmod(channel, channels)
     links = topology.links
-    return f"{LINK_KINDS[links.kind[row]]} {links.src[row]} to {links.dst[row]} on virtual channel {vc}"
+    return (
+        f"{LINK_KINDS[links.kind[row]]} {links.src[row]} to {links.dst[row]} on virtual channel"
+        f" {vc}"
+    )
 
 
 def _out_indices(src: IntArray) -> tuple[IntArray, int]:
-    """The place of each link among those that leave its vertex, and the most links that leave one."""
+    """The place of each link among those that leave its vertex, and the most links that
+    leave one.
+    """
     order = np.argsort(src, kind="stable")
     counts = np.bincount(src)
     first = np.concatenate([[0], np.cumsum(counts)[:-1]])
@@ -216,11 +281,16 @@ def _graph(topology: Topology, table: RoutingTable, options: Options) -> tuple[A
 
 
 def _raise_if_stuck(topology: Topology, table: RoutingTable, stuck: NDArray[np.int64]) -> None:
-    """``stuck``: kind (1 dead end, 2 circle), place (state * vertices + vertex), destination."""
+    """``stuck``: kind (1 dead end, 2 circle), place (state * vertices + vertex),
+    destination.
+    """
     if stuck[0]:
         state, vertex = divmod(int(stuck[1]), topology.vertices)
         what = "has nowhere to go" if stuck[0] == 1 else "goes round for ever"
-        raise ValueError(f"{table.routing} on {topology.family}: a packet for chip {stuck[2]} in state {state} at {vertex} {what}")
+        raise ValueError(
+            f"{table.routing} on {topology.family}: a packet for chip {stuck[2]} in state {state}"
+            f" at {vertex} {what}"
+        )
 
 
 @cache

@@ -1,9 +1,11 @@
-"""Routing on a HammingMesh: along the chip row to the destination's chip column, then along that column.
+"""Routing on a HammingMesh: along the chip row to the destination's chip column, then
+along that column.
 
-A packet for another board of the row leaves on the nearer end of its own chip row (RailX simulator). The rest of the way is not
-published; here it enters the other board at the end nearer to the destination's chip column and walks to that column before it
-turns, so that every chip row and every chip column carries the same uniform traffic. A way passes the fewest switches, and has the
-fewest links of all that do.
+A packet for another board of the row leaves on the nearer end of its own chip row
+(RailX simulator). The rest of the way is not published; here it enters the other board
+at the end nearer to the destination's chip column and walks to that column before it
+turns, so that every chip row and every chip column carries the same uniform traffic. A
+way passes the fewest switches, and has the fewest links of all that do.
 """
 
 from __future__ import annotations
@@ -26,21 +28,26 @@ ROUTINGS = ("min", "balanced", "adaptive")
 IntArray = NDArray[np.int64]
 SetArray = NDArray[np.int32]
 
-#: States: how many switches are behind or not needed any more, then (``adaptive``) on the way to the chosen end of row or column.
+#: States: how many switches are behind or not needed any more, then (``adaptive``) on
+#: the way to the chosen end of row or column.
 _START, _ROW_DONE, _COLUMN_DONE = 0, 1, 2
 _HEADING = {"row": (3, 4), "column": (5, 6)}
 
 
-def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
-    """Row first, then column; each switch raises the virtual channel by one, walks stay on theirs.
+def route(
+    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+) -> RoutingTable:
+    """Row first, then column; each switch raises the virtual channel by one, walks stay
+    on theirs.
 
-    * ``min`` (RailX simulator): at equal distance to both ends the minus side, out and in; the links to and from a switch
-      are taken on the channel of the walk behind it.
-    * ``balanced``: splits equal distances evenly (for even m there are none) and draws one of the three channels for the links to
-      and from a switch. Only one phase of a way uses those, so this closes no circle of waiting packets, and fewer of them stand
-      behind one that waits for another output of the switch.
-    * ``adaptive``: as ``balanced``, but weighs both ends when a packet starts for the row and for the column, by what waits for the
-      ports there and the time of flight.
+    * ``min`` (RailX simulator): at equal distance to both ends the minus side, out and
+      in; the links to and from a switch are taken on the channel of the walk behind it.
+    * ``balanced``: splits equal distances evenly (for even m there are none) and draws
+      one of the three channels for the links to and from a switch. Only one phase of a
+      way uses those, so this closes no circle of waiting packets, and fewer of them
+      stand behind one that waits for another output of the switch.
+    * ``adaptive``: as ``balanced``, but weighs both ends when a packet starts for the
+      row and for the column, by what waits for the ports there and the time of flight.
     """
     settings = settings_of(topology)
     assert isinstance(settings, HammingMeshSettings)
@@ -64,10 +71,12 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
 class _Line:
     """One dimension: where the chips are in it, and the links to its switches.
 
-    ``place`` and ``board`` (int[chips]): position in the board, and of the board in its line; ``stride``: from chip to chip.
-    ``up`` (int[chips, 2, n]): link rows from both ends of a chip's own line to the switches; ``down`` (int[switches, boards, 2]):
-    from a switch to both ends of its line in each board; ``first_switch``: the first of these switches. ``channel``: of the walks
-    before the switch, one less than that of its links.
+    ``place`` and ``board`` (int[chips]): position in the board, and of the board in its
+    line; ``stride``: from chip to chip. ``up`` (int[chips, 2, n]): link rows from both
+    ends of a chip's own line to the switches; ``down`` (int[switches, boards, 2]): from
+    a switch to both ends of its line in each board; ``first_switch``: the first of
+    these switches. ``channel``: of the walks before the switch, one less than that of
+    its links.
     """
 
     kind: Literal["row", "column"]
@@ -83,7 +92,12 @@ class _Line:
 def _line(settings: HammingMeshSettings, kind: Literal["row", "column"]) -> _Line:
     m, row = settings.m, kind == "row"
     board, local = np.divmod(np.arange(settings.chips), m**2)
-    x, y, board_x, board_y = local % m, local // m, board % settings.x_scale, board // settings.x_scale
+    x, y, board_x, board_y = (
+        local % m,
+        local // m,
+        board % settings.x_scale,
+        board // settings.x_scale,
+    )
     place, beside, along, line = (x, y, board_x, board_y) if row else (y, x, board_y, board_x)
     ends = np.stack(
         [side_links(settings, kind, 0), side_links(settings, kind, 1)], axis=-1
@@ -100,10 +114,15 @@ def _line(settings: HammingMeshSettings, kind: Literal["row", "column"]) -> _Lin
     )
 
 
-def _fill_chips(builder: TableBuilder, settings: HammingMeshSettings, row: _Line, column: _Line) -> None:
+def _fill_chips(
+    builder: TableBuilder, settings: HammingMeshSettings, row: _Line, column: _Line
+) -> None:
     to = builder.destinations.astype(np.int64)
     chips = slice(0, settings.chips)
-    crosses_x, crosses_y = row.board[:, None] != row.board[to], column.board[:, None] != column.board[to]
+    crosses_x, crosses_y = (
+        row.board[:, None] != row.board[to],
+        column.board[:, None] != column.board[to],
+    )
     walks_x = ~crosses_x & (row.place[:, None] != row.place[to])
     walks_y = ~crosses_y & (column.place[:, None] != column.place[to])
     at_x = ~crosses_x & ~walks_x
@@ -122,27 +141,41 @@ def _fill_chips(builder: TableBuilder, settings: HammingMeshSettings, row: _Line
     put(_ROW_DONE, walks_x, walk(row, _ROW_DONE))
     put(_ROW_DONE, at_x & walks_y, walk(column, _ROW_DONE))
     put(_COLUMN_DONE, at_x & walks_y, walk(column, _COLUMN_DONE))
-    # A packet that needs no row switch starts on the channel behind it, unless it stays on its board.
+    # A packet that needs no row switch starts on the channel behind it, unless it stays
+    # on its board.
     put(_START, ~crosses_x & crosses_y, builder.entry[_ROW_DONE][chips])
     put(_START, walks_x & ~crosses_y, walk(row, _START))
     put(_START, at_x & walks_y, walk(column, _START))
 
 
-def _leave_sets(builder: TableBuilder, settings: HammingMeshSettings, line: _Line) -> dict[int, SetArray]:
-    """By state, the sets (int32[chips]) of packets that leave their board along this line."""
+def _leave_sets(
+    builder: TableBuilder, settings: HammingMeshSettings, line: _Line
+) -> dict[int, SetArray]:
+    """By state, the sets (int32[chips]) of packets that leave their board along this
+    line.
+    """
     last, adaptive = settings.m - 1, builder.selection == "adaptive"
     distance = np.stack([line.place, last - line.place], axis=1)
     share = _minus_share(builder, distance)
     walk = _walk_pools(builder, line, np.array([0, last]), line.channel)
     sets: dict[int, list[int]] = {line.channel: []}
     sets |= {heading: [] for heading in _HEADING[line.kind]} if adaptive else {}
-    for chip, (minus, delays) in enumerate(zip(share.tolist(), (distance * settings.internal_latency_ns).tolist(), strict=True)):
+    for chip, (minus, delays) in enumerate(
+        zip(share.tolist(), (distance * settings.internal_latency_ns).tolist(), strict=True)
+    ):
         ways = []
         for end, rows in enumerate(line.up[chip].tolist()):
             if distance[chip, end] == 0:
-                ways.append([(builder.pool(rows, vc), line.channel + 1) for vc in _switch_channels(builder, line)])
+                ways.append(
+                    [
+                        (builder.pool(rows, vc), line.channel + 1)
+                        for vc in _switch_channels(builder, line)
+                    ]
+                )
             else:
-                ways.append([(int(walk[chip, end]), _HEADING[line.kind][end] if adaptive else line.channel)])
+                ways.append(
+                    [(int(walk[chip, end]), _HEADING[line.kind][end] if adaptive else line.channel)]
+                )
         if adaptive:
             for heading, way in zip(_HEADING[line.kind], ways, strict=True):
                 sets[heading].append(builder.choice_set(way))
@@ -160,13 +193,18 @@ def _leave_sets(builder: TableBuilder, settings: HammingMeshSettings, line: _Lin
 
 
 def _fill_switches(builder: TableBuilder, settings: HammingMeshSettings, line: _Line) -> None:
-    """From a switch to the end of the destination's board line that is nearer to the destination."""
+    """From a switch to the end of the destination's board line that is nearer to the
+    destination.
+    """
     to = builder.destinations.astype(np.int64)
     distance = np.stack([line.place[to], settings.m - 1 - line.place[to]], axis=1)
     share = _minus_share(builder, distance)
     channels = _switch_channels(builder, line)
     sets = np.array(
-        [builder.choice_set([(builder.pool([row], vc), line.channel + 1) for vc in channels]) for row in line.down.ravel().tolist()]
+        [
+            builder.choice_set([(builder.pool([row], vc), line.channel + 1) for vc in channels])
+            for row in line.down.ravel().tolist()
+        ]
     ).reshape(line.down.shape)
     by_share = {1.0: sets[..., 0], 0.0: sets[..., 1]}
     if (share == 0.5).any():
@@ -183,13 +221,19 @@ def _switch_channels(builder: TableBuilder, line: _Line) -> Sequence[int]:
 
 
 def _minus_share(builder: TableBuilder, distance: IntArray) -> NDArray[np.float64]:
-    """Share of the traffic to the minus end, by the distances (int[chips, 2]) to both ends."""
+    """Share of the traffic to the minus end, by the distances (int[chips, 2]) to both
+    ends.
+    """
     tie = 1.0 if builder.routing == "min" else 0.5
-    return np.where(distance[:, 0] == distance[:, 1], tie, (distance[:, 0] < distance[:, 1]).astype(np.float64))
+    return np.where(
+        distance[:, 0] == distance[:, 1], tie, (distance[:, 0] < distance[:, 1]).astype(np.float64)
+    )
 
 
 def _walk_pools(builder: TableBuilder, line: _Line, goal: IntArray, channel: int) -> IntArray:
-    """The pool of the next link from each chip to each position of its board line; -1 where it is; int[chips, goals]."""
+    """The pool of the next link from each chip to each position of its board line; -1
+    where it is; int[chips, goals].
+    """
     chip = np.arange(len(line.place))[:, None]
     step = np.sign(goal - line.place[:, None])
     return builder.pools_between(chip, chip + step * line.stride, channel)

@@ -1,4 +1,6 @@
-"""Routing on a HyperX: one hop for each dimension that differs, or two by way of a random router of the line."""
+"""Routing on a HyperX: one hop for each dimension that differs, or two by way of a
+random router of the line.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +15,31 @@ __all__ = ["ROUTINGS", "route"]
 
 ROUTINGS = ("min", "balanced", "adaptive", "valiant")
 
-#: Of ``min``, which needs one: as many as the other networks of the comparison have (RailX simulator).
+#: Of ``min``, which needs one: as many as the other networks of the comparison have
+#: (RailX simulator).
 _MIN_CHANNELS = 3
 
 IntArray = NDArray[np.int64]
 SetArray = NDArray[np.int32]
 
 
-def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
+def route(
+    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+) -> RoutingTable:
     """Where switches route, a chip enters by any of its planes and stays in it.
 
-    * ``min``: dimension after dimension, each hop on one of three virtual channels, drawn evenly.
-    * ``balanced``: the dimensions in random order, each next hop one virtual channel up; minimal. Uniform traffic loads links as
-      ``min`` does.
+    * ``min``: dimension after dimension, each hop on one of three virtual channels,
+      drawn evenly.
+    * ``balanced``: the dimensions in random order, each next hop one virtual channel
+      up; minimal. Uniform traffic loads links as ``min`` does.
     * ``adaptive``: the same, each router takes the dimension with the shortest queue.
-    * ``valiant``: dimension after dimension, in each by way of a router of the line drawn evenly (Valiant 1982, line by line): the
-      first hop on channel 0, the second on channel 1. It levels any traffic at up to twice the load of ``min`` under uniform.
+    * ``valiant``: dimension after dimension, in each by way of a router of the line
+      drawn evenly (Valiant 1982, line by line): the first hop on channel 0, the second
+      on channel 1. It levels any traffic at up to twice the load of ``min`` under
+      uniform.
 
-    States: hops taken (``balanced``, ``adaptive``); whether the first of two hops is done (``valiant``).
+    States: hops taken (``balanced``, ``adaptive``); whether the first of two hops is
+    done (``valiant``).
     """
     settings = settings_of(topology)
     assert isinstance(settings, HyperXSettings)
@@ -39,7 +48,11 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
     builder = TableBuilder(
         topology,
         routing,
-        states=dimensions + (not settings.switchless) if any_order else 2 if routing == "valiant" else 1,
+        states=dimensions + (not settings.switchless)
+        if any_order
+        else 2
+        if routing == "valiant"
+        else 1,
         virtual_channels=dimensions if any_order else 2 if routing == "valiant" else _MIN_CHANNELS,
         selection="adaptive" if routing == "adaptive" else "weighted",
         destinations=destinations,
@@ -56,7 +69,9 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
     return builder.build()
 
 
-def _fill_ordered(builder: TableBuilder, settings: HyperXSettings, first: int, target: IntArray) -> None:
+def _fill_ordered(
+    builder: TableBuilder, settings: HyperXSettings, first: int, target: IntArray
+) -> None:
     """Dimension after dimension in one plane, whose router 0 is vertex ``first``."""
     router = np.arange(settings.routers)
     vertices = slice(first, first + settings.routers)
@@ -72,23 +87,39 @@ def _fill_ordered(builder: TableBuilder, settings: HyperXSettings, first: int, t
         stride *= length
 
 
-def _line_sets(builder: TableBuilder, first: int, place: IntArray, stride: int, length: int) -> list[SetArray]:
-    """For each state, the sets of one dimension by router and target place; -1 where they are equal."""
+def _line_sets(
+    builder: TableBuilder, first: int, place: IntArray, stride: int, length: int
+) -> list[SetArray]:
+    """For each state, the sets of one dimension by router and target place; -1 where
+    they are equal.
+    """
     if builder.routing == "min":
-        pools = [_line_pools(builder, first, place, stride, length, vc) for vc in range(_MIN_CHANNELS)]
+        pools = [
+            _line_pools(builder, first, place, stride, length, vc) for vc in range(_MIN_CHANNELS)
+        ]
         return [_set_of_each(builder, np.stack(pools, axis=-1), 0)]
     detour, direct = (_line_pools(builder, first, place, stride, length, vc) for vc in (0, 1))
     undecided = np.full(direct.shape, -1, dtype=np.int32)
     for router, own in enumerate(place.tolist()):
         for goal in range(length):
             if goal != own:
-                by_way_of = [(int(detour[router, way]), 0 if way == goal else 1) for way in range(length) if way != own]
-                undecided[router, goal] = builder.choice_set([*by_way_of, (int(direct[router, goal]), 0)])
+                by_way_of = [
+                    (int(detour[router, way]), 0 if way == goal else 1)
+                    for way in range(length)
+                    if way != own
+                ]
+                undecided[router, goal] = builder.choice_set(
+                    [*by_way_of, (int(direct[router, goal]), 0)]
+                )
     return [undecided, builder.single(direct, 0)]
 
 
-def _fill_any_order(builder: TableBuilder, settings: HyperXSettings, first: int, target: IntArray) -> None:
-    """Any dimension that still differs may be next; hop k of a packet is on virtual channel k."""
+def _fill_any_order(
+    builder: TableBuilder, settings: HyperXSettings, first: int, target: IntArray
+) -> None:
+    """Any dimension that still differs may be next; hop k of a packet is on virtual
+    channel k.
+    """
     router, goal = np.arange(settings.routers), np.arange(settings.routers)
     for hop in range(len(settings.shape)):
         pools, stride = [], 1
@@ -97,7 +128,9 @@ def _fill_any_order(builder: TableBuilder, settings: HyperXSettings, first: int,
             pools.append(line[:, goal // stride % length])
             stride *= length
         choices = np.stack(pools, axis=-1)
-        choices[(choices >= 0).sum(axis=-1) > len(settings.shape) - hop] = -1  # so far apart nobody is after so many hops
+        choices[
+            (choices >= 0).sum(axis=-1) > len(settings.shape) - hop
+        ] = -1  # so far apart nobody is after so many hops
         sets = _set_of_each(builder, choices, min(hop + 1, len(builder.entry) - 1))
         builder.entry[hop][first : first + settings.routers] = sets[:, target]
 
@@ -113,8 +146,12 @@ def _set_of_each(builder: TableBuilder, pools: IntArray, state: int) -> SetArray
     return ids[where.ravel()].reshape(pools.shape[:-1])
 
 
-def _line_pools(builder: TableBuilder, first: int, place: IntArray, stride: int, length: int, vc: int) -> IntArray:
-    """The pool from each router to each place of its line; -1 to itself; int[routers, length]."""
+def _line_pools(
+    builder: TableBuilder, first: int, place: IntArray, stride: int, length: int, vc: int
+) -> IntArray:
+    """The pool from each router to each place of its line; -1 to itself; int[routers,
+    length].
+    """
     vertex = first + np.arange(len(place))
     near = vertex[:, None] + (np.arange(length) - place[:, None]) * stride
     return builder.pools_between(vertex[:, None], near, vc)

@@ -1,7 +1,9 @@
-"""Compiled loops over routing tables, one destination at a time; see :mod:`railx.network.routing.analysis` for what they mean.
+"""Compiled loops over routing tables, one destination at a time; see
+:mod:`railx.network.routing.analysis` for what they mean.
 
-Arguments that all share: ``entry`` (int32[states, vertices, destinations]), ``destinations``, ``link_dst`` (int32[links]) and the
-options of each set: ``start``, ``link``, ``state``, ``weight``. A place is state * vertices + vertex.
+Arguments that all share: ``entry`` (int32[states, vertices, destinations]),
+``destinations``, ``link_dst`` (int32[links]) and the options of each set: ``start``,
+``link``, ``state``, ``weight``. A place is state * vertices + vertex.
 """
 
 from __future__ import annotations
@@ -19,11 +21,22 @@ _CIRCLE = 2
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _postorder(
-    entry: Any, index: int, target: int, sent: Any, link_dst: Any, start: Any, link: Any, state: Any, work: Any, stuck: Any
+    entry: Any,
+    index: int,
+    target: int,
+    sent: Any,
+    link_dst: Any,
+    start: Any,
+    link: Any,
+    state: Any,
+    work: Any,
+    stuck: Any,
 ) -> int:
-    """Places that packets for ``target`` reach from chips with ``sent`` > 0, in depth-first postorder, in work[3]; their number.
+    """Places that packets for ``target`` reach from chips with ``sent`` > 0, in
+    depth-first postorder, in work[3]; their number.
 
-    work[0]: 0 unseen, 1 on the way, 2 done (reset by the caller); work[1], work[2]: the stack and the next option of each place.
+    work[0]: 0 unseen, 1 on the way, 2 done (reset by the caller); work[1], work[2]: the
+    stack and the next option of each place.
     """
     vertices = entry.shape[1]
     mark, stack, following, order = work[0], work[1], work[2], work[3]
@@ -85,8 +98,10 @@ def way_sums(
     stuck: Any,
     sums: Any,
 ) -> None:
-    """Fill ``sums`` (float[chips, destinations]) with the sum of ``values`` (float[links]) over the links of the way: the expected
-    one, or over the ``longest`` way of positive weight. Pairs whose ``wanted`` (float[chips, destinations]) is 0 may stay 0.
+    """Fill ``sums`` (float[chips, destinations]) with the sum of ``values``
+    (float[links]) over the links of the way: the expected one, or over the ``longest``
+    way of positive weight. Pairs whose ``wanted`` (float[chips, destinations]) is 0 may
+    stay 0.
     """
     states, vertices, count = entry.shape
     chips = wanted.shape[0]
@@ -95,7 +110,9 @@ def way_sums(
     for index in range(count):
         target = destinations[index]
         work[0, :] = 0
-        reached = _postorder(entry, index, target, wanted[:, index], link_dst, start, link, state, work, stuck)
+        reached = _postorder(
+            entry, index, target, wanted[:, index], link_dst, start, link, state, work, stuck
+        )
         if stuck[0]:
             return
         for i in range(reached):
@@ -128,8 +145,8 @@ def loads(
     load_place: Any,
     load: Any,
 ) -> None:
-    """Add to ``load`` what every chip sends to every destination (``demand``, float[chips, destinations]), at the place of each
-    option.
+    """Add to ``load`` what every chip sends to every destination (``demand``,
+    float[chips, destinations]), at the place of each option.
     """
     states, vertices, count = entry.shape
     chips = demand.shape[0]
@@ -138,7 +155,9 @@ def loads(
     for index in range(count):
         target = destinations[index]
         work[0, :] = 0
-        reached = _postorder(entry, index, target, demand[:, index], link_dst, start, link, state, work, stuck)
+        reached = _postorder(
+            entry, index, target, demand[:, index], link_dst, start, link, state, work, stuck
+        )
         if stuck[0]:
             return
         flow[:] = 0
@@ -174,14 +193,18 @@ def dependencies(
     channels: int,
     waits: Any,
 ) -> None:
-    """Mark in ``waits`` (bool[links * channels, out links * channels]) which channels a packet may wait for while it holds one."""
+    """Mark in ``waits`` (bool[links * channels, out links * channels]) which channels a
+    packet may wait for while it holds one.
+    """
     states, vertices, count = entry.shape
     work = np.zeros((4, states * vertices), dtype=np.int32)
     everyone = np.ones((chips, 1))
     for index in range(count):
         target = destinations[index]
         work[0, :] = 0
-        reached = _postorder(entry, index, target, everyone[:, 0], link_dst, start, link, state, work, stuck)
+        reached = _postorder(
+            entry, index, target, everyone[:, 0], link_dst, start, link, state, work, stuck
+        )
         if stuck[0]:
             return
         for i in range(reached):

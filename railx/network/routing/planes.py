@@ -1,4 +1,6 @@
-"""What networks of switches in identical planes share: the ways from a chip to its switches and back."""
+"""What networks of switches in identical planes share: the ways from a chip to its
+switches and back.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,22 @@ IntArray = NDArray[np.int64]
 
 
 def fill_leaves(builder: TableBuilder, target: IntArray, switches: int) -> None:
-    """Fill the first hop of every chip (state 0) and the last hop to it (from every state).
+    """Fill the first hop of every chip (state 0) and the last hop to it (from every
+    state).
 
-    ``target`` (int[destinations]): the place of each destination's switch in a plane of so many ``switches``, plane after plane
-    behind the chips. A packet enters by any plane's link with room, on a virtual channel drawn evenly, and leaves on channel 0:
+    ``target`` (int[destinations]): the place of each destination's switch in a plane of
+    so many ``switches``, plane after plane behind the chips. A packet enters by any
+    plane's link with room, on a virtual channel drawn evenly, and leaves on channel 0:
     nothing waits in a chip, so neither can be part of a circle.
     """
     topology, links = builder.topology, builder.topology.links
     columns = np.arange(len(builder.destinations))
     up = np.flatnonzero(links.src < topology.chips)
     of_chip = up[np.argsort(links.src[up], kind="stable")].reshape(topology.chips, -1).tolist()
-    enter = [builder.choice_set([(builder.pool(rows, vc), 0) for vc in range(builder.virtual_channels)]) for rows in of_chip]
+    enter = [
+        builder.choice_set([(builder.pool(rows, vc), 0) for vc in range(builder.virtual_channels)])
+        for rows in of_chip
+    ]
     builder.entry[0][: topology.chips] = np.array(enter)[:, None]
     builder.entry[0][builder.destinations, columns] = -1
     for first in range(topology.chips, topology.vertices, switches):

@@ -1,10 +1,14 @@
-"""Routing on rail-optimised and rail-only networks: inside the server first, then along a rail.
+"""Routing on rail-optimised and rail-only networks: inside the server first, then along
+a rail.
 
-A chip reaches another of its server through the scale-up switch, a chip of its own rank over its rail switch. For a chip of another
-rank it hands the packet to the chip of that rank in its own server, which sends it over its rail: two links between servers where
-the spine would take four. Between pods a packet leaves by its own rail switch and the spine takes it to that of the destination.
+A chip reaches another of its server through the scale-up switch, a chip of its own rank
+over its rail switch. For a chip of another rank it hands the packet to the chip of that
+rank in its own server, which sends it over its rail: two links between servers where
+the spine would take four. Between pods a packet leaves by its own rail switch and the
+spine takes it to that of the destination.
 
-Every packet takes links in the order scale-up, rail switch, spine, rail switch, chip, so nothing can wait in a circle.
+Every packet takes links in the order scale-up, rail switch, spine, rail switch, chip,
+so nothing can wait in a circle.
 """
 
 from __future__ import annotations
@@ -23,11 +27,15 @@ ROUTINGS = ("min", "adaptive")
 IntArray = NDArray[np.int64]
 
 
-def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
-    """``min`` draws planes and spine switches evenly; ``adaptive`` takes those with the shortest queues.
+def route(
+    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+) -> RoutingTable:
+    """``min`` draws planes and spine switches evenly; ``adaptive`` takes those with the
+    shortest queues.
 
-    Where a spine can take a packet to another rank of the pod, ``adaptive`` compares that way with the one through the server.
-    Exact loads are the same for both: before queues form it goes through the server.
+    Where a spine can take a packet to another rank of the pod, ``adaptive`` compares
+    that way with the one through the server. Exact loads are the same for both: before
+    queues form it goes through the server.
     """
     settings = settings_of(topology)
     assert isinstance(settings, RailOptimisedSettings | RailOnlySettings)
@@ -41,7 +49,11 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
     )
     g, chips = settings.chips_per_server, settings.chips
     if isinstance(settings, RailOptimisedSettings):
-        servers_per_pod, rails, spines = settings.servers_per_pod, settings.rail_switches, settings.spines
+        servers_per_pod, rails, spines = (
+            settings.servers_per_pod,
+            settings.rail_switches,
+            settings.spines,
+        )
         spine_delay_ns = 2 * (settings.global_latency_ns - settings.scale_up_latency_ns)
     else:
         servers_per_pod, rails, spines = settings.servers, g, 0
@@ -52,7 +64,8 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
     rail_switch = first + (chip // pod_chips * g + chip % g)[:, None]  # [chip, plane]
     _fill_chips(builder, g, pod_chips, rail_switch, spine_delay_ns)
     _fill_servers(builder, g, pod_chips, settings.servers)
-    # Rail switches: up to the spine, which knows the rail switch of the destination, and down from there.
+    # Rail switches: up to the spine, which knows the rail switch of the destination,
+    # and down from there.
     own = to // pod_chips * g + to % g
     columns = np.arange(len(to))
     for plane in first.tolist():
@@ -64,10 +77,18 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
     return builder.build()
 
 
-def _fill_chips(builder: TableBuilder, g: int, pod_chips: int, rail_switch: IntArray, spine_delay_ns: float | None) -> None:
-    """At every chip: to the scale-up switch for its own server and for other ranks of its pod, else to a rail switch.
+def _fill_chips(
+    builder: TableBuilder,
+    g: int,
+    pod_chips: int,
+    rail_switch: IntArray,
+    spine_delay_ns: float | None,
+) -> None:
+    """At every chip: to the scale-up switch for its own server and for other ranks of
+    its pod, else to a rail switch.
 
-    ``spine_delay_ns``: time of flight that the spine adds to the way to another rank of the pod; None without a spine.
+    ``spine_delay_ns``: time of flight that the spine adds to the way to another rank of
+    the pod; None without a spine.
     """
     chip, to = np.arange(builder.topology.chips), builder.destinations.astype(np.int64)
     scale_up = (builder.topology.chips + chip // g)[:, None]
@@ -82,16 +103,24 @@ def _fill_chips(builder: TableBuilder, g: int, pod_chips: int, rail_switch: IntA
 
 
 def _fill_servers(builder: TableBuilder, g: int, pod_chips: int, servers: int) -> None:
-    """At every scale-up switch: to the chip of the destination's rank, for destinations of the pod."""
+    """At every scale-up switch: to the chip of the destination's rank, for destinations
+    of the pod.
+    """
     server, to = np.arange(servers), builder.destinations.astype(np.int64)
     switch = builder.topology.chips + server
-    ranks = even_sets(builder, np.repeat(switch, g), np.arange(servers * g)[:, None]).reshape(servers, g)
+    ranks = even_sets(builder, np.repeat(switch, g), np.arange(servers * g)[:, None]).reshape(
+        servers, g
+    )
     in_pod = server[:, None] * g // pod_chips == to // pod_chips
     builder.entry[0][switch] = np.where(in_pod, ranks[:, to % g], -1)
 
 
 def _fill_spine(builder: TableBuilder, leaf: IntArray, spine: IntArray, own: IntArray) -> None:
-    """One plane: from rail switches up and from the spine down to the rail switch ``own`` (int[D]) of the destination."""
+    """One plane: from rail switches up and from the spine down to the rail switch
+    ``own`` (int[D]) of the destination.
+    """
     builder.entry[0][leaf] = even_sets(builder, leaf, np.tile(spine, (len(leaf), 1)))[:, None]
-    down = even_sets(builder, np.repeat(spine, len(leaf)), np.tile(leaf, len(spine))[:, None]).reshape(len(spine), len(leaf))
+    down = even_sets(
+        builder, np.repeat(spine, len(leaf)), np.tile(leaf, len(spine))[:, None]
+    ).reshape(len(spine), len(leaf))
     builder.entry[0][spine] = down[:, own]

@@ -1,6 +1,8 @@
-"""Routing on RailX set to a 2D HyperX: one rail along the row, one along the column, a walk to the chip.
+"""Routing on RailX set to a 2D HyperX: one rail along the row, one along the column, a
+walk to the chip.
 
-Every ordered pair of nodes of a line has two links, which start at different chips; the routings differ in who takes which.
+Every ordered pair of nodes of a line has two links, which start at different chips; the
+routings differ in who takes which.
 """
 
 from __future__ import annotations
@@ -20,26 +22,40 @@ __all__ = ["ROUTINGS", "phases_of", "route"]
 ROUTINGS = ("min", "balanced", "adaptive")
 
 
-def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
-    """Row first (``adaptive``: either first), with a virtual channel for each of the three walks; a rail takes the one after it.
+def route(
+    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+) -> RoutingTable:
+    """Row first (``adaptive``: either first), with a virtual channel for each of the
+    three walks; a rail takes the one after it.
 
-    * ``min`` (RailX simulator): the nearer link of the pair, at equal distance the one on the minus side; XY inside the nodes.
-    * ``balanced``: each link of a pair carries exactly half of the pair's uniform traffic; a packet draws its link when it starts a
-      phase and keeps it (:func:`railx.network.routing.railx_walks.fill_ordered`).
-    * ``adaptive``: at the source both links of the row and both of the column, later both links of the dimension that is left
+    * ``min`` (RailX simulator): the nearer link of the pair, at equal distance the one
+      on the minus side; XY inside the nodes.
+    * ``balanced``: each link of a pair carries exactly half of the pair's uniform
+      traffic; a packet draws its link when it starts a phase and keeps it
+      (:func:`railx.network.routing.railx_walks.fill_ordered`).
+    * ``adaptive``: at the source both links of the row and both of the column, later
+      both links of the dimension that is left
       (:func:`railx.network.routing.railx_adaptive.fill_adaptive`).
 
-    The last two keep packets for one rail of an edge chip out of the way of those for another (:func:`walk_pools`, ``by_rail``).
+    The last two keep packets for one rail of an edge chip out of the way of those for
+    another (:func:`walk_pools`, ``by_rail``).
     """
     phases = phases_of(topology)
     if routing == "adaptive":
         builder = TableBuilder(
-            topology, routing, states=adaptive_states(phases), virtual_channels=3, selection="adaptive", destinations=destinations
+            topology,
+            routing,
+            states=adaptive_states(phases),
+            virtual_channels=3,
+            selection="adaptive",
+            destinations=destinations,
         )
         fill_adaptive(builder, phases)
     else:
         states = 1 if routing == "min" else 3
-        builder = TableBuilder(topology, routing, states=states, virtual_channels=3, destinations=destinations)
+        builder = TableBuilder(
+            topology, routing, states=states, virtual_channels=3, destinations=destinations
+        )
         fill_ordered(builder, phases, "min" if routing == "min" else "balanced")
     return builder.build()
 
@@ -49,6 +65,12 @@ def phases_of(topology: Topology) -> list[Phase]:
     settings: RailXHyperXSettings = load(RailXHyperXSettings, topology.settings, "topology")
     side = settings.m * settings.n + 1
     return [
-        Phase(line_wiring(topology, dimension), m=settings.m, n=settings.n, dimension=dimension, stride=stride)
+        Phase(
+            line_wiring(topology, dimension),
+            m=settings.m,
+            n=settings.n,
+            dimension=dimension,
+            stride=stride,
+        )
         for dimension, stride in ((0, 1), (1, side))
     ]

@@ -1,9 +1,10 @@
-"""Routing on RailX with mixed rails: the fewest rails along the row, then along the column, then a walk to the chip.
+"""Routing on RailX with mixed rails: the fewest rails along the row, then along the
+column, then a walk to the chip.
 
-A line may hold rings and all-to-alls side by side, so that the ways with the fewest rails are found by a search over the
-positions of
-one line. Every rail raises the virtual channel, which needs no datelines on rings but as many channels as a way has rails, and
-one more.
+A line may hold rings and all-to-alls side by side, so that the ways with the fewest
+rails are found by a search over the positions of one line. Every rail raises the
+virtual channel, which needs no datelines on rings but as many channels as a way has
+rails, and one more.
 """
 
 from __future__ import annotations
@@ -27,18 +28,27 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
-def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
-    """Row first. A packet with h rails to go in a line of diameter D walks on the line's channel D - h.
+def route(
+    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+) -> RoutingTable:
+    """Row first. A packet with h rails to go in a line of diameter D walks on the
+    line's channel D - h.
 
-    ``min`` takes the nearest of the rails that bring it one hop closer, ``balanced`` all of them alike (for sources that are spread
-    evenly over a node). States: 0 undecided; ``balanced`` has one more for each rail that a packet may have chosen.
+    ``min`` takes the nearest of the rails that bring it one hop closer, ``balanced``
+    all of them alike (for sources that are spread evenly over a node). States: 0
+    undecided; ``balanced`` has one more for each rail that a packet may have chosen.
     """
     settings: RailXMixedSettings = load(RailXMixedSettings, topology.settings, "topology")
     ports = rail_ports(topology)
-    lines = [_MixedLine(settings, ports.neighbour, dimension, routing == "balanced") for dimension in (0, 1)]
+    lines = [
+        _MixedLine(settings, ports.neighbour, dimension, routing == "balanced")
+        for dimension in (0, 1)
+    ]
     channels = 1 + sum(line.diameter for line in lines)
     states = 1 if routing == "min" else 1 + max(line.ports.shape[2] for line in lines)
-    builder = TableBuilder(topology, routing, states=states, virtual_channels=channels, destinations=destinations)
+    builder = TableBuilder(
+        topology, routing, states=states, virtual_channels=channels, destinations=destinations
+    )
     node, local = np.divmod(np.arange(topology.chips), settings.m**2)
     to_node = builder.destinations.astype(np.int64) // settings.m**2
     done, channel = np.ones((len(node), len(to_node)), dtype=np.bool_), 0
@@ -50,7 +60,14 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
             rail = np.where((line.hops[place] == hops)[..., None], rows, -1)
             walk = walk_pools(builder, settings.m, "xy", channel, by_rail=routing == "balanced")
             ways = [
-                exits(builder, walk, rail[..., q], vc=channel + 1, heading=0 if states == 1 else 1 + q, after=0)
+                exits(
+                    builder,
+                    walk,
+                    rail[..., q],
+                    vc=channel + 1,
+                    heading=0 if states == 1 else 1 + q,
+                    after=0,
+                )
                 for q in range(rail.shape[2])
             ]
             here = done & (line.hops[place[:, None], target] == hops)
@@ -66,18 +83,23 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
 class _MixedLine:
     """The positions of a row or column; all lines of a dimension are alike.
 
-    ``hops`` (int[L, L]): rails between positions; ``ports`` (int[L, L, q]): the ports (2 rail + side) of a position that lead one
-    hop
-    closer to another, -1 for none; ``shares`` (float[L, c, L, q]): the part of the traffic of each chip that takes each of them.
+    ``hops`` (int[L, L]): rails between positions; ``ports`` (int[L, L, q]): the ports
+    (2 rail + side) of a position that lead one hop closer to another, -1 for none;
+    ``shares`` (float[L, c, L, q]): the part of the traffic of each chip that takes each
+    of them.
     """
 
-    def __init__(self, settings: RailXMixedSettings, neighbour: IntArray, dimension: int, balanced: bool) -> None:
+    def __init__(
+        self, settings: RailXMixedSettings, neighbour: IntArray, dimension: int, balanced: bool
+    ) -> None:
         from scipy.sparse.csgraph import shortest_path
 
         self.dimension = dimension
         self.stride = settings.x_scale if dimension else 1
         self.length = settings.y_scale if dimension else settings.x_scale
-        near = self.place(neighbour[dimension, np.arange(self.length) * self.stride]).reshape(self.length, -1)  # [position, port]
+        near = self.place(neighbour[dimension, np.arange(self.length) * self.stride]).reshape(
+            self.length, -1
+        )  # [position, port]
         joined = np.zeros((self.length, self.length))
         np.put_along_axis(joined, near, 1, axis=1)
         self.hops: IntArray = shortest_path(joined, unweighted=True).astype(np.int64)
@@ -110,6 +132,10 @@ class _MixedLine:
             used = np.flatnonzero(self.ports[a, b] >= 0)
             if len(used):
                 steps = distance[:, a, b, used][None, :, None]
-                own = even_shares(np.ones((1, 1, chips)), steps)[0] if balanced else nearest_shares(steps)
+                own = (
+                    even_shares(np.ones((1, 1, chips)), steps)[0]
+                    if balanced
+                    else nearest_shares(steps)
+                )
                 shares[a][:, b, used] = own[0, :, 0]
         return shares

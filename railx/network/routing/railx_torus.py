@@ -1,5 +1,5 @@
-"""Dimension order on RailX set to a torus of nodes: its chips form one large torus, whose links run inside the nodes or along
-rails.
+"""Dimension order on RailX set to a torus of nodes: its chips form one large torus,
+whose links run inside the nodes or along rails.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ ROUTINGS = ("min", "balanced")
 IntArray = NDArray[np.int64]
 
 
-def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
-    """X first, the shorter way round; both routings send half of the packets each way round where the ways are equally long.
+def route(
+    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+) -> RoutingTable:
+    """X first, the shorter way round; both routings send half of the packets each way
+    round where the ways are equally long.
 
-    Under ``min`` a packet is on virtual channel 1 until it takes the wrap link of its ring and on 0 from there on, and so again in
-    y (RailX simulator, ``XY``); under ``balanced`` one that does not take it draws its channel
-    (:func:`railx.network.routing.rings.route_rings`). The n parallel lanes inside a node and the n rails of a chip's side are one
-    pool of channels.
+    Under ``min`` a packet is on virtual channel 1 until it takes the wrap link of its
+    ring and on 0 from there on, and so again in y (RailX simulator, ``XY``); under
+    ``balanced`` one that does not take it draws its channel
+    (:func:`railx.network.routing.rings.route_rings`). The n parallel lanes inside a
+    node and the n rails of a chip's side are one pool of channels.
     """
     settings: RailXTorusSettings = load(RailXTorusSettings, topology.settings, "topology")
     grid = chip_grid(settings.m, settings.x_scale, settings.y_scale)
@@ -34,8 +38,8 @@ def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | No
 
 
 def chip_grid(m: int, columns: int, rows: int) -> IntArray:
-    """The chip at each place of the whole plane of chips, int[m * rows, m * columns], for ``columns`` by ``rows`` nodes of m x
-    m.
+    """The chip at each place of the whole plane of chips, int[m * rows, m * columns],
+    for ``columns`` by ``rows`` nodes of m x m.
     """
     y, x = np.indices((m * rows, m * columns))
     chip: IntArray = (y // m * columns + x // m) * m * m + y % m * m + x % m

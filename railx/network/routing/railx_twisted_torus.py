@@ -1,7 +1,9 @@
-"""Minimal routing on RailX set to a twisted torus: x first, then y, over the wrap of the columns or not, whichever is shorter.
+"""Minimal routing on RailX set to a twisted torus: x first, then y, over the wrap of
+the columns or not, whichever is shorter.
 
-Who crosses the wrap of a column arrives half a row further, so that the column to go to in x depends on that decision, which is
-made at the source (Camara et al. 2010: the shortest of the images of the destination).
+Who crosses the wrap of a column arrives half a row further, so that the column to go to
+in x depends on that decision, which is made at the source (Camara et al. 2010: the
+shortest of the images of the destination).
 """
 
 from __future__ import annotations
@@ -22,22 +24,33 @@ ROUTINGS = ("min", "balanced")
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-#: States: 0 at the source; along x with the plan to cross no wrap of a column, or one (up, up after the wrap of the row, down, down
-#: after it); along y without a wrap, up to the wrap, down to the wrap, after the wrap, and about to go along y without a wrap.
+#: States: 0 at the source; along x with the plan to cross no wrap of a column, or one
+#: (up, up after the wrap of the row, down, down after it); along y without a wrap, up
+#: to the wrap, down to the wrap, after the wrap, and about to go along y without a
+#: wrap.
 _X = {False: 1, True: 5}
 _Y, _Y_UP, _Y_DOWN, _Y_AFTER, _Y_START = 9, 10, 11, 12, 13
 _STATES = 14
 
 
-def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
-    """The shortest of all ways x first, in equal shares where several are; both routings load the links alike.
+def route(
+    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+) -> RoutingTable:
+    """The shortest of all ways x first, in equal shares where several are; both
+    routings load the links alike.
 
-    A packet is on virtual channel 1 until it takes a wrap link and on 0 from there on, in x and again in y. Two columns that their
-    wraps join form one ring with two wraps; no packet crosses both, so that the channels of that ring cannot close a circle either.
-    Under ``balanced`` a packet that takes no wrap in x, or none in y, draws one of the two channels where it enters that dimension.
+    A packet is on virtual channel 1 until it takes a wrap link and on 0 from there on,
+    in x and again in y. Two columns that their wraps join form one ring with two wraps;
+    no packet crosses both, so that the channels of that ring cannot close a circle
+    either. Under ``balanced`` a packet that takes no wrap in x, or none in y, draws one
+    of the two channels where it enters that dimension.
     """
-    settings: RailXTwistedTorusSettings = load(RailXTwistedTorusSettings, topology.settings, "topology")
-    builder = TableBuilder(topology, routing, states=_STATES, virtual_channels=2, destinations=destinations)
+    settings: RailXTwistedTorusSettings = load(
+        RailXTwistedTorusSettings, topology.settings, "topology"
+    )
+    builder = TableBuilder(
+        topology, routing, states=_STATES, virtual_channels=2, destinations=destinations
+    )
     _Router(builder, settings).fill()
     return builder.build()
 
@@ -49,9 +62,16 @@ class _Router:
         self.rows, self.columns = self.grid.shape
         self.shift = settings.m * wrap_shift(settings)
         y, x = np.empty((2, self.grid.size), dtype=np.int64)
-        y[self.grid.ravel()], x[self.grid.ravel()] = np.divmod(np.arange(self.grid.size), self.columns)
+        y[self.grid.ravel()], x[self.grid.ravel()] = np.divmod(
+            np.arange(self.grid.size), self.columns
+        )
         to = builder.destinations
-        self.x, self.y, self.to_x, self.to_y = x[:, None], y[:, None], x[to][None, :], y[to][None, :]
+        self.x, self.y, self.to_x, self.to_y = (
+            x[:, None],
+            y[:, None],
+            x[to][None, :],
+            y[to][None, :],
+        )
         self.chip = np.arange(self.grid.size)[:, None]
 
     def fill(self) -> None:
@@ -61,7 +81,9 @@ class _Router:
         self.fill_source()
 
     def fill_x(self, crosses: bool) -> None:
-        """Along x to the column of the destination, or to the one that the wrap leads to it from."""
+        """Along x to the column of the destination, or to the one that the wrap leads
+        to it from.
+        """
         target = (self.to_x + self.shift * crosses) % self.columns
         along_y = np.where(crosses, np.where(self.to_y < self.y, _Y_UP, _Y_DOWN), _Y_START)
         for step, first in ((1, _X[crosses]), (-1, _X[crosses] + 2)):
@@ -91,8 +113,12 @@ class _Router:
         stays = self.builder.entry[_Y], self.builder.entry[_Y_AFTER]
         self.builder.entry[_Y_START] = self._drawn(*stays, stays[0] >= 0)
 
-    def _drawn(self, before_wrap: NDArray[np.int32], after_wrap: NDArray[np.int32], stays: BoolArray) -> NDArray[np.int32]:
-        """The sets of packets that enter a dimension: those that stay off its wraps may draw their channel."""
+    def _drawn(
+        self, before_wrap: NDArray[np.int32], after_wrap: NDArray[np.int32], stays: BoolArray
+    ) -> NDArray[np.int32]:
+        """The sets of packets that enter a dimension: those that stay off its wraps may
+        draw their channel.
+        """
         sets = before_wrap.copy()
         if self.builder.routing == "balanced":
             sets[stays] = self.builder.merge(before_wrap[stays], after_wrap[stays])
@@ -102,17 +128,23 @@ class _Router:
         """The pools of each chip (int[chips, 1]) one step along y, on channel 0 and 1."""
         after = self.y + step
         wraps = (after < 0) | (after >= self.rows)
-        near = self.grid[after % self.rows, np.where(wraps, self.x + self.shift, self.x) % self.columns]
+        near = self.grid[
+            after % self.rows, np.where(wraps, self.x + self.shift, self.x) % self.columns
+        ]
         return [self.builder.pools_between(self.chip, near, vc) for vc in (0, 1)]
 
     def _stays(self, crosses: bool, first: int) -> BoolArray:
-        """Where the way along x in the direction of state ``first`` takes no wrap of the row."""
+        """Where the way along x in the direction of state ``first`` takes no wrap of
+        the row.
+        """
         ahead = (self.to_x + self.shift * crosses) % self.columns - self.x
         stays: BoolArray = ahead > 0 if first == _X[crosses] else ahead < 0
         return stays
 
     def fill_source(self) -> None:
-        """The plans of least length in equal shares: signed crossings of the wrap of a column, and the way round the row."""
+        """The plans of least length in equal shares: signed crossings of the wrap of a
+        column, and the way round the row.
+        """
         plans: list[tuple[IntArray, IntArray]] = []  # length, sets
         entry = self.builder.entry
         for crossings, along_y in ((0, _Y_START), (1, _Y_UP), (-1, _Y_DOWN)):
@@ -121,8 +153,13 @@ class _Router:
             y_steps = np.abs(self.to_y - self.y + crossings * self.rows)
             # A plan with x ahead needs the direction in y that fill_x took for it.
             fits = (crossings == 0) | (up_x == 0) | ((self.to_y < self.y) == (crossings == 1))
-            for x_steps, first in ((up_x, _X[crosses]), ((self.columns - up_x) % self.columns, _X[crosses] + 2)):
-                again = (up_x == 0) & (first != _X[crosses])  # no way round at all: one plan, not two
+            for x_steps, first in (
+                (up_x, _X[crosses]),
+                ((self.columns - up_x) % self.columns, _X[crosses] + 2),
+            ):
+                again = (up_x == 0) & (
+                    first != _X[crosses]
+                )  # no way round at all: one plan, not two
                 along_x = self._drawn(entry[first], entry[first + 1], self._stays(crosses, first))
                 sets = np.where(up_x == 0, entry[along_y], along_x)
                 length = np.where(fits & ~again & (sets >= 0), x_steps + y_steps, 4 * self.columns)

@@ -31,7 +31,8 @@ from railx.topology import Topology
 
 __all__ = ["build_routing", "routings_of"]
 
-#: A family's module has ROUTINGS (the names it offers, ``min`` first) and route(topology, routing, destinations) -> RoutingTable.
+#: A family's module has ROUTINGS (the names it offers, ``min`` first) and
+#: route(topology, routing, destinations) -> RoutingTable.
 _ROUTERS: dict[str, ModuleType] = {
     "dragonfly": dragonfly,
     "fat_tree": fat_tree,
@@ -59,10 +60,16 @@ def routings_of(family: str) -> tuple[str, ...]:
     return names
 
 
-def build_routing(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
-    """The table of a routing, to all chips or to ``destinations`` alone; SettingsError names the routings on offer."""
+def build_routing(
+    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+) -> RoutingTable:
+    """The table of a routing, to all chips or to ``destinations`` alone; SettingsError
+    names the routings on offer.
+    """
     offered = routings_of(topology.family)
     if routing not in offered:
-        raise SettingsError("routing", f"got {routing!r}; allowed on {topology.family}: {', '.join(offered)}")
+        raise SettingsError(
+            "routing", f"got {routing!r}; allowed on {topology.family}: {', '.join(offered)}"
+        )
     table: RoutingTable = _ROUTERS[topology.family].route(topology, routing, destinations)
     return table

@@ -1,4 +1,6 @@
-"""Dimension order on tori of any dimension, two virtual channels a ring so that no ring of waiting packets can close."""
+"""Dimension order on tori of any dimension, two virtual channels a ring so that no ring
+of waiting packets can close.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ __all__ = ["ring_sets", "ring_steps", "route_rings"]
 
 IntArray = NDArray[np.int64]
 
-#: States of a packet: undecided (at its source and wherever a ring is done), then before and after the wrap link, up and down.
+#: States of a packet: undecided (at its source and wherever a ring is done), then
+#: before and after the wrap link, up and down.
 _UNDECIDED, _UP, _DOWN = 0, 1, 3
 _STATES = 5
 
@@ -27,19 +30,27 @@ def route_rings(
     position: IntArray | None = None,
     split_ties: bool = False,
 ) -> RoutingTable:
-    """One ring after the other, the shorter way round; ``shape``: chips along each dimension, the first runs fastest.
+    """One ring after the other, the shorter way round; ``shape``: chips along each
+    dimension, the first runs fastest.
 
-    ``position`` (int[chips]): the place of each chip in that order; default: its number.
+    ``position`` (int[chips]): the place of each chip in that order; default: its
+    number.
 
-    At equal distance ``min`` goes up (``split_ties``: does as ``balanced``) and ``balanced`` splits the packets evenly. A packet is
-    on virtual channel 1 until it takes the wrap link of its ring and on 0 from there on, and so again in the next ring (Dally and
-    Seitz 1987). Under ``balanced`` a packet whose way round a ring does not take the wrap link draws one of the two channels when
-    it enters the ring: on channel 0 nothing waits for the wrap link, so that this closes no circle either.
+    At equal distance ``min`` goes up (``split_ties``: does as ``balanced``) and
+    ``balanced`` splits the packets evenly. A packet is on virtual channel 1 until it
+    takes the wrap link of its ring and on 0 from there on, and so again in the next
+    ring (Dally and Seitz 1987). Under ``balanced`` a packet whose way round a ring does
+    not take the wrap link draws one of the two channels when it enters the ring: on
+    channel 0 nothing waits for the wrap link, so that this closes no circle either.
     """
-    builder = TableBuilder(topology, routing, states=_STATES, virtual_channels=2, destinations=destinations)
+    builder = TableBuilder(
+        topology, routing, states=_STATES, virtual_channels=2, destinations=destinations
+    )
     position = np.arange(topology.chips) if position is None else position
     to = position[builder.destinations]
-    earlier = np.zeros((len(position), len(to)), dtype=np.bool_)  # a ring before this one is still to be done
+    earlier = np.zeros(
+        (len(position), len(to)), dtype=np.bool_
+    )  # a ring before this one is still to be done
     stride = 1
     for length in shape:
         place, target = position // stride % length, to // stride % length
@@ -53,8 +64,12 @@ def route_rings(
     return builder.build()
 
 
-def ring_steps(place: IntArray, target: IntArray, length: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Whether the shorter way round a ring goes up, and whether both ways are equally long."""
+def ring_steps(
+    place: IntArray, target: IntArray, length: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Whether the shorter way round a ring goes up, and whether both ways are equally
+    long.
+    """
     ahead = (target - place) % length
     return 2 * ahead <= length, 2 * ahead == length
 
@@ -62,10 +77,12 @@ def ring_steps(place: IntArray, target: IntArray, length: int) -> tuple[NDArray[
 def ring_sets(
     builder: TableBuilder, position: IntArray, stride: int, length: int, *, split_ties: bool = False
 ) -> NDArray[np.int32]:
-    """The sets of one dimension of rings by state, chip and target place; int32[5, chips, length].
+    """The sets of one dimension of rings by state, chip and target place; int32[5,
+    chips, length].
 
-    ``position`` (int[chips]): the places of the chips, a permutation; neighbours in a ring are ``stride`` apart. A packet whose
-    ring is done goes back to state 0, where it starts.
+    ``position`` (int[chips]): the places of the chips, a permutation; neighbours in a
+    ring are ``stride`` apart. A packet whose ring is done goes back to state 0, where
+    it starts.
     """
     place = position // stride % length
     at = np.argsort(position)  # the chip in each place

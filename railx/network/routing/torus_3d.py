@@ -14,10 +14,14 @@ __all__ = ["ROUTINGS", "route"]
 ROUTINGS = ("min", "balanced")
 
 
-def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
-    """``min`` goes up at equal distance both ways round, ``balanced`` splits those packets evenly.
+def route(
+    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+) -> RoutingTable:
+    """``min`` goes up at equal distance both ways round, ``balanced`` splits those
+    packets evenly.
 
-    Packets that take no wrap link are on the first virtual channel under ``min`` and draw one of the two under ``balanced``.
+    Packets that take no wrap link are on the first virtual channel under ``min`` and
+    draw one of the two under ``balanced``.
     """
     settings = settings_of(topology)
     assert isinstance(settings, Torus3DSettings)

@@ -1,4 +1,6 @@
-"""Dimension order on the 3D torus of cubes: x, y, then z, two virtual channels a ring; the cubes make no difference."""
+"""Dimension order on the 3D torus of cubes: x, y, then z, two virtual channels a ring;
+the cubes make no difference.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,19 @@ __all__ = ["ROUTINGS", "route"]
 ROUTINGS = ("min", "balanced")
 
 
-def route(topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None) -> RoutingTable:
-    """``min`` goes up at equal distance both ways round, ``balanced`` splits those packets evenly.
+def route(
+    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+) -> RoutingTable:
+    """``min`` goes up at equal distance both ways round, ``balanced`` splits those
+    packets evenly.
 
-    Packets that take no wrap link are on the first virtual channel under ``min`` and draw one of the two under ``balanced``.
+    Packets that take no wrap link are on the first virtual channel under ``min`` and
+    draw one of the two under ``balanced``.
     """
     settings = settings_of(topology)
     assert isinstance(settings, TpuV4Settings)
     columns, rows, _ = settings.lengths
     x, y, z = chip_places(settings)
-    return route_rings(topology, routing, settings.lengths, destinations, (z * rows + y) * columns + x)
+    return route_rings(
+        topology, routing, settings.lengths, destinations, (z * rows + y) * columns + x
+    )
