@@ -25,12 +25,13 @@ import numpy as np
 import yaml
 from machine import describe
 
+from railx.families.registry import TopologySettings, build_topology
 from railx.network.flows import max_min_rates
 from railx.network.settings import StaticNetworkSettings, UniformTraffic
 from railx.network.throughput import simulate_static
 from railx.settings import load
-from railx.topology import Topology, TopologySettings, build_topology
-from railx.topology.hamiltonian import check_decomposition, hamiltonian_cycles
+from railx.vocabulary.hamiltonian import check_decomposition, hamiltonian_cycles
+from railx.vocabulary.topology import Topology
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 

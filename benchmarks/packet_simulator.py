@@ -22,11 +22,13 @@ from typing import Any
 import yaml
 from machine import describe
 
+from railx.families.registry import TopologySettings, build_topology
+from railx.families.routings import build_routing
 from railx.network.packets import simulate_packets
-from railx.network.routing import RoutingTable, build_routing
 from railx.network.settings import PacketNetworkSettings, UniformTraffic
 from railx.settings import load
-from railx.topology import Topology, TopologySettings, build_topology
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import Topology
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 #: What is simulated: topology, changes to it, routing, offered load in flits/(chip

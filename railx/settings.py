@@ -20,7 +20,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, get_origin
 
@@ -33,6 +33,7 @@ __all__ = [
     "OneOf",
     "Positive",
     "PowerOfTwo",
+    "Registered",
     "SettingsError",
     "load",
     "to_dict",
@@ -149,6 +150,18 @@ class OneOf:
         return value in self.choices
 
 
+@dataclass(frozen=True)
+class Registered:
+    """A union whose members stand in a list elsewhere, looked up when settings are read.
+
+    ``key`` is the field that tells the members apart. ``members`` gives the settings
+    class behind each of its values.
+    """
+
+    key: str
+    members: Callable[[], Mapping[str, type]]
+
+
 def load(hint: type[T] | Any, value: Any, path: str = "") -> T:
     """Build ``hint`` (a dataclass, a union of dataclasses, a container of them) from
     plain data; what is built already stays.
@@ -182,6 +195,9 @@ def _load(hint: Any, value: Any, path: str) -> Any:
         return value
     if origin is Annotated:
         base, *constraints = get_args(hint)
+        for constraint in constraints:
+            if isinstance(constraint, Registered):
+                return _load_member(constraint.key, constraint.members(), value, path)
         loaded = _load(base, value, path)
         for constraint in constraints:
             if loaded is not None and not constraint.accepts(loaded):
@@ -258,15 +274,7 @@ def _load_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
     if all(dataclasses.is_dataclass(option) for option in options):
         if isinstance(value, options):
             return value
-        key, choices = _discriminator(options)
-        if not isinstance(value, Mapping):
-            raise SettingsError(path, f"got {value!r}; allowed: a mapping with the key {key}")
-        chosen = value.get(key)
-        if chosen not in choices:
-            raise SettingsError(
-                _join(path, key), f"got {chosen!r}; allowed: {', '.join(map(str, choices))}"
-            )
-        return _load(choices[chosen], value, path)
+        return _load_member(*_discriminator(options), value, path)
     for option in options:
         try:
             return _load(option, value, path)
@@ -276,6 +284,19 @@ def _load_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
         path,
         f"got {value!r}; allowed: {' or '.join(getattr(o, '__name__', str(o)) for o in options)}",
     )
+
+
+def _load_member(key: str, members: Mapping[Any, type], value: Any, path: str) -> Any:
+    if isinstance(value, tuple(members.values())):
+        return value
+    if not isinstance(value, Mapping):
+        raise SettingsError(path, f"got {value!r}; allowed: a mapping with the key {key}")
+    chosen = value.get(key)
+    if chosen not in members:
+        raise SettingsError(
+            _join(path, key), f"got {chosen!r}; allowed: {', '.join(map(str, members))}"
+        )
+    return _load(members[chosen], value, path)
 
 
 def _discriminator(options: tuple[Any, ...]) -> tuple[str, dict[Any, Any]]:

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 from railx.economics import EconomicsSettings
 from railx.fabric import FabricSettings
+from railx.families.registry import TopologySettings
 from railx.figures import FigureSettings
 from railx.mapping import MappingSettings
 from railx.network import (
@@ -32,8 +33,8 @@ from railx.network import (
 from railx.planning.settings import PlannerSettings
 from railx.settings import AtLeast, NotEmpty, SettingsError, load
 from railx.tenancy import TenancySettings
-from railx.topology import TopologySettings, TransitionSettings
 from railx.tracking import TrackingSettings
+from railx.vocabulary.circuits import TransitionSettings
 from railx.workload.batches import BatchSettings
 from railx.workload.cluster import ClusterSettings
 from railx.workload.corpus import CorpusSettings

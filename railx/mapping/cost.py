@@ -7,10 +7,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from railx.economics import NetworkDesign, chips_of, count_network, price_network, read_catalogue
+from railx.families.registry import ports_per_chip, settings_of
 from railx.mapping.settings import MappingSettings
 from railx.mapping.step import Basis
 from railx.settings import SettingsError
-from railx.topology import Topology, ports_per_chip, settings_of
+from railx.vocabulary.topology import Topology
 
 __all__ = ["comparison_bases", "equal_bandwidth", "injection_gb_s_per_chip"]
 

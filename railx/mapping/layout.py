@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from railx.mapping.settings import LayoutSettings
 from railx.settings import SettingsError
-from railx.topology import Topology
+from railx.vocabulary.topology import Topology
 
 __all__ = ["Placement", "group_levels", "group_members", "place_ranks", "snake"]
 

@@ -21,12 +21,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.families.routings import build_routing
 from railx.mapping.layout import Placement, group_levels, group_members, place_ranks
 from railx.mapping.settings import PARALLELISMS, JobSettings, LayoutSettings
 from railx.mapping.volumes import Transfer, compute_flops, step_transfers
-from railx.network.routing import RoutingTable, build_routing, longest_ways, table_channel_loads
 from railx.settings import SettingsError
-from railx.topology import INTERNAL, Topology
+from railx.vocabulary.routing.analysis import longest_ways, table_channel_loads
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import INTERNAL, Topology
 
 __all__ = ["FIDELITY", "Basis", "step_times"]
 

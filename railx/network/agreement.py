@@ -14,12 +14,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from railx.families.registry import settings_of
+from railx.families.routings import build_routing, routings_of
 from railx.network.flows import fair_rates, link_gb_s, path_loads, spread_flows
 from railx.network.packets import simulate_packets
-from railx.network.routing import build_routing, routings_of
 from railx.network.settings import AgreementSettings
 from railx.network.traffic import traffic_flows
-from railx.topology import Topology, settings_of
+from railx.vocabulary.topology import Topology
 
 __all__ = ["agreement_rows"]
 

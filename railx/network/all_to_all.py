@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.families.registry import settings_of
+from railx.families.routings import build_routing
 from railx.network.flows import finish_times, link_gb_s, route_flows
 from railx.network.rail_rings import grid_of
-from railx.network.routing import build_routing, longest_ways, table_lane_loads
 from railx.network.static_loads import uniform_lane_loads
-from railx.topology import Topology, settings_of
+from railx.vocabulary.routing.analysis import longest_ways, table_lane_loads
+from railx.vocabulary.topology import Topology
 
 __all__ = ["AllToAll", "Messages", "all_to_all"]
 

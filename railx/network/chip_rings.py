@@ -13,16 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.network.line_rings import LineRings, RingLink, line_rings
-from railx.topology import (
-    HyperXSettings,
-    Topology,
-    Torus3DSettings,
-    TpuV4Settings,
-    settings_of,
-    undirected_rings,
-)
-from railx.topology.tpu_v4 import chip_places
+from railx.families.hyperx.settings import HyperXSettings
+from railx.families.registry import settings_of
+from railx.families.torus_3d.settings import Torus3DSettings
+from railx.families.tpu_v4.graph import chip_places
+from railx.families.tpu_v4.settings import TpuV4Settings
+from railx.vocabulary.hamiltonian import undirected_rings
+from railx.vocabulary.line_rings import LineRings, RingLink, line_rings
+from railx.vocabulary.topology import Topology
 
 __all__ = ["chip_grid_rings"]
 

@@ -30,6 +30,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.families.fat_tree.settings import FatTreeSettings
+from railx.families.registry import ports_per_chip, settings_of
+from railx.families.routings import routings_of
 from railx.network.all_to_all import Messages, all_to_all
 from railx.network.chip_rings import chip_grid_rings
 from railx.network.flows import (
@@ -41,12 +44,11 @@ from railx.network.flows import (
     link_gb_s,
     route_flows,
 )
-from railx.network.line_rings import ChannelIndex, LineRings
 from railx.network.rail_rings import SubGrid, chip_rings, grid_of, mesh_rings, node_rings, sub_grid
-from railx.network.routing import routings_of
 from railx.network.settings import CollectiveName, CollectiveSettings
-from railx.topology import FatTreeSettings, Topology, ports_per_chip, settings_of
-from railx.topology.railx_grid import Grid
+from railx.vocabulary.grid import Grid
+from railx.vocabulary.line_rings import ChannelIndex, LineRings
+from railx.vocabulary.topology import Topology
 
 __all__ = ["ring_all_reduce", "simulate_collectives"]
 

@@ -20,23 +20,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.network.line_rings import LineRings, RingLink, line_rings
+from railx.families.hammingmesh.graph import column_switches, row_switches
+from railx.families.hammingmesh.settings import HammingMeshSettings
+from railx.families.railx_hyperx import graph as railx_hyperx
+from railx.families.railx_hyperx.settings import RailXHyperXSettings
+from railx.families.railx_torus import graph as railx_torus
+from railx.families.railx_torus.settings import RailXTorusSettings
+from railx.families.registry import settings_of
+from railx.families.torus_2d.settings import Torus2DSettings
 from railx.network.settings import CollectiveSettings
 from railx.settings import SettingsError
-from railx.topology import (
-    HammingMeshSettings,
-    RailXHyperXSettings,
-    RailXTorusSettings,
-    Topology,
-    Torus2DSettings,
-    line_wiring,
-    railx_hyperx,
-    railx_torus,
-    settings_of,
-    undirected_rings,
-)
-from railx.topology.hammingmesh import column_switches, row_switches
-from railx.topology.railx_grid import Grid, line_circuits
+from railx.vocabulary.grid import Grid, line_circuits, line_wiring
+from railx.vocabulary.hamiltonian import undirected_rings
+from railx.vocabulary.line_rings import LineRings, RingLink, line_rings
+from railx.vocabulary.topology import Topology
 
 __all__ = ["SubGrid", "chip_rings", "grid_of", "mesh_rings", "node_rings", "sub_grid"]
 

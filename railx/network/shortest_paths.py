@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.topology import Topology
+from railx.vocabulary.topology import Topology
 
 __all__ = ["shortest_path_lane_loads"]
 

@@ -17,14 +17,22 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.network.routing import (
-    build_routing,
-    railx_hyperx,
-    railx_split,
-    routings_of,
-    table_lane_loads,
-)
-from railx.network.routing.railx_lines import (
+from railx.families.fat_tree.settings import FatTreeSettings
+from railx.families.railx_hyperx import routing as railx_hyperx
+from railx.families.railx_hyperx.settings import RailXHyperXSettings
+from railx.families.railx_split import routing as railx_split
+from railx.families.railx_split.settings import RailXSplitSettings
+from railx.families.railx_torus.settings import RailXTorusSettings
+from railx.families.railx_twisted_torus.graph import wrap_shift
+from railx.families.railx_twisted_torus.settings import RailXTwistedTorusSettings
+from railx.families.registry import settings_of
+from railx.families.routings import build_routing, routings_of
+from railx.families.torus_2d.settings import Torus2DSettings
+from railx.network.settings import AllToAllTraffic, TrafficSettings, UniformTraffic
+from railx.network.traffic import traffic_flows
+from railx.vocabulary.grid import mesh_links, rail_ports
+from railx.vocabulary.routing.analysis import table_lane_loads
+from railx.vocabulary.routing.line_phases import (
     LineRouting,
     Phase,
     WalkOrder,
@@ -33,23 +41,7 @@ from railx.network.routing.railx_lines import (
     uniform_flow,
     walk_orders,
 )
-from railx.network.settings import AllToAllTraffic, TrafficSettings, UniformTraffic
-from railx.network.traffic import traffic_flows
-from railx.topology import (
-    INTERNAL,
-    FatTreeSettings,
-    RailXHyperXSettings,
-    RailXSplitSettings,
-    RailXTorusSettings,
-    RailXTwistedTorusSettings,
-    Topology,
-    Torus2DSettings,
-    mesh_links,
-    settings_of,
-)
-from railx.topology.model import kind_code
-from railx.topology.railx_grid import rail_ports
-from railx.topology.railx_twisted_torus import wrap_shift
+from railx.vocabulary.topology import INTERNAL, Topology, kind_code
 
 __all__ = ["lane_loads", "static_routings", "uniform_lane_loads"]
 

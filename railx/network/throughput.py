@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.families.registry import ports_per_chip, settings_of
 from railx.network.settings import StaticNetworkSettings, TrafficSettings
 from railx.network.static_loads import lane_loads
-from railx.topology import INTERNAL, LINK_KINDS, Topology, ports_per_chip, settings_of
+from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 
 __all__ = ["FIDELITY", "ideal_bound", "simulate_static"]
 

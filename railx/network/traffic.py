@@ -26,7 +26,7 @@ from railx.network.settings import (
     UniformTraffic,
 )
 from railx.settings import SettingsError
-from railx.topology import Topology
+from railx.vocabulary.topology import Topology
 
 __all__ = ["MOST_EXPLICIT_CHIPS", "Flows", "hot_chips", "read_matrix", "traffic_flows"]
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.tenancy.grid import line_rings
-from railx.topology import undirected_rings
+from railx.vocabulary.hamiltonian import undirected_rings
 
 __all__ = ["FaultKind", "LineSetting", "Plan", "degraded_rows", "line_bandwidth", "rewired_rings"]
 

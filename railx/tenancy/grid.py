@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.tenancy.settings import JobSettings, Wiring, check_job
-from railx.topology import Circuits, hamiltonian_cycles, undirected_rings
+from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
+from railx.vocabulary.topology import Circuits
 
 __all__ = [
     "Faults",

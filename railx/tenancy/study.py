@@ -23,7 +23,7 @@ from railx.tenancy.grid import (
 from railx.tenancy.largest import formula_share, largest_block, largest_product, matching_size
 from railx.tenancy.settings import JobSettings, System, TenancySettings
 from railx.tenancy.stream import Outcome, Stream, draw_failures, draw_stream, simulate_stream
-from railx.topology import Circuits
+from railx.vocabulary.topology import Circuits
 
 __all__ = [
     "degraded_table",

@@ -30,16 +30,16 @@ from railx.economics import (
     optical_switches,
     railx_external_hops,
 )
-from railx.network.routing import build_routing, path_sums, table_lane_loads
-from railx.settings import load
-from railx.topology import (
-    INTERNAL,
-    Topology,
+from railx.families.registry import (
     TopologySettings,
     bisection_ports,
     build_topology,
     ports_per_chip,
 )
+from railx.families.routings import build_routing
+from railx.settings import load
+from railx.vocabulary.routing.analysis import path_sums, table_lane_loads
+from railx.vocabulary.topology import INTERNAL, Topology
 
 GBPS = 400.0
 PORT_GB_S = GBPS / 8

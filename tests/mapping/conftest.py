@@ -11,9 +11,10 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from railx.families.registry import TopologySettings, build_topology
 from railx.mapping import JobSettings, MappingSettings
 from railx.settings import load
-from railx.topology import Topology, TopologySettings, build_topology
+from railx.vocabulary.topology import Topology
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"

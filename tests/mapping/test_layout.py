@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from railx.mapping import LayoutSettings, group_levels, group_members, place_ranks
 from railx.mapping.layout import snake
 from railx.settings import SettingsError
-from railx.topology import Topology
+from railx.vocabulary.topology import Topology
 
 TopologyOf = Callable[..., Topology]
 

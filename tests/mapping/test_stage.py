@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from railx.families.registry import settings_of
 from railx.io import read_json, read_table
 from railx.mapping import MappingSettings, comparison_bases, injection_gb_s_per_chip
 from railx.settings import SettingsError, load
-from railx.topology import Topology, settings_of, write_topology
+from railx.vocabulary.topology import Topology, write_topology
 from workflow.stages import mapping as stage
 
 TopologyOf = Callable[..., Topology]

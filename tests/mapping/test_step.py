@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from railx.mapping import Basis, JobSettings, compute_flops, place_ranks, step_times, step_transfers
 from railx.mapping.step import _Network
-from railx.topology import Topology
+from railx.vocabulary.topology import Topology
 
 TopologyOf = Callable[..., Topology]
 JobOf = Callable[..., JobSettings]

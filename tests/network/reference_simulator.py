@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from railx.network.routing import RoutingTable
 from railx.network.settings import PacketNetworkSettings
-from railx.topology import Topology
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import Topology
 
 _64_BITS = (1 << 64) - 1
 

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import yaml
 
+from railx.families.registry import TopologySettings, build_topology
+from railx.families.routings import build_routing
 from railx.network.agreement import agreement_rows
-from railx.network.routing import build_routing, table_lane_loads
 from railx.network.settings import AgreementSettings
 from railx.network.traffic import traffic_flows
 from railx.settings import load
-from railx.topology import Topology, TopologySettings, build_topology
+from railx.vocabulary.routing.analysis import table_lane_loads
+from railx.vocabulary.topology import Topology
 
 CONF = Path(__file__).parents[2] / "conf"
 SMALL = {

@@ -8,9 +8,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.families.registry import TopologySettings, build_topology
 from railx.network import CollectiveSettings, ring_all_reduce
 from railx.settings import SettingsError, load
-from railx.topology import Topology, TopologySettings, build_topology
+from railx.vocabulary.topology import Topology
 
 CONF = Path(__file__).parents[2] / "conf"
 COLUMNS = [

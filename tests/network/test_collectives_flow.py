@@ -12,20 +12,15 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.families.registry import TopologySettings, build_topology, ports_per_chip, settings_of
+from railx.families.routings import build_routing
 from railx.network import CollectiveSettings, simulate_collectives
 from railx.network.chip_rings import chip_grid_rings
-from railx.network.line_rings import ChannelIndex
 from railx.network.rail_rings import chip_rings, grid_of, node_rings
-from railx.network.routing import build_routing, table_lane_loads
 from railx.settings import SettingsError, load
-from railx.topology import (
-    INTERNAL,
-    Topology,
-    TopologySettings,
-    build_topology,
-    ports_per_chip,
-    settings_of,
-)
+from railx.vocabulary.line_rings import ChannelIndex
+from railx.vocabulary.routing.analysis import table_lane_loads
+from railx.vocabulary.topology import INTERNAL, Topology
 
 CONF = Path(__file__).parents[2] / "conf"
 RINGS = ["ring_all_reduce", "reduce_scatter", "all_gather", "hierarchical_all_reduce"]

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
+from railx.families.registry import TopologySettings, build_topology
+from railx.families.routings import build_routing
 from railx.network.flows import (
     FlowPaths,
     fair_rates,
@@ -27,9 +29,9 @@ from railx.network.flows import (
     spread_flows,
     transfer_times,
 )
-from railx.network.routing import build_routing, path_lengths, table_lane_loads
 from railx.settings import load
-from railx.topology import Topology, TopologySettings, build_topology
+from railx.vocabulary.routing.analysis import path_lengths, table_lane_loads
+from railx.vocabulary.topology import Topology
 
 CONF = Path(__file__).parents[2] / "conf"
 FloatArray = NDArray[np.float64]

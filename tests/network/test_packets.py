@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 import yaml
 
+from railx.families.registry import TopologySettings, build_topology
+from railx.families.routings import build_routing
 from railx.network.packets import (
     PacketResult,
     Trace,
@@ -28,13 +30,6 @@ from railx.network.packets import (
 )
 from railx.network.packets.layout import build_net, build_state
 from railx.network.packets.simulate import run_until
-from railx.network.routing import (
-    RoutingTable,
-    TableBuilder,
-    build_routing,
-    path_lengths,
-    table_lane_loads,
-)
 from railx.network.settings import (
     AllToAllTraffic,
     HotSpotTraffic,
@@ -50,7 +45,9 @@ from railx.network.static_loads import uniform_lane_loads
 from railx.network.throughput import ideal_bound
 from railx.network.traffic import traffic_flows
 from railx.settings import load
-from railx.topology import LINK_KINDS, Links, Topology, TopologySettings, build_topology
+from railx.vocabulary.routing.analysis import path_lengths, table_lane_loads
+from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.topology import LINK_KINDS, Links, Topology
 
 CONF = Path(__file__).parents[2] / "conf"
 

@@ -14,21 +14,21 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
 
+from railx.families.registry import TopologySettings, build_topology
+from railx.families.routings import build_routing, routings_of
 from railx.network import uniform_lane_loads
 from railx.network.packets import simulate_packets
-from railx.network.routing import (
-    build_routing,
+from railx.network.settings import NetworkSettings, UniformTraffic
+from railx.settings import load
+from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,
     path_lengths,
-    routings_of,
     table_channel_loads,
     table_lane_loads,
 )
-from railx.network.routing.railx_lines import even_shares, mesh_distance, mesh_steps
-from railx.network.settings import NetworkSettings, UniformTraffic
-from railx.settings import load
-from railx.topology import INTERNAL, LINK_KINDS, Topology, TopologySettings, build_topology
+from railx.vocabulary.routing.line_phases import even_shares, mesh_distance, mesh_steps
+from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 
 CONF = Path(__file__).parents[2] / "conf"
 

@@ -11,26 +11,20 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.network.routing import (
-    RoutingTable,
-    build_routing,
+from railx.families.railx_torus.routing import chip_grid
+from railx.families.registry import TopologySettings, build_topology
+from railx.families.routings import build_routing, routings_of
+from railx.network.metrics import chip_hop_counts
+from railx.network.shortest_paths import shortest_path_lane_loads
+from railx.settings import SettingsError, load
+from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,
     path_lengths,
-    routings_of,
     table_lane_loads,
 )
-from railx.network.routing.railx_torus import chip_grid
-from railx.network.shortest_paths import shortest_path_lane_loads
-from railx.settings import SettingsError, load
-from railx.topology import (
-    INTERNAL,
-    LINK_KINDS,
-    Topology,
-    TopologySettings,
-    build_topology,
-    chip_hop_counts,
-)
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 
 CONF = Path(__file__).parents[2] / "conf" / "topology"
 

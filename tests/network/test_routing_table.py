@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.network.routing import (
-    RoutingTable,
-    TableBuilder,
-    build_routing,
+from railx.families.registry import build_topology
+from railx.families.routings import build_routing
+from railx.families.torus_2d.settings import Torus2DSettings
+from railx.network.metrics import chip_hop_counts
+from railx.settings import SettingsError
+from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,
     path_lengths,
     table_lane_loads,
 )
-from railx.settings import SettingsError
-from railx.topology import Topology, Torus2DSettings, build_topology, chip_hop_counts
+from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.topology import Topology
 
 
 def torus(columns: int, rows: int, lanes: int = 1) -> Topology:

@@ -12,6 +12,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.families.registry import TopologySettings, build_topology
+from railx.families.routings import build_routing
 from railx.network import (
     NetworkSettings,
     TrafficSettings,
@@ -19,10 +21,10 @@ from railx.network import (
     simulate_static,
     uniform_lane_loads,
 )
-from railx.network.routing import build_routing, table_lane_loads
 from railx.network.settings import UniformTraffic
 from railx.settings import SettingsError, load, to_dict
-from railx.topology import INTERNAL, LINK_KINDS, Topology, TopologySettings, build_topology
+from railx.vocabulary.routing.analysis import table_lane_loads
+from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 
 CONF = Path(__file__).parents[2] / "conf"
 UNIFORM = UniformTraffic("uniform", 1.0)

@@ -11,26 +11,19 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.network.routing import (
-    RoutingTable,
-    build_routing,
+from railx.families.registry import TopologySettings, build_topology, settings_of
+from railx.families.routings import build_routing, routings_of
+from railx.families.torus_3d.settings import Torus3DSettings
+from railx.network.shortest_paths import shortest_path_lane_loads
+from railx.settings import load
+from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,
     path_lengths,
-    routings_of,
     table_lane_loads,
 )
-from railx.network.shortest_paths import shortest_path_lane_loads
-from railx.settings import load
-from railx.topology import (
-    INTERNAL,
-    LINK_KINDS,
-    Topology,
-    TopologySettings,
-    Torus3DSettings,
-    build_topology,
-    settings_of,
-)
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 
 CONF = Path(__file__).parents[2] / "conf" / "topology"
 

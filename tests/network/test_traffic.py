@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from railx.families.registry import TopologySettings, build_topology
 from railx.network import traffic as traffic_module
 from railx.network.settings import (
     AllToAllTraffic,
@@ -26,7 +27,7 @@ from railx.network.settings import (
 )
 from railx.network.traffic import hot_chips, read_matrix, traffic_flows
 from railx.settings import SettingsError, load
-from railx.topology import Topology, TopologySettings, build_topology
+from railx.vocabulary.topology import Topology
 
 CONF = Path(__file__).parents[2] / "conf"
 

@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.families.railx_hyperx.settings import RailXHyperXSettings
+from railx.families.railx_torus.settings import RailXTorusSettings
+from railx.families.registry import build_topology
 from railx.settings import SettingsError
 from railx.tenancy import (
     Faults,
@@ -29,7 +32,6 @@ from railx.tenancy import (
     usable_rails,
 )
 from railx.tenancy.settings import Wiring
-from railx.topology import RailXHyperXSettings, RailXTorusSettings, build_topology
 
 jobs = st.builds(
     lambda a, b, s: JobSettings(a, b, "torus" if s == "ring" and min(a, b) > 1 else s),

@@ -14,15 +14,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.families.registry import TopologySettings, build_topology
 from railx.io import read_rows
 from railx.settings import SettingsError, load
-from railx.topology import (
-    Circuits,
-    Topology,
-    TopologySettings,
+from railx.vocabulary.circuits import (
     TransitionSettings,
     apply_plan,
-    build_topology,
     circuit_set,
     read_circuits,
     read_circuits_csv,
@@ -32,8 +29,8 @@ from railx.topology import (
     write_circuits_csv,
     write_plan,
     write_plan_csv,
-    write_topology,
 )
+from railx.vocabulary.topology import Circuits, Topology, write_topology
 from workflow.stages import circuits as stage
 
 CONF = Path(__file__).parents[2] / "conf"

@@ -13,19 +13,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.families.registry import TopologySettings, build_topology, halves, settings_of
+from railx.network.metrics import chip_hop_counts, node_hop_counts, topology_metrics
 from railx.settings import SettingsError, load
-from railx.topology import (
-    INTERNAL,
-    LINK_KINDS,
-    Topology,
-    TopologySettings,
-    build_topology,
-    chip_hop_counts,
-    halves,
-    node_hop_counts,
-    settings_of,
-    topology_metrics,
-)
+from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 
 CONF = Path(__file__).parents[2] / "conf" / "topology"
 

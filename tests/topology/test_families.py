@@ -12,23 +12,25 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.families.railx_hyperx.settings import RailXHyperXSettings
+from railx.families.registry import (
+    TopologySettings,
+    build_topology,
+    optically_switched,
+    ports_per_chip,
+    settings_of,
+)
 from railx.io import write_table
+from railx.network.metrics import check_circuits
 from railx.settings import SettingsError, load, to_dict
-from railx.topology import (
+from railx.vocabulary.grid import line_wiring
+from railx.vocabulary.topology import (
     INTERNAL,
     LINK_KINDS,
     Circuits,
     Links,
-    RailXHyperXSettings,
     Topology,
-    TopologySettings,
-    build_topology,
-    check_circuits,
-    line_wiring,
-    optically_switched,
-    ports_per_chip,
     read_topology,
-    settings_of,
     write_topology,
 )
 

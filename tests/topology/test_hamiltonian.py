@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.topology import (
+from railx.vocabulary.hamiltonian import (
     check_decomposition,
     check_undirected,
     hamiltonian_cycles,

@@ -11,17 +11,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.families.registry import TopologySettings, build_topology
+from railx.network.metrics import chip_hop_counts, node_hop_counts, topology_metrics
 from railx.settings import load
-from railx.topology import (
-    INTERNAL,
-    Links,
-    Topology,
-    TopologySettings,
-    build_topology,
-    chip_hop_counts,
-    node_hop_counts,
-    topology_metrics,
-)
+from railx.vocabulary.topology import INTERNAL, Links, Topology
 
 CONF = Path(__file__).parents[2] / "conf" / "topology"
 

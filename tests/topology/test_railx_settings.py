@@ -13,27 +13,26 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.settings import SettingsError, load
-from railx.topology import (
-    INTERNAL,
-    LINK_KINDS,
-    Circuits,
-    Topology,
+from railx.families.railx_dragonfly import graph as dragonfly
+from railx.families.railx_split import settings as split_settings
+from railx.families.registry import (
     TopologySettings,
     bisection_ports,
     build_topology,
-    check_circuits,
     halves,
-    node_hop_counts,
+    settings_of,
+)
+from railx.network.metrics import check_circuits, node_hop_counts, topology_metrics
+from railx.settings import SettingsError, load
+from railx.vocabulary.grid import rail_ports
+from railx.vocabulary.line_parts import (
+    LinePart,
+    crossing_ports,
+    line_parts,
     part_rings,
     part_wiring,
-    rail_ports,
-    settings_of,
-    topology_metrics,
 )
-from railx.topology import railx_dragonfly as dragonfly
-from railx.topology import railx_split as split
-from railx.topology.railx_parts import LinePart, crossing_ports, line_parts
+from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Circuits, Topology
 
 CONF = Path(__file__).parents[2] / "conf" / "topology"
 SMALL = [
@@ -205,7 +204,7 @@ def test_split_joins_nodes_that_differ_in_one_coordinate(
     if rings == "directed" and {4, 6} & {*sizes, *other}:
         return
     rails = sum(size - 1 for size in sizes) + spare * (sizes[0] - 1)
-    fit = split._fit(tuple(other), rails)
+    fit = split_settings._fit(tuple(other), rails)
     if fit is None or rails > 16:
         return
     first = [(1 + spare) * (sizes[0] - 1), *(size - 1 for size in sizes[1:])]

@@ -12,20 +12,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.families.registry import TopologySettings, build_topology, ports_per_chip, settings_of
+from railx.families.torus_3d.settings import Torus3DSettings
+from railx.network.metrics import check_circuits, chip_hop_counts, topology_metrics
 from railx.settings import SettingsError, load
-from railx.topology import (
-    INTERNAL,
-    LINK_KINDS,
-    Topology,
-    TopologySettings,
-    Torus3DSettings,
-    build_topology,
-    check_circuits,
-    chip_hop_counts,
-    ports_per_chip,
-    settings_of,
-    topology_metrics,
-)
+from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 
 CONF = Path(__file__).parents[2] / "conf" / "topology"
 

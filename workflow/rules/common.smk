@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(workflow.basedir)))
 
 from railx.settings import SettingsError, to_dict
-from railx.topology import optically_switched
+from railx.families.registry import optically_switched
 from workflow.config import compose_experiment, overrides_from
 from workflow.digest import code_digest
 from workflow.locking import hold_folder

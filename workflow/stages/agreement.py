@@ -12,7 +12,7 @@ from railx.io import write_json, write_table
 from railx.network.agreement import agreement_rows
 from railx.network.settings import AgreementSettings
 from railx.settings import load
-from railx.topology import read_topology
+from railx.vocabulary.topology import read_topology
 
 __all__ = ["run"]
 

@@ -7,23 +7,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from railx.families.registry import TopologySettings, build_topology
 from railx.io import write_table
 from railx.settings import load
-from railx.topology import (
+from railx.vocabulary.circuits import (
     ReconfigurationPlan,
-    Topology,
-    TopologySettings,
     TransitionSettings,
     apply_plan,
-    build_topology,
     circuit_set,
-    read_topology,
     reconfiguration_plan,
     write_circuits,
     write_circuits_csv,
     write_plan,
     write_plan_csv,
 )
+from railx.vocabulary.topology import Topology, read_topology
 
 __all__ = ["run", "run_transition"]
 

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from railx.families.registry import TopologySettings, build_topology
+from railx.families.routings import routings_of
 from railx.io import write_json, write_table
 from railx.mapping import MappingSettings, comparison_bases, equal_bandwidth, step_times
-from railx.network.routing import routings_of
 from railx.settings import SettingsError, load
-from railx.topology import TopologySettings, build_topology, read_topology
+from railx.vocabulary.topology import read_topology
 
 __all__ = ["run"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from railx.families.registry import TopologySettings, build_topology
+from railx.families.routings import build_routing
 from railx.io import write_table
 from railx.network.packets import simulate_packets, summary_row
-from railx.network.routing import build_routing
 from railx.network.settings import PacketNetworkSettings, TrafficSettings
-from railx.topology import TopologySettings, build_topology
 
 __all__ = ["run"]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from railx.families.registry import TopologySettings, build_topology
 from railx.io import write_json, write_table
 from railx.network import (
     CollectiveSettings,
@@ -21,7 +22,7 @@ from railx.network import (
     static_routings,
 )
 from railx.settings import load
-from railx.topology import TopologySettings, build_topology, read_topology
+from railx.vocabulary.topology import read_topology
 
 __all__ = ["run"]
 

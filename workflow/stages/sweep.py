@@ -10,14 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from railx.families.registry import settings_of
+from railx.families.routings import build_routing
 from railx.io import write_json, write_table
 from railx.network.packets.sweep import sweep_loads
-from railx.network.routing import RoutingTable, build_routing, table_lane_loads
 from railx.network.settings import SweepSettings, TrafficSettings
 from railx.network.throughput import ideal_bound
 from railx.network.traffic import traffic_flows
 from railx.settings import load
-from railx.topology import Topology, read_topology, settings_of
+from railx.vocabulary.routing.analysis import table_lane_loads
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import Topology, read_topology
 
 __all__ = ["run"]
 

@@ -6,15 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from railx.families.registry import TopologySettings, build_topology
 from railx.io import write_json
+from railx.network.metrics import check_circuits, topology_metrics
 from railx.settings import load
-from railx.topology import (
-    TopologySettings,
-    build_topology,
-    check_circuits,
-    topology_metrics,
-    write_topology,
-)
+from railx.vocabulary.topology import write_topology
 
 __all__ = ["run"]
 

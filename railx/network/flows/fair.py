@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from railx.network.flows.paths import FlowPaths, kernels, route_flows
-from railx.network.routing import RoutingTable
-from railx.topology import Topology
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import Topology
 
 __all__ = ["fair_rates", "filling_arrays", "link_gb_s", "max_min_rates"]
 

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from railx.network.routing import RoutingTable, build_routing
-from railx.network.routing.analysis import spread_options
-from railx.topology import Topology
+from railx.families.routings import build_routing
+from railx.vocabulary.routing.analysis import spread_options
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import Topology
 
 __all__ = [
     "FlowPaths",

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from railx.network.flows.fair import filling_arrays, link_gb_s, per_flow
 from railx.network.flows.paths import FlowPaths, kernels, route_flows
-from railx.network.routing import RoutingTable
-from railx.topology import Topology
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import Topology
 
 __all__ = ["finish_times", "phase_time", "transfer_times"]
 

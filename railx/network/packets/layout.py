@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.network.routing import RoutingTable
 from railx.network.settings import (
     AllToAllTraffic,
     HotSpotTraffic,
@@ -18,7 +17,8 @@ from railx.network.settings import (
 )
 from railx.network.traffic import hot_chips, traffic_flows
 from railx.settings import SettingsError
-from railx.topology import INTERNAL, Topology
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import INTERNAL, Topology
 
 __all__ = ["Channels", "Trace", "build_net", "build_state", "channels_of", "more_slots"]
 

@@ -29,9 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.network.packets.layout import Trace, build_net, build_state, channels_of, more_slots
-from railx.network.routing import RoutingTable
 from railx.network.settings import PacketNetworkSettings, TrafficSettings
-from railx.topology import Topology
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import Topology
 
 __all__ = ["PacketResult", "simulate_packets", "simulate_trace", "summary_row"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from railx.network.packets.simulate import PacketResult, simulate_packets, summary_row
 from railx.network.packets.zero_load import zero_load_latency_cycles
-from railx.network.routing import RoutingTable
 from railx.network.settings import SweepSettings
-from railx.topology import Topology
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import Topology
 
 __all__ = ["sweep_loads"]
 

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.network.packets.layout import channels_of
-from railx.network.routing import RoutingTable
 from railx.network.settings import PacketNetworkSettings
-from railx.topology import Topology
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import Topology
 
 __all__ = ["zero_load_latency_cycles"]
 

@@ -1,0 +1,275 @@
+"""Routing on a Dragonfly: at most one local hop, a global link and a local hop, or two
+such journeys by way of another group.
+
+Each hop that may follow another of its kind is one virtual channel up (Kim 2008), so
+that no circle of waiting packets can close: local 0, global 0, local 1, global 1, local
+2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.dragonfly.graph import global_pairs
+from railx.families.dragonfly.settings import DragonflySettings
+from railx.families.registry import settings_of
+from railx.vocabulary.routing.planes import fill_leaves, first_links
+from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.topology import Topology
+
+__all__ = ["ROUTINGS", "route"]
+
+ROUTINGS = ("min", "adaptive", "valiant")
+
+IntArray = NDArray[np.int64]
+SetArray = NDArray[np.int32]
+
+#: States of ``adaptive`` and ``valiant``: on the way to the destination's group after
+#: the first global link (which may have led there), and in that group after the second.
+#: State 0 is the source, the others are on the way to a global link of the first group.
+_SECOND, _LAST, _COMMITTED = 1, 2, 3
+
+
+def route(
+    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+) -> RoutingTable:
+    """A chip enters by any of its planes and stays in it.
+
+    * ``min``: a global link of the packet's own switch to the destination's group where
+      there is one, else of another switch of the group, drawn evenly over the links
+      between both groups; on any of the three channels, as only one phase uses global
+      links.
+    * ``valiant``: first over a global link of the group drawn evenly, from the group it
+      leads to as ``min`` (Valiant 1982).
+    * ``adaptive``: the source's switch takes a way of ``min`` or one of its own global
+      links, by what waits for the global link and the time of flight of the whole way:
+      UGAL (Kim 2008) whose candidates are the switch's own links, and which knows what
+      waits for the links of its group. In static loads it goes as ``min``.
+
+    Packets for the same group go there at once in every routing.
+    """
+    settings = settings_of(topology)
+    assert isinstance(settings, DragonflySettings)
+    builder = TableBuilder(
+        topology,
+        routing,
+        states={"min": 2, "adaptive": 4, "valiant": 3 + settings.h}[routing],
+        virtual_channels=3,
+        selection="adaptive" if routing == "adaptive" else "weighted",
+        destinations=destinations,
+    )
+    target = builder.destinations.astype(np.int64) // settings.p
+    for plane in range(settings.planes):
+        first = settings.chips + plane * settings.switches
+        links = _PlaneLinks(builder, settings, first)
+        fill = {"min": _fill_min, "adaptive": _fill_adaptive, "valiant": _fill_valiant}[routing]
+        fill(builder, links, target)
+    fill_leaves(builder, target, settings.switches)
+    return builder.build()
+
+
+class _PlaneLinks:
+    """The links of one plane by switch (numbered within the plane) and group; parallel
+    links of two switches are one pool.
+    """
+
+    def __init__(self, builder: TableBuilder, settings: DragonflySettings, first: int) -> None:
+        self.settings = settings
+        self.vertices = slice(first, first + settings.switches)
+        switch = np.arange(settings.switches)
+        self.group = switch // settings.a
+        pairs = global_pairs(settings)
+        ends, self.lanes = np.unique(
+            np.concatenate([pairs, pairs[:, ::-1]]), axis=0, return_counts=True
+        )
+        self.near, self.far = ends.T
+        channels = range(builder.virtual_channels)
+        self.over = [
+            builder.pools_between(first + self.near, first + self.far, vc) for vc in channels
+        ]
+        peers = self.group[:, None] * settings.a + np.arange(settings.a)
+        self.local = [
+            builder.pools_between(first + switch[:, None], first + peers, vc) for vc in channels
+        ]
+        #: First link row of each global pool, which an adaptive router looks at.
+        self.row = first_links(builder, first + self.near, first + self.far)
+        #: Places in ``near`` of the links that leave a switch, and of those between two
+        #: groups.
+        self.own = [np.flatnonzero(self.near == one).tolist() for one in switch]
+        self.between: dict[tuple[int, int], list[int]] = {}
+        for place, (one, other) in enumerate(
+            zip(self.group[self.near].tolist(), self.group[self.far].tolist(), strict=True)
+        ):
+            self.between.setdefault((one, other), []).append(place)
+
+    def toward(self, switch: int, group: int) -> list[int]:
+        """The global links that a packet at a switch may take to another group: the
+        switch's own, or else its group's.
+        """
+        ways = self.between[int(self.group[switch]), group]
+        return [way for way in ways if self.near[way] == switch] or ways
+
+    def local_pool(self, switch: int, to: int, vc: int) -> int:
+        return int(self.local[vc][switch, to % self.settings.a])
+
+
+def _fill_min(builder: TableBuilder, links: _PlaneLinks, target: IntArray) -> None:
+    _fill(
+        builder,
+        links,
+        target,
+        0,
+        _minimal_sets(builder, links, vc=0, stay=0, after=_SECOND, global_vcs=(0, 1, 2)),
+    )
+    _fill_local(builder, links, target, {0: 0, _SECOND: 1})
+
+
+def _fill_valiant(builder: TableBuilder, links: _PlaneLinks, target: IntArray) -> None:
+    first_heading = _LAST + 1
+    out = np.full(
+        (len(links.group), links.settings.h), -1, dtype=np.int64
+    )  # the switch's own pools, by heading
+    for switch, own in enumerate(links.own):
+        out[switch, : len(own)] = links.over[0][own]
+    scatter = np.full(len(links.group), -1, dtype=np.int32)
+    for switch in range(len(links.group)):
+        choices, lanes = [], []
+        group = links.group[switch] * links.settings.a
+        for near in range(group, group + links.settings.a):
+            for heading, way in enumerate(links.own[near]):
+                here = near == switch
+                pool = int(links.over[0][way]) if here else links.local_pool(switch, near, 0)
+                choices.append((pool, _SECOND if here else first_heading + heading))
+                lanes.append(int(links.lanes[way]))
+        scatter[switch] = builder.choice_set(choices, (np.array(lanes) / sum(lanes)).tolist())
+    every_group = (len(links.group), links.settings.groups)
+    _fill(builder, links, target, 0, np.broadcast_to(scatter[:, None], every_group))
+    for heading in range(links.settings.h):
+        sets = builder.single(out[:, heading], _SECOND)
+        _fill(
+            builder,
+            links,
+            target,
+            first_heading + heading,
+            np.broadcast_to(sets[:, None], every_group),
+        )
+    _fill(
+        builder,
+        links,
+        target,
+        _SECOND,
+        _minimal_sets(builder, links, vc=1, stay=_SECOND, after=_LAST),
+    )
+    _fill_local(builder, links, target, {0: 0, _SECOND: 1, _LAST: 2})
+
+
+def _fill_adaptive(builder: TableBuilder, links: _PlaneLinks, target: IntArray) -> None:
+    sets = np.full((len(links.group), links.settings.groups), -1, dtype=np.int32)
+    for switch, group in np.ndindex(*sets.shape):
+        if links.group[switch] != group:
+            sets[switch, group] = _adaptive_set(builder, links, switch, group)
+    _fill(builder, links, target, 0, sets)
+    _fill(
+        builder,
+        links,
+        target,
+        _COMMITTED,
+        _minimal_sets(builder, links, vc=0, stay=_COMMITTED, after=_SECOND),
+    )
+    _fill(
+        builder,
+        links,
+        target,
+        _SECOND,
+        _minimal_sets(builder, links, vc=1, stay=_SECOND, after=_LAST),
+    )
+    _fill_local(builder, links, target, {0: 0, _SECOND: 1, _LAST: 2})
+
+
+def _adaptive_set(builder: TableBuilder, links: _PlaneLinks, switch: int, group: int) -> int:
+    """Ways of ``min`` (which have all the weight in static loads), then the switch's
+    own links to other groups.
+    """
+    settings = links.settings
+    minimal = links.toward(switch, group)
+    others = [way for way in links.own[switch] if way not in minimal]
+    choices, delays = [], []
+    for way in minimal:
+        near = int(links.near[way])
+        here = near == switch
+        choices.append(
+            (int(links.over[0][way]), _SECOND)
+            if here
+            else (links.local_pool(switch, near, 0), _COMMITTED)
+        )
+        delays.append(settings.global_latency_ns + (0.0 if here else settings.local_latency_ns))
+    for way in others:
+        landing = int(links.far[way])
+        detour = landing not in links.near[links.toward(landing, group)]
+        choices.append((int(links.over[0][way]), _SECOND))
+        delays.append(
+            2 * settings.global_latency_ns + (settings.local_latency_ns if detour else 0.0)
+        )
+    lanes = links.lanes[minimal]
+    weights = [*(lanes / lanes.sum()).tolist(), *[0.0] * len(others)]
+    probes = [links.row[way] for way in (*minimal, *others)]
+    return builder.choice_set(choices, weights, probes, delays)
+
+
+def _minimal_sets(
+    builder: TableBuilder,
+    links: _PlaneLinks,
+    *,
+    vc: int,
+    stay: int,
+    after: int,
+    global_vcs: Sequence[int] = (),
+) -> SetArray:
+    """The sets of ``min`` by switch and group: over a global link (then ``after``), or
+    to a switch that has one (``stay``).
+
+    ``vc``: virtual channel; global links take one of ``global_vcs`` where there are
+    any.
+    """
+    sets = np.full((len(links.group), links.settings.groups), -1, dtype=np.int32)
+    for switch, group in np.ndindex(*sets.shape):
+        if links.group[switch] == group:
+            continue
+        ways = links.toward(switch, group)
+        share = links.lanes[ways] / links.lanes[ways].sum()
+        if links.near[ways[0]] == switch:
+            channels = global_vcs or (vc,)
+            choices = [
+                (int(links.over[channel][way]), after) for way in ways for channel in channels
+            ]
+            share = np.repeat(share, len(channels)) / len(channels)
+        else:
+            choices = [(links.local_pool(switch, int(links.near[way]), vc), stay) for way in ways]
+        sets[switch, group] = builder.choice_set(choices, share.tolist())
+    return sets
+
+
+def _fill(
+    builder: TableBuilder, links: _PlaneLinks, target: IntArray, state: int, sets: SetArray
+) -> None:
+    """Write sets by switch and group where the destination's switch is in another
+    group.
+    """
+    to_group = target // links.settings.a
+    outside = links.group[:, None] != to_group
+    builder.entry[state][links.vertices][outside] = sets[:, to_group][outside]
+
+
+def _fill_local(
+    builder: TableBuilder, links: _PlaneLinks, target: IntArray, channels: dict[int, int]
+) -> None:
+    """Write the hop inside the destination's group, by state the virtual channel it
+    takes.
+    """
+    inside = links.group[:, None] == target // links.settings.a
+    for state, vc in channels.items():
+        sets = builder.single(links.local[vc], state)
+        builder.entry[state][links.vertices][inside] = sets[:, target % links.settings.a][inside]

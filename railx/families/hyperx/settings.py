@@ -1,0 +1,59 @@
+"""Settings of the family ``hyperx``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Annotated, Literal
+
+from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError
+from railx.vocabulary.topology import check_size
+
+__all__ = ["HyperXSettings"]
+
+
+@dataclass(frozen=True)
+class HyperXSettings:
+    """Routers in a grid of ``shape`` (the first dimension runs fastest), ``lanes``
+    parallel links between any two of a line.
+
+    ``chips_per_switch``: 0 makes the chips themselves the routers, else each router is
+    a switch with so many chips; then ``planes`` identical networks stand side by side
+    and each chip has one port in every plane. ``leaf_latency_ns``: between a chip and
+    its switch; ``latency_ns``: between routers.
+    """
+
+    family: Literal["hyperx"]
+    shape: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()]
+    lanes: Annotated[int, AtLeast(1)]
+    chips_per_switch: Annotated[int, NonNegative()]
+    planes: Annotated[int, AtLeast(1)]
+    port_gbps: Annotated[float, Positive()]
+    leaf_latency_ns: Annotated[float, NonNegative()]
+    latency_ns: Annotated[float, NonNegative()]
+
+    def __post_init__(self) -> None:
+        if self.switchless and self.planes != 1:
+            raise SettingsError(
+                "planes",
+                f"got {self.planes}; allowed: 1 where the chips are the routers (chips_per_switch ="
+                " 0), parallel links are `lanes`",
+            )
+        links = (
+            self.routers * (sum(self.shape) - len(self.shape))
+            + 2 * self.routers * self.chips_per_switch
+        )
+        check_size("shape", links * self.planes)
+
+    @property
+    def switchless(self) -> bool:
+        return self.chips_per_switch == 0
+
+    @property
+    def routers(self) -> int:
+        """Routers of one plane."""
+        return prod(self.shape)
+
+    @property
+    def chips(self) -> int:
+        return self.routers * max(1, self.chips_per_switch)

@@ -1,0 +1,77 @@
+"""Dimension order on a plain 2D mesh: XY on one virtual channel, or XY and YX side by
+side.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.mesh_2d.settings import Mesh2DSettings
+from railx.families.registry import settings_of
+from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.topology import Topology
+
+__all__ = ["ROUTINGS", "route"]
+
+ROUTINGS = ("min", "balanced", "adaptive")
+
+IntArray = NDArray[np.int64]
+
+
+def route(
+    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+) -> RoutingTable:
+    """Minimal, and free of deadlock because each order has a virtual channel of its
+    own.
+
+    * ``min``: XY.
+    * ``balanced``: XY on channel 0 or YX on channel 1 with equal chance (O1TURN, Seo
+      2005); uniform traffic loads links as XY does, permutations less.
+    * ``adaptive``: the same two ways, the source takes the one with the shorter queue.
+
+    States: 0 at the source; 1 XY, 2 YX (``min``: 0 throughout).
+    """
+    settings = settings_of(topology)
+    assert isinstance(settings, Mesh2DSettings)
+    both = routing != "min"
+    builder = TableBuilder(
+        topology,
+        routing,
+        states=3 if both else 1,
+        virtual_channels=2 if both else 1,
+        selection="adaptive" if routing == "adaptive" else "weighted",
+        destinations=destinations,
+    )
+    if not both:
+        builder.entry[0] = _ordered(builder, settings, ("x", "y"), vc=0, state=0)
+        return builder.build()
+    builder.entry[1] = _ordered(builder, settings, ("x", "y"), vc=0, state=1)
+    builder.entry[2] = _ordered(builder, settings, ("y", "x"), vc=1, state=2)
+    elsewhere = builder.entry[1] >= 0
+    builder.entry[0][elsewhere] = builder.merge(
+        builder.entry[1][elsewhere], builder.entry[2][elsewhere]
+    )
+    return builder.build()
+
+
+def _ordered(
+    builder: TableBuilder, settings: Mesh2DSettings, order: tuple[str, str], *, vc: int, state: int
+) -> NDArray[np.int32]:
+    """Sets by chip and destination when one dimension is done after the other; -1 at
+    the destination.
+    """
+    chip, to = np.arange(builder.topology.chips), builder.destinations.astype(np.int64)
+    columns = settings.x_scale
+    entry = np.full((len(chip), len(to)), -1, dtype=np.int32)
+    for axis in reversed(order):
+        place, target = (
+            (chip % columns, to % columns) if axis == "x" else (chip // columns, to // columns)
+        )
+        length, stride = (columns, 1) if axis == "x" else (settings.y_scale, columns)
+        step = np.sign(np.arange(length) - place[:, None])
+        sets = builder.single(
+            builder.pools_between(chip[:, None], chip[:, None] + step * stride, vc), state
+        )
+        entry = np.where(place[:, None] != target, sets[:, target], entry)
+    return entry

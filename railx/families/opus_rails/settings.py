@@ -1,0 +1,58 @@
+"""Settings of the family ``opus_rails``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from railx.settings import AtLeast, NonNegative, Positive, SettingsError
+from railx.vocabulary.topology import check_size
+
+__all__ = ["OpusRailsSettings"]
+
+
+@dataclass(frozen=True)
+class OpusRailsSettings:
+    """``servers`` of ``chips_per_server`` chips; chip i of server a is number a *
+    chips_per_server + i.
+
+    ``ocs_ports``: optical ports of a chip, two on each of ocs_ports / 2 switches of its
+    rank. ``ocs_radix``: ports of a switch; null: just enough, 2 servers.
+    ``scale_up_width``: rate of a chip's link to its scale-up switch over the rate of
+    all its ports together. ``external_latency_ns``: of a circuit.
+    """
+
+    family: Literal["opus_rails"]
+    chips_per_server: Annotated[int, AtLeast(1)]
+    servers: Annotated[int, AtLeast(2)]
+    ocs_ports: Annotated[int, AtLeast(2)]
+    ocs_radix: Annotated[int, AtLeast(2)] | None
+    port_gbps: Annotated[float, Positive()]
+    scale_up_width: Annotated[float, Positive()]
+    scale_up_latency_ns: Annotated[float, NonNegative()]
+    external_latency_ns: Annotated[float, NonNegative()]
+
+    def __post_init__(self) -> None:
+        if self.ocs_ports % 2:
+            raise SettingsError(
+                "ocs_ports",
+                f"got {self.ocs_ports}; allowed: an even number, two for each ring; the nearest are"
+                f" {self.ocs_ports - 1} and {self.ocs_ports + 1}",
+            )
+        if self.ocs_radix is not None and self.ocs_radix < 2 * self.servers:
+            raise SettingsError(
+                "ocs_radix",
+                f"got {self.ocs_radix}; allowed: at least {2 * self.servers}, two ports for each of"
+                f" {self.servers} servers (or at most {self.ocs_radix // 2} servers for this"
+                " radix)",
+            )
+        check_size("servers", self.chips * (2 + self.ocs_ports))
+
+    @property
+    def chips(self) -> int:
+        return self.servers * self.chips_per_server
+
+    @property
+    def rings_per_chip(self) -> int:
+        """Optical switches, and so rings, that a chip is plugged into."""
+        return self.ocs_ports // 2

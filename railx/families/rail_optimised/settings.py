@@ -1,0 +1,95 @@
+"""Settings of the family ``rail_optimised``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from railx.settings import AtLeast, NonNegative, Positive, SettingsError
+from railx.vocabulary.topology import check_size
+
+__all__ = ["RailOptimisedSettings"]
+
+
+@dataclass(frozen=True)
+class RailOptimisedSettings:
+    """``pods`` of switch_radix / 2 servers with ``chips_per_server`` chips; chip i of
+    server a is number a * chips_per_server + i.
+
+    ``planes``: parallel rail networks, one port of each chip in every plane.
+    ``scale_up_width``: rate of a chip's link to its scale-up switch over the rate of
+    all its ports together. ``leaf_latency_ns``: between a chip and its rail switch;
+    ``global_latency_ns``: between rail switch and spine.
+    """
+
+    family: Literal["rail_optimised"]
+    chips_per_server: Annotated[int, AtLeast(1)]
+    pods: Annotated[int, AtLeast(1)]
+    switch_radix: Annotated[int, AtLeast(4)]
+    planes: Annotated[int, AtLeast(1)]
+    port_gbps: Annotated[float, Positive()]
+    scale_up_width: Annotated[float, Positive()]
+    scale_up_latency_ns: Annotated[float, NonNegative()]
+    leaf_latency_ns: Annotated[float, NonNegative()]
+    global_latency_ns: Annotated[float, NonNegative()]
+
+    def __post_init__(self) -> None:
+        k, rails = self.switch_radix, self.rail_switches
+        if k % 2:
+            raise SettingsError(
+                "switch_radix",
+                f"got {k}; allowed: an even number, half of the ports face up; the nearest are"
+                f" {k - 1} and {k + 1}",
+            )
+        if rails % 2 or k % rails:
+            raise SettingsError(
+                "pods",
+                f"got {self.pods}; allowed: pods * chips_per_server even and a divisor of"
+                f" switch_radix = {k}, so that every spine switch joins all {rails} rail switches"
+                f" alike; {self._pods_that_work()}",
+            )
+        check_size("switch_radix", 2 * self.chips * (1 + 2 * self.planes))
+
+    def _pods_that_work(self) -> str:
+        k, g = self.switch_radix, self.chips_per_server
+        fits = [pods for pods in range(1, k // g + 1) if pods * g % 2 == 0 and k % (pods * g) == 0]
+        if not fits:
+            fewest = 1 if g % 2 == 0 else 2
+            radix = max(1, round(k / (fewest * g))) * fewest * g
+            return (
+                f"no number of pods fits this radix; the nearest is switch_radix {radix} with"
+                f" {fewest} pods"
+            )
+        around = [
+            max([p for p in fits if p < self.pods], default=None),
+            min([p for p in fits if p > self.pods], default=None),
+        ]
+        near = [str(pods) for pods in around if pods is not None]
+        return f"the nearest {'is' if len(near) == 1 else 'are'} {' and '.join(near)}"
+
+    @property
+    def servers_per_pod(self) -> int:
+        return self.switch_radix // 2
+
+    @property
+    def servers(self) -> int:
+        return self.pods * self.servers_per_pod
+
+    @property
+    def chips(self) -> int:
+        return self.servers * self.chips_per_server
+
+    @property
+    def rail_switches(self) -> int:
+        """Leaf switches of a plane: one for each rank in each pod."""
+        return self.pods * self.chips_per_server
+
+    @property
+    def spines(self) -> int:
+        """Spine switches of a plane."""
+        return self.rail_switches // 2
+
+    @property
+    def spine_lanes(self) -> int:
+        """Parallel links between a rail switch and a spine switch."""
+        return self.switch_radix // self.rail_switches

@@ -1,0 +1,283 @@
+"""Routing on RailX set to a Dragonfly: along the row to a column that leads to the
+right row, up or down it, along that row.
+
+At most three rails, one of them along a column, and four virtual channels: a walk or a
+rail of phase p is on channel p or p + 1, and packets that need fewer rails start in a
+later phase. A shift of all rows is a symmetry of the network, so that everything
+depends on the difference of the rows alone and one row stands for all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.railx_dragonfly.graph import differences, row_wiring
+from railx.families.railx_dragonfly.settings import RailXDragonflySettings
+from railx.settings import load
+from railx.vocabulary.grid import rail_ports
+from railx.vocabulary.routing.line_phases import (
+    Phase,
+    WalkOrder,
+    even_shares,
+    mesh_distance,
+    nearest_shares,
+)
+from railx.vocabulary.routing.node_walks import Exits, exits, fill_final, split_sets, walk_pools
+from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.topology import Topology
+
+__all__ = ["ROUTINGS", "route"]
+
+ROUTINGS = ("min", "balanced")
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+#: Walks to the rail along the row, to that of the column, to the second one along the
+#: row, to the chip.
+_ORDERS: tuple[WalkOrder, ...] = ("yx", "xy", "yx", "xy")
+
+
+def route(
+    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+) -> RoutingTable:
+    """Through the column that needs the fewest rails; where several need as few, in
+    proportion to their rails to the right row.
+
+    ``min`` takes the nearest of the links that will do, ``balanced`` all of them alike
+    under uniform traffic. States: 0 at the source and on the last row, 1 in the column
+    where the packet changes rows, then those on the way to a link: of the first row by
+    column and link, of the column, of the last row.
+    """
+    settings: RailXDragonflySettings = load(RailXDragonflySettings, topology.settings, "topology")
+    plan = _Plan(settings, balanced=routing == "balanced")
+    builder = TableBuilder(
+        topology, routing, states=plan.states, virtual_channels=4, destinations=destinations
+    )
+    _fill(builder, plan)
+    return builder.build()
+
+
+class _Plan:
+    """Which columns and links packets take, by difference of rows (G of them), column
+    (C) and local chip (c).
+
+    ``ports`` (int[G, C, Q]): the Y ports (2 rail + side) of each column that lead a
+    difference of rows away, -1 for none; ``candidates`` (int[G, J]): the columns that
+    have any; ``by_column`` (float[C, C, G, C]): from column a to column b, the share
+    that changes rows in each column; ``first`` (float[C, c, C, k]), ``across``
+    (float[C, c, G, Q]) and ``last`` (float[C, c, C, k]): the shares of the links on the
+    first row, in the column, on the last row.
+    """
+
+    def __init__(self, settings: RailXDragonflySettings, *, balanced: bool) -> None:
+        self.settings, self.balanced = settings, balanced
+        self.rows, self.columns, self.chips = settings.rows, settings.columns, settings.m**2
+        self.row = Phase(row_wiring(settings), m=settings.m, n=settings.n, dimension=0, stride=1)
+        self.ports = _row_ports(settings)
+        count = (self.ports >= 0).sum(axis=2)
+        self.candidates = _padded([np.flatnonzero(own) for own in count])
+        self.by_column = _columns_taken(count)
+        uniform = np.ones((1, self.columns, self.chips))
+        self.first = (
+            even_shares(uniform, self.row.distance)[0]
+            if balanced
+            else nearest_shares(self.row.distance)
+        )
+        self._share_column_and_last_row()
+
+    @property
+    def states(self) -> int:
+        return self.last_state(self.row.links)
+
+    def first_state(self, candidate: int, link: int) -> int:
+        return int(2 + candidate * self.row.links + link)
+
+    def column_state(self, port: int) -> int:
+        return self.first_state(self.candidates.shape[1], port)
+
+    def last_state(self, link: int) -> int:
+        return self.column_state(self.ports.shape[2]) + link
+
+    def _share_column_and_last_row(self) -> None:
+        """Follow uniform traffic of one flit from each chip to each other node to see
+        what stands at the chips of a column.
+        """
+        distance = mesh_distance(self.settings.m)
+        leave, enter = _port_chips(self.settings, self.ports)
+        self.across = np.zeros((self.columns, self.chips, *self.ports.shape[::2]))
+        last_source = np.ones((self.columns, self.chips, self.columns))
+        # What each link of the first row carries for a share of 1 of a column.
+        per_link = self.first.sum(axis=1)
+        for column in range(self.columns):
+            standing = np.zeros((self.chips, self.columns, self.rows))  # [chip, b, difference]
+            standing += self.by_column[column, :, :, column]
+            for a in range(self.columns):
+                for k in range(self.row.links if a != column else 0):
+                    standing[self.row.enter[a, column, k]] += (
+                        per_link[a, column, k] * self.by_column[a, :, :, column]
+                    )
+            for rows in range(1, self.rows):
+                used = np.flatnonzero(self.ports[rows, column] >= 0)
+                if len(used):
+                    source = standing[:, :, rows].sum(axis=1)
+                    steps = distance[:, leave[rows, column, used]][None, :, None]
+                    to = (
+                        even_shares(source[None, None], steps)[0]
+                        if self.balanced
+                        else nearest_shares(steps)
+                    )
+                    self.across[column][:, rows, used] = to[0, :, 0]
+                    for q in used.tolist():
+                        last_source[column, enter[rows, column, q]] += (
+                            self.across[column, :, rows, q] @ standing[:, :, rows]
+                        )
+        self.last = (
+            even_shares(last_source[None], self.row.distance)[0]
+            if self.balanced
+            else nearest_shares(self.row.distance)
+        )
+
+
+def _fill(builder: TableBuilder, plan: _Plan) -> None:
+    node, local = np.divmod(np.arange(builder.topology.chips), plan.chips)
+    x, y = node % plan.columns, node // plan.columns
+    to_node = builder.destinations.astype(np.int64) // plan.chips
+    rows_up = (to_node // plan.columns - y[:, None]) % plan.rows
+    to_x = np.broadcast_to(to_node % plan.columns, rows_up.shape)
+    other_row, other_column = rows_up != 0, (rows_up == 0) & (to_x != x[:, None])
+    walks = [
+        walk_pools(
+            builder, plan.settings.m, order, vc, by_rail=plan.balanced and vc < len(_ORDERS) - 1
+        )
+        for vc, order in enumerate(_ORDERS)
+    ]
+    first, across, last = _ways(builder, plan, walks, node, x)
+
+    def fill(
+        state: int, sets: NDArray[np.int32], here: NDArray[np.bool_], target: IntArray
+    ) -> None:
+        builder.entry[state][here] = np.take_along_axis(sets, target, axis=1)[here]
+
+    fill(0, split_sets(builder, last, plan.last[x, local]), other_column, to_x)
+    fill(1, split_sets(builder, across, plan.across[x, local]), other_row, rows_up)
+    for (j, k), way in first.items():
+        fill(plan.first_state(j, k), way.sets(builder), other_row, rows_up)
+    for q, way in enumerate(across):
+        fill(plan.column_state(q), way.sets(builder), other_row, rows_up)
+    for k, way in enumerate(last):
+        fill(plan.last_state(k), way.sets(builder), other_column, to_x)
+    # At the source: any link to any column that will do, or a link of this column.
+    ways, shares = [], []
+    for (j, k), way in first.items():
+        column = plan.candidates[:, j]
+        to_column = plan.by_column[x][:, :, np.arange(plan.rows), column].transpose(
+            0, 2, 1
+        )  # [chip, difference, b]
+        shares.append(to_column * plan.first[x, local][:, column, k][:, :, None])
+        ways.append(way)
+    for q, way in enumerate(across):
+        stays = plan.by_column[x, :, :, x].transpose(0, 2, 1)
+        shares.append(stays * plan.across[x, local][:, :, q][:, :, None])
+        ways.append(way)
+    flat = [_repeat(way, plan.columns) for way in ways]
+    weight = np.stack(shares, axis=-1).reshape(len(node), -1, len(ways))
+    fill(0, split_sets(builder, flat, weight), other_row, rows_up * plan.columns + to_x)
+    fill_final(builder, walks[3])
+
+
+def _ways(
+    builder: TableBuilder, plan: _Plan, walks: list[IntArray], node: IntArray, x: IntArray
+) -> tuple[dict[tuple[int, int], Exits], list[Exits], list[Exits]]:
+    """The ways along the first row (by candidate column and link) and in the column,
+    both by difference of rows, and on the last row.
+    """
+    ports = rail_ports(builder.topology).link
+    along = plan.row.rail_rows(ports)[node]  # [chip, column, link]
+    column = plan.candidates
+    first = {
+        (j, k): exits(
+            builder,
+            walks[0],
+            np.where(column[:, j] < 0, -1, along[:, column[:, j], k]),
+            vc=1,
+            heading=plan.first_state(j, k),
+            after=1,
+        )
+        for j in range(column.shape[1])
+        for k in range(plan.row.links)
+    }
+    across = []
+    for q in range(plan.ports.shape[2]):
+        port = plan.ports[:, x, q].T  # [chip, difference]
+        rail, side = np.divmod(np.maximum(port, 0), 2)
+        link = np.where(port < 0, -1, ports[1][node[:, None], rail, side])
+        across.append(exits(builder, walks[1], link, vc=2, heading=plan.column_state(q), after=0))
+    last = [
+        exits(builder, walks[2], along[..., k], vc=3, heading=plan.last_state(k), after=0)
+        for k in range(plan.row.links)
+    ]
+    return first, across, last
+
+
+def _repeat(way: Exits, times: int) -> Exits:
+    return Exits(
+        *(
+            np.repeat(getattr(way, name), times, axis=1)
+            for name in ("pool", "state", "rail", "steps")
+        )
+    )
+
+
+def _row_ports(settings: RailXDragonflySettings) -> IntArray:
+    """The Y ports (2 rail + side, plus is 1) that lead each difference of rows away:
+    int[G, C, Q], -1 for none.
+    """
+    up = differences(settings)
+    goes = np.stack([(settings.rows - up) % settings.rows, up], axis=-1)  # [column, rail, side]
+    flat = goes.reshape(settings.columns, -1)
+    return np.stack(
+        [
+            _padded(
+                [
+                    np.flatnonzero(own == rows) if rows else np.empty(0, dtype=np.int64)
+                    for own in flat
+                ],
+                flat.shape[1],
+            )
+            for rows in range(settings.rows)
+        ]
+    )[:, :, : max(int((flat == rows).sum(axis=1).max()) for rows in range(1, settings.rows))]
+
+
+def _columns_taken(count: IntArray) -> FloatArray:
+    """Shares of the columns that need the fewest rails, in proportion to their ports
+    (int[G, C]): float[C, C, G, C].
+    """
+    columns = np.arange(count.shape[1])
+    rails = (columns[:, None, None] != columns) + (columns[:, None] != columns)[
+        None
+    ]  # [a, b, column]
+    hops = np.where(count > 0, rails[:, :, None, :], 9)
+    weight = np.where(hops == hops.min(axis=-1, keepdims=True), count, 0).astype(np.float64)
+    weight[:, :, 0] = 0
+    shares: FloatArray = weight / np.maximum(weight.sum(axis=-1, keepdims=True), 1)
+    return shares
+
+
+def _port_chips(settings: RailXDragonflySettings, ports: IntArray) -> tuple[IntArray, IntArray]:
+    """The local chips where Y ports leave a node and enter the next."""
+    rail, side = np.divmod(np.maximum(ports, 0), 2)
+    top = (settings.m - 1) * settings.m
+    return rail // settings.n + np.where(side == 1, top, 0), rail // settings.n + np.where(
+        side == 1, 0, top
+    )
+
+
+def _padded(lists: list[IntArray], width: int | None = None) -> IntArray:
+    """Lists of different lengths as rows of one array, filled up with -1."""
+    longest = max(len(own) for own in lists) if width is None else width
+    return np.stack(
+        [np.concatenate([own, np.full(longest - len(own), -1)]) for own in lists]
+    ).astype(np.int64)

@@ -1,0 +1,72 @@
+"""Settings of the family ``railx_dragonfly``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from railx.settings import AtLeast, NonNegative, Positive, SettingsError
+from railx.vocabulary.grid import Grid
+from railx.vocabulary.line_parts import (
+    PartSettings,
+    check_radix,
+    check_rings,
+)
+from railx.vocabulary.topology import check_size
+
+__all__ = ["RailXDragonflySettings", "grid_of"]
+
+
+@dataclass(frozen=True)
+class RailXDragonflySettings:
+    """``rows`` groups of ``columns`` nodes of m x m chips, r = m * n rails a side.
+
+    ``columns`` - 1 divides r: r / (columns - 1) copies of the all-to-all of a row.
+    ``rings``: its decomposition. ``ocs_radix``: ports of an optical switch; null takes
+    what the longer line needs. ``internal_width``: rate of an internal lane over that
+    of an external port.
+    """
+
+    family: Literal["railx_dragonfly"]
+    m: Annotated[int, AtLeast(1)]
+    n: Annotated[int, AtLeast(1)]
+    columns: Annotated[int, AtLeast(2)]
+    rows: Annotated[int, AtLeast(2)]
+    rings: Literal["directed", "undirected"]
+    ocs_radix: Annotated[int, AtLeast(2)] | None
+    port_gbps: Annotated[float, Positive()]
+    internal_width: Annotated[float, Positive()]
+    internal_latency_ns: Annotated[float, NonNegative()]
+    external_latency_ns: Annotated[float, NonNegative()]
+
+    def __post_init__(self) -> None:
+        rails = self.m * self.n
+        if rails % (self.columns - 1):
+            sizes = sorted(
+                (d + 1 for d in range(1, rails + 1) if rails % d == 0),
+                key=lambda size: (abs(size - self.columns), size),
+            )
+            raise SettingsError(
+                "columns",
+                f"got {self.columns}; allowed: a number whose columns - 1 divides m * n = {rails}"
+                f" rails; the nearest are {' and '.join(map(str, sorted(sizes[:2])))}",
+            )
+        check_rings("columns", (_row(self),), self.rings)
+        most = 2 * rails * self.columns + 1
+        if self.rows > most:
+            raise SettingsError(
+                "rows",
+                f"got {self.rows}; allowed: at most {most}, {self.columns} columns of {rails} rails"
+                f" cannot join more; the nearest are {most - 1} and {most}",
+            )
+        check_radix(self.ocs_radix, self.columns, self.rows)
+        check_size("rows", grid_of(self).link_rows)
+
+
+def grid_of(settings: RailXDragonflySettings) -> Grid:
+    """The grid of nodes behind the settings."""
+    return Grid.of(settings, columns=settings.columns, rows=settings.rows)
+
+
+def _row(settings: RailXDragonflySettings) -> PartSettings:
+    return PartSettings("all_to_all", settings.m * settings.n, settings.columns, 1)

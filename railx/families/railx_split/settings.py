@@ -1,0 +1,125 @@
+"""Settings of the family ``railx_split``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError
+from railx.vocabulary.grid import Grid
+from railx.vocabulary.line_parts import (
+    PartSettings,
+    check_radix,
+    check_rings,
+)
+from railx.vocabulary.topology import check_size
+
+__all__ = ["RailXSplitSettings", "grid_of"]
+
+
+@dataclass(frozen=True)
+class RailXSplitSettings:
+    """Rows of prod(sizes_x) nodes and columns of prod(sizes_y) nodes of m x m chips, r
+    = m * n rails a side.
+
+    ``split_x``: rails of each part of a row, summing to r, each a multiple of its size
+    - 1; ``split_y`` the same for columns. A single size is the plain all-to-all.
+    ``rings``: the decomposition that the rails of a part follow. ``ocs_radix``: ports
+    of an optical switch; null takes what the longer line needs. ``internal_width``:
+    rate of an internal lane over that of an external port.
+    """
+
+    family: Literal["railx_split"]
+    m: Annotated[int, AtLeast(1)]
+    n: Annotated[int, AtLeast(1)]
+    sizes_x: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()]
+    split_x: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()]
+    sizes_y: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()]
+    split_y: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()]
+    rings: Literal["directed", "undirected"]
+    ocs_radix: Annotated[int, AtLeast(2)] | None
+    port_gbps: Annotated[float, Positive()]
+    internal_width: Annotated[float, Positive()]
+    internal_latency_ns: Annotated[float, NonNegative()]
+    external_latency_ns: Annotated[float, NonNegative()]
+
+    def __post_init__(self) -> None:
+        rails = self.m * self.n
+        for axis, sizes, split in (
+            ("x", self.sizes_x, self.split_x),
+            ("y", self.sizes_y, self.split_y),
+        ):
+            _check_split(axis, sizes, split, rails)
+            check_rings(f"sizes_{axis}", _parts(sizes, split), self.rings)
+        check_radix(self.ocs_radix, math.prod(self.sizes_x), math.prod(self.sizes_y))
+        check_size("sizes_x", grid_of(self).link_rows)
+
+
+def grid_of(settings: RailXSplitSettings) -> Grid:
+    """The grid of nodes behind the settings."""
+    return Grid.of(settings, columns=math.prod(settings.sizes_x), rows=math.prod(settings.sizes_y))
+
+
+def _parts(sizes: tuple[int, ...], split: tuple[int, ...]) -> tuple[PartSettings, ...]:
+    strides = [math.prod(sizes[:k]) for k in range(len(sizes))]
+    return tuple(
+        PartSettings("all_to_all", rails, size, stride)
+        for rails, size, stride in zip(split, sizes, strides, strict=True)
+    )
+
+
+def _check_split(axis: str, sizes: tuple[int, ...], split: tuple[int, ...], rails: int) -> None:
+    """One number of rails for each size, multiples of size - 1, r together; the error
+    names a split that works.
+    """
+    key = f"split_{axis}"
+    fit = _fit(sizes, rails)
+    works = (
+        f"such as {list(fit)}"
+        if fit
+        else f"no split does for sizes_{axis} = {list(sizes)}; {_near_rails(sizes, rails)}"
+    )
+    if len(split) != len(sizes):
+        raise SettingsError(
+            key,
+            f"got {len(split)} parts; allowed: one for each of the {len(sizes)} sizes of"
+            f" sizes_{axis}, {works}",
+        )
+    if sum(split) != rails:
+        raise SettingsError(
+            key,
+            f"got {' + '.join(map(str, split))} = {sum(split)} rails; allowed: m * n = {rails},"
+            f" {works}",
+        )
+    for rail, size in zip(split, sizes, strict=True):
+        if rail % (size - 1):
+            raise SettingsError(
+                key,
+                f"got {rail} rails for {size} nodes; allowed: a multiple of {size - 1} in that"
+                f" part, {rails} in all, {works}",
+            )
+
+
+def _fit(sizes: tuple[int, ...], rails: int) -> tuple[int, ...] | None:
+    """Rails of each part, a positive multiple of its size - 1 each, summing to
+    ``rails``; None where there are none.
+    """
+    if len(sizes) == 1:
+        return (rails,) if rails and rails % (sizes[0] - 1) == 0 else None
+    for copies in range(1, rails // (sizes[0] - 1) + 1):
+        rest = _fit(sizes[1:], rails - copies * (sizes[0] - 1))
+        if rest is not None:
+            return (copies * (sizes[0] - 1), *rest)
+    return None
+
+
+def _near_rails(sizes: tuple[int, ...], rails: int) -> str:
+    least = sum(size - 1 for size in sizes)
+    near = [
+        r
+        for step in range(1, least + rails + 1)
+        for r in (rails - step, rails + step)
+        if r > 0 and _fit(sizes, r)
+    ]
+    return f"the nearest numbers of rails that do are {' and '.join(map(str, sorted(near[:2])))}"

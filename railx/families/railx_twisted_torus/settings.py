@@ -1,0 +1,62 @@
+"""Settings of the family ``railx_twisted_torus``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from railx.settings import AtLeast, NonNegative, Positive, SettingsError
+from railx.vocabulary.grid import Grid
+from railx.vocabulary.topology import check_size
+
+__all__ = ["RailXTwistedTorusSettings", "grid_of"]
+
+
+@dataclass(frozen=True)
+class RailXTwistedTorusSettings:
+    """``x_scale`` by ``y_scale`` nodes of m x m chips, x_scale = 2 y_scale.
+
+    ``wrap``: twisted (by y_scale columns) or straight (plain torus on the same
+    cabling). ``ocs_radix``: ports of an optical switch; null takes what rows and column
+    pairs need, 2 x_scale. ``internal_width``: rate of an internal lane over that of an
+    external port.
+    """
+
+    family: Literal["railx_twisted_torus"]
+    m: Annotated[int, AtLeast(1)]
+    n: Annotated[int, AtLeast(1)]
+    x_scale: Annotated[int, AtLeast(4)]
+    y_scale: Annotated[int, AtLeast(2)]
+    wrap: Literal["twisted", "straight"]
+    ocs_radix: Annotated[int, AtLeast(2)] | None
+    port_gbps: Annotated[float, Positive()]
+    internal_width: Annotated[float, Positive()]
+    internal_latency_ns: Annotated[float, NonNegative()]
+    external_latency_ns: Annotated[float, NonNegative()]
+
+    def __post_init__(self) -> None:
+        if self.x_scale != 2 * self.y_scale:
+            near = sorted({self.y_scale, self.x_scale // 2, -(-self.x_scale // 2)})
+            raise SettingsError(
+                "x_scale",
+                f"got {self.x_scale} with y_scale = {self.y_scale}; allowed: x_scale = 2 y_scale;"
+                f" the nearest are {' and '.join(f'{2 * y} x {y}' for y in near)}",
+            )
+        if self.ocs_radix is not None and self.ocs_radix < 2 * self.x_scale:
+            most = self.ocs_radix // 4
+            fit = (
+                f"or {2 * most} x {most} nodes for this radix"
+                if most >= 2
+                else "no size fits this radix"
+            )
+            raise SettingsError(
+                "ocs_radix",
+                f"got {self.ocs_radix}; allowed: at least {2 * self.x_scale}, two ports for each of"
+                f" {self.x_scale} nodes of a row or of a pair of columns ({fit})",
+            )
+        check_size("x_scale", grid_of(self).link_rows)
+
+
+def grid_of(settings: RailXTwistedTorusSettings) -> Grid:
+    """The grid of nodes behind the settings."""
+    return Grid.of(settings, columns=settings.x_scale, rows=settings.y_scale)

@@ -1,0 +1,37 @@
+"""Dimension order on the 3D torus of cubes: x, y, then z, two virtual channels a ring;
+the cubes make no difference.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.registry import settings_of
+from railx.families.tpu_v4.graph import chip_places
+from railx.families.tpu_v4.settings import TpuV4Settings
+from railx.vocabulary.routing.rings import route_rings
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import Topology
+
+__all__ = ["ROUTINGS", "route"]
+
+ROUTINGS = ("min", "balanced")
+
+
+def route(
+    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+) -> RoutingTable:
+    """``min`` goes up at equal distance both ways round, ``balanced`` splits those
+    packets evenly.
+
+    Packets that take no wrap link are on the first virtual channel under ``min`` and
+    draw one of the two under ``balanced``.
+    """
+    settings = settings_of(topology)
+    assert isinstance(settings, TpuV4Settings)
+    columns, rows, _ = settings.lengths
+    x, y, z = chip_places(settings)
+    return route_rings(
+        topology, routing, settings.lengths, destinations, (z * rows + y) * columns + x
+    )

@@ -1,0 +1,422 @@
+"""What every RailX setting shares: nodes of m x m chips on a grid, rails of each line
+plugged into their own optical switch.
+
+A RailX setting differs from another only in the circuits that the optical switches
+close, so a setting is given by the arcs of its rails: from the plus side of one
+position of a line to the minus side of another. An optical switch is any matching of
+its ports, so a rail of a line is any set of disjoint rings over the line's nodes. Link
+rows: the internal ones first, then two rows (plus to minus, minus to plus) for each
+circuit, in the order of the circuits. Source: RailX (abstract) and its public simulator
+(node layout, rail numbering).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.vocabulary.topology import (
+    INTERNAL,
+    Circuits,
+    Links,
+    Topology,
+    chip_nodes,
+    join_links,
+    kind_code,
+)
+
+__all__ = [
+    "Arcs",
+    "Grid",
+    "LineWiring",
+    "NodeSettings",
+    "RailPorts",
+    "build_grid",
+    "build_lines",
+    "grid_halves",
+    "line_circuits",
+    "line_nodes",
+    "line_wiring",
+    "mesh_links",
+    "pair_wiring",
+    "rail_of_links",
+    "rail_ports",
+    "ring_arcs",
+    "successor_arcs",
+]
+
+IntArray = NDArray[np.int64]
+
+
+class NodeSettings(Protocol):
+    """What the settings of every grid of nodes say about a node and its links."""
+
+    @property
+    def m(self) -> int: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def port_gbps(self) -> float: ...
+    @property
+    def internal_width(self) -> float: ...
+    @property
+    def internal_latency_ns(self) -> float: ...
+    @property
+    def external_latency_ns(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The numbers a RailX grid is built from.
+
+    ``columns`` by ``rows`` nodes of ``m`` x ``m`` chips with ``n`` ports a side; r = m
+    * n rails a side. ``internal_width``: rate of an internal lane over the rate of an
+    external port. Node (X, Y) is number Y * columns + X; its chip (x, y) adds y * m +
+    x.
+    """
+
+    m: int
+    n: int
+    columns: int
+    rows: int
+    port_gbps: float
+    internal_width: float
+    internal_latency_ns: float
+    external_latency_ns: float
+
+    @classmethod
+    def of(cls, settings: NodeSettings, columns: int, rows: int) -> Grid:
+        """``columns`` by ``rows`` nodes as the settings describe them."""
+        return cls(
+            m=settings.m,
+            n=settings.n,
+            columns=columns,
+            rows=rows,
+            port_gbps=settings.port_gbps,
+            internal_width=settings.internal_width,
+            internal_latency_ns=settings.internal_latency_ns,
+            external_latency_ns=settings.external_latency_ns,
+        )
+
+    @property
+    def rails(self) -> int:
+        return self.m * self.n
+
+    @property
+    def nodes(self) -> int:
+        return self.columns * self.rows
+
+    @property
+    def chips(self) -> int:
+        return self.nodes * self.m**2
+
+    @property
+    def link_rows(self) -> int:
+        """Directed rows of the link table."""
+        return self.nodes * (4 * self.m * (self.m - 1) + 4 * self.rails)
+
+
+@dataclass(frozen=True, eq=False)
+class Arcs:
+    """Circuits before they have ports: rail ``rail`` of line ``line``, plus side of
+    position ``a`` to minus side of ``b``.
+
+    All arrays (int64) have the same length. A position is on at most one arc as ``a``
+    and on at most one as ``b``, a rail.
+    """
+
+    line: IntArray
+    rail: IntArray
+    a: IntArray
+    b: IntArray
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+
+@dataclass(frozen=True, eq=False)
+class RailPorts:
+    """What is behind each external port: arrays of shape (2, nodes, r, 2) by dimension
+    (0: x), node, rail and side (1: plus).
+
+    ``link``: the row of ``topology.links`` that leaves the node there; ``neighbour``:
+    the node at its other end. -1 where no circuit uses the port.
+    """
+
+    link: IntArray
+    neighbour: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class LineWiring:
+    """The k links between every ordered pair of positions of a line of L nodes, in a
+    fixed order (minus side first, then by rail).
+
+    ``rail`` (int[L, L, k]): the rail of each link from a to b; ``plus`` (bool[L, L,
+    k]): whether it leaves a on its plus side. The diagonal holds rail -1. k is 2 where
+    each rail of a line is used once (:func:`line_wiring`).
+    """
+
+    rail: IntArray
+    plus: NDArray[np.bool_]
+
+    @property
+    def length(self) -> int:
+        return len(self.rail)
+
+
+def build_grid(
+    family: str, settings: dict[str, object], grid: Grid, rings_x: IntArray, rings_y: IntArray
+) -> Topology:
+    """Build a RailX topology: ``rings_x`` (r, columns) and ``rings_y`` (r, rows) hold
+    the ring of line positions of each rail.
+    """
+    return build_lines(
+        family, settings, grid, ring_arcs(rings_x, grid.rows), ring_arcs(rings_y, grid.columns)
+    )
+
+
+def build_lines(
+    family: str,
+    settings: dict[str, object],
+    grid: Grid,
+    arcs_x: Arcs,
+    arcs_y: Arcs,
+    *,
+    paired_columns: bool = False,
+) -> Topology:
+    """Build a RailX topology from the arcs that the optical switches of the rows and of
+    the columns close.
+
+    ``paired_columns``: columns X and X + columns/2 are cabled to the same optical
+    switches, so that a column line has 2 rows positions: 0..rows-1 in column X, then
+    rows..2 rows - 1 in column X + columns/2 (see :func:`line_nodes`).
+    """
+    x_links, x_circuits = _rails(grid, 0, arcs_x, paired_columns)
+    y_links, y_circuits = _rails(grid, 1, arcs_y, paired_columns)
+    circuits = Circuits(
+        **{
+            name: np.concatenate([getattr(x_circuits, name), getattr(y_circuits, name)])
+            for name in Circuits.__dataclass_fields__
+        }
+    )
+    return Topology(
+        family=family,
+        settings=settings,
+        chips=grid.chips,
+        nodes=grid.nodes,
+        switches=0,
+        chip_node=chip_nodes(grid.chips, grid.m**2),
+        links=join_links([_internal(grid), x_links, y_links]),
+        circuits=circuits,
+    )
+
+
+def ring_arcs(rings: IntArray, lines: int) -> Arcs:
+    """The arcs of one ring per rail (shape (r, L): positions in ring order), alike on
+    each of ``lines`` lines.
+    """
+    line = np.arange(lines)[:, None, None]
+    rail = np.arange(len(rings))[None, :, None]
+    arrays = np.broadcast_arrays(line, rail, rings[None], np.roll(rings, -1, axis=1)[None])
+    return Arcs(*(array.ravel() for array in arrays))
+
+
+def successor_arcs(successors: IntArray) -> Arcs:
+    """The arcs of ``successors`` (shape (lines, r, L)): the position that follows on
+    the ring of each line, rail and position.
+    """
+    lines, rails, length = successors.shape
+    line, rail, a = (axis.ravel() for axis in np.indices((lines, rails, length)))
+    return Arcs(line, rail, a, successors.ravel().astype(np.int64))
+
+
+def line_nodes(
+    grid: Grid, dimension: int, line: IntArray, position: IntArray, *, paired_columns: bool = False
+) -> IntArray:
+    """The node at a position of a row (dimension 0) or of a column (1), or of a pair of
+    columns.
+    """
+    if dimension == 0:
+        return line * grid.columns + position
+    if not paired_columns:
+        return position * grid.columns + line
+    return position % grid.rows * grid.columns + position // grid.rows * (grid.columns // 2) + line
+
+
+def rail_ports(topology: Topology) -> RailPorts:
+    """The links and neighbours behind every external port of every node of a RailX
+    setting.
+
+    Raises ValueError where the topology has no optical circuits.
+    """
+    circuits, links = topology.circuits, topology.links
+    if circuits is None:
+        raise ValueError(f"{topology.family}: a topology without optical circuits has no rails")
+    first = len(links) - 2 * len(circuits)  # internal links come first, then two rows a circuit
+    rails = int(circuits.rail.max()) + 1
+    ports = RailPorts(*(np.full((2, topology.nodes, rails, 2), -1) for _ in range(2)))
+    row = first + 2 * np.arange(len(circuits))
+    for side, own, other in (
+        (1, circuits.node_a, circuits.node_b),
+        (0, circuits.node_b, circuits.node_a),
+    ):
+        at = (circuits.dimension, own, circuits.rail, side)
+        ports.link[at] = row + (1 - side)
+        ports.neighbour[at] = other
+    return ports
+
+
+def rail_of_links(topology: Topology) -> IntArray:
+    """The rail that each link row runs on (int[links]), -1 for links inside nodes.
+    ValueError as :func:`rail_ports`.
+    """
+    if topology.circuits is None:
+        raise ValueError(f"{topology.family}: a topology without optical circuits has no rails")
+    rails = np.repeat(topology.circuits.rail.astype(np.int64), 2)
+    return np.concatenate([np.full(len(topology.links) - len(rails), -1), rails])
+
+
+def mesh_links(m: int) -> IntArray:
+    """The directed links of an m x m mesh as pairs of local chips (shape (4 m (m - 1),
+    2)); chip (x, y) is y * m + x.
+    """
+    chip = np.arange(m * m).reshape(m, m)
+    pairs = np.concatenate(
+        [
+            np.stack([chip[:, :-1].ravel(), chip[:, 1:].ravel()], axis=1),
+            np.stack([chip[:-1].ravel(), chip[1:].ravel()], axis=1),
+        ]
+    )
+    return np.concatenate([pairs, pairs[:, ::-1]])
+
+
+def line_wiring(topology: Topology, dimension: int) -> LineWiring:
+    """The links between every pair of nodes of a line of an all-to-all setting, read
+    from the circuits of its first line.
+
+    ``dimension``: 0 for rows, 1 for columns. Raises ValueError where the lines differ
+    from each other or a pair has not two links.
+    """
+    circuits = topology.circuits
+    if circuits is None:
+        raise ValueError(
+            f"{topology.family}: a topology without optical circuits has no line wiring"
+        )
+    a, b, rail = line_circuits(circuits, dimension).T
+    return pair_wiring(a, b, rail, 2)
+
+
+def pair_wiring(a: IntArray, b: IntArray, rail: IntArray, links: int) -> LineWiring:
+    """The ``links`` links between every ordered pair of positions, from arcs a -> b;
+    ValueError where a pair has another number.
+    """
+    length = int(max(a.max(), b.max())) + 1
+    ends = np.concatenate(
+        [
+            np.stack([a, b, np.ones_like(a), rail], axis=1),
+            np.stack([b, a, np.zeros_like(a), rail], axis=1),
+        ]
+    )
+    ends = ends[np.lexsort(ends.T[::-1])]
+    pairs = np.bincount(ends[:, 0] * length + ends[:, 1], minlength=length**2).reshape(
+        length, length
+    )
+    if not (pairs == links * (1 - np.eye(length, dtype=np.int64))).all():
+        raise ValueError(
+            "circuits: not an all-to-all setting, some pair of nodes in a line does not have"
+            f" exactly {'two' if links == 2 else links} links"
+        )
+    shape = (length, length, links)
+    wiring = LineWiring(rail=np.full(shape, -1), plus=np.zeros(shape, dtype=np.bool_))
+    off_diagonal = ~np.eye(length, dtype=np.bool_)
+    wiring.rail[off_diagonal] = ends[:, 3].reshape(-1, links)
+    wiring.plus[off_diagonal] = ends[:, 2].reshape(-1, links) == 1
+    return wiring
+
+
+def line_circuits(circuits: Circuits, dimension: int) -> IntArray:
+    """The circuits of one line as (position with the plus side, position with the minus
+    side, rail); shape (r L, 3).
+
+    ``dimension``: 0 for rows, 1 for columns. Raises ValueError where the lines of the
+    dimension are not all wired alike.
+    """
+    own = circuits.dimension == dimension
+    lines = int(circuits.line[own].max()) + 1
+    columns = (circuits.port_a[own] // 2, circuits.port_b[own] // 2, circuits.rail[own])
+    by_line = np.stack(columns, axis=1).astype(np.int64).reshape(lines, -1, 3)
+    if not (by_line == by_line[0]).all():
+        raise ValueError(
+            f"circuits: the {'rows' if dimension == 0 else 'columns'} are not all wired alike"
+        )
+    one_line: IntArray = by_line[0]
+    return one_line
+
+
+def grid_halves(grid: Grid, dimension: int | None = None) -> NDArray[np.int8]:
+    """Cut one dimension of the grid of nodes (None: the longer one) in the middle: half
+    of each chip, 0 (the smaller one) or 1.
+    """
+    if dimension is None:
+        dimension = 0 if grid.columns >= grid.rows else 1
+    node = np.arange(grid.nodes)
+    position, length = (
+        (node % grid.columns, grid.columns) if dimension == 0 else (node // grid.columns, grid.rows)
+    )
+    return np.repeat((position >= length // 2).astype(np.int8), grid.m**2)
+
+
+def _internal(grid: Grid) -> Links:
+    mesh = mesh_links(grid.m)
+    base = np.arange(grid.nodes)[:, None] * grid.m**2
+    rows = grid.nodes * len(mesh)
+    return Links(
+        src=(base + mesh[:, 0]).ravel().astype(np.int32),
+        dst=(base + mesh[:, 1]).ravel().astype(np.int32),
+        kind=np.full(rows, INTERNAL, dtype=np.int8),
+        gbps=np.full(rows, grid.port_gbps * grid.internal_width),
+        latency_ns=np.full(rows, grid.internal_latency_ns),
+        rail=np.full(rows, -1, dtype=np.int32),
+        lanes=np.full(rows, grid.n, dtype=np.int32),
+    )
+
+
+def _rails(grid: Grid, dimension: int, arcs: Arcs, paired_columns: bool) -> tuple[Links, Circuits]:
+    """Links and circuits of one dimension, in the order of the arcs; the two directions
+    of a link follow each other.
+    """
+    line, rail, a, b = arcs.line, arcs.rail, arcs.a, arcs.b
+    node_a, node_b = (
+        line_nodes(grid, dimension, line, p, paired_columns=paired_columns) for p in (a, b)
+    )
+    beside = rail // grid.n  # the chip row (x) or chip column (y) that owns the rail
+    last = grid.m - 1
+    plus = beside * grid.m + last if dimension == 0 else last * grid.m + beside
+    minus = beside * grid.m if dimension == 0 else beside
+    from_chip, to_chip = node_a * grid.m**2 + plus, node_b * grid.m**2 + minus
+    rows = 2 * len(arcs)
+    links = Links(
+        src=np.stack([from_chip, to_chip], axis=-1).ravel().astype(np.int32),
+        dst=np.stack([to_chip, from_chip], axis=-1).ravel().astype(np.int32),
+        kind=np.full(rows, kind_code("rail_x" if dimension == 0 else "rail_y"), dtype=np.int8),
+        gbps=np.full(rows, grid.port_gbps),
+        latency_ns=np.full(rows, grid.external_latency_ns),
+        rail=np.repeat(rail, 2).astype(np.int32),
+        lanes=np.ones(rows, dtype=np.int32),
+    )
+    switches_before = grid.rows * grid.rails if dimension == 1 else 0
+    circuits = Circuits(
+        ocs=(switches_before + line * grid.rails + rail).astype(np.int32),
+        port_a=(2 * a).astype(np.int32),
+        port_b=(2 * b + 1).astype(np.int32),
+        rail=rail.astype(np.int32),
+        dimension=np.full(len(arcs), dimension, dtype=np.int8),
+        line=line.astype(np.int32),
+        node_a=node_a.astype(np.int32),
+        node_b=node_b.astype(np.int32),
+    )
+    return links, circuits

@@ -1,0 +1,293 @@
+"""Parts of a line: some of its rails wire equal sub-lines of its nodes, each as a ring
+or as an all-to-all.
+
+A line of L nodes has r rails. A part takes ``rails`` of them, in order, and cuts the
+line into L / size sub-lines of ``size`` nodes that stand ``stride`` positions apart:
+position p is coordinate (p // stride) % size of its sub-line. With strides 1, s1, s1
+s2, ... the parts of sizes s1, s2, s3, ... arrange the line as a grid, one logical
+dimension each. An optical switch is any matching of its ports, so that one rail of one
+switch closes the rings of all sub-lines of the line at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.settings import AtLeast, SettingsError
+from railx.vocabulary.grid import Grid, LineWiring, build_lines, pair_wiring, successor_arcs
+from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
+from railx.vocabulary.topology import Topology
+
+__all__ = [
+    "LinePart",
+    "PartSettings",
+    "Rings",
+    "build_parts",
+    "check_line",
+    "check_radix",
+    "check_rings",
+    "crossing_ports",
+    "cut_dimension",
+    "line_parts",
+    "line_successors",
+    "part_rings",
+    "part_wiring",
+]
+
+IntArray = NDArray[np.int64]
+Rings = Literal["directed", "undirected"]
+
+
+@dataclass(frozen=True)
+class PartSettings:
+    """``rails`` rails of a line wire sub-lines of ``size`` nodes, ``stride`` positions
+    apart, each as a ring or an all-to-all.
+
+    An all-to-all takes size - 1 rails or a multiple of it: so many copies of it, each
+    pair of a sub-line joined twice a copy.
+    """
+
+    kind: Literal["ring", "all_to_all"]
+    rails: Annotated[int, AtLeast(1)]
+    size: Annotated[int, AtLeast(2)]
+    stride: Annotated[int, AtLeast(1)]
+
+
+@dataclass(frozen=True)
+class LinePart:
+    """A part with its place among the rails of its line: rails ``first_rail`` to
+    ``first_rail + rails - 1`` of all lines.
+    """
+
+    kind: Literal["ring", "all_to_all"]
+    rails: int
+    size: int
+    stride: int
+    first_rail: int
+
+    @property
+    def copies(self) -> int:
+        """Copies of the all-to-all, or of the ring; a pair of an all-to-all has 2 links
+        a copy, a neighbour in a ring one.
+        """
+        return self.rails // (self.size - 1) if self.kind == "all_to_all" else self.rails
+
+    def coordinate(self, position: IntArray) -> IntArray:
+        """The place of a line position in its sub-line, 0 to size - 1."""
+        return position // self.stride % self.size
+
+    def move(self, position: IntArray, coordinate: IntArray) -> IntArray:
+        """The line position at another place of the same sub-line."""
+        return position + (coordinate - self.coordinate(position)) * self.stride
+
+    def sub_lines(self, length: int) -> IntArray:
+        """The positions of every sub-line of a line of ``length`` nodes: shape (length
+        / size, size).
+        """
+        block, offset, place = np.indices(
+            (length // (self.size * self.stride), self.stride, self.size)
+        )
+        positions: IntArray = (
+            block * self.size * self.stride + place * self.stride + offset
+        ).reshape(-1, self.size)
+        return positions
+
+
+def line_parts(parts: tuple[PartSettings, ...]) -> tuple[LinePart, ...]:
+    """The parts with the rails that each takes, in order."""
+    first = np.concatenate([[0], np.cumsum([part.rails for part in parts])])
+    return tuple(
+        LinePart(part.kind, part.rails, part.size, part.stride, int(rail))
+        for part, rail in zip(parts, first, strict=False)
+    )
+
+
+def part_rings(part: LinePart, rings: Rings) -> IntArray:
+    """The ring of places of every rail of a part: shape (rails, size).
+
+    A ring part closes 0, 1, 2, ... on each rail. An all-to-all repeats the
+    decomposition of its size ``copies`` times; two nodes are joined by the ring 0, 1.
+    """
+    if part.kind == "ring" or part.size == 2:
+        return np.tile(np.arange(part.size), (part.rails, 1))
+    cycles = hamiltonian_cycles(part.size) if rings == "directed" else undirected_rings(part.size)
+    return np.tile(cycles, (part.copies, 1))
+
+
+def part_wiring(part: LinePart, rings: Rings) -> LineWiring:
+    """The 2 * copies links between every ordered pair of places of a sub-line of an
+    all-to-all part.
+
+    ``rail`` counts within the line (``first_rail`` is included). Raises ValueError for
+    a ring part.
+    """
+    if part.kind == "ring":
+        raise ValueError(
+            "part: a ring does not join every pair of its nodes; allowed: an all_to_all part"
+        )
+    ring = part_rings(part, rings)
+    rail = np.repeat(part.first_rail + np.arange(part.rails), part.size)
+    return pair_wiring(ring.ravel(), np.roll(ring, -1, axis=1).ravel(), rail, 2 * part.copies)
+
+
+def build_parts(
+    family: str,
+    settings: dict[str, object],
+    grid: Grid,
+    parts: tuple[tuple[LinePart, ...], tuple[LinePart, ...]],
+    rings: Rings,
+) -> Topology:
+    """Build a RailX topology whose rows and columns are wired by parts: a rail closes
+    the rings of its part on all sub-lines.
+    """
+    next_x = line_successors(parts[0], grid.columns, rings)
+    next_y = line_successors(parts[1], grid.rows, rings)
+    arcs_x = successor_arcs(np.broadcast_to(next_x, (grid.rows, *next_x.shape)))
+    arcs_y = successor_arcs(np.broadcast_to(next_y, (grid.columns, *next_y.shape)))
+    return build_lines(family, settings, grid, arcs_x, arcs_y)
+
+
+def line_successors(parts: tuple[LinePart, ...], length: int, rings: Rings) -> IntArray:
+    """The position that follows each position of a line on each rail: shape (r,
+    length).
+    """
+    successors = np.full((sum(part.rails for part in parts), length), -1)
+    for part in parts:
+        lines = part.sub_lines(length)
+        for rail, ring in enumerate(part_rings(part, rings), start=part.first_rail):
+            successors[rail, lines[:, ring]] = lines[:, np.roll(ring, -1)]
+    return successors
+
+
+def crossing_ports(parts: tuple[LinePart, ...], length: int) -> int:
+    """Links of one line between its first ``length // 2`` positions and the others: the
+    closed form of its cut in the middle.
+
+    A sub-line with h of its s places below the cut has 2 h (s - h) links across it a
+    copy of its all-to-all, and 2 a rail of its ring where 0 < h < s.
+    """
+    total = 0
+    for part in parts:
+        below = (part.sub_lines(length) < length // 2).sum(axis=1)
+        if part.kind == "all_to_all":
+            total += 2 * part.copies * int((below * (part.size - below)).sum())
+        else:
+            total += 2 * part.rails * int(((below > 0) & (below < part.size)).sum())
+    return total
+
+
+def cut_dimension(
+    grid: Grid, parts: tuple[tuple[LinePart, ...], tuple[LinePart, ...]]
+) -> tuple[int, int]:
+    """The dimension whose cut in the middle is the natural one, and the ports across it
+    in one direction.
+
+    Equal halves come first, then fewer ports, then x.
+    """
+    lengths = (grid.columns, grid.rows)
+    ports = [crossing_ports(parts[d], lengths[d]) * lengths[1 - d] for d in (0, 1)]
+    dimension = min((0, 1), key=lambda d: (lengths[d] % 2, ports[d], d))
+    return dimension, ports[dimension]
+
+
+def check_line(key: str, parts: tuple[PartSettings, ...], length: int, rails: int) -> None:
+    """Check that the parts fit a line of ``length`` nodes with ``rails`` rails and join
+    it; SettingsError names ``key``.
+    """
+    for i, part in enumerate(parts):
+        where = f"{key}[{i}]"
+        if part.kind == "all_to_all" and part.rails % (part.size - 1):
+            near = _multiples(part.rails, part.size - 1)
+            raise SettingsError(
+                f"{where}.rails",
+                f"got {part.rails}; allowed: a multiple of size - 1 = {part.size - 1} for an"
+                f" all-to-all; the nearest are {near}",
+            )
+        if length % (part.size * part.stride):
+            raise SettingsError(
+                f"{where}.size",
+                f"got {part.size} with stride {part.stride}; allowed: size * stride that divides"
+                f" the {length} nodes of the line; {_near_sizes(part, length)}",
+            )
+    used = sum(part.rails for part in parts)
+    if used != rails:
+        raise SettingsError(
+            key,
+            f"the parts take {used} rails; allowed: exactly m * n = {rails}, each rail of a line is"
+            " wired",
+        )
+    pieces = _pieces(parts, length)
+    if pieces > 1:
+        raise SettingsError(
+            key,
+            f"the parts leave the line of {length} nodes in {pieces} separate pieces; allowed:"
+            f" parts that join all nodes, such as one more of size {pieces} with stride"
+            f" {length // pieces}",
+        )
+
+
+def check_rings(key: str, parts: tuple[PartSettings, ...], rings: Rings) -> None:
+    """Refuse directed rings for an all-to-all over 4 or 6 nodes, which has no directed
+    Hamiltonian decomposition.
+    """
+    for i, part in enumerate(parts):
+        if rings == "directed" and part.kind == "all_to_all" and part.size in (4, 6):
+            near = "3 and 5" if part.size == 4 else "5 and 7"
+            raise SettingsError(
+                f"{key}[{i}]",
+                f"an all-to-all over {part.size} nodes has no directed Hamiltonian decomposition;"
+                f" allowed: rings=undirected, or another size; the nearest are {near}",
+            )
+
+
+def check_radix(ocs_radix: int | None, columns: int, rows: int) -> None:
+    """Refuse a switch that has not two ports for each node of the longer line."""
+    longest = max(columns, rows)
+    if ocs_radix is not None and ocs_radix < 2 * longest:
+        raise SettingsError(
+            "ocs_radix",
+            f"got {ocs_radix}; allowed: at least {2 * longest}, two ports for each of {longest}"
+            f" nodes (or lines of at most {ocs_radix // 2} nodes for this radix)",
+        )
+
+
+def _pieces(parts: tuple[PartSettings, ...], length: int) -> int:
+    """Connected pieces of a line."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    edges = [np.zeros((0, 2), dtype=np.int64)]
+    for part in line_parts(parts):
+        lines = part.sub_lines(length)
+        edges.append(np.stack([lines[:, :-1].ravel(), lines[:, 1:].ravel()], axis=1))
+    a, b = np.concatenate(edges).T
+    graph = csr_array((np.ones(len(a)), (a, b)), shape=(length, length))
+    return int(connected_components(graph, directed=False)[0])
+
+
+def _multiples(value: int, step: int) -> str:
+    below, above = value // step * step, (value // step + 1) * step
+    return f"{below} and {above}" if below else f"{above} and {above + step}"
+
+
+def _near_sizes(part: PartSettings, length: int) -> str:
+    """The sizes (at least 2) next to the part's that fit its stride, or the strides
+    that fit any.
+    """
+    fits = length // part.stride if length % part.stride == 0 else 1
+    sizes = sorted(
+        (d for d in range(2, fits + 1) if fits % d == 0), key=lambda d: (abs(d - part.size), d)
+    )[:2]
+    if sizes:
+        return f"the nearest sizes are {' and '.join(map(str, sorted(sizes)))}"
+    strides = sorted(
+        (d for d in range(1, length) if length % d == 0), key=lambda d: (abs(d - part.stride), d)
+    )[:2]
+    return (
+        "no size fits this stride, the nearest strides are"
+        f" {' and '.join(map(str, sorted(strides)))}"
+    )

@@ -1,0 +1,167 @@
+"""Adaptive minimal routing on all-to-all settings of RailX: any link of any coordinate
+that is still to be corrected.
+
+At its source, and after every rail, a packet compares the rails that correct one of its
+coordinates: the traffic that waits for each of them in this node and the way there. It
+heads for one of them and does not change its mind on the way. The number of coordinates
+that are left gives the virtual channel, which a rail raises by one whatever its
+dimension, so that D + 1 channels do for any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.vocabulary.grid import rail_ports
+from railx.vocabulary.routing.line_phases import Phase, even_shares, mesh_distance
+from railx.vocabulary.routing.node_walks import Exits, adaptive_sets, exits, fill_final, walk_pools
+from railx.vocabulary.routing.table import TableBuilder
+
+__all__ = ["adaptive_states", "fill_adaptive"]
+
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+FloatArray = NDArray[np.float64]
+
+
+def adaptive_states(phases: Sequence[Phase]) -> int:
+    """States of a packet: 0 undecided, then one for each link of each coordinate that
+    it may head for.
+    """
+    return 1 + sum(int(phase.links) for phase in phases)
+
+
+def fill_adaptive(builder: TableBuilder, phases: Sequence[Phase]) -> None:
+    """Fill the entries of a builder with ``adaptive_states`` states and a virtual
+    channel more than there are phases.
+
+    The weights, for static statements: the coordinates that are left alike, their links
+    in the even shares of uniform sources.
+    """
+    router = _Adaptive(builder, phases)
+    for left in product((False, True), repeat=len(phases)):
+        if sum(left) == 1:
+            router.fill_last(left.index(True))
+        elif any(left):
+            router.fill_several([d for d, to_correct in enumerate(left) if to_correct])
+    fill_final(builder, walk_pools(builder, phases[0].m, "xy", len(phases)))
+
+
+class _Adaptive:
+    """What the entries are made of: ``ways[d][vc]`` the exits to each link of phase d
+    for a packet on a channel.
+    """
+
+    def __init__(self, builder: TableBuilder, phases: Sequence[Phase]) -> None:
+        self.builder, self.phases = builder, phases
+        self.chips = phases[0].chips
+        self.node, self.local = np.divmod(np.arange(builder.topology.chips), self.chips)
+        self.to_node = builder.destinations.astype(np.int64) // self.chips
+        ports = rail_ports(builder.topology).link
+        walks = [
+            walk_pools(builder, phases[0].m, "xy", vc, by_rail=True) for vc in range(len(phases))
+        ]
+        self.ways: list[list[list[Exits]]] = []
+        self.heading: list[int] = []
+        state = 1
+        for phase in phases:
+            rows = phase.rail_rows(ports)[self.node]
+            self.heading.append(state)
+            self.ways.append(
+                [
+                    [
+                        exits(builder, walk, rows[..., k], vc=vc + 1, heading=state + k, after=0)
+                        for k in range(phase.links)
+                    ]
+                    for vc, walk in enumerate(walks)
+                ]
+            )
+            state += phase.links
+        uniform = [np.ones((1, phase.length, self.chips)) for phase in phases]
+        self.shares = [
+            even_shares(source, phase.distance)[0]
+            for source, phase in zip(uniform, phases, strict=True)
+        ]
+
+    def differs(self, to_node: IntArray, left: Sequence[int]) -> BoolArray:
+        """Whether a chip's node differs from nodes in the coordinates ``left`` and no
+        other: bool[chips, nodes given].
+        """
+        here = np.ones((len(self.node), len(to_node)), dtype=np.bool_)
+        for d, phase in enumerate(self.phases):
+            here &= (phase.coordinate(self.node)[:, None] != phase.coordinate(to_node)) == (
+                d in left
+            )
+        return here
+
+    def fill_heading(self, left: Sequence[int], here: BoolArray) -> None:
+        vc = len(self.phases) - len(left)
+        for d in left:
+            target = self.phases[d].coordinate(self.to_node)
+            for k, way in enumerate(self.ways[d][vc]):
+                self.builder.entry[self.heading[d] + k][here] = way.sets(self.builder)[:, target][
+                    here
+                ]
+
+    def fill_last(self, d: int) -> None:
+        """One coordinate is left: the steps after the rail are those to the
+        destination.
+        """
+        phase, here = self.phases[d], self.differs(self.to_node, [d])
+        self.fill_heading([d], here)
+        chip, index = np.nonzero(here)
+        a, b = phase.coordinate(self.node[chip]), phase.coordinate(self.to_node[index])
+        goal = self.builder.destinations[index] % self.chips
+        onward = mesh_distance(phase.m)[phase.enter[a, b], goal[:, None]]
+        shares = self.shares[d][a, self.local[chip], b]
+        ways = self.ways[d][len(self.phases) - 1]
+        self.builder.entry[0][here] = adaptive_sets(
+            self.builder, ways, [(chip, b)] * len(ways), shares, onward
+        )
+
+    def fill_several(self, left: Sequence[int]) -> None:
+        """Several coordinates are left: the steps after the rail are those to the
+        nearest rail of another one.
+        """
+        here = self.differs(self.to_node, left)
+        self.fill_heading(left, here)
+        nodes = np.unique(self.to_node)
+        # All chips of a node have the same sets here.
+        chip, index = np.nonzero(self.differs(nodes, left))
+        ways: list[Exits] = []
+        at: list[tuple[IntArray, IntArray]] = []
+        shares, onward = [], []
+        for d in left:
+            phase = self.phases[d]
+            a, b = phase.coordinate(self.node[chip]), phase.coordinate(nodes[index])
+            others = [self.phases[other] for other in left if other != d]
+            for k, way in enumerate(self.ways[d][len(self.phases) - len(left)]):
+                ways.append(way)
+                at.append((chip, b))
+                shares.append(self.shares[d][a, self.local[chip], b, k] / len(left))
+                onward.append(
+                    _nearest_rail(others, phase.enter[a, b, k], self.node[chip], nodes[index])
+                )
+        sets = np.full((len(self.node), len(nodes)), -1, dtype=np.int32)
+        sets[chip, index] = adaptive_sets(
+            self.builder, ways, at, np.stack(shares, axis=-1), np.stack(onward, axis=-1)
+        )
+        self.builder.entry[0][here] = sets[:, np.searchsorted(nodes, self.to_node)][here]
+
+
+def _nearest_rail(
+    phases: Sequence[Phase], local: IntArray, node: IntArray, to_node: IntArray
+) -> IntArray:
+    """Steps from a local chip to the nearest rail that corrects one of the coordinates;
+    all int[k].
+    """
+    distance = [
+        phase.distance[phase.coordinate(node), local, phase.coordinate(to_node)].min(axis=-1)
+        for phase in phases
+    ]
+    nearest: IntArray = np.min(distance, axis=0)
+    return nearest

@@ -1,0 +1,301 @@
+"""What can be read from any routing table: whether packets arrive, whether they can
+block each other for ever, loads and hops.
+
+For one destination the places (state, vertex) that packets can reach form a graph
+without circles, or the routing would send packets round for ever. A depth-first order
+of it gives exact loads (forwards) and exact hop counts (backwards) in one pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
+
+__all__ = [
+    "Options",
+    "PathLengths",
+    "check_deadlock_free",
+    "check_delivery",
+    "longest_ways",
+    "path_lengths",
+    "path_sums",
+    "spread_options",
+    "table_channel_loads",
+    "table_lane_loads",
+]
+
+IntArray = NDArray[np.int32]
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class PathLengths:
+    """Expected links (all of them, and those that leave a node) from each chip to each
+    destination: float[chips, destinations].
+    """
+
+    links: FloatArray
+    external_links: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """The sets of a table with every pool spread out: option rows of set k are start[k]
+    to start[k + 1].
+
+    ``weight`` splits a choice over the lanes of its pool in equal shares; ``lane`` is
+    the only lane used of the link, -1: all.
+    """
+
+    start: IntArray
+    link: IntArray
+    vc: IntArray
+    lane: IntArray
+    state: IntArray
+    weight: FloatArray
+
+    @property
+    def arrays(self) -> tuple[IntArray, IntArray, IntArray, FloatArray]:
+        return self.start, self.link, self.state, self.weight
+
+
+def check_delivery(topology: Topology, table: RoutingTable) -> None:
+    """Check that every packet arrives; ValueError names the place where one gets stuck,
+    leaves the graph or goes round for ever.
+    """
+    options = spread_options(topology, table)
+    starts = topology.links.src[options.link]
+    for state in range(table.states):
+        used = table.entry[state]
+        at, to = np.nonzero(used >= 0)
+        # Every option of a set must start where the set is used.
+        key = np.unique(used[at, to].astype(np.int64) * topology.vertices + at)
+        distinct = np.stack(np.divmod(key, topology.vertices), axis=1)
+        first, last = options.start[distinct[:, 0]], options.start[distinct[:, 0] + 1]
+        for offset in range(int((last - first).max(initial=0))):
+            here = first + offset < last
+            wrong = starts[(first + offset)[here]] != distinct[here, 1]
+            if wrong.any():
+                row = int(options.link[(first + offset)[here][wrong][0]])
+                raise ValueError(
+                    f"{table.routing}: link {row} does not start at vertex"
+                    f" {int(distinct[here, 1][wrong][0])}"
+                )
+    path_lengths(topology, table)
+
+
+def path_lengths(topology: Topology, table: RoutingTable) -> PathLengths:
+    """Expected hops of a packet under the table's weights, for every pair of a chip and
+    a destination.
+    """
+    external = (topology.links.kind != INTERNAL).astype(np.float64)
+    return PathLengths(
+        path_sums(topology, table, np.ones(len(external))), path_sums(topology, table, external)
+    )
+
+
+def path_sums(topology: Topology, table: RoutingTable, values: FloatArray) -> FloatArray:
+    """Expected sum of ``values`` (float[links]: hops, nanoseconds...) over the links of
+    a way: float[chips, destinations].
+    """
+    return _sums(topology, table, values, None, longest=False)
+
+
+def longest_ways(
+    topology: Topology, table: RoutingTable, values: FloatArray, wanted: FloatArray | None = None
+) -> FloatArray:
+    """The most that ``values`` (float[links], at least 0) sum to over any way that
+    packets take: float[chips, destinations].
+
+    ``wanted`` (float[chips, destinations]): only pairs above 0 count, others may stay
+    0; None: all.
+    """
+    return _sums(topology, table, values, wanted, longest=True)
+
+
+def _sums(
+    topology: Topology,
+    table: RoutingTable,
+    values: FloatArray,
+    wanted: FloatArray | None,
+    *,
+    longest: bool,
+) -> FloatArray:
+    stuck = np.zeros(3, dtype=np.int64)
+    sums = np.zeros((topology.chips, len(table.destinations)))
+    graph = _graph(topology, table, spread_options(topology, table))
+    kernels().way_sums(
+        *graph, values, np.ones(sums.shape) if wanted is None else wanted, longest, stuck, sums
+    )
+    _raise_if_stuck(topology, table, stuck)
+    return sums
+
+
+def table_lane_loads(
+    topology: Topology, table: RoutingTable, demand: FloatArray | None = None
+) -> FloatArray:
+    """Mean load of the lanes of each link row (float[links]); arguments, unit and
+    errors of :func:`table_channel_loads`.
+    """
+    lanes = topology.links.lanes.astype(np.int64)
+    mean: FloatArray = (
+        np.add.reduceat(table_channel_loads(topology, table, demand), np.cumsum(lanes) - lanes)
+        / lanes
+    )
+    return mean
+
+
+def table_channel_loads(
+    topology: Topology, table: RoutingTable, demand: FloatArray | None = None
+) -> FloatArray:
+    """Load of every lane in flits/cycle per flit/chip/cycle offered, exact under the
+    table's weights; float[channels].
+
+    The channels are the lanes of all link rows, one after another. ``demand``
+    (float[chips, destinations]): what each chip sends to each destination; None:
+    uniform, 1 / (chips - 1) to each other chip. The lanes of a pool share its traffic
+    evenly. ValueError where the demand has another shape or a packet does not arrive.
+    """
+    if demand is None:
+        demand = np.full((topology.chips, len(table.destinations)), 1 / (topology.chips - 1))
+    expected = (topology.chips, len(table.destinations))
+    if demand.shape != expected:
+        raise ValueError(
+            f"demand: shape {demand.shape}; allowed: {expected}, chips by destinations of the table"
+        )
+    stuck = np.zeros(3, dtype=np.int64)
+    options, lanes = spread_options(topology, table), topology.links.lanes.astype(np.int64)
+    # One place for what all lanes of a row share, then one for each lane.
+    first = len(lanes) + np.cumsum(lanes) - lanes
+    place = np.where(options.lane < 0, options.link, first[options.link] + options.lane)
+    loads = np.zeros(len(lanes) + lanes.sum())
+    kernels().loads(*_graph(topology, table, options), demand, stuck, place, loads)
+    _raise_if_stuck(topology, table, stuck)
+    shared, own = np.split(loads, [len(lanes)])
+    per_lane: FloatArray = np.repeat(shared / lanes, lanes) + own
+    return per_lane
+
+
+def check_deadlock_free(topology: Topology, table: RoutingTable) -> None:
+    """Check that no circle of waiting packets can form; ValueError names one.
+
+    The channel dependency graph joins channel (link row, virtual channel) a to b where
+    a packet that stands in a's buffer may wait for b. Without a circle in it no
+    deadlock is possible (Dally and Seitz 1987). Only places that packets can reach
+    count.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    options = spread_options(topology, table)
+    links, channels = topology.links, table.virtual_channels
+    out_index, most_out = _out_indices(links.src)
+    waits = np.zeros((len(links) * channels, most_out * channels), dtype=np.bool_)
+    stuck = np.zeros(3, dtype=np.int64)
+    kernels().dependencies(
+        *_graph(topology, table, options),
+        topology.chips,
+        stuck,
+        options.vc,
+        out_index,
+        channels,
+        waits,
+    )
+    _raise_if_stuck(topology, table, stuck)
+    held, offset = np.nonzero(waits)
+    # Back from (place among the links that leave the vertex, channel) to the link row.
+    row_of = np.full((topology.vertices, most_out), -1, dtype=np.int64)
+    row_of[links.src, out_index] = np.arange(len(links))
+    wanted = row_of[links.dst[held // channels], offset // channels] * channels + offset % channels
+    size = len(links) * channels
+    graph = csr_array((np.ones(len(held), dtype=np.int8), (held, wanted)), shape=(size, size))
+    number, component = connected_components(graph, directed=True, connection="strong")
+    crowded = np.bincount(component, minlength=number) > 1
+    itself = held[held == wanted]
+    if crowded.any() or len(itself):
+        members = (
+            itself[:1]
+            if len(itself)
+            else np.flatnonzero(component == int(np.flatnonzero(crowded)[0]))
+        )
+        circle = ", ".join(_channel_name(topology, int(member), channels) for member in members[:4])
+        more = f" and {len(members) - 4} more" if len(members) > 4 else ""
+        raise ValueError(
+            f"{table.routing} on {topology.family}: packets can wait for each other in a circle:"
+            f" {circle}{more}"
+        )
+
+
+def _channel_name(topology: Topology, channel: int, channels: int) -> str:
+    row, vc = divmod(channel, channels)
+    links = topology.links
+    return (
+        f"{LINK_KINDS[links.kind[row]]} {links.src[row]} to {links.dst[row]} on virtual channel"
+        f" {vc}"
+    )
+
+
+def _out_indices(src: IntArray) -> tuple[IntArray, int]:
+    """The place of each link among those that leave its vertex, and the most links that
+    leave one.
+    """
+    order = np.argsort(src, kind="stable")
+    counts = np.bincount(src)
+    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    index = np.empty(len(src), dtype=np.int32)
+    index[order] = np.arange(len(src)) - np.repeat(first, counts)
+    return index, int(counts.max())
+
+
+def spread_options(topology: Topology, table: RoutingTable) -> Options:
+    """Spread the pools of a table out into option rows."""
+    only = np.repeat(table.pool_lane, np.diff(table.pool_start))
+    lanes = np.where(only < 0, topology.links.lanes[table.pool_link], 1).astype(np.float64)
+    sizes = np.diff(table.pool_start)
+    pool_lanes = np.add.reduceat(lanes, table.pool_start[:-1])
+    rows = sizes[table.choice_pool]
+    choice = np.repeat(np.arange(len(table.choice_pool)), rows)
+    within = np.arange(len(choice)) - np.repeat(np.cumsum(rows) - rows, rows)
+    at = table.pool_start[table.choice_pool[choice]] + within
+    per_choice = np.concatenate([[0], np.cumsum(rows)])
+    return Options(
+        start=per_choice[table.set_start].astype(np.int32),
+        link=table.pool_link[at].astype(np.int32),
+        vc=table.pool_vc[table.choice_pool[choice]].astype(np.int32),
+        lane=table.pool_lane[table.choice_pool[choice]].astype(np.int32),
+        state=table.choice_state[choice].astype(np.int32),
+        weight=table.choice_weight[choice] * lanes[at] / pool_lanes[table.choice_pool[choice]],
+    )
+
+
+def _graph(topology: Topology, table: RoutingTable, options: Options) -> tuple[Any, ...]:
+    return (table.entry, table.destinations, topology.links.dst, *options.arrays)
+
+
+def _raise_if_stuck(topology: Topology, table: RoutingTable, stuck: NDArray[np.int64]) -> None:
+    """``stuck``: kind (1 dead end, 2 circle), place (state * vertices + vertex),
+    destination.
+    """
+    if stuck[0]:
+        state, vertex = divmod(int(stuck[1]), topology.vertices)
+        what = "has nowhere to go" if stuck[0] == 1 else "goes round for ever"
+        raise ValueError(
+            f"{table.routing} on {topology.family}: a packet for chip {stuck[2]} in state {state}"
+            f" at {vertex} {what}"
+        )
+
+
+@cache
+def kernels() -> ModuleType:
+    """The compiled loops; imported on first use because Numba takes a second to load."""
+    from railx.vocabulary.routing import kernels as compiled
+
+    return compiled

@@ -1,0 +1,220 @@
+"""Compiled loops over routing tables, one destination at a time; see
+:mod:`railx.vocabulary.routing.analysis` for what they mean.
+
+Arguments that all share: ``entry`` (int32[states, vertices, destinations]),
+``destinations``, ``link_dst`` (int32[links]) and the options of each set: ``start``,
+``link``, ``state``, ``weight``. A place is state * vertices + vertex.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+__all__ = ["dependencies", "loads", "way_sums"]
+
+_DEAD_END = 1
+_CIRCLE = 2
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _postorder(
+    entry: Any,
+    index: int,
+    target: int,
+    sent: Any,
+    link_dst: Any,
+    start: Any,
+    link: Any,
+    state: Any,
+    work: Any,
+    stuck: Any,
+) -> int:
+    """Places that packets for ``target`` reach from chips with ``sent`` > 0, in
+    depth-first postorder, in work[3]; their number.
+
+    work[0]: 0 unseen, 1 on the way, 2 done (reset by the caller); work[1], work[2]: the
+    stack and the next option of each place.
+    """
+    vertices = entry.shape[1]
+    mark, stack, following, order = work[0], work[1], work[2], work[3]
+    count = 0
+    for chip in range(len(sent)):
+        if chip == target or mark[chip] != 0 or sent[chip] == 0:
+            continue
+        depth = 0
+        stack[0] = chip
+        mark[chip] = 1
+        own = entry[0, chip, index]
+        if own < 0:
+            stuck[0], stuck[1], stuck[2] = _DEAD_END, chip, target
+            return 0
+        following[0] = start[own]
+        while depth >= 0:
+            place = stack[depth]
+            own = entry[place // vertices, place % vertices, index]
+            at = following[depth]
+            if at == start[own + 1]:
+                mark[place] = 2
+                order[count] = place
+                count += 1
+                depth -= 1
+                continue
+            following[depth] = at + 1
+            vertex = link_dst[link[at]]
+            if vertex == target:
+                continue
+            near = state[at] * vertices + vertex
+            if mark[near] == 2:
+                continue
+            if mark[near] == 1:
+                stuck[0], stuck[1], stuck[2] = _CIRCLE, near, target
+                return 0
+            own = entry[state[at], vertex, index]
+            if own < 0:
+                stuck[0], stuck[1], stuck[2] = _DEAD_END, near, target
+                return 0
+            depth += 1
+            stack[depth] = near
+            following[depth] = start[own]
+            mark[near] = 1
+    return count
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def way_sums(
+    entry: Any,
+    destinations: Any,
+    link_dst: Any,
+    start: Any,
+    link: Any,
+    state: Any,
+    weight: Any,
+    values: Any,
+    wanted: Any,
+    longest: bool,
+    stuck: Any,
+    sums: Any,
+) -> None:
+    """Fill ``sums`` (float[chips, destinations]) with the sum of ``values``
+    (float[links]) over the links of the way: the expected one, or over the ``longest``
+    way of positive weight. Pairs whose ``wanted`` (float[chips, destinations]) is 0 may
+    stay 0.
+    """
+    states, vertices, count = entry.shape
+    chips = wanted.shape[0]
+    work = np.zeros((4, states * vertices), dtype=np.int32)
+    from_here = np.zeros(states * vertices)
+    for index in range(count):
+        target = destinations[index]
+        work[0, :] = 0
+        reached = _postorder(
+            entry, index, target, wanted[:, index], link_dst, start, link, state, work, stuck
+        )
+        if stuck[0]:
+            return
+        for i in range(reached):
+            place = work[3, i]
+            own = entry[place // vertices, place % vertices, index]
+            total = 0.0
+            for at in range(start[own], start[own + 1]):
+                vertex = link_dst[link[at]]
+                beyond = 0.0 if vertex == target else from_here[state[at] * vertices + vertex]
+                if not longest:
+                    total += weight[at] * (values[link[at]] + beyond)
+                elif weight[at] > 0:
+                    total = max(total, values[link[at]] + beyond)
+            from_here[place] = total
+            if place < chips:
+                sums[place, index] = total
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def loads(
+    entry: Any,
+    destinations: Any,
+    link_dst: Any,
+    start: Any,
+    link: Any,
+    state: Any,
+    weight: Any,
+    demand: Any,
+    stuck: Any,
+    load_place: Any,
+    load: Any,
+) -> None:
+    """Add to ``load`` what every chip sends to every destination (``demand``,
+    float[chips, destinations]), at the place of each option.
+    """
+    states, vertices, count = entry.shape
+    chips = demand.shape[0]
+    work = np.zeros((4, states * vertices), dtype=np.int32)
+    flow = np.zeros(states * vertices)
+    for index in range(count):
+        target = destinations[index]
+        work[0, :] = 0
+        reached = _postorder(
+            entry, index, target, demand[:, index], link_dst, start, link, state, work, stuck
+        )
+        if stuck[0]:
+            return
+        flow[:] = 0
+        for chip in range(chips):
+            if chip != target:
+                flow[chip] = demand[chip, index]
+        for i in range(reached - 1, -1, -1):
+            place = work[3, i]
+            if flow[place] == 0:
+                continue
+            own = entry[place // vertices, place % vertices, index]
+            for at in range(start[own], start[own + 1]):
+                part = flow[place] * weight[at]
+                load[load_place[at]] += part
+                vertex = link_dst[link[at]]
+                if vertex != target:
+                    flow[state[at] * vertices + vertex] += part
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def dependencies(
+    entry: Any,
+    destinations: Any,
+    link_dst: Any,
+    start: Any,
+    link: Any,
+    state: Any,
+    weight: Any,
+    chips: int,
+    stuck: Any,
+    vc: Any,
+    out_index: Any,
+    channels: int,
+    waits: Any,
+) -> None:
+    """Mark in ``waits`` (bool[links * channels, out links * channels]) which channels a
+    packet may wait for while it holds one.
+    """
+    states, vertices, count = entry.shape
+    work = np.zeros((4, states * vertices), dtype=np.int32)
+    everyone = np.ones((chips, 1))
+    for index in range(count):
+        target = destinations[index]
+        work[0, :] = 0
+        reached = _postorder(
+            entry, index, target, everyone[:, 0], link_dst, start, link, state, work, stuck
+        )
+        if stuck[0]:
+            return
+        for i in range(reached):
+            place = work[3, i]
+            own = entry[place // vertices, place % vertices, index]
+            for at in range(start[own], start[own + 1]):
+                vertex = link_dst[link[at]]
+                if vertex == target:
+                    continue
+                held = link[at] * channels + vc[at]
+                beyond = entry[state[at], vertex, index]
+                for wanted in range(start[beyond], start[beyond + 1]):
+                    waits[held, out_index[link[wanted]] * channels + vc[wanted]] = True

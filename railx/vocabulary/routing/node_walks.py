@@ -1,0 +1,252 @@
+"""What the routers of all RailX settings share: walks inside the nodes towards an exit,
+and rails that raise the virtual channel.
+
+A packet that heads for a rail walks inside its node, one dimension of the mesh first,
+and every rail that it takes raises its virtual channel. Walks of one order cannot wait
+for each other in a circle inside a channel, and no channel waits for a lower one, so
+that every such routing is free of deadlocks; D dimensions of nodes need D + 1 virtual
+channels (RailX simulator for D = 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.vocabulary.grid import rail_of_links, rail_ports
+from railx.vocabulary.routing.line_phases import (
+    LineRouting,
+    Phase,
+    WalkOrder,
+    by_node,
+    mesh_distance,
+    mesh_steps,
+    uniform_flow,
+    walk_orders,
+)
+from railx.vocabulary.routing.table import TableBuilder
+
+__all__ = [
+    "Exits",
+    "adaptive_sets",
+    "exits",
+    "fill_final",
+    "fill_ordered",
+    "split_sets",
+    "walk_pools",
+]
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+#: Shares below it are rounding.
+_NO_SHARE = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Exits:
+    """One way out of its node for each chip and target: the next ``pool`` (int[chips,
+    T], -1: none) and the ``state`` after that hop.
+
+    ``rail``: the link row of the exit's rail; ``steps``: links inside the node before
+    it.
+    """
+
+    pool: IntArray
+    state: IntArray
+    rail: IntArray
+    steps: IntArray
+
+    def sets(self, builder: TableBuilder) -> NDArray[np.int32]:
+        """Sets of this one way."""
+        return builder.single(self.pool, self.state)
+
+
+def walk_pools(
+    builder: TableBuilder, m: int, order: WalkOrder, vc: int, *, by_rail: bool = False
+) -> IntArray:
+    """The pool of the next step from each chip to each local chip of its node
+    (int[lanes, chips, m^2]), -1 where it stands there.
+
+    Neighbours are joined by n lanes. All of them make one pool (lanes = 1), or each its
+    own (``by_rail``, lanes = n): then packets for rail i keep to lane i mod n, and
+    those for one rail of an edge chip do not stand in front of those for another.
+    """
+    chip = np.arange(builder.topology.chips)
+    local = chip % m**2
+    if m == 1:
+        return np.full((1, len(chip), 1), -1)
+    there = (chip - local)[:, None] + mesh_steps(m, order)[local]
+    lanes = range(int(builder.topology.links.lanes[0])) if by_rail else (-1,)
+    return np.stack([builder.pools_between(chip[:, None], there, vc, lane) for lane in lanes])
+
+
+def exits(
+    builder: TableBuilder,
+    walk: IntArray,
+    rail: IntArray,
+    *,
+    vc: int | IntArray,
+    heading: int,
+    after: int,
+) -> Exits:
+    """Ways to rails: ``rail`` (int[chips, T]) is the link row that each chip heads for
+    on the way to each target, -1 for none.
+
+    ``walk``: as from :func:`walk_pools`; ``vc``: the rail's virtual channel (int[T]:
+    for each target); ``heading`` and ``after``: the packet's state on the way to the
+    rail and after it.
+    """
+    lanes, chips, chips_per_node = walk.shape
+    chip = np.arange(chips)[:, None]
+    lane = rail_of_links(builder.topology)[rail] % lanes
+    leave = np.where(rail < 0, chip, builder.topology.links.src[rail])
+    channels = builder.virtual_channels
+    distinct, where = np.unique(np.where(rail < 0, -1, rail * channels + vc), return_inverse=True)
+    rail_pool = np.array(
+        [
+            -1 if key < 0 else builder.pool([key // channels], key % channels)
+            for key in distinct.tolist()
+        ]
+    )
+    return Exits(
+        pool=np.where(
+            leave == chip,
+            rail_pool[where].reshape(rail.shape),
+            walk[lane, chip, leave % chips_per_node],
+        ),
+        state=np.where(leave == chip, after, heading),
+        rail=rail,
+        steps=mesh_distance(round(chips_per_node**0.5))[
+            chip % chips_per_node, leave % chips_per_node
+        ],
+    )
+
+
+def split_sets(
+    builder: TableBuilder, ways: Sequence[Exits], shares: FloatArray
+) -> NDArray[np.int32]:
+    """Sets (int[chips, T]) that share the traffic among several ways; ``shares``:
+    float[chips, T, ways], -1 where no way has any.
+    """
+    pool, state = (
+        np.stack([getattr(way, name) for way in ways], axis=-1) for name in ("pool", "state")
+    )
+    weight = np.where((pool < 0) | (shares < _NO_SHARE), 0, shares)
+    total = weight.sum(axis=-1, keepdims=True)
+    weight = weight / np.where(total > 0, total, 1)
+    sets = np.full(shares.shape[:2], -1, dtype=np.int32)
+    chosen = weight.argmax(axis=-1)[..., None]
+    own_pool, own_state = (
+        np.take_along_axis(values, chosen, axis=-1)[..., 0] for values in (pool, state)
+    )
+    alone = weight.max(axis=-1) > 1 - _NO_SHARE
+    sets[alone] = builder.single(own_pool[alone], own_state[alone])
+    for at in zip(*np.nonzero(~alone & (total[..., 0] > 0)), strict=True):
+        used = np.flatnonzero(weight[at])
+        choices = list(zip(pool[at][used].tolist(), state[at][used].tolist(), strict=True))
+        sets[at] = builder.choice_set(choices, weight[at][used].tolist())
+    return sets
+
+
+def adaptive_sets(
+    builder: TableBuilder,
+    ways: Sequence[Exits],
+    at: Sequence[tuple[IntArray, IntArray]],
+    shares: FloatArray,
+    onward: IntArray,
+) -> NDArray[np.int32]:
+    """Adaptive sets of k packets (int[k]) that may take any of W ways.
+
+    ``at``: for each way where the packets stand in its arrays (chip and target, int[k]
+    each); ``shares`` (float[k, W]): the weights; ``onward`` (int[k, W]): steps inside
+    the next node. A way is probed at its rail; its delay is the time of flight of its
+    walk, its rail and the steps onward, in nanoseconds beyond the best way.
+    """
+    latency = builder.topology.links.latency_ns
+    pool, state, rail, steps = (
+        np.stack([getattr(way, name)[index] for way, index in zip(ways, at, strict=True)], axis=-1)
+        for name in ("pool", "state", "rail", "steps")
+    )
+    # The first link of the table is inside a node wherever a walk has any.
+    delay = np.round((steps + onward) * float(latency[0]) + latency[rail], 6)
+    delay -= delay.min(axis=-1, keepdims=True)
+    key = np.ascontiguousarray(np.concatenate([pool, state, rail, delay, shares], axis=-1))
+    _, first, where = np.unique(
+        key.view(f"V{key.shape[1] * 8}").ravel(), return_index=True, return_inverse=True
+    )
+    ids = [
+        builder.choice_set(
+            list(zip(pool[i].tolist(), state[i].tolist(), strict=True)),
+            shares[i].tolist(),
+            rail[i].tolist(),
+            delay[i].tolist(),
+        )
+        for i in first.tolist()
+    ]
+    return np.array(ids, dtype=np.int32)[where]
+
+
+def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRouting) -> None:
+    """Correct the coordinates in the order of the phases: phase d walks on channel d.
+
+    ``min`` takes its rail on channel d + 1 and needs state 0 alone, since the nearest
+    link stays the nearest on the way to it. ``balanced`` draws a link with the even
+    shares when a phase starts: state 1 + k on the way to link k. A rail belongs to one
+    phase, so that all its channels lie between the walks of channel d and those of d +
+    1; ``balanced`` uses them all, by where the packet goes next, so that fewer packets
+    wait behind others that turn elsewhere.
+    """
+    topology = builder.topology
+    chips_per_node, m = phases[0].chips, phases[0].m
+    node, local = np.divmod(np.arange(topology.chips), chips_per_node)
+    to_node, to_local = np.divmod(builder.destinations.astype(np.int64), chips_per_node)
+    orders = walk_orders(phases, routing)
+    flows, _ = uniform_flow(phases, topology.nodes, routing)
+    ports = rail_ports(topology).link
+    targets = [phase.coordinate(to_node) for phase in phases] + [to_local]
+    classes = builder.virtual_channels if routing == "balanced" else 1
+    done = np.ones(
+        (len(node), len(to_node)), dtype=np.bool_
+    )  # the coordinates before this one agree
+    for d, (phase, flow) in enumerate(zip(phases, flows, strict=True)):
+        here = done & (phase.coordinate(node)[:, None] != targets[d])
+        rows = np.repeat(phase.rail_rows(ports)[node], classes, axis=1)
+        walk = walk_pools(builder, m, orders[d], d, by_rail=routing == "balanced")
+        vc = np.tile(np.arange(classes), phase.length) if classes > 1 else d + 1
+        target = targets[d] * classes + targets[d + 1] % classes
+        ways = [
+            exits(
+                builder,
+                walk,
+                rows[..., k],
+                vc=vc,
+                heading=0 if routing == "min" else 1 + k,
+                after=0,
+            )
+            for k in range(phase.links)
+        ]
+        shares = np.repeat(
+            by_node(flow.shares, phase, topology.nodes)[node, local], classes, axis=1
+        )
+        builder.entry[0][here] = split_sets(builder, ways, shares)[:, target][here]
+        if routing == "balanced":
+            for k, way in enumerate(ways):
+                builder.entry[1 + k][here] = way.sets(builder)[:, target][here]
+        done &= ~here
+    fill_final(builder, walk_pools(builder, m, orders[-1], len(phases)))
+
+
+def fill_final(builder: TableBuilder, walk: IntArray) -> None:
+    """The walk to the destination inside its node, from state 0; ``walk`` as from
+    :func:`walk_pools`, on all lanes.
+    """
+    _, chips, chips_per_node = walk.shape
+    node = np.arange(chips) // chips_per_node
+    here = node[:, None] == builder.destinations // chips_per_node
+    builder.entry[0][here] = builder.single(walk[0], 0)[:, builder.destinations % chips_per_node][
+        here
+    ]

@@ -1,0 +1,46 @@
+"""What networks of switches in identical planes share: the ways from a chip to its
+switches and back.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.vocabulary.routing.table import TableBuilder
+
+__all__ = ["fill_leaves", "first_links"]
+
+IntArray = NDArray[np.int64]
+
+
+def fill_leaves(builder: TableBuilder, target: IntArray, switches: int) -> None:
+    """Fill the first hop of every chip (state 0) and the last hop to it (from every
+    state).
+
+    ``target`` (int[destinations]): the place of each destination's switch in a plane of
+    so many ``switches``, plane after plane behind the chips. A packet enters by any
+    plane's link with room, on a virtual channel drawn evenly, and leaves on channel 0:
+    nothing waits in a chip, so neither can be part of a circle.
+    """
+    topology, links = builder.topology, builder.topology.links
+    columns = np.arange(len(builder.destinations))
+    up = np.flatnonzero(links.src < topology.chips)
+    of_chip = up[np.argsort(links.src[up], kind="stable")].reshape(topology.chips, -1).tolist()
+    enter = [
+        builder.choice_set([(builder.pool(rows, vc), 0) for vc in range(builder.virtual_channels)])
+        for rows in of_chip
+    ]
+    builder.entry[0][: topology.chips] = np.array(enter)[:, None]
+    builder.entry[0][builder.destinations, columns] = -1
+    for first in range(topology.chips, topology.vertices, switches):
+        down = builder.single(builder.pools_between(first + target, builder.destinations, 0), 0)
+        builder.entry[:, first + target, columns] = down
+
+
+def first_links(builder: TableBuilder, src: IntArray, dst: IntArray) -> list[int]:
+    """The first link row of each pair of joined vertices."""
+    links, vertices = builder.topology.links, builder.topology.vertices
+    keys, rows = np.unique(links.src.astype(np.int64) * vertices + links.dst, return_index=True)
+    first: list[int] = rows[np.searchsorted(keys, src.astype(np.int64) * vertices + dst)].tolist()
+    return first

@@ -1,0 +1,109 @@
+"""Dimension order on tori of any dimension, two virtual channels a ring so that no ring
+of waiting packets can close.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.topology import Topology
+
+__all__ = ["ring_sets", "ring_steps", "route_rings"]
+
+IntArray = NDArray[np.int64]
+
+#: States of a packet: undecided (at its source and wherever a ring is done), then
+#: before and after the wrap link, up and down.
+_UNDECIDED, _UP, _DOWN = 0, 1, 3
+_STATES = 5
+
+
+def route_rings(
+    topology: Topology,
+    routing: str,
+    shape: Sequence[int],
+    destinations: NDArray[np.int32] | None = None,
+    position: IntArray | None = None,
+    split_ties: bool = False,
+) -> RoutingTable:
+    """One ring after the other, the shorter way round; ``shape``: chips along each
+    dimension, the first runs fastest.
+
+    ``position`` (int[chips]): the place of each chip in that order; default: its
+    number.
+
+    At equal distance ``min`` goes up (``split_ties``: does as ``balanced``) and
+    ``balanced`` splits the packets evenly. A packet is on virtual channel 1 until it
+    takes the wrap link of its ring and on 0 from there on, and so again in the next
+    ring (Dally and Seitz 1987). Under ``balanced`` a packet whose way round a ring does
+    not take the wrap link draws one of the two channels when it enters the ring: on
+    channel 0 nothing waits for the wrap link, so that this closes no circle either.
+    """
+    builder = TableBuilder(
+        topology, routing, states=_STATES, virtual_channels=2, destinations=destinations
+    )
+    position = np.arange(topology.chips) if position is None else position
+    to = position[builder.destinations]
+    earlier = np.zeros(
+        (len(position), len(to)), dtype=np.bool_
+    )  # a ring before this one is still to be done
+    stride = 1
+    for length in shape:
+        place, target = position // stride % length, to // stride % length
+        differs = place[:, None] != target
+        here = differs & ~earlier
+        sets = ring_sets(builder, position, stride, length, split_ties=split_ties)
+        for state in range(_STATES):
+            builder.entry[state][here] = sets[state][:, target][here]
+        earlier |= differs
+        stride *= length
+    return builder.build()
+
+
+def ring_steps(
+    place: IntArray, target: IntArray, length: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Whether the shorter way round a ring goes up, and whether both ways are equally
+    long.
+    """
+    ahead = (target - place) % length
+    return 2 * ahead <= length, 2 * ahead == length
+
+
+def ring_sets(
+    builder: TableBuilder, position: IntArray, stride: int, length: int, *, split_ties: bool = False
+) -> NDArray[np.int32]:
+    """The sets of one dimension of rings by state, chip and target place; int32[5,
+    chips, length].
+
+    ``position`` (int[chips]): the places of the chips, a permutation; neighbours in a
+    ring are ``stride`` apart. A packet whose ring is done goes back to state 0, where
+    it starts.
+    """
+    place = position // stride % length
+    at = np.argsort(position)  # the chip in each place
+    chip, goal = np.arange(len(place)), np.arange(length)[None, :]
+    sets = np.full((_STATES, len(place), length), -1, dtype=np.int32)
+    entering = []
+    for direction, first in ((1, _UP), (-1, _DOWN)):
+        after = (place + direction) % length
+        near = at[position + (after - place) * stride]
+        wraps = after != place + direction
+        low, high = (builder.pools_between(chip, near, vc) for vc in (0, 1))
+        ends = after[:, None] == goal
+        before_wrap = np.where(ends, _UNDECIDED, np.where(wraps, first + 1, first)[:, None])
+        sets[first] = builder.single(np.where(wraps, low, high)[:, None], before_wrap)
+        sets[first + 1] = builder.single(low[:, None], np.where(ends, _UNDECIDED, first + 1))
+        entering.append(sets[first].copy())
+        if builder.routing == "balanced":
+            stays = direction * (goal - place[:, None]) > 0  # takes no wrap link on this way round
+            entering[-1][stays] = builder.merge(sets[first][stays], sets[first + 1][stays])
+    up, tie = ring_steps(place[:, None], goal, length)
+    sets[_UNDECIDED] = np.where(up, *entering)
+    if (split_ties or builder.routing == "balanced") and tie.any():
+        sets[_UNDECIDED][tie] = builder.merge(*(ways[tie] for ways in entering))
+    return sets

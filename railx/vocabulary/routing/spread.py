@@ -1,0 +1,55 @@
+"""Sets of choices for packets that may take any of several links, on any of several
+virtual channels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.vocabulary.routing.table import TableBuilder
+
+__all__ = ["VIRTUAL_CHANNELS", "even_sets", "fallback_sets"]
+
+IntArray = NDArray[np.int64]
+SetArray = NDArray[np.int32]
+
+#: Trees need one virtual channel; three share the buffers as in the RailX simulator's
+#: inputs, where packets take any of them.
+VIRTUAL_CHANNELS = 3
+
+
+def even_sets(builder: TableBuilder, src: IntArray, dst: IntArray) -> SetArray:
+    """Sets (int32[n]) of the links from vertex src[i] to the vertices dst[i, :], each
+    on every virtual channel, in equal shares.
+    """
+    return np.array(
+        [builder.choice_set(choices) for choices in _choices(builder, src, dst)], dtype=np.int32
+    )
+
+
+def fallback_sets(
+    builder: TableBuilder, src: IntArray, first: IntArray, second: IntArray, delay_ns: float
+) -> SetArray:
+    """Sets (int32[n]) of an adaptive router: the links to first[i, :] and, at
+    ``delay_ns`` more, those to second[i, :].
+
+    The weights, which exact loads read, give all to the first.
+    """
+    sets = np.empty(len(src), dtype=np.int32)
+    for i, (one, other) in enumerate(
+        zip(_choices(builder, src, first), _choices(builder, src, second), strict=True)
+    ):
+        weights = [1 / len(one)] * len(one) + [0.0] * len(other)
+        sets[i] = builder.choice_set(
+            one + other, weights, delays_ns=[0.0] * len(one) + [delay_ns] * len(other)
+        )
+    return sets
+
+
+def _choices(builder: TableBuilder, src: IntArray, dst: IntArray) -> list[list[tuple[int, int]]]:
+    """For each src[i] the (pool, state) of every link to dst[i, :] on every virtual
+    channel; all keep state 0.
+    """
+    pools = [builder.pools_between(src[:, None], dst, vc) for vc in range(builder.virtual_channels)]
+    return [[(pool, 0) for pool in row] for row in np.concatenate(pools, axis=1).tolist()]

@@ -1,0 +1,251 @@
+"""A routing as one table: where a packet may go next, for every family of topologies
+and every simulator.
+
+A packet carries a small *state*: what it has decided so far (how many rails it has
+taken, which exit it heads for). The table says, for a state, a vertex and a
+destination, the *choices* a packet has there. A choice is a *pool* of equal channels
+(link rows with all their lanes or one of each, on one virtual channel) and the state
+after the hop. The packet simulator, the exact channel loads, the hop counts and the
+test for deadlocks all read this one structure, so that they speak of the same routing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.vocabulary.topology import Topology
+
+__all__ = ["RoutingTable", "Selection", "TableBuilder"]
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+#: ``weighted``: a choice is drawn with its weight when the packet's head arrives;
+#: ``adaptive``: the choice with the shortest expected wait and way is taken then. Both
+#: keep their choice; within its pool any channel with room will do.
+Selection = Literal["weighted", "adaptive"]
+
+
+@dataclass(frozen=True, eq=False)
+class RoutingTable:
+    """The choices of packets, by state, vertex and destination.
+
+    * ``entry`` (int32[states, vertices, destinations]): the set of choices; -1 where no
+      packet ever stands. A packet starts in state 0 at its source and is delivered at
+      its destination whatever its state. ``destinations`` (int32[D]) are the chips of
+      the last axis.
+    * ``set_start`` (int32[sets + 1]): set k has the choices set_start[k] to set_start[k
+      + 1].
+    * ``choice_pool``, ``choice_state``, ``choice_weight`` (the weights of a set sum to
+      1): pool, state after the hop, share of the traffic.
+    * ``choice_probe`` (a row of ``topology.links``, -1: the first link of the pool) and
+      ``choice_delay_ns``: an adaptive router compares the flits that wait for the
+      probed link, plus the unloaded time of the whole way that the choice implies.
+    * ``pool_start`` (int32[pools + 1]), ``pool_link`` (rows of ``topology.links``),
+      ``pool_vc``, ``pool_lane`` (the only lane used of each row, -1: all of them):
+      pools of channels, any of which will do.
+    """
+
+    routing: str
+    selection: Selection
+    virtual_channels: int
+    destinations: NDArray[np.int32]
+    entry: NDArray[np.int32]
+    set_start: NDArray[np.int32]
+    choice_pool: NDArray[np.int32]
+    choice_state: NDArray[np.int32]
+    choice_weight: FloatArray
+    choice_probe: NDArray[np.int32]
+    choice_delay_ns: FloatArray
+    pool_start: NDArray[np.int32]
+    pool_link: NDArray[np.int32]
+    pool_vc: NDArray[np.int32]
+    pool_lane: NDArray[np.int32]
+
+    @property
+    def states(self) -> int:
+        return len(self.entry)
+
+
+class TableBuilder:
+    """Collects pools and sets, each kept once, while a family fills ``entry`` with
+    array operations.
+
+    ``destinations``: the chips to route to (default: all), so that large networks can
+    be routed a block at a time.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        routing: str,
+        *,
+        states: int,
+        virtual_channels: int,
+        selection: Selection = "weighted",
+        destinations: NDArray[np.int32] | None = None,
+    ) -> None:
+        self.topology = topology
+        self.routing = routing
+        self.selection: Selection = selection
+        self.virtual_channels = virtual_channels
+        self.destinations = (
+            np.arange(topology.chips, dtype=np.int32)
+            if destinations is None
+            else destinations.astype(np.int32)
+        )
+        self.entry = np.full(
+            (states, topology.vertices, len(self.destinations)), -1, dtype=np.int32
+        )
+        self._pools: dict[tuple[int, tuple[int, ...], int], int] = {}
+        self._sets: dict[tuple[tuple[int, int, float, int, float], ...], int] = {}
+        links = topology.links
+        order = np.lexsort((np.arange(len(links)), links.dst, links.src))
+        self._ordered_rows = order
+        self._ordered_key = links.src[order].astype(np.int64) * topology.vertices + links.dst[order]
+        self._joined = np.unique(self._ordered_key)
+        self._between: dict[tuple[int, int], NDArray[np.int64]] = {}
+
+    def pool(self, links: Sequence[int], vc: int, lane: int = -1) -> int:
+        """The pool of these link rows on a virtual channel: all their lanes, or one of
+        each.
+        """
+        if not 0 <= vc < self.virtual_channels:
+            raise ValueError(
+                f"{self.routing}: virtual channel {vc}; allowed: 0 to {self.virtual_channels - 1}"
+            )
+        return self._pools.setdefault(
+            (vc, tuple(int(link) for link in links), lane), len(self._pools)
+        )
+
+    def pools_between(
+        self, src: NDArray[np.integer], dst: NDArray[np.integer], vc: int, lane: int = -1
+    ) -> IntArray:
+        """For pairs of joined vertices (any shape), the pool of all link rows from src
+        to dst; -1 where src equals dst.
+
+        ValueError where a pair is not joined by a link.
+        """
+        if (vc, lane) not in self._between:
+            rows = np.split(self._ordered_rows, np.flatnonzero(np.diff(self._ordered_key)) + 1)
+            self._between[vc, lane] = np.array(
+                [self.pool(own.tolist(), vc, lane) for own in rows], dtype=np.int64
+            )
+        src, dst = np.broadcast_arrays(src, dst)
+        key = src.astype(np.int64) * self.topology.vertices + dst
+        at = np.minimum(np.searchsorted(self._joined, key), len(self._joined) - 1)
+        missing = (self._joined[at] != key) & (src != dst)
+        if missing.any():
+            first = int(np.flatnonzero(missing.ravel())[0])
+            raise ValueError(
+                f"{self.routing}: no link from vertex {src.ravel()[first]} to vertex"
+                f" {dst.ravel()[first]}"
+            )
+        return np.where(src == dst, -1, self._between[vc, lane][at])
+
+    def single(
+        self, pools: NDArray[np.integer], state: NDArray[np.integer] | int
+    ) -> NDArray[np.int32]:
+        """Sets of one choice each: the pool and the state after the hop (any shape); -1
+        stays -1.
+        """
+        pools, states = np.broadcast_arrays(
+            np.asarray(pools, dtype=np.int64), np.asarray(state, dtype=np.int64)
+        )
+        key = np.where(pools < 0, -1, pools * 4096 + states)
+        distinct, where = np.unique(key, return_inverse=True)
+        ids = np.array(
+            [-1 if k < 0 else self.choice_set([(int(k) // 4096, int(k) % 4096)]) for k in distinct],
+            dtype=np.int32,
+        )
+        return ids[where].reshape(pools.shape)
+
+    def choice_set(
+        self,
+        choices: Sequence[tuple[int, int]],
+        weights: Sequence[float] | None = None,
+        probes: Sequence[int] | None = None,
+        delays_ns: Sequence[float] | None = None,
+    ) -> int:
+        """The set of these choices (pool, state after the hop); weights default to
+        equal, probes to the pool itself.
+        """
+        share = (
+            [1 / len(choices)] * len(choices)
+            if weights is None
+            else [float(weight) for weight in weights]
+        )
+        if len(share) != len(choices) or min(share) < 0 or abs(sum(share) - 1) > 1e-9:
+            raise ValueError(
+                f"{self.routing}: weights {share}; allowed: {len(choices)} shares that sum to 1"
+            )
+        probed = [-1] * len(choices) if probes is None else [int(probe) for probe in probes]
+        delays = (
+            [0.0] * len(choices) if delays_ns is None else [float(delay) for delay in delays_ns]
+        )
+        row = tuple(
+            (pool, state, weight, probe, delay)
+            for (pool, state), weight, probe, delay in zip(
+                choices, share, probed, delays, strict=True
+            )
+            if weight > 0 or self.selection == "adaptive"
+        )
+        return self._sets.setdefault(row, len(self._sets))
+
+    def merge(
+        self, first: NDArray[np.integer], second: NDArray[np.integer], share: float = 0.5
+    ) -> NDArray[np.int32]:
+        """Sets (any shape) that hold the choices of two sets, ``share`` of the traffic
+        to the first.
+        """
+        rows = list(self._sets)
+        key = np.asarray(first, dtype=np.int64) << 32 | np.asarray(second, dtype=np.int64)
+        distinct, where = np.unique(key, return_inverse=True)
+        ids = np.empty(len(distinct), dtype=np.int32)
+        for i, pair in enumerate(distinct.tolist()):
+            both = [
+                (row, part)
+                for row, part in ((rows[pair >> 32], share), (rows[pair & 0xFFFFFFFF], 1 - share))
+                if part > 0
+            ]
+            merged = [
+                (pool, state, weight * part, probe, delay)
+                for row, part in both
+                for pool, state, weight, probe, delay in row
+            ]
+            pools, states, weights, probes, delays = zip(*merged, strict=True)
+            ids[i] = self.choice_set(list(zip(pools, states, strict=True)), weights, probes, delays)
+        return ids[where].reshape(key.shape)
+
+    def build(self) -> RoutingTable:
+        """The table; ``entry`` must be filled by now."""
+        choices = [choice for row in self._sets for choice in row]
+        pool, state, weight, probe, delay = zip(*choices, strict=True)
+        return RoutingTable(
+            routing=self.routing,
+            selection=self.selection,
+            virtual_channels=self.virtual_channels,
+            destinations=self.destinations,
+            entry=self.entry,
+            set_start=_starts([len(row) for row in self._sets]),
+            choice_pool=np.array(pool, dtype=np.int32),
+            choice_state=np.array(state, dtype=np.int32),
+            choice_weight=np.array(weight),
+            choice_probe=np.array(probe, dtype=np.int32),
+            choice_delay_ns=np.array(delay),
+            pool_start=_starts([len(links) for _, links, _ in self._pools]),
+            pool_link=np.array(
+                [link for _, links, _ in self._pools for link in links], dtype=np.int32
+            ),
+            pool_vc=np.array([vc for vc, _, _ in self._pools], dtype=np.int32),
+            pool_lane=np.array([lane for _, _, lane in self._pools], dtype=np.int32),
+        )
+
+
+def _starts(lengths: list[int]) -> NDArray[np.int32]:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
