@@ -1,0 +1,279 @@
+"""JSON Schemas of the config groups, made from the settings classes, so that editors
+check conf/ as it is typed.
+
+``python -m workflow.schemas`` (``make schemas``) writes them to resources/schemas/conf,
+the reference page to docs/reference.md, and into every file of conf/ the comment that
+tells editors which schema is its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
+
+from railx.figures import FigureSettings
+from railx.mapping.settings import JobSettings
+from railx.network import AgreementSettings, SweepSettings
+from railx.settings import Registered, field_hints, told_apart
+from railx.vocabulary.circuits import TransitionSettings
+from workflow.config import CONF, Experiment, PlanSettings, RunChoice, StageSettings
+from workflow.field_docs import class_doc, field_doc
+
+__all__ = ["SCHEMAS", "group_of", "groups", "main", "marked", "members", "schema", "schema_files"]
+
+#: Where the schemas are written.
+SCHEMAS = CONF.parent / "resources" / "schemas" / "conf"
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_MARK = "# yaml-language-server: $schema="
+_SCALARS = {int: "integer", float: "number", bool: "boolean", str: "string", type(None): "null"}
+#: A class is written ``whole`` (every key without a default is required), ``partial``
+#: (none is, for other files supply the rest) or as a ``file`` that mounts others:
+#: partial, with Hydra's list of them.
+Form: TypeAlias = Literal["whole", "partial", "file"]
+
+#: What each size keyword of JSON Schema speaks of; the others speak of numbers.
+_SIZES = {"minLength": "string", "minItems": "array", "minProperties": "object"}
+
+
+def groups() -> dict[str, Any]:
+    """The type behind the files of each folder of conf/, and behind the files beside
+    the folders (``config`` and ``stage``).
+    """
+    stage = {name: hint for name, hint in field_hints(StageSettings).items() if name != "seed"}
+    return {
+        **stage,
+        "agreement": AgreementSettings,
+        "figure": FigureSettings,
+        "job": JobSettings,
+        "plan": PlanSettings,
+        "run": RunChoice,
+        "sweep": SweepSettings,
+        "transition": TransitionSettings,
+        "experiment": Experiment,
+        "config": Experiment,
+        "stage": StageSettings,
+    }
+
+
+def group_of(path: Path) -> str:
+    """The group of a file below conf/."""
+    folder, name = path.relative_to(CONF).parent.name, path.stem
+    return folder or ("config" if name == "config" else "stage")
+
+
+def members(hint: Any) -> tuple[str, dict[Any, type]] | None:
+    """The field that tells the members of a union of settings apart, and the class
+    behind each of its values; None where the hint is no such union.
+    """
+    origin = get_origin(hint)
+    if origin is Annotated:
+        for constraint in get_args(hint)[1:]:
+            if isinstance(constraint, Registered):
+                return constraint.key, dict(constraint.members())
+        return members(get_args(hint)[0])
+    if origin in (Union, types.UnionType):
+        options = tuple(option for option in get_args(hint) if option is not type(None))
+        if len(options) > 1 and all(dataclasses.is_dataclass(option) for option in options):
+            return told_apart(options)
+    return None
+
+
+def schema(group: str) -> dict[str, Any]:
+    """The JSON Schema of a group's files.
+
+    A file that mounts others (``defaults``) may leave any key to them, at any depth;
+    one that does not holds every key that has no default.
+    """
+    writer = _Writer()
+    hint = groups()[group]
+    mounting = writer.of(hint, "file")
+    always_mounts = group in ("experiment", "config", "stage")
+    return {
+        "$schema": _DIALECT,
+        "$id": f"{group}.schema.json",
+        "title": f"conf/{group}" if (CONF / group).is_dir() else f"conf/{group}.yaml",
+        **(
+            mounting
+            if always_mounts
+            else {
+                "if": {"type": "object", "required": ["defaults"]},
+                "then": mounting,
+                "else": writer.of(hint, "whole"),
+            }
+        ),
+        "$defs": {**_defaults_list(), **dict(sorted(writer.definitions.items()))},
+    }
+
+
+def schema_files() -> dict[Path, str]:
+    """The text of every schema by its path."""
+    return {
+        SCHEMAS / f"{group}.schema.json": json.dumps(schema(group), indent=1, ensure_ascii=False)
+        + "\n"
+        for group in groups()
+    }
+
+
+def marked(path: Path) -> str:
+    """The text of a file below conf/ with the comment that names its schema: in the
+    first line, or in the first below those that speak to Hydra (``# @package``).
+    """
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = [line for line in lines if not line.startswith(_MARK)]
+    above = next((i for i, line in enumerate(lines) if not line.startswith("# @")), len(lines))
+    up = "../" * len(path.relative_to(CONF.parent).parent.parts)
+    mark = f"{_MARK}{up}resources/schemas/conf/{group_of(path)}.schema.json\n"
+    return "".join([*lines[:above], mark, *lines[above:]])
+
+
+class _Writer:
+    """Writes type hints as JSON Schema; classes go into ``definitions``, once in each
+    form that is used.
+    """
+
+    def __init__(self) -> None:
+        self.definitions: dict[str, dict[str, Any]] = {}
+
+    def of(self, hint: Any, form: Form) -> dict[str, Any]:
+        """The schema of a type hint."""
+        union = members(hint)
+        if union is not None:
+            return self._union(hint, *union, form)
+        origin = get_origin(hint)
+        if hint is Any:
+            return {}
+        if origin is Annotated:
+            base, *constraints = get_args(hint)
+            return _constrained(self.of(base, form), constraints)
+        if origin is Literal:
+            choices = list(get_args(hint))
+            return {"const": choices[0]} if len(choices) == 1 else {"enum": choices}
+        if origin in (Union, types.UnionType):
+            return _any_of([self.of(option, form) for option in get_args(hint)])
+        if origin in (tuple, list):
+            return self._sequence(hint)
+        if isinstance(origin, type) and issubclass(origin, Mapping):
+            item = self.of(get_args(hint)[1], form)
+            return {"type": "object", "additionalProperties": item}
+        if dataclasses.is_dataclass(hint):
+            return self._reference(typing.cast("type", hint), form)
+        return {"type": _SCALARS[hint]}
+
+    def _union(
+        self, hint: Any, key: str, classes: Mapping[Any, type], form: Form
+    ) -> dict[str, Any]:
+        """One schema per member; whole settings name theirs, so that exactly one
+        fits.
+        """
+        options = [self._reference(cls, form) for cls in dict.fromkeys(classes.values())]
+        if type(None) in get_args(hint):
+            options.append({"type": "null"})
+        if form != "whole":
+            return {"anyOf": options}
+        return {"discriminator": {"propertyName": key}, "oneOf": options}
+
+    def _sequence(self, hint: Any) -> dict[str, Any]:
+        """A list is written in one piece, so that its items are whole in any file."""
+        arguments = get_args(hint)
+        if get_origin(hint) is tuple and arguments[-1] is not Ellipsis:
+            items = [self.of(argument, "whole") for argument in arguments]
+            size = len(items)
+            return {"type": "array", "prefixItems": items, "minItems": size, "maxItems": size}
+        return {"type": "array", "items": self.of(arguments[0], "whole")}
+
+    def _reference(self, cls: type, form: Form) -> dict[str, Any]:
+        name = f"{cls.__module__}.{cls.__qualname__}" + ("" if form == "whole" else f".{form}")
+        if name not in self.definitions:
+            self.definitions[name] = {}
+            self.definitions[name] = self._class(cls, form)
+        return {"$ref": f"#/$defs/{name}"}
+
+    def _class(self, cls: type, form: Form) -> dict[str, Any]:
+        fields = [field for field in dataclasses.fields(cls) if field.init]
+        hints = field_hints(cls)
+        inner: Form = "whole" if form == "whole" else "partial"
+        properties = {field.name: self._field(cls, field, hints, inner) for field in fields}
+        written: dict[str, Any] = {"title": cls.__name__, "description": class_doc(cls)}
+        written |= {"type": "object", "additionalProperties": False, "properties": properties}
+        if form == "whole":
+            written["required"] = [field.name for field in fields if _has_no_default(field)]
+        if form == "file":
+            properties["defaults"] = {"$ref": "#/$defs/defaults"}
+        return written
+
+    def _field(
+        self, cls: type, field: dataclasses.Field[Any], hints: Mapping[str, Any], form: Form
+    ) -> dict[str, Any]:
+        written = self.of(hints[field.name], form)
+        description = field_doc(cls, field.name)
+        if description:
+            written = {"description": description, **written}
+        if field.default is not dataclasses.MISSING:
+            written["default"] = field.default
+        return written
+
+
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _any_of(options: list[dict[str, Any]]) -> dict[str, Any]:
+    """Alternatives, in one piece where they are one type or null."""
+    some = [option for option in options if option != {"type": "null"}]
+    if len(some) == len(options) - 1 == 1 and isinstance(some[0].get("type"), str):
+        written = {**some[0], "type": [some[0]["type"], "null"]}
+        return {**written, "enum": [*written["enum"], None]} if "enum" in written else written
+    return {"anyOf": options}
+
+
+def _constrained(written: dict[str, Any], constraints: list[Any]) -> dict[str, Any]:
+    """With the keywords of the constraints that speak of what the schema allows."""
+    kinds = written["type"] if isinstance(written["type"], list) else [written["type"]]
+    allowed = dict(written)
+    for constraint in constraints:
+        keywords = constraint.keywords.items()
+        allowed |= {key: value for key, value in keywords if _SIZES.get(key) in (None, *kinds)}
+    if "null" in kinds and "enum" in allowed:
+        allowed["enum"] = [*allowed["enum"], None]
+    return allowed
+
+
+def _defaults_list() -> dict[str, Any]:
+    """Hydra's list of the files that a file mounts."""
+    choice = {"type": ["string", "null"]}
+    entry = {"type": "object", "minProperties": 1, "maxProperties": 1}
+    return {
+        "defaults": {
+            "description": "The files that this one mounts, in Hydra's syntax.",
+            "type": "array",
+            "items": {"anyOf": [{"type": "string"}, {**entry, "additionalProperties": choice}]},
+        }
+    }
+
+
+def main() -> int:
+    """Write the schemas, the reference page and the comments in conf/."""
+    from railx.io import write_text
+    from workflow.reference import REFERENCE, reference
+
+    files = {**schema_files(), REFERENCE: reference()}
+    files |= {path: marked(path) for path in sorted(CONF.rglob("*.yaml"))}
+    for path, text in files.items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            write_text(path, text)
+            print(path.relative_to(CONF.parent))
+    for path in SCHEMAS.glob("*.schema.json"):
+        if path not in files:
+            path.unlink()
+            print(f"{path.relative_to(CONF.parent)} removed")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
