@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from railx.settings import field_hints
 from workflow.config import CONF
 from workflow.field_docs import class_doc, field_doc
-from workflow.schemas import groups, members
+from workflow.schemas import group_of, groups, members
 
 __all__ = ["REFERENCE", "Row", "keys_of", "reference", "unit_of"]
 
@@ -98,7 +98,9 @@ def unit_of(name: str) -> str:
 
 
 def _section(group: str, hint: Any) -> list[str]:
-    title = f"conf/{group}/" if (CONF / group).is_dir() else f"conf/{group}*.yaml"
+    files = sorted(path.name for path in CONF.glob("*.yaml") if group_of(path) == group)
+    folder = [f"{group}/"] if (CONF / group).is_dir() else []
+    title = ", ".join(f"conf/{name}" for name in [*folder, *files])
     lines = [f'<a id="{group}"></a>', "", f"## {title}", ""]
     union = members(hint)
     if union is None:
@@ -132,7 +134,9 @@ def _allowed(hint: Any) -> tuple[str, tuple[str, list[type]] | None]:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         words, below = _allowed(arguments[0])
-        return ", ".join([words, *(constraint.allowed for constraint in arguments[1:])]), below
+        rules = ", ".join(["", *(constraint.allowed for constraint in arguments[1:])])
+        kind, each, items = words.partition(", each:")
+        return kind + rules + each + items, below
     if origin is Literal:
         return ", ".join(map(_word, arguments)), None
     if origin in (Union, types.UnionType):

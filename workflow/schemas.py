@@ -24,7 +24,17 @@ from railx.vocabulary.circuits import TransitionSettings
 from workflow.config import CONF, Experiment, PlanSettings, RunChoice, StageSettings
 from workflow.field_docs import class_doc, field_doc
 
-__all__ = ["SCHEMAS", "group_of", "groups", "main", "marked", "members", "schema", "schema_files"]
+__all__ = [
+    "SCHEMAS",
+    "group_of",
+    "groups",
+    "main",
+    "marked",
+    "members",
+    "schema",
+    "schema_files",
+    "schema_of",
+]
 
 #: Where the schemas are written.
 SCHEMAS = CONF.parent / "resources" / "schemas" / "conf"
@@ -42,8 +52,8 @@ _SIZES = {"minLength": "string", "minItems": "array", "minProperties": "object"}
 
 
 def groups() -> dict[str, Any]:
-    """The type behind the files of each folder of conf/, and behind the files beside
-    the folders (``config`` and ``stage``).
+    """The type behind the files of each folder of conf/, and behind stage*.yaml beside
+    the folders.
     """
     stage = {name: hint for name, hint in field_hints(StageSettings).items() if name != "seed"}
     return {
@@ -56,15 +66,14 @@ def groups() -> dict[str, Any]:
         "sweep": SweepSettings,
         "transition": TransitionSettings,
         "experiment": Experiment,
-        "config": Experiment,
         "stage": StageSettings,
     }
 
 
 def group_of(path: Path) -> str:
-    """The group of a file below conf/."""
-    folder, name = path.relative_to(CONF).parent.name, path.stem
-    return folder or ("config" if name == "config" else "stage")
+    """The group of a file below conf/; config.yaml is what all experiments share."""
+    folder = path.relative_to(CONF).parent.name
+    return folder or ("experiment" if path.stem == "config" else "stage")
 
 
 def members(hint: Any) -> tuple[str, dict[Any, type]] | None:
@@ -93,7 +102,7 @@ def schema(group: str) -> dict[str, Any]:
     writer = _Writer()
     hint = groups()[group]
     mounting = writer.of(hint, "file")
-    always_mounts = group in ("experiment", "config", "stage")
+    always_mounts = group in ("experiment", "stage")
     return {
         "$schema": _DIALECT,
         "$id": f"{group}.schema.json",
@@ -109,6 +118,12 @@ def schema(group: str) -> dict[str, Any]:
         ),
         "$defs": {**_defaults_list(), **dict(sorted(writer.definitions.items()))},
     }
+
+
+def schema_of(hint: Any) -> dict[str, Any]:
+    """The JSON Schema of a type hint alone; every key without a default is required."""
+    writer = _Writer()
+    return {**writer.of(hint, "whole"), "$defs": writer.definitions}
 
 
 def schema_files() -> dict[Path, str]:

@@ -16,27 +16,30 @@ Mode = Literal["electrical", "on_demand", "provisioned"]
 
 @dataclass(frozen=True)
 class FabricSettings:
-    """One fabric setting of a training run.
-
-    ``electrical``: packet switches join every pair of GPUs, nothing waits and no
-    controller runs. ``on_demand``: circuits are asked for when the first operation that
-    needs them is about to start. ``provisioned``: they are asked for when the last
-    operation before it has ended, from a recorded schedule (the modes of Opus, arXiv
-    2602.12521).
-
-    ``reconfiguration_latency_ms``: from a switch command to light; ``host`` and
-    ``port``: where the controller listens (port 0: any free one); ``timeout_s``: how
-    long a rank waits for circuits, or for the controller, before the run ends in an
-    error.
-    """
+    """One fabric setting of a training run (the modes of Opus, arXiv 2602.12521)."""
 
     mode: Mode
+    """``electrical``: packet switches join every pair of GPUs, nothing waits and no
+    controller runs. ``on_demand``: circuits are asked for when the first operation that
+    needs them is about to start. ``provisioned``: they are asked for when the last
+    operation before it has ended, from a recorded schedule.
+    """
     reconfiguration_latency_ms: Annotated[float, NonNegative()]
+    """From a switch command to light; 0 where mode is electrical."""
     gpus_per_server: Annotated[int, AtLeast(1)]
+    """GPUs that share a server, one on each of its rails; ranks fill the servers in
+    order.
+    """
     ports_per_gpu: Literal[2]
+    """Optical ports of a GPU, one to each neighbour of a ring."""
     host: Annotated[str, NotEmpty()]
+    """Address where the controller listens."""
     port: Annotated[int, Between(0, 65535)]
+    """Port where the controller listens; 0 takes any free one."""
     timeout_s: Annotated[float, Positive()]
+    """How long a rank waits for circuits, or for the controller, before the run ends in
+    an error.
+    """
 
     def __post_init__(self) -> None:
         if self.mode == "electrical" and self.reconfiguration_latency_ms != 0:

@@ -63,12 +63,15 @@ _COLUMNS = ("ocs", "name", "dimension", "line", "rail", "port_a", "port_b", "nod
 
 @dataclass(frozen=True)
 class TransitionSettings:
-    """Names of two topologies of an experiment, settings of the same hardware, to plan
-    the change from one to the other.
+    """Two topologies of an experiment, settings of the same hardware, to plan the
+    change from one to the other.
     """
 
     before: Annotated[str, NotEmpty()]
+    """Name of the experiment's topology at the start."""
     after: Annotated[str, NotEmpty()]
+    """Name of the experiment's topology at the end; another one on the same hardware.
+    """
 
     def __post_init__(self) -> None:
         if self.before == self.after:
