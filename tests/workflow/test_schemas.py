@@ -11,9 +11,22 @@ from typing import Annotated, Any, Literal, get_args
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from railx.settings import AtLeast, NotEmpty, PowerOfTwo, Registered, field_hints
+from railx.settings import (
+    AtLeast,
+    Between,
+    Fraction,
+    NonNegative,
+    NotEmpty,
+    OneOf,
+    Positive,
+    PowerOfTwo,
+    Registered,
+    field_hints,
+)
 from workflow.config import CONF
 from workflow.field_docs import class_doc, field_doc
 from workflow.reference import REFERENCE, keys_of, reference, unit_of
@@ -22,6 +35,12 @@ from workflow.schemas import SCHEMAS, group_of, groups, marked, schema, schema_f
 FILES = sorted(CONF.rglob("*.yaml"))
 #: Modules whose settings are documented later, by prefix.
 UNDOCUMENTED = ("railx.families.", "railx.economics.", "railx.figures.")
+
+POWERS = [2**exponent for exponent in range(32)]
+CONSTRAINTS = [
+    *(AtLeast(3), Between(-1, 5), OneOf(4, 9)),
+    *(Positive(), NonNegative(), Fraction(), PowerOfTwo()),
+]
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -201,7 +220,13 @@ def test_what_stands_below_a_field_and_in_the_schema() -> None:
     }
 
 
-POWERS = [2**exponent for exponent in range(32)]
+@given(
+    st.sampled_from(CONSTRAINTS),
+    st.one_of(st.integers(-10, 2**31), st.sampled_from([*POWERS, 0, 1, 3, 4, 5, 9])),
+)
+def test_a_constraint_says_the_same_in_both_languages(constraint: Any, value: int) -> None:
+    fits = Draft202012Validator(constraint.keywords).is_valid(value)
+    assert fits == constraint.accepts(value)
 
 
 def test_rows_of_the_reference_page() -> None:
