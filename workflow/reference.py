@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from railx.settings import field_hints
 from workflow.config import CONF
 from workflow.field_docs import class_doc, field_doc
-from workflow.schemas import group_of, groups, members
+from workflow.groups import group_of, groups, members
 
 __all__ = ["REFERENCE", "Row", "keys_of", "reference", "unit_of"]
 

@@ -16,21 +16,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
-from railx.figures import FigureSettings
-from railx.mapping.settings import JobSettings
-from railx.network import AgreementSettings, SweepSettings
-from railx.settings import Registered, field_hints, told_apart
-from railx.vocabulary.circuits import TransitionSettings
-from workflow.config import CONF, Experiment, PlanSettings, RunChoice, StageSettings
+from railx.io import write_text
+from railx.settings import field_hints
+from workflow.config import CONF
 from workflow.field_docs import class_doc, field_doc
+from workflow.groups import group_of, groups, members
+from workflow.reference import REFERENCE, reference
 
 __all__ = [
     "SCHEMAS",
-    "group_of",
-    "groups",
     "main",
     "marked",
-    "members",
     "schema",
     "schema_files",
     "schema_of",
@@ -49,48 +45,6 @@ Form: TypeAlias = Literal["whole", "partial", "file"]
 
 #: What each size keyword of JSON Schema speaks of; the others speak of numbers.
 _SIZES = {"minLength": "string", "minItems": "array", "minProperties": "object"}
-
-
-def groups() -> dict[str, Any]:
-    """The type behind the files of each folder of conf/, and behind stage*.yaml beside
-    the folders.
-    """
-    stage = {name: hint for name, hint in field_hints(StageSettings).items() if name != "seed"}
-    return {
-        **stage,
-        "agreement": AgreementSettings,
-        "figure": FigureSettings,
-        "job": JobSettings,
-        "plan": PlanSettings,
-        "run": RunChoice,
-        "sweep": SweepSettings,
-        "transition": TransitionSettings,
-        "experiment": Experiment,
-        "stage": StageSettings,
-    }
-
-
-def group_of(path: Path) -> str:
-    """The group of a file below conf/; config.yaml is what all experiments share."""
-    folder = path.relative_to(CONF).parent.name
-    return folder or ("experiment" if path.stem == "config" else "stage")
-
-
-def members(hint: Any) -> tuple[str, dict[Any, type]] | None:
-    """The field that tells the members of a union of settings apart, and the class
-    behind each of its values; None where the hint is no such union.
-    """
-    origin = get_origin(hint)
-    if origin is Annotated:
-        for constraint in get_args(hint)[1:]:
-            if isinstance(constraint, Registered):
-                return constraint.key, dict(constraint.members())
-        return members(get_args(hint)[0])
-    if origin in (Union, types.UnionType):
-        options = tuple(option for option in get_args(hint) if option is not type(None))
-        if len(options) > 1 and all(dataclasses.is_dataclass(option) for option in options):
-            return told_apart(options)
-    return None
 
 
 def schema(group: str) -> dict[str, Any]:
@@ -274,9 +228,6 @@ def _defaults_list() -> dict[str, Any]:
 
 def main() -> int:
     """Write the schemas, the reference page and the comments in conf/."""
-    from railx.io import write_text
-    from workflow.reference import REFERENCE, reference
-
     files = {**schema_files(), REFERENCE: reference()}
     files |= {path: marked(path) for path in sorted(CONF.rglob("*.yaml"))}
     for path, text in files.items():

@@ -29,8 +29,9 @@ from railx.settings import (
 )
 from workflow.config import CONF
 from workflow.field_docs import class_doc, field_doc
+from workflow.groups import group_of, groups
 from workflow.reference import REFERENCE, keys_of, reference, unit_of
-from workflow.schemas import SCHEMAS, group_of, groups, marked, schema, schema_files, schema_of
+from workflow.schemas import SCHEMAS, marked, schema, schema_files, schema_of
 
 FILES = sorted(CONF.rglob("*.yaml"))
 #: Modules whose settings are documented later, by prefix.
@@ -107,7 +108,8 @@ def test_every_file_names_its_schema() -> None:
 def test_the_comment_comes_once_and_below_those_that_speak_to_hydra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workflow.schemas.CONF", tmp_path)
+    for module in ("schemas", "groups"):
+        monkeypatch.setattr(f"workflow.{module}.CONF", tmp_path)
     (tmp_path / "sweep").mkdir()
     path = tmp_path / "sweep" / "one.yaml"
     path.write_text("# @package _global_\n# What it is.\nload: 1\n")
