@@ -1,7 +1,7 @@
 """Network family ``railx_twisted_torus``: RailX set to a twisted torus."""
 
 from railx.families.family import Family
-from railx.families.railx_twisted_torus import graph, routing
+from railx.families.railx_twisted_torus import checks, graph, loads, placement, routing
 from railx.families.railx_twisted_torus.settings import RailXTwistedTorusSettings
 
 __all__ = ["FAMILY", "RailXTwistedTorusSettings"]
@@ -17,4 +17,8 @@ FAMILY = Family(
     route=routing.route,
     switched=True,
     node_hop_counts=graph.node_hop_counts,
+    symmetric_sources=graph.symmetric_sources,
+    check_circuits=checks.check_circuits,
+    loads=loads.uniform_loads,
+    place=placement.place,
 )

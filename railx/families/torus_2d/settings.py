@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive
+from railx.vocabulary.grid import Grid
 from railx.vocabulary.topology import check_size
 
-__all__ = ["Torus2DSettings"]
+__all__ = ["Torus2DSettings", "grid_of"]
 
 
 @dataclass(frozen=True)
@@ -26,3 +27,17 @@ class Torus2DSettings:
 
     def __post_init__(self) -> None:
         check_size("x_scale", 4 * self.x_scale * self.y_scale)
+
+
+def grid_of(settings: Torus2DSettings) -> Grid:
+    """The grid of chips behind the settings: nodes of one chip."""
+    return Grid(
+        m=1,
+        n=settings.n,
+        columns=settings.x_scale,
+        rows=settings.y_scale,
+        port_gbps=settings.port_gbps,
+        internal_width=1.0,
+        internal_latency_ns=0.0,
+        external_latency_ns=settings.latency_ns,
+    )
