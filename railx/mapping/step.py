@@ -89,8 +89,7 @@ class _Network:
         return build_routing(self.topology, self.routing)
 
     def ways(self, groups: IntArray, pattern: str) -> list[_Way]:
-        """The ways to do ``pattern`` within every group (int[groups, members]) at once.
-        """
+        """The ways to do ``pattern`` within every group (int[groups, members]) at once."""
         members = groups.shape[1]
         share = (members - 1) / members
         if pattern == "next":

@@ -67,8 +67,7 @@ def all_to_all(topology: Topology, chips: IntArray, routing: str) -> AllToAll | 
 
 
 class Messages:
-    """All messages of an all-to-all, sent at once and sharing the links max-min fairly.
-    """
+    """All messages of an all-to-all, sent at once and sharing the links max-min fairly."""
 
     def __init__(self, topology: Topology, chips: IntArray, routing: str) -> None:
         paths = route_flows(topology, routing, *_pairs(chips))

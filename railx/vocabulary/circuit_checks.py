@@ -1,4 +1,5 @@
-"""Checks of the optical circuits of a grid of nodes, counted from the circuits alone.
+"""Checks of the optical circuits of a grid of nodes, counted from the circuits
+alone.
 """
 
 from __future__ import annotations

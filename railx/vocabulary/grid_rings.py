@@ -85,7 +85,8 @@ class GridRings:
         return [(src, dst, arc.rail, second)]
 
     def vertices(self, dimension: int, lines: Sequence[int]) -> IntArray:
-        """The vertices of whole lines, int[lines, places]: the chips of all positions.
+        """The vertices of whole lines, int[lines, places]: the chips of all
+        positions.
         """
         grid = self.grid
         node = np.arange(grid.nodes).reshape(grid.rows, grid.columns)
@@ -160,7 +161,8 @@ class GridRings:
         return self.grid.columns if dimension == 0 else self.grid.rows
 
     def edge_chip(self, dimension: int, rail: int, plus: bool) -> int:
-        """The chip of a node (its place in it) behind a rail on the plus or minus side.
+        """The chip of a node (its place in it) behind a rail on the plus or
+        minus side.
         """
         m = self.grid.m
         edge, beside = (m - 1 if plus else 0), rail // self.grid.n

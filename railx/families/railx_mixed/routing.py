@@ -115,8 +115,7 @@ class _MixedLine:
         return node // self.stride % self.length
 
     def link_rows(self, links: IntArray) -> IntArray:
-        """The link rows behind ``ports`` at each node: int[nodes, L, q], -1 for none.
-        """
+        """The link rows behind ``ports`` at each node: int[nodes, L, q], -1 for none."""
         node = np.arange(links.shape[1])
         port = self.ports[self.place(node)]
         rail, side = np.divmod(np.maximum(port, 0), 2)

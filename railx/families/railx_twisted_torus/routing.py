@@ -124,8 +124,7 @@ class _Router:
         return sets
 
     def _pools_y(self, step: int) -> list[IntArray]:
-        """The pools of each chip (int[chips, 1]) one step along y, on channel 0 and 1.
-        """
+        """The pools of each chip (int[chips, 1]) one step along y, on channel 0 and 1."""
         after = self.y + step
         wraps = (after < 0) | (after >= self.rows)
         near = self.grid[

@@ -131,7 +131,8 @@ def _mesh_paths(m: int, order: WalkOrder) -> Any:
 
 
 def _between(start: IntArray, stop: IntArray, a: int, b: int) -> NDArray[np.bool_]:
-    """Whether a straight walk from start to stop takes the step from a to b = a +- 1.
+    """Whether a straight walk from start to stop takes the step from a to b = a
+    +- 1.
     """
     return (start <= a) & (stop >= b) if b > a else (start >= a) & (stop <= b)
 
