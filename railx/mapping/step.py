@@ -32,7 +32,7 @@ from railx.vocabulary.topology import INTERNAL, Topology
 
 __all__ = ["FIDELITY", "Basis", "step_times"]
 
-FIDELITY = "flow"
+FIDELITY = "analytic"
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
