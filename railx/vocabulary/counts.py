@@ -1,0 +1,243 @@
+"""What a network is built of and how much bandwidth it gives, in closed form: what the
+bill of every network family answers.
+
+RailX and its rivals follow the counts per chip port of RailX (m x m chips per node, n
+ports per side, r = m n rails). One direction of a port counts as its bandwidth. Ports
+are counted as used: a switch that is not full is charged by the port. Chips, links
+inside a node and fibres are in no bill: no source gives their price.
+
+All-to-all bandwidth is uniform traffic that is routed minimally with ties spread
+evenly: for every kind of link, its ports per chip over the mean number of such links on
+a path, the least of them, and never more than the injection bandwidth. Bisection is one
+direction across the middle of the longest dimension (tori and grids) or of the groups,
+per chip of one half.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from railx.settings import SettingsError
+
+__all__ = [
+    "Bill",
+    "NetworkCounts",
+    "Ports",
+    "TreeBill",
+    "best_size",
+    "count_ports",
+    "dragonfly_hops",
+    "fewest_tiers",
+    "largest_tree",
+    "no_check",
+    "smallest_size",
+    "too_large",
+    "torus_all_to_all_ports",
+]
+
+_BITS_PER_BYTE = 8
+
+
+@dataclass(frozen=True)
+class Ports:
+    """A network in ports: what it is built of, and its bandwidths in ports per chip.
+
+    ``port_gbps``: rate of a port, the speed at which its parts are priced. ``cables``:
+    ends of cables by kind of link; an end is a transceiver, two ends are one copper
+    cable. ``electrical_switch_ports`` and ``ocs_ports``: used ports of electrical and
+    of optical switches. ``injection``, ``all_to_all`` and ``bisection``: ports per
+    chip, None where no closed form holds.
+    """
+
+    chips: int
+    port_gbps: float
+    cables: Mapping[str, int]
+    injection: float
+    all_to_all: float | None
+    bisection: float | None
+    electrical_switch_ports: int = 0
+    ocs_ports: int = 0
+
+
+@dataclass(frozen=True)
+class NetworkCounts:
+    """Components of a network and its bandwidths per chip, one direction.
+
+    ``components``: how many of each component of the price catalogue. A bandwidth is
+    None where no closed form holds. ``port_gbps``: speed at which the components are
+    priced.
+    """
+
+    chips: int
+    components: dict[str, int]
+    injection_gb_s_per_chip: float
+    all_to_all_gb_s_per_chip: float | None
+    bisection_gb_s_per_chip: float | None
+    port_gbps: float
+
+
+@dataclass(frozen=True)
+class TreeBill:
+    """What the bill of a tree of switches knows beside that of any network.
+
+    ``tiers``: tiers of the tree that the settings describe. ``filled``: the tree with
+    these tiers and this taper (uplinks per downlink of a leaf), and as many of its
+    chips as then fit. ``leaf``: kind of the links between chips and leaf switches.
+    """
+
+    tiers: Callable[[Any], int]
+    filled: Callable[[Any, int, float], Any]
+    leaf: str
+
+
+def no_check(settings: Any) -> None:
+    """Every network that the settings allow can be priced."""
+
+
+@dataclass(frozen=True)
+class Bill:
+    """The bill of materials of one network family, on the settings of its graph.
+
+    ``ports``: what the network is built of. ``resize``: the smallest network with at
+    least so many chips and the same ports per chip; SettingsError("chips") names the
+    largest. ``check``: raises SettingsError where no bill can be drawn up. ``copper``:
+    kinds of links whose cables may be copper. ``countings``: other ways to count the
+    same network, by name. ``tree``: what a tree knows beside. ``in_node_lanes``: width
+    of the links inside a node in external ports per chip; these links are in no bill,
+    it serves break-even prices. ``square``: the largest square all-to-all of nodes of
+    ``m`` x ``m`` chips with ``n`` ports per side.
+    """
+
+    ports: Callable[[Any], Ports]
+    resize: Callable[[Any, int], Any]
+    check: Callable[[Any], None] = no_check
+    copper: tuple[str, ...] = ()
+    countings: Mapping[str, Callable[[Any], Ports]] = field(default_factory=dict)
+    tree: TreeBill | None = None
+    in_node_lanes: Callable[[Any], float] | None = None
+    square: Callable[[Any, int, int], Any] | None = None
+
+
+def count_ports(ports: Ports, copper: Collection[str] = ()) -> NetworkCounts:
+    """Components and bandwidths (GB/s per chip) of a network whose cables of the kinds
+    ``copper`` are copper, all others fibres with a transceiver at each end.
+    """
+    components = {
+        "electrical_switch_port": ports.electrical_switch_ports,
+        "transceiver": sum(ends for kind, ends in ports.cables.items() if kind not in copper),
+        "ocs_port": ports.ocs_ports,
+        "copper_cable": sum(ends // 2 for kind, ends in ports.cables.items() if kind in copper),
+    }
+    port_gb_s = ports.port_gbps / _BITS_PER_BYTE
+    all_to_all = None if ports.all_to_all is None else min(ports.all_to_all, ports.injection)
+    return NetworkCounts(
+        chips=ports.chips,
+        components={name: count for name, count in components.items() if count},
+        injection_gb_s_per_chip=ports.injection * port_gb_s,
+        all_to_all_gb_s_per_chip=None if all_to_all is None else all_to_all * port_gb_s,
+        bisection_gb_s_per_chip=None if ports.bisection is None else ports.bisection * port_gb_s,
+        port_gbps=ports.port_gbps,
+    )
+
+
+# Shapes that several families share
+
+
+def torus_all_to_all_ports(chips: tuple[int, ...], n: int) -> float:
+    """All-to-all of a torus of single chips in ports per chip.
+
+    2 n ports per dimension over its mean hops; the longest dimension binds (8 n / K in
+    an even torus with K chips per side).
+    """
+    total = math.prod(chips)
+    longest = max(chips)
+    return 2 * n / (longest**2 // 4 / longest * total / (total - 1))
+
+
+def dragonfly_hops(group: int, groups: int, chips_per_node: int) -> tuple[float, float]:
+    """Mean hops inside and between groups: a packet to another group leaves by a random
+    node and arrives at a random one.
+    """
+    chips = group * groups * chips_per_node
+    between = (groups - 1) / groups * chips / (chips - 1)
+    inside = (group - 1) / group * chips / (chips - 1)
+    return inside / groups + 2 * between * (group - 1) / group, between
+
+
+def largest_tree(tiers: int, radix: int, leaf_down: int | None = None) -> int:
+    """Most end ports of a tree of ``radix``-port switches with ``leaf_down`` ports of a
+    leaf to chips (None: half of them).
+
+    A single tier is one switch without ports upwards. Two tiers have as many leaves as
+    a switch has ports, three and more 2 (k/2)^(T-1).
+    """
+    if tiers == 1:
+        return radix
+    leaves = radix if tiers == 2 else 2 * (radix // 2) ** (tiers - 1)
+    return leaves * (radix // 2 if leaf_down is None else leaf_down)
+
+
+def fewest_tiers(
+    ends: int,
+    tiers: int,
+    radix: int,
+    leaf_down: int | None,
+    *,
+    chips: int,
+    chips_per_end: int = 1,
+) -> int:
+    """The fewest tiers, ``tiers`` at most, of a tree with so many end ports.
+
+    Raises SettingsError("chips") with the largest size where they do not reach.
+    """
+    for count in range(1, tiers + 1):
+        if ends <= largest_tree(count, radix, leaf_down):
+            return count
+    raise too_large(
+        chips,
+        largest_tree(tiers, radix, leaf_down) * chips_per_end,
+        f"{tiers} tiers of {radix}-port switches",
+    )
+
+
+# Resizing
+
+
+def too_large(chips: int, largest: int, what: str) -> SettingsError:
+    """The error of a family that ends at ``largest`` chips."""
+    return SettingsError(
+        "chips", f"got {chips}; allowed: at most {largest} ({what}); the nearest is {largest}"
+    )
+
+
+def best_size(options: Iterable[Any], ports: Callable[[Any], Ports]) -> Any:
+    """The settings with the most all-to-all bandwidth, then the fewest chips."""
+
+    def rank(option: Any) -> tuple[float, int]:
+        counts = ports(option)
+        return min(counts.all_to_all or 0.0, counts.injection), -counts.chips
+
+    return max(options, key=rank)
+
+
+def smallest_size(
+    options: Iterable[Any], chips: int, ports: Callable[[Any], Ports], what: str
+) -> Any:
+    """The settings with the fewest chips, ``chips`` at least, then the most all-to-all
+    bandwidth.
+
+    Raises SettingsError("chips") with the largest size where none is large enough.
+    """
+    best, best_rank, largest = None, (math.inf, 0.0), 0
+    for option in options:
+        counts = ports(option)
+        largest = max(largest, counts.chips)
+        rank = (counts.chips, -min(counts.all_to_all or 0.0, counts.injection))
+        if counts.chips >= chips and rank < best_rank:
+            best, best_rank = option, rank
+    if best is None:
+        raise too_large(chips, largest, what)
+    return best
