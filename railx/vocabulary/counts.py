@@ -18,9 +18,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from railx.settings import SettingsError
+from railx.vocabulary.topology import FamilySettings
 
 __all__ = [
     "Bill",
@@ -37,6 +38,8 @@ __all__ = [
     "too_large",
     "torus_all_to_all_ports",
 ]
+
+S = TypeVar("S")
 
 _BITS_PER_BYTE = 8
 
@@ -80,7 +83,7 @@ class NetworkCounts:
 
 
 @dataclass(frozen=True)
-class TreeBill:
+class TreeBill(Generic[S]):
     """What the bill of a tree of switches knows beside that of any network.
 
     ``tiers``: tiers of the tree that the settings describe. ``filled``: the tree with
@@ -88,8 +91,8 @@ class TreeBill:
     chips as then fit. ``leaf``: kind of the links between chips and leaf switches.
     """
 
-    tiers: Callable[[Any], int]
-    filled: Callable[[Any, int, float], Any]
+    tiers: Callable[[S], int]
+    filled: Callable[[S, int, float], S]
     leaf: str
 
 
@@ -98,12 +101,12 @@ def no_check(settings: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Bill:
+class Bill(Generic[S]):
     """The bill of materials of one network family, on the settings of its graph.
 
     ``ports``: what the network is built of. ``resize``: the smallest network with at
-    least so many chips and the same ports per chip; SettingsError("chips") names the
-    largest. ``check``: raises SettingsError where no bill can be drawn up. ``copper``:
+    least so many chips and the same ports per chip, of another family where only that
+    has the shape; SettingsError("chips") names the largest. ``check``: raises SettingsError where no bill can be drawn up. ``copper``:
     kinds of links whose cables may be copper. ``countings``: other ways to count the
     same network, by name. ``tree``: what a tree knows beside. ``in_node_lanes``: width
     of the links inside a node in external ports per chip; these links are in no bill,
@@ -111,14 +114,14 @@ class Bill:
     ``m`` x ``m`` chips with ``n`` ports per side.
     """
 
-    ports: Callable[[Any], Ports]
-    resize: Callable[[Any, int], Any]
-    check: Callable[[Any], None] = no_check
+    ports: Callable[[S], Ports]
+    resize: Callable[[S, int], FamilySettings]
+    check: Callable[[S], None] = no_check
     copper: tuple[str, ...] = ()
-    countings: Mapping[str, Callable[[Any], Ports]] = field(default_factory=dict)
-    tree: TreeBill | None = None
-    in_node_lanes: Callable[[Any], float] | None = None
-    square: Callable[[Any, int, int], Any] | None = None
+    countings: Mapping[str, Callable[[S], Ports]] = field(default_factory=dict)
+    tree: TreeBill[S] | None = None
+    in_node_lanes: Callable[[S], float] | None = None
+    square: Callable[[S, int, int], S] | None = None
 
 
 def count_ports(ports: Ports, copper: Collection[str] = ()) -> NetworkCounts:
@@ -213,10 +216,10 @@ def too_large(chips: int, largest: int, what: str) -> SettingsError:
     )
 
 
-def best_size(options: Iterable[Any], ports: Callable[[Any], Ports]) -> Any:
+def best_size(options: Iterable[S], ports: Callable[[S], Ports]) -> S:
     """The settings with the most all-to-all bandwidth, then the fewest chips."""
 
-    def rank(option: Any) -> tuple[float, int]:
+    def rank(option: S) -> tuple[float, int]:
         counts = ports(option)
         return min(counts.all_to_all or 0.0, counts.injection), -counts.chips
 
@@ -224,14 +227,15 @@ def best_size(options: Iterable[Any], ports: Callable[[Any], Ports]) -> Any:
 
 
 def smallest_size(
-    options: Iterable[Any], chips: int, ports: Callable[[Any], Ports], what: str
-) -> Any:
+    options: Iterable[S], chips: int, ports: Callable[[S], Ports], what: str
+) -> S:
     """The settings with the fewest chips, ``chips`` at least, then the most all-to-all
     bandwidth.
 
     Raises SettingsError("chips") with the largest size where none is large enough.
     """
-    best, best_rank, largest = None, (math.inf, 0.0), 0
+    best: S | None = None
+    best_rank, largest = (math.inf, 0.0), 0
     for option in options:
         counts = ports(option)
         largest = max(largest, counts.chips)

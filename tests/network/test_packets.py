@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 import yaml
 
-from railx.families.registry import TopologySettings, build_topology
-from railx.families.routings import build_routing
+from railx.families import TopologySettings, build_routing, build_topology
 from railx.network.packets import (
     PacketResult,
     Trace,
@@ -327,7 +326,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
 
 def bound(topology: Topology, table: RoutingTable) -> float:
     """Largest load that no channel refuses, from the exact static loads."""
-    width = topology.links.gbps / topology.settings["port_gbps"]
+    width = topology.links.gbps / topology.settings.port_gbps
     return float((width / np.maximum(table_lane_loads(topology, table), 1e-12)).min())
 
 

@@ -12,14 +12,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.families import TopologySettings, build_topology, family_of
 from railx.families.railx_hyperx.settings import RailXHyperXSettings
-from railx.families.registry import (
-    TopologySettings,
-    build_topology,
-    optically_switched,
-    ports_per_chip,
-    settings_of,
-)
 from railx.io import write_table
 from railx.network.metrics import check_circuits
 from railx.settings import SettingsError, load, to_dict
@@ -53,7 +47,7 @@ def test_configs_list_every_field(name: str) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_switched_families_are_those_with_circuits(name: str) -> None:
-    assert optically_switched(from_conf(name)) == (
+    assert family_of(from_conf(name)).switched == (
         build_topology(from_conf(name)).circuits is not None
     )
 
@@ -92,7 +86,7 @@ def test_links_are_full_duplex_and_use_every_port(name: str) -> None:
     ports = np.bincount(
         links.src[counted], weights=links.lanes[counted], minlength=topology.vertices
     )
-    per_chip = ports_per_chip(settings_of(topology))
+    per_chip = family_of(topology.settings).ports_per_chip(topology.settings)
     assert ports[: topology.chips].max() == per_chip
     assert (
         name.startswith("mesh") or (ports[: topology.chips] == per_chip).all()
@@ -106,7 +100,7 @@ def test_files_give_back_the_same_topology(name: str, tmp_path: Path) -> None:
     again = read_topology(tmp_path / "topology.parquet")
     for field in ("family", "settings", "chips", "nodes", "switches"):
         assert getattr(again, field) == getattr(topology, field)
-    assert settings_of(again) == from_conf(name)
+    assert again.settings == from_conf(name)
     _assert_same_arrays(Links, again.links, topology.links)
     assert np.array_equal(again.chip_node, topology.chip_node)
     assert (again.circuits is None) == (topology.circuits is None)
@@ -275,7 +269,7 @@ def test_undirected_rings_wire_the_sizes_without_a_directed_decomposition(m: int
     topology = build_topology(from_conf("railx_hyperx", m=m, n=n, rings="undirected"))
     check_circuits(topology)
     assert topology.nodes == (m * n + 1) ** 2
-    assert isinstance(settings_of(topology), RailXHyperXSettings)
+    assert isinstance(topology.settings, RailXHyperXSettings)
 
 
 def _lanes(topology: Topology, place: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from railx.families.registry import TopologySettings, build_topology
+from railx.families import TopologySettings, build_topology, read_topology
 from railx.io import write_table
 from railx.settings import load
 from railx.vocabulary.circuits import (
@@ -21,7 +21,7 @@ from railx.vocabulary.circuits import (
     write_plan,
     write_plan_csv,
 )
-from railx.vocabulary.topology import Topology, read_topology
+from railx.vocabulary.topology import Topology
 
 __all__ = ["run", "run_transition"]
 

@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from railx.families.registry import TopologySettings, build_topology
-from railx.families.routings import routings_of
+from railx.families import TopologySettings, build_topology, family_of, read_topology
 from railx.io import write_json, write_table
 from railx.mapping import MappingSettings, comparison_bases, equal_bandwidth, step_times
 from railx.settings import SettingsError, load
-from railx.vocabulary.topology import read_topology
 
 __all__ = ["run"]
 
@@ -47,7 +45,7 @@ def run(
         bases = comparison_bases(settings, graph, name)
     else:
         graph = build_topology(load(TopologySettings, topology, "topology"))
-        offered = routings_of(graph.family)
+        offered = family_of(graph).routings
         routings = tuple(routing for routing in routings if routing in offered) or offered[:1]
         bases, name = [equal_bandwidth(settings, graph)], graph.family
     rows = step_times(graph, routings, settings.jobs, bases, name)
