@@ -27,7 +27,8 @@ class Family(Generic[S]):
     family does not).
 
     ``name`` is the value of ``family`` in its settings, ``settings`` their type.
-    ``build``: the graph. ``halves``: half (0 or 1) of each vertex in the natural cut,
+    ``build``: the graph, and ``check``, which refuses in one line what no graph can be
+    built of. ``halves``: half (0 or 1) of each vertex in the natural cut,
     and ``bisection_ports`` the closed form of the ports that cross it in one direction.
     ``ports_per_chip``: ports of a chip, all sides or planes together (injection
     bandwidth over the port's rate). ``routings``: the names on offer, ``min`` first,
@@ -41,6 +42,7 @@ class Family(Generic[S]):
     name: str
     settings: type[S]
     build: Callable[[S], Topology]
+    check: Callable[[S], None]
     halves: Callable[[S], NDArray[np.int8]]
     bisection_ports: Callable[[S], int]
     ports_per_chip: Callable[[S], int]

@@ -29,6 +29,7 @@ __all__ = [
     "Ports",
     "TreeBill",
     "best_size",
+    "check_boards",
     "count_ports",
     "dragonfly_hops",
     "fewest_tiers",
@@ -37,6 +38,8 @@ __all__ = [
     "smallest_size",
     "too_large",
     "torus_all_to_all_ports",
+    "torus_boards",
+    "torus_ports",
 ]
 
 S = TypeVar("S")
@@ -160,6 +163,48 @@ def torus_all_to_all_ports(chips: tuple[int, ...], n: int) -> float:
     return 2 * n / (longest**2 // 4 / longest * total / (total - 1))
 
 
+def check_boards(side: int, **lengths: int) -> None:
+    """Refuse a torus that is not made of whole boards of ``side`` chips per side."""
+    for key, length in lengths.items():
+        if length % side:
+            below, above = max(1, length // side) * side, (length // side + 1) * side
+            raise SettingsError(
+                key,
+                f"got {length}; allowed: whole boards of {side} chips a side (board_side); the"
+                f" nearest are {below} and {above}",
+            )
+
+
+def torus_ports(lengths: tuple[int, ...], *, board_side: int, n: int, port_gbps: float) -> Ports:
+    """A torus without switches: ``n`` ports on each side of a chip, a transceiver at
+    both ends of every link between boards of ``board_side`` chips per side.
+    """
+    dimensions = len(lengths)
+    faces = 2 * dimensions * board_side ** (dimensions - 1) * n
+    boards = math.prod(length // board_side for length in lengths)
+    return Ports(
+        chips=math.prod(lengths),
+        port_gbps=port_gbps,
+        cables={"external": faces * boards},
+        injection=2 * dimensions * n,
+        all_to_all=torus_all_to_all_ports(lengths, n),
+        bisection=4 * n / max(lengths),
+    )
+
+
+def torus_boards(chips: int, dimensions: int, board_side: int) -> tuple[int, ...]:
+    """Chips per dimension, the most first, of the torus as near to a square (cube) as
+    holds the chips: the boards per dimension differ by one at most.
+    """
+    boards = math.ceil(chips / board_side**dimensions)
+    side = max(2, math.ceil(boards ** (1 / dimensions) - 1e-9))
+    sizes = [side] * dimensions
+    for place in range(dimensions):
+        if side > 2 and math.prod(sizes) // side * (side - 1) >= boards:
+            sizes[place] = side - 1
+    return tuple(board_side * size for size in sorted(sizes, reverse=True))
+
+
 def dragonfly_hops(group: int, groups: int, chips_per_node: int) -> tuple[float, float]:
     """Mean hops inside and between groups: a packet to another group leaves by a random
     node and arrives at a random one.
@@ -226,9 +271,7 @@ def best_size(options: Iterable[S], ports: Callable[[S], Ports]) -> S:
     return max(options, key=rank)
 
 
-def smallest_size(
-    options: Iterable[S], chips: int, ports: Callable[[S], Ports], what: str
-) -> S:
+def smallest_size(options: Iterable[S], chips: int, ports: Callable[[S], Ports], what: str) -> S:
     """The settings with the fewest chips, ``chips`` at least, then the most all-to-all
     bandwidth.
 

@@ -2,6 +2,7 @@
 
 from railx.families.family import Family
 from railx.families.railx_dragonfly import graph, routing
+from railx.families.railx_dragonfly.bill import BILL
 from railx.families.railx_dragonfly.settings import RailXDragonflySettings
 
 __all__ = ["FAMILY", "RailXDragonflySettings"]
@@ -10,6 +11,7 @@ FAMILY = Family(
     name="railx_dragonfly",
     settings=RailXDragonflySettings,
     build=graph.build,
+    check=graph.check,
     halves=graph.halves,
     bisection_ports=graph.bisection_ports,
     ports_per_chip=graph.ports_per_chip,
@@ -17,4 +19,5 @@ FAMILY = Family(
     route=routing.route,
     switched=True,
     node_hop_counts=graph.node_hop_counts,
+    bill=BILL,
 )

@@ -54,9 +54,7 @@ def resize(settings: RailXDragonflySettings, chips: int) -> RailXDragonflySettin
             largest,
             f"nodes of {settings.m} x {settings.m} chips, {2 * longest}-port switches",
         )
-    least = min(
-        columns * rows * node for columns, rows in pairs if columns * rows * node >= chips
-    )
+    least = min(columns * rows * node for columns, rows in pairs if columns * rows * node >= chips)
     return best_size(
         [
             _shaped(settings, columns, rows)

@@ -2,6 +2,7 @@
 
 from railx.families.family import Family
 from railx.families.railx_split import graph, routing
+from railx.families.railx_split.bill import BILL
 from railx.families.railx_split.settings import RailXSplitSettings
 
 __all__ = ["FAMILY", "RailXSplitSettings"]
@@ -10,10 +11,12 @@ FAMILY = Family(
     name="railx_split",
     settings=RailXSplitSettings,
     build=graph.build,
+    check=graph.check,
     halves=graph.halves,
     bisection_ports=graph.bisection_ports,
     ports_per_chip=graph.ports_per_chip,
     routings=routing.ROUTINGS,
     route=routing.route,
     switched=True,
+    bill=BILL,
 )

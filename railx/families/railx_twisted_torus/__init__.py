@@ -2,6 +2,7 @@
 
 from railx.families.family import Family
 from railx.families.railx_twisted_torus import graph, routing
+from railx.families.railx_twisted_torus.bill import BILL
 from railx.families.railx_twisted_torus.settings import RailXTwistedTorusSettings
 
 __all__ = ["FAMILY", "RailXTwistedTorusSettings"]
@@ -10,6 +11,7 @@ FAMILY = Family(
     name="railx_twisted_torus",
     settings=RailXTwistedTorusSettings,
     build=graph.build,
+    check=graph.check,
     halves=graph.halves,
     bisection_ports=graph.bisection_ports,
     ports_per_chip=graph.ports_per_chip,
@@ -17,4 +19,5 @@ FAMILY = Family(
     route=routing.route,
     switched=True,
     node_hop_counts=graph.node_hop_counts,
+    bill=BILL,
 )

@@ -2,6 +2,7 @@
 
 from railx.families.family import Family
 from railx.families.torus_2d import graph, routing
+from railx.families.torus_2d.bill import BILL
 from railx.families.torus_2d.settings import Torus2DSettings
 
 __all__ = ["FAMILY", "Torus2DSettings"]
@@ -10,9 +11,11 @@ FAMILY = Family(
     name="torus_2d",
     settings=Torus2DSettings,
     build=graph.build,
+    check=graph.check,
     halves=graph.halves,
     bisection_ports=graph.bisection_ports,
     ports_per_chip=graph.ports_per_chip,
     routings=routing.ROUTINGS,
     route=routing.route,
+    bill=BILL,
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive
-from railx.vocabulary.topology import check_size
+from railx.vocabulary.counts import check_boards
 
 __all__ = ["Torus2DSettings"]
 
@@ -23,6 +23,9 @@ class Torus2DSettings:
     y_scale: Annotated[int, AtLeast(2)]
     port_gbps: Annotated[float, Positive()]
     latency_ns: Annotated[float, NonNegative()]
+    board_side: Annotated[int, AtLeast(1)] = 1
+    """Chips on a side of a board; links on a board need no transceivers and are in no
+    bill. The graph does not tell boards apart."""
 
     def __post_init__(self) -> None:
-        check_size("x_scale", 4 * self.x_scale * self.y_scale)
+        check_boards(self.board_side, x_scale=self.x_scale, y_scale=self.y_scale)
