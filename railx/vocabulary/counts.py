@@ -35,6 +35,7 @@ __all__ = [
     "fewest_tiers",
     "largest_tree",
     "no_check",
+    "rail_ports",
     "smallest_size",
     "too_large",
     "torus_all_to_all_ports",
@@ -213,6 +214,22 @@ def dragonfly_hops(group: int, groups: int, chips_per_node: int) -> tuple[float,
     between = (groups - 1) / groups * chips / (chips - 1)
     inside = (group - 1) / group * chips / (chips - 1)
     return inside / groups + 2 * between * (group - 1) / group, between
+
+
+def rail_ports(*, chips: int, planes: int, tiers: int, port_gbps: float) -> Ports:
+    """Rails of electrical switches, non-blocking trees of so many tiers: 2 T - 1 switch
+    ports and 2 T transceivers per end port.
+    """
+    ends = chips * planes
+    return Ports(
+        chips=chips,
+        port_gbps=port_gbps,
+        cables={"leaf": 2 * ends, "uplink": 2 * ends * (tiers - 1)},
+        injection=planes,
+        all_to_all=planes,
+        bisection=planes,
+        electrical_switch_ports=ends * (2 * tiers - 1),
+    )
 
 
 def largest_tree(tiers: int, radix: int, leaf_down: int | None = None) -> int:

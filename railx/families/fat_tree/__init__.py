@@ -2,6 +2,7 @@
 
 from railx.families.family import Family
 from railx.families.fat_tree import graph, routing
+from railx.families.fat_tree.bill import BILL
 from railx.families.fat_tree.settings import FatTreeSettings
 
 __all__ = ["FAMILY", "FatTreeSettings"]
@@ -10,9 +11,11 @@ FAMILY = Family(
     name="fat_tree",
     settings=FatTreeSettings,
     build=graph.build,
+    check=graph.check,
     halves=graph.halves,
     bisection_ports=graph.bisection_ports,
     ports_per_chip=graph.ports_per_chip,
     routings=routing.ROUTINGS,
     route=routing.route,
+    bill=BILL,
 )

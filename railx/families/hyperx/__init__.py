@@ -2,6 +2,7 @@
 
 from railx.families.family import Family
 from railx.families.hyperx import graph, routing
+from railx.families.hyperx.bill import BILL
 from railx.families.hyperx.settings import HyperXSettings
 
 __all__ = ["FAMILY", "HyperXSettings"]
@@ -10,10 +11,12 @@ FAMILY = Family(
     name="hyperx",
     settings=HyperXSettings,
     build=graph.build,
+    check=graph.check,
     halves=graph.halves,
     bisection_ports=graph.bisection_ports,
     ports_per_chip=graph.ports_per_chip,
     routings=routing.ROUTINGS,
     route=routing.route,
     node_hop_counts=graph.node_hop_counts,
+    bill=BILL,
 )

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
-from railx.vocabulary.topology import check_size
 
 __all__ = ["OpusRailsSettings"]
 
@@ -31,8 +30,17 @@ class OpusRailsSettings:
     scale_up_width: Annotated[float, Positive()]
     scale_up_latency_ns: Annotated[float, NonNegative()]
     external_latency_ns: Annotated[float, NonNegative()]
+    ocs_ports_per_transceiver: Annotated[int, AtLeast(1)] = 2
+    """Optical ports of a chip that share a transceiver, whose rate is theirs together;
+    2 in the released cost script of Opus."""
 
     def __post_init__(self) -> None:
+        if self.ocs_ports % self.ocs_ports_per_transceiver:
+            raise SettingsError(
+                "ocs_ports_per_transceiver",
+                f"got {self.ocs_ports_per_transceiver}; allowed: a divisor of ocs_ports ="
+                f" {self.ocs_ports}",
+            )
         if self.ocs_ports % 2:
             raise SettingsError(
                 "ocs_ports",
@@ -46,7 +54,6 @@ class OpusRailsSettings:
                 f" {self.servers} servers (or at most {self.ocs_radix // 2} servers for this"
                 " radix)",
             )
-        check_size("servers", self.chips * (2 + self.ocs_ports))
 
     @property
     def chips(self) -> int:
