@@ -115,7 +115,7 @@ class Bill(Generic[S]):
     same network, by name. ``tree``: what a tree knows beside. ``in_node_lanes``: width
     of the links inside a node in external ports per chip; these links are in no bill,
     it serves break-even prices. ``square``: the largest square all-to-all of nodes of
-    ``m`` x ``m`` chips with ``n`` ports per side.
+    ``m`` x ``m`` chips with ``n`` ports per side (None: as they are).
     """
 
     ports: Callable[[S], Ports]
@@ -125,7 +125,7 @@ class Bill(Generic[S]):
     countings: Mapping[str, Callable[[S], Ports]] = field(default_factory=dict)
     tree: TreeBill[S] | None = None
     in_node_lanes: Callable[[S], float] | None = None
-    square: Callable[[S, int, int], S] | None = None
+    square: Callable[[S, int | None, int | None], S] | None = None
 
 
 def count_ports(ports: Ports, copper: Collection[str] = ()) -> NetworkCounts:

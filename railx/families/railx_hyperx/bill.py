@@ -64,10 +64,12 @@ def resize(settings: RailXHyperXSettings, chips: int) -> RailXHyperXSettings | R
     return settings if sized.sizes_x == sized.sizes_y == (side,) else sized
 
 
-def square(settings: RailXHyperXSettings, m: int, n: int) -> RailXHyperXSettings:
+def square(settings: RailXHyperXSettings, m: int | None, n: int | None) -> RailXHyperXSettings:
     """The largest square all-to-all of nodes of ``m`` x ``m`` chips with ``n`` ports
-    per side: r + 1 nodes in a line, on switches with just the ports for it.
+    per side (None: as they are): r + 1 nodes in a line, on switches with just the ports
+    for it.
     """
+    m, n = settings.m if m is None else m, settings.n if n is None else n
     rings = "undirected" if m * n in (3, 5) else settings.rings
     return replace(settings, m=m, n=n, rings=rings, ocs_radix=2 * (m * n + 1))
 
