@@ -34,7 +34,7 @@ from railx.planning.settings import PlannerSettings
 from railx.settings import AtLeast, NotEmpty, SettingsError, load
 from railx.tenancy import TenancySettings
 from railx.tracking import TrackingSettings
-from railx.vocabulary.circuits import TransitionSettings
+from railx.vocabulary.reconfiguration import TransitionSettings
 from railx.workload.batches import BatchSettings
 from railx.workload.cluster import ClusterSettings
 from railx.workload.corpus import CorpusSettings

@@ -9,7 +9,7 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -180,8 +180,7 @@ def line_of_chips(gbps: list[float], latency_ns: list[float]) -> Topology:
     ones = np.ones(2 * count, dtype=np.int32)
     links = Links(both[0], both[1], np.full(2 * count, 2, np.int8), both[2], both[3], -ones, ones)
     return Topology(
-        "line",
-        {"port_gbps": 100.0},
+        SimpleNamespace(family="line", port_gbps=100.0),
         count + 1,
         count + 1,
         0,
@@ -474,7 +473,8 @@ def star(chips: int, virtual_channels: int) -> tuple[Topology, RoutingTable]:
     plain = [np.full(2 * chips, value) for value in (100.0, 10.0)]
     ones = np.ones(2 * chips, dtype=np.int32)
     links = Links(*ends, np.full(2 * chips, LINK_KINDS.index("leaf"), np.int8), *plain, -ones, ones)
-    topology = Topology("star", {"port_gbps": 100.0}, chips, chips, 1, chip, links, None)
+    settings = SimpleNamespace(family="star", port_gbps=100.0)
+    topology = Topology(settings, chips, chips, 1, chip, links, None)
     builder = TableBuilder(topology, "by hand", states=1, virtual_channels=virtual_channels)
     sets = [
         builder.choice_set([(builder.pool([row], vc), 0) for vc in range(virtual_channels)])

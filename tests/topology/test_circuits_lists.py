@@ -17,19 +17,15 @@ from hypothesis import strategies as st
 from railx.families import TopologySettings, build_topology, write_topology
 from railx.io import read_rows
 from railx.settings import SettingsError, load
-from railx.vocabulary.circuits import (
-    TransitionSettings,
-    apply_plan,
+from railx.vocabulary.cross_connects import (
     circuit_set,
     read_circuits,
     read_circuits_csv,
-    read_plan,
-    reconfiguration_plan,
     write_circuits,
     write_circuits_csv,
-    write_plan,
-    write_plan_csv,
 )
+from railx.vocabulary.reconfiguration import TransitionSettings, apply_plan, reconfiguration_plan
+from railx.vocabulary.reconfiguration_files import read_plan, write_plan, write_plan_csv
 from railx.vocabulary.topology import Circuits, Topology
 from workflow.stages import circuits as stage
 

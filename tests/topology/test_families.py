@@ -12,7 +12,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families import TopologySettings, build_topology, family_of
+from railx.families import (
+    TopologySettings,
+    build_topology,
+    family_of,
+    read_topology,
+    write_topology,
+)
 from railx.families.railx_hyperx.settings import RailXHyperXSettings
 from railx.io import write_table
 from railx.network.metrics import check_circuits
@@ -24,8 +30,6 @@ from railx.vocabulary.topology import (
     Circuits,
     Links,
     Topology,
-    read_topology,
-    write_topology,
 )
 
 CONF = Path(__file__).parents[2] / "conf" / "topology"
@@ -189,7 +193,8 @@ def test_check_circuits_notices_damage() -> None:
     with pytest.raises(ValueError, match="port 9 does not exist; allowed: 0 to 7"):
         check_circuits(
             dataclasses.replace(
-                torus, settings=torus.settings | {"ocs_radix": 8, "x_scale": 4, "y_scale": 4}
+                torus,
+                settings=dataclasses.replace(torus.settings, ocs_radix=8, x_scale=4, y_scale=4),
             )
         )
     with pytest.raises(ValueError, match=r"torus_2d: .* no circuits to check"):

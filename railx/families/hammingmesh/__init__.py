@@ -1,7 +1,7 @@
 """Network family ``hammingmesh``: boards of chips with a switch for every line."""
 
 from railx.families.family import Family
-from railx.families.hammingmesh import graph, routing
+from railx.families.hammingmesh import graph, placement, rings, routing
 from railx.families.hammingmesh.bill import BILL
 from railx.families.hammingmesh.settings import HammingMeshSettings
 
@@ -18,5 +18,7 @@ FAMILY = Family(
     routings=routing.ROUTINGS,
     route=routing.route,
     node_hop_counts=graph.node_hop_counts,
+    grid_rings=rings.grid_rings,
+    place=placement.place,
     bill=BILL,
 )

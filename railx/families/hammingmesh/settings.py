@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.settings import AtLeast, Fraction, NonNegative, Positive, SettingsError
+from railx.vocabulary.grid import Grid
 
-__all__ = ["HammingMeshSettings"]
+__all__ = ["HammingMeshSettings", "grid_of"]
 
 
 @dataclass(frozen=True)
@@ -52,3 +53,8 @@ class HammingMeshSettings:
     @property
     def chips(self) -> int:
         return self.boards * self.m**2
+
+
+def grid_of(settings: HammingMeshSettings) -> Grid:
+    """The grid of boards behind the settings."""
+    return Grid.of(settings, columns=settings.x_scale, rows=settings.y_scale)

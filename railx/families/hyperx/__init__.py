@@ -1,7 +1,7 @@
 """Network family ``hyperx``: routers all joined along each dimension of a grid."""
 
 from railx.families.family import Family
-from railx.families.hyperx import graph, routing
+from railx.families.hyperx import graph, rings, routing
 from railx.families.hyperx.bill import BILL
 from railx.families.hyperx.settings import HyperXSettings
 
@@ -18,5 +18,6 @@ FAMILY = Family(
     routings=routing.ROUTINGS,
     route=routing.route,
     node_hop_counts=graph.node_hop_counts,
+    chip_rings=rings.chip_rings,
     bill=BILL,
 )

@@ -1,7 +1,7 @@
 """Network family ``mesh_2d``: a plain 2D mesh of chips."""
 
 from railx.families.family import Family
-from railx.families.mesh_2d import graph, routing
+from railx.families.mesh_2d import graph, placement, routing
 from railx.families.mesh_2d.settings import Mesh2DSettings
 
 __all__ = ["FAMILY", "Mesh2DSettings"]
@@ -17,4 +17,5 @@ FAMILY = Family(
     routings=routing.ROUTINGS,
     route=routing.route,
     node_hop_counts=graph.node_hop_counts,
+    place=placement.place,
 )

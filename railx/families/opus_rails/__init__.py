@@ -1,4 +1,6 @@
-"""Network family ``opus_rails``: servers whose ranks are joined in rings by optical switches."""
+"""Network family ``opus_rails``: servers whose ranks are joined in rings by optical
+switches.
+"""
 
 from railx.families.family import Family
 from railx.families.opus_rails import graph, routing

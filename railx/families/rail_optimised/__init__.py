@@ -1,4 +1,6 @@
-"""Network family ``rail_optimised``: servers whose ranks meet at rail switches below a spine."""
+"""Network family ``rail_optimised``: servers whose ranks meet at rail switches below a
+spine.
+"""
 
 from railx.families.family import Family
 from railx.families.rail_optimised import graph, routing

@@ -1,9 +1,10 @@
 """Network family ``railx_dragonfly``: RailX set to a Dragonfly."""
 
 from railx.families.family import Family
-from railx.families.railx_dragonfly import graph, routing
+from railx.families.railx_dragonfly import checks, graph, routing
 from railx.families.railx_dragonfly.bill import BILL
 from railx.families.railx_dragonfly.settings import RailXDragonflySettings
+from railx.vocabulary.placement import place_nodes
 
 __all__ = ["FAMILY", "RailXDragonflySettings"]
 
@@ -19,5 +20,8 @@ FAMILY = Family(
     route=routing.route,
     switched=True,
     node_hop_counts=graph.node_hop_counts,
+    symmetric_sources=graph.symmetric_sources,
+    check_circuits=checks.check_circuits,
+    place=place_nodes,
     bill=BILL,
 )

@@ -52,6 +52,7 @@ __all__ = [
     "ports_per_chip",
     "row_part",
     "row_wiring",
+    "symmetric_sources",
 ]
 
 IntArray = NDArray[np.int64]
@@ -144,3 +145,8 @@ def node_hop_counts(settings: RailXDragonflySettings) -> IntArray:
 def ports_per_chip(settings: RailXDragonflySettings) -> int:
     """Ports of a chip: n on each of its 4 sides."""
     return 4 * settings.n
+
+
+def symmetric_sources(settings: RailXDragonflySettings) -> IntArray:
+    """Nodes that stand for all: the groups are alike, so the nodes of the first do."""
+    return np.arange(settings.columns)

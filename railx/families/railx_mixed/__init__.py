@@ -1,8 +1,9 @@
 """Network family ``railx_mixed``: RailX with lines of mixed parts."""
 
 from railx.families.family import Family
-from railx.families.railx_mixed import graph, routing
+from railx.families.railx_mixed import checks, graph, placement, routing
 from railx.families.railx_mixed.settings import RailXMixedSettings
+from railx.vocabulary.line_graphs import circuit_line_graphs
 
 __all__ = ["FAMILY", "RailXMixedSettings"]
 
@@ -17,4 +18,7 @@ FAMILY = Family(
     routings=routing.ROUTINGS,
     route=routing.route,
     switched=True,
+    line_graphs=circuit_line_graphs,
+    check_circuits=checks.check_circuits,
+    place=placement.place,
 )

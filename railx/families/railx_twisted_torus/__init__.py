@@ -1,7 +1,7 @@
 """Network family ``railx_twisted_torus``: RailX set to a twisted torus."""
 
 from railx.families.family import Family
-from railx.families.railx_twisted_torus import graph, routing
+from railx.families.railx_twisted_torus import checks, graph, loads, placement, routing
 from railx.families.railx_twisted_torus.bill import BILL
 from railx.families.railx_twisted_torus.settings import RailXTwistedTorusSettings
 
@@ -19,5 +19,9 @@ FAMILY = Family(
     route=routing.route,
     switched=True,
     node_hop_counts=graph.node_hop_counts,
+    symmetric_sources=graph.symmetric_sources,
+    check_circuits=checks.check_circuits,
+    loads=loads.uniform_loads,
+    place=placement.place,
     bill=BILL,
 )

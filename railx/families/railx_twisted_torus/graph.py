@@ -39,6 +39,7 @@ __all__ = [
     "halves",
     "node_hop_counts",
     "ports_per_chip",
+    "symmetric_sources",
     "wrap_shift",
 ]
 
@@ -99,15 +100,20 @@ def node_hop_counts(settings: RailXTwistedTorusSettings) -> NDArray[np.int64]:
     """How many ordered pairs of chips are h inter-node hops apart (index h), at any
     size (node 0 stands for all).
 
-    A node at (dx, dy) has the images (dx + k shift, dy - k rows): the shortest way is
-    the best of them for k = -1, 0 and 1, each taken the shorter way round its row.
+    A node at (dx, dy) has the images (dx + k shift, dy - k rows): the shortest path
+    is the best of them for k = -1, 0 and 1, each taken the shorter way round its row.
     """
     columns, rows = settings.x_scale, settings.y_scale
     dx, dy = np.meshgrid(np.arange(columns), np.arange(rows))
     around = [(dx + k * wrap_shift(settings)) % columns for k in (-1, 0, 1)]
-    ways = [
+    lengths = [
         np.minimum(x, columns - x) + abs(dy - k * rows)
         for k, x in zip((-1, 0, 1), around, strict=True)
     ]
-    hops = np.minimum.reduce(ways)
+    hops = np.minimum.reduce(lengths)
     return np.bincount(hops.ravel()) * columns * rows * settings.m**4
+
+
+def symmetric_sources(settings: RailXTwistedTorusSettings) -> NDArray[np.int64]:
+    """Nodes that stand for all: a shift of all nodes is a symmetry, so node 0 does."""
+    return np.array([0])

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.counts import check_boards
+from railx.vocabulary.grid import Grid
 
-__all__ = ["Torus2DSettings"]
+__all__ = ["Torus2DSettings", "grid_of"]
 
 
 @dataclass(frozen=True)
@@ -29,3 +30,17 @@ class Torus2DSettings:
 
     def __post_init__(self) -> None:
         check_boards(self.board_side, x_scale=self.x_scale, y_scale=self.y_scale)
+
+
+def grid_of(settings: Torus2DSettings) -> Grid:
+    """The grid of chips behind the settings: nodes of one chip."""
+    return Grid(
+        m=1,
+        n=settings.n,
+        columns=settings.x_scale,
+        rows=settings.y_scale,
+        port_gbps=settings.port_gbps,
+        internal_width=1.0,
+        internal_latency_ns=0.0,
+        external_latency_ns=settings.latency_ns,
+    )

@@ -1,7 +1,7 @@
 """Network family ``torus_3d``: a plain 3D torus of chips."""
 
 from railx.families.family import Family
-from railx.families.torus_3d import graph, routing
+from railx.families.torus_3d import graph, placement, rings, routing
 from railx.families.torus_3d.bill import BILL
 from railx.families.torus_3d.settings import Torus3DSettings
 
@@ -18,5 +18,7 @@ FAMILY = Family(
     routings=routing.ROUTINGS,
     route=routing.route,
     node_hop_counts=graph.node_hop_counts,
+    chip_rings=rings.chip_rings,
+    place=placement.place,
     bill=BILL,
 )

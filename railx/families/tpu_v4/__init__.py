@@ -1,7 +1,7 @@
 """Network family ``tpu_v4``: a 3D torus of cubes behind optical switches."""
 
 from railx.families.family import Family
-from railx.families.tpu_v4 import graph, routing
+from railx.families.tpu_v4 import graph, rings, routing
 from railx.families.tpu_v4.bill import BILL
 from railx.families.tpu_v4.settings import TpuV4Settings
 
@@ -18,5 +18,6 @@ FAMILY = Family(
     routings=routing.ROUTINGS,
     route=routing.route,
     switched=True,
+    chip_rings=rings.chip_rings,
     bill=BILL,
 )

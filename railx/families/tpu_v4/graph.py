@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from railx.families.tpu_v4.settings import TpuV4Settings
 from railx.vocabulary.duplex import duplex_links
 from railx.vocabulary.topology import (
-    check_size,
     DIMENSIONS,
     Circuits,
     Links,
     Topology,
+    check_size,
     chip_nodes,
     join_links,
 )
