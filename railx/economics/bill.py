@@ -118,7 +118,7 @@ def _price_of(
     if price.port_gbps is not None and price.port_gbps != network.counts.port_gbps:
         raise SettingsError(
             f"networks.{name}.topology.port_gbps",
-            f"got {network.counts.port_gbps:g} Gb/s per priced port; allowed: {price.port_gbps:g}, the port speed of price set"
-            f" {price.price_set!r}",
+            f"got {network.counts.port_gbps:g} Gb/s per priced port; allowed: {price.port_gbps:g},"
+            f" the port speed of price set {price.price_set!r}",
         )
     return price

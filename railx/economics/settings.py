@@ -47,17 +47,20 @@ class PricedNetwork:
     copper_links: tuple[str, ...] = ()
     """Kinds of links whose cables are copper, in the place of a fibre with a
     transceiver at both ends: ``leaf`` of a fat tree; ``leaf`` and ``local`` of a
-    Dragonfly; ``row`` and ``column`` of a HammingMesh."""
+    Dragonfly; ``row`` and ``column`` of a HammingMesh.
+    """
 
     copper_price_set: str | None = None
     """Price set of the copper cables; null: the network's, which then needs a price
-    for them."""
+    for them.
+    """
 
     counting: str | None = None
     """A way of counting other than by used ports that the family knows:
     ``opus_artifact`` counts a rail-optimised network as the released cost script of
     Opus (transceivers at the chips), ``opus_artifact_both_ends`` with transceivers at
-    the switches too; null: by used ports."""
+    the switches too; null: by used ports.
+    """
 
     def __post_init__(self) -> None:
         bill = family_of(self.topology).bill
@@ -144,31 +147,34 @@ class SensitivitySettings:
     """
 
     railx: str
-    """RailX: a network of ``networks`` whose square all-to-all can be resized by node."""
+    """RailX: a square all-to-all of nodes, by its name in ``networks``."""
 
     fat_trees: Annotated[tuple[str, ...], NotEmpty()]
-    """Trees to compare it with, networks of ``networks``; the claim map takes the first."""
+    """Trees to compare it with, by name; the claim map takes the first."""
 
     price_sets: Annotated[tuple[str, ...], NotEmpty()]
     """Price sets of the catalogue, inferred ones among them."""
 
     ocs_port_over_transceiver: tuple[Annotated[float, NonNegative()], ...]
-    """Price of an optical switch port over that of a transceiver, one axis of the grid."""
+    """Price of an optical switch port in transceivers, one axis of the grid."""
 
     switch_port_over_transceiver: tuple[Annotated[float, Positive()], ...]
-    """Price of an electrical switch port over that of a transceiver, the other axis."""
+    """Price of an electrical switch port in transceivers, the other axis."""
 
     routed_over_ideal: Annotated[float, Fraction()]
     """Share of the ideal all-to-all throughput that the published minimal routing
-    reaches."""
+    reaches.
+    """
 
     injection_cost_limit: Annotated[float, Fraction()]
-    """Cost per injection bandwidth over that of a tree below which the claim holds (0.1
-    in the abstract)."""
+    """Cost per injection bandwidth over that of a tree, below which the claim holds
+    (0.1 in the abstract).
+    """
 
     all_to_all_cost_limit: Annotated[float, Fraction()]
-    """Cost per all-to-all bandwidth over that of a tree below which the claim holds (0.5
-    in the abstract)."""
+    """Cost per all-to-all bandwidth over that of a tree, below which the claim holds
+    (0.5 in the abstract).
+    """
 
     absolute_cost_usd: Annotated[float, Positive()]
     """Cost of the whole network in USD (1.3 billion in the abstract)."""
@@ -183,7 +189,8 @@ class ScaleSettings:
 
     networks: Annotated[tuple[str, ...], NotEmpty()]
     """Networks of ``networks``; each is resized to every number in ``chips`` that its
-    family reaches."""
+    family reaches.
+    """
 
     reference: str
     """The tree of ``networks`` that costs are divided by, resized to the same chips."""
@@ -196,7 +203,8 @@ class ScaleSettings:
 
     injection_gb_s_per_chip: Annotated[float, Positive()]
     """Injection bandwidth that all networks of the list have, in GB/s per chip and
-    direction."""
+    direction.
+    """
 
 
 @dataclass(frozen=True)
@@ -208,10 +216,10 @@ class ClaimMapSettings:
     """
 
     ocs_port_over_transceiver: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
-    """Price of an optical switch port over that of a transceiver, one axis of the map."""
+    """Price of an optical switch port in transceivers, one axis of the map."""
 
     switch_port_over_transceiver: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
-    """Price of an electrical switch port over that of a transceiver, the other axis."""
+    """Price of an electrical switch port in transceivers, the other axis."""
 
     m: tuple[Annotated[int, AtLeast(1)], ...]
     """Chips on a side of the RailX node."""
@@ -226,14 +234,13 @@ class ClaimMapSettings:
     """Share of the ideal all-to-all that the routing of RailX reaches."""
 
     in_node_lane_over_transceiver: tuple[Annotated[float, NonNegative()], ...]
-    """Price of an in-node lane, one external port wide, over that of a transceiver."""
+    """Price of an in-node lane, one external port wide, in transceivers."""
 
     tiers: tuple[Annotated[int, Between(1, 5)], ...]
     """Tiers of the fat tree."""
 
     leaf_cable_over_transceiver: tuple[Annotated[float, NonNegative()], ...]
-    """Price of a cable between chip and leaf over that of a transceiver; 2: a transceiver
-    at both ends."""
+    """Price of a cable between chip and leaf in transceivers; 2: one at both ends."""
 
     taper: tuple[Annotated[float, Fraction()], ...]
     """Uplinks per downlink of a leaf of the fat tree."""

@@ -50,54 +50,72 @@ _BITS_PER_BYTE = 8
 
 @dataclass(frozen=True)
 class Ports:
-    """A network in ports: what it is built of, and its bandwidths in ports per chip.
-
-    ``port_gbps``: rate of a port, the speed at which its parts are priced. ``cables``:
-    ends of cables by kind of link; an end is a transceiver, two ends are one copper
-    cable. ``electrical_switch_ports`` and ``ocs_ports``: used ports of electrical and
-    of optical switches. ``injection``, ``all_to_all`` and ``bisection``: ports per
-    chip, None where no closed form holds.
-    """
+    """A network in ports: what it is built of, and its bandwidths in ports per chip."""
 
     chips: int
+    """Number of chips."""
+
     port_gbps: float
+    """Rate of a port in one direction, the speed at which its parts are priced."""
+
     cables: Mapping[str, int]
+    """Ends of cables by kind of link; an end is a transceiver, two ends are one copper
+    cable.
+    """
+
     injection: float
+    """Ports that a chip injects through."""
+
     all_to_all: float | None
+    """Ports per chip that uniform traffic fills at most; None: no closed form."""
+
     bisection: float | None
+    """Ports per chip of one half across the middle; None: no closed form."""
+
     electrical_switch_ports: int = 0
+    """Used ports of electrical switches."""
+
     ocs_ports: int = 0
+    """Used ports of optical circuit switches."""
 
 
 @dataclass(frozen=True)
 class NetworkCounts:
-    """Components of a network and its bandwidths per chip, one direction.
-
-    ``components``: how many of each component of the price catalogue. A bandwidth is
-    None where no closed form holds. ``port_gbps``: speed at which the components are
-    priced.
-    """
+    """Components of a network and its bandwidths per chip, one direction."""
 
     chips: int
+    """Number of chips."""
+
     components: dict[str, int]
+    """How many of each component of the price catalogue, those with none left out."""
+
     injection_gb_s_per_chip: float
+    """Injection bandwidth of a chip."""
+
     all_to_all_gb_s_per_chip: float | None
+    """Bandwidth of a chip under uniform traffic; None: no closed form."""
+
     bisection_gb_s_per_chip: float | None
+    """Bandwidth across the middle per chip of one half; None: no closed form."""
+
     port_gbps: float
+    """Speed at which the components are priced."""
 
 
 @dataclass(frozen=True)
 class TreeBill(Generic[S]):
-    """What the bill of a tree of switches knows beside that of any network.
-
-    ``tiers``: tiers of the tree that the settings describe. ``filled``: the tree with
-    these tiers and this taper (uplinks per downlink of a leaf), and as many of its
-    chips as then fit. ``leaf``: kind of the links between chips and leaf switches.
-    """
+    """What the bill of a tree of switches knows beside that of any network."""
 
     tiers: Callable[[S], int]
+    """Tiers of the tree that the settings describe."""
+
     filled: Callable[[S, int, float], S]
+    """The tree with these tiers and this taper (uplinks per downlink of a leaf), and as
+    many of its chips as then fit.
+    """
+
     leaf: str
+    """Kind of the links between chips and leaf switches."""
 
 
 def no_check(settings: Any) -> None:
@@ -106,26 +124,39 @@ def no_check(settings: Any) -> None:
 
 @dataclass(frozen=True)
 class Bill(Generic[S]):
-    """The bill of materials of one network family, on the settings of its graph.
-
-    ``ports``: what the network is built of. ``resize``: the smallest network with at
-    least so many chips and the same ports per chip, of another family where only that
-    has the shape; SettingsError("chips") names the largest. ``check``: raises SettingsError where no bill can be drawn up. ``copper``:
-    kinds of links whose cables may be copper. ``countings``: other ways to count the
-    same network, by name. ``tree``: what a tree knows beside. ``in_node_lanes``: width
-    of the links inside a node in external ports per chip; these links are in no bill,
-    it serves break-even prices. ``square``: the largest square all-to-all of nodes of
-    ``m`` x ``m`` chips with ``n`` ports per side (None: as they are).
-    """
+    """The bill of materials of one network family, on the settings of its graph."""
 
     ports: Callable[[S], Ports]
+    """What a network is built of."""
+
     resize: Callable[[S, int], FamilySettings]
+    """The smallest network with at least so many chips and the same ports per chip, of
+    another family where only that has the shape.
+
+    SettingsError("chips") names the largest.
+    """
+
     check: Callable[[S], None] = no_check
+    """Refuse in one line what no bill can be drawn up for."""
+
     copper: tuple[str, ...] = ()
+    """Kinds of links whose cables may be copper."""
+
     countings: Mapping[str, Callable[[S], Ports]] = field(default_factory=dict)
+    """Other ways to count the same network, by name."""
+
     tree: TreeBill[S] | None = None
+    """What a tree knows beside."""
+
     in_node_lanes: Callable[[S], float] | None = None
+    """Width of the links inside a node in external ports per chip; they are in no bill,
+    it serves break-even prices.
+    """
+
     square: Callable[[S, int | None, int | None], S] | None = None
+    """The largest square all-to-all of nodes of m x m chips with n ports per side
+    (None: as they are).
+    """
 
 
 def count_ports(ports: Ports, copper: Collection[str] = ()) -> NetworkCounts:

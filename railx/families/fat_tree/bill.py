@@ -1,5 +1,5 @@
-"""What a fat tree costs; each of the ports of a chip is an end port of it, in a plane of
-its own.
+"""What a fat tree costs; each port of a chip is an end port of it, in a plane of its
+own.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def filled(settings: FatTreeSettings, tiers: int, taper: float) -> FatTreeSettin
 
 
 def _delivered(settings: FatTreeSettings) -> float:
-    """Share of the injection that uniform traffic gets through the uplinks of a leaf."""
+    """Share of the injection that the uplinks of a leaf give to uniform traffic."""
     taper, under, chips = settings.uplinks_per_downlink, settings.leaf_down, settings.chips
     if taper >= 1 or under >= chips:
         return 1.0

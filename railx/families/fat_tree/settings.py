@@ -31,10 +31,12 @@ class FatTreeSettings:
     global_latency_ns: Annotated[float, NonNegative()]
     taper: Annotated[float, Fraction()] | None = None
     """Uplinks per downlink of a leaf, exactly, in the place of ``leaf_down_ports``;
-    null: what the ports of a leaf give. The graph needs whole ports."""
+    null: what the ports of a leaf give. The graph needs whole ports.
+    """
     populated_chips: Annotated[int, AtLeast(2)] | None = None
     """Chips that are plugged in; null: as many as the tree has room for, which is what
-    the graph has."""
+    the graph has.
+    """
 
     def __post_init__(self) -> None:
         k = self.switch_radix

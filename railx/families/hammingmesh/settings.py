@@ -34,7 +34,8 @@ class HammingMeshSettings:
 
     taper: Annotated[float, Fraction()] = 1.0
     """Uplinks per downlink of the two-level trees that join lines of more boards than a
-    switch has room for; 1 is non-blocking. The graph has single switches only."""
+    switch has room for; 1 is non-blocking. The graph has single switches only.
+    """
 
     def __post_init__(self) -> None:
         largest = self.switch_radix**2 // 4

@@ -1,4 +1,4 @@
-"""What a HyperX costs (Ahn 2009): routers in a grid, all joined along each dimension."""
+"""What a HyperX costs (Ahn 2009): routers in a grid, joined along each dimension."""
 
 from __future__ import annotations
 

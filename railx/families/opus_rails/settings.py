@@ -32,20 +32,21 @@ class OpusRailsSettings:
     external_latency_ns: Annotated[float, NonNegative()]
     ocs_ports_per_transceiver: Annotated[int, AtLeast(1)] = 2
     """Optical ports of a chip that share a transceiver, whose rate is theirs together;
-    2 in the released cost script of Opus."""
+    2 in the released cost script of Opus.
+    """
 
     def __post_init__(self) -> None:
-        if self.ocs_ports % self.ocs_ports_per_transceiver:
-            raise SettingsError(
-                "ocs_ports_per_transceiver",
-                f"got {self.ocs_ports_per_transceiver}; allowed: a divisor of ocs_ports ="
-                f" {self.ocs_ports}",
-            )
         if self.ocs_ports % 2:
             raise SettingsError(
                 "ocs_ports",
                 f"got {self.ocs_ports}; allowed: an even number, two for each ring; the nearest are"
                 f" {self.ocs_ports - 1} and {self.ocs_ports + 1}",
+            )
+        if self.ocs_ports % self.ocs_ports_per_transceiver:
+            raise SettingsError(
+                "ocs_ports_per_transceiver",
+                f"got {self.ocs_ports_per_transceiver}; allowed: a divisor of ocs_ports ="
+                f" {self.ocs_ports}",
             )
         if self.ocs_radix is not None and self.ocs_radix < 2 * self.servers:
             raise SettingsError(

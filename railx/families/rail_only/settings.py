@@ -33,7 +33,8 @@ class RailOnlySettings:
     leaf_latency_ns: Annotated[float, NonNegative()]
     tiers: Annotated[int, Between(1, 5)] = 1
     """Tiers of the tree that each rail is; one rail switch is 1, which is what the
-    graph has."""
+    graph has.
+    """
 
     def __post_init__(self) -> None:
         if self.tiers > 1:

@@ -33,10 +33,12 @@ class RailOptimisedSettings:
     global_latency_ns: Annotated[float, NonNegative()]
     tiers: Annotated[int, Between(1, 5)] = 2
     """Tiers of the tree over all chips: rail switches and spine are 2, which is what
-    the graph has."""
+    the graph has.
+    """
     populated_servers: Annotated[int, AtLeast(2)] | None = None
     """Servers that are plugged in; null: all of every pod, which is what the graph
-    has."""
+    has.
+    """
 
     def __post_init__(self) -> None:
         k = self.switch_radix

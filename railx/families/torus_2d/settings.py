@@ -26,7 +26,8 @@ class Torus2DSettings:
     latency_ns: Annotated[float, NonNegative()]
     board_side: Annotated[int, AtLeast(1)] = 1
     """Chips on a side of a board; links on a board need no transceivers and are in no
-    bill. The graph does not tell boards apart."""
+    bill. The graph does not tell boards apart.
+    """
 
     def __post_init__(self) -> None:
         check_boards(self.board_side, x_scale=self.x_scale, y_scale=self.y_scale)
