@@ -43,6 +43,9 @@ class Family(Generic[S]):
     build: Callable[[S], Topology]
     """Build the graph."""
 
+    check: Callable[[S], None]
+    """Refuse in one line what no graph can be built of; a bill may be asked of it."""
+
     halves: Callable[[S], NDArray[np.int8]]
     """Half (0 or 1) of each vertex in the family's natural cut."""
 

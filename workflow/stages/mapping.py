@@ -22,15 +22,17 @@ def run(
     name: str,
     topology_path: str | Path | None = None,
     topology: TopologySettings | None = None,
+    reference: TopologySettings | Mapping[str, Any] | None = None,
     steps_path: str | Path | None = None,
     summary_path: str | Path | None = None,
 ) -> dict[str, Any]:
     """Lay every job on the topology of the file, as ``name`` of ``mapping.topologies``;
-    return the step times as one flat summary.
+    return the step times as one flat summary. ``reference``: settings of the
+    topology that the mapping names as its reference, which the file is priced against.
 
     Any other ``topology`` can be given by its settings: it takes the routings of
     ``name`` that its family has (else the family's first) and is compared at equal
-    bandwidth alone, since ``name``'s design is not its own.
+    bandwidth alone.
     """
     settings: MappingSettings = load(MappingSettings, mapping, "mapping")
     if name not in settings.topologies:
@@ -39,10 +41,14 @@ def run(
         )
     if (topology_path is None) == (topology is None):
         raise TypeError("one of topology_path and topology is needed")
+    if (topology_path is None) != (reference is None):
+        raise TypeError("reference is needed with topology_path, and only there")
     routings: tuple[str, ...] = settings.topologies[name].routings
     if topology_path is not None:
         graph = read_topology(topology_path)
-        bases = comparison_bases(settings, graph, name)
+        bases = comparison_bases(
+            settings, graph, name, load(TopologySettings, reference, "topologies")
+        )
     else:
         graph = build_topology(load(TopologySettings, topology, "topology"))
         offered = family_of(graph).routings

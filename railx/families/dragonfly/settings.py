@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
-from railx.vocabulary.topology import check_size
 
 __all__ = ["DragonflySettings"]
 
@@ -59,9 +58,6 @@ class DragonflySettings:
                 f" pair of groups; the nearest is {most} (or h = {-(-(self.groups - 1) // self.a)}"
                 f" for {self.groups} groups)",
             )
-        check_size(
-            "groups", self.planes * self.groups * self.a * (self.a - 1 + self.h + 2 * self.p)
-        )
 
     @property
     def switches(self) -> int:

@@ -2,6 +2,7 @@
 
 from railx.families.family import Family
 from railx.families.hammingmesh import graph, placement, rings, routing
+from railx.families.hammingmesh.bill import BILL
 from railx.families.hammingmesh.settings import HammingMeshSettings
 
 __all__ = ["FAMILY", "HammingMeshSettings"]
@@ -10,6 +11,7 @@ FAMILY = Family(
     name="hammingmesh",
     settings=HammingMeshSettings,
     build=graph.build,
+    check=graph.check,
     halves=graph.halves,
     bisection_ports=graph.bisection_ports,
     ports_per_chip=graph.ports_per_chip,
@@ -18,4 +20,5 @@ FAMILY = Family(
     node_hop_counts=graph.node_hop_counts,
     grid_rings=rings.grid_rings,
     place=placement.place,
+    bill=BILL,
 )

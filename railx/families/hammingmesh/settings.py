@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from railx.settings import AtLeast, NonNegative, Positive, SettingsError
+from railx.settings import AtLeast, Fraction, NonNegative, Positive, SettingsError
 from railx.vocabulary.grid import Grid
-from railx.vocabulary.topology import check_size
 
 __all__ = ["HammingMeshSettings", "grid_of"]
 
@@ -49,16 +48,20 @@ class HammingMeshSettings:
     external_latency_ns: Annotated[float, NonNegative()]
     """Time of flight between a board and a switch, in nanoseconds."""
 
+    taper: Annotated[float, Fraction()] = 1.0
+    """Uplinks per downlink of the two-level trees that join lines of more boards than a
+    switch has room for; 1 is non-blocking. The graph has single switches only.
+    """
+
     def __post_init__(self) -> None:
-        longest = max(self.x_scale, self.y_scale)
-        if self.switch_radix < 2 * longest:
-            raise SettingsError(
-                "switch_radix",
-                f"got {self.switch_radix}; allowed: at least {2 * longest}, two ports for each of"
-                f" {longest} boards of a line (or x_scale and y_scale of at most"
-                f" {self.switch_radix // 2} for this radix)",
-            )
-        check_size("x_scale", self.boards * (4 * self.m * (self.m - 1) + 8 * self.m * self.n))
+        largest = self.switch_radix**2 // 4
+        for key in ("x_scale", "y_scale"):
+            if getattr(self, key) > largest:
+                raise SettingsError(
+                    key,
+                    f"got {getattr(self, key)}; allowed: at most {largest} boards a line with two"
+                    f" levels of {self.switch_radix}-port switches; the nearest is {largest}",
+                )
 
     @property
     def boards(self) -> int:

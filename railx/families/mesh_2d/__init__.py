@@ -10,6 +10,7 @@ FAMILY = Family(
     name="mesh_2d",
     settings=Mesh2DSettings,
     build=graph.build,
+    check=graph.check,
     halves=graph.halves,
     bisection_ports=graph.bisection_ports,
     ports_per_chip=graph.ports_per_chip,

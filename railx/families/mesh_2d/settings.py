@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive
-from railx.vocabulary.topology import check_size
 
 __all__ = ["Mesh2DSettings"]
 
@@ -32,6 +31,3 @@ class Mesh2DSettings:
 
     latency_ns: Annotated[float, NonNegative()]
     """Time of flight of a link, in nanoseconds."""
-
-    def __post_init__(self) -> None:
-        check_size("x_scale", 4 * self.x_scale * self.y_scale)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
-from railx.vocabulary.topology import check_size
 
 __all__ = ["OpusRailsSettings"]
 
@@ -47,12 +46,23 @@ class OpusRailsSettings:
     external_latency_ns: Annotated[float, NonNegative()]
     """Time of flight of an optical circuit, in nanoseconds."""
 
+    ocs_ports_per_transceiver: Annotated[int, AtLeast(1)] = 2
+    """Optical ports of a chip that share a transceiver, whose rate is theirs together;
+    2 in the released cost script of Opus.
+    """
+
     def __post_init__(self) -> None:
         if self.ocs_ports % 2:
             raise SettingsError(
                 "ocs_ports",
                 f"got {self.ocs_ports}; allowed: an even number, two for each ring; the nearest are"
                 f" {self.ocs_ports - 1} and {self.ocs_ports + 1}",
+            )
+        if self.ocs_ports % self.ocs_ports_per_transceiver:
+            raise SettingsError(
+                "ocs_ports_per_transceiver",
+                f"got {self.ocs_ports_per_transceiver}; allowed: a divisor of ocs_ports ="
+                f" {self.ocs_ports}",
             )
         if self.ocs_radix is not None and self.ocs_radix < 2 * self.servers:
             raise SettingsError(
@@ -61,7 +71,6 @@ class OpusRailsSettings:
                 f" {self.servers} servers (or at most {self.ocs_radix // 2} servers for this"
                 " radix)",
             )
-        check_size("servers", self.chips * (2 + self.ocs_ports))
 
     @property
     def chips(self) -> int:

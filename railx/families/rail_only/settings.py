@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from railx.settings import AtLeast, NonNegative, Positive, SettingsError
-from railx.vocabulary.topology import check_size
+from railx.settings import AtLeast, Between, NonNegative, Positive, SettingsError
+from railx.vocabulary.counts import largest_tree
 
 __all__ = ["RailOnlySettings"]
 
@@ -47,14 +47,36 @@ class RailOnlySettings:
     leaf_latency_ns: Annotated[float, NonNegative()]
     """Time of flight between a chip and its rail switch, in nanoseconds."""
 
+    tiers: Annotated[int, Between(1, 5)] = 1
+    """Tiers of the tree that each rail is; one rail switch is 1, which is what the
+    graph has.
+    """
+
     def __post_init__(self) -> None:
-        if self.servers > self.switch_radix:
+        if self.tiers > 1:
+            self._check_tree()
+        elif self.servers > self.switch_radix:
             raise SettingsError(
                 "servers",
                 f"got {self.servers}; allowed: 2 to switch_radix = {self.switch_radix}, a port for"
                 f" each; the nearest is {self.switch_radix}, or switch_radix {self.servers}",
             )
-        check_size("servers", 2 * self.chips * (1 + self.planes))
+
+    def _check_tree(self) -> None:
+        k = self.switch_radix
+        if k % 2:
+            raise SettingsError(
+                "switch_radix",
+                f"got {k}; allowed: an even number, half of the ports face up; the nearest are"
+                f" {k - 1} and {k + 1}",
+            )
+        most = largest_tree(self.tiers, k)
+        if self.servers > most:
+            raise SettingsError(
+                "servers",
+                f"got {self.servers}; allowed: 2 to {most} with {self.tiers} tiers of {k}-port"
+                f" switches; the nearest is {most}",
+            )
 
     @property
     def chips(self) -> int:

@@ -2,6 +2,7 @@
 
 from railx.families.family import Family
 from railx.families.railx_dragonfly import checks, graph, routing
+from railx.families.railx_dragonfly.bill import BILL
 from railx.families.railx_dragonfly.settings import RailXDragonflySettings
 from railx.vocabulary.placement import place_nodes
 
@@ -11,6 +12,7 @@ FAMILY = Family(
     name="railx_dragonfly",
     settings=RailXDragonflySettings,
     build=graph.build,
+    check=graph.check,
     halves=graph.halves,
     bisection_ports=graph.bisection_ports,
     ports_per_chip=graph.ports_per_chip,
@@ -21,4 +23,5 @@ FAMILY = Family(
     symmetric_sources=graph.symmetric_sources,
     check_circuits=checks.check_circuits,
     place=place_nodes,
+    bill=BILL,
 )

@@ -39,11 +39,12 @@ from railx.vocabulary.line_parts import (
     line_successors,
     part_wiring,
 )
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import Topology, check_size
 
 __all__ = [
     "bisection_ports",
     "build",
+    "check",
     "differences",
     "grid_of",
     "halves",
@@ -77,6 +78,11 @@ def differences(settings: RailXDragonflySettings) -> IntArray:
     half = rows // 2
     order = np.concatenate([np.arange(1, half + 1), np.arange(rows - 1, half, -1)])
     return order[np.arange(settings.columns * rails) % (rows - 1)].reshape(settings.columns, rails)
+
+
+def check(settings: RailXDragonflySettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("rows", grid_of(settings).link_rows)
 
 
 def build(settings: RailXDragonflySettings) -> Topology:

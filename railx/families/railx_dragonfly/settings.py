@@ -12,7 +12,6 @@ from railx.vocabulary.line_parts import (
     check_radix,
     check_rings,
 )
-from railx.vocabulary.topology import check_size
 
 __all__ = ["RailXDragonflySettings", "grid_of"]
 
@@ -77,7 +76,6 @@ class RailXDragonflySettings:
                 f" cannot join more; the nearest are {most - 1} and {most}",
             )
         check_radix(self.ocs_radix, self.columns, self.rows)
-        check_size("rows", grid_of(self).link_rows)
 
 
 def grid_of(settings: RailXDragonflySettings) -> Grid:

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.grid import Grid
-from railx.vocabulary.topology import check_size
 
 __all__ = ["RailXHyperXSettings", "grid_of"]
 
@@ -61,7 +60,6 @@ class RailXHyperXSettings:
                 " * n = 2, 4 or at least 6, or rings=undirected",
             )
         self._check_radix(rails)
-        check_size("n", grid_of(self).link_rows)
 
     def _check_radix(self, rails: int) -> None:
         needed = 2 * (rails + 1)

@@ -11,6 +11,7 @@ FAMILY = Family(
     name="railx_mixed",
     settings=RailXMixedSettings,
     build=graph.build,
+    check=graph.check,
     halves=graph.halves,
     bisection_ports=graph.bisection_ports,
     ports_per_chip=graph.ports_per_chip,

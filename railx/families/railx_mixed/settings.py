@@ -13,7 +13,6 @@ from railx.vocabulary.line_parts import (
     check_radix,
     check_rings,
 )
-from railx.vocabulary.topology import check_size
 
 __all__ = ["RailXMixedSettings", "grid_of"]
 
@@ -69,7 +68,6 @@ class RailXMixedSettings:
             check_line(key, parts, length, self.m * self.n)
             check_rings(key, parts, self.rings)
         check_radix(self.ocs_radix, self.x_scale, self.y_scale)
-        check_size("x_scale", grid_of(self).link_rows)
 
 
 def grid_of(settings: RailXMixedSettings) -> Grid:

@@ -4,6 +4,7 @@ and rings.
 
 from railx.families.family import Family
 from railx.families.railx_split import checks, graph, loads, routing
+from railx.families.railx_split.bill import BILL
 from railx.families.railx_split.settings import RailXSplitSettings
 from railx.vocabulary.line_graphs import circuit_line_graphs
 from railx.vocabulary.placement import place_nodes
@@ -14,6 +15,7 @@ FAMILY = Family(
     name="railx_split",
     settings=RailXSplitSettings,
     build=graph.build,
+    check=graph.check,
     halves=graph.halves,
     bisection_ports=graph.bisection_ports,
     ports_per_chip=graph.ports_per_chip,
@@ -24,4 +26,5 @@ FAMILY = Family(
     check_circuits=checks.check_circuits,
     loads=loads.uniform_loads,
     place=place_nodes,
+    bill=BILL,
 )

@@ -13,9 +13,8 @@ from railx.vocabulary.line_parts import (
     check_radix,
     check_rings,
 )
-from railx.vocabulary.topology import check_size
 
-__all__ = ["RailXSplitSettings", "grid_of"]
+__all__ = ["RailXSplitSettings", "grid_of", "parts_of_line"]
 
 
 @dataclass(frozen=True)
@@ -37,14 +36,17 @@ class RailXSplitSettings:
     sizes_x: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()]
     """Nodes of the all-to-alls that a row is split in, one size per part."""
 
-    split_x: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()]
-    """Rails of each part of a row: m * n in all, each a multiple of its size - 1."""
+    split_x: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()] | None
+    """Rails of each part of a row: m * n in all, each a multiple of its size - 1; null:
+    as many copies of the all-to-all of each size as fit together, rails that are left
+    over in no part (the graph needs every rail in a part).
+    """
 
     sizes_y: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()]
     """Nodes of the all-to-alls that a column is split in, one size per part."""
 
-    split_y: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()]
-    """Rails of each part of a column: m * n in all, each a multiple of its size - 1."""
+    split_y: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()] | None
+    """Rails of each part of a column, as ``split_x`` of a row."""
 
     rings: Literal["directed", "undirected"]
     """The Hamiltonian decomposition that the rails of a part follow."""
@@ -70,10 +72,28 @@ class RailXSplitSettings:
             ("x", self.sizes_x, self.split_x),
             ("y", self.sizes_y, self.split_y),
         ):
-            _check_split(axis, sizes, split, rails)
-            check_rings(f"sizes_{axis}", _parts(sizes, split), self.rings)
+            if split is None:
+                _check_sizes(axis, sizes, rails)
+            else:
+                _check_split(axis, sizes, split, rails)
+        check_rings("sizes_x", parts_of_line(self.sizes_x, self.rails_x), self.rings)
+        check_rings("sizes_y", parts_of_line(self.sizes_y, self.rails_y), self.rings)
         check_radix(self.ocs_radix, math.prod(self.sizes_x), math.prod(self.sizes_y))
-        check_size("sizes_x", grid_of(self).link_rows)
+
+    @property
+    def rails_x(self) -> tuple[int, ...]:
+        """Rails of each part of a row."""
+        return _equal_copies(self.sizes_x, self.rails) if self.split_x is None else self.split_x
+
+    @property
+    def rails_y(self) -> tuple[int, ...]:
+        """Rails of each part of a column."""
+        return _equal_copies(self.sizes_y, self.rails) if self.split_y is None else self.split_y
+
+    @property
+    def rails(self) -> int:
+        """Rails of a line."""
+        return self.m * self.n
 
 
 def grid_of(settings: RailXSplitSettings) -> Grid:
@@ -81,12 +101,28 @@ def grid_of(settings: RailXSplitSettings) -> Grid:
     return Grid.of(settings, columns=math.prod(settings.sizes_x), rows=math.prod(settings.sizes_y))
 
 
-def _parts(sizes: tuple[int, ...], split: tuple[int, ...]) -> tuple[PartSettings, ...]:
+def parts_of_line(sizes: tuple[int, ...], split: tuple[int, ...]) -> tuple[PartSettings, ...]:
+    """The parts of a line of these sizes with so many rails each."""
     strides = [math.prod(sizes[:k]) for k in range(len(sizes))]
     return tuple(
         PartSettings("all_to_all", rails, size, stride)
         for rails, size, stride in zip(split, sizes, strides, strict=True)
     )
+
+
+def _equal_copies(sizes: tuple[int, ...], rails: int) -> tuple[int, ...]:
+    copies = rails // sum(size - 1 for size in sizes)
+    return tuple(copies * (size - 1) for size in sizes)
+
+
+def _check_sizes(axis: str, sizes: tuple[int, ...], rails: int) -> None:
+    needed = sum(size - 1 for size in sizes)
+    if needed > rails:
+        raise SettingsError(
+            f"sizes_{axis}",
+            f"got {list(sizes)}; allowed: the sizes less one together at most m * n = {rails}"
+            f" rails; the nearest single size is {rails + 1}",
+        )
 
 
 def _check_split(axis: str, sizes: tuple[int, ...], split: tuple[int, ...], rails: int) -> None:

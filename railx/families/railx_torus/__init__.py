@@ -2,6 +2,7 @@
 
 from railx.families.family import Family
 from railx.families.railx_torus import checks, graph, loads, placement, rings, routing
+from railx.families.railx_torus.bill import BILL
 from railx.families.railx_torus.settings import RailXTorusSettings
 from railx.vocabulary.line_graphs import circuit_line_graphs
 
@@ -11,6 +12,7 @@ FAMILY = Family(
     name="railx_torus",
     settings=RailXTorusSettings,
     build=graph.build,
+    check=graph.check,
     halves=graph.halves,
     bisection_ports=graph.bisection_ports,
     ports_per_chip=graph.ports_per_chip,
@@ -23,4 +25,5 @@ FAMILY = Family(
     longest_path_ns=loads.longest_path_ns,
     grid_rings=rings.grid_rings,
     place=placement.place,
+    bill=BILL,
 )

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.grid import Grid
-from railx.vocabulary.topology import check_size
 
 __all__ = ["RailXTorusSettings", "grid_of"]
 
@@ -55,7 +54,6 @@ class RailXTorusSettings:
                 f" {longest} nodes (or x_scale and y_scale of at most {self.ocs_radix // 2} for"
                 " this radix)",
             )
-        check_size("x_scale", grid_of(self).link_rows)
 
 
 def grid_of(settings: RailXTorusSettings) -> Grid:

@@ -29,11 +29,12 @@ from numpy.typing import NDArray
 
 from railx.families.railx_twisted_torus.settings import RailXTwistedTorusSettings, grid_of
 from railx.vocabulary.grid import build_lines, grid_halves, ring_arcs, successor_arcs
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import Topology, check_size
 
 __all__ = [
     "bisection_ports",
     "build",
+    "check",
     "grid_of",
     "halves",
     "node_hop_counts",
@@ -48,6 +49,11 @@ def wrap_shift(settings: RailXTwistedTorusSettings) -> int:
     x_scale is its own opposite).
     """
     return settings.y_scale if settings.wrap == "twisted" else 0
+
+
+def check(settings: RailXTwistedTorusSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("x_scale", grid_of(settings).link_rows)
 
 
 def build(settings: RailXTwistedTorusSettings) -> Topology:

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.grid import Grid
-from railx.vocabulary.topology import check_size
 
 __all__ = ["RailXTwistedTorusSettings", "grid_of"]
 
@@ -71,7 +70,6 @@ class RailXTwistedTorusSettings:
                 f"got {self.ocs_radix}; allowed: at least {2 * self.x_scale}, two ports for each of"
                 f" {self.x_scale} nodes of a row or of a pair of columns ({fit})",
             )
-        check_size("x_scale", grid_of(self).link_rows)
 
 
 def grid_of(settings: RailXTwistedTorusSettings) -> Grid:

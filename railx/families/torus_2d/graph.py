@@ -9,9 +9,14 @@ from numpy.typing import NDArray
 
 from railx.families.torus_2d.settings import Torus2DSettings
 from railx.vocabulary.line_graphs import LineGraph, ring_line_graphs
-from railx.vocabulary.topology import Links, Topology, chip_nodes, join_links, kind_code
+from railx.vocabulary.topology import Links, Topology, check_size, chip_nodes, join_links, kind_code
 
-__all__ = ["bisection_ports", "build", "halves", "line_graphs", "ports_per_chip"]
+__all__ = ["bisection_ports", "build", "check", "halves", "line_graphs", "ports_per_chip"]
+
+
+def check(settings: Torus2DSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("x_scale", 4 * settings.x_scale * settings.y_scale)
 
 
 def build(settings: Torus2DSettings) -> Topology:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive
+from railx.vocabulary.counts import check_boards
 from railx.vocabulary.grid import Grid
-from railx.vocabulary.topology import check_size
 
 __all__ = ["Torus2DSettings", "grid_of"]
 
@@ -34,8 +34,13 @@ class Torus2DSettings:
     latency_ns: Annotated[float, NonNegative()]
     """Time of flight of a link, in nanoseconds."""
 
+    board_side: Annotated[int, AtLeast(1)] = 1
+    """Chips on a side of a board; links on a board need no transceivers and are in no
+    bill. The graph does not tell boards apart.
+    """
+
     def __post_init__(self) -> None:
-        check_size("x_scale", 4 * self.x_scale * self.y_scale)
+        check_boards(self.board_side, x_scale=self.x_scale, y_scale=self.y_scale)
 
 
 def grid_of(settings: Torus2DSettings) -> Grid:

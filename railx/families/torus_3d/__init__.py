@@ -2,6 +2,7 @@
 
 from railx.families.family import Family
 from railx.families.torus_3d import graph, placement, rings, routing
+from railx.families.torus_3d.bill import BILL
 from railx.families.torus_3d.settings import Torus3DSettings
 
 __all__ = ["FAMILY", "Torus3DSettings"]
@@ -10,6 +11,7 @@ FAMILY = Family(
     name="torus_3d",
     settings=Torus3DSettings,
     build=graph.build,
+    check=graph.check,
     halves=graph.halves,
     bisection_ports=graph.bisection_ports,
     ports_per_chip=graph.ports_per_chip,
@@ -18,4 +20,5 @@ FAMILY = Family(
     node_hop_counts=graph.node_hop_counts,
     chip_rings=rings.chip_rings,
     place=placement.place,
+    bill=BILL,
 )

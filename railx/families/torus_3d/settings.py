@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive
-from railx.vocabulary.topology import check_size
+from railx.vocabulary.counts import check_boards
 
 __all__ = ["Torus3DSettings"]
 
@@ -38,8 +38,15 @@ class Torus3DSettings:
     latency_ns: Annotated[float, NonNegative()]
     """Time of flight of a link, in nanoseconds."""
 
+    board_side: Annotated[int, AtLeast(1)] = 1
+    """Chips on a side of a board; links on a board need no transceivers and are in no
+    bill. The graph does not tell boards apart.
+    """
+
     def __post_init__(self) -> None:
-        check_size("x_scale", 6 * self.chips)
+        check_boards(
+            self.board_side, x_scale=self.x_scale, y_scale=self.y_scale, z_scale=self.z_scale
+        )
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
-from railx.vocabulary.topology import (
-    check_size,
-)
 
 __all__ = ["TpuV4Settings"]
 
@@ -61,7 +58,6 @@ class TpuV4Settings:
                 f"got {self.ocs_radix}; allowed: at least {2 * self.cubes}, two ports for each of"
                 f" {self.cubes} cubes (or at most {self.ocs_radix // 2} cubes for this radix)",
             )
-        check_size("x_cubes", 6 * (self.chips + self.cubes * self.cube_side**2 * (self.n - 1)))
 
     @property
     def cubes_each(self) -> tuple[int, int, int]:
