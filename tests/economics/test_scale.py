@@ -113,7 +113,7 @@ def test_rows_are_every_network_size_and_price_set(rows: list[dict[str, Any]]) -
         "bisection_gb_s_per_chip", "cost_usd", "cost_per_chip_usd", "usd_per_injection_gb_s", "usd_per_all_to_all_gb_s",
         "power_watts", "watts_per_chip", "reference", "injection_cost_over_reference", "all_to_all_cost_over_reference",
         "watts_over_reference", "fidelity",
-    ]  # fmt: skip
+    ]
 
 
 def test_the_largest_size_is_the_summary(rows: list[dict[str, Any]]) -> None:
@@ -143,7 +143,7 @@ def test_a_row_is_the_bill_of_the_resized_network(rows: list[dict[str, Any]]) ->
     for row in rows[::7]:
         if row["price_set"] != "opus_400g":
             continue
-        sized = at_scale(ECONOMICS.networks[row["topology"]], row["target_chips"])
+        sized = ECONOMICS.networks[row["topology"]].at_scale(row["target_chips"])
         bill = bill_of_materials(replace(ECONOMICS, networks={**ECONOMICS.networks, "one": sized}))
         parts = [part for part in bill if part["topology"] == "one"]
         assert row["chips"] == parts[0]["chips"]
