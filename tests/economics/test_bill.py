@@ -244,11 +244,28 @@ def test_summary_is_the_sum_of_the_bill(name: str) -> None:
 
 def test_columns_are_the_agreed_ones() -> None:
     assert list(bill_of_materials(settings())[0]) == [
-        "topology", "chips", "component", "count", "unit_usd", "total_usd", "unit_watts", "total_watts", "source", "fidelity",
+        "topology",
+        "chips",
+        "component",
+        "count",
+        "unit_usd",
+        "total_usd",
+        "unit_watts",
+        "total_watts",
+        "source",
+        "fidelity",
     ]
     assert list(cost_summary(settings())[0]) == [
-        "topology", "chips", "injection_gb_s_per_chip", "all_to_all_gb_s_per_chip", "cost_usd", "cost_per_chip_usd",
-        "usd_per_injection_gb_s", "usd_per_all_to_all_gb_s", "power_watts", "fidelity",
+        "topology",
+        "chips",
+        "injection_gb_s_per_chip",
+        "all_to_all_gb_s_per_chip",
+        "cost_usd",
+        "cost_per_chip_usd",
+        "usd_per_injection_gb_s",
+        "usd_per_all_to_all_gb_s",
+        "power_watts",
+        "fidelity",
     ]
 
 

@@ -37,15 +37,31 @@ def priced(family: str, copper_links: list[str], **topology: Any) -> PricedNetwo
 
 def fat_tree(chips: int, tiers: int, taper: float = 1.0) -> PricedNetwork:
     return priced(
-        "fat_tree", ["leaf"], populated_chips=chips, planes=16, tiers=tiers, switch_radix=64,
-        taper=taper, leaf_down_ports=None, leaf_latency_ns=0, global_latency_ns=0,
+        "fat_tree",
+        ["leaf"],
+        populated_chips=chips,
+        planes=16,
+        tiers=tiers,
+        switch_radix=64,
+        taper=taper,
+        leaf_down_ports=None,
+        leaf_latency_ns=0,
+        global_latency_ns=0,
     )
 
 
 def hammingmesh(m: int, boards: int) -> PricedNetwork:
     return priced(
-        "hammingmesh", ["row"], m=m, n=4, x_scale=boards, y_scale=boards, switch_radix=64,
-        internal_width=1, internal_latency_ns=0, external_latency_ns=0,
+        "hammingmesh",
+        ["row"],
+        m=m,
+        n=4,
+        x_scale=boards,
+        y_scale=boards,
+        switch_radix=64,
+        internal_width=1,
+        internal_latency_ns=0,
+        external_latency_ns=0,
     )
 
 

@@ -109,10 +109,24 @@ def test_rows_are_every_network_size_and_price_set(rows: list[dict[str, Any]]) -
         row["injection_gb_s_per_chip"] == 1800.0 and row["fidelity"] == "analytic" for row in rows
     )
     assert list(rows[0]) == [
-        "topology", "target_chips", "price_set", "chips", "injection_gb_s_per_chip", "all_to_all_gb_s_per_chip",
-        "bisection_gb_s_per_chip", "cost_usd", "cost_per_chip_usd", "usd_per_injection_gb_s", "usd_per_all_to_all_gb_s",
-        "power_watts", "watts_per_chip", "reference", "injection_cost_over_reference", "all_to_all_cost_over_reference",
-        "watts_over_reference", "fidelity",
+        "topology",
+        "target_chips",
+        "price_set",
+        "chips",
+        "injection_gb_s_per_chip",
+        "all_to_all_gb_s_per_chip",
+        "bisection_gb_s_per_chip",
+        "cost_usd",
+        "cost_per_chip_usd",
+        "usd_per_injection_gb_s",
+        "usd_per_all_to_all_gb_s",
+        "power_watts",
+        "watts_per_chip",
+        "reference",
+        "injection_cost_over_reference",
+        "all_to_all_cost_over_reference",
+        "watts_over_reference",
+        "fidelity",
     ]
 
 
