@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from railx.families import build_routing, family_of
 from railx.network.flows import finish_times, link_gb_s, route_flows
-from railx.vocabulary.routing.analysis import longest_ways, table_lane_loads
+from railx.vocabulary.routing.analysis import longest_paths, table_lane_loads
 from railx.vocabulary.topology import Topology
 
 __all__ = ["AllToAll", "Messages", "all_to_all"]
@@ -67,7 +67,9 @@ def all_to_all(topology: Topology, chips: IntArray, routing: str) -> AllToAll | 
 
 
 class Messages:
-    """All messages of an all-to-all, sent at once and sharing the links max-min fairly."""
+    """All messages of an all-to-all, sent at once and sharing the links max-min
+    fairly.
+    """
 
     def __init__(self, topology: Topology, chips: IntArray, routing: str) -> None:
         paths = route_flows(topology, routing, *_pairs(chips))
@@ -90,7 +92,7 @@ def _routed(topology: Topology, chips: IntArray, routing: str) -> AllToAll:
         demand[block, np.arange(len(block))] = 0
         loads += table_lane_loads(topology, table, demand) * topology.links.lanes
         latency = max(
-            latency, float(longest_ways(topology, table, topology.links.latency_ns)[chips].max())
+            latency, float(longest_paths(topology, table, topology.links.latency_ns)[chips].max())
         )
     used = loads > 0
     return AllToAll(len(chips), float((link_gb_s(topology)[used] / loads[used]).min()), latency)

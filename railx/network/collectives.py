@@ -212,7 +212,9 @@ _Phase = Callable[[Sequence[float]], float]
 
 
 def _phases(topology: Topology, scope: _Scope, fidelity: str) -> list[_Phase] | None:
-    """How long a phase of each level takes; None where the flow model has no messages."""
+    """How long a phase of each level takes; None where the flow model has no
+    messages.
+    """
     if fidelity == "analytic":
         return [_analytic_phase(level) for level in scope.levels]
     if any(rings.paths is None for level in scope.levels for rings in level):
@@ -367,7 +369,9 @@ def _chip_scopes(
 
 
 def _rings(index: ChannelIndex, line: LineRings, most_messages: int) -> _Rings:
-    """All lines of a dimension; one stands for all where their messages are too many."""
+    """All lines of a dimension; one stands for all where their messages are too
+    many.
+    """
     one = _line_paths(index, line, 0)
     hops = one.latency_ns.reshape(line.rings, line.participants)
     paths = None

@@ -13,26 +13,39 @@ __all__ = ["FatTreeSettings"]
 
 @dataclass(frozen=True)
 class FatTreeSettings:
-    """``switch_radix``: ports k of a switch. ``planes``: parallel trees, one port of
-    each chip in every plane.
-
-    ``leaf_down_ports``: ports d of a leaf switch to chips, the other k - d face up;
-    null: half of them (non-blocking). ``leaf_latency_ns``: between a chip and its leaf
-    switch; ``global_latency_ns``: between switches.
-    """
+    """A fat tree of switches."""
 
     family: Literal["fat_tree"]
+    """Which network family this is."""
+
     tiers: Annotated[int, Between(1, 5)]
+    """Tiers of switches; the graph has 2 or 3."""
+
     switch_radix: Annotated[int, AtLeast(4)]
+    """Ports of a switch; the number of leaves of a plane follows from it."""
+
     leaf_down_ports: Annotated[int, AtLeast(1)] | None
+    """Ports of a leaf switch to chips, the others face up; null: half of them
+    (non-blocking).
+    """
+
     planes: Annotated[int, AtLeast(1)]
+    """Parallel trees, one port of each chip in every plane."""
+
     port_gbps: Annotated[float, Positive()]
+    """Rate of an external port in one direction, in 10^9 bit/s."""
+
     leaf_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight between a chip and its leaf switch, in nanoseconds."""
+
     global_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight between switches, in nanoseconds."""
+
     taper: Annotated[float, Fraction()] | None = None
     """Uplinks per downlink of a leaf, exactly, in the place of ``leaf_down_ports``;
     null: what the ports of a leaf give. The graph needs whole ports.
     """
+
     populated_chips: Annotated[int, AtLeast(2)] | None = None
     """Chips that are plugged in; null: as many as the tree has room for, which is what
     the graph has.

@@ -13,24 +13,40 @@ __all__ = ["HammingMeshSettings", "grid_of"]
 
 @dataclass(frozen=True)
 class HammingMeshSettings:
-    """``x_scale`` by ``y_scale`` boards of ``m`` x ``m`` chips with ``n`` ports on each
-    of their 4 sides.
+    """Boards of m x m chips in a grid, with a switch for each row and column of boards.
 
     Board (X, Y) is number Y * x_scale + X; its chip (x, y) adds y * m + x, as in RailX.
-    ``switch_radix``: ports of a row or column switch, two for each board of its line.
-    ``internal_width``: rate of an internal lane over that of an external port.
     """
 
     family: Literal["hammingmesh"]
+    """Which network family this is."""
+
     m: Annotated[int, AtLeast(1)]
+    """Chips on a side of a board."""
+
     n: Annotated[int, AtLeast(1)]
+    """Ports on each of the 4 sides of a chip."""
+
     x_scale: Annotated[int, AtLeast(2)]
+    """Boards of a row."""
+
     y_scale: Annotated[int, AtLeast(2)]
+    """Boards of a column."""
+
     switch_radix: Annotated[int, AtLeast(4)]
+    """Ports of a row or column switch, two for each board of its line."""
+
     port_gbps: Annotated[float, Positive()]
+    """Rate of an external port in one direction, in 10^9 bit/s."""
+
     internal_width: Annotated[float, Positive()]
+    """Rate of an internal lane over the rate of an external port."""
+
     internal_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of a link inside a board, in nanoseconds."""
+
     external_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight between a board and a switch, in nanoseconds."""
 
     taper: Annotated[float, Fraction()] = 1.0
     """Uplinks per downlink of the two-level trees that join lines of more boards than a

@@ -12,7 +12,9 @@ __all__ = ["chip_rings"]
 
 
 def chip_rings(settings: HyperXSettings) -> tuple[LineRings, ...] | None:
-    """The rings of every dimension where the chips are the routers; None with switches."""
+    """The rings of every dimension where the chips are the routers; None with
+    switches.
+    """
     if not settings.switchless:
         return None
     chip = np.arange(settings.chips).reshape(settings.shape[::-1]).transpose()

@@ -13,23 +13,34 @@ __all__ = ["HyperXSettings"]
 
 @dataclass(frozen=True)
 class HyperXSettings:
-    """Routers in a grid of ``shape`` (the first dimension runs fastest), ``lanes``
-    parallel links between any two of a line.
-
-    ``chips_per_switch``: 0 makes the chips themselves the routers, else each router is
-    a switch with so many chips; then ``planes`` identical networks stand side by side
-    and each chip has one port in every plane. ``leaf_latency_ns``: between a chip and
-    its switch; ``latency_ns``: between routers.
-    """
+    """Routers in a grid, any two of a line joined."""
 
     family: Literal["hyperx"]
+    """Which network family this is."""
+
     shape: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()]
+    """Routers along each dimension; the first runs fastest."""
+
     lanes: Annotated[int, AtLeast(1)]
+    """Parallel links between any two routers of a line."""
+
     chips_per_switch: Annotated[int, NonNegative()]
+    """Chips on a router that is a switch; 0: the chips themselves are the routers."""
+
     planes: Annotated[int, AtLeast(1)]
+    """Identical networks side by side, one port of each chip in every plane; 1 where
+    the chips are the routers.
+    """
+
     port_gbps: Annotated[float, Positive()]
+    """Rate of an external port in one direction, in 10^9 bit/s."""
+
     leaf_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight between a chip and its switch, in nanoseconds."""
+
     latency_ns: Annotated[float, NonNegative()]
+    """Time of flight between routers, in nanoseconds."""
+
     switch_radix: Annotated[int, AtLeast(2)] | None = None
     """Ports of a switch; null: just enough for its chips and its lines."""
 

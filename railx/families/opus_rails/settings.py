@@ -12,24 +12,40 @@ __all__ = ["OpusRailsSettings"]
 
 @dataclass(frozen=True)
 class OpusRailsSettings:
-    """``servers`` of ``chips_per_server`` chips; chip i of server a is number a *
-    chips_per_server + i.
+    """Servers whose chips of equal rank are joined in rings by optical switches.
 
-    ``ocs_ports``: optical ports of a chip, two on each of ocs_ports / 2 switches of its
-    rank. ``ocs_radix``: ports of a switch; null: just enough, 2 servers.
-    ``scale_up_width``: rate of a chip's link to its scale-up switch over the rate of
-    all its ports together. ``external_latency_ns``: of a circuit.
+    Chip i of server a is number a * chips_per_server + i.
     """
 
     family: Literal["opus_rails"]
+    """Which network family this is."""
+
     chips_per_server: Annotated[int, AtLeast(1)]
+    """Chips of a server."""
+
     servers: Annotated[int, AtLeast(2)]
+    """Servers."""
+
     ocs_ports: Annotated[int, AtLeast(2)]
+    """Optical ports of a chip, two on each of ocs_ports / 2 switches of its rank."""
+
     ocs_radix: Annotated[int, AtLeast(2)] | None
+    """Ports of an optical switch; null: just enough, 2 servers."""
+
     port_gbps: Annotated[float, Positive()]
+    """Rate of an external port in one direction, in 10^9 bit/s."""
+
     scale_up_width: Annotated[float, Positive()]
+    """Rate of a chip's link to its scale-up switch over the rate of all its ports
+    together.
+    """
+
     scale_up_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight between a chip and its scale-up switch, in nanoseconds."""
+
     external_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of an optical circuit, in nanoseconds."""
+
     ocs_ports_per_transceiver: Annotated[int, AtLeast(1)] = 2
     """Optical ports of a chip that share a transceiver, whose rate is theirs together;
     2 in the released cost script of Opus.

@@ -13,24 +13,40 @@ __all__ = ["RailOnlySettings"]
 
 @dataclass(frozen=True)
 class RailOnlySettings:
-    """``servers`` of ``chips_per_server`` chips; chip i of server a is number a *
-    chips_per_server + i.
+    """Servers whose chips of equal rank meet at rail switches, without a spine.
 
-    ``switch_radix``: ports of a rail switch, all to servers. ``planes``: parallel rail
-    switches for each rank, one port of each chip in every plane. ``scale_up_width``:
-    rate of a chip's link to its scale-up switch over the rate of all its ports
-    together.
+    Chip i of server a is number a * chips_per_server + i.
     """
 
     family: Literal["rail_only"]
+    """Which network family this is."""
+
     chips_per_server: Annotated[int, AtLeast(1)]
+    """Chips of a server."""
+
     servers: Annotated[int, AtLeast(2)]
+    """Servers, at most one for each port of a rail switch."""
+
     switch_radix: Annotated[int, AtLeast(2)]
+    """Ports of a rail switch, all to servers."""
+
     planes: Annotated[int, AtLeast(1)]
+    """Parallel rail switches for each rank, one port of each chip in every plane."""
+
     port_gbps: Annotated[float, Positive()]
+    """Rate of an external port in one direction, in 10^9 bit/s."""
+
     scale_up_width: Annotated[float, Positive()]
+    """Rate of a chip's link to its scale-up switch over the rate of all its ports
+    together.
+    """
+
     scale_up_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight between a chip and its scale-up switch, in nanoseconds."""
+
     leaf_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight between a chip and its rail switch, in nanoseconds."""
+
     tiers: Annotated[int, Between(1, 5)] = 1
     """Tiers of the tree that each rail is; one rail switch is 1, which is what the
     graph has.

@@ -12,29 +12,48 @@ __all__ = ["RailOptimisedSettings"]
 
 @dataclass(frozen=True)
 class RailOptimisedSettings:
-    """``pods`` of switch_radix / 2 servers with ``chips_per_server`` chips; chip i of
-    server a is number a * chips_per_server + i.
+    """Servers whose chips of equal rank meet at rail switches, with a spine above them.
 
-    ``planes``: parallel rail networks, one port of each chip in every plane.
-    ``scale_up_width``: rate of a chip's link to its scale-up switch over the rate of
-    all its ports together. ``leaf_latency_ns``: between a chip and its rail switch;
-    ``global_latency_ns``: between rail switch and spine.
+    Chip i of server a is number a * chips_per_server + i.
     """
 
     family: Literal["rail_optimised"]
+    """Which network family this is."""
+
     chips_per_server: Annotated[int, AtLeast(1)]
+    """Chips of a server."""
+
     pods: Annotated[int, AtLeast(1)]
+    """Groups of switch_radix / 2 servers that share their rail switches."""
+
     switch_radix: Annotated[int, AtLeast(4)]
+    """Ports of a rail switch: half to servers, half to the spine."""
+
     planes: Annotated[int, AtLeast(1)]
+    """Parallel rail networks, one port of each chip in every plane."""
+
     port_gbps: Annotated[float, Positive()]
+    """Rate of an external port in one direction, in 10^9 bit/s."""
+
     scale_up_width: Annotated[float, Positive()]
+    """Rate of a chip's link to its scale-up switch over the rate of all its ports
+    together.
+    """
+
     scale_up_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight between a chip and its scale-up switch, in nanoseconds."""
+
     leaf_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight between a chip and its rail switch, in nanoseconds."""
+
     global_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight between a rail switch and the spine, in nanoseconds."""
+
     tiers: Annotated[int, Between(1, 5)] = 2
     """Tiers of the tree over all chips: rail switches and spine are 2, which is what
     the graph has.
     """
+
     populated_servers: Annotated[int, AtLeast(2)] | None = None
     """Servers that are plugged in; null: all of every pod, which is what the graph
     has.

@@ -19,31 +19,52 @@ __all__ = ["RailXSplitSettings", "grid_of", "parts_of_line"]
 
 @dataclass(frozen=True)
 class RailXSplitSettings:
-    """Rows of prod(sizes_x) nodes and columns of prod(sizes_y) nodes of m x m chips, r
-    = m * n rails a side.
+    """RailX with split lines: prod(sizes_x) nodes of a row, prod(sizes_y) of a column.
 
-    ``split_x``: rails of each part of a row, summing to r, each a multiple of its size
-    - 1; ``split_y`` the same for columns; null: as many copies of the all-to-all of
-    each size as fit together, rails that are left over in no part (the graph needs
-    every rail in a part). A single size is the plain all-to-all.
-    ``rings``: the decomposition that the rails of a part follow. ``ocs_radix``: ports
-    of an optical switch; null takes what the longer line needs. ``internal_width``:
-    rate of an internal lane over that of an external port.
+    A single size is the plain all-to-all.
     """
 
     family: Literal["railx_split"]
+    """Which network family this is."""
+
     m: Annotated[int, AtLeast(1)]
+    """Chips on a side of a node, so that a node is a mesh of m x m chips."""
+
     n: Annotated[int, AtLeast(1)]
+    """Ports on each of the 4 sides of a chip."""
+
     sizes_x: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()]
+    """Nodes of the all-to-alls that a row is split in, one size per part."""
+
     split_x: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()] | None
+    """Rails of each part of a row: m * n in all, each a multiple of its size - 1; null:
+    as many copies of the all-to-all of each size as fit together, rails that are left
+    over in no part (the graph needs every rail in a part).
+    """
+
     sizes_y: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()]
+    """Nodes of the all-to-alls that a column is split in, one size per part."""
+
     split_y: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()] | None
+    """Rails of each part of a column, as ``split_x`` of a row."""
+
     rings: Literal["directed", "undirected"]
+    """The Hamiltonian decomposition that the rails of a part follow."""
+
     ocs_radix: Annotated[int, AtLeast(2)] | None
+    """Ports of an optical switch; null: what the longer line needs."""
+
     port_gbps: Annotated[float, Positive()]
+    """Rate of an external port in one direction, in 10^9 bit/s."""
+
     internal_width: Annotated[float, Positive()]
+    """Rate of an internal lane over the rate of an external port."""
+
     internal_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of a link inside a node, in nanoseconds."""
+
     external_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of an optical circuit between nodes, in nanoseconds."""
 
     def __post_init__(self) -> None:
         rails = self.m * self.n

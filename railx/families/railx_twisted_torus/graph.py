@@ -101,7 +101,7 @@ def node_hop_counts(settings: RailXTwistedTorusSettings) -> NDArray[np.int64]:
     size (node 0 stands for all).
 
     A node at (dx, dy) has the images (dx + k shift, dy - k rows): the shortest path
-    is the best of them for k = -1, 0 and 1, each taken the shorter way round its row.
+    is the best of them for k = -1, 0 and 1, each taken the shorter path round its row.
     """
     columns, rows = settings.x_scale, settings.y_scale
     dx, dy = np.meshgrid(np.arange(columns), np.arange(rows))

@@ -14,16 +14,26 @@ __all__ = ["Torus2DSettings", "grid_of"]
 
 @dataclass(frozen=True)
 class Torus2DSettings:
-    """``x_scale`` by ``y_scale`` chips; chip (x, y) is number y * x_scale + x. ``n``:
-    parallel ports on each side of a chip.
-    """
+    """A plain 2D torus of chips; chip (x, y) is number y * x_scale + x."""
 
     family: Literal["torus_2d"]
+    """Which network family this is."""
+
     n: Annotated[int, AtLeast(1)]
+    """Parallel ports on each side of a chip."""
+
     x_scale: Annotated[int, AtLeast(2)]
+    """Chips of a row."""
+
     y_scale: Annotated[int, AtLeast(2)]
+    """Chips of a column."""
+
     port_gbps: Annotated[float, Positive()]
+    """Rate of an external port in one direction, in 10^9 bit/s."""
+
     latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of a link, in nanoseconds."""
+
     board_side: Annotated[int, AtLeast(1)] = 1
     """Chips on a side of a board; links on a board need no transceivers and are in no
     bill. The graph does not tell boards apart.

@@ -76,7 +76,7 @@ def ports_per_chip(settings: Torus3DSettings) -> int:
 
 
 def node_hop_counts(settings: Torus3DSettings) -> IntArray:
-    """How many ordered pairs of chips are h links apart (index h): the ways round the
+    """How many ordered pairs of chips are h links apart (index h): the paths round the
     three rings add up.
     """
     counts = np.ones(1, dtype=np.int64)

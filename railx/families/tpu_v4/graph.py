@@ -99,7 +99,9 @@ def ports_per_chip(settings: TpuV4Settings) -> int:
 
 
 def neighbour(settings: TpuV4Settings, dimension: int, step: int) -> IntArray:
-    """The chip ``step`` places further round the ring of a dimension, for every chip."""
+    """The chip ``step`` places further round the ring of a dimension, for every
+    chip.
+    """
     places = chip_places(settings)
     number = np.empty(settings.lengths, dtype=np.int64)
     number[tuple(places)] = np.arange(settings.chips)

@@ -33,8 +33,8 @@ IntArray = NDArray[np.int64]
 
 
 def torus_lane_loads(topology: Topology, columns: int, rows: int, lanes: int) -> FloatArray:
-    """Dimension order on a torus of columns x rows chips, ties between the two ways
-    round split evenly.
+    """Dimension order on a torus of columns x rows chips, ties between the two
+    directions split evenly.
 
     By symmetry all links of a dimension and direction carry the same. RailX counts the
     links inside its nodes as part of the torus.
