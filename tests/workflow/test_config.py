@@ -12,7 +12,7 @@ from railx.settings import SettingsError, load, to_dict
 from workflow.config import CONF, Experiment, compose_experiment, compose_stage, overrides_from
 
 ROOT = CONF.parent
-EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+EXPERIMENTS = choices("experiment")
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -25,7 +25,7 @@ def test_every_experiment_composes_under_its_own_name(name: str) -> None:
 @pytest.mark.parametrize(
     "choice",
     sorted(
-        f"{path.parent.name}={path.stem}"
+        f"{group}={name}"
         for group in (
             "topology",
             "traffic",
@@ -41,7 +41,7 @@ def test_every_experiment_composes_under_its_own_name(name: str) -> None:
             "training",
             "tracking",
         )
-        for path in (CONF / group).glob("*.yaml")
+        for name in choices(group)
     ),
 )
 def test_every_choice_is_valid(choice: str) -> None:
