@@ -50,8 +50,7 @@ def read_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> Statement
     SELECT over tables.
     """
     _only_select(connection, sql)
-    found = connection.execute("select json_serialize_sql(?)", [sql]).fetchone()
-    parsed = json.loads(found[0]) if found else {}
+    parsed = json.loads(connection.execute("select json_serialize_sql(?)", [sql]).fetchall()[0][0])
     if parsed.get("error", True):
         raise ClaimError(f"query: {one_line(parsed.get('error_message', 'cannot be read'))}")
     nodes = list(_nodes(parsed["statements"]))

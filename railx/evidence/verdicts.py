@@ -137,7 +137,7 @@ def compare_trend(claim: Claim, points: Sequence[tuple[float, float]]) -> tuple[
 
 
 def limit_by_fidelity(claim: Claim, finding: Finding, fidelity: Fidelity | None) -> Finding:
-    """A value that is less faithful than the claim requires proves it partly at best."""
+    """A value less faithful than the claim requires proves it partly at best."""
     required = claim.settings.fidelity_required
     if fidelity is not None and FIDELITIES.index(fidelity) >= FIDELITIES.index(required):
         return finding
