@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from railx.figures import FigureSettings
 from railx.mapping.settings import JobSettings
 from railx.network import AgreementSettings, SweepSettings
 from railx.settings import Registered, field_hints, told_apart
-from railx.vocabulary.circuits import TransitionSettings
-from workflow.config import CONF, Experiment, PlanSettings, RunChoice, StageSettings
+from railx.vocabulary.reconfiguration import TransitionSettings
+from workflow.config import Experiment, PlanSettings, RunChoice, StageSettings
 
-__all__ = ["group_of", "groups", "members"]
+__all__ = ["groups", "members"]
 
 
 def groups() -> dict[str, Any]:
@@ -34,12 +33,6 @@ def groups() -> dict[str, Any]:
         "experiment": Experiment,
         "stage": StageSettings,
     }
-
-
-def group_of(path: Path) -> str:
-    """The group of a file below conf/; config.yaml is what all experiments share."""
-    folder = path.relative_to(CONF).parent.name
-    return folder or ("experiment" if path.stem == "config" else "stage")
 
 
 def members(hint: Any) -> tuple[str, dict[Any, type]] | None:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from railx.settings import field_hints
-from workflow.config import CONF
 from workflow.field_docs import class_doc, field_doc
-from workflow.groups import group_of, groups, members
+from workflow.groups import groups, members
+from workflow.mounts import CONF
 
 __all__ = ["REFERENCE", "Row", "keys_of", "reference", "unit_of"]
 
@@ -64,8 +64,10 @@ def reference() -> str:
         "<!-- Made by `make schemas` from the settings classes; edit the strings there. -->",
         "# Every key of conf/",
         "",
-        "A file of `conf/GROUP/` holds these keys. `name.*` stands for any name in a mapping,",
-        "`name[]` for each item of a list, and a key without a default must be there.",
+        "A file of `conf/GROUP/` holds these keys, or leaves them to the files that its",
+        "`defaults` mount. `name.*` stands for any name in a mapping, `name[]` for each item of a",
+        "list, and a key without a default must be there. An experiment names files of the groups",
+        "in the place of what they hold: `traffic: uniform`, `plans: [flexsp_stdlib]`.",
         "",
     ]
     for group, hint in groups().items():
@@ -98,9 +100,7 @@ def unit_of(name: str) -> str:
 
 
 def _section(group: str, hint: Any) -> list[str]:
-    files = sorted(path.name for path in CONF.glob("*.yaml") if group_of(path) == group)
-    folder = [f"{group}/"] if (CONF / group).is_dir() else []
-    title = ", ".join(f"conf/{name}" for name in [*folder, *files])
+    title = "conf/stage*.yaml" if group == "stage" else f"conf/{group}/"
     lines = [f'<a id="{group}"></a>', "", f"## {title}", ""]
     union = members(hint)
     if union is None:

@@ -18,9 +18,10 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 
 from railx.io import write_text
 from railx.settings import field_hints
-from workflow.config import CONF
+from workflow.config import Experiment
 from workflow.field_docs import class_doc, field_doc
-from workflow.groups import group_of, groups, members
+from workflow.groups import groups, members
+from workflow.mounts import CHOSEN, CONF, EVERY, LISTED, NAME, choices
 from workflow.reference import REFERENCE, reference
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "marked",
     "schema",
     "schema_files",
+    "schema_name",
     "schema_of",
 ]
 
@@ -47,31 +49,45 @@ Form: TypeAlias = Literal["whole", "partial", "file"]
 _SIZES = {"minLength": "string", "minItems": "array", "minProperties": "object"}
 
 
-def schema(group: str) -> dict[str, Any]:
-    """The JSON Schema of a group's files.
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of the files that :func:`schema_name` gives this name.
 
-    A file that mounts others (``defaults``) may leave any key to them, at any depth;
-    one that does not holds every key that has no default.
+    A file that mounts others (``defaults``) may leave any key to them, at any depth,
+    and so may one that others mount (``GROUP.base``); any other holds every key that
+    has no default. An experiment and conf/config.yaml name files of the groups.
     """
     writer = _Writer()
-    hint = groups()[group]
-    mounting = writer.of(hint, "file")
-    always_mounts = group in ("experiment", "stage")
+    group, _, base = name.partition(".")
+    hint = groups()["experiment" if group == "config" else group]
+    if group in ("experiment", "config"):
+        written = _choices_of(writer, config=group == "config")
+    elif group == "stage" or base:
+        written = writer.of(hint, "file")
+    else:
+        mounting = {"type": "object", "required": ["defaults"]}
+        written = {
+            "if": mounting,
+            "then": writer.of(hint, "file"),
+            "else": writer.of(hint, "whole"),
+        }
+    definitions = {**_defaults_list(), **dict(sorted(writer.definitions.items()))}
+    title = {"title": f"conf/{name}"}
     return {
         "$schema": _DIALECT,
-        "$id": f"{group}.schema.json",
-        "title": f"conf/{group}" if (CONF / group).is_dir() else f"conf/{group}.yaml",
-        **(
-            mounting
-            if always_mounts
-            else {
-                "if": {"type": "object", "required": ["defaults"]},
-                "then": mounting,
-                "else": writer.of(hint, "whole"),
-            }
-        ),
-        "$defs": {**_defaults_list(), **dict(sorted(writer.definitions.items()))},
+        "$id": f"{name}.schema.json",
+        **title,
+        **written,
+        "$defs": definitions,
     }
+
+
+def schema_name(path: Path) -> str:
+    """The name of the schema of a file below conf/: its group, or ``GROUP.base`` for
+    those that only others mount.
+    """
+    if path.parent == CONF:
+        return "config" if path.stem == "config" else "stage"
+    return path.parent.name + (".base" if path.stem.startswith("base") else "")
 
 
 def schema_of(hint: Any) -> dict[str, Any]:
@@ -82,10 +98,11 @@ def schema_of(hint: Any) -> dict[str, Any]:
 
 def schema_files() -> dict[Path, str]:
     """The text of every schema by its path."""
+    names = {schema_name(path) for path in CONF.rglob("*.yaml")}
     return {
-        SCHEMAS / f"{group}.schema.json": json.dumps(schema(group), indent=1, ensure_ascii=False)
+        SCHEMAS / f"{name}.schema.json": json.dumps(schema(name), indent=1, ensure_ascii=False)
         + "\n"
-        for group in groups()
+        for name in sorted(names)
     }
 
 
@@ -97,8 +114,55 @@ def marked(path: Path) -> str:
     lines = [line for line in lines if not line.startswith(_MARK)]
     above = next((i for i, line in enumerate(lines) if not line.startswith("# @")), len(lines))
     up = "../" * len(path.relative_to(CONF.parent).parent.parts)
-    mark = f"{_MARK}{up}resources/schemas/conf/{group_of(path)}.schema.json\n"
+    mark = f"{_MARK}{up}resources/schemas/conf/{schema_name(path)}.schema.json\n"
     return "".join([*lines[:above], mark, *lines[above:]])
+
+
+def _choices_of(writer: _Writer, *, config: bool) -> dict[str, Any]:
+    """An experiment's file: names of the groups' files, and values on top of them.
+
+    Where it inherits other experiments, a name in a list may be one of theirs.
+    """
+    hints, properties, inherited = field_hints(Experiment), {}, {}
+    for key in ("name", "seed"):
+        properties[key] = writer.of(hints[key], "partial")
+    for key, group in LISTED.items():
+        values = writer.of(get_args(hints[key])[1], "partial")
+        properties[key] = _listing(group, values, {"enum": choices(group)})
+        own_name = {"type": "string", "pattern": f"^{NAME.pattern}$"}
+        inherited[key] = _listing(group, values, own_name)
+    for key in CHOSEN:
+        properties[key] = {"anyOf": [{"enum": choices(key)}, writer.of(hints[key], "partial")]}
+    for key in EVERY:
+        properties[key] = {"enum": choices(key)}
+    for key, written in properties.items():
+        described = field_doc(Experiment, key) or f"File of conf/{key} for all {EVERY.get(key)}."
+        properties[key] = {"description": described, **written}
+        if key in inherited:
+            inherited[key] = {"description": described, **inherited[key]}
+    if config:
+        own = {"description": "The experiment that runs.", "enum": choices("experiment")}
+        return _closed({"experiment": own, **properties})
+    parents = {"type": "array", "items": {"enum": choices("experiment")}}
+    parents = {"description": "Experiments that this one inherits.", **parents}
+    return {
+        "if": {"type": "object", "required": ["defaults"]},
+        "then": _closed({"defaults": parents, **properties, **inherited}),
+        "else": _closed(properties),
+    }
+
+
+def _listing(group: str, values: dict[str, Any], name: dict[str, Any]) -> dict[str, Any]:
+    """A list of names, or a mapping of names to files, to values or to null."""
+    entry = [{"enum": choices(group)}, values]
+    one = {"type": "object", "minProperties": 1, "maxProperties": 1}
+    item = {"anyOf": [name, {**one, "additionalProperties": {"anyOf": entry}}]}
+    mapping = {"type": "object", "additionalProperties": {"anyOf": [*entry, {"type": "null"}]}}
+    return {"anyOf": [{"type": "array", "items": item}, mapping]}
+
+
+def _closed(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
 class _Writer:
@@ -173,6 +237,8 @@ class _Writer:
         if form == "whole":
             written["required"] = [field.name for field in fields if _has_no_default(field)]
         if form == "file":
+            properties = {name: _left_open(field) for name, field in properties.items()}
+            written["properties"] = properties
             properties["defaults"] = {"$ref": "#/$defs/defaults"}
         return written
 
@@ -186,6 +252,13 @@ class _Writer:
         if field.default is not dataclasses.MISSING:
             written["default"] = field.default
         return written
+
+
+def _left_open(written: dict[str, Any]) -> dict[str, Any]:
+    """With ``???``, by which a file leaves a key to those that mount it."""
+    described = {key: written[key] for key in ("description", "default") if key in written}
+    rest = {key: value for key, value in written.items() if key not in described}
+    return {**described, "anyOf": [rest, {"const": "???"}]}
 
 
 def _has_no_default(field: dataclasses.Field[Any]) -> bool:

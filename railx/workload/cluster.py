@@ -15,14 +15,12 @@ __all__ = ["ClusterSettings", "all_to_all_gb_s"]
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """Devices of one kind in equal nodes."""
+    """Devices of one kind."""
 
     name: Annotated[str, NotEmpty()]
     """Name that plans and figures show."""
     devices: Annotated[int, PowerOfTwo()]
     """Devices of all nodes together."""
-    devices_per_node: Annotated[int, AtLeast(1)]
-    """Devices that share a node, and with it the fast links inside it."""
     memory_gib: Annotated[float, Positive()]
     """What training may use of one device's memory."""
     tokens_per_device: Annotated[int, AtLeast(1)] | None

@@ -29,9 +29,9 @@ from railx.settings import (
 )
 from workflow.config import CONF
 from workflow.field_docs import class_doc, field_doc
-from workflow.groups import group_of, groups
+from workflow.groups import groups
 from workflow.reference import REFERENCE, keys_of, reference, unit_of
-from workflow.schemas import SCHEMAS, marked, schema, schema_files, schema_of
+from workflow.schemas import SCHEMAS, marked, schema, schema_files, schema_name, schema_of
 
 FILES = sorted(CONF.rglob("*.yaml"))
 #: Modules whose settings are documented later, by prefix.
@@ -92,13 +92,13 @@ def test_schemas_and_reference_page_are_current() -> None:
 def test_every_folder_of_conf_has_a_schema() -> None:
     folders = {path.name for path in CONF.iterdir() if path.is_dir()}
     assert folders == set(groups()) - {"stage"}
-    for group in groups():
-        Draft202012Validator.check_schema(schema(group))
+    for text in schema_files().values():
+        Draft202012Validator.check_schema(json.loads(text))
 
 
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(CONF)) for path in FILES])
 def test_every_file_fits_its_schema(path: Path) -> None:
-    assert problems(group_of(path), yaml.safe_load(path.read_text())) == []
+    assert problems(schema_name(path), yaml.safe_load(path.read_text())) == []
 
 
 def test_every_file_names_its_schema() -> None:
@@ -108,8 +108,7 @@ def test_every_file_names_its_schema() -> None:
 def test_the_comment_comes_once_and_below_those_that_speak_to_hydra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("schemas", "groups"):
-        monkeypatch.setattr(f"workflow.{module}.CONF", tmp_path)
+    monkeypatch.setattr("workflow.schemas.CONF", tmp_path)
     (tmp_path / "sweep").mkdir()
     path = tmp_path / "sweep" / "one.yaml"
     path.write_text("# @package _global_\n# What it is.\nload: 1\n")
@@ -124,7 +123,7 @@ def test_the_comment_comes_once_and_below_those_that_speak_to_hydra(
     path = tmp_path / "config.yaml"
     path.write_text("name: paper\n")
     assert marked(path).splitlines() == [
-        "# yaml-language-server: $schema=../resources/schemas/conf/experiment.schema.json",
+        "# yaml-language-server: $schema=../resources/schemas/conf/config.schema.json",
         "name: paper",
     ]
 
@@ -137,14 +136,14 @@ def test_the_comment_comes_once_and_below_those_that_speak_to_hydra(
         ("topology/railx_hyperx.yaml", lambda c: c.update(m=0)),
         ("topology/railx_hyperx.yaml", lambda c: c.update(m=2.5)),
         ("topology/railx_hyperx.yaml", lambda c: c.update(m=True)),
-        ("topology/railx_hyperx.yaml", lambda c: c.pop("port_gbps")),
+        ("topology/torus_2d.yaml", lambda c: c.pop("port_gbps")),
         ("topology/railx_hyperx.yaml", lambda c: c.update(defaults=["torus_2d", 3])),
         ("traffic/hot_spot.yaml", lambda c: c.update(hot_share=1.5)),
         ("network/packet.yaml", lambda c: c.update(routing="shortest")),
         ("network/packet.yaml", lambda c: c.update(injection_ports=0)),
-        ("sweep/railx_hyperx.yaml", lambda c: c.update(loads=[0.1, 0])),
-        ("sweep/railx_hyperx.yaml", lambda c: c.update(network={"routin": "min"})),
-        ("sweep/railx_hyperx.yaml", lambda c: c.update(topology="")),
+        ("sweep/fat_tree_1250.yaml", lambda c: c.update(loads=[0.1, 0])),
+        ("sweep/fat_tree_1250.yaml", lambda c: c.update(network={"routin": "min"})),
+        ("sweep/fat_tree_1250.yaml", lambda c: c.update(topology="")),
         ("collective/all.yaml", lambda c: c.update(collectives=[])),
         ("collective/all.yaml", lambda c: c.update(rows=0)),
         ("tenancy/small.yaml", lambda c: c["stream"]["jobs"][0].pop("weight")),
@@ -160,22 +159,32 @@ def test_the_comment_comes_once_and_below_those_that_speak_to_hydra(
         ("plan/flexsp_stdlib.yaml", lambda c: c.pop("defaults")),
         ("run/flexsp_stdlib.yaml", lambda c: c.update(fabric={"port": 70000})),
         ("run/flexsp_stdlib.yaml", lambda c: c.update(fabric={"defaults": []})),
-        ("fabric/on_demand.yaml", lambda c: c.update(mode="optical")),
+        ("fabric/rails.yaml", lambda c: c.update(port=-1)),
         ("training/cpu_4.yaml", lambda c: c["optimizer"].update(beta1=1)),
         ("tracking/off.yaml", lambda c: c.update(mlflow="no")),
         ("transition/torus_to_hyperx.yaml", lambda c: c.pop("after")),
         ("agreement/small.yaml", lambda c: c["traffics"]["uniform"].update(pattern="tornado")),
         ("experiment/quick.yaml", lambda c: c.update(sed=1)),
         ("experiment/quick.yaml", lambda c: c.update(seed=-1)),
-        ("config.yaml", lambda c: c.update(tracking="off")),
+        ("experiment/quick.yaml", lambda c: c.update(tenancy="huge")),
+        ("experiment/quick.yaml", lambda c: c["plans"].append("flexsp_books")),
+        ("experiment/quick.yaml", lambda c: c["plans"].append({"mine": "flexsp_books"})),
+        ("experiment/quick.yaml", lambda c: c.update(sweeps={"mine": {"network": {"m": 1}}})),
+        ("experiment/gpu.yaml", lambda c: c.update(training="tpu")),
+        ("experiment/gpu.yaml", lambda c: c.update(defaults=["papers"])),
+        ("experiment/gpu.yaml", lambda c: c.update(runs=["no name"])),
+        ("figure/base.yaml", lambda c: c.update(dpi=10)),
+        ("topology/base_railx.yaml", lambda c: c.update(lane=10)),
+        ("config.yaml", lambda c: c.update(experiment="papers")),
+        ("config.yaml", lambda c: c.update(tracking="none")),
         ("stage.yaml", lambda c: c.update(topologies={})),
     ],
 )
 def test_a_mistake_in_a_file_is_found(path: str, change: Change) -> None:
     content = written(path)
-    assert problems(group_of(CONF / path), content) == []
+    assert problems(schema_name(CONF / path), content) == []
     change(content)
-    assert problems(group_of(CONF / path), content)
+    assert problems(schema_name(CONF / path), content)
 
 
 def test_what_a_file_leaves_to_those_that_it_mounts() -> None:
@@ -184,6 +193,9 @@ def test_what_a_file_leaves_to_those_that_it_mounts() -> None:
     assert problems("sweep", {"network": {"routing": "min"}})
     assert problems("experiment", {"figures": {"cost": {"dpi": 300}}}) == []
     assert problems("experiment", {"figures": {"cost": {"dpii": 300}}})
+    assert problems("experiment", {"defaults": ["paper"], "figures": ["mine"]}) == []
+    assert problems("experiment", {"figures": ["mine"]})
+    assert problems("experiment", {"figures": {"mine": "cost", "cost": None}}) == []
 
 
 @dataclasses.dataclass(frozen=True)
