@@ -13,7 +13,7 @@ import pyarrow as pa
 from railx.io import write_json, write_table
 from railx.planning.make import make_plan, plan_rows, plan_summary, schedule_rows
 from railx.planning.plan import write_plan
-from railx.planning.settings import PlannerSettings
+from railx.planning.planners import PlannerSettings
 from railx.settings import load
 from railx.workload.batches import BatchSettings
 from railx.workload.cluster import ClusterSettings
@@ -25,6 +25,7 @@ __all__ = ["run"]
 
 _SCHEDULE = pa.schema(
     [
+        ("plan", pa.string()),
         ("iteration", pa.int64()),
         ("pipeline", pa.int64()),
         ("replica", pa.int64()),
@@ -70,7 +71,7 @@ def run(
     if table_path is not None:
         write_table(table_path, plan_rows(plan, name, corpus))
     if schedule_path is not None:
-        rows = schedule_rows(plan) if plan.kind == "pipeline" else []
+        rows = schedule_rows(plan, name) if plan.kind == "pipeline" else []
         write_table(schedule_path, pa.Table.from_pylist(rows, schema=_SCHEDULE))
     if summary_path is not None:
         write_json(summary_path, summary)
