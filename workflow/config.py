@@ -30,7 +30,7 @@ from railx.network import (
     SweepSettings,
     TrafficSettings,
 )
-from railx.planning.settings import PlannerSettings
+from railx.planning.planners import PlannerSettings
 from railx.settings import AtLeast, NotEmpty, SettingsError, load
 from railx.tenancy import TenancySettings
 from railx.tracking import TrackingSettings

@@ -38,6 +38,7 @@ __all__ = [
     "PipelineBatch",
     "Plan",
     "PlanError",
+    "PlanKind",
     "SequenceParallelBatch",
     "Slice",
     "check_ranks",
@@ -49,6 +50,8 @@ __all__ = [
 SCHEMA: Literal["railx.plan/1"] = "railx.plan/1"
 
 ChunkKind = Literal["batched", "split", "hybrid"]
+#: The two formats of a plan.
+PlanKind = Literal["sequence_parallel", "pipeline"]
 _Count = Annotated[int, NonNegative()]
 _Milliseconds = Annotated[float, NonNegative()]
 
@@ -221,7 +224,7 @@ class Plan:
     """
 
     schema: Literal["railx.plan/1"]
-    kind: Literal["sequence_parallel", "pipeline"]
+    kind: PlanKind
     planner: str
     devices: Annotated[int, AtLeast(1)]
     settings: Mapping[str, Any]
@@ -306,7 +309,7 @@ class _Head:
     """A plan file without its batches, which are told apart by ``kind``."""
 
     schema: Literal["railx.plan/1"]
-    kind: Literal["sequence_parallel", "pipeline"]
+    kind: PlanKind
     planner: str
     devices: Annotated[int, AtLeast(1)]
     settings: Mapping[str, Any]

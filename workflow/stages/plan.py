@@ -35,7 +35,7 @@ def run(job: Job) -> Summary:
     """
     from railx.planning.make import make_plan, plan_rows, plan_summary, schedule_rows
     from railx.planning.plan import write_plan
-    from railx.planning.settings import PlannerSettings
+    from railx.planning.planners import PlannerSettings
     from railx.settings import load
     from railx.workload.batches import BatchSettings
     from railx.workload.cluster import ClusterSettings
@@ -58,7 +58,7 @@ def run(job: Job) -> Summary:
     if "plan" in job.outputs:
         write_plan(job.outputs["plan"], plan)
     job.write_table("groups", plan_rows(plan, job.item, corpus))
-    job.write_table("schedule", schedule_rows(plan) if plan.kind == "pipeline" else [])
+    job.write_table("schedule", schedule_rows(plan, job.item) if plan.kind == "pipeline" else [])
     job.write_json("summary", summary)
     return summary
 
@@ -71,13 +71,14 @@ _GROUPS = (
     text("plan", "planner", "corpus")
     | whole("devices")
     | text("kind")
-    | whole("iteration", "micro_batch", "group", "degree", "sequences", "tokens")
-    | whole("longest_tokens")
+    | whole("iteration", "micro_batch", "group", "first_rank", "degree")
+    | whole("sequences", "tokens", "longest_tokens")
     | real("predicted_ms", "predicted_compute_ms", "predicted_all_to_all_ms")
     | text("chunk_kind", "fidelity")
 )
 _SCHEDULE = (
-    whole("iteration", "pipeline", "replica", "stage", "chunk")
+    text("plan")
+    | whole("iteration", "pipeline", "replica", "stage", "chunk")
     | text("kind")
     | real("start_ms", "end_ms")
     | text("fidelity")
