@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 from railx.economics import EconomicsSettings
 from railx.fabric import FabricSettings
-from railx.families.registry import TopologySettings
+from railx.families import TopologySettings
 from railx.figures import FigureSettings
 from railx.mapping import MappingSettings
 from railx.network import (

@@ -37,6 +37,7 @@ from railx.economics.settings import (
     RailXSettings,
     TorusSettings,
 )
+from railx.vocabulary.counts import NetworkCounts
 
 __all__ = [
     "NetworkCounts",
@@ -49,19 +50,6 @@ __all__ = [
 ]
 
 _BITS_PER_BYTE = 8
-
-
-@dataclass(frozen=True)
-class NetworkCounts:
-    """Components of a network and its bandwidths per chip, one direction (None where no
-    closed form holds).
-    """
-
-    chips: int
-    components: dict[str, int]
-    injection_gb_s_per_chip: float
-    all_to_all_gb_s_per_chip: float | None
-    bisection_gb_s_per_chip: float | None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from railx.economics import NetworkDesign, chips_of, count_network, price_network, read_catalogue
-from railx.families.registry import ports_per_chip, settings_of
+from railx.families import family_of
 from railx.mapping.settings import MappingSettings
 from railx.mapping.step import Basis
 from railx.settings import SettingsError
@@ -22,8 +22,8 @@ def injection_gb_s_per_chip(topology: Topology) -> float:
     """Injection bandwidth of a chip, one direction: all ports that leave its node
     together.
     """
-    settings = settings_of(topology)
-    return ports_per_chip(settings) * settings.port_gbps / _BITS_PER_BYTE
+    settings = topology.settings
+    return family_of(settings).ports_per_chip(settings) * settings.port_gbps / _BITS_PER_BYTE
 
 
 def equal_bandwidth(settings: MappingSettings, topology: Topology) -> Basis:

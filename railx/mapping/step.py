@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.routings import build_routing
+from railx.families import build_routing
 from railx.mapping.layout import Placement, group_levels, group_members, place_ranks
 from railx.mapping.settings import PARALLELISMS, JobSettings, LayoutSettings
 from railx.mapping.volumes import Transfer, compute_flops, step_transfers

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.registry import settings_of
-from railx.families.routings import build_routing
+from railx.families import build_routing
 from railx.network.flows import finish_times, link_gb_s, route_flows
 from railx.network.rail_rings import grid_of
 from railx.network.static_loads import uniform_lane_loads
@@ -62,7 +61,7 @@ def all_to_all(topology: Topology, chips: IntArray, routing: str) -> AllToAll | 
         return None
     loads = uniform_lane_loads(topology, "min" if routing == "min" else "balanced")
     # A lane's load is relative to an external port that is full with one flit a cycle.
-    width = topology.links.gbps / settings_of(topology).port_gbps
+    width = topology.links.gbps / topology.settings.port_gbps
     bound = float((width[loads > 0] / loads[loads > 0]).min())
     return AllToAll(len(chips), bound * grid.port_gbps / 8, _longest_way_ns(topology))
 

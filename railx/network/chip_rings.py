@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.hyperx.settings import HyperXSettings
-from railx.families.registry import settings_of
 from railx.families.torus_3d.settings import Torus3DSettings
 from railx.families.tpu_v4.graph import chip_places
 from railx.families.tpu_v4.settings import TpuV4Settings
@@ -31,7 +30,7 @@ def chip_grid_rings(topology: Topology) -> tuple[LineRings, ...] | None:
     """The rings of every dimension of a 3D torus, TPU v4 or HyperX without switches,
     all lines of each; None elsewhere.
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     if isinstance(settings, HyperXSettings) and settings.switchless:
         chip = np.arange(settings.chips).reshape(settings.shape[::-1]).transpose()
         return tuple(_joined(lines, settings.lanes) for lines in _lines(chip))

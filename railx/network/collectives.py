@@ -30,9 +30,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.families import family_of
 from railx.families.fat_tree.settings import FatTreeSettings
-from railx.families.registry import ports_per_chip, settings_of
-from railx.families.routings import routings_of
 from railx.network.all_to_all import Messages, all_to_all
 from railx.network.chip_rings import chip_grid_rings
 from railx.network.flows import (
@@ -127,7 +126,7 @@ def simulate_collectives(
     go at the rate of K of the P ports of a chip, all planes of its network together.
     Over P participants with all ports of rate b busy, the time of an all-reduce tends
     to 2 D (P - 1)/P / (ports * b); with lines of different lengths the longest holds up
-    the others. Families without rings and routing have no rows. SettingsError for nodes
+    the others. SettingsError for nodes
     that do not exist or are not joined.
     """
     nodes = sub_grid(topology, collective)
@@ -186,8 +185,6 @@ def _all_to_all_rows(
 ) -> list[dict[str, Any]]:
     grid = grid_of(topology)
     chips = np.arange(topology.chips) if grid is None or nodes is None else nodes.chips(grid)
-    if not _is_routed(topology):
-        return []
     found = all_to_all(topology, chips, collective.routing)
     if found is None:
         return []
@@ -380,7 +377,7 @@ def _rings(index: ChannelIndex, line: LineRings, most_messages: int) -> _Rings:
         lines = len(line.vertices) if line.messages * len(line.vertices) <= most_messages else 1
         paths = join_paths([one, *(_line_paths(index, line, number) for number in range(1, lines))])
     chain = float((hops.sum(axis=1) - hops.min(axis=1)).max())
-    gb_s = line.ports * settings_of(index.topology).port_gbps / 8
+    gb_s = line.ports * index.topology.settings.port_gbps / 8
     return _Rings(line.participants, line.rings, gb_s, chain, line.rings, paths)
 
 
@@ -400,9 +397,9 @@ def _chip_order_scope(
     algorithm's name says how many ports of a chip that fills; it counts at most all,
     though chips of a server pass messages on over its scale-up links as well.
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     paths = None
-    if _is_routed(topology) and 2 * topology.chips <= collective.most_messages:
+    if 2 * topology.chips <= collective.most_messages:
         chip = np.arange(topology.chips)
         src = np.concatenate([chip, chip])
         dst = np.concatenate([np.roll(chip, -1), np.roll(chip, 1)])
@@ -416,7 +413,7 @@ def _chip_order_scope(
     else:
         return None
     rings = _Rings(topology.chips, count, gb_s, chain, 2, paths if wants_flow else None)
-    ports = ports_per_chip(settings)
+    ports = family_of(settings).ports_per_chip(settings)
     used = min(ports, count * gb_s / (settings.port_gbps / 8))
     return _Scope(
         "chips", f"chip_order_ring_{used:.3g}_of_{ports}_ports", ((rings,),), topology.chips
@@ -431,10 +428,3 @@ def _fat_tree_chain_ns(settings: FatTreeSettings) -> float:
     changes = settings.leaves + (settings.pods if settings.tiers == 3 else 0)
     fastest = in_leaf + (up if settings.leaf_down == 1 else 0)
     return settings.chips * in_leaf + changes * up - fastest
-
-
-def _is_routed(topology: Topology) -> bool:
-    try:
-        return bool(routings_of(topology.family))
-    except KeyError:
-        return False

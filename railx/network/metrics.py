@@ -10,14 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.families import family_of
 from railx.families.railx_hyperx.settings import RailXHyperXSettings
-from railx.families.registry import (
-    bisection_ports,
-    halves,
-    known_node_hop_counts,
-    ports_per_chip,
-    settings_of,
-)
 from railx.network.circuit_checks import check_railx_circuits
 from railx.network.path_diversity import disjoint_paths_min, minimal_path_counts
 from railx.vocabulary.grid import line_circuits
@@ -52,13 +46,13 @@ def topology_metrics(topology: Topology) -> dict[str, Any]:
     distinct nodes, parallel links counted as one; ``disjoint_paths_min``: link-disjoint
     ways between the two nodes that have the fewest, every lane counted.
     """
-    settings = settings_of(topology)
+    settings, family = topology.settings, family_of(topology)
     links = topology.links
     diameter_node_hops, mean_node_hops = _summary(node_hop_counts(topology))
     diameter_chip_hops, mean_chip_hops = _summary(chip_hop_counts(topology))
     lines = _line_graphs(topology)
     minimal_paths_min, minimal_paths_mean = minimal_path_counts(topology, lines) or (None, None)
-    half = halves(settings)
+    half = family.halves(settings)
     crossing = (half[links.src] == 0) & (half[links.dst] == 1)
     cut_gbps = float(links.capacity_gbps[crossing].sum())
     chips_in_half = np.bincount(half[: topology.chips], minlength=2)
@@ -73,8 +67,8 @@ def topology_metrics(topology: Topology) -> dict[str, Any]:
         "circuits": None if circuits is None else len(circuits),
         "optical_switches": None if circuits is None else int(circuits.ocs.max()) + 1,
         "optical_ports": None if circuits is None else 2 * len(circuits),
-        "ports_per_chip": ports_per_chip(settings),
-        "injection_gb_s_per_chip": ports_per_chip(settings) * settings.port_gbps / 8,
+        "ports_per_chip": family.ports_per_chip(settings),
+        "injection_gb_s_per_chip": family.ports_per_chip(settings) * settings.port_gbps / 8,
         "diameter_node_hops": diameter_node_hops,
         "mean_node_hops": mean_node_hops,
         "diameter_chip_hops": diameter_chip_hops,
@@ -83,7 +77,7 @@ def topology_metrics(topology: Topology) -> dict[str, Any]:
         "minimal_paths_mean": minimal_paths_mean,
         "disjoint_paths_min": disjoint_paths_min(topology, lines),
         "bisection_gbps": cut_gbps,
-        "bisection_closed_form_gbps": bisection_ports(settings) * settings.port_gbps,
+        "bisection_closed_form_gbps": family.bisection_ports(settings) * settings.port_gbps,
         "bisection_gb_s_per_chip": cut_gbps / 8 / int(chips_in_half.min()),
         "bisection_equal_halves": bool(chips_in_half[0] == chips_in_half[1]),
     }
@@ -98,9 +92,10 @@ def node_hop_counts(topology: Topology) -> IntArray | None:
     their own counts. Other graphs are searched breadth first; None above 2,000
     vertices.
     """
-    known = known_node_hop_counts(settings_of(topology))
+    known = family_of(topology).node_hop_counts
     if known is not None:
-        return known
+        counts: IntArray = known(topology.settings)
+        return counts
     per_node = topology.chips // topology.nodes
     lines = _line_graphs(topology)
     if lines is not None:
@@ -143,7 +138,7 @@ def check_circuits(topology: Topology) -> None:
         raise ValueError(
             f"{topology.family}: a topology without optical switches has no circuits to check"
         )
-    settings = settings_of(topology)
+    settings = topology.settings
     ports = np.concatenate([circuits.port_a, circuits.port_b]).astype(np.int64)
     span = int(ports.max()) + 1
     radix = getattr(settings, "ocs_radix", None)

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.railx_dragonfly.settings import RailXDragonflySettings
-from railx.families.registry import settings_of
 from railx.vocabulary.topology import Topology
 
 __all__ = ["disjoint_paths_min", "minimal_path_counts"]
@@ -140,7 +139,7 @@ def _sources(topology: Topology) -> IntArray:
     if topology.family == "railx_twisted_torus":
         return np.array([0])
     if topology.family == "railx_dragonfly":
-        settings = settings_of(topology)
+        settings = topology.settings
         assert isinstance(settings, RailXDragonflySettings)
         return np.arange(settings.columns)
     return np.arange(topology.nodes)

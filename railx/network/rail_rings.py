@@ -26,7 +26,6 @@ from railx.families.railx_hyperx import graph as railx_hyperx
 from railx.families.railx_hyperx.settings import RailXHyperXSettings
 from railx.families.railx_torus import graph as railx_torus
 from railx.families.railx_torus.settings import RailXTorusSettings
-from railx.families.registry import settings_of
 from railx.families.torus_2d.settings import Torus2DSettings
 from railx.network.settings import CollectiveSettings
 from railx.settings import SettingsError
@@ -74,7 +73,7 @@ def grid_of(topology: Topology) -> Grid | None:
     """The grid of nodes of a RailX HyperX or torus, of boards of a HammingMesh or of
     chips of a plain 2D torus; None elsewhere.
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     if isinstance(settings, RailXHyperXSettings):
         return railx_hyperx.grid_of(settings)
     if isinstance(settings, RailXTorusSettings):
@@ -348,7 +347,7 @@ def _vertices(topology: Topology, grid: Grid, dimension: int, lines: Sequence[in
     node = np.arange(grid.nodes).reshape(grid.rows, grid.columns)
     node = (node if dimension == 0 else node.T)[list(lines)]
     chips = (node[:, :, None] * grid.m**2 + np.arange(grid.m**2)).reshape(len(node), -1)
-    settings = settings_of(topology)
+    settings = topology.settings
     if not isinstance(settings, HammingMeshSettings):
         return chips
     switches = (row_switches if dimension == 0 else column_switches)(settings)[list(lines)]

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.families import build_routing, family_of
 from railx.families.fat_tree.settings import FatTreeSettings
 from railx.families.railx_hyperx import routing as railx_hyperx
 from railx.families.railx_hyperx.settings import RailXHyperXSettings
@@ -25,8 +26,6 @@ from railx.families.railx_split.settings import RailXSplitSettings
 from railx.families.railx_torus.settings import RailXTorusSettings
 from railx.families.railx_twisted_torus.graph import wrap_shift
 from railx.families.railx_twisted_torus.settings import RailXTwistedTorusSettings
-from railx.families.registry import settings_of
-from railx.families.routings import build_routing, routings_of
 from railx.families.torus_2d.settings import Torus2DSettings
 from railx.network.settings import AllToAllTraffic, TrafficSettings, UniformTraffic
 from railx.network.traffic import traffic_flows
@@ -66,11 +65,11 @@ def static_routings(topology: Topology) -> tuple[Routing, ...]:
     """The routings whose loads can be computed on a topology; none where it is too
     large for a table over all pairs.
     """
-    if isinstance(settings_of(topology), _CLOSED_FORMS):
+    if isinstance(topology.settings, _CLOSED_FORMS):
         return ("min", "balanced")
     if topology.chips > _MOST_TABLE_CHIPS:
         return ()
-    offered = routings_of(topology.family)
+    offered = family_of(topology).routings
     return tuple(routing for routing in ("min", "balanced") if routing in offered)
 
 
@@ -95,7 +94,7 @@ def uniform_lane_loads(topology: Topology, routing: Routing) -> FloatArray:
     families, ValueError above. ``routing`` as in
     :class:`railx.network.StaticNetworkSettings`.
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     if isinstance(settings, RailXHyperXSettings):
         return (
             _all_to_all_loads(topology, railx_hyperx.phases_of(topology), routing)

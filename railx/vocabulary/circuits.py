@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.io import read_json, write_text
-from railx.settings import NotEmpty, SettingsError
+from railx.settings import NotEmpty, SettingsError, to_dict
 from railx.vocabulary.topology import DIMENSIONS, Circuits, Topology
 
 __all__ = [
@@ -164,7 +164,7 @@ def write_circuits(path: str | Path, topology: Topology) -> None:
     head = {
         "schema": CIRCUITS_SCHEMA,
         "family": topology.family,
-        "settings": topology.settings,
+        "settings": to_dict(topology.settings),
         "nodes": topology.nodes,
     }
     lines = [json.dumps(switch) for switch in _switch_entries(circuits)]
@@ -268,8 +268,8 @@ def reconfiguration_plan(before: Topology, after: Topology) -> ReconfigurationPl
     order = np.lexsort((rows[:, 2], rows[:, 1], action, rows[:, 0]))
     names_old, names_new = switch_names(old), switch_names(new)
     return ReconfigurationPlan(
-        before=before.settings,
-        after=after.settings,
+        before=to_dict(before.settings),
+        after=to_dict(after.settings),
         ocs=rows[order, 0],
         action=action[order],
         port_a=rows[order, 1],
@@ -484,9 +484,10 @@ def _checked(circuits: Circuits, path: str | Path) -> Circuits:
 
 def _check_same_hardware(before: Topology, after: Topology) -> None:
     """Refuse two topologies whose nodes or cabling differ."""
+    old_settings, new_settings = to_dict(before.settings), to_dict(after.settings)
     for what, one, other in (
-        ("m", before.settings.get("m"), after.settings.get("m")),
-        ("n", before.settings.get("n"), after.settings.get("n")),
+        ("m", old_settings.get("m"), new_settings.get("m")),
+        ("n", old_settings.get("n"), new_settings.get("n")),
         ("chips", before.chips, after.chips),
         ("nodes", before.nodes, after.nodes),
         ("electrical switches", before.switches, after.switches),

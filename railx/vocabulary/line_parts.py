@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from railx.settings import AtLeast, SettingsError
 from railx.vocabulary.grid import Grid, LineWiring, build_lines, pair_wiring, successor_arcs
 from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import FamilySettings, Topology
 
 __all__ = [
     "LinePart",
@@ -135,8 +135,7 @@ def part_wiring(part: LinePart, rings: Rings) -> LineWiring:
 
 
 def build_parts(
-    family: str,
-    settings: dict[str, object],
+    settings: FamilySettings,
     grid: Grid,
     parts: tuple[tuple[LinePart, ...], tuple[LinePart, ...]],
     rings: Rings,
@@ -148,7 +147,7 @@ def build_parts(
     next_y = line_successors(parts[1], grid.rows, rings)
     arcs_x = successor_arcs(np.broadcast_to(next_x, (grid.rows, *next_x.shape)))
     arcs_y = successor_arcs(np.broadcast_to(next_y, (grid.columns, *next_y.shape)))
-    return build_lines(family, settings, grid, arcs_x, arcs_y)
+    return build_lines(settings, grid, arcs_x, arcs_y)
 
 
 def line_successors(parts: tuple[LinePart, ...], length: int, rings: Rings) -> IntArray:

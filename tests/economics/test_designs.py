@@ -30,13 +30,7 @@ from railx.economics import (
     optical_switches,
     railx_external_hops,
 )
-from railx.families.registry import (
-    TopologySettings,
-    bisection_ports,
-    build_topology,
-    ports_per_chip,
-)
-from railx.families.routings import build_routing
+from railx.families import TopologySettings, build_routing, build_topology, family_of
 from railx.settings import load
 from railx.vocabulary.routing.analysis import path_sums, table_lane_loads
 from railx.vocabulary.topology import INTERNAL, Topology
@@ -217,7 +211,10 @@ def test_counts_are_those_of_the_built_topology(name: str) -> None:
     if name == "opus_rails":
         expected["transceiver"] //= 2  # the artifact counts one for the two OCS ports of a GPU
     else:
-        assert counts.injection_gb_s_per_chip == ports_per_chip(settings) * PORT_GB_S
+        assert (
+            counts.injection_gb_s_per_chip
+            == family_of(settings).ports_per_chip(settings) * PORT_GB_S
+        )
     assert counts.chips == chips_of(case.design) == topology.chips
     assert counts.components == expected
 
@@ -228,7 +225,7 @@ def test_bisection_is_that_of_the_topology(name: str) -> None:
     settings, topology = built(case)
     counts = count_network(case.design)
     assert counts.bisection_gb_s_per_chip == pytest.approx(
-        bisection_ports(settings) * PORT_GB_S / (topology.chips / 2)
+        family_of(settings).bisection_ports(settings) * PORT_GB_S / (topology.chips / 2)
     )
 
 
@@ -266,7 +263,7 @@ def test_every_rail_of_every_line_has_a_switch() -> None:
     design = CASES["railx_hyperx"].design
     assert isinstance(design, RailXSettings)
     assert optical_switches(design) == len(set(topology.circuits.ocs.tolist()))
-    assert ports_per_chip(settings) == 8
+    assert family_of(settings).ports_per_chip(settings) == 8
 
 
 @hypothesis_settings(deadline=None)

@@ -11,7 +11,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from railx.families.registry import TopologySettings, build_topology
+from railx.families import TopologySettings, build_topology
 from railx.mapping import JobSettings, MappingSettings
 from railx.settings import load
 from railx.vocabulary.topology import Topology

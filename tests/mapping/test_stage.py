@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from railx.families.registry import settings_of
+from railx.families import write_topology
 from railx.io import read_json, read_table
 from railx.mapping import MappingSettings, comparison_bases, injection_gb_s_per_chip
 from railx.settings import SettingsError, load
-from railx.vocabulary.topology import Topology, write_topology
+from railx.vocabulary.topology import Topology
 from workflow.stages import mapping as stage
 
 TopologyOf = Callable[..., Topology]
@@ -162,7 +162,7 @@ def test_stage_by_hand_takes_any_topology_at_equal_bandwidth(
     is not offered, and no cost.
     """
     summary = stage.run(
-        small_mapping, name="railx_hyperx", topology=settings_of(topology_of("fat_tree"))
+        small_mapping, name="railx_hyperx", topology=topology_of("fat_tree").settings
     )
     assert [key for key in summary if key.endswith("step_ms")] == ["small.equal_bandwidth.step_ms"]
     assert summary["topology"] == "fat_tree"

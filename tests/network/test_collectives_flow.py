@@ -12,8 +12,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families.registry import TopologySettings, build_topology, ports_per_chip, settings_of
-from railx.families.routings import build_routing
+from railx.families import (
+    TopologySettings,
+    build_routing,
+    build_topology,
+    family_of,
+)
 from railx.network import CollectiveSettings, simulate_collectives
 from railx.network.chip_rings import chip_grid_rings
 from railx.network.rail_rings import chip_rings, grid_of, node_rings
@@ -401,7 +405,7 @@ def test_large_payloads_use_all_ports_of_every_network(name: str, sizes: dict[st
     """
     topology = build(name, **sizes)
     found = times(topology, 10**15, collectives=["ring_all_reduce"])
-    ports, chips = ports_per_chip(settings_of(topology)), topology.chips
+    ports, chips = family_of(topology.settings).ports_per_chip(topology.settings), topology.chips
     ideal = 2 * 10**15 * (chips - 1) / chips / (ports * PORT) / (2 if name == "rail_only" else 1)
     for fidelity in ("analytic", "flow"):
         row = found["ring_all_reduce", "chips", fidelity]
@@ -494,14 +498,6 @@ def test_other_families_send_a_ring_over_their_own_routing() -> None:
     assert plain["ring_all_reduce", "chips", "flow"]["time_ms"] == pytest.approx(
         plain["ring_all_reduce", "chips", "analytic"]["time_ms"], rel=1e-6
     )
-
-
-def test_a_family_without_a_routing_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(family: str) -> tuple[str, ...]:
-        raise KeyError(family)
-
-    monkeypatch.setattr("railx.network.collectives.routings_of", none)
-    assert simulate_collectives(build("dragonfly"), collective(), "under test") == []
 
 
 def test_most_messages_limits_the_flow_model() -> None:

@@ -14,8 +14,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
 
-from railx.families.registry import TopologySettings, build_topology
-from railx.families.routings import build_routing, routings_of
+from railx.families import TopologySettings, build_routing, build_topology, family_of
 from railx.network import uniform_lane_loads
 from railx.network.packets import simulate_packets
 from railx.network.settings import NetworkSettings, UniformTraffic
@@ -100,7 +99,7 @@ def test_packets_arrive_and_cannot_block_each_other(
     name: str, changes: dict[str, Any], channels: int
 ) -> None:
     topology = build(name, **changes)
-    for routing in routings_of(topology.family):
+    for routing in family_of(topology).routings:
         table = build_routing(topology, routing)
         check_delivery(topology, table)
         check_deadlock_free(topology, table)
@@ -318,7 +317,7 @@ def test_tables_of_a_block_of_destinations_are_part_of_the_whole() -> None:
         "railx_split_3d",
     ):
         topology = build(name, **({"rows": 5} if name == "railx_dragonfly" else {}))
-        for routing in routings_of(topology.family):
+        for routing in family_of(topology).routings:
             whole = table_lane_loads(topology, build_routing(topology, routing))
             blocks = np.split(np.arange(topology.chips, dtype=np.int32), [30])
             parts = [

@@ -11,9 +11,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.families import TopologySettings, build_routing, build_topology, family_of
+from railx.families.hammingmesh import FAMILY as HAMMINGMESH
 from railx.families.railx_torus.routing import chip_grid
-from railx.families.registry import TopologySettings, build_topology
-from railx.families.routings import build_routing, routings_of
 from railx.network.metrics import chip_hop_counts
 from railx.network.shortest_paths import shortest_path_lane_loads
 from railx.settings import SettingsError, load
@@ -125,7 +125,7 @@ def test_packets_arrive_and_cannot_block_each_other(
     sizes: tuple[str, dict[str, Any]], data: st.DataObject
 ) -> None:
     topology = build(sizes[0], **sizes[1])
-    routing = data.draw(st.sampled_from(routings_of(topology.family)))
+    routing = data.draw(st.sampled_from(family_of(topology).routings))
     table = build_routing(topology, routing)
     check_delivery(topology, table)
     check_deadlock_free(topology, table)
@@ -148,7 +148,7 @@ def test_minimal_routings_take_shortest_paths(
 ) -> None:
     topology = build(sizes[0], **sizes[1])
     routing = data.draw(
-        st.sampled_from([name for name in routings_of(topology.family) if name != "valiant"])
+        st.sampled_from([name for name in family_of(topology).routings if name != "valiant"])
     )
     assert np.allclose(
         path_lengths(topology, build_routing(topology, routing)).links, apart(topology)
@@ -283,13 +283,13 @@ def test_who_takes_the_wrap_has_no_choice_of_channel(name: str, length: int) -> 
 def test_hyperx_loads_have_their_closed_forms(sizes: tuple[str, dict[str, Any]]) -> None:
     topology = build(sizes[0], **sizes[1])
     configured = topology.settings
-    shape, per_switch = configured["shape"], max(1, configured["chips_per_switch"])
+    shape, per_switch = configured.shape, max(1, configured.chips_per_switch)
     routers = int(np.prod(shape))
     length = np.array(shape)[np.maximum(topology.links.rail, 0)]
-    flat = configured["lanes"] * configured["planes"]
+    flat = configured.lanes * configured.planes
     expected = routers / length * per_switch**2 / (topology.chips - 1) / flat
     leaf = of_kind(topology, "leaf")
-    expected = np.where(leaf, 1 / configured["planes"], expected)
+    expected = np.where(leaf, 1 / configured.planes, expected)
     for routing in ("min", "balanced", "adaptive"):
         assert np.allclose(loads(topology, routing), expected)
     assert np.allclose(shortest_path_lane_loads(topology), expected)
@@ -396,7 +396,7 @@ def test_hammingmesh_ways_and_port_loads_have_their_closed_forms(
         to_end = np.minimum(place, m - 1 - place)
         same = line[:, None] == line
         expected += np.where(same, np.abs(place[:, None] - place), to_end[:, None] + 2 + to_end)
-    for routing in routings_of("hammingmesh"):
+    for routing in HAMMINGMESH.routings:
         assert np.allclose(path_lengths(topology, build_routing(topology, routing)).links, expected)
     chips = topology.chips
     for kind, boards in (("row", columns), ("column", rows)):

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families.registry import build_topology
-from railx.families.routings import build_routing
+from railx.families import build_routing, build_topology
 from railx.families.torus_2d.settings import Torus2DSettings
 from railx.network.metrics import chip_hop_counts
 from railx.settings import SettingsError
@@ -40,7 +39,7 @@ def ring_table(
     """
     builder = TableBuilder(topology, "up", states=1, virtual_channels=virtual_channels)
     chip = np.arange(topology.chips)
-    columns = topology.settings["x_scale"]
+    columns = topology.settings.x_scale
     up = chip // columns * columns + (chip + 1) % columns
     along_y = (chip + columns) % topology.chips
     for to in range(topology.chips):

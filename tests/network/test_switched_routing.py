@@ -11,8 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families.registry import TopologySettings, build_topology, settings_of
-from railx.families.routings import build_routing, routings_of
+from railx.families import TopologySettings, build_routing, build_topology, family_of
 from railx.families.torus_3d.settings import Torus3DSettings
 from railx.network.shortest_paths import shortest_path_lane_loads
 from railx.settings import load
@@ -95,7 +94,7 @@ def test_fat_tree_loads_have_their_closed_forms(
 )
 def test_loads_equal_the_even_split_over_shortest_paths(name: str, changes: dict[str, Any]) -> None:
     topology = build(name, **changes)
-    routing = "balanced" if "balanced" in routings_of(topology.family) else "min"
+    routing = "balanced" if "balanced" in family_of(topology).routings else "min"
     loads = table_lane_loads(topology, routed(topology, routing))
     # A server of one chip never needs its scale-up switch.
     assert loads == pytest.approx(shortest_path_lane_loads(topology), abs=1e-12)
@@ -292,7 +291,7 @@ def test_some_destinations_are_routed_as_all_are(name: str) -> None:
         name, **({"x_cubes": 1, "y_cubes": 1, "z_cubes": 2} if name == "tpu_v4" else {})
     )
     some = np.array([3, 17, 64, 101], dtype=np.int32)
-    for routing in routings_of(settings_of(topology).family):
+    for routing in family_of(topology).routings:
         whole, part = build_routing(topology, routing), build_routing(topology, routing, some)
         check_delivery(topology, part)
         assert np.array_equal(part.destinations, some)

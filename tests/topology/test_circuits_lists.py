@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families.registry import TopologySettings, build_topology
+from railx.families import TopologySettings, build_topology, write_topology
 from railx.io import read_rows
 from railx.settings import SettingsError, load
 from railx.vocabulary.circuits import (
@@ -30,7 +30,7 @@ from railx.vocabulary.circuits import (
     write_plan,
     write_plan_csv,
 )
-from railx.vocabulary.topology import Circuits, Topology, write_topology
+from railx.vocabulary.topology import Circuits, Topology
 from workflow.stages import circuits as stage
 
 CONF = Path(__file__).parents[2] / "conf"

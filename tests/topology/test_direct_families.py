@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families.registry import TopologySettings, build_topology, halves, settings_of
+from railx.families import TopologySettings, build_topology, family_of
 from railx.network.metrics import chip_hop_counts, node_hop_counts, topology_metrics
 from railx.settings import SettingsError, load
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
@@ -195,7 +195,7 @@ def test_balanced_dragonflies_use_every_port(
     ports = np.bincount(topology.links.src, weights=topology.links.lanes)
     assert (ports[: topology.chips] == 8).all()
     assert (ports[topology.chips :] == radix).all()
-    assert settings_of(topology).links_per_pair == ways  # type: ignore[union-attr]
+    assert topology.settings.links_per_pair == ways  # type: ignore[union-attr]
 
 
 @settings(deadline=None, max_examples=25)
@@ -262,7 +262,7 @@ def test_hammingmesh_switches_join_one_chip_line_of_all_boards_of_a_line(
 @pytest.mark.parametrize(("x", "y"), [(4, 2), (3, 4), (3, 3)])
 def test_the_cut_of_hammingmesh_is_the_smallest_with_these_chips_apart(x: int, y: int) -> None:
     topology = build("hammingmesh", m=2, n=1, x_scale=x, y_scale=y, internal_width=4.0)
-    half = halves(settings_of(topology))
+    half = family_of(topology).halves(topology.settings)
     graph = nx.DiGraph()
     links = topology.links
     for src, dst, gbps in zip(

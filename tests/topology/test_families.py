@@ -12,14 +12,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families.railx_hyperx.settings import RailXHyperXSettings
-from railx.families.registry import (
+from railx.families import (
     TopologySettings,
     build_topology,
-    optically_switched,
-    ports_per_chip,
-    settings_of,
+    family_of,
+    read_topology,
+    write_topology,
 )
+from railx.families.railx_hyperx.settings import RailXHyperXSettings
 from railx.io import write_table
 from railx.network.metrics import check_circuits
 from railx.settings import SettingsError, load, to_dict
@@ -30,8 +30,6 @@ from railx.vocabulary.topology import (
     Circuits,
     Links,
     Topology,
-    read_topology,
-    write_topology,
 )
 
 CONF = Path(__file__).parents[2] / "conf" / "topology"
@@ -53,7 +51,7 @@ def test_configs_list_every_field(name: str) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_switched_families_are_those_with_circuits(name: str) -> None:
-    assert optically_switched(from_conf(name)) == (
+    assert family_of(from_conf(name)).switched == (
         build_topology(from_conf(name)).circuits is not None
     )
 
@@ -92,7 +90,7 @@ def test_links_are_full_duplex_and_use_every_port(name: str) -> None:
     ports = np.bincount(
         links.src[counted], weights=links.lanes[counted], minlength=topology.vertices
     )
-    per_chip = ports_per_chip(settings_of(topology))
+    per_chip = family_of(topology.settings).ports_per_chip(topology.settings)
     assert ports[: topology.chips].max() == per_chip
     assert (
         name.startswith("mesh") or (ports[: topology.chips] == per_chip).all()
@@ -106,7 +104,7 @@ def test_files_give_back_the_same_topology(name: str, tmp_path: Path) -> None:
     again = read_topology(tmp_path / "topology.parquet")
     for field in ("family", "settings", "chips", "nodes", "switches"):
         assert getattr(again, field) == getattr(topology, field)
-    assert settings_of(again) == from_conf(name)
+    assert again.settings == from_conf(name)
     _assert_same_arrays(Links, again.links, topology.links)
     assert np.array_equal(again.chip_node, topology.chip_node)
     assert (again.circuits is None) == (topology.circuits is None)
@@ -195,7 +193,8 @@ def test_check_circuits_notices_damage() -> None:
     with pytest.raises(ValueError, match="port 9 does not exist; allowed: 0 to 7"):
         check_circuits(
             dataclasses.replace(
-                torus, settings=torus.settings | {"ocs_radix": 8, "x_scale": 4, "y_scale": 4}
+                torus,
+                settings=dataclasses.replace(torus.settings, ocs_radix=8, x_scale=4, y_scale=4),
             )
         )
     with pytest.raises(ValueError, match=r"torus_2d: .* no circuits to check"):
@@ -275,7 +274,7 @@ def test_undirected_rings_wire_the_sizes_without_a_directed_decomposition(m: int
     topology = build_topology(from_conf("railx_hyperx", m=m, n=n, rings="undirected"))
     check_circuits(topology)
     assert topology.nodes == (m * n + 1) ** 2
-    assert isinstance(settings_of(topology), RailXHyperXSettings)
+    assert isinstance(topology.settings, RailXHyperXSettings)
 
 
 def _lanes(topology: Topology, place: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families.registry import TopologySettings, build_topology
+from railx.families import TopologySettings, build_topology
 from railx.network.metrics import chip_hop_counts, node_hop_counts, topology_metrics
 from railx.settings import load
 from railx.vocabulary.topology import INTERNAL, Links, Topology

@@ -13,15 +13,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.families import TopologySettings, build_topology, family_of
 from railx.families.railx_dragonfly import graph as dragonfly
 from railx.families.railx_split import settings as split_settings
-from railx.families.registry import (
-    TopologySettings,
-    bisection_ports,
-    build_topology,
-    halves,
-    settings_of,
-)
 from railx.network.metrics import check_circuits, node_hop_counts, topology_metrics
 from railx.settings import SettingsError, load
 from railx.vocabulary.grid import rail_ports
@@ -285,7 +279,7 @@ def test_dragonfly_reaches_rows_that_a_hyperx_cannot() -> None:
     assert np.array_equal(
         between - np.diag(np.diag(between)), 1 - np.eye(41, dtype=int)
     )  # every pair exactly once
-    columns = dragonfly.differences(settings_of(largest))  # type: ignore[arg-type]
+    columns = dragonfly.differences(largest.settings)  # type: ignore[arg-type]
     assert (
         len({frozenset(column.tolist()) for column in columns}) == 5
     )  # each column is set to another graph
@@ -339,8 +333,8 @@ def test_mixed_holds_the_torus_and_the_hyperx() -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_rail_ports_name_the_links_behind_each_port(name: str) -> None:
     topology = build(name)
-    ports, links, n = rail_ports(topology), topology.links, topology.settings["n"]
-    m = topology.settings["m"]
+    ports, links, n = rail_ports(topology), topology.links, topology.settings.n
+    m = topology.settings.m
     assert (ports.link >= 0).all()
     assert np.array_equal(np.sort(ports.link.ravel()), np.flatnonzero(links.kind != INTERNAL))
     dimension, node, rail, side = np.indices(ports.link.shape)
@@ -567,8 +561,8 @@ def _edge_connectivity(graph: nx.Graph) -> int:
 
 
 def _assert_cut(topology: Topology) -> None:
-    configured, links = settings_of(topology), topology.links
-    half = halves(configured)
-    assert links.lanes[(half[links.src] == 0) & (half[links.dst] == 1)].sum() == bisection_ports(
+    configured, links = topology.settings, topology.links
+    half = family_of(configured).halves(configured)
+    assert links.lanes[(half[links.src] == 0) & (half[links.dst] == 1)].sum() == family_of(
         configured
-    )
+    ).bisection_ports(configured)

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families.registry import TopologySettings, build_topology, ports_per_chip, settings_of
+from railx.families import TopologySettings, build_topology, family_of
 from railx.families.torus_3d.settings import Torus3DSettings
 from railx.network.metrics import check_circuits, chip_hop_counts, topology_metrics
 from railx.settings import SettingsError, load
@@ -191,7 +191,7 @@ def test_cubes_form_a_torus(side: int, shape: tuple[int, int, int]) -> None:
     assert metrics["circuits"] == optical.sum() // 2 == x * y * z * 3 * side**2 * 2
     assert (
         np.bincount(topology.links.src, weights=topology.links.lanes)
-        == ports_per_chip(settings_of(topology))
+        == family_of(topology.settings).ports_per_chip(topology.settings)
     ).all()
 
 

@@ -17,10 +17,10 @@ def run(job: Job) -> Summary:
     The summary holds the least and the largest ratio of packets to flows, below and
     above the load that fills the busiest link.
     """
+    from railx.families import read_topology
     from railx.network.agreement import agreement_rows
     from railx.network.settings import AgreementSettings
     from railx.settings import load
-    from railx.vocabulary.topology import read_topology
 
     agreement: AgreementSettings = load(
         AgreementSettings, job.settings["agreement"], "agreement"

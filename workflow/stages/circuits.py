@@ -12,8 +12,8 @@ def run(job: Job) -> Summary:
 
     ValueError where the topology has no optical switches.
     """
+    from railx.families import read_topology
     from railx.vocabulary.circuits import write_circuits, write_circuits_csv
-    from railx.vocabulary.topology import read_topology
 
     graph = read_topology(job.file("topology"))
     circuits = graph.circuits
@@ -34,13 +34,13 @@ def run(job: Job) -> Summary:
 
 def _switched(experiment: Settings) -> list[str]:
     """The topologies whose links run through optical circuit switches."""
-    from railx.families.registry import TopologySettings, optically_switched
-    from railx.settings import load
+    from railx.families import FAMILIES
 
+    switched = {family.name for family in FAMILIES if family.switched}
     return [
         name
         for name, settings in experiment["topologies"].items()
-        if optically_switched(load(TopologySettings, settings, f"topologies.{name}"))
+        if settings["family"] in switched
     ]
 
 

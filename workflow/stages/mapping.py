@@ -33,9 +33,9 @@ def run(job: Job) -> Summary:
     """Lay every job on the topology, as the item of the settings' topologies; return
     the step times as one flat summary.
     """
+    from railx.families import read_topology
     from railx.mapping import MappingSettings, comparison_bases
     from railx.settings import SettingsError, load
-    from railx.vocabulary.topology import read_topology
 
     settings: MappingSettings = load(MappingSettings, job.settings, "mapping")
     if job.item not in settings.topologies:
@@ -53,14 +53,13 @@ def run_any_topology(job: Job) -> Summary:
     that its family has (else the family's first) and is compared at equal bandwidth
     alone, since the reference's design is not its own.
     """
-    from railx.families.routings import routings_of
+    from railx.families import family_of, read_topology
     from railx.mapping import MappingSettings, equal_bandwidth
     from railx.settings import load
-    from railx.vocabulary.topology import read_topology
 
     settings: MappingSettings = load(MappingSettings, job.settings, "mapping")
     graph = read_topology(job.file("topology"))
-    offered = routings_of(graph.family)
+    offered = family_of(graph).routings
     wanted = settings.topologies[settings.reference].routings
     routings = tuple(routing for routing in wanted if routing in offered) or offered[:1]
     return _lay(job, graph, routings, settings, [equal_bandwidth(settings, graph)], graph.family)

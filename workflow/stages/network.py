@@ -5,7 +5,7 @@ times.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workflow.stage import (
     ByHand,
@@ -26,6 +26,9 @@ from workflow.stage import (
     whole,
 )
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 __all__ = ["STAGE", "run"]
 
 
@@ -39,6 +42,7 @@ def run(job: Job) -> Summary:
     """
     import pyarrow as pa
 
+    from railx.families import read_topology
     from railx.io import write_table
     from railx.network import (
         CollectiveSettings,
@@ -49,7 +53,6 @@ def run(job: Job) -> Summary:
         static_routings,
     )
     from railx.settings import load
-    from railx.vocabulary.topology import read_topology
 
     graph = read_topology(job.file("topology"))
     name = job.item or graph.family
@@ -65,10 +68,16 @@ def run(job: Job) -> Summary:
         rows[key], loads = simulate_static(
             graph, traffic, network, name, seed=job.settings["seed"]
         )
-        routing = pa.DictionaryArray.from_arrays(
-            pa.array([0] * len(loads["load"]), pa.int8()), pa.array([network.routing])
+        count = len(loads["load"])
+        channels.append(
+            pa.table(
+                {
+                    "topology": _repeated(name, count),
+                    **loads,
+                    "routing": _repeated(network.routing, count),
+                }
+            )
         )
-        channels.append(pa.table({**loads, "routing": routing}))
     collectives = simulate_collectives(
         graph, load(CollectiveSettings, job.settings["collective"], "collective"), name
     )
@@ -79,6 +88,12 @@ def run(job: Job) -> Summary:
     summary = _summary(networks, rows, collectives)
     job.write_json("summary", summary)
     return summary
+
+
+def _repeated(word: str, count: int) -> pa.DictionaryArray:
+    import pyarrow as pa
+
+    return pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int8()), pa.array([word]))
 
 
 def _summary(
@@ -119,7 +134,8 @@ _BOUNDS = (
     | text("busiest_link_kind", "fidelity")
 )
 _CHANNELS = (
-    typed("int32", "src", "dst")
+    category("topology")
+    | typed("int32", "src", "dst")
     | category("kind")
     | typed("int32", "rail")
     | real("load")

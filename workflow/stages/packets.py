@@ -43,11 +43,10 @@ def run(job: Job) -> Summary:
     The rows carry the sweep's name beside the topology's, its saturation point and its
     static limits.
     """
-    from railx.families.routings import build_routing
+    from railx.families import build_routing, read_topology
     from railx.network.packets.sweep import sweep_loads
     from railx.network.settings import SweepSettings
     from railx.settings import load
-    from railx.vocabulary.topology import read_topology
 
     seed = job.settings["seed"]
     sweep: SweepSettings = load(SweepSettings, job.settings["sweep"], f"sweeps.{job.item}")
@@ -66,11 +65,10 @@ def run(job: Job) -> Summary:
 
 def run_one_load(job: Job) -> Summary:
     """Simulate a window of cycles at one load; return (and write) its row."""
-    from railx.families.routings import build_routing
+    from railx.families import build_routing, read_topology
     from railx.network.packets import simulate_packets, summary_row
     from railx.network.settings import PacketNetworkSettings, TrafficSettings
     from railx.settings import load
-    from railx.vocabulary.topology import read_topology
 
     seed = job.settings["seed"]
     traffic: TrafficSettings = load(TrafficSettings, job.settings["traffic"], "traffic")
@@ -93,7 +91,6 @@ def _limits(
     """
     import numpy as np
 
-    from railx.families.registry import settings_of
     from railx.network.throughput import ideal_bound
     from railx.network.traffic import traffic_flows
     from railx.vocabulary.routing.analysis import table_lane_loads
@@ -102,7 +99,7 @@ def _limits(
         None if traffic.pattern == "uniform" else traffic_flows(topology, traffic, seed).demand()
     )
     lane_load = table_lane_loads(topology, table, demand)
-    width = topology.links.gbps / settings_of(topology).port_gbps
+    width = topology.links.gbps / topology.settings.port_gbps
     bound = float((width / np.maximum(lane_load, 1e-12)).min())
     return bound, ideal_bound(topology, lane_load)
 

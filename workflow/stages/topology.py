@@ -21,10 +21,9 @@ __all__ = ["STAGE", "run"]
 
 def run(job: Job) -> Summary:
     """Build and check the topology; write it and its metrics; return the metrics."""
-    from railx.families.registry import TopologySettings, build_topology
+    from railx.families import TopologySettings, build_topology, write_topology
     from railx.network.metrics import check_circuits, topology_metrics
     from railx.settings import load
-    from railx.vocabulary.topology import write_topology
 
     topology = build_topology(load(TopologySettings, job.settings, "topology"))
     if topology.circuits is not None:

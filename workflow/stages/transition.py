@@ -21,6 +21,7 @@ def run(job: Job) -> Summary:
 
     ValueError where the two are not settings of the same hardware.
     """
+    from railx.families import read_topology
     from railx.settings import load
     from railx.vocabulary.circuits import (
         TransitionSettings,
@@ -28,7 +29,6 @@ def run(job: Job) -> Summary:
         write_plan,
         write_plan_csv,
     )
-    from railx.vocabulary.topology import read_topology
 
     settings: TransitionSettings = load(TransitionSettings, job.settings, "transition")
     before, after = read_topology(job.file("before")), read_topology(job.file("after"))

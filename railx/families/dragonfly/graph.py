@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.dragonfly.settings import DragonflySettings
-from railx.settings import to_dict
 from railx.vocabulary.duplex import duplex_links
 from railx.vocabulary.topology import Topology, chip_nodes, join_links
 
@@ -62,8 +61,7 @@ def build(settings: DragonflySettings) -> Topology:
             ),
         ]
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=settings.chips,
         nodes=settings.chips,
         switches=settings.planes * settings.switches,

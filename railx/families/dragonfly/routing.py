@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from railx.families.dragonfly.graph import global_pairs
 from railx.families.dragonfly.settings import DragonflySettings
-from railx.families.registry import settings_of
 from railx.vocabulary.routing.planes import fill_leaves, first_links
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
@@ -51,7 +50,7 @@ def route(
 
     Packets for the same group go there at once in every routing.
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     assert isinstance(settings, DragonflySettings)
     builder = TableBuilder(
         topology,

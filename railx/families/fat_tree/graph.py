@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.fat_tree.settings import FatTreeSettings
-from railx.settings import to_dict
 from railx.vocabulary.duplex import duplex_links
 from railx.vocabulary.topology import Links, Topology, chip_nodes, join_links
 
@@ -61,8 +60,7 @@ def build(settings: FatTreeSettings) -> Topology:
                 )
             )
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=chips,
         nodes=chips,
         switches=settings.plane_switches * settings.planes,

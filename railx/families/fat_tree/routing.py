@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.fat_tree.settings import FatTreeSettings
-from railx.families.registry import settings_of
 from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
@@ -33,7 +32,7 @@ def route(
     Exact loads are the same for both: an adaptive router has no reason to prefer a port
     before queues form.
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     assert isinstance(settings, FatTreeSettings)
     builder = TableBuilder(
         topology,

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.hammingmesh.settings import HammingMeshSettings
-from railx.settings import to_dict
 from railx.vocabulary.duplex import duplex_links
 from railx.vocabulary.grid import mesh_links
 from railx.vocabulary.topology import Links, Topology, chip_nodes, join_links
@@ -38,8 +37,7 @@ def build(settings: HammingMeshSettings) -> Topology:
     """Build the network. Row switches follow the chips, then column switches."""
     rows, columns = row_switches(settings), column_switches(settings)
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=settings.chips,
         nodes=settings.boards,
         switches=rows.size + columns.size,

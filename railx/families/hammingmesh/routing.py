@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from railx.families.hammingmesh.graph import column_switches, row_switches, side_links
 from railx.families.hammingmesh.settings import HammingMeshSettings
-from railx.families.registry import settings_of
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
@@ -51,7 +50,7 @@ def route(
     * ``adaptive``: as ``balanced``, but weighs both ends when a packet starts for the
       row and for the column, by what waits for the ports there and the time of flight.
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     assert isinstance(settings, HammingMeshSettings)
     adaptive = routing == "adaptive"
     builder = TableBuilder(

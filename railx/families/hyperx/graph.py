@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.hyperx.settings import HyperXSettings
-from railx.settings import to_dict
 from railx.vocabulary.duplex import duplex_links
 from railx.vocabulary.topology import Links, Topology, chip_nodes, join_links
 
@@ -48,8 +47,7 @@ def build(settings: HyperXSettings) -> Topology:
                 )
             )
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=settings.chips,
         nodes=settings.chips,
         switches=0 if settings.switchless else settings.planes * settings.routers,

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.mesh_2d.settings import Mesh2DSettings
-from railx.settings import to_dict
 from railx.vocabulary.duplex import duplex_links
 from railx.vocabulary.topology import Topology, chip_nodes, join_links
 
@@ -30,8 +29,7 @@ def build(settings: Mesh2DSettings) -> Topology:
     )
     sides = (("torus_x", chip[:, :-1], chip[:, 1:]), ("torus_y", chip[:-1], chip[1:]))
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=chip.size,
         nodes=chip.size,
         switches=0,

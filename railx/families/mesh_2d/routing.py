@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.mesh_2d.settings import Mesh2DSettings
-from railx.families.registry import settings_of
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
@@ -32,7 +31,7 @@ def route(
 
     States: 0 at the source; 1 XY, 2 YX (``min``: 0 throughout).
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     assert isinstance(settings, Mesh2DSettings)
     both = routing != "min"
     builder = TableBuilder(

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.opus_rails.settings import OpusRailsSettings
-from railx.settings import to_dict
 from railx.vocabulary.duplex import duplex_links
 from railx.vocabulary.servers import scale_up_links
 from railx.vocabulary.topology import Circuits, Topology, chip_nodes, join_links
@@ -53,8 +52,7 @@ def build(settings: OpusRailsSettings) -> Topology:
         ),
     ]
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=settings.chips,
         nodes=settings.servers,
         switches=settings.servers,

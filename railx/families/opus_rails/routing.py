@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.opus_rails.settings import OpusRailsSettings
-from railx.families.registry import settings_of
 from railx.vocabulary.routing.rings import ring_sets
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
@@ -28,7 +27,7 @@ def route(
     :func:`railx.vocabulary.routing.rings.route_rings`. Links to and from scale-up
     switches, on channel 0, come before all links of rings, so they close no circle.
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     assert isinstance(settings, OpusRailsSettings)
     builder = TableBuilder(
         topology, routing, states=5, virtual_channels=2, destinations=destinations

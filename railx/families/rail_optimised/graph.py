@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.rail_optimised.settings import RailOptimisedSettings
-from railx.settings import to_dict
 from railx.vocabulary.duplex import duplex_links
 from railx.vocabulary.servers import scale_up_links
 from railx.vocabulary.topology import Topology, chip_nodes, join_links
@@ -56,8 +55,7 @@ def build(settings: RailOptimisedSettings) -> Topology:
             ),
         ]
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=chips,
         nodes=settings.servers,
         switches=settings.servers + per_plane * settings.planes,

@@ -32,7 +32,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.railx_dragonfly.settings import RailXDragonflySettings, _row, grid_of
-from railx.settings import to_dict
 from railx.vocabulary.grid import LineWiring, build_lines, grid_halves, successor_arcs
 from railx.vocabulary.line_parts import (
     LinePart,
@@ -87,7 +86,7 @@ def build(settings: RailXDragonflySettings) -> Topology:
     next_x = line_successors((row_part(settings),), grid.columns, settings.rings)
     next_y = (np.arange(grid.rows) + differences(settings)[:, :, None]) % grid.rows
     arcs_x = successor_arcs(np.broadcast_to(next_x, (grid.rows, *next_x.shape)))
-    return build_lines(settings.family, to_dict(settings), grid, arcs_x, successor_arcs(next_y))
+    return build_lines(settings, grid, arcs_x, successor_arcs(next_y))
 
 
 def halves(settings: RailXDragonflySettings) -> NDArray[np.int8]:

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.railx_mixed.settings import RailXMixedSettings, grid_of
-from railx.settings import to_dict
 from railx.vocabulary.grid import grid_halves
 from railx.vocabulary.line_parts import (
     LinePart,
@@ -52,9 +51,7 @@ def build(settings: RailXMixedSettings) -> Topology:
     """Build the topology; every rail of a line closes the rings of its part on all
     sub-lines.
     """
-    return build_parts(
-        settings.family, to_dict(settings), grid_of(settings), parts_of(settings), settings.rings
-    )
+    return build_parts(settings, grid_of(settings), parts_of(settings), settings.rings)
 
 
 def halves(settings: RailXMixedSettings) -> NDArray[np.int8]:

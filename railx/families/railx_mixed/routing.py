@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.railx_mixed.settings import RailXMixedSettings
-from railx.settings import load
 from railx.vocabulary.grid import rail_ports
 from railx.vocabulary.routing.line_phases import even_shares, mesh_distance, nearest_shares
 from railx.vocabulary.routing.node_walks import exits, fill_final, split_sets, walk_pools
@@ -38,7 +37,8 @@ def route(
     all of them alike (for sources that are spread evenly over a node). States: 0
     undecided; ``balanced`` has one more for each rail that a packet may have chosen.
     """
-    settings: RailXMixedSettings = load(RailXMixedSettings, topology.settings, "topology")
+    settings = topology.settings
+    assert isinstance(settings, RailXMixedSettings)
     ports = rail_ports(topology)
     lines = [
         _MixedLine(settings, ports.neighbour, dimension, routing == "balanced")

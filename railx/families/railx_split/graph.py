@@ -27,7 +27,6 @@ from railx.families.railx_split.settings import (
     _parts,
     grid_of,
 )
-from railx.settings import to_dict
 from railx.vocabulary.grid import grid_halves
 from railx.vocabulary.line_parts import (
     LinePart,
@@ -58,9 +57,7 @@ def build(settings: RailXSplitSettings) -> Topology:
     """Build the topology; two nodes that differ in one logical coordinate have 2
     full-duplex links a copy of that part.
     """
-    return build_parts(
-        settings.family, to_dict(settings), grid_of(settings), parts_of(settings), settings.rings
-    )
+    return build_parts(settings, grid_of(settings), parts_of(settings), settings.rings)
 
 
 def halves(settings: RailXSplitSettings) -> NDArray[np.int8]:

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.railx_torus.settings import RailXTorusSettings, grid_of
-from railx.settings import to_dict
 from railx.vocabulary.grid import build_grid, grid_halves
 from railx.vocabulary.topology import Topology
 
@@ -21,7 +20,7 @@ def build(settings: RailXTorusSettings) -> Topology:
     ring_x, ring_y = (
         np.tile(np.arange(length), (grid.rails, 1)) for length in (grid.columns, grid.rows)
     )
-    return build_grid(settings.family, to_dict(settings), grid, ring_x, ring_y)
+    return build_grid(settings, grid, ring_x, ring_y)
 
 
 def halves(settings: RailXTorusSettings) -> NDArray[np.int8]:

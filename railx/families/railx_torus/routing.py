@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.railx_torus.settings import RailXTorusSettings
-from railx.settings import load
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
@@ -32,7 +31,8 @@ def route(
     (:func:`railx.vocabulary.routing.rings.route_rings`). The n parallel lanes inside a
     node and the n rails of a chip's side are one pool of channels.
     """
-    settings: RailXTorusSettings = load(RailXTorusSettings, topology.settings, "topology")
+    settings = topology.settings
+    assert isinstance(settings, RailXTorusSettings)
     grid = chip_grid(settings.m, settings.x_scale, settings.y_scale)
     position = np.argsort(grid.ravel())
     return route_rings(topology, routing, grid.shape[::-1], destinations, position, split_ties=True)

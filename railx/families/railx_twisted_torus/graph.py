@@ -28,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.railx_twisted_torus.settings import RailXTwistedTorusSettings, grid_of
-from railx.settings import to_dict
 from railx.vocabulary.grid import build_lines, grid_halves, ring_arcs, successor_arcs
 from railx.vocabulary.topology import Topology
 
@@ -62,8 +61,7 @@ def build(settings: RailXTwistedTorusSettings) -> Topology:
     ring_x = np.tile(np.arange(grid.columns), (grid.rails, 1))
     arcs_y = successor_arcs(np.broadcast_to(up, (a, grid.rails, 2 * a)))
     return build_lines(
-        settings.family,
-        to_dict(settings),
+        settings,
         grid,
         ring_arcs(ring_x, grid.rows),
         arcs_y,

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from railx.families.railx_torus.routing import chip_grid
 from railx.families.railx_twisted_torus.graph import wrap_shift
 from railx.families.railx_twisted_torus.settings import RailXTwistedTorusSettings
-from railx.settings import load
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
@@ -46,9 +45,8 @@ def route(
     either. Under ``balanced`` a packet that takes no wrap in x, or none in y, draws one
     of the two channels where it enters that dimension.
     """
-    settings: RailXTwistedTorusSettings = load(
-        RailXTwistedTorusSettings, topology.settings, "topology"
-    )
+    settings = topology.settings
+    assert isinstance(settings, RailXTwistedTorusSettings)
     builder = TableBuilder(
         topology, routing, states=_STATES, virtual_channels=2, destinations=destinations
     )

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.torus_2d.settings import Torus2DSettings
-from railx.settings import to_dict
 from railx.vocabulary.topology import Links, Topology, chip_nodes, join_links, kind_code
 
 __all__ = ["bisection_ports", "build", "halves", "ports_per_chip"]
@@ -24,8 +23,7 @@ def build(settings: Torus2DSettings) -> Topology:
         for kind, axis in (("torus_x", 1), ("torus_y", 0))
     ]
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=chip.size,
         nodes=chip.size,
         switches=0,

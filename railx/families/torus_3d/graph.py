@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.torus_3d.settings import Torus3DSettings
-from railx.settings import to_dict
 from railx.vocabulary.duplex import duplex_links
 from railx.vocabulary.topology import Topology, chip_nodes, join_links
 
@@ -28,8 +27,7 @@ def build(settings: Torus3DSettings) -> Topology:
     chip = np.arange(settings.chips).reshape(settings.shape[::-1])
     rings = (("torus_x", 2), ("torus_y", 1), ("torus_z", 0))
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=chip.size,
         nodes=chip.size,
         switches=0,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.registry import settings_of
 from railx.families.torus_3d.settings import Torus3DSettings
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import RoutingTable
@@ -25,6 +24,6 @@ def route(
     Packets that take no wrap link are on the first virtual channel under ``min`` and
     draw one of the two under ``balanced``.
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     assert isinstance(settings, Torus3DSettings)
     return route_rings(topology, routing, settings.shape, destinations)

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.tpu_v4.settings import TpuV4Settings
-from railx.settings import to_dict
 from railx.vocabulary.duplex import duplex_links
 from railx.vocabulary.topology import (
     DIMENSIONS,
@@ -56,8 +55,7 @@ def build(settings: TpuV4Settings) -> Topology:
     parts = [_dimension(settings, dimension) for dimension in range(3)]
     names = Circuits.__dataclass_fields__
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=settings.chips,
         nodes=settings.cubes,
         switches=0,

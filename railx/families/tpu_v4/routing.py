@@ -7,7 +7,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.registry import settings_of
 from railx.families.tpu_v4.graph import chip_places
 from railx.families.tpu_v4.settings import TpuV4Settings
 from railx.vocabulary.routing.rings import route_rings
@@ -28,7 +27,7 @@ def route(
     Packets that take no wrap link are on the first virtual channel under ``min`` and
     draw one of the two under ``balanced``.
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     assert isinstance(settings, TpuV4Settings)
     columns, rows, _ = settings.lengths
     x, y, z = chip_places(settings)
