@@ -13,21 +13,19 @@ _PUBLISHED = Path("resources/published")
 
 
 def run(job: Job) -> Summary:
-    """Judge every claim from the results; write the verdicts and their counts, return
-    the counts.
+    """Judge every claim from the results; write the verdicts and how many claims of
+    each kind have each of them, return the counts.
     """
-    from railx.evidence import VERDICTS, claims_table, judge, load_claims
+    from railx.evidence import claims_table, count_verdicts, judge, load_claims
     from railx.io import write_table
 
     results = Path(job.settings["results"])
-    rows = judge(
-        load_claims(job.inputs["claims"][0].parent, job.inputs["published"][0].parent),
-        results,
-        {str(table.relative_to(results)) for table in job.inputs["results"]},
-    )
-    write_table(job.outputs["claims"], claims_table(rows))
-    verdicts = [row["verdict"] for row in rows]
-    counts: Summary = {verdict: verdicts.count(verdict) for verdict in VERDICTS}
+    files = [str(file.relative_to(results)) for file in job.inputs["results"]]
+    claims = load_claims(job.inputs["claims"][0].parent, job.inputs["published"][0].parent)
+    rows = judge(claims, results, files)
+    if "claims" in job.outputs:
+        write_table(job.outputs["claims"], claims_table(rows))
+    counts: Summary = dict(count_verdicts(rows))
     job.write_json("counts", counts)
     return counts
 
