@@ -50,9 +50,10 @@ def _inputs(experiment: Settings, figure: str) -> Inputs:
 
 
 def _plan_kind(experiment: Settings, plan: str) -> str:
-    from railx.planning.planners import planner_of
+    from railx.planning.planners import PLANNERS
 
-    return str(planner_of(experiment["plans"][plan]["planner"]["planner"]).kind)
+    kinds = {planner.name: planner.kind for planner in PLANNERS}
+    return kinds[experiment["plans"][plan]["planner"]["planner"]]
 
 
 def _modules(experiment: Settings, figure: str) -> tuple[str, ...]:

@@ -91,6 +91,14 @@ def _inputs(experiment: Settings, _: str) -> Inputs:
     }
 
 
+def _figure_modules(experiment: Settings, _: str) -> tuple[str, ...]:
+    """The modules that hold titles and captions."""
+    from railx.figures import figure_module
+
+    kinds = {settings["figure"] for settings in experiment["figures"].values()}
+    return tuple(figure_module(kind) for kind in sorted(kinds))
+
+
 STAGE = Stage(
     name="report",
     help="verdicts, figures and tables as one page",
@@ -103,5 +111,6 @@ STAGE = Stage(
         "provenance": Json("provenance.json"),
     },
     run=run,
+    modules=_figure_modules,
     in_folder=False,
 )

@@ -30,7 +30,7 @@ def run(job: Job) -> Summary:
         check_circuits(topology)
     metrics = topology_metrics(topology)
     if "graph" in job.outputs:
-        write_topology(job.outputs["graph"], topology)
+        write_topology(job.outputs["graph"], topology, job.item or None)
     job.write_json("metrics", metrics)
     return metrics
 

@@ -75,6 +75,7 @@ def _resolved(job: Job) -> Any:
         {
             "name": job.item,
             "seed": job.settings["seed"],
+            "plan_name": job.settings["plan"],
             "plan": str(path),
             "corpus": str(job.file("corpus")),
             "model": plan.settings["model"],
@@ -174,7 +175,10 @@ STAGE = Stage(
         example="railx training planner=flexsp training.iterations=3 --out run",
         out="the folder to write: corpus, plan, iterations, traces, result",
         writes=None,
-        settings=lambda chosen: {key: chosen[key] for key in ("seed", "fabric", "training")},
+        settings=lambda chosen: {
+            "plan": chosen["planner"]["planner"],
+            **{key: chosen[key] for key in ("seed", "fabric", "training")},
+        },
         item=lambda _: "run",
         before={"plan": "plan.plan", "corpus": "corpus.sequences"},
     ),
