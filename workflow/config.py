@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shlex
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,7 +52,6 @@ __all__ = [
     "choices",
     "compose_experiment",
     "compose_stage",
-    "overrides_from",
 ]
 
 _HERE = Path(__file__).resolve().parent
@@ -209,36 +207,6 @@ def compose_stage(
     if unknown:
         raise SettingsError(sorted(unknown)[0], f"unknown key; allowed: {', '.join(hints)}")
     return {group: load(hints[group], composed.get(group), group) for group in wanted}
-
-
-def overrides_from(config: Mapping[str, Any]) -> list[str]:
-    """Hydra overrides from Snakemake's ``--config``: plain entries are choices,
-    ``hydra`` holds dotted ones (text or a list).
-    """
-    overrides = []
-    for key, value in config.items():
-        if key == "hydra":
-            overrides += (
-                shlex.split(value)
-                if isinstance(value, str)
-                else [str(item) for item in value or []]
-            )
-        else:
-            overrides.append(f"{key}={_grammar(value)}")
-    return overrides
-
-
-def _grammar(value: Any) -> str:
-    """A value in the grammar of Hydra's overrides."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_grammar(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join(_grammar(item) for item in value) + "]"
-    return str(value)
 
 
 def _compose(primary: str | None, schema: type, overrides: list[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The log of a rule: everything its script prints, with an expected error as one line."""
+"""The log of a rule: everything its script prints, an expected error as one line."""
 
 from __future__ import annotations
 

@@ -186,8 +186,8 @@ class Tracked:
 
 @dataclass(frozen=True)
 class ByHand:
-    """How ``railx STAGE`` runs a stage: the config groups that it reads, an example, and
-    what ``--out`` takes.
+    """How ``railx STAGE`` runs a stage: the config groups that it reads, an example,
+    and what ``--out`` takes.
 
     ``settings`` turns the choices into the settings of the stage and ``item`` into the
     name of what it works on. ``before`` says which outputs of other stages are made

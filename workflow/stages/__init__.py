@@ -85,9 +85,7 @@ def stage_of(output: str) -> Stage:
     return STAGES[name]
 
 
-def files_of(
-    experiment: Settings, output: str, only: Sequence[str] = ()
-) -> dict[str, Path]:
+def files_of(experiment: Settings, output: str, only: Sequence[str] = ()) -> dict[str, Path]:
     """The files of an output such as ``network.bounds`` by item (one empty name for a
     stage without items): those of ``only``, or all.
     """
@@ -96,13 +94,10 @@ def files_of(
     return {name: results_folder(experiment) / stage.path(key, name) for name in names}
 
 
-def inputs_of(
-    stage: Stage, experiment: Settings, item: str = ""
-) -> dict[str, Path | list[Path]]:
+def inputs_of(stage: Stage, experiment: Settings, item: str = "") -> dict[str, Path | list[Path]]:
     """The files that a stage reads for an item, by name."""
     return {
-        name: _paths(experiment, wanted)
-        for name, wanted in stage.inputs(experiment, item).items()
+        name: _paths(experiment, wanted) for name, wanted in stage.inputs(experiment, item).items()
     }
 
 
@@ -190,5 +185,3 @@ def wildcards(experiment: Settings) -> dict[str, list[str]]:
             own = values.setdefault(stage.item.wildcard, [])
             own += [name for name in stage.items(experiment) if name not in own]
     return values
-
-

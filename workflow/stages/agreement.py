@@ -22,9 +22,7 @@ def run(job: Job) -> Summary:
     from railx.network.settings import AgreementSettings
     from railx.settings import load
 
-    agreement: AgreementSettings = load(
-        AgreementSettings, job.settings["agreement"], "agreement"
-    )
+    agreement: AgreementSettings = load(AgreementSettings, job.settings["agreement"], "agreement")
     rows: list[dict[str, Any]] = []
     for name, path in zip(agreement.topologies, job.inputs["topologies"], strict=True):
         rows += agreement_rows(read_topology(path), agreement, job.settings["seed"], name)

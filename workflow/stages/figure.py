@@ -44,8 +44,10 @@ def _inputs(experiment: Settings, figure: str) -> Inputs:
         stage = stage_of(wanted.table)
         names = only or stage.items(experiment)
         if wanted.plan_kind is not None and not only:
-            names = tuple(name for name in names if _plan_kind(experiment, name) == wanted.plan_kind)
-        files[wanted.key] = Made(wanted.table, names if stage.item else ())
+            names = tuple(
+                name for name in names if _plan_kind(experiment, name) == wanted.plan_kind
+            )
+        files[wanted.key] = Made(wanted.table, names if stage.item else ("",))
     return files
 
 

@@ -65,9 +65,7 @@ def run(job: Job) -> Summary:
         network: StaticNetworkSettings = load(StaticNetworkSettings, settings, path)
         if len(networks) > 1 and network.routing not in static_routings(graph):
             continue
-        rows[key], loads = simulate_static(
-            graph, traffic, network, name, seed=job.settings["seed"]
-        )
+        rows[key], loads = simulate_static(graph, traffic, network, name, seed=job.settings["seed"])
         count = len(loads["load"])
         channels.append(
             pa.table(
@@ -122,6 +120,18 @@ def _own(experiment: Settings, _: str) -> Settings:
     return {key: experiment[key] for key in ("traffic", "networks", "collective", "seed")}
 
 
+def _by_hand(chosen: Settings) -> Settings:
+    from railx.settings import SettingsError
+
+    if chosen["network"]["model"] != "static":
+        raise SettingsError(
+            "network.model",
+            f"got {chosen['network']['model']!r}; allowed: static (packets: railx packets)",
+        )
+    own = {key: chosen[key] for key in ("traffic", "collective", "seed")}
+    return own | {"networks": {"network": chosen["network"]}}
+
+
 #: A topology on which no model can be computed has no rows.
 _BOUNDS = (
     text("topology", "family")
@@ -173,12 +183,7 @@ STAGE = Stage(
         example="railx network topology=railx_torus traffic=uniform --json",
         out="the table of bounds to write (.parquet)",
         writes={".parquet": "bounds"},
-        settings=lambda chosen: {
-            "traffic": chosen["traffic"],
-            "networks": {"network": chosen["network"]},
-            "collective": chosen["collective"],
-            "seed": chosen["seed"],
-        },
+        settings=_by_hand,
         before={"topology": "topology.graph"},
     ),
     tracked=Tracked("summary", ("bounds",)),

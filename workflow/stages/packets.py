@@ -12,6 +12,7 @@ from workflow.stage import (
     Job,
     Json,
     Made,
+    Settings,
     Stage,
     Summary,
     Table,
@@ -72,9 +73,7 @@ def run_one_load(job: Job) -> Summary:
 
     seed = job.settings["seed"]
     traffic: TrafficSettings = load(TrafficSettings, job.settings["traffic"], "traffic")
-    network: PacketNetworkSettings = load(
-        PacketNetworkSettings, job.settings["network"], "network"
-    )
+    network: PacketNetworkSettings = load(PacketNetworkSettings, job.settings["network"], "network")
     graph = read_topology(job.file("topology"))
     table = build_routing(graph, network.routing)
     window = simulate_packets(graph, table, traffic, network, seed)
@@ -102,6 +101,17 @@ def _limits(
     width = topology.links.gbps / topology.settings.port_gbps
     bound = float((width / np.maximum(lane_load, 1e-12)).min())
     return bound, ideal_bound(topology, lane_load)
+
+
+def _by_hand(chosen: Settings) -> Settings:
+    from railx.settings import SettingsError
+
+    if chosen["network"]["model"] != "packet":
+        raise SettingsError(
+            "network.model",
+            f"got {chosen['network']['model']!r}; allowed: packet (exact loads: railx network)",
+        )
+    return {key: chosen[key] for key in ("traffic", "network", "seed")}
 
 
 _WINDOW = (
@@ -142,7 +152,7 @@ STAGE = Stage(
         example="railx packets topology=railx_hyperx network.routing=min traffic.load=0.5 --json",
         out="the table of one row to write (.parquet)",
         writes={".parquet": "window"},
-        settings=lambda chosen: {key: chosen[key] for key in ("traffic", "network", "seed")},
+        settings=_by_hand,
         before={"topology": "topology.graph"},
         primary="stage_packets",
         run=run_one_load,

@@ -54,9 +54,7 @@ def _own(experiment: Settings, _: str) -> dict[str, Any]:
         "experiment": experiment,
         "results": str(results_folder(experiment)),
         "figures": _figures(experiment),
-        "tables": [
-            {"title": title, "path": path} for title, path in printed_tables(experiment)
-        ],
+        "tables": [{"title": title, "path": path} for title, path in printed_tables(experiment)],
     }
 
 
