@@ -2,6 +2,7 @@
 mistake named before a job starts.
 """
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from railx.settings import SettingsError, load, to_dict
-from workflow.config import CONF, Experiment, compose_experiment, compose_stage, overrides_from
+from workflow.config import CONF, Experiment, compose_experiment, compose_stage
+from workflow.experiment import checked_experiment, overrides_from
 
 ROOT = CONF.parent
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
@@ -129,3 +131,16 @@ def test_snakemake_ends_before_any_job_with_that_line(tmp_path: Path) -> None:
     assert lines == ["error: topologies.torus_2d.n: got 'none'; allowed: an integer"]
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "results").exists()
+
+
+def test_a_checked_experiment_is_kept_and_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = to_dict(compose_experiment(["experiment=quick", "seed=3"]))
+    assert checked_experiment(["experiment=quick", "seed=3"]) == json.loads(json.dumps(wanted))
+
+    def fail(*_: object) -> None:
+        raise AssertionError("checked again")
+
+    monkeypatch.setattr("workflow.config.compose_experiment", fail)
+    assert checked_experiment(["experiment=quick", "seed=3"])["seed"] == 3
+    with pytest.raises(AssertionError, match="checked again"):
+        checked_experiment(["experiment=quick", "seed=4"])
