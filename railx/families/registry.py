@@ -38,6 +38,7 @@ __all__ = [
     "TopologySettings",
     "build_routing",
     "build_topology",
+    "check_topology",
     "families_with",
     "family_of",
     "register",
@@ -115,8 +116,22 @@ def families_with(capability: str) -> str:
     return ", ".join(family.name for family in FAMILIES if getattr(family, capability))
 
 
+def check_topology(settings: FamilySettings, key: str = "topology") -> None:
+    """Refuse settings that no graph can be built of, in one line below ``key``.
+
+    A bill of materials can be drawn up for networks that are too large to build.
+    """
+    try:
+        family_of(settings).check(settings)
+    except SettingsError as error:
+        raise error.under(key) from None
+
+
 def build_topology(settings: FamilySettings) -> Topology:
-    """Build the topology that the settings describe."""
+    """Build the topology that the settings describe; SettingsError as
+    :func:`check_topology`.
+    """
+    check_topology(settings)
     return family_of(settings).build(settings)
 
 

@@ -14,7 +14,7 @@ from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 
 __all__ = ["FIDELITY", "ideal_bound", "simulate_static"]
 
-FIDELITY = "flow"
+FIDELITY = "analytic"
 
 
 def simulate_static(

@@ -44,17 +44,23 @@ Rings = Literal["directed", "undirected"]
 
 @dataclass(frozen=True)
 class PartSettings:
-    """``rails`` rails of a line wire sub-lines of ``size`` nodes, ``stride`` positions
-    apart, each as a ring or an all-to-all.
+    """A part of a line: some rails that wire sub-lines of its nodes alike.
 
     An all-to-all takes size - 1 rails or a multiple of it: so many copies of it, each
-    pair of a sub-line joined twice a copy.
+    pair of a sub-line joined twice per copy.
     """
 
     kind: Literal["ring", "all_to_all"]
+    """Whether each sub-line is a ring or an all-to-all."""
+
     rails: Annotated[int, AtLeast(1)]
+    """Rails of the line that the part takes."""
+
     size: Annotated[int, AtLeast(2)]
+    """Nodes of a sub-line."""
+
     stride: Annotated[int, AtLeast(1)]
+    """Positions of the line from one node of a sub-line to the next."""
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def test_stage_writes_one_row_a_part_and_a_flat_summary(
     assert len(rows) == 2 * 7
     assert {
         (row["topology"], row["chips"], row["topology_chips"], row["fidelity"]) for row in rows
-    } == {("fat_tree", 64, 128, "flow")}
+    } == {("fat_tree", 64, 128, "analytic")}
     assert read_json(tmp_path / "steps.json") == summary
     steps = {row["basis"]: row["step_ms"] for row in rows}
     assert summary["small.equal_cost.step_ms"] == steps["equal_cost"] > steps["equal_bandwidth"]

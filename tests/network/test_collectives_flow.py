@@ -19,10 +19,9 @@ from railx.families import (
     family_of,
 )
 from railx.network import CollectiveSettings, simulate_collectives
-from railx.network.chip_rings import chip_grid_rings
-from railx.network.rail_rings import chip_rings, grid_of, node_rings
 from railx.settings import SettingsError, load
-from railx.vocabulary.line_rings import ChannelIndex
+from railx.vocabulary.grid_rings import GridRings
+from railx.vocabulary.line_rings import ChannelIndex, LineRings
 from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.topology import INTERNAL, Topology
 
@@ -34,6 +33,18 @@ PORT = 50.0
 def build(name: str, **changes: Any) -> Topology:
     plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text()) | changes
     return build_topology(load(TopologySettings, plain, "topology"))
+
+
+def grid_rings_of(topology: Topology) -> GridRings:
+    known = family_of(topology).grid_rings
+    assert known is not None
+    return known(topology)
+
+
+def chip_lines(topology: Topology) -> tuple[LineRings, ...] | None:
+    known = family_of(topology).chip_rings
+    assert known is not None
+    return known(topology.settings)
 
 
 def collective(**changes: Any) -> CollectiveSettings:
@@ -129,7 +140,7 @@ def test_rings_over_any_joined_nodes_of_a_line(
         expected = 2 * m * n if count == length else m * n
     line = data.draw(st.integers(0, length - 1))
     nodes = [line * length + p if dimension == 0 else p * length + line for p in positions]
-    rings = node_rings(topology, positions, dimension, [line])
+    rings = grid_rings_of(topology).node_rings(positions, dimension, [line])
     assert (rings.participants, rings.rings) == (len(positions), expected)
     check_rings(topology, rings, set(nodes), lambda chip: chip // m**2)
 
@@ -144,7 +155,7 @@ def test_rings_through_chips(family: str, count: int, rings: int, dimension: int
     topology = build(
         family, m=m, n=n, **({} if family == "railx_hyperx" else {"x_scale": 7, "y_scale": 7})
     )
-    found = chip_rings(topology, list(range(count)), dimension, [2])
+    found = grid_rings_of(topology).chip_rings(list(range(count)), dimension, [2])
     assert found is not None
     nodes = [2 * 7 + p if dimension == 0 else p * 7 + 2 for p in range(count)]
     chips = {
@@ -174,10 +185,10 @@ def test_rings_over_boards_and_their_switches(
 ) -> None:
     topology = build("hammingmesh", m=m, n=n, x_scale=4, y_scale=4)
     boards = [4 + p if dimension == 0 else p * 4 + 1 for p in positions]
-    rings = node_rings(topology, positions, dimension, [1])
+    rings = grid_rings_of(topology).node_rings(positions, dimension, [1])
     assert (rings.participants, rings.rings) == (len(positions), 2 * m * n)
     check_rings(topology, rings, set(boards), lambda chip: chip // m**2, by_rail=False)
-    flat = chip_rings(topology, positions, dimension, [1])
+    flat = grid_rings_of(topology).chip_rings(positions, dimension, [1])
     assert flat is not None
     chips = {
         board * m**2 + (place if dimension == 0 else place * m)
@@ -201,7 +212,7 @@ def test_rings_of_three_dimensions_pass_every_chip_once(
     name: str, sizes: dict[str, int], shape: tuple[int, int, int]
 ) -> None:
     topology = build(name, **sizes)
-    found = chip_grid_rings(topology)
+    found = chip_lines(topology)
     assert found is not None
     for rings, length in zip(found, shape, strict=True):
         assert (rings.participants, rings.rings) == (length, 2 * sizes["n"])
@@ -231,12 +242,14 @@ def test_a_step_uses_every_port_once(name: str, sizes: dict[str, Any]) -> None:
     is filled, and none twice.
     """
     topology = build(name, **sizes)
-    grid, index = grid_of(topology), ChannelIndex(topology)
-    found = chip_grid_rings(topology)
-    if found is None:
-        assert grid is not None
-        size = (grid.columns, grid.rows)
-        found = tuple(node_rings(topology, range(size[d]), d, range(size[1 - d])) for d in (0, 1))
+    index, family = ChannelIndex(topology), family_of(topology)
+    if family.chip_rings is not None:
+        found = chip_lines(topology)
+    else:
+        grid = grid_rings_of(topology)
+        found = tuple(
+            grid.node_rings(range(grid.length(d)), d, range(grid.length(1 - d))) for d in (0, 1)
+        )
     rows = np.concatenate(
         [index.rows(rings, line) for rings in found for line in range(len(rings.vertices))]
     )

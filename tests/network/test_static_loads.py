@@ -245,7 +245,7 @@ def test_rows_have_the_agreed_columns(name: str) -> None:
         name,
         "uniform",
         "min",
-        "flow",
+        "analytic",
     )
     assert list(channels) == ["src", "dst", "kind", "rail", "load", "fidelity"]
     assert all(len(column) == len(topology.links) for column in channels.values())

@@ -13,7 +13,7 @@ def run(job: Job) -> Summary:
     ValueError where the topology has no optical switches.
     """
     from railx.families import read_topology
-    from railx.vocabulary.circuits import write_circuits, write_circuits_csv
+    from railx.vocabulary.cross_connects import write_circuits, write_circuits_csv
 
     graph = read_topology(job.file("topology"))
     circuits = graph.circuits

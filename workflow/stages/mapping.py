@@ -32,6 +32,8 @@ __all__ = ["STAGE", "run", "run_any_topology"]
 def run(job: Job) -> Summary:
     """Lay every job on the topology, as the item of the settings' topologies; return
     the step times as one flat summary.
+
+    ``reference`` is the topology against which the others are priced.
     """
     from railx.families import read_topology
     from railx.mapping import MappingSettings, comparison_bases
@@ -44,14 +46,15 @@ def run(job: Job) -> Summary:
             f"is missing; allowed: {', '.join(settings.topologies)}",
         )
     graph = read_topology(job.file("topology"))
-    bases = comparison_bases(settings, graph, job.item)
+    reference = read_topology(job.file("reference")).settings
+    bases = comparison_bases(settings, graph, job.item, reference)
     return _lay(job, graph, settings.topologies[job.item].routings, settings, bases, job.item)
 
 
 def run_any_topology(job: Job) -> Summary:
     """Lay every job on any topology: it takes the routings of the settings' reference
     that its family has (else the family's first) and is compared at equal bandwidth
-    alone, since the reference's design is not its own.
+    alone.
     """
     from railx.families import family_of, read_topology
     from railx.mapping import MappingSettings, equal_bandwidth
@@ -106,6 +109,7 @@ STAGE = Stage(
     settings=lambda experiment, _: experiment["mapping"],
     inputs=lambda experiment, topology: {
         "topology": Made("topology.graph", topology),
+        "reference": Made("topology.graph", experiment["mapping"]["reference"]),
         "catalogue": Path(experiment["mapping"]["catalogue"]),
     },
     outputs={

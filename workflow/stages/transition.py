@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from workflow.stage import File, Item, Job, Made, Stage, Summary, Table, real, text, whole
 
 if TYPE_CHECKING:
-    from railx.vocabulary.circuits import ReconfigurationPlan
+    from railx.vocabulary.reconfiguration import ReconfigurationPlan
     from railx.vocabulary.topology import Topology
 
 __all__ = ["STAGE", "run"]
@@ -23,12 +23,8 @@ def run(job: Job) -> Summary:
     """
     from railx.families import read_topology
     from railx.settings import load
-    from railx.vocabulary.circuits import (
-        TransitionSettings,
-        reconfiguration_plan,
-        write_plan,
-        write_plan_csv,
-    )
+    from railx.vocabulary.reconfiguration import TransitionSettings, reconfiguration_plan
+    from railx.vocabulary.reconfiguration_files import write_plan, write_plan_csv
 
     settings: TransitionSettings = load(TransitionSettings, job.settings, "transition")
     before, after = read_topology(job.file("before")), read_topology(job.file("after"))
@@ -64,7 +60,8 @@ def _try(plan: ReconfigurationPlan, before: Topology, after: Topology) -> None:
     """Take the steps one by one; ValueError where they are unsafe or do not end at the
     other setting.
     """
-    from railx.vocabulary.circuits import apply_plan, circuit_set
+    from railx.vocabulary.cross_connects import circuit_set
+    from railx.vocabulary.reconfiguration import apply_plan
 
     if before.circuits is None or after.circuits is None:
         raise ValueError("a topology without optical switches has no cross-connects")

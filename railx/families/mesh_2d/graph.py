@@ -9,17 +9,23 @@ from numpy.typing import NDArray
 
 from railx.families.mesh_2d.settings import Mesh2DSettings
 from railx.vocabulary.duplex import duplex_links
-from railx.vocabulary.topology import Topology, chip_nodes, join_links
+from railx.vocabulary.topology import Topology, check_size, chip_nodes, join_links
 
 __all__ = [
     "bisection_ports",
     "build",
+    "check",
     "halves",
     "node_hop_counts",
     "ports_per_chip",
 ]
 
 IntArray = NDArray[np.int64]
+
+
+def check(settings: Mesh2DSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("x_scale", 4 * settings.x_scale * settings.y_scale)
 
 
 def build(settings: Mesh2DSettings) -> Topology:

@@ -27,7 +27,7 @@ def route(
     * ``min``: XY.
     * ``balanced``: XY on channel 0 or YX on channel 1 with equal chance (O1TURN, Seo
       2005); uniform traffic loads links as XY does, permutations less.
-    * ``adaptive``: the same two ways, the source takes the one with the shorter queue.
+    * ``adaptive``: the same two paths, the source takes the one with the shorter queue.
 
     States: 0 at the source; 1 XY, 2 YX (``min``: 0 throughout).
     """

@@ -20,7 +20,7 @@ ROUTINGS = ("min", "balanced")
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """The shorter way round; at equal distance ``min`` goes up and ``balanced`` splits
+    """The shorter path; at equal distance ``min`` goes up and ``balanced`` splits
     the packets evenly.
 
     States and the two virtual channels of a ring as in

@@ -16,7 +16,9 @@ __all__ = ["ROUTINGS", "route"]
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """``min`` and ``adaptive`` as in :func:`railx.vocabulary.routing.rails.route_rails`."""
+    """``min`` and ``adaptive`` as in
+    :func:`railx.vocabulary.routing.rails.route_rails`.
+    """
     settings = topology.settings
     assert isinstance(settings, RailOptimisedSettings)
     network = RailNetwork(

@@ -39,11 +39,12 @@ from railx.vocabulary.line_parts import (
     line_successors,
     part_wiring,
 )
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import Topology, check_size
 
 __all__ = [
     "bisection_ports",
     "build",
+    "check",
     "differences",
     "grid_of",
     "halves",
@@ -51,6 +52,7 @@ __all__ = [
     "ports_per_chip",
     "row_part",
     "row_wiring",
+    "symmetric_sources",
 ]
 
 IntArray = NDArray[np.int64]
@@ -76,6 +78,11 @@ def differences(settings: RailXDragonflySettings) -> IntArray:
     half = rows // 2
     order = np.concatenate([np.arange(1, half + 1), np.arange(rows - 1, half, -1)])
     return order[np.arange(settings.columns * rails) % (rows - 1)].reshape(settings.columns, rails)
+
+
+def check(settings: RailXDragonflySettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("rows", grid_of(settings).link_rows)
 
 
 def build(settings: RailXDragonflySettings) -> Topology:
@@ -138,3 +145,8 @@ def node_hop_counts(settings: RailXDragonflySettings) -> IntArray:
 def ports_per_chip(settings: RailXDragonflySettings) -> int:
     """Ports of a chip: n on each of its 4 sides."""
     return 4 * settings.n
+
+
+def symmetric_sources(settings: RailXDragonflySettings) -> IntArray:
+    """Nodes that stand for all: the groups are alike, so the nodes of the first do."""
+    return np.arange(settings.columns)

@@ -30,11 +30,12 @@ from railx.vocabulary.line_parts import (
     cut_dimension,
     line_parts,
 )
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import Topology, check_size
 
 __all__ = [
     "bisection_ports",
     "build",
+    "check",
     "grid_of",
     "halves",
     "parts_of",
@@ -45,6 +46,11 @@ __all__ = [
 def parts_of(settings: RailXMixedSettings) -> tuple[tuple[LinePart, ...], tuple[LinePart, ...]]:
     """The parts of a row and of a column with the rails that each takes."""
     return line_parts(settings.parts_x), line_parts(settings.parts_y)
+
+
+def check(settings: RailXMixedSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("x_scale", grid_of(settings).link_rows)
 
 
 def build(settings: RailXMixedSettings) -> Topology:

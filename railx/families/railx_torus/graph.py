@@ -9,9 +9,14 @@ from numpy.typing import NDArray
 
 from railx.families.railx_torus.settings import RailXTorusSettings, grid_of
 from railx.vocabulary.grid import build_grid, grid_halves
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import Topology, check_size
 
-__all__ = ["bisection_ports", "build", "grid_of", "halves", "ports_per_chip"]
+__all__ = ["bisection_ports", "build", "check", "grid_of", "halves", "ports_per_chip"]
+
+
+def check(settings: RailXTorusSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("x_scale", grid_of(settings).link_rows)
 
 
 def build(settings: RailXTorusSettings) -> Topology:

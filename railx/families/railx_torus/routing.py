@@ -22,8 +22,8 @@ IntArray = NDArray[np.int64]
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """X first, the shorter way round; both routings send half of the packets each way
-    round where the ways are equally long.
+    """X first, the shorter path round a ring; both routings send half of the packets in
+    each direction where both are equally long.
 
     Under ``min`` a packet is on virtual channel 1 until it takes the wrap link of its
     ring and on 0 from there on, and so again in y (RailX simulator, ``XY``); under

@@ -1,7 +1,8 @@
 """Network family ``railx_twisted_torus``: RailX set to a twisted torus."""
 
 from railx.families.family import Family
-from railx.families.railx_twisted_torus import graph, routing
+from railx.families.railx_twisted_torus import checks, graph, loads, placement, routing
+from railx.families.railx_twisted_torus.bill import BILL
 from railx.families.railx_twisted_torus.settings import RailXTwistedTorusSettings
 
 __all__ = ["FAMILY", "RailXTwistedTorusSettings"]
@@ -10,6 +11,7 @@ FAMILY = Family(
     name="railx_twisted_torus",
     settings=RailXTwistedTorusSettings,
     build=graph.build,
+    check=graph.check,
     halves=graph.halves,
     bisection_ports=graph.bisection_ports,
     ports_per_chip=graph.ports_per_chip,
@@ -17,4 +19,9 @@ FAMILY = Family(
     route=routing.route,
     switched=True,
     node_hop_counts=graph.node_hop_counts,
+    symmetric_sources=graph.symmetric_sources,
+    check_circuits=checks.check_circuits,
+    loads=loads.uniform_loads,
+    place=placement.place,
+    bill=BILL,
 )

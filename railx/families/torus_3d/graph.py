@@ -9,17 +9,23 @@ from numpy.typing import NDArray
 
 from railx.families.torus_3d.settings import Torus3DSettings
 from railx.vocabulary.duplex import duplex_links
-from railx.vocabulary.topology import Topology, chip_nodes, join_links
+from railx.vocabulary.topology import Topology, check_size, chip_nodes, join_links
 
 __all__ = [
     "bisection_ports",
     "build",
+    "check",
     "halves",
     "node_hop_counts",
     "ports_per_chip",
 ]
 
 IntArray = NDArray[np.int64]
+
+
+def check(settings: Torus3DSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("x_scale", 6 * settings.chips)
 
 
 def build(settings: Torus3DSettings) -> Topology:
@@ -70,7 +76,7 @@ def ports_per_chip(settings: Torus3DSettings) -> int:
 
 
 def node_hop_counts(settings: Torus3DSettings) -> IntArray:
-    """How many ordered pairs of chips are h links apart (index h): the ways round the
+    """How many ordered pairs of chips are h links apart (index h): the paths round the
     three rings add up.
     """
     counts = np.ones(1, dtype=np.int64)

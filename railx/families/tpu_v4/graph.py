@@ -20,11 +20,12 @@ from railx.vocabulary.topology import (
     Circuits,
     Links,
     Topology,
+    check_size,
     chip_nodes,
     join_links,
 )
 
-__all__ = ["bisection_ports", "build", "chip_places", "halves", "ports_per_chip"]
+__all__ = ["bisection_ports", "build", "check", "chip_places", "halves", "ports_per_chip"]
 
 IntArray = NDArray[np.int64]
 
@@ -42,6 +43,12 @@ def chip_places(settings: TpuV4Settings) -> IntArray:
     return np.stack(
         [x_cube * s + local % s, y_cube * s + local // s % s, z_cube * s + local // s**2]
     )
+
+
+def check(settings: TpuV4Settings) -> None:
+    """Refuse more links than fit in memory."""
+    surface = settings.cubes * settings.cube_side**2
+    check_size("x_cubes", 6 * (settings.chips + surface * (settings.n - 1)))
 
 
 def build(settings: TpuV4Settings) -> Topology:
@@ -92,7 +99,9 @@ def ports_per_chip(settings: TpuV4Settings) -> int:
 
 
 def neighbour(settings: TpuV4Settings, dimension: int, step: int) -> IntArray:
-    """The chip ``step`` places further round the ring of a dimension, for every chip."""
+    """The chip ``step`` places further round the ring of a dimension, for every
+    chip.
+    """
     places = chip_places(settings)
     number = np.empty(settings.lengths, dtype=np.int64)
     number[tuple(places)] = np.arange(settings.chips)

@@ -21,8 +21,8 @@ ROUTINGS = ("min", "balanced")
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """``min`` goes up at equal distance both ways round, ``balanced`` splits those
-    packets evenly.
+    """``min`` goes up where both paths round are equally long, ``balanced`` splits
+    those packets evenly.
 
     Packets that take no wrap link are on the first virtual channel under ``min`` and
     draw one of the two under ``balanced``.

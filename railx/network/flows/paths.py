@@ -163,7 +163,9 @@ def path_loads(topology: Topology, paths: FlowPaths, rate: FloatArray) -> FloatA
 
 @cache
 def kernels() -> ModuleType:
-    """The compiled loops; imported on first use because Numba takes a second to load."""
+    """The compiled loops; imported on first use because Numba takes a second to
+    load.
+    """
     from railx.network.flows import kernels as compiled
 
     return compiled

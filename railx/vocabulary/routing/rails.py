@@ -99,8 +99,8 @@ def _fill_chips(
     """At every chip: to the scale-up switch for its own server and for other ranks of
     its pod, else to a rail switch.
 
-    ``spine_delay_ns``: time of flight that the spine adds to the way to another rank of
-    the pod; None without a spine.
+    ``spine_delay_ns``: time of flight that the spine adds to the path to another rank
+    of the pod; None without a spine.
     """
     chip, to = np.arange(builder.topology.chips), builder.destinations.astype(np.int64)
     scale_up = (builder.topology.chips + chip // g)[:, None]

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families import TopologySettings, build_topology, family_of
+from railx.families import TopologySettings, build_topology, check_topology, family_of
 from railx.families.torus_3d.settings import Torus3DSettings
 from railx.network.metrics import check_circuits, chip_hop_counts, topology_metrics
 from railx.settings import SettingsError, load
@@ -282,7 +282,7 @@ def test_impossible_sizes_name_the_nearest_that_work(
     name: str, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SettingsError, match=message):
-        from_conf(name, **changes)
+        check_topology(from_conf(name, **changes))
 
 
 @pytest.mark.parametrize(("g", "radix"), [(8, 16), (9, 16), (3, 10), (5, 4), (1, 6)])
@@ -297,7 +297,9 @@ def test_the_sizes_that_are_named_do_work(g: int, radix: int) -> None:
         )
     for pods in sorted({1, 2, 3, 5, radix} - set(fits)):
         with pytest.raises(SettingsError, match=r"topology\.pods: .*the nearest") as refused:
-            from_conf("rail_optimised", chips_per_server=g, pods=pods, switch_radix=radix)
+            check_topology(
+                from_conf("rail_optimised", chips_per_server=g, pods=pods, switch_radix=radix)
+            )
         named = [
             int(number)
             for number in re.findall(r"\d+", str(refused.value).rpartition("the nearest")[2])
@@ -311,8 +313,10 @@ def test_the_sizes_that_are_named_do_work(g: int, radix: int) -> None:
                 }
             )
         else:
-            assert from_conf(
-                "rail_optimised", chips_per_server=g, switch_radix=named[0], pods=named[1]
+            check_topology(
+                from_conf(
+                    "rail_optimised", chips_per_server=g, switch_radix=named[0], pods=named[1]
+                )
             )
 
 

@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families import TopologySettings, build_topology, family_of
+from railx.families import TopologySettings, build_topology, check_topology, family_of
 from railx.network.metrics import chip_hop_counts, node_hop_counts, topology_metrics
 from railx.settings import SettingsError, load
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
@@ -327,4 +327,4 @@ def test_impossible_sizes_name_the_key_and_what_works(
     name: str, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SettingsError, match=message):
-        from_conf(name, **changes)
+        check_topology(from_conf(name, **changes))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from railx.families import (
     TopologySettings,
     build_topology,
+    check_topology,
     family_of,
     read_topology,
     write_topology,
@@ -266,7 +267,7 @@ def test_impossible_sizes_name_the_key_and_what_works(
     name: str, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SettingsError, match=message):
-        from_conf(name, **changes)
+        check_topology(from_conf(name, **changes))
 
 
 @pytest.mark.parametrize(("m", "n"), [(3, 1), (1, 5)])

@@ -1,5 +1,4 @@
-"""Rings through grids of single chips: 3D tori (plain, or cubes behind optical
-switches) and HyperX whose chips are the routers.
+"""Rings through the lines of grids of single chips.
 
 A line of a torus is n rings each way. A line of L chips that are all joined has L - 1
 rings each way which take every pair of neighbours twice, so that each has half of the
@@ -13,35 +12,24 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.hyperx.settings import HyperXSettings
-from railx.families.torus_3d.settings import Torus3DSettings
-from railx.families.tpu_v4.graph import chip_places
-from railx.families.tpu_v4.settings import TpuV4Settings
 from railx.vocabulary.hamiltonian import undirected_rings
 from railx.vocabulary.line_rings import LineRings, RingLink, line_rings
-from railx.vocabulary.topology import Topology
 
-__all__ = ["chip_grid_rings"]
+__all__ = ["joined_rings", "torus_rings"]
 
 IntArray = NDArray[np.int64]
 
 
-def chip_grid_rings(topology: Topology) -> tuple[LineRings, ...] | None:
-    """The rings of every dimension of a 3D torus, TPU v4 or HyperX without switches,
-    all lines of each; None elsewhere.
+def torus_rings(chip: IntArray, n: int) -> tuple[LineRings, ...]:
+    """The rings of every dimension of a torus, all lines of each; ``chip``: the number
+    of the chip at each place, ``n``: links between neighbours.
     """
-    settings = topology.settings
-    if isinstance(settings, HyperXSettings) and settings.switchless:
-        chip = np.arange(settings.chips).reshape(settings.shape[::-1]).transpose()
-        return tuple(_joined(lines, settings.lanes) for lines in _lines(chip))
-    if isinstance(settings, Torus3DSettings):
-        chip = np.arange(settings.chips).reshape(settings.shape[::-1]).transpose()
-        return tuple(_torus(lines, settings.n) for lines in _lines(chip))
-    if isinstance(settings, TpuV4Settings):
-        chip = np.empty(settings.lengths, dtype=np.int64)
-        chip[tuple(chip_places(settings))] = np.arange(settings.chips)
-        return tuple(_torus(lines, settings.n) for lines in _lines(chip))
-    return None
+    return tuple(_torus(lines, n) for lines in _lines(chip))
+
+
+def joined_rings(chip: IntArray, lanes: int) -> tuple[LineRings, ...]:
+    """The same where all chips of a line are joined, each pair by ``lanes`` links."""
+    return tuple(_joined(lines, lanes) for lines in _lines(chip))
 
 
 def _lines(chip: IntArray) -> list[IntArray]:
