@@ -261,6 +261,7 @@ def _train(settings: Mapping[str, Any], out: Path | None) -> Summary:
             plan_path=folder / "plan.json",
         )
         run = {
+            "plan": settings["planner"].planner,
             "seed": settings["seed"],
             "fabric": settings["fabric"],
             "training": settings["training"],

@@ -7,6 +7,7 @@ sys.path.insert(0, str(Path(workflow.basedir)))
 
 from railx.settings import SettingsError, to_dict
 from railx.families.registry import optically_switched
+from railx.planning import planner_of
 from workflow.config import compose_experiment, overrides_from
 from workflow.digest import code_digest
 from workflow.locking import hold_folder
@@ -50,5 +51,5 @@ def switched_topologies():
 
 
 def plan_names(kind):
-    """The plans of one kind: "pipeline" (those with a schedule) or "sequence_parallel"."""
-    return [name for name, plan in EXPERIMENT.plans.items() if (plan.planner.planner == "pipeline") == (kind == "pipeline")]
+    """The plans of one kind, or all: the planner in their settings says of which kind they are."""
+    return [name for name, plan in EXPERIMENT.plans.items() if kind in (None, planner_of(plan.planner).kind)]

@@ -1,32 +1,42 @@
 # One job a figure: SVG for the page and the paper, PNG to look at.
 
-from railx.figures import FIGURES
+from railx.figures import figure_module, figure_of
+
+# Where the tables are that figures name by stage and output.
+TABLES = {
+    "topology.graph": "topology/{topology}.parquet",
+    "metrics.topologies": "topology/metrics.parquet",
+    "network.bounds": "network/{topology}.parquet",
+    "network.channels": "network/{topology}.channels.parquet",
+    "network.collectives": "collectives/{topology}.parquet",
+    "packets.points": "packets/{sweep}.parquet",
+    "agreement.comparison": "flows/agreement.parquet",
+    "mapping.steps": "steps/{mapped}.parquet",
+    "corpus.sequences": "corpora/{corpus}.parquet",
+    "plan.groups": "plans/{plan}.parquet",
+    "plan.schedule": "plans/{plan}.schedule.parquet",
+    "training.iterations": "training/{run}/iterations.parquet",
+}
 
 
 def figure_inputs(wildcards):
     """The files a figure is drawn from: those of the names under `only`, or of all that fit."""
     settings = EXPERIMENT.figures[wildcards.figure]
-    kind = FIGURES[settings.figure]
-    schedules = any("schedule" in wanted.pattern for wanted in kind.inputs)
-    everything = {
-        "topology": list(EXPERIMENT.topologies),
-        "sweep": list(EXPERIMENT.sweeps),
-        "mapped": list(EXPERIMENT.mapping.topologies),
-        "corpus": list(EXPERIMENT.corpora),
-        "plan": plan_names("pipeline" if schedules else "sequence_parallel"),
-        "run": list(EXPERIMENT.runs),
-    }
     files = {}
-    for wanted in kind.inputs:
-        key = next((key for key in everything if f"{{{key}}}" in wanted.pattern), None)
+    for wanted in figure_of(settings.figure).inputs:
+        pattern = TABLES.get(wanted.table, wanted.table.replace(".", "/") + ".parquet")
+        everything = {
+            "topology": list(EXPERIMENT.topologies),
+            "sweep": list(EXPERIMENT.sweeps),
+            "mapped": list(EXPERIMENT.mapping.topologies),
+            "corpus": list(EXPERIMENT.corpora),
+            "plan": plan_names(wanted.plan_kind),
+            "run": list(EXPERIMENT.runs),
+        }
+        key = next((key for key in everything if f"{{{key}}}" in pattern), None)
         names = (getattr(settings, "only", ()) or everything[key]) if key else [None]
-        files[wanted.key] = [RESULTS / wanted.pattern.format(**{key: name} if key else {}) for name in names]
+        files[wanted.key] = [RESULTS / pattern.format(**{key: name} if key else {}) for name in names]
     return files
-
-
-def caption_of(name):
-    """The caption of a figure, shared by Snakemake's report and the experiment's own."""
-    return Path(workflow.basedir) / f"workflow/report/{EXPERIMENT.figures[name].figure}.rst"
 
 
 rule figure:
@@ -41,8 +51,8 @@ rule figure:
         png=RESULTS / "figures/{figure}.png",
     params:
         settings=lambda wildcards: SETTINGS["figures"][wildcards.figure],
-        caption=lambda wildcards: caption_of(wildcards.figure).read_text(),
-        code=lambda wildcards: code("figure", FIGURES[EXPERIMENT.figures[wildcards.figure].figure].module),
+        caption=lambda wildcards: figure_of(EXPERIMENT.figures[wildcards.figure].figure).caption,
+        code=lambda wildcards: code("figure", figure_module(EXPERIMENT.figures[wildcards.figure].figure)),
     log:
         RESULTS / "logs/figures/{figure}.log",
     benchmark:

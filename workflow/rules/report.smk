@@ -2,7 +2,7 @@
 
 
 def report_figures():
-    """What the report shows of each figure: its kind, image, caption and the files behind it."""
+    """What the report shows of each figure: its kind, image and the files behind it."""
     entries = []
     for name, settings in EXPERIMENT.figures.items():
         wildcards = type("Wildcards", (), {"figure": name})()
@@ -11,7 +11,6 @@ def report_figures():
                 "kind": settings.figure,
                 "name": name,
                 "image": str(RESULTS / f"figures/{name}.svg"),
-                "caption": str(caption_of(name).relative_to(workflow.basedir)),
                 "tables": [str(file) for files in figure_inputs(wildcards).values() for file in files],
             }
         )
@@ -35,7 +34,6 @@ rule report:
         claims=RESULTS / "evidence/claims.parquet",
         figures=expand(RESULTS / "figures/{name}.svg", name=EXPERIMENT.figures),
         tables=[table["path"] for table in report_tables()],
-        captions=sorted({str(caption_of(name).relative_to(workflow.basedir)) for name in EXPERIMENT.figures}),
         templates=sorted(Path("railx/report/templates").iterdir()),
     output:
         report=report(RESULTS / "report.html", caption="../report/report.rst", category="Report"),
@@ -47,7 +45,7 @@ rule report:
         settings=SETTINGS,
         figures=report_figures(),
         tables=report_tables(),
-        code=code("report"),
+        code=code("report", *sorted({figure_module(settings.figure) for settings in EXPERIMENT.figures.values()})),
     log:
         RESULTS / "logs/report.log",
     benchmark:

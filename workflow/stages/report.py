@@ -27,7 +27,7 @@ def run(
 ) -> None:
     """Write the resolved config and the provenance beside the report, then the report.
 
-    ``figures``: kind, name, image, caption, tables; ``tables``: title, path (below
+    ``figures``: kind, name, image, tables; ``tables``: title, path (below
     ``results``), columns.
     """
     write_json(config_path, settings)
@@ -42,7 +42,6 @@ def run(
                 figure["kind"],
                 figure["name"],
                 figure["image"],
-                figure["caption"],
                 [str(Path(table).relative_to(folder)) for table in figure["tables"]],
             )
             for figure in figures

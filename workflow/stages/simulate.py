@@ -52,7 +52,7 @@ _NETWORK = pa.schema(
 _NO_CHANNELS = pa.schema(
     [(name, pa.int32()) for name in ("src", "dst", "rail")]
     + [("load", pa.float64())]
-    + [(name, pa.string()) for name in ("kind", "fidelity", "routing")]
+    + [(name, pa.string()) for name in ("kind", "fidelity", "topology", "routing")]
 ).empty_table()
 #: The columns of the collectives table; a family without rings and routing has no rows.
 _COLLECTIVES = pa.schema(
@@ -100,10 +100,16 @@ def run(
         if len(networks) > 1 and network.routing not in static_routings(graph):
             continue
         rows[key], loads = simulate_static(graph, traffic_settings, network, name, seed=seed)
-        routing = pa.DictionaryArray.from_arrays(
-            pa.array([0] * len(loads["load"]), pa.int8()), pa.array([network.routing])
+        rows_of = len(loads["load"])
+        channels.append(
+            pa.table(
+                {
+                    **loads,
+                    "topology": _repeated(name, rows_of),
+                    "routing": _repeated(network.routing, rows_of),
+                }
+            )
         )
-        channels.append(pa.table({**loads, "routing": routing}))
     collectives = simulate_collectives(
         graph, load(CollectiveSettings, collective, "collective"), name
     )
@@ -119,6 +125,10 @@ def run(
     if summary_path is not None:
         write_json(summary_path, summary)
     return summary
+
+
+def _repeated(text: str, rows: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int8()), pa.array([text]))
 
 
 def _summary(

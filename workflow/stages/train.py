@@ -30,8 +30,8 @@ def run(
     """Write ``folder``/config.json (the resolved run) and train as it says; return the
     summary.
 
-    ``settings`` holds seed, fabric and training. Beside the files of the run itself,
-    ``folder``/settings.parquet has one row per fabric setting and
+    ``settings`` holds plan (its name), seed, fabric and training. Beside the files of
+    the run itself, ``folder``/settings.parquet has one row per fabric setting and
     ``folder``/summary.json the same numbers by name. ValueError when the run could not
     start or broke off; what it said is above.
     """
@@ -41,6 +41,7 @@ def run(
         {
             "name": name,
             "seed": settings["seed"],
+            "plan_name": settings["plan"],
             "plan": str(plan_path),
             "corpus": str(corpus_path),
             "model": to_dict(model),
