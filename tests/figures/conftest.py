@@ -458,7 +458,7 @@ def write_cost_scale(path: Path) -> None:
 
 
 def write_claim_map(path: Path) -> None:
-    """The base case, one price list and the boundaries that the shipped figure draws."""
+    """The base case, one price list and the boundaries of the shipped figure."""
     levels: dict[str, list[float | None]] = {
         "base": [None],
         "m": [1, 2, 3],

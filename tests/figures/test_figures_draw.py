@@ -128,7 +128,10 @@ def test_figures_need_no_plotting_library_before_they_are_drawn() -> None:
     ("change", "message"),
     [
         ({"width_inches": 100}, r"figure.width_inches: got 100.0; allowed: from 3 to 30"),
-        ({"colour": "red"}, r"figure.colour: unknown key; allowed: figure, width_inches, height_inches"),
+        (
+            {"colour": "red"},
+            r"figure.colour: unknown key; allowed: figure, width_inches, height_inches",
+        ),
         (
             {"figure": "pie"},
             (
@@ -278,13 +281,13 @@ class TinySettings(CanvasSettings):
 def _draw_tiny(settings: TinySettings, inputs: Mapping[str, Sequence[Path]], output: Path) -> None:
     rows = read_frames(inputs, "points", ("sweep", "value"), "sweep")
     with canvas(settings, output, "Tiny", "A line", "") as figure:
-        figure.subplots().plot(rows["value"], color=settings.colour)
+        figure.subplots().plot(rows["value"], color=settings.colour, linewidth=9)
 
 
 def test_an_entry_of_the_list_is_all_that_a_figure_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = {"figure": "tiny", "width_inches": 4, "height_inches": 3, "dpi": 50, "font_scale": 1}
+    plain = {"figure": "tiny", "width_inches": 6, "height_inches": 4, "dpi": 50, "font_scale": 1}
     plain |= {"colour": "#ff0000"}
     with pytest.raises(SettingsError, match=r"figure\.figure: got 'tiny'; allowed: rail_rings"):
         load(FigureSettings, plain, "figure")
@@ -298,5 +301,5 @@ def test_an_entry_of_the_list_is_all_that_a_figure_needs(
     write_table(tmp_path / "points.parquet", {"sweep": ["a", "a"], "value": [1.0, 2.0]})
     draw_figure(settings, {"points": [tmp_path / "points.parquet"]}, tmp_path / "tiny")
     picture = image.imread(tmp_path / "tiny.png")[:, :, :3]
-    assert picture.shape[:2] == (150, 200)
+    assert picture.shape[:2] == (200, 300)
     assert (np.abs(picture - (1.0, 0.0, 0.0)).max(axis=2) < 0.1).sum() > 100
