@@ -108,12 +108,19 @@ def draw(settings: AgreementFigureSettings, inputs: Inputs, output: Path) -> Non
         ]
         texts = [label(name) for name in (*colour, *marker)]
         if len(routings) > 1:
-            fills = [(name, "full" if name == routings[0] else "none") for name in routings]
+            empty: dict[str, Any] = {"fillstyle": "none"}
             handles += [
-                Line2D([], [], color=GREY, marker="o", linestyle="none", fillstyle=fill)
-                for _, fill in fills
-            ]  # type: ignore[arg-type]
-            texts += [f"Routing {name}" for name, _ in fills]
+                Line2D(
+                    [],
+                    [],
+                    color=GREY,
+                    marker="o",
+                    linestyle="none",
+                    **({} if name == routings[0] else empty),
+                )
+                for name in routings
+            ]
+            texts += [f"Routing {name}" for name in routings]
         share_legend(figure, handles, texts, 5)
 
 
