@@ -13,13 +13,16 @@ from filelock import FileLock, Timeout
 
 __all__ = ["hold_folder"]
 
+#: Taken until the process ends: a lock that nobody refers to is given back.
+_HELD: list[FileLock] = []
+
 
 def hold_folder(state: Path) -> FileLock | None:
-    """Take the folder for this process and remove stale marks under ``state``/locks.
+    """Take the folder until this process ends and remove stale marks under
+    ``state``/locks.
 
-    Returns the lock, which keeps the folder taken as long as it is referred to and the
-    process lives, or None when another run holds it (Snakemake's own marks then stay
-    and speak for themselves).
+    Returns the lock, or None when another run holds the folder (Snakemake's own marks
+    then stay and speak for themselves).
     """
     state.mkdir(parents=True, exist_ok=True)
     lock = FileLock(state / "pipeline.lock", mode=0o666)
@@ -27,6 +30,7 @@ def hold_folder(state: Path) -> FileLock | None:
         lock.acquire(blocking=False)
     except Timeout:
         return None
+    _HELD.append(lock)
     for mark in (state / "locks").glob("*.lock"):
         mark.unlink(missing_ok=True)
     return lock
