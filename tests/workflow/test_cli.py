@@ -61,7 +61,7 @@ def test_network_gives_the_published_bounds(capsys: pytest.CaptureFixture[str]) 
     )
     assert summary["bound_flits_per_chip_cycle"] == pytest.approx(1.456, abs=5e-4)
     assert summary["ideal_flits_per_chip_cycle"] == pytest.approx(2.475, abs=5e-4)
-    assert summary["fidelity"] == "flow"
+    assert summary["fidelity"] == "analytic"
 
 
 def test_economics_works_from_any_folder(
