@@ -249,8 +249,8 @@ def _sql(options: argparse.Namespace) -> int:
     # The declarations name files below results/NAME, which may stand elsewhere.
     named, folder = results_folder(experiment), options.results / options.experiment
     files = [str(file.relative_to(named)) for file in claim_files(experiment)]
-    database = open_database(folder, [file for file in files if (folder / file).is_file()])
-    _print_table(database.query(options.query), options)
+    with open_database(folder, [file for file in files if (folder / file).is_file()]) as database:
+        _print_table(database.query(options.query), options)
     return 0
 
 
