@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from railx.economics import EconomicsSettings
-from railx.fabric import FabricSettings
+from railx.fabric import RailSettings
 from railx.families import TopologySettings, check_topology
 from railx.figures import FigureSettings
 from railx.mapping import MappingSettings, check_reference
@@ -52,6 +52,7 @@ __all__ = [
     "choices",
     "compose_experiment",
     "compose_stage",
+    "read_choice",
 ]
 
 _HERE = Path(__file__).resolve().parent
@@ -84,7 +85,7 @@ class RunChoice:
 
     plan: str
     seed: Annotated[int, AtLeast(0)]
-    fabric: FabricSettings
+    fabric: RailSettings
     training: TrainingSettings
 
 
@@ -178,7 +179,7 @@ class StageSettings:
     model: ModelSettings
     cost_model: CostModelSettings
     planner: PlannerSettings
-    fabric: FabricSettings
+    fabric: RailSettings
     training: TrainingSettings
     tracking: TrackingSettings
 
@@ -210,6 +211,15 @@ def compose_stage(
     if unknown:
         raise SettingsError(sorted(unknown)[0], f"unknown key; allowed: {', '.join(hints)}")
     return {group: load(hints[group], composed.get(group), group) for group in wanted}
+
+
+def read_choice(path: Path) -> dict[str, Any]:
+    """The plain content of a file of a group in conf/ with all that it inherits, not
+    checked.
+    """
+    group = path.parent.name
+    content: dict[str, Any] = _compose(f"{group}/{path.stem}", StageSettings, [])[group]
+    return content
 
 
 def _compose(primary: str | None, schema: type, overrides: list[str]) -> dict[str, Any]:

@@ -161,13 +161,13 @@ def open_database(
     not made is no table. Raises ValueError for a path that is no table of a stage and
     for two paths of one name.
     """
-    paths: dict[str, Path] = {}
+    named: dict[str, Path] = {}
     for file in files:
         name = table_name(file)
-        if name in paths:
+        if name in named:
             raise ValueError(f"table: {name} is the name of two files; allowed: one")
-        if (Path(results_dir) / file).is_file():
-            paths[name] = Path(results_dir) / file
+        named[name] = Path(results_dir) / file
+    paths = {name: path for name, path in named.items() if path.is_file()}
     connection = duckdb.connect(":memory:")
     try:
         for stage in sorted({name.split(".")[0] for name in paths}):

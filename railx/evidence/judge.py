@@ -124,9 +124,21 @@ def _points(claim: Claim, found: pa.Table, tables: Sequence[str]) -> list[dict[s
         for column in columns[:-1]:
             point[column] = _number(point[column], column)
     if trend:
-        return [point for point in points if point["ours"] is not None]
+        return _distinct([point for point in points if point["ours"] is not None])
     if points[0]["ours"] is None:
         raise NotAvailable(f"the query finds no value{where}")
+    return points
+
+
+def _distinct(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The points of a trend, checked: each has an x of its own."""
+    seen = set()
+    for point in points:
+        if point["x"] is None:
+            raise ClaimError("query: x is None; allowed: a number")
+        if point["x"] in seen:
+            raise ClaimError(f"query: gives two rows for x = {point['x']:g}; allowed: one")
+        seen.add(point["x"])
     return points
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -49,14 +50,12 @@ def read_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> Statement
     SELECT over tables.
     """
     _only_select(connection, sql)
-    found = connection.execute("select json_serialize_sql(?)", [sql]).fetchone()
-    parsed = json.loads(found[0]) if found else {}
+    parsed = json.loads(connection.execute("select json_serialize_sql(?)", [sql]).fetchall()[0][0])
     if parsed.get("error", True):
         raise ClaimError(f"query: {one_line(parsed.get('error_message', 'cannot be read'))}")
     nodes = list(_nodes(parsed["statements"]))
-    functions = _pure_functions(connection)
     for node in nodes:
-        _check_node(node, functions)
+        _check_node(node)
     return Statement(sql, _tables(nodes))
 
 
@@ -85,18 +84,20 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
         yield from _nodes(child)
 
 
-def _pure_functions(connection: duckdb.DuckDBPyConnection) -> frozenset[str]:
-    """Functions that always give the same value for the same arguments."""
-    rows = connection.execute(
-        "select function_name, bool_and(coalesce(stability = 'CONSISTENT', false))"
-        " from duckdb_functions() group by function_name"
-    ).fetchall()
+@cache
+def _pure_functions() -> frozenset[str]:
+    """DuckDB's functions that always give the same value for the same arguments."""
+    with duckdb.connect(":memory:") as connection:
+        rows = connection.execute(
+            "select function_name, bool_and(coalesce(stability = 'CONSISTENT', false))"
+            " from duckdb_functions() group by function_name"
+        ).fetchall()
     return _PURE_MACROS | {
         name for name, pure in rows if pure or name.startswith(("array_", "list_"))
     }
 
 
-def _check_node(node: dict[str, Any], functions: frozenset[str]) -> None:
+def _check_node(node: dict[str, Any]) -> None:
     kind = str(node.get("type", ""))
     if kind.endswith("_NODE") and kind not in _QUERY_NODES:
         raise ClaimError(f"query: got {kind.removesuffix('_QUERY_NODE')} inside; {_ALLOWED}")
@@ -109,7 +110,7 @@ def _check_node(node: dict[str, Any], functions: frozenset[str]) -> None:
             raise ClaimError(f"query: got the table function {name}; {_ALLOWED}, and {makers}")
     elif "function_name" in node:
         name = str(node["function_name"]).lower()
-        if name not in functions and name not in _ROW_MAKERS:
+        if name not in _pure_functions() | _ROW_MAKERS:
             raise ClaimError(
                 f"query: got the function {name}; allowed: functions of their arguments alone"
             )

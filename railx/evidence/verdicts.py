@@ -67,17 +67,18 @@ def compare(claim: Claim, ours: float) -> Finding:
     """The finding for a single value, before fidelity is looked at."""
     settings, published = claim.settings, claim.published.value
     mine, theirs = number_text(ours, claim.unit), number_text(published)
+    word = "published" if settings.kind == "published" else "expected"
     if settings.comparison == "exact":
         slack = max(settings.tolerance, _ROUNDING * abs(published))
         if abs(ours - published) <= slack:
             return Finding(
                 "reproduced",
-                f"ours, {mine}, equals the published"
+                f"ours, {mine}, equals the {word}"
                 f" {theirs}{_within(settings.tolerance, relative=False)}",
             )
         return Finding(
             "not reproduced",
-            f"ours, {mine}, differs from the published {theirs} by"
+            f"ours, {mine}, differs from the {word} {theirs} by"
             f" {number_text(abs(ours - published))}",
         )
     if settings.comparison == "ratio":
@@ -85,13 +86,12 @@ def compare(claim: Claim, ours: float) -> Finding:
         if off <= settings.tolerance + _ROUNDING:
             return Finding(
                 "reproduced",
-                f"ours, {mine}, is {off:.1%} off the published"
-                f" {theirs}{_within(settings.tolerance)}",
+                f"ours, {mine}, is {off:.1%} off the {word} {theirs}{_within(settings.tolerance)}",
             )
         return _direction(
             claim,
             ours,
-            f"ours, {mine}, is {off:.1%} off the published {theirs} (allowed"
+            f"ours, {mine}, is {off:.1%} off the {word} {theirs} (allowed"
             f" {settings.tolerance:.1%})",
         )
     slack = settings.tolerance * abs(published) + _ROUNDING * abs(published)
@@ -102,12 +102,12 @@ def compare(claim: Claim, ours: float) -> Finding:
     if kept:
         return Finding(
             "reproduced",
-            f"ours, {mine}, is {words} the published {theirs}{_within(settings.tolerance)}",
+            f"ours, {mine}, is {words} the {word} {theirs}{_within(settings.tolerance)}",
         )
     return _direction(
         claim,
         ours,
-        f"ours, {mine}, is not {words} the published {theirs}{_within(settings.tolerance)}",
+        f"ours, {mine}, is not {words} the {word} {theirs}{_within(settings.tolerance)}",
     )
 
 
@@ -137,7 +137,7 @@ def compare_trend(claim: Claim, points: Sequence[tuple[float, float]]) -> tuple[
 
 
 def limit_by_fidelity(claim: Claim, finding: Finding, fidelity: Fidelity | None) -> Finding:
-    """A value that is less faithful than the claim requires proves it partly at best."""
+    """A value less faithful than the claim requires proves it partly at best."""
     required = claim.settings.fidelity_required
     if fidelity is not None and FIDELITIES.index(fidelity) >= FIDELITIES.index(required):
         return finding

@@ -20,17 +20,23 @@ from railx.report.entries import ReportFigure, ReportTable, image_source
 
 __all__ = ["write_report"]
 
-#: Headings and explanations of the kinds of claims, in the order of the page.
+#: Heading, explanation and what the number held against ours is, for each kind of
+#: claim, in the order of the page.
 _KIND_WORDS = {
-    "published": ("Published claims", "What a paper states, held against its own number."),
+    "published": (
+        "Published claims",
+        "What a paper states, held against its own number.",
+        "Published",
+    ),
     "derived": (
         "Derived claims",
-        "What follows from a paper's design and is stated by this project, not by the paper."
-        " “Published” is the number that follows.",
+        "What follows from a paper's design. This project states it, the paper does not.",
+        "Expected",
     ),
     "check": (
         "Checks",
-        "This project's own tables compared with one another; no paper states them.",
+        "This project's own tables held against one another.",
+        "Expected",
     ),
 }
 _MOST_ROWS = 40
@@ -122,11 +128,12 @@ def _kind(kind: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     papers: dict[str, list[dict[str, Any]]] = {}
     for row in own:
         papers.setdefault(row["paper"], []).append(row)
-    title, meaning = _KIND_WORDS[kind]
+    title, meaning, number = _KIND_WORDS[kind]
     return {
         "kind": kind,
         "title": title,
         "meaning": meaning,
+        "number": number,
         "count": len(own),
         "counts": _counts(own),
         "papers": {

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
@@ -28,12 +27,13 @@ from railx.vocabulary.routing.analysis import (
 )
 from railx.vocabulary.routing.line_phases import even_shares, mesh_distance, mesh_steps
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
+from workflow.config import read_choice
 
 CONF = Path(__file__).parents[2] / "conf"
 
 
 def build(name: str, **changes: Any) -> Topology:
-    plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text()) | changes
+    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
     return build_topology(load(TopologySettings, plain, "topology"))
 
 
@@ -183,16 +183,22 @@ def test_twisted_torus_takes_the_shortest_ways(m: int, y_scale: int, wrap: str) 
     assert len(np.unique(np.round(loads, 9))) == (1 if wrap == "twisted" else 2)
 
 
-@pytest.mark.parametrize(("name", "changes"), [
-    ("railx_hyperx", {"m": 2, "n": 2}),
-    ("railx_hyperx", {"m": 2, "n": 2, "rings": "undirected"}),
-    ("railx_hyperx", {"m": 4, "n": 1}),
-    ("railx_hyperx", {"m": 1, "n": 5, "rings": "undirected"}),
-    ("railx_hyperx", {"m": 3, "n": 2}),
-    ("railx_split", {}),
-    ("railx_split_3d", {}),
-    ("railx_split", {"m": 2, "n": 3, "sizes_x": [3, 3], "split_x": [2, 4], "sizes_y": [7], "split_y": [6]}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("railx_hyperx", {"m": 2, "n": 2}),
+        ("railx_hyperx", {"m": 2, "n": 2, "rings": "undirected"}),
+        ("railx_hyperx", {"m": 4, "n": 1}),
+        ("railx_hyperx", {"m": 1, "n": 5, "rings": "undirected"}),
+        ("railx_hyperx", {"m": 3, "n": 2}),
+        ("railx_split", {}),
+        ("railx_split_3d", {}),
+        (
+            "railx_split",
+            {"m": 2, "n": 3, "sizes_x": [3, 3], "split_x": [2, 4], "sizes_y": [7], "split_y": [6]},
+        ),
+    ],
+)
 @pytest.mark.parametrize("routing", ["min", "balanced"])
 def test_loads_of_the_table_equal_the_closed_form(
     name: str, changes: dict[str, Any], routing: Any
@@ -230,11 +236,14 @@ def test_balanced_links_of_a_pair_carry_half_each(m: int, n: int) -> None:
     assert 1 / loads[external].max() == pytest.approx(4 * n / (m * hops))
 
 
-@pytest.mark.parametrize(("name", "changes"), [
-    ("railx_dragonfly", {"columns": 5, "rows": 11}),
-    ("railx_dragonfly", {"m": 2, "n": 1, "columns": 3, "rows": 13, "rings": "undirected"}),
-    ("railx_split", {}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("railx_dragonfly", {"columns": 5, "rows": 11}),
+        ("railx_dragonfly", {"m": 2, "n": 1, "columns": 3, "rows": 13, "rings": "undirected"}),
+        ("railx_split", {}),
+    ],
+)
 def test_balanced_rails_of_a_dimension_are_alike(name: str, changes: dict[str, Any]) -> None:
     topology = build(name, **changes)
     loads = uniform_lane_loads(topology, "balanced")
@@ -330,7 +339,7 @@ def test_tables_of_a_block_of_destinations_are_part_of_the_whole() -> None:
 @pytest.mark.parametrize("routing", ["balanced", "adaptive"])
 def test_packets_reach_nine_tenths_of_the_ideal(routing: str) -> None:
     topology = build("railx_hyperx")
-    plain = yaml.safe_load((CONF / "network" / "packet.yaml").read_text())
+    plain = read_choice(CONF / "network" / "packet.yaml")
     network: Any = load(
         NetworkSettings,
         plain | {"routing": routing, "warmup_cycles": 2000, "measured_cycles": 2000},

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.line_rings import ChannelIndex, LineRings
 from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.topology import INTERNAL, Topology
+from workflow.config import read_choice
 
 CONF = Path(__file__).parents[2] / "conf"
 RINGS = ["ring_all_reduce", "reduce_scatter", "all_gather", "hierarchical_all_reduce"]
@@ -31,7 +31,7 @@ PORT = 50.0
 
 
 def build(name: str, **changes: Any) -> Topology:
-    plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text()) | changes
+    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
     return build_topology(load(TopologySettings, plain, "topology"))
 
 
@@ -48,7 +48,7 @@ def chip_lines(topology: Topology) -> tuple[LineRings, ...] | None:
 
 
 def collective(**changes: Any) -> CollectiveSettings:
-    plain = yaml.safe_load((CONF / "collective" / "all.yaml").read_text())
+    plain = read_choice(CONF / "collective" / "all.yaml")
     return load(CollectiveSettings, plain | changes, "collective")
 
 
@@ -67,7 +67,7 @@ def times(
 
 
 # Rings, link by link
-# --------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------
 
 
 def check_rings(
@@ -266,7 +266,7 @@ def test_a_step_uses_every_port_once(name: str, sizes: dict[str, Any]) -> None:
 
 
 # Fidelities
-# -----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------
 
 
 @settings(deadline=None, max_examples=12)
@@ -525,7 +525,7 @@ def test_most_messages_limits_the_flow_model() -> None:
 
 
 # Sub-grids
-# ------------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------
 
 
 @settings(deadline=None, max_examples=15)
@@ -636,7 +636,9 @@ def test_messages_of_an_all_to_all_are_not_faster_than_its_bottleneck(
 
 
 def test_all_to_all_at_full_scale() -> None:
-    """2 flits a chip and cycle under the published routing at m = 7, n = 9: 100 GB/s."""
+    """2 flits a chip and cycle under the published routing at m = 7, n = 9: 100
+    GB/s.
+    """
     topology = build("railx_hyperx_full")
     found = times(topology, 10**15, collectives=["all_to_all"])
     assert list(found) == [("all_to_all", "chips", "analytic")]
@@ -646,7 +648,7 @@ def test_all_to_all_at_full_scale() -> None:
 
 
 # Bad input
-# ------------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -713,7 +715,7 @@ def test_bad_settings_are_named(family: str, change: dict[str, Any], message: st
 
 def test_shipped_settings_list_every_field() -> None:
     for path in (CONF / "collective").glob("*.yaml"):
-        plain = yaml.safe_load(path.read_text())
+        plain = read_choice(path)
         shipped: CollectiveSettings = load(CollectiveSettings, plain, "collective")
         assert set(plain) == set(CollectiveSettings.__dataclass_fields__)
         assert shipped.collectives

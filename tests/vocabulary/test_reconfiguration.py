@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from railx.vocabulary.cross_connects import (
 from railx.vocabulary.reconfiguration import TransitionSettings, apply_plan, reconfiguration_plan
 from railx.vocabulary.reconfiguration_files import read_plan, write_plan, write_plan_csv
 from railx.vocabulary.topology import Circuits, Topology
+from workflow.config import read_choice
 from workflow.stages import circuits, transition
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -38,7 +38,7 @@ SAME: list[tuple[str, dict[str, Any]]] = [
 
 
 def build(name: str, **changes: Any) -> Topology:
-    plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text())
+    plain = read_choice(CONF / "topology" / f"{name}.yaml")
     return build_topology(load(TopologySettings, plain | changes, "topology"))
 
 
@@ -215,7 +215,7 @@ def test_stage_writes_lists_plans_and_one_row(tmp_path: Path) -> None:
     )
     assert summary == {"family": "railx_hyperx", "optical_switches": 40, "circuits": 200}
     row = transition.STAGE.make(
-        yaml.safe_load((CONF / "transition" / "hyperx_to_torus.yaml").read_text()),
+        read_choice(CONF / "transition" / "hyperx_to_torus.yaml"),
         item="hyperx_to_torus",
         inputs={
             "before": tmp_path / "railx_hyperx.parquet",
@@ -240,7 +240,7 @@ def test_stage_writes_lists_plans_and_one_row(tmp_path: Path) -> None:
 
 def test_transitions_in_conf_name_topologies_in_conf() -> None:
     for path in (CONF / "transition").glob("*.yaml"):
-        settings_of_file = load(TransitionSettings, yaml.safe_load(path.read_text()), "transition")
+        settings_of_file = load(TransitionSettings, read_choice(path), "transition")
         for name in (settings_of_file.before, settings_of_file.after):
             assert (CONF / "topology" / f"{name}.yaml").exists()
     with pytest.raises(SettingsError, match=r"transition\.after: got 'a', as before"):
