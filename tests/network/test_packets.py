@@ -102,6 +102,12 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "torus ports": ("torus_2d", {"x_scale": 4, "y_scale": 4}, {"injection_ports": 2, "ejection_ports": 3, "buffer_flits": 4}),
     "railx ports": ("railx_hyperx", {"m": 2, "n": 1}, {"injection_ports": 3, "ejection_ports": 1, "buffer_flits": 4}),
     "fat tree": ("fat_tree", {"switch_radix": 4, "planes": 2}, {"buffer_flits": 4}),
+    "mesh 3 channels": ("mesh_2d", {"x_scale": 4, "y_scale": 3, "n": 1}, {"virtual_channels": 3, "buffer_flits": 4}),
+    "torus 3 channels": ("torus_2d", {"x_scale": 4, "y_scale": 3, "n": 2}, {"virtual_channels": 3, "buffer_flits": 4}),
+    "torus 5 channels": ("torus_2d", {"x_scale": 4, "y_scale": 4}, {"routing": "balanced", "virtual_channels": 5, "buffer_flits": 8, "ejection_ports": 2}),
+    "railx 7 channels": ("railx_hyperx", {"m": 2, "n": 1}, {"routing": "balanced", "virtual_channels": 7, "buffer_flits": 4}),
+    "railx adaptive 6 channels": ("railx_hyperx", {"m": 2, "n": 1}, {"routing": "adaptive", "virtual_channels": 6, "buffer_flits": 4}),
+    "fat tree 4 channels": ("fat_tree", {"switch_radix": 4, "planes": 2}, {"virtual_channels": 4, "buffer_flits": 8}),
 }  # fmt: skip
 
 

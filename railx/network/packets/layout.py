@@ -1,7 +1,8 @@
-"""From a topology, a routing table and settings to the arrays of the simulator's core."""
+"""From a topology, a routing table and settings to the arrays of the core."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,15 @@ from railx.settings import SettingsError
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, Topology
 
-__all__ = ["Channels", "Trace", "build_net", "build_state", "channels_of", "more_slots"]
+__all__ = [
+    "Channels",
+    "Trace",
+    "build_net",
+    "build_state",
+    "channels_of",
+    "more_slots",
+    "with_virtual_channels",
+]
 
 IntArray = NDArray[np.int64]
 
@@ -69,6 +78,23 @@ def channels_of(topology: Topology, network: PacketNetworkSettings) -> Channels:
     )
 
 
+def with_virtual_channels(
+    topology: Topology, table: RoutingTable, network: PacketNetworkSettings
+) -> RoutingTable:
+    """The table with as many virtual channels as the network has; SettingsError where
+    its classes need more.
+    """
+    if network.virtual_channels is None:
+        return table
+    if network.virtual_channels < table.classes:
+        raise SettingsError(
+            "virtual_channels",
+            f"got {network.virtual_channels}; allowed: null or at least {table.classes}, the"
+            f" classes of routing {table.routing} on {topology.family}",
+        )
+    return dataclasses.replace(table, virtual_channels=network.virtual_channels)
+
+
 def build_net(
     topology: Topology,
     table: RoutingTable,
@@ -80,8 +106,9 @@ def build_net(
     from railx.network.packets import engine
 
     channels = channels_of(topology, network)
+    table = with_virtual_channels(topology, table, network)
     pool_fifo, pool_start = _pool_fifos(topology, table, channels)
-    pools = len(table.pool_vc)
+    pools = len(table.pool_class)
     order = np.argsort(pool_fifo, kind="stable")
     fifo_pool = np.repeat(np.arange(pools), np.diff(pool_start))[order]
     fifos = len(channels) * table.virtual_channels
@@ -137,8 +164,9 @@ def build_state(
     from railx.network.packets import engine
 
     channels = channels_of(topology, network)
+    table = with_virtual_channels(topology, table, network)
     vcs, chips = table.virtual_channels, topology.chips
-    fifo_count, pool_count = len(channels) * vcs, len(table.pool_vc)
+    fifo_count, pool_count = len(channels) * vcs, len(table.pool_class)
     rows = _lines(len(channels), engine.CHANNEL_COLUMNS, -1)
     rows[:, [engine.BUSY, engine.WAITING, engine.CARRIED, engine.PORT_WAITERS]] = 0
     rows[:, engine.SERIAL], rows[:, engine.LATENCY] = channels.serial, channels.latency
@@ -234,16 +262,24 @@ def _wheel_cycles(channels: Channels, network: PacketNetworkSettings) -> int:
 def _pool_fifos(
     topology: Topology, table: RoutingTable, channels: Channels
 ) -> tuple[IntArray, IntArray]:
-    """The FIFOs of every pool in the order of its rows and lanes, and where each pool
-    starts.
+    """The FIFOs of every pool, and where each pool starts.
+
+    In the order of its rows and lanes on the first virtual channel of its class, then
+    on the next one: packets go side by side before they stand one behind the other.
     """
     only = np.repeat(table.pool_lane, np.diff(table.pool_start))
     lanes = np.where(only < 0, topology.links.lanes[table.pool_link], 1).astype(np.int64)
     starts = np.concatenate([[0], np.cumsum(lanes)])
     lane = np.arange(starts[-1]) - np.repeat(starts[:-1] - np.maximum(only, 0), lanes)
     channel = np.repeat(channels.first[table.pool_link], lanes) + lane
-    vc = np.repeat(np.repeat(table.pool_vc, np.diff(table.pool_start)), lanes)
-    return channel * table.virtual_channels + vc, starts[table.pool_start]
+    first = starts[table.pool_start]
+    width, channels_of_pool = np.diff(first), table.channels_of_class[table.pool_class]
+    size = width * channels_of_pool
+    start = np.concatenate([[0], np.cumsum(size)])
+    pool = np.repeat(np.arange(len(size)), size)
+    turn, member = np.divmod(np.arange(start[-1]) - start[pool], width[pool])
+    vc = table.pool_class[pool] + turn * table.classes
+    return channel[first[pool] + member] * table.virtual_channels + vc, start
 
 
 def _entry(topology: Topology, table: RoutingTable) -> NDArray[np.int32]:

@@ -47,6 +47,7 @@ class PacketResult:
     of the mean by batch means (NaN where a batch is empty). ``hops_mean``: links;
     ``external_hops_mean``: those that leave a node. ``created`` = ``delivered`` +
     ``in_flight`` + ``queued`` (packets of the whole run; the last two at its end).
+    ``virtual_channels``: those that each link had.
     ``channel_row`` (int64[channels]) and ``channel_load`` (float64[channels]): link row
     of each channel and the share of the window that it was busy.
     """
@@ -69,6 +70,7 @@ class PacketResult:
     flit_hops: int
     cycles_per_second: float
     flit_hops_per_second: float
+    virtual_channels: int
     channel_row: NDArray[np.int64]
     channel_load: NDArray[np.float64]
 
@@ -141,6 +143,7 @@ def summary_row(
         "chips": topology.chips,
         "traffic": traffic.pattern,
         "routing": network.routing,
+        "virtual_channels": result.virtual_channels,
         "offered_flits_per_chip_cycle": traffic.load,
         "accepted_flits_per_chip_cycle": result.accepted_flits_per_chip_cycle,
         "latency_mean_cycles": result.latency_mean_cycles,
@@ -195,6 +198,7 @@ def _result(
         flit_hops=flit_hops,
         cycles_per_second=count["NOW"] / seconds,
         flit_hops_per_second=flit_hops / seconds,
+        virtual_channels=int(net.parameters[engine.VCS]),
         channel_row=channels.row,
         channel_load=state.channels[:, engine.CARRIED] * channels.serial / network.measured_cycles,
     )

@@ -92,6 +92,7 @@ def sweep_loads(
         "chips": topology.chips,
         "traffic": settings.traffic.pattern,
         "routing": settings.network.routing,
+        "virtual_channels": runs.at(high).virtual_channels,
         "saturation_flits_per_chip_cycle": low,
         "max_accepted_flits_per_chip_cycle": accepted,
         "zero_load_latency_cycles": zero_load_latency_cycles(topology, table, settings.network),

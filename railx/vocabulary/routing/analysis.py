@@ -51,8 +51,9 @@ class Options:
     """The sets of a table with every pool spread out: option rows of set k are start[k]
     to start[k + 1].
 
-    ``weight`` splits a choice over the lanes of its pool in equal shares; ``lane`` is
-    the only lane used of the link, -1: all.
+    ``weight`` splits a choice over the lanes of its pool in equal shares, and over the
+    virtual channels ``vc`` of its class; ``lane`` is the only lane used of the link,
+    -1: all.
     """
 
     start: IntArray
@@ -188,9 +189,9 @@ def check_deadlock_free(topology: Topology, table: RoutingTable) -> None:
     """Check that no circle of waiting packets can form; ValueError names one.
 
     The channel dependency graph joins channel (link row, virtual channel) a to b where
-    a packet that stands in a's buffer may wait for b. Without a circle in it no
-    deadlock is possible (Dally and Seitz 1987). Only places that packets can reach
-    count.
+    a packet that stands in a's buffer may wait for b: any channel of the class that it
+    goes on in. Without a circle in it no deadlock is possible (Dally and Seitz 1987).
+    Only places that packets can reach count.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
@@ -261,18 +262,22 @@ def spread_options(topology: Topology, table: RoutingTable) -> Options:
     lanes = np.where(only < 0, topology.links.lanes[table.pool_link], 1).astype(np.float64)
     sizes = np.diff(table.pool_start)
     pool_lanes = np.add.reduceat(lanes, table.pool_start[:-1])
-    rows = sizes[table.choice_pool]
+    channels = table.channels_of_class[table.pool_class]
+    rows = (sizes * channels)[table.choice_pool]
     choice = np.repeat(np.arange(len(table.choice_pool)), rows)
-    within = np.arange(len(choice)) - np.repeat(np.cumsum(rows) - rows, rows)
-    at = table.pool_start[table.choice_pool[choice]] + within
+    pool = table.choice_pool[choice]
+    turn, within = np.divmod(
+        np.arange(len(choice)) - np.repeat(np.cumsum(rows) - rows, rows), sizes[pool]
+    )
+    at = table.pool_start[pool] + within
     per_choice = np.concatenate([[0], np.cumsum(rows)])
     return Options(
         start=per_choice[table.set_start].astype(np.int32),
         link=table.pool_link[at].astype(np.int32),
-        vc=table.pool_vc[table.choice_pool[choice]].astype(np.int32),
-        lane=table.pool_lane[table.choice_pool[choice]].astype(np.int32),
+        vc=(table.pool_class[pool] + turn * table.classes).astype(np.int32),
+        lane=table.pool_lane[pool].astype(np.int32),
         state=table.choice_state[choice].astype(np.int32),
-        weight=table.choice_weight[choice] * lanes[at] / pool_lanes[table.choice_pool[choice]],
+        weight=table.choice_weight[choice] * lanes[at] / pool_lanes[pool] / channels[pool],
     )
 
 

@@ -47,12 +47,18 @@ class RoutingTable:
       ``choice_delay_ns``: an adaptive router compares the flits that wait for the
       probed link, plus the unloaded time of the whole way that the choice implies.
     * ``pool_start`` (int32[pools + 1]), ``pool_link`` (rows of ``topology.links``),
-      ``pool_vc``, ``pool_lane`` (the only lane used of each row, -1: all of them):
-      pools of channels, any of which will do.
+      ``pool_class`` (a class of virtual channels), ``pool_lane`` (the only lane used of
+      each row, -1: all of them): pools of channels, any of which will do.
+    * ``classes``: the routing's classes of virtual channels, whose order keeps packets
+      from waiting for each other in a circle. ``virtual_channels``: those that each
+      link has, at least one for each class. They are dealt to the classes in turn:
+      channel v belongs to class v mod ``classes``, so that the classes differ by one
+      channel at most and the lower ones get the odd ones.
     """
 
     routing: str
     selection: Selection
+    classes: int
     virtual_channels: int
     destinations: NDArray[np.int32]
     entry: NDArray[np.int32]
@@ -64,18 +70,26 @@ class RoutingTable:
     choice_delay_ns: FloatArray
     pool_start: NDArray[np.int32]
     pool_link: NDArray[np.int32]
-    pool_vc: NDArray[np.int32]
+    pool_class: NDArray[np.int32]
     pool_lane: NDArray[np.int32]
 
     @property
     def states(self) -> int:
         return len(self.entry)
 
+    @property
+    def channels_of_class(self) -> IntArray:
+        """How many virtual channels each class has: int[classes]."""
+        return np.bincount(
+            np.arange(self.virtual_channels) % self.classes, minlength=self.classes
+        ).astype(np.int64)
+
 
 class TableBuilder:
     """Collects pools and sets, each kept once, while a family fills ``entry`` with
     array operations.
 
+    ``virtual_channels``: the routing's own number, one for each of its classes.
     ``destinations``: the chips to route to (default: all), so that large networks can
     be routed a block at a time.
     """
@@ -229,6 +243,7 @@ class TableBuilder:
         return RoutingTable(
             routing=self.routing,
             selection=self.selection,
+            classes=self.virtual_channels,
             virtual_channels=self.virtual_channels,
             destinations=self.destinations,
             entry=self.entry,
@@ -242,7 +257,7 @@ class TableBuilder:
             pool_link=np.array(
                 [link for _, links, _ in self._pools for link in links], dtype=np.int32
             ),
-            pool_vc=np.array([vc for vc, _, _ in self._pools], dtype=np.int32),
+            pool_class=np.array([vc for vc, _, _ in self._pools], dtype=np.int32),
             pool_lane=np.array([lane for _, _, lane in self._pools], dtype=np.int32),
         )
 
