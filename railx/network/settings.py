@@ -150,8 +150,8 @@ class PacketNetworkSettings:
     buffer_flits: Annotated[int, AtLeast(1)]
     virtual_channels: Annotated[int, AtLeast(1)] | None
     """Virtual channels of every link; null: the published number of each routing, one
-    for each of its classes. Spare ones are dealt to the classes in turn, and a packet
-    takes any of its class. Each has ``buffer_flits`` of its own.
+    for each of its classes. Spare ones go to the classes with most traffic per channel,
+    and a packet takes any of its class. Each has ``buffer_flits`` of its own.
     """
     source_cycles: Annotated[int, NonNegative()]
     injection_ports: Annotated[int, AtLeast(1)] | None

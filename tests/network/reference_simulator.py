@@ -88,11 +88,12 @@ class Reference:
         self.draws = Draws(seed)
         port = float(topology.settings["port_gbps"])
         links = topology.links
-        number = network.virtual_channels or table.classes
-        # Dealt like cards: 0, 1, 2, 0, 1, ...
-        self.of_class: list[list[int]] = [[] for _ in range(table.classes)]
-        for channel_number in range(number):
-            self.of_class[channel_number % table.classes].append(channel_number)
+        # The table must already have the channels that the network asks for.
+        number = len(table.channel_class)
+        assert network.virtual_channels in (None, number)
+        self.of_class: dict[int, list[int]] = {}
+        for place, own in enumerate(table.channel_class.tolist()):
+            self.of_class.setdefault(own, []).append(place)
         self.lanes: list[list[Channel]] = []
         for row in range(len(links)):
             serial = math.ceil(network.packet_flits * port / links.gbps[row] - 1e-9)
@@ -240,7 +241,7 @@ class Reference:
         channels = [channel for row in rows for channel in self.lanes[row]]
         if table.pool_lane[pool] >= 0:
             channels = [self.lanes[row][table.pool_lane[pool]] for row in rows]
-        numbers = self.of_class[table.pool_class[pool]]
+        numbers = self.of_class[int(table.pool_class[pool])]
         fifos = [channel.fifos[number] for number in numbers for channel in channels]
         empty = [fifo for fifo in fifos if fifo.reserved == 0]
         room = [fifo for fifo in fifos if fifo.reserved < self.capacity]

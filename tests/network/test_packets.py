@@ -30,7 +30,7 @@ from railx.network.packets import (
     sweep_loads,
     zero_load_latency_cycles,
 )
-from railx.network.packets.layout import build_net, build_state, with_virtual_channels
+from railx.network.packets.layout import build_net, build_state
 from railx.network.packets.simulate import run_until
 from railx.network.settings import (
     AllToAllTraffic,
@@ -53,6 +53,7 @@ from railx.vocabulary.routing.analysis import (
     table_lane_loads,
 )
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import LINK_KINDS, Links, Topology
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -177,7 +178,9 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 def test_every_packet_arrives_as_in_the_reference(case: str) -> None:
     name, sizes, changes = CASES[case]
     topology, network = build(name, **sizes), model(**changes)
-    table = build_routing(topology, network.routing)
+    table = with_virtual_channels(
+        topology, build_routing(topology, network.routing), network.virtual_channels
+    )
     trace = burst(topology, 360, 20, seed=3)
     reference = Reference(topology, table, network, seed=5)
     expected = reference.run(trace.cycle.tolist(), trace.src.tolist(), trace.dst.tolist(), 1000)
@@ -394,12 +397,13 @@ def test_any_number_of_virtual_channels_loses_nothing_and_cannot_block(
     table = build_routing(topology, routing)
     number = table.classes + spare
     network = model(routing=routing, virtual_channels=number, buffer_flits=4 * packets_a_buffer)
-    given = with_virtual_channels(topology, table, network)
+    given = with_virtual_channels(topology, table, number)
     check_deadlock_free(topology, given)
-    assert given.channels_of_class.sum() == given.virtual_channels == number
+    assert given.virtual_channels == number
+    assert given.classes == table.classes
     trace = burst(topology, 400, 20, seed)
-    net = build_net(topology, table, trace, network, seed)
-    state = build_state(topology, table, net, network, seed)
+    net = build_net(topology, given, trace, network, seed)
+    state = build_state(topology, given, net, network, seed)
     for cycle in range(5, 60, 5):
         state = run_until(net, state, cycle)
         live = live_packets(state)
@@ -427,37 +431,37 @@ def in_order(state: Any, fifo: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes", "routing", "number", "least"),
+    ("name", "sizes", "routing", "expected"),
     [
-        ("mesh_2d", {"x_scale": 6, "y_scale": 6}, "min", 4, {0: 4}),
-        ("torus_2d", {"x_scale": 6, "y_scale": 6, "n": 1}, "min", 5, {0: 3, 1: 2}),
-        ("railx_hyperx", {"m": 2, "n": 1}, "min", 7, {0: 3, 1: 2, 2: 2}),
+        ("mesh_2d", {"x_scale": 6, "y_scale": 6}, "min", [0, 0, 0, 0]),
+        # Most packets stand before the wrap link.
+        ("torus_2d", {"x_scale": 6, "y_scale": 6, "n": 1}, "min", [0, 1, 1]),
+        ("torus_2d", {"x_scale": 6, "y_scale": 6, "n": 1}, "balanced", [0, 1, 0]),
+        ("railx_hyperx", {"m": 2, "n": 1}, "min", [0, 1, 2, 2, 1, 2]),
+        ("fat_tree", {"switch_radix": 4, "planes": 2}, "min", [0, 1, 2, 0, 1, 2, 0]),
     ],
 )
 def test_packets_take_every_channel_of_their_class_and_none_of_another(
-    name: str, sizes: dict[str, Any], routing: str, number: int, least: dict[int, int]
+    name: str, sizes: dict[str, Any], routing: str, expected: list[int]
 ) -> None:
-    """Which class a packet stands in, its way says: the pool of the hop that it took."""
-    topology = build(name, **sizes)
+    """The classes of the channels, the buffers of the pools, and where packets stand."""
+    topology, number = build(name, **sizes), len(expected)
     network = model(routing=routing, virtual_channels=number, buffer_flits=4)
-    table = build_routing(topology, routing)
+    table = with_virtual_channels(topology, build_routing(topology, routing), number)
+    assert table.channel_class.tolist() == expected
     net = build_net(topology, table, UniformTraffic("uniform", 3.0), network, 1)
     state = build_state(topology, table, net, network, 1)
-    fifos = {
-        (int(table.pool_class[pool]), int(fifo))
-        for pool in range(len(table.pool_class))
-        for fifo in net.pool_fifo[state.pools[pool, engine.FIRST] : state.pools[pool, engine.LAST]]
-    }
-    assert {(own, fifo % number) for own, fifo in fifos} == {
-        (own, channel) for own in least for channel in range(number) if channel % len(least) == own
-    }
+    for pool, own in enumerate(table.pool_class):
+        fifos = net.pool_fifo[state.pools[pool, engine.FIRST] : state.pools[pool, engine.LAST]]
+        assert len(set(fifos.tolist())) == len(fifos)
+        assert {expected[channel] for channel in fifos % number} == {own}
+        assert set((fifos % number).tolist()) == set(np.flatnonzero(np.array(expected) == own))
     taken: set[int] = set()
     for cycle in range(20, 400, 20):
         state = run_until(net, state, cycle)
         live = live_packets(state)
         taken |= set((live[live[:, engine.FIFO] >= 0, engine.FIFO] % number).tolist())
     assert taken == set(range(number))
-    assert {own: sum(channel % len(least) == own for channel in taken) for own in least} == least
 
 
 def test_a_lane_beside_is_taken_before_a_second_channel_of_the_same_lane() -> None:

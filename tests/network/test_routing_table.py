@@ -23,6 +23,7 @@ from railx.vocabulary.routing.analysis import (
     table_lane_loads,
 )
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import Topology
 
 
@@ -158,13 +159,13 @@ def test_wrong_channels_weights_and_links_are_refused() -> None:
 def test_spare_virtual_channels_carry_the_loads_of_their_class() -> None:
     topology = torus(5, 4)
     table = build_routing(topology, "min")
-    more = dataclasses.replace(table, virtual_channels=5)
+    more = with_virtual_channels(topology, table, 5)
     options = spread_options(topology, more)
     assert set(options.vc.tolist()) == set(range(5))
     first = options.start[table.entry[0, 0, 1]]
     last = options.start[table.entry[0, 0, 1] + 1]
     own = int(table.pool_class[table.choice_pool[table.set_start[table.entry[0, 0, 1]]]])
-    assert options.vc[first:last].tolist() == [v for v in range(5) if v % 2 == own]
+    assert options.vc[first:last].tolist() == np.flatnonzero(more.channel_class == own).tolist()
     assert options.weight[first:last].tolist() == pytest.approx(
         [1 / (last - first)] * (last - first)
     )
@@ -181,8 +182,7 @@ def test_spare_virtual_channels_do_not_make_up_for_a_class() -> None:
     for number in (1, 3):
         merged = dataclasses.replace(
             table,
-            classes=1,
-            virtual_channels=number,
+            channel_class=np.zeros(number, dtype=np.int32),
             pool_class=np.zeros_like(table.pool_class),
         )
         with pytest.raises(ValueError, match="wait for each other in a circle"):

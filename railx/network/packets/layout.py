@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +27,6 @@ __all__ = [
     "build_state",
     "channels_of",
     "more_slots",
-    "with_virtual_channels",
 ]
 
 IntArray = NDArray[np.int64]
@@ -78,23 +76,6 @@ def channels_of(topology: Topology, network: PacketNetworkSettings) -> Channels:
     )
 
 
-def with_virtual_channels(
-    topology: Topology, table: RoutingTable, network: PacketNetworkSettings
-) -> RoutingTable:
-    """The table with as many virtual channels as the network has; SettingsError where
-    its classes need more.
-    """
-    if network.virtual_channels is None:
-        return table
-    if network.virtual_channels < table.classes:
-        raise SettingsError(
-            "virtual_channels",
-            f"got {network.virtual_channels}; allowed: null or at least {table.classes}, the"
-            f" classes of routing {table.routing} on {topology.family}",
-        )
-    return dataclasses.replace(table, virtual_channels=network.virtual_channels)
-
-
 def build_net(
     topology: Topology,
     table: RoutingTable,
@@ -106,7 +87,6 @@ def build_net(
     from railx.network.packets import engine
 
     channels = channels_of(topology, network)
-    table = with_virtual_channels(topology, table, network)
     pool_fifo, pool_start = _pool_fifos(topology, table, channels)
     pools = len(table.pool_class)
     order = np.argsort(pool_fifo, kind="stable")
@@ -164,7 +144,6 @@ def build_state(
     from railx.network.packets import engine
 
     channels = channels_of(topology, network)
-    table = with_virtual_channels(topology, table, network)
     vcs, chips = table.virtual_channels, topology.chips
     fifo_count, pool_count = len(channels) * vcs, len(table.pool_class)
     rows = _lines(len(channels), engine.CHANNEL_COLUMNS, -1)
@@ -273,12 +252,8 @@ def _pool_fifos(
     lane = np.arange(starts[-1]) - np.repeat(starts[:-1] - np.maximum(only, 0), lanes)
     channel = np.repeat(channels.first[table.pool_link], lanes) + lane
     first = starts[table.pool_start]
-    width, channels_of_pool = np.diff(first), table.channels_of_class[table.pool_class]
-    size = width * channels_of_pool
-    start = np.concatenate([[0], np.cumsum(size)])
-    pool = np.repeat(np.arange(len(size)), size)
-    turn, member = np.divmod(np.arange(start[-1]) - start[pool], width[pool])
-    vc = table.pool_class[pool] + turn * table.classes
+    member, vc, start = table.spread_pools(np.diff(first))
+    pool = np.repeat(np.arange(len(start) - 1), np.diff(start))
     return channel[first[pool] + member] * table.virtual_channels + vc, start
 
 

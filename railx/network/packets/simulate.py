@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from railx.network.packets.layout import Trace, build_net, build_state, channels_of, more_slots
 from railx.network.settings import PacketNetworkSettings, TrafficSettings
 from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import Topology
 
 __all__ = ["PacketResult", "simulate_packets", "simulate_trace", "summary_row"]
@@ -85,10 +86,12 @@ def simulate_packets(
     """Run ``traffic`` for the warm-up and the measured cycles; the same seed gives the
     same packets.
 
-    SettingsError where the traffic does not fit the topology.
+    SettingsError where the traffic does not fit the topology, or the routing the
+    virtual channels.
     """
     from railx.network.packets import engine
 
+    table = with_virtual_channels(topology, table, network.virtual_channels)
     net = build_net(topology, table, traffic, network, seed)
     state = build_state(topology, table, net, network, seed)
     engine.advance(net, state, 0)  # compiles, or loads what is compiled, before the clock runs
@@ -109,6 +112,7 @@ def simulate_trace(
     """Run given packets for ``cycles``; the cycle in which each one's tail arrives
     (int32[packets], -1: not yet).
     """
+    table = with_virtual_channels(topology, table, network.virtual_channels)
     net = build_net(topology, table, trace, network, seed)
     state = run_until(net, build_state(topology, table, net, network, seed), cycles)
     arrival: NDArray[np.int32] = state.arrival

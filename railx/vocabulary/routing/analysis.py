@@ -24,6 +24,7 @@ __all__ = [
     "PathLengths",
     "check_deadlock_free",
     "check_delivery",
+    "class_loads",
     "longest_ways",
     "path_lengths",
     "path_sums",
@@ -185,6 +186,19 @@ def table_channel_loads(
     return per_lane
 
 
+def class_loads(topology: Topology, table: RoutingTable) -> FloatArray:
+    """Uniform traffic on each class of virtual channels, summed over all links:
+    float[classes], in flits/cycle per flit/chip/cycle offered.
+    """
+    demand = np.full((topology.chips, len(table.destinations)), 1 / (topology.chips - 1))
+    stuck, loads = np.zeros(3, dtype=np.int64), np.zeros(table.classes)
+    options = spread_options(topology, table)
+    own = table.channel_class[options.vc].astype(np.int64)
+    kernels().loads(*_graph(topology, table, options), demand, stuck, own, loads)
+    _raise_if_stuck(topology, table, stuck)
+    return loads
+
+
 def check_deadlock_free(topology: Topology, table: RoutingTable) -> None:
     """Check that no circle of waiting packets can form; ValueError names one.
 
@@ -262,22 +276,21 @@ def spread_options(topology: Topology, table: RoutingTable) -> Options:
     lanes = np.where(only < 0, topology.links.lanes[table.pool_link], 1).astype(np.float64)
     sizes = np.diff(table.pool_start)
     pool_lanes = np.add.reduceat(lanes, table.pool_start[:-1])
-    channels = table.channels_of_class[table.pool_class]
-    rows = (sizes * channels)[table.choice_pool]
+    member, vc, first = table.spread_pools(sizes.astype(np.int64))
+    rows = np.diff(first)[table.choice_pool]
     choice = np.repeat(np.arange(len(table.choice_pool)), rows)
     pool = table.choice_pool[choice]
-    turn, within = np.divmod(
-        np.arange(len(choice)) - np.repeat(np.cumsum(rows) - rows, rows), sizes[pool]
-    )
-    at = table.pool_start[pool] + within
+    place = first[pool] + np.arange(len(choice)) - np.repeat(np.cumsum(rows) - rows, rows)
+    at = table.pool_start[pool] + member[place]
+    channels = np.bincount(table.channel_class)[table.pool_class[pool]]
     per_choice = np.concatenate([[0], np.cumsum(rows)])
     return Options(
         start=per_choice[table.set_start].astype(np.int32),
         link=table.pool_link[at].astype(np.int32),
-        vc=(table.pool_class[pool] + turn * table.classes).astype(np.int32),
+        vc=vc[place].astype(np.int32),
         lane=table.pool_lane[pool].astype(np.int32),
         state=table.choice_state[choice].astype(np.int32),
-        weight=table.choice_weight[choice] * lanes[at] / pool_lanes[pool] / channels[pool],
+        weight=table.choice_weight[choice] * lanes[at] / pool_lanes[pool] / channels,
     )
 
 

@@ -49,17 +49,15 @@ class RoutingTable:
     * ``pool_start`` (int32[pools + 1]), ``pool_link`` (rows of ``topology.links``),
       ``pool_class`` (a class of virtual channels), ``pool_lane`` (the only lane used of
       each row, -1: all of them): pools of channels, any of which will do.
-    * ``classes``: the routing's classes of virtual channels, whose order keeps packets
-      from waiting for each other in a circle. ``virtual_channels``: those that each
-      link has, at least one for each class. They are dealt to the classes in turn:
-      channel v belongs to class v mod ``classes``, so that the classes differ by one
-      channel at most and the lower ones get the odd ones.
+    * ``channel_class`` (int32[virtual channels of a link]): the class of each virtual
+      channel. The order of the classes keeps packets from waiting for each other in a
+      circle; a packet takes any channel of the class that it goes on in. As built, each
+      class has one.
     """
 
     routing: str
     selection: Selection
-    classes: int
-    virtual_channels: int
+    channel_class: NDArray[np.int32]
     destinations: NDArray[np.int32]
     entry: NDArray[np.int32]
     set_start: NDArray[np.int32]
@@ -78,11 +76,27 @@ class RoutingTable:
         return len(self.entry)
 
     @property
-    def channels_of_class(self) -> IntArray:
-        """How many virtual channels each class has: int[classes]."""
-        return np.bincount(
-            np.arange(self.virtual_channels) % self.classes, minlength=self.classes
-        ).astype(np.int64)
+    def virtual_channels(self) -> int:
+        return len(self.channel_class)
+
+    @property
+    def classes(self) -> int:
+        return int(self.channel_class.max()) + 1
+
+    def spread_pools(self, width: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Every pool on all channels of its class: for each place of a pool its member
+        (0 to below ``width``, int[pools]) and virtual channel, and where pools start.
+
+        All members on the first channel of the class, then all on the next one.
+        """
+        of_class = np.argsort(self.channel_class, kind="stable")
+        channels = np.bincount(self.channel_class)
+        first = (np.cumsum(channels) - channels)[self.pool_class]
+        size = width * channels[self.pool_class]
+        start = np.concatenate([[0], np.cumsum(size)])
+        pool = np.repeat(np.arange(len(size)), size)
+        turn, member = np.divmod(np.arange(start[-1]) - start[pool], width[pool])
+        return member, of_class[first[pool] + turn], start
 
 
 class TableBuilder:
@@ -243,8 +257,7 @@ class TableBuilder:
         return RoutingTable(
             routing=self.routing,
             selection=self.selection,
-            classes=self.virtual_channels,
-            virtual_channels=self.virtual_channels,
+            channel_class=np.arange(self.virtual_channels, dtype=np.int32),
             destinations=self.destinations,
             entry=self.entry,
             set_start=_starts([len(row) for row in self._sets]),
