@@ -444,7 +444,7 @@ def in_order(state: Any, fifo: int) -> None:
 def test_packets_take_every_channel_of_their_class_and_none_of_another(
     name: str, sizes: dict[str, Any], routing: str, expected: list[int]
 ) -> None:
-    """The classes of the channels, the buffers of the pools, and where packets stand."""
+    """The classes of channels, the buffers of pools, and where packets stand."""
     topology, number = build(name, **sizes), len(expected)
     network = model(routing=routing, virtual_channels=number, buffer_flits=4)
     table = with_virtual_channels(topology, build_routing(topology, routing), number)

@@ -294,6 +294,7 @@ def _traffic_arrays(
     of a trace) and hot share.
     """
     from railx.network.packets import engine
+    from railx.network.packets.alias_table import alias_table
 
     none = np.zeros(1, dtype=np.int32)
     if isinstance(traffic, Trace):
@@ -314,7 +315,7 @@ def _traffic_arrays(
         return engine.HOT_SPOT, none, hot, np.zeros(1), place, traffic.hot_share
     flows = traffic_flows(topology, traffic, seed)
     accept, alias = np.empty(len(flows)), np.empty(len(flows), dtype=np.int32)
-    engine.alias_table(flows.share, accept, alias)
+    alias_table(flows.share, accept, alias)
     return engine.FLOWS, flows.src, flows.dst, accept, alias, 0.0
 
 

@@ -313,7 +313,7 @@ def _raise_if_stuck(topology: Topology, table: RoutingTable, stuck: NDArray[np.i
 
 @cache
 def kernels() -> ModuleType:
-    """The compiled loops; imported on first use because Numba takes a second to load."""
+    """The compiled loops; imported on first use, as Numba takes a second to load."""
     from railx.vocabulary.routing import kernels as compiled
 
     return compiled
