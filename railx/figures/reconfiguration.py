@@ -51,28 +51,13 @@ _KEYS = ["parallelism", "plan", "device", "mode", "reconfiguration_latency_ms"]
 def draw(settings: ReconfigurationSettings, inputs: Inputs, output: Path) -> None:
     """One column of panels per parallelism and plan: the iteration time above, the
     stall share below.
-
-    The first ``settings.warmup_iterations`` of each run are left out. Raises ValueError
-    when nothing remains.
     """
     frame = read_frames(inputs, "iterations", _COLUMNS, settings.only)
-    frame = frame[frame["iteration"] >= settings.warmup_iterations]
-    if frame.empty:
-        raise ValueError(
-            f"warmup_iterations: got {settings.warmup_iterations}; allowed: fewer than the runs"
-            " have"
-        )
     steps = _steps(frame)
     groups = list(steps.groupby(["parallelism", "plan", "device"], sort=False))
     low, high = settings.lower_quantile, settings.upper_quantile
-    first = (
-        "the first"
-        if settings.warmup_iterations == 1
-        else f"the first {settings.warmup_iterations}"
-    )
-    left_out = f" ({first} left out)" if settings.warmup_iterations else ""
     subtitle = (
-        f"Line: median over iterations{left_out}. Band: {100 * low:.0f} % to {100 * high:.0f} % of"
+        f"Line: median over iterations. Band: {100 * low:.0f} % to {100 * high:.0f} % of"
         " them. Dots: iterations."
     )
     footnote = fidelity_line(frame["fidelity"], shows=_origins(frame))

@@ -165,12 +165,11 @@ class PipelineScheduleSettings(CanvasSettings):
 @dataclass(frozen=True)
 class ReconfigurationSettings(CanvasSettings):
     """Iteration time against reconfiguration latency; the band spans the two quantiles
-    over the iterations after warm-up.
+    over the timed iterations.
     """
 
     figure: Literal["reconfiguration"]
     only: tuple[str, ...]
-    warmup_iterations: Annotated[int, NonNegative()]
     lower_quantile: Annotated[float, Between(0, 0.5)]
     upper_quantile: Annotated[float, Between(0.5, 1)]
     show_iterations: bool

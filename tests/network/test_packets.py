@@ -15,7 +15,6 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
-import yaml
 from hypothesis import strategies as st
 
 from railx.families.registry import TopologySettings, build_topology
@@ -55,6 +54,7 @@ from railx.vocabulary.routing.analysis import (
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import LINK_KINDS, Links, Topology
+from workflow.config import read_choice
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -76,12 +76,12 @@ Reference = load_reference().Reference
 
 
 def build(name: str, **changes: Any) -> Topology:
-    plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text()) | changes
+    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
     return build_topology(load(TopologySettings, plain, "topology"))
 
 
 def model(**changes: Any) -> PacketNetworkSettings:
-    plain = yaml.safe_load((CONF / "network" / "packet.yaml").read_text()) | changes
+    plain = read_choice(CONF / "network" / "packet.yaml") | changes
     return load(PacketNetworkSettings, plain, "network")
 
 
