@@ -32,7 +32,7 @@ import torch.distributed as dist
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
-from railx.fabric import FabricError, FabricSettings
+from railx.fabric import FabricError
 from railx.io import read_json
 from railx.planning.plan import PlanError, read_plan
 from railx.settings import SettingsError, to_dict
@@ -252,7 +252,7 @@ def _place(device_type: Literal["cpu", "cuda"], store: Store, rank: int, ranks: 
 
 def _check_address(settings: RunSettings) -> None:
     """Refuse a port that another process holds before anything is trained."""
-    fabric: FabricSettings = settings.fabric
+    fabric = settings.fabric
     if fabric.port == 0 or all(setting.mode == "electrical" for setting in fabric_sweep(settings)):
         return
     try:

@@ -7,10 +7,10 @@ Needs no torch, so that a pipeline can check its settings before anything runs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from railx.fabric.settings import FabricSettings
+from railx.fabric.settings import FabricSettings, Mode, RailSettings
 from railx.planning.plan import Plan, check_ranks
 from railx.settings import (
     AtLeast,
@@ -76,8 +76,8 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """One launch: a plan, the corpus that it was made for, the model, and the fabric
-    whose mode and latency the sweep sets.
+    """One launch: a plan, the corpus that it was made for, the model, and the rails that
+    the sweep switches.
 
     ``plan`` and ``corpus`` are files; ``plan_name`` is what tables call the plan.
     """
@@ -88,7 +88,7 @@ class RunSettings:
     plan: Annotated[str, NotEmpty()]
     corpus: Annotated[str, NotEmpty()]
     model: ModelSettings
-    fabric: FabricSettings
+    fabric: RailSettings
     training: TrainingSettings
 
     def __post_init__(self) -> None:
@@ -105,17 +105,16 @@ def fabric_sweep(settings: RunSettings) -> list[FabricSettings]:
     """The fabrics to train on: electrical first, for provisioning learns its schedule
     there, then the optical modes.
     """
-    base, training = settings.fabric, settings.training
-    electrical = replace(base, mode="electrical", reconfiguration_latency_ms=0.0)
-    on_demand = [
-        replace(base, mode="on_demand", reconfiguration_latency_ms=ms)
-        for ms in training.on_demand_latencies_ms
+    modes: list[tuple[Mode, tuple[float, ...]]] = [
+        ("electrical", (0.0,)),
+        ("on_demand", settings.training.on_demand_latencies_ms),
+        ("provisioned", settings.training.provisioned_latencies_ms),
     ]
-    provisioned = [
-        replace(base, mode="provisioned", reconfiguration_latency_ms=ms)
-        for ms in training.provisioned_latencies_ms
+    return [
+        FabricSettings(**vars(settings.fabric), mode=mode, reconfiguration_latency_ms=latency_ms)
+        for mode, latencies_ms in modes
+        for latency_ms in latencies_ms
     ]
-    return [electrical, *on_demand, *provisioned]
 
 
 def check_model(model: ModelSettings) -> None:

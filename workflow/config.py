@@ -1,9 +1,9 @@
 """Compose conf/ with Hydra and check every key, type and range before anything runs.
 
 Hydra composes; the frozen dataclasses of the rooms are the schema
-(``railx.settings.load``). An experiment is a list of choices:
-``conf/experiment/NAME.yaml`` mounts files of the groups (topology, corpus, plan, ...)
-under names of its own.
+(``railx.settings.load``). An experiment is a list of choices: ``workflow.mounts`` says
+which files ``conf/experiment/NAME.yaml`` mounts under which names. What was composed
+once is kept (``workflow.composed``) until a file of conf/ or an override changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from railx.economics import EconomicsSettings
-from railx.fabric import FabricSettings
+from railx.fabric import RailSettings
 from railx.families.registry import TopologySettings
 from railx.figures import FigureSettings
 from railx.mapping import MappingSettings
@@ -41,6 +41,8 @@ from railx.workload.corpus import CorpusSettings
 from railx.workload.cost import CostModelSettings
 from railx.workload.model import ModelSettings
 from training.settings import TrainingSettings
+from workflow import composed
+from workflow.mounts import CONF, LISTED, NAME, choices, primary_config
 
 __all__ = [
     "CONF",
@@ -48,14 +50,18 @@ __all__ = [
     "PlanSettings",
     "RunChoice",
     "StageSettings",
+    "choices",
     "compose_experiment",
     "compose_stage",
     "overrides_from",
+    "read_choice",
 ]
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-
-CONF = Path(__file__).resolve().parent.parent / "conf"
+_HERE = Path(__file__).resolve().parent
+#: What composes: with these files, or those of conf/, what is kept goes out of date.
+_COMPOSERS = (_HERE / "config.py", _HERE / "mounts.py", _HERE / "composed.py")
+#: Where composed configs are kept.
+KEPT = CONF.parent / ".cache" / "composed"
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ class RunChoice:
 
     plan: str
     seed: Annotated[int, AtLeast(0)]
-    fabric: FabricSettings
+    fabric: RailSettings
     training: TrainingSettings
 
 
@@ -108,23 +114,14 @@ class Experiment:
     tracking: TrackingSettings
 
     def __post_init__(self) -> None:
-        for group in (
-            "topologies",
-            "networks",
-            "sweeps",
-            "transitions",
-            "corpora",
-            "plans",
-            "runs",
-            "figures",
-        ):
+        for group in LISTED:
             for name in getattr(self, group):
-                if not _NAME.fullmatch(name):
+                if not NAME.fullmatch(name):
                     raise SettingsError(
                         f"{group}.{name}",
                         "not a name; allowed: letters, digits and underscores, a letter first",
                     )
-        if not _NAME.fullmatch(self.name):
+        if not NAME.fullmatch(self.name):
             raise SettingsError(
                 "name",
                 f"got {self.name!r}; allowed: letters, digits and underscores, a letter first",
@@ -181,7 +178,7 @@ class StageSettings:
     model: ModelSettings
     cost_model: CostModelSettings
     planner: PlannerSettings
-    fabric: FabricSettings
+    fabric: RailSettings
     training: TrainingSettings
     tracking: TrackingSettings
 
@@ -193,7 +190,7 @@ def compose_experiment(overrides: Iterable[str] = ()) -> Experiment:
     Raises :class:`railx.settings.SettingsError`: one line that names the key and what
     is allowed.
     """
-    experiment: Experiment = load(Experiment, _compose("config", Experiment, list(overrides)))
+    experiment: Experiment = load(Experiment, _compose(None, Experiment, list(overrides)))
     return experiment
 
 
@@ -213,6 +210,15 @@ def compose_stage(
     if unknown:
         raise SettingsError(sorted(unknown)[0], f"unknown key; allowed: {', '.join(hints)}")
     return {group: load(hints[group], composed.get(group), group) for group in wanted}
+
+
+def read_choice(path: Path) -> dict[str, Any]:
+    """The plain content of a file of a group in conf/ with all that it inherits, not
+    checked.
+    """
+    group = path.parent.name
+    content: dict[str, Any] = _compose(f"{group}/{path.stem}", StageSettings, [])[group]
+    return content
 
 
 def overrides_from(config: Mapping[str, Any]) -> list[str]:
@@ -245,22 +251,41 @@ def _grammar(value: Any) -> str:
     return str(value)
 
 
-def _compose(primary: str, schema: type, overrides: list[str]) -> dict[str, Any]:
+def _compose(primary: str | None, schema: type, overrides: list[str]) -> dict[str, Any]:
+    """The plain config of conf/``primary``.yaml (None: of an experiment), from the last
+    time where nothing has changed since.
+    """
+    for override in overrides:
+        if "=" not in override and not override.startswith("~"):
+            raise SettingsError(override, "not an override; allowed: key=value, in Hydra's syntax")
+    key = composed.key([primary, *overrides], [*CONF.rglob("*.yaml"), *_COMPOSERS])
+    kept = composed.read(KEPT, key)
+    return (
+        kept
+        if kept is not None
+        else composed.keep(KEPT, key, _with_hydra(primary, schema, overrides))
+    )
+
+
+def _with_hydra(primary: str | None, schema: type, overrides: list[str]) -> dict[str, Any]:
     from hydra import compose, initialize_config_dir
+    from hydra.core.config_store import ConfigStore
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
-    for override in overrides:
-        if "=" not in override and not override.startswith("~"):
-            raise SettingsError(override, "not an override; allowed: key=value, in Hydra's syntax")
     GlobalHydra.instance().clear()
     try:
+        if primary is None:
+            primary = "mounted_experiment"
+            mounted, overrides = primary_config(overrides)
+            ConfigStore.instance().store(primary, mounted)
         with initialize_config_dir(str(CONF), version_base="1.3"):
             config = compose(primary, overrides=[_forced(override) for override in overrides])
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise _one_line(error, schema) from error
     return typing.cast("dict[str, Any]", _drop_missing(plain))
 
@@ -296,8 +321,7 @@ def _one_line(error: Exception, schema: type) -> SettingsError:
     if missing:
         group, _, name = missing.group(1).rpartition("/")
         if (CONF / group).is_dir() and group:
-            choices = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
-            return SettingsError(group, f"got {name!r}; allowed: {', '.join(choices)}")
+            return SettingsError(group, f"got {name!r}; allowed: {', '.join(choices(group))}")
         groups = sorted(path.name for path in CONF.iterdir() if path.is_dir())
         return SettingsError(missing.group(1), f"no such group; allowed: {', '.join(groups)}")
     if "Could not override" in text and "'" in text:

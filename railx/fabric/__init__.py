@@ -10,7 +10,7 @@ from railx.fabric.circuits import SCALE_UP, Circuit, Configuration, Layout, Port
 from railx.fabric.client import FabricClient, FabricError, Grant
 from railx.fabric.launch import Controller, launch_controller
 from railx.fabric.schedule import Schedule
-from railx.fabric.settings import FabricSettings, Mode
+from railx.fabric.settings import FabricSettings, Mode, RailSettings
 
 __all__ = [
     "SCALE_UP",
@@ -24,6 +24,7 @@ __all__ = [
     "Layout",
     "Mode",
     "Port",
+    "RailSettings",
     "Schedule",
     "launch_controller",
 ]

@@ -276,15 +276,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ),
         epilog=(
             'example: python -m railx.fabric.controller --ranks 4 --settings \'{"mode":'
-            ' "on_demand", "reconfiguration_latency_ms": 10, "gpus_per_server": 1, "ports_per_gpu":'
-            ' 2, "host": "127.0.0.1", "port": 0, "timeout_s": 60}\''
+            ' "on_demand", "reconfiguration_latency_ms": 10, "gpus_per_server": 1, "host":'
+            ' "127.0.0.1", "port": 0, "timeout_s": 60}\''
         ),
     )
     parser.add_argument(
         "--settings",
         required=True,
         metavar="JSON",
-        help="fabric settings, as in conf/fabric/*.yaml",
+        help="fabric settings: conf/fabric/*.yaml with a mode and a latency",
     )
     parser.add_argument(
         "--ranks", required=True, type=int, help="number of ranks (GPUs) of the run"

@@ -1,5 +1,5 @@
-"""Settings of the fabric between the GPUs: electrical, or optical with one of two ways
-of asking for circuits.
+"""Settings of the fabric between the GPUs: its rails, and how one repetition of a
+training run asks for their circuits.
 """
 
 from __future__ import annotations
@@ -9,34 +9,49 @@ from typing import Annotated, Literal
 
 from railx.settings import AtLeast, Between, NonNegative, NotEmpty, Positive, SettingsError
 
-__all__ = ["FabricSettings", "Mode"]
+__all__ = ["FabricSettings", "Mode", "RailSettings"]
 
 Mode = Literal["electrical", "on_demand", "provisioned"]
 
 
 @dataclass(frozen=True)
-class FabricSettings:
-    """One fabric setting of a training run.
+class RailSettings:
+    """The rails of a training run, the same in every repetition of it: one switch per
+    GPU of a server, two optical ports per GPU (left and right).
+    """
 
-    ``electrical``: packet switches join every pair of GPUs, nothing waits and no
-    controller runs. ``on_demand``: circuits are asked for when the first operation that
-    needs them is about to start. ``provisioned``: they are asked for when the last
-    operation before it has ended, from a recorded schedule (the modes of Opus, arXiv
-    2602.12521).
+    gpus_per_server: Annotated[int, AtLeast(1)]
+    """GPUs that share a server, and so the rails."""
 
-    ``reconfiguration_latency_ms``: from a switch command to light; ``host`` and
-    ``port``: where the controller listens (port 0: any free one); ``timeout_s``: how
-    long a rank waits for circuits, or for the controller, before the run ends in an
-    error.
+    host: Annotated[str, NotEmpty()]
+    """Address that the controller listens on."""
+
+    port: Annotated[int, Between(0, 65535)]
+    """Port that the controller listens on. 0: any free one."""
+
+    timeout_s: Annotated[float, Positive()]
+    """Seconds that a rank waits for circuits, or for the controller, before the run ends
+    in an error.
+    """
+
+
+@dataclass(frozen=True)
+class FabricSettings(RailSettings):
+    """The fabric of one repetition of a training run: its rails and how they are
+    switched.
     """
 
     mode: Mode
+    """How circuits are asked for (the modes of Opus, arXiv 2602.12521).
+
+    ``electrical``: packet switches join every pair of GPUs, nothing waits and no
+    controller runs. ``on_demand``: when the first operation that needs them is about to
+    start. ``provisioned``: when the last operation before it has ended, from a recorded
+    schedule.
+    """
+
     reconfiguration_latency_ms: Annotated[float, NonNegative()]
-    gpus_per_server: Annotated[int, AtLeast(1)]
-    ports_per_gpu: Literal[2]
-    host: Annotated[str, NotEmpty()]
-    port: Annotated[int, Between(0, 65535)]
-    timeout_s: Annotated[float, Positive()]
+    """Milliseconds from a switch command to light. 0 where mode is electrical."""
 
     def __post_init__(self) -> None:
         if self.mode == "electrical" and self.reconfiguration_latency_ms != 0:

@@ -28,7 +28,7 @@ from railx.figures.theme import (
     quantity,
     share_legend,
 )
-from railx.settings import Between, NonNegative
+from railx.settings import Between
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,9 +70,6 @@ class ReconfigurationSettings(CanvasSettings):
     only: tuple[str, ...]
     """Training runs to show, in that order; empty: all that there are."""
 
-    warmup_iterations: Annotated[int, NonNegative()]
-    """First iterations of each run that are left out."""
-
     lower_quantile: Annotated[float, Between(0, 0.5)]
     """Lower end of the band over the iterations."""
 
@@ -86,28 +83,13 @@ class ReconfigurationSettings(CanvasSettings):
 def draw(settings: ReconfigurationSettings, inputs: Inputs, output: Path) -> None:
     """One column of panels per parallelism and plan: the iteration time above, the
     stall share below.
-
-    The first ``settings.warmup_iterations`` of each run are left out. Raises ValueError
-    when nothing remains.
     """
     frame = read_frames(inputs, "iterations", _COLUMNS, "run", settings.only)
-    frame = frame[frame["iteration"] >= settings.warmup_iterations]
-    if frame.empty:
-        raise ValueError(
-            f"warmup_iterations: got {settings.warmup_iterations}; allowed: fewer than the runs"
-            " have"
-        )
     steps = _steps(frame)
     groups = list(steps.groupby(["parallelism", "plan", "device"], sort=False))
     low, high = settings.lower_quantile, settings.upper_quantile
-    first = (
-        "the first"
-        if settings.warmup_iterations == 1
-        else f"the first {settings.warmup_iterations}"
-    )
-    left_out = f" ({first} left out)" if settings.warmup_iterations else ""
     subtitle = (
-        f"Line: median over iterations{left_out}. Band: {100 * low:.0f} % to {100 * high:.0f} % of"
+        f"Line: median over iterations. Band: {100 * low:.0f} % to {100 * high:.0f} % of"
         " them. Dots: iterations."
     )
     footnote = fidelity_line(frame["fidelity"], shows=_origins(frame))

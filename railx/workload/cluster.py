@@ -15,7 +15,7 @@ __all__ = ["ClusterSettings", "all_to_all_gb_s"]
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """Devices of one kind in equal nodes.
+    """Devices of one kind.
 
     ``memory_gib`` is what training may use of one device (2^30 bytes).
     ``tokens_per_device`` overrides the token cap that follows from memory (null: from
@@ -27,7 +27,6 @@ class ClusterSettings:
 
     name: Annotated[str, NotEmpty()]
     devices: Annotated[int, PowerOfTwo()]
-    devices_per_node: Annotated[int, AtLeast(1)]
     memory_gib: Annotated[float, Positive()]
     tokens_per_device: Annotated[int, AtLeast(1)] | None
     device_tflop_s: Annotated[float, Positive()]

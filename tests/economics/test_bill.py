@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -31,6 +30,7 @@ from railx.economics import (
     read_catalogue,
 )
 from railx.settings import SettingsError, load, to_dict
+from workflow.config import read_choice
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf" / "economics"
@@ -55,14 +55,7 @@ def settings(name: str = "full_scale") -> EconomicsSettings:
 
 
 def plain_config(name: str) -> dict[str, Any]:
-    """A file of the group, laid over those that its defaults name, as Hydra composes
-    it.
-    """
-    plain: dict[str, Any] = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
-    under: dict[str, Any] = {}
-    for base in plain.pop("defaults", ["_self_"]):
-        under |= plain if base == "_self_" else plain_config(base)
-    return under
+    return read_choice(CONF / f"{name}.yaml")
 
 
 def published(file: str) -> dict[str, dict[str, str]]:

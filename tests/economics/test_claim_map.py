@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from railx.economics import (
     EconomicsSettings,
@@ -21,11 +20,10 @@ from railx.economics import (
 )
 from railx.economics.catalogue import Catalogue
 from railx.settings import SettingsError, load
+from workflow.config import read_choice
 
 ROOT = Path(__file__).resolve().parents[2]
-PLAIN = yaml.safe_load(
-    (ROOT / "conf" / "economics" / "full_scale.yaml").read_text(encoding="utf-8")
-)
+PLAIN = read_choice(ROOT / "conf" / "economics" / "full_scale.yaml")
 ECONOMICS = load(
     EconomicsSettings, {**PLAIN, "catalogue": str(ROOT / "resources" / "catalogue" / "prices.csv")}
 )

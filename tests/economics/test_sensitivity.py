@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from railx.economics import (
     EconomicsSettings,
@@ -19,6 +18,7 @@ from railx.economics import (
     price_sensitivity,
 )
 from railx.settings import SettingsError, load
+from workflow.config import read_choice
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "resources" / "published"
@@ -26,9 +26,7 @@ PUBLISHED = ROOT / "resources" / "published"
 
 @pytest.fixture(scope="module")
 def economics() -> EconomicsSettings:
-    plain = yaml.safe_load(
-        (ROOT / "conf" / "economics" / "full_scale.yaml").read_text(encoding="utf-8")
-    )
+    plain = read_choice(ROOT / "conf" / "economics" / "full_scale.yaml")
     return load(
         EconomicsSettings,
         {**plain, "catalogue": str(ROOT / "resources" / "catalogue" / "prices.csv")},

@@ -5,6 +5,7 @@ everybody.
 from __future__ import annotations
 
 import dataclasses
+import json
 import socket
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from railx.fabric import (
     Configuration,
@@ -22,6 +22,7 @@ from railx.fabric import (
     FabricError,
     FabricSettings,
     Grant,
+    RailSettings,
     launch_controller,
 )
 from railx.fabric.circuits import Circuit
@@ -29,12 +30,12 @@ from railx.fabric.core import SwitchAction
 from railx.fabric.protocol import Decoder, encode
 from railx.fabric.switch import EmulatedSwitch, SwitchFault
 from railx.settings import SettingsError, load
+from workflow.config import read_choice
 
 SETTINGS = FabricSettings(
     mode="on_demand",
     reconfiguration_latency_ms=50,
     gpus_per_server=1,
-    ports_per_gpu=2,
     host="127.0.0.1",
     port=0,
     timeout_s=30,
@@ -230,8 +231,9 @@ def test_command_line_explains_itself_and_refuses_bad_settings() -> None:
     command = [sys.executable, "-m", "railx.fabric.controller"]
     shown = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
     assert "example:" in shown
+    settings = dataclasses.asdict(SETTINGS) | {"mode": "magic"}
     bad = subprocess.run(
-        [*command, "--ranks", "2", "--settings", '{"mode": "magic"}'],
+        [*command, "--ranks", "2", "--settings", json.dumps(settings)],
         capture_output=True,
         text=True,
         check=False,
@@ -291,14 +293,9 @@ def test_the_room_needs_the_standard_library_alone() -> None:
     )
 
 
-def test_configurations_list_every_setting() -> None:
-    folder = Path(__file__).parents[2] / "conf" / "fabric"
-    loaded: dict[str, FabricSettings] = {
-        path.stem: load(FabricSettings, yaml.safe_load(path.read_text()), "fabric")
-        for path in sorted(folder.glob("*.yaml"))
-    }
-    assert {name: settings.mode for name, settings in loaded.items()} == {
-        name: name for name in ("electrical", "on_demand", "provisioned")
-    }
-    fields = [field.name for field in dataclasses.fields(FabricSettings)]
-    assert all(list(yaml.safe_load(path.read_text())) == fields for path in folder.glob("*.yaml"))
+def test_the_file_of_conf_lists_the_settings_that_no_sweep_makes() -> None:
+    path = Path(__file__).parents[2] / "conf" / "fabric" / "rails.yaml"
+    plain = read_choice(path)
+    assert load(RailSettings, plain, "fabric") == RailSettings(1, "127.0.0.1", 0, 120)
+    with pytest.raises(SettingsError, match=r"fabric\.mode: unknown key; allowed: gpus_per_server"):
+        load(RailSettings, plain | {"mode": "on_demand"}, "fabric")

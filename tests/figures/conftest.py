@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from railx.figures import FIGURES, CanvasSettings, FigureSettings
 from railx.io import write_table
 from railx.settings import load
+from workflow.config import read_choice
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "figure"
 #: The Hamiltonian decomposition of the complete directed graph on five nodes.
@@ -507,7 +507,7 @@ def write_iterations(folder: Path, rng: np.random.Generator) -> list[Path]:
         rows = []
         for mode in ("electrical", "on_demand", "provisioned"):
             for latency in (0.0,) if mode == "electrical" else (0.0, 1.0, 5.0, 20.0, 50.0):
-                for iteration in range(6):
+                for iteration in range(1, 6):
                     for rank in range(4):
                         stall = (
                             0.0
@@ -706,7 +706,7 @@ def load_settings(name: str, **changes: Any) -> CanvasSettings:
     """The shipped settings of a figure, with changes; ``only`` is left open: an
     experiment's names are not those made here.
     """
-    plain = yaml.safe_load((CONF / f"{name}.yaml").read_text())
+    plain = read_choice(CONF / f"{name}.yaml")
     if "only" in plain and plain["figure"] != "cost":
         plain["only"] = []
     settings: CanvasSettings = load(FigureSettings, {**plain, **changes})

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
@@ -15,6 +14,7 @@ from railx.families.registry import TopologySettings, build_topology
 from railx.mapping import JobSettings, MappingSettings
 from railx.settings import load
 from railx.vocabulary.topology import Topology
+from workflow.config import read_choice
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
@@ -63,7 +63,7 @@ def topology_of() -> Callable[..., Topology]:
     """A shipped topology, with changed settings."""
 
     def make(name: str, **changes: Any) -> Topology:
-        plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text()) | changes
+        plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
         return build_topology(load(TopologySettings, plain, "topology"))
 
     return make

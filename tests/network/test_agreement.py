@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from railx.families.registry import TopologySettings, build_topology
 from railx.families.routings import build_routing
@@ -16,6 +15,7 @@ from railx.network.traffic import traffic_flows
 from railx.settings import load
 from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.topology import Topology
+from workflow.config import read_choice
 
 CONF = Path(__file__).parents[2] / "conf"
 SMALL = {
@@ -26,12 +26,12 @@ SMALL = {
 
 
 def build(name: str, **changes: Any) -> Topology:
-    plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text()) | changes
+    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
     return build_topology(load(TopologySettings, plain, "topology"))
 
 
 def agreement(**changes: Any) -> AgreementSettings:
-    plain = yaml.safe_load((CONF / "agreement" / "small.yaml").read_text())
+    plain = read_choice(CONF / "agreement" / "small.yaml")
     settings: AgreementSettings = load(AgreementSettings, plain | changes, "agreement")
     return dataclasses.replace(
         settings,

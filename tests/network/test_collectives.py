@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from railx.families.registry import TopologySettings, build_topology
 from railx.network import CollectiveSettings, ring_all_reduce
 from railx.settings import SettingsError, load
 from railx.vocabulary.topology import Topology
+from workflow.config import read_choice
 
 CONF = Path(__file__).parents[2] / "conf"
 COLUMNS = [
@@ -21,12 +21,12 @@ COLUMNS = [
 
 
 def build(name: str, **changes: Any) -> Topology:
-    plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text()) | changes
+    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
     return build_topology(load(TopologySettings, plain, "topology"))
 
 
 def collectives(payload_bytes: Any = (10**9,), **changes: Any) -> CollectiveSettings:
-    plain = yaml.safe_load((CONF / "collective" / "ring_all_reduce.yaml").read_text())
+    plain = read_choice(CONF / "collective" / "ring_all_reduce.yaml")
     return load(
         CollectiveSettings, plain | {"payload_bytes": list(payload_bytes)} | changes, "collective"
     )
@@ -38,7 +38,7 @@ def times(topology: Topology, payload_bytes: int) -> dict[str, dict[str, Any]]:
 
 
 def test_config_and_columns() -> None:
-    plain = yaml.safe_load((CONF / "collective" / "ring_all_reduce.yaml").read_text())
+    plain = read_choice(CONF / "collective" / "ring_all_reduce.yaml")
     collective: CollectiveSettings = load(CollectiveSettings, plain, "collective")
     rows = ring_all_reduce(build("railx_hyperx"), collective, "named")
     assert [list(row) for row in rows] == [COLUMNS] * len(rows)

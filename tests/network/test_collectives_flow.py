@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from railx.settings import SettingsError, load
 from railx.vocabulary.line_rings import ChannelIndex
 from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.topology import INTERNAL, Topology
+from workflow.config import read_choice
 
 CONF = Path(__file__).parents[2] / "conf"
 RINGS = ["ring_all_reduce", "reduce_scatter", "all_gather", "hierarchical_all_reduce"]
@@ -28,12 +28,12 @@ PORT = 50.0
 
 
 def build(name: str, **changes: Any) -> Topology:
-    plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text()) | changes
+    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
     return build_topology(load(TopologySettings, plain, "topology"))
 
 
 def collective(**changes: Any) -> CollectiveSettings:
-    plain = yaml.safe_load((CONF / "collective" / "all.yaml").read_text())
+    plain = read_choice(CONF / "collective" / "all.yaml")
     return load(CollectiveSettings, plain | changes, "collective")
 
 
@@ -704,7 +704,7 @@ def test_bad_settings_are_named(family: str, change: dict[str, Any], message: st
 
 def test_shipped_settings_list_every_field() -> None:
     for path in (CONF / "collective").glob("*.yaml"):
-        plain = yaml.safe_load(path.read_text())
+        plain = read_choice(path)
         shipped: CollectiveSettings = load(CollectiveSettings, plain, "collective")
         assert set(plain) == set(CollectiveSettings.__dataclass_fields__)
         assert shipped.collectives

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from railx.families.registry import TopologySettings, build_topology
 from railx.families.routings import build_routing
@@ -48,6 +47,7 @@ from railx.settings import load
 from railx.vocabulary.routing.analysis import path_lengths, table_lane_loads
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import LINK_KINDS, Links, Topology
+from workflow.config import read_choice
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -69,12 +69,12 @@ Reference = load_reference().Reference
 
 
 def build(name: str, **changes: Any) -> Topology:
-    plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text()) | changes
+    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
     return build_topology(load(TopologySettings, plain, "topology"))
 
 
 def model(**changes: Any) -> PacketNetworkSettings:
-    plain = yaml.safe_load((CONF / "network" / "packet.yaml").read_text()) | changes
+    plain = read_choice(CONF / "network" / "packet.yaml") | changes
     return load(PacketNetworkSettings, plain, "network")
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
@@ -29,12 +28,13 @@ from railx.vocabulary.routing.analysis import (
 )
 from railx.vocabulary.routing.line_phases import even_shares, mesh_distance, mesh_steps
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
+from workflow.config import read_choice
 
 CONF = Path(__file__).parents[2] / "conf"
 
 
 def build(name: str, **changes: Any) -> Topology:
-    plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text()) | changes
+    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
     return build_topology(load(TopologySettings, plain, "topology"))
 
 
@@ -331,7 +331,7 @@ def test_tables_of_a_block_of_destinations_are_part_of_the_whole() -> None:
 @pytest.mark.parametrize("routing", ["balanced", "adaptive"])
 def test_packets_reach_nine_tenths_of_the_ideal(routing: str) -> None:
     topology = build("railx_hyperx")
-    plain = yaml.safe_load((CONF / "network" / "packet.yaml").read_text())
+    plain = read_choice(CONF / "network" / "packet.yaml")
     network: Any = load(
         NetworkSettings,
         plain | {"routing": routing, "warmup_cycles": 2000, "measured_cycles": 2000},

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from railx.network.settings import UniformTraffic
 from railx.settings import SettingsError, load, to_dict
 from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
+from workflow.config import read_choice
 
 CONF = Path(__file__).parents[2] / "conf"
 UNIFORM = UniformTraffic("uniform", 1.0)
@@ -36,14 +36,14 @@ COLUMNS = [
 
 
 def build(name: str, **changes: Any) -> Topology:
-    plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text()) | changes
+    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
     return build_topology(load(TopologySettings, plain, "topology"))
 
 
 def static(routing: str) -> Any:
     return load(
         NetworkSettings,
-        yaml.safe_load((CONF / "network" / f"static_{routing}.yaml").read_text()),
+        read_choice(CONF / "network" / f"static_{routing}.yaml"),
         "network",
     )
 
@@ -278,7 +278,7 @@ def test_too_large_a_graph_is_not_enumerated() -> None:
 def test_unknown_choices_are_named(
     group: str, hint: Any, changes: dict[str, Any], message: str
 ) -> None:
-    plain = yaml.safe_load((CONF / f"{group}.yaml").read_text())
+    plain = read_choice(CONF / f"{group}.yaml")
     assert to_dict(load(hint, plain, group.split("/")[0])) == plain
     with pytest.raises(SettingsError, match=message):
         load(hint, plain | changes, group.split("/")[0])

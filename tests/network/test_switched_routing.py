@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from railx.vocabulary.routing.analysis import (
 )
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
+from workflow.config import read_choice
 
 CONF = Path(__file__).parents[2] / "conf" / "topology"
 
@@ -32,7 +32,7 @@ def build(name: str, **changes: Any) -> Topology:
     return build_topology(
         load(
             TopologySettings,
-            yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changes,
+            read_choice(CONF / f"{name}.yaml") | changes,
             "topology",
         )
     )

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -28,12 +27,13 @@ from railx.network.settings import (
 from railx.network.traffic import hot_chips, read_matrix, traffic_flows
 from railx.settings import SettingsError, load
 from railx.vocabulary.topology import Topology
+from workflow.config import read_choice
 
 CONF = Path(__file__).parents[2] / "conf"
 
 
 def build(name: str, **changes: Any) -> Topology:
-    plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text()) | changes
+    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
     return build_topology(load(TopologySettings, plain, "topology"))
 
 

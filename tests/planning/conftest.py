@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from railx.planning import PlannerSettings
 from railx.settings import load
@@ -17,6 +16,7 @@ from railx.workload import (
     ModelSettings,
     build_cost_model,
 )
+from workflow.config import read_choice
 
 ROOT = Path(__file__).resolve().parents[2]
 HINTS: dict[str, Any] = {
@@ -36,7 +36,7 @@ def conf() -> Callable[..., Any]:
     def read(group: str, name: str, **changes: Any) -> Any:
         return load(
             HINTS[group],
-            yaml.safe_load((ROOT / "conf" / group / f"{name}.yaml").read_text()) | changes,
+            read_choice(ROOT / "conf" / group / f"{name}.yaml") | changes,
             group,
         )
 

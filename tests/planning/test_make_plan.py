@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from railx.io import read_rows, write_table
 from railx.planning import (
@@ -31,6 +30,7 @@ from railx.workload import (
     ModelSettings,
     build_corpus,
 )
+from workflow.config import choices, read_choice
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {
@@ -68,11 +68,11 @@ def _tiny(conf: Callable[..., Any], planner: str, cluster: str, seed: int = 1) -
 
 @pytest.mark.parametrize(
     "path",
-    [path for group in GROUPS for path in sorted((ROOT / "conf" / group).glob("*.yaml"))],
+    [ROOT / "conf" / group / f"{name}.yaml" for group in GROUPS for name in choices(group)],
     ids=lambda path: f"{path.parent.name}-{path.stem}",
 )
 def test_config_files_are_complete_and_valid(path: Path) -> None:
-    plain = yaml.safe_load(path.read_text())
+    plain = read_choice(path)
     loaded: Any = load(GROUPS[path.parent.name], plain, path.parent.name)
     assert set(plain) == {field.name for field in dataclasses.fields(loaded)}
     assert load(GROUPS[path.parent.name], to_dict(loaded)) == loaded
@@ -110,7 +110,7 @@ def test_plans_depend_on_the_seed_alone(
 
 def test_training_plans_use_degrees_1_2_and_4(conf: Callable[..., Any]) -> None:
     lengths = build_corpus(
-        load(CorpusSettings, yaml.safe_load((ROOT / "conf/corpus/stdlib.yaml").read_text())), 1
+        load(CorpusSettings, read_choice(ROOT / "conf/corpus/stdlib.yaml")), 1
     ).lengths
     plan = make_plan(
         conf("planner", "flexsp"),
@@ -183,7 +183,7 @@ def test_flexsp_is_predicted_faster_than_static_at_full_scale(
 ) -> None:
     corpus = load(
         CorpusSettings,
-        yaml.safe_load((ROOT / "conf/corpus/github_like.yaml").read_text()) | {"sequences": 4000},
+        read_choice(ROOT / "conf/corpus/github_like.yaml") | {"sequences": 4000},
     )
     lengths = build_corpus(corpus, 1).lengths
     times = {}

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +27,7 @@ from railx.tenancy import (
     simulate_stream,
     utilisation_table,
 )
+from workflow.config import read_choice
 from workflow.stages import tenancy
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "tenancy"
@@ -35,7 +35,7 @@ NONE = Failures(np.zeros(0), np.zeros((0, 2), dtype=np.int64))
 
 
 def plain(name: str = "small", **stream: Any) -> dict[str, Any]:
-    settings_: dict[str, Any] = yaml.safe_load((CONF / f"{name}.yaml").read_text())
+    settings_: dict[str, Any] = read_choice(CONF / f"{name}.yaml")
     settings_["stream"] |= stream
     return settings_
 

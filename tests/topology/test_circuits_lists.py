@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +30,7 @@ from railx.vocabulary.circuits import (
     write_plan_csv,
 )
 from railx.vocabulary.topology import Circuits, Topology, write_topology
+from workflow.config import read_choice
 from workflow.stages import circuits as stage
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -57,7 +57,7 @@ SAME: list[tuple[str, dict[str, Any]]] = [
 
 
 def build(name: str, **changes: Any) -> Topology:
-    plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text())
+    plain = read_choice(CONF / "topology" / f"{name}.yaml")
     return build_topology(load(TopologySettings, plain | changes, "topology"))
 
 
@@ -316,7 +316,7 @@ def test_stage_writes_lists_plans_and_one_row(tmp_path: Path) -> None:
         csv_path=tmp_path / "list.csv",
     )
     assert summary == {"family": "railx_hyperx", "optical_switches": 40, "circuits": 200}
-    transition = yaml.safe_load((CONF / "transition" / "hyperx_to_torus.yaml").read_text())
+    transition = read_choice(CONF / "transition" / "hyperx_to_torus.yaml")
     row = stage.run_transition(
         "hyperx_to_torus",
         transition,
@@ -339,7 +339,7 @@ def test_stage_writes_lists_plans_and_one_row(tmp_path: Path) -> None:
 
 def test_transitions_in_conf_name_topologies_in_conf() -> None:
     for path in (CONF / "transition").glob("*.yaml"):
-        settings_of_file = load(TransitionSettings, yaml.safe_load(path.read_text()), "transition")
+        settings_of_file = load(TransitionSettings, read_choice(path), "transition")
         for name in (settings_of_file.before, settings_of_file.after):
             assert (CONF / "topology" / f"{name}.yaml").exists()
     with pytest.raises(SettingsError, match=r"transition\.after: got 'a', as before"):

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,21 +32,20 @@ from railx.vocabulary.topology import (
     read_topology,
     write_topology,
 )
+from workflow.config import choices, read_choice
 
 CONF = Path(__file__).parents[2] / "conf" / "topology"
-CONFIGS = sorted(path.stem for path in CONF.glob("*.yaml"))
+CONFIGS = choices("topology")
 SMALL = [name for name in CONFIGS if not name.endswith(("_full", "_largest"))]
 
 
 def from_conf(name: str, **changes: Any) -> Any:
-    return load(
-        TopologySettings, yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changes, "topology"
-    )
+    return load(TopologySettings, read_choice(CONF / f"{name}.yaml") | changes, "topology")
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_configs_list_every_field(name: str) -> None:
-    plain = yaml.safe_load((CONF / f"{name}.yaml").read_text())
+    plain = read_choice(CONF / f"{name}.yaml")
     assert to_dict(from_conf(name)) == plain
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from railx.families.registry import TopologySettings, build_topology
 from railx.network.metrics import chip_hop_counts, node_hop_counts, topology_metrics
 from railx.settings import load
 from railx.vocabulary.topology import INTERNAL, Links, Topology
+from workflow.config import read_choice
 
 CONF = Path(__file__).parents[2] / "conf" / "topology"
 
@@ -23,7 +23,7 @@ def build(name: str, **changes: Any) -> Topology:
     return build_topology(
         load(
             TopologySettings,
-            yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changes,
+            read_choice(CONF / f"{name}.yaml") | changes,
             "topology",
         )
     )

@@ -9,7 +9,6 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +32,7 @@ from railx.vocabulary.line_parts import (
     part_wiring,
 )
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Circuits, Topology
+from workflow.config import read_choice
 
 CONF = Path(__file__).parents[2] / "conf" / "topology"
 SMALL = [
@@ -53,9 +53,7 @@ FULL = [
 
 
 def from_conf(name: str, **changes: Any) -> Any:
-    return load(
-        TopologySettings, yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changes, "topology"
-    )
+    return load(TopologySettings, read_choice(CONF / f"{name}.yaml") | changes, "topology")
 
 
 def build(name: str, **changes: Any) -> Topology:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,14 +16,13 @@ from railx.families.torus_3d.settings import Torus3DSettings
 from railx.network.metrics import check_circuits, chip_hop_counts, topology_metrics
 from railx.settings import SettingsError, load
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
+from workflow.config import read_choice
 
 CONF = Path(__file__).parents[2] / "conf" / "topology"
 
 
 def from_conf(name: str, **changes: Any) -> Any:
-    return load(
-        TopologySettings, yaml.safe_load((CONF / f"{name}.yaml").read_text()) | changes, "topology"
-    )
+    return load(TopologySettings, read_choice(CONF / f"{name}.yaml") | changes, "topology")
 
 
 def build(name: str, **changes: Any) -> Topology:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from railx.io import read_json
 from railx.settings import SettingsError, load
@@ -23,13 +22,14 @@ from railx.tracking import (
     log_runs,
 )
 from railx.tracking.store import finished_runs, open_store
+from workflow.config import read_choice
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "tracking"
 
 
 def shipped(name: str) -> TrackingSettings:
     settings: TrackingSettings = load(
-        TrackingSettings, yaml.safe_load((CONF / f"{name}.yaml").read_text()), "tracking"
+        TrackingSettings, read_choice(CONF / f"{name}.yaml"), "tracking"
     )
     return settings
 
@@ -244,7 +244,7 @@ def test_wrong_names_are_refused_before_anything_is_written(
 
 
 def test_settings_name_what_is_allowed() -> None:
-    plain = yaml.safe_load((CONF / "default.yaml").read_text())
+    plain = read_choice(CONF / "default.yaml")
     with pytest.raises(
         SettingsError, match=r"tracking.wandb: got 'on'; allowed: offline, online, disabled"
     ):

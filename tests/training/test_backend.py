@@ -35,7 +35,7 @@ def run(
         addresses: dict[str, str | None] = {"electrical": None, "electrical:refusals": None}
         for name, gpus_per_server in controllers.items():
             mode: Any = name.partition(":")[0]
-            settings = FabricSettings(mode, 50, gpus_per_server, 2, "127.0.0.1", 0, 60)
+            settings = FabricSettings(gpus_per_server, "127.0.0.1", 0, 60, mode, 50)
             addresses[name] = stack.enter_context(launch_controller(settings, ranks)).address
         environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[2]), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, str(PROGRAM), scenario]

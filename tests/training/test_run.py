@@ -97,10 +97,7 @@ def prepared(folder: Path, made: Plan, **changes: Any) -> dict[str, Any]:
             "vocabulary": 60,
         },
         "fabric": {
-            "mode": "on_demand",
-            "reconfiguration_latency_ms": 10.0,
             "gpus_per_server": 1,
-            "ports_per_gpu": 2,
             "host": "127.0.0.1",
             "port": 0,
             "timeout_s": 60.0,

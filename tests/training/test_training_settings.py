@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from railx.planning.plan import (
     SCHEMA,
@@ -30,6 +29,7 @@ from training.settings import (
     load_run_settings,
     pipeline_stages,
 )
+from workflow.config import choices, read_choice
 
 CONF = Path(__file__).parents[2] / "conf"
 MODEL = ModelSettings(
@@ -38,10 +38,8 @@ MODEL = ModelSettings(
 
 
 def config(**changes: Any) -> dict[str, Any]:
-    files = {"model": "model/tiny", "fabric": "fabric/on_demand", "training": "training/cpu_4"}
-    groups = {
-        group: yaml.safe_load((CONF / f"{name}.yaml").read_text()) for group, name in files.items()
-    }
+    files = {"model": "model/tiny", "fabric": "fabric/rails", "training": "training/cpu_4"}
+    groups = {group: read_choice(CONF / f"{name}.yaml") for group, name in files.items()}
     return {
         "name": "run",
         "seed": 1,
@@ -57,7 +55,7 @@ def config(**changes: Any) -> dict[str, Any]:
     "path", sorted((CONF / "training").glob("*.yaml")), ids=lambda path: path.stem
 )
 def test_files_are_complete_and_allowed(path: Path) -> None:
-    value = yaml.safe_load(path.read_text())
+    value = read_choice(path)
     assert set(value) == {field.name for field in dataclasses.fields(TrainingSettings)}
     assert isinstance(load(TrainingSettings, value), TrainingSettings)
 

@@ -2,17 +2,58 @@
 mistake named before a job starts.
 """
 
+import dataclasses
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from railx.settings import SettingsError, load, to_dict
-from workflow.config import CONF, Experiment, compose_experiment, compose_stage, overrides_from
+from workflow import config, mounts
+from workflow.config import (
+    CONF,
+    Experiment,
+    choices,
+    compose_experiment,
+    compose_stage,
+    overrides_from,
+    read_choice,
+)
 
 ROOT = CONF.parent
-EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+EXPERIMENTS = choices("experiment")
+
+
+@pytest.fixture
+def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of conf/ that is composed instead, with nothing kept from earlier."""
+    copy = tmp_path / "conf"
+    shutil.copytree(CONF, copy)
+    for module in (config, mounts):
+        monkeypatch.setattr(module, "CONF", copy)
+    monkeypatch.setattr(config, "KEPT", tmp_path / "kept")
+    return copy
+
+
+@pytest.fixture
+def mine(conf: Path) -> Callable[..., Experiment]:
+    """``mine("seed: 2", "override")``: conf/experiment/mine.yaml with that content,
+    composed.
+    """
+
+    def compose(content: str, *overrides: str) -> Experiment:
+        (conf / "experiment" / "mine.yaml").write_text(content)
+        return compose_experiment(["experiment=mine", *overrides])
+
+    return compose
+
+
+def with_quick(*overrides: str) -> Experiment:
+    return compose_experiment(["experiment=quick", *overrides])
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -25,7 +66,7 @@ def test_every_experiment_composes_under_its_own_name(name: str) -> None:
 @pytest.mark.parametrize(
     "choice",
     sorted(
-        f"{path.parent.name}={path.stem}"
+        f"{group}={name}"
         for group in (
             "topology",
             "traffic",
@@ -41,7 +82,7 @@ def test_every_experiment_composes_under_its_own_name(name: str) -> None:
             "training",
             "tracking",
         )
-        for path in (CONF / group).glob("*.yaml")
+        for name in choices(group)
     ),
 )
 def test_every_choice_is_valid(choice: str) -> None:
@@ -129,3 +170,293 @@ def test_snakemake_ends_before_any_job_with_that_line(tmp_path: Path) -> None:
     assert lines == ["error: topologies.torus_2d.n: got 'none'; allowed: an integer"]
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "results").exists()
+
+
+def test_the_keys_of_experiment_files_are_those_of_the_schema() -> None:
+    fields = {field.name for field in dataclasses.fields(Experiment)}
+    assert fields == {"name", "seed", *mounts.LISTED, *mounts.CHOSEN}
+    for group in (*mounts.LISTED.values(), *mounts.CHOSEN, *mounts.EVERY):
+        assert choices(group)
+        assert not any(name.startswith("base") for name in choices(group))
+
+
+def test_a_variant_has_what_it_inherits_and_its_own() -> None:
+    small, large = (
+        read_choice(CONF / "topology" / f"{name}.yaml")
+        for name in ("railx_hyperx", "railx_hyperx_m4n2_w1")
+    )
+    assert small["family"] == "railx_hyperx"
+    assert large == small | {"m": 4, "internal_width": 1.0}
+    quick = with_quick()
+    assert to_dict(quick.topologies["railx_hyperx"]) == small
+    balanced, least = (
+        to_dict(quick.sweeps[f"railx_hyperx_{routing}"]) for routing in ("balanced", "min")
+    )
+    assert balanced == least | {"network": least["network"] | {"routing": "balanced"}}
+
+
+def test_an_experiment_holds_its_lists_in_order() -> None:
+    quick = with_quick()
+    assert list(quick.topologies)[:3] == ["railx_hyperx", "railx_hyperx_m4n2", "railx_hyperx_full"]
+    assert list(quick.runs) == ["static_stdlib", "flexsp_stdlib", "pipeline_stdlib"]
+    assert list(quick.figures)[-2:] == ["pipeline_schedule", "reconfiguration"]
+
+
+def test_gpu_is_paper_with_the_training_of_every_run_on_cuda() -> None:
+    paper, gpu = (compose_experiment([f"experiment={name}"]) for name in ("paper", "gpu"))
+    training = compose_stage(["training=gpu"], ["training"])["training"]
+    assert training.device == "cuda"
+    assert gpu == dataclasses.replace(
+        paper,
+        name="gpu",
+        runs={
+            name: dataclasses.replace(run, training=training) for name, run in paper.runs.items()
+        },
+    )
+
+
+def test_a_later_layer_wins(mine: Callable[..., Experiment]) -> None:
+    own = """
+defaults: [quick]
+tracking: {project: own}
+topologies: {torus_2d: {n: 3}}
+figures:
+  - cost
+  - all_to_all_bandwidth: {only: [torus_2d]}
+"""
+    quick = with_quick()
+    assert (quick.topologies["torus_2d"].n, quick.tracking.project) == (2, "railx-lab")
+    changed = mine(own)
+    assert (changed.name, changed.seed, changed.tracking.project) == ("mine", 1, "own")
+    assert changed.topologies["torus_2d"] == dataclasses.replace(quick.topologies["torus_2d"], n=3)
+    assert list(changed.topologies) == list(quick.topologies)
+    assert list(changed.figures) == ["cost", "all_to_all_bandwidth"]
+    assert changed.figures["all_to_all_bandwidth"].only == ("torus_2d",)
+    over = mine(own, "topologies.torus_2d.n=4", "name=other", "seed=7", "tracking=off")
+    assert (over.name, over.seed, over.topologies["torus_2d"].n) == ("other", 7, 4)
+    assert (over.tracking.mlflow, over.tracking.project) == (False, "own")
+
+
+def test_an_heir_changes_the_lists_of_what_it_inherits(mine: Callable[..., Experiment]) -> None:
+    quick = with_quick()
+    changed = mine(
+        """
+defaults: [quick]
+topologies: {grid: torus_2d, fat_tree: null, fat_tree_1250: {switch_radix: 40}}
+sweeps: [railx_hyperx_balanced, low: railx_hyperx_min]
+"""
+    )
+    assert changed.topologies["grid"] == quick.topologies["torus_2d"]
+    assert list(changed.topologies) == [n for n in quick.topologies if n != "fat_tree"] + ["grid"]
+    assert changed.topologies["fat_tree_1250"].switch_radix == 40
+    assert list(changed.sweeps) == ["railx_hyperx_balanced", "low"]
+    assert changed.sweeps["low"] == quick.sweeps["railx_hyperx_min"]
+
+
+def test_a_list_keeps_what_an_inherited_experiment_said_of_a_name(
+    mine: Callable[..., Experiment],
+) -> None:
+    paper = compose_experiment(["experiment=paper"])
+    changed = mine("defaults: [paper]\nfigures: [latency_load, cost]\n")
+    assert len(changed.figures["latency_load"].only) == 12
+    assert changed.figures == {name: paper.figures[name] for name in ("latency_load", "cost")}
+
+
+@pytest.mark.parametrize(
+    ("override", "names", "same_as"),
+    [
+        ("topologies.mine=torus_2d", "added", "torus_2d"),
+        ("+topology@topologies.mine=torus_2d", "added", "torus_2d"),
+        ("topologies.fat_tree=torus_2d", "kept", "torus_2d"),
+        ("topology@topologies.fat_tree=torus_2d", "kept", "torus_2d"),
+        ("~topologies.fat_tree", "removed", None),
+        ("topologies.fat_tree=null", "removed", None),
+    ],
+)
+def test_the_command_line_mounts_too(override: str, names: str, same_as: str | None) -> None:
+    quick, changed = with_quick(), with_quick(override)
+    before, after = list(quick.topologies), list(changed.topologies)
+    if names == "added":
+        assert after == [*before, "mine"]
+        assert changed.topologies["mine"] == quick.topologies["torus_2d"]
+    elif names == "removed":
+        assert after == [name for name in before if name != "fat_tree"]
+    else:
+        assert after == before
+        assert changed.topologies["fat_tree"] == quick.topologies["torus_2d"]
+
+
+def test_the_command_line_chooses_trainings_of_all_runs_or_of_one() -> None:
+    shared = with_quick("training=cpu_4_sweep", "runs.flexsp_stdlib.training.iterations=2")
+    iterations = {name: run.training.iterations for name, run in shared.runs.items()}
+    assert iterations == {"static_stdlib": 8, "flexsp_stdlib": 2, "pipeline_stdlib": 8}
+    one = with_quick("training@runs.flexsp_stdlib.training=gpu")
+    devices = {name: run.training.device for name, run in one.runs.items()}
+    assert devices == {"static_stdlib": "auto", "flexsp_stdlib": "cuda", "pipeline_stdlib": "auto"}
+
+
+def test_the_command_line_takes_lists_and_single_choices() -> None:
+    quick, changed = with_quick(), with_quick("figures=[cost,agreement]", "collective=all")
+    assert changed.figures == {name: quick.figures[name] for name in ("cost", "agreement")}
+    assert len(changed.collective.collectives) == 5
+    assert list(with_quick("sweeps=[]").sweeps) == []
+
+
+ALLOWED_GROUP = "dragonfly, dragonfly_1056"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "topologies: [torus_9d]",
+            f"topologies: got 'torus_9d'; allowed (conf/topology): {ALLOWED_GROUP}",
+        ),
+        (
+            "topologies: [railx_hyperx, mine: base_railx]",
+            f"topologies: got 'base_railx'; allowed (conf/topology): {ALLOWED_GROUP}",
+        ),
+        (
+            "topologies: {mine: torus_9d}",
+            f"topologies: got 'torus_9d'; allowed (conf/topology): {ALLOWED_GROUP}",
+        ),
+        (
+            "figures: [cost, agreement, cost]",
+            "figures: got 'cost' twice; allowed: each name once",
+        ),
+        (
+            "figures: [{cost: cost, agreement: agreement}]",
+            "figures: got {'cost': 'cost', 'agreement': 'agreement'}; allowed: a name, or",
+        ),
+        ("figures: cost", "figures: got 'cost'; allowed: a list of names, or a mapping of names"),
+        ("figures: {costs: null}", "figures: got 'costs'; allowed: rail_rings, "),
+        ("figures: [a/b: cost]", "figures.a/b: not a name; allowed: letters, digits and undersc"),
+        ("tenancy: tiny", "tenancy: got 'tiny'; allowed (conf/tenancy): full_scale, small"),
+        ("training: tpu", "training: got 'tpu'; allowed (conf/training): cpu_4, cpu_4_sweep, gpu"),
+        (
+            "topologys: [torus_2d]",
+            "topologys: unknown key in conf/experiment/mine.yaml; allowed: defaults, name, seed,",
+        ),
+        ("defaults: [slow]", "experiment: got 'slow'; allowed: gpu, mine, paper, quick"),
+        ("defaults: quick", "defaults: got 'quick' in conf/experiment/mine.yaml; allowed: a list"),
+        ("defaults: [mine]", "defaults: conf/experiment/mine.yaml inherits itself: mine"),
+        ("- cost", "conf/experiment/mine.yaml: allowed: a mapping of an experiment's keys"),
+        ("figures: [cost", "conf/experiment/mine.yaml: no YAML: while parsing a flow sequence"),
+        ("topologies: {torus_2d: {k: 1}}", "topologies.torus_2d.k: unknown key; allowed: family,"),
+    ],
+)
+def test_a_mistake_in_an_experiment_is_named_in_one_line(
+    mine: Callable[..., Experiment], content: str, message: str
+) -> None:
+    inherits = "" if content.startswith(("defaults", "-")) else "defaults: [quick]\n"
+    with pytest.raises(SettingsError) as caught:
+        mine(inherits + content)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+class Counted:
+    """How often Hydra really composed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.times = 0
+        compose = config._with_hydra
+
+        def counted(*arguments: Any) -> dict[str, Any]:
+            self.times += 1
+            return compose(*arguments)
+
+        monkeypatch.setattr(config, "_with_hydra", counted)
+
+
+@pytest.fixture
+def composing(conf: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(monkeypatch)
+
+
+def test_what_was_composed_is_kept_until_something_changes(conf: Path, composing: Counted) -> None:
+    first = with_quick()
+    assert with_quick() == first
+    assert composing.times == 1
+    with_quick("seed=2")
+    assert composing.times == 2
+    file = conf / "topology" / "torus_2d.yaml"
+    text = file.read_text()
+    file.write_text(text.replace("n: 2 ", "n: 3 "))
+    assert with_quick().topologies["torus_2d"].n == 3
+    assert composing.times == 3
+    file.write_text(text)
+    assert with_quick() == first
+    assert composing.times == 3
+    (conf / "topology" / "one_more.yaml").write_text(text)
+    with_quick()
+    assert composing.times == 4
+
+
+def test_another_version_of_hydra_composes_anew(
+    composing: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_quick()
+    monkeypatch.setattr("workflow.composed.version", lambda _: "another")
+    with_quick()
+    assert composing.times == 2
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "changed", "text"])
+def test_a_damaged_file_counts_as_none(composing: Counted, damage: str) -> None:
+    first = with_quick()
+    (kept,) = config.KEPT.iterdir()
+    content = kept.read_bytes()
+    kept.write_bytes(
+        {
+            "empty": b"",
+            "cut": content[: len(content) // 2],
+            "changed": content.replace(b'"m": 2', b'"m": 3'),
+            "text": b"not what was kept",
+        }[damage]
+    )
+    assert with_quick() == first
+    assert composing.times == 2
+    assert kept.read_bytes() == content
+
+
+def test_a_folder_that_cannot_be_written_is_done_without(
+    conf: Path, composing: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = conf.parent / "file"
+    blocked.write_text("in the way")
+    monkeypatch.setattr(config, "KEPT", blocked)
+    assert with_quick() == with_quick()
+    assert composing.times == 2
+
+
+def test_kept_configs_are_bounded(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workflow.composed.LIMIT", 2)
+    for seed in range(4):
+        compose_stage([f"seed={seed}"], ["seed"])
+    assert len(list(config.KEPT.iterdir())) == 2
+
+
+def test_what_is_kept_is_still_checked(composing: Counted) -> None:
+    for _ in range(2):
+        with pytest.raises(SettingsError, match=r"topologies\.torus_2d\.n: got 0; allowed"):
+            with_quick("topologies.torus_2d.n=0")
+    assert composing.times == 1
+
+
+def test_a_kept_config_needs_no_hydra(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from workflow import config
+config.KEPT = Path({str(tmp_path)!r})
+config.compose_experiment(["experiment=quick"])
+print(sorted({{"hydra", "omegaconf", "antlr4"}} & set(sys.modules)))
+"""
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+        ).stdout
+        for _ in range(2)
+    ]
+    assert printed == ["['antlr4', 'hydra', 'omegaconf']\n", "[]\n"]

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from railx.io import read_metadata, read_rows
 from railx.settings import SettingsError, load
 from railx.workload import Corpus, CorpusSettings, build_corpus, read_corpus_lengths, write_corpus
 from railx.workload.text import split_definitions, stdlib_documents
+from workflow.config import read_choice
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def _settings(name: str, **changes: Any) -> Any:
     return load(
         CorpusSettings,
-        yaml.safe_load((ROOT / f"conf/corpus/{name}.yaml").read_text()) | changes,
+        read_choice(ROOT / f"conf/corpus/{name}.yaml") | changes,
         "corpus",
     )
 

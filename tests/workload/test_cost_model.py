@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,12 +13,13 @@ from railx.settings import SettingsError, load
 from railx.workload.cluster import ClusterSettings
 from railx.workload.cost import CostModel, CostModelSettings, build_cost_model, model_state_mib
 from railx.workload.model import ModelSettings, forward_flops
+from workflow.config import read_choice
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def _load(hint: Any, name: str) -> Any:
-    return load(hint, yaml.safe_load((ROOT / f"conf/{name}.yaml").read_text()), name.split("/")[0])
+    return load(hint, read_choice(ROOT / f"conf/{name}.yaml"), name.split("/")[0])
 
 
 def _cost(size: str, max_length: int, memory_gib: float = 30.0) -> CostModel:

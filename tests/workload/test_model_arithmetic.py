@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,14 +18,13 @@ from railx.workload.model import (
     linear_flops_per_token,
     parameter_count,
 )
+from workflow.config import read_choice
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def _model(name: str) -> ModelSettings:
-    return load(
-        ModelSettings, yaml.safe_load((ROOT / f"conf/model/{name}.yaml").read_text()), "model"
-    )
+    return load(ModelSettings, read_choice(ROOT / f"conf/model/{name}.yaml"), "model")
 
 
 def _published() -> dict[tuple[str, str], float]:
@@ -103,7 +101,7 @@ def test_slices_add_up_to_the_whole_sequence(slices: list[int]) -> None:
     ],
 )
 def test_impossible_shapes_name_the_key(key: str, value: int, allowed: str) -> None:
-    plain = yaml.safe_load((ROOT / "conf/model/tiny.yaml").read_text()) | {key: value}
+    plain = read_choice(ROOT / "conf/model/tiny.yaml") | {key: value}
     if key == "heads":
         plain["kv_heads"] = 128
     with pytest.raises(SettingsError, match=rf"^model\.{key}: .*{allowed}"):

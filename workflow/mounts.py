@@ -1,0 +1,272 @@
+"""What the files of an experiment mount, as one primary config for Hydra.
+
+``conf/experiment/NAME.yaml`` is a list of choices. :func:`primary_config` reads it,
+with the experiments that it inherits and the choices of the command line, and writes
+out the mounts (``/topology@topologies.NAME: FILE``) and values that Hydra composes.
+A later layer wins: conf/config.yaml, inherited experiments, the experiment, the
+command line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from railx.settings import SettingsError
+
+__all__ = ["CHOSEN", "CONF", "EVERY", "LISTED", "NAME", "choices", "primary_config"]
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+#: Keys of an experiment that hold one entry per name, and the group of their files.
+LISTED = {
+    "topologies": "topology",
+    "networks": "network",
+    "sweeps": "sweep",
+    "transitions": "transition",
+    "corpora": "corpus",
+    "plans": "plan",
+    "runs": "run",
+    "figures": "figure",
+}
+#: Keys of an experiment that hold one file of the group of the same name.
+CHOSEN = ("traffic", "agreement", "collective", "mapping", "tenancy", "economics", "tracking")
+#: Groups that an experiment chooses for every entry of a list at once.
+EVERY = {"training": "runs"}
+
+_PLAIN = ("name", "seed")
+_KEYS = ("defaults", *_PLAIN, *LISTED, *CHOSEN, *EVERY)
+
+
+@dataclass(frozen=True)
+class _Mounts:
+    """What the layers so far have chosen.
+
+    ``files``: per list, the file behind each name, None where the entry is written out.
+    ``chosen``: the file of each single group, of those in ``EVERY`` too.
+    ``values``: what the layers set on top of the files.
+    """
+
+    files: Mapping[str, Mapping[str, str | None]] = field(
+        default_factory=lambda: {key: {} for key in LISTED}
+    )
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+def choices(group: str) -> list[str]:
+    """The files of a group that can be chosen; those named base... are for others to
+    inherit.
+    """
+    names = (path.stem for path in (CONF / group).glob("*.yaml"))
+    return sorted(name for name in names if not name.startswith("base"))
+
+
+def primary_config(overrides: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """The primary config of the experiment that ``overrides`` choose, and those of them
+    that are left for Hydra.
+
+    Raises :class:`railx.settings.SettingsError` for what a file or the command line
+    mounts but cannot.
+    """
+    layers, rest, chosen = _command_line(list(overrides))
+    shared = _read(CONF / "config.yaml")
+    experiment = str(chosen or shared.pop("experiment", None))
+    shared.pop("experiment", None)
+    mounts = _with_layer(_Mounts(), shared, "conf/config.yaml")
+    mounts = _with_experiment(mounts, experiment, ())
+    for layer in layers:
+        mounts = _with_layer(mounts, layer, "the command line")
+    return _written_out(mounts, experiment), rest
+
+
+def _with_experiment(mounts: _Mounts, name: str, heirs: Sequence[str]) -> _Mounts:
+    """``mounts`` with an experiment's file on top, after those that it inherits."""
+    if name not in choices("experiment"):
+        raise _not_among("experiment", name, choices("experiment"))
+    if name in heirs:
+        raise SettingsError(
+            "defaults", f"conf/experiment/{name}.yaml inherits itself: {', '.join(heirs)}"
+        )
+    content = _read(CONF / "experiment" / f"{name}.yaml")
+    inherited = content.pop("defaults", [])
+    if not isinstance(inherited, list) or not all(isinstance(item, str) for item in inherited):
+        raise SettingsError(
+            "defaults",
+            f"got {inherited!r} in conf/experiment/{name}.yaml; allowed: a list of experiments",
+        )
+    for parent in inherited:
+        mounts = _with_experiment(mounts, parent, (*heirs, name))
+    return _with_layer(mounts, content, f"conf/experiment/{name}.yaml")
+
+
+def _with_layer(mounts: _Mounts, layer: Mapping[str, Any], origin: str) -> _Mounts:
+    for key, content in layer.items():
+        if key in LISTED:
+            mounts = _with_entries(mounts, key, content)
+        elif key in EVERY or (key in CHOSEN and not isinstance(content, Mapping)):
+            mounts = replace(mounts, chosen={**mounts.chosen, key: _file(key, key, content)})
+        elif key in (*CHOSEN, *_PLAIN):
+            mounts = replace(mounts, values=_merged(mounts.values, {key: content}))
+        else:
+            raise SettingsError(str(key), f"unknown key in {origin}; allowed: {', '.join(_KEYS)}")
+    return mounts
+
+
+def _with_entries(mounts: _Mounts, key: str, content: Any) -> _Mounts:
+    """A list says which entries there are; a mapping adds, changes and (with null)
+    removes entries.
+    """
+    files, values = dict(mounts.files[key]), dict(mounts.values.get(key, {}))
+    if isinstance(content, list):
+        content = _items(key, content)
+        files = {name: files.get(name, name) for name in content}
+        values = {name: value for name, value in values.items() if name in content}
+    if not isinstance(content, Mapping):
+        raise SettingsError(
+            key, f"got {content!r}; allowed: a list of names, or a mapping of names to files"
+        )
+    for name, entry in content.items():
+        if not NAME.fullmatch(str(name)):
+            raise SettingsError(
+                f"{key}.{name}",
+                "not a name; allowed: letters, digits and underscores, a letter first",
+            )
+        if entry is None and name not in files:
+            raise _not_among(key, name, files)
+        if entry is None:
+            del files[name]
+            values.pop(name, None)
+        elif isinstance(entry, Mapping):
+            files.setdefault(name, None)
+            values = _merged(values, {name: entry})
+        else:
+            files[name] = _file(key, LISTED[key], entry)
+    for file in files.values():
+        if file is not None:
+            _file(key, LISTED[key], file)
+    return replace(
+        mounts, files={**mounts.files, key: files}, values={**mounts.values, key: values}
+    )
+
+
+def _items(key: str, items: Sequence[Any]) -> dict[str, Any]:
+    """The items of a list by name: ``name`` alone is {} (nothing on top of its file),
+    ``name: file`` and ``name: {values}`` what they say.
+    """
+    entries: dict[str, Any] = {}
+    for item in items:
+        pair = {item: {}} if isinstance(item, str) else item
+        if not isinstance(pair, Mapping) or len(pair) != 1 or None in pair.values():
+            raise SettingsError(key, f"got {item!r}; allowed: a name, or one name with its file")
+        (name,) = pair
+        if name in entries:
+            raise SettingsError(key, f"got {name!r} twice; allowed: each name once")
+        entries[name] = pair[name]
+    return entries
+
+
+def _file(key: str, group: str, name: Any) -> str:
+    """``name`` where the group has such a file."""
+    if name not in choices(group):
+        raise _not_among(key, name, choices(group), f" (conf/{group})")
+    return str(name)
+
+
+def _not_among(key: str, got: Any, allowed: Iterable[str], where: str = "") -> SettingsError:
+    return SettingsError(key, f"got {got!r}; allowed{where}: {', '.join(allowed)}")
+
+
+def _merged(values: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` with ``top`` on them, mapping by mapping."""
+    merged = dict(values)
+    for key, value in top.items():
+        below = merged.get(key)
+        both = isinstance(value, Mapping) and isinstance(below, Mapping)
+        merged[key] = _merged(below, value) if both else value
+    return merged
+
+
+def _written_out(mounts: _Mounts, experiment: str) -> dict[str, Any]:
+    """The primary config: the files first, values on top."""
+    defaults: list[Any] = [
+        {f"/{group}": file} for group, file in mounts.chosen.items() if group not in EVERY
+    ]
+    defaults += [
+        {f"/{LISTED[key]}@{key}.{name}": file}
+        for key, files in mounts.files.items()
+        for name, file in files.items()
+        if file is not None
+    ]
+    defaults += [
+        {f"override /{group}@{EVERY[group]}.{name}.{group}": file}
+        for group, file in mounts.chosen.items()
+        if group in EVERY
+        for name, mounted in mounts.files[EVERY[group]].items()
+        if mounted is not None
+    ]
+    empty = {key: {} for key in LISTED}
+    return {"defaults": [*defaults, "_self_"], "name": experiment, **_merged(empty, mounts.values)}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A file of choices as plain data, interpolations as they stand."""
+    from omegaconf import OmegaConf
+    from yaml import YAMLError
+
+    where = path.relative_to(CONF.parent)
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except YAMLError as error:
+        raise SettingsError(str(where), f"no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise SettingsError(str(where), "allowed: a mapping of an experiment's keys")
+    return {str(key): value for key, value in content.items()}
+
+
+def _command_line(
+    overrides: Sequence[str],
+) -> tuple[list[dict[str, Any]], list[str], str | None]:
+    """What the command line mounts as layers, the other overrides as they are, and the
+    experiment that it chooses.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    layers: list[dict[str, Any]] = []
+    rest: list[str] = []
+    experiment = None
+    for text, override in zip(
+        overrides, OverridesParser.create().parse_overrides(list(overrides)), strict=True
+    ):
+        layer = None
+        if override.package is None and not override.is_sweep_override():
+            key, name = override.key_or_group.partition(".")[::2]
+            if override.key_or_group == "experiment":
+                experiment = str(override.value())
+                continue
+            layer = _layer(key, name, override)
+        if layer is None:
+            rest.append(text)
+        else:
+            layers.append(layer)
+    return layers, rest, experiment
+
+
+def _layer(key: str, name: str, override: Any) -> dict[str, Any] | None:
+    """What one override mounts, or None where it only changes values."""
+    if override.is_delete():
+        removes = key in LISTED and name and "." not in name
+        return {key: {name: None}} if removes else None
+    value = override.value()
+    if not name and key in LISTED and isinstance(value, list):
+        return {key: value}
+    if not name and key in (*CHOSEN, *EVERY) and isinstance(value, str):
+        return {key: value}
+    if name and "." not in name and key in LISTED and isinstance(value, (str, type(None))):
+        return {key: {name: value}}
+    return None
