@@ -34,9 +34,9 @@ setup: $(READY) ## make .venv with the locked packages and torch as this machine
 reproduce: $(READY) ## run the whole chain: results/EXPERIMENT/report.html
 	@$(SNAKEMAKE)
 
-figure: $(READY) ## one figure and what it needs, e.g. FIGURE=cost: results/EXPERIMENT/figures/cost.svg and .png
+figure: $(READY) ## one figure and what it needs, e.g. FIGURE=cost: results/EXPERIMENT/figure/cost.svg and .png
 	@test -n "$(FIGURE)" || { echo "error: FIGURE: is missing; allowed: a name under figures in conf/experiment/$(EXPERIMENT).yaml" >&2; exit 2; }
-	@$(BIN)/snakemake --cores $(CORES) results/$(EXPERIMENT)/figures/$(FIGURE).svg $(CONFIG)
+	@$(BIN)/snakemake --cores $(CORES) results/$(EXPERIMENT)/figure/$(FIGURE).svg $(CONFIG)
 
 report: $(READY) ## Snakemake's own report of a finished run: results/EXPERIMENT/snakemake-report.html
 	@$(SNAKEMAKE) --report results/$(EXPERIMENT)/snakemake-report.html

@@ -94,6 +94,8 @@ class RunSettings:
     """Name of the run."""
     seed: Annotated[int, Between(0, 2**31 - 1)]
     """Seed of the weights."""
+    plan_name: Annotated[str, NotEmpty()]
+    """What tables call the plan."""
     plan: Annotated[str, NotEmpty()]
     """Path of the plan."""
     corpus: Annotated[str, NotEmpty()]

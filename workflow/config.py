@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shlex
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +29,7 @@ from railx.network import (
     SweepSettings,
     TrafficSettings,
 )
-from railx.planning.settings import PlannerSettings
+from railx.planning.planners import PlannerSettings
 from railx.settings import AtLeast, NotEmpty, SettingsError, load
 from railx.tenancy import TenancySettings
 from railx.tracking import TrackingSettings
@@ -53,7 +52,6 @@ __all__ = [
     "choices",
     "compose_experiment",
     "compose_stage",
-    "overrides_from",
     "read_choice",
 ]
 
@@ -265,36 +263,6 @@ def read_choice(path: Path) -> dict[str, Any]:
     group = path.parent.name
     content: dict[str, Any] = _compose(f"{group}/{path.stem}", StageSettings, [])[group]
     return content
-
-
-def overrides_from(config: Mapping[str, Any]) -> list[str]:
-    """Hydra overrides from Snakemake's ``--config``: plain entries are choices,
-    ``hydra`` holds dotted ones (text or a list).
-    """
-    overrides = []
-    for key, value in config.items():
-        if key == "hydra":
-            overrides += (
-                shlex.split(value)
-                if isinstance(value, str)
-                else [str(item) for item in value or []]
-            )
-        else:
-            overrides.append(f"{key}={_grammar(value)}")
-    return overrides
-
-
-def _grammar(value: Any) -> str:
-    """A value in the grammar of Hydra's overrides."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_grammar(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join(_grammar(item) for item in value) + "]"
-    return str(value)
 
 
 def _compose(primary: str | None, schema: type, overrides: list[str]) -> dict[str, Any]:

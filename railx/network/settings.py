@@ -40,7 +40,7 @@ RoutingName: TypeAlias = Literal["min", "balanced", "adaptive", "valiant"]
 
 @dataclass(frozen=True)
 class UniformTraffic:
-    """Every chip sends the same share to every other chip, itself excluded."""
+    """Every chip sends the same share to every other chip at random."""
 
     pattern: Literal["uniform"]
     """Which pattern: uniform."""
@@ -156,7 +156,14 @@ class PacketNetworkSettings:
     packet_flits: Annotated[int, Between(1, 4096)]
     """Flits of a packet."""
     buffer_flits: Annotated[int, AtLeast(1)]
-    """Room of a virtual channel at each input; at least one packet."""
+    """Room of each virtual channel at each input, so that more channels are more room; at
+    least one packet.
+    """
+    virtual_channels: Annotated[int, AtLeast(1)] | None
+    """Virtual channels of every link; null: the published number of each routing, one
+    for each of its classes. Spare ones go to the classes with most traffic per channel,
+    and a packet takes any of its class. Each has ``buffer_flits`` of its own.
+    """
     source_cycles: Annotated[int, NonNegative()]
     """Cycles before a new packet may be routed."""
     injection_ports: Annotated[int, AtLeast(1)] | None
