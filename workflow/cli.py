@@ -16,7 +16,7 @@ from typing import Any
 from railx import __version__
 from railx.mapping import MappingSettings
 from railx.network import PacketNetworkSettings
-from workflow.config import CONF, compose_stage
+from workflow.config import choices, compose_stage
 
 __all__ = ["STAGES", "main"]
 
@@ -116,8 +116,8 @@ def _parser() -> argparse.ArgumentParser:
 def _epilog(stage: Stage) -> str:
     lines = ["example:", f"  {stage.example}", "", "config groups:"]
     for group in stage.groups:
-        choices = ", ".join(sorted(path.stem for path in (CONF / group).glob("*.yaml")))
-        lines.append(f"  {group}={choices}" if choices else f"  {group}=VALUE")
+        files = ", ".join(choices(group))
+        lines.append(f"  {group}={files}" if files else f"  {group}=VALUE")
     return "\n".join(lines)
 
 
