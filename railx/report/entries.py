@@ -90,7 +90,8 @@ def image_source(path: Path) -> str:
         raise ValueError(
             f"{chosen}: not an image that a report can hold; allowed: {', '.join(_TYPES)}"
         )
-    return f"data:{_TYPES[chosen.suffix]};base64,{base64.b64encode(chosen.read_bytes()).decode('ascii')}"
+    encoded = base64.b64encode(chosen.read_bytes()).decode("ascii")
+    return f"data:{_TYPES[chosen.suffix]};base64,{encoded}"
 
 
 def _inline(text: str) -> Markup:

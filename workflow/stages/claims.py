@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from railx.evidence import VERDICTS, claims_table, judge, load_claims
+from railx.evidence import claims_table, count_verdicts, judge, load_claims
 from railx.io import write_json, write_table
 
 __all__ = ["run"]
@@ -19,17 +19,13 @@ def run(
     *,
     claims_path: str | Path,
     counts_path: str | Path,
-) -> dict[str, int]:
+) -> dict[str, dict[str, int]]:
     """Judge every claim from ``tables`` (files under ``results``); write the verdicts
-    and their counts, return the counts.
+    and how many claims of each kind have each of them, return the counts.
     """
-    rows = judge(
-        load_claims(claims, published),
-        results,
-        {str(Path(table).relative_to(results)) for table in tables},
-    )
+    files = [str(Path(table).relative_to(results)) for table in tables]
+    rows = judge(load_claims(claims, published), results, files)
     write_table(claims_path, claims_table(rows))
-    verdicts = [row["verdict"] for row in rows]
-    counts: dict[str, int] = {verdict: verdicts.count(verdict) for verdict in VERDICTS}
+    counts = count_verdicts(rows)
     write_json(counts_path, counts)
     return counts
