@@ -20,6 +20,7 @@ from railx.families import (
     family_of,
 )
 from railx.families.railx_dragonfly import bill as railx_dragonfly
+from railx.families.railx_dragonfly.settings import RailXDragonflySettings
 from railx.families.railx_hyperx import bill as railx_hyperx
 from railx.families.railx_hyperx.settings import RailXHyperXSettings, grid_of
 from railx.families.railx_split import bill as railx_split
@@ -290,6 +291,7 @@ def test_a_dragonfly_of_nodes_crosses_groups_once_at_most() -> None:
     chips = 5 * 11 * 4
     between = 10 / 11 * chips / (chips - 1)
     inside = 4 / 5 * chips / (chips - 1) / 11 + 2 * between * 4 / 5
+    assert isinstance(settings, RailXDragonflySettings)
     assert railx_dragonfly.external_hops(settings) == pytest.approx(inside + between)
 
 
@@ -358,6 +360,7 @@ def test_full_scale_torus_is_sixteen_times_slower_at_all_to_all() -> None:
     assert torus == pytest.approx(8 * 9 / 448 * PORT_GB_S * (1 - 1 / 200_704))
     hyperx = counts_of(FULL["hyperx"]).all_to_all_gb_s_per_chip
     assert hyperx is not None
+    assert torus is not None
     assert hyperx / torus == pytest.approx(16.25, abs=0.01)
 
 
