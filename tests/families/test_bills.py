@@ -406,7 +406,9 @@ def test_links_on_a_board_need_no_transceiver() -> None:
     assert counts_of(chips).components == {"transceiver": 36 * 36 * 8}
     assert counts_of(boards).components == {"transceiver": 36 * 36 * 8 // 4}
     assert counts_of(boards).all_to_all_gb_s_per_chip == counts_of(chips).all_to_all_gb_s_per_chip
-    with pytest.raises(SettingsError, match="whole boards of 5 chips a side .* 35 and 40") as error:
+    with pytest.raises(
+        SettingsError, match=r"whole boards of 5 chips a side .* 35 and 40"
+    ) as error:
         network("torus_2d", **plain, board_side=5)
     assert error.value.key == "x_scale"
 
@@ -419,7 +421,7 @@ def test_left_over_rails_of_a_split_line_are_charged_and_carry_nothing() -> None
     assert counts_of(equal) == counts_of(whole)
     with pytest.raises(SettingsError, match="leaves 7 of 63 rails in no part"):
         check_topology(equal)
-    with pytest.raises(SettingsError, match="sizes less one together at most m . n = 63"):
+    with pytest.raises(SettingsError, match=r"together at most m \* n = 63"):
         grid("railx_split", 7, 9, **sizes | {"sizes_x": [64, 2]}, split_x=None, split_y=None)
 
 
@@ -504,11 +506,14 @@ RESIZED = sorted({name for name in CASES if name != "hyperx_of_chips"} | {"in pa
 @given(st.sampled_from(RESIZED), st.integers(2, 3000))
 def test_a_resized_network_is_large_enough_and_keeps_its_ports(name: str, chips: int) -> None:
     settings = CASES[name][0] if name in CASES else ONLY_BILLS[name][0]
+    refused: SettingsError | None = None
     try:
         other = sized(settings, chips)
     except SettingsError as error:
-        assert error.key == "chips"
-        largest = int(str(error).rpartition("the nearest is ")[2])
+        refused = error
+    if refused is not None:
+        assert refused.key == "chips"
+        largest = int(str(refused).rpartition("the nearest is ")[2])
         assert largest < chips
         assert counts_of(sized(settings, largest)).chips == largest
         return
