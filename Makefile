@@ -6,6 +6,8 @@ EXPERIMENT ?= paper
 OVERRIDES ?=
 CORES ?= all
 WORKERS ?= 2
+GENERATED ?= 20
+SEED ?= 1
 export TORCH_INDEX
 export PYTHON ?= python3
 
@@ -15,7 +17,7 @@ READY := .venv/.ready
 CONFIG = --config experiment=$(EXPERIMENT) $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) $(CONFIG)
 
-.PHONY: help setup reproduce figure report test test-slow bench lint lock clean
+.PHONY: help setup reproduce figure report test test-slow mutants bench lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,9 +34,9 @@ setup: $(READY) ## make .venv with the locked packages and torch as this machine
 reproduce: $(READY) ## run the whole chain: results/EXPERIMENT/report.html
 	@$(SNAKEMAKE)
 
-figure: $(READY) ## one figure and what it needs, e.g. FIGURE=cost: results/EXPERIMENT/figures/cost.svg and .png
+figure: $(READY) ## one figure and what it needs, e.g. FIGURE=cost: results/EXPERIMENT/figure/cost.svg and .png
 	@test -n "$(FIGURE)" || { echo "error: FIGURE: is missing; allowed: a name under figures in conf/experiment/$(EXPERIMENT).yaml" >&2; exit 2; }
-	@$(BIN)/snakemake --cores $(CORES) results/$(EXPERIMENT)/figures/$(FIGURE).svg $(CONFIG)
+	@$(BIN)/snakemake --cores $(CORES) results/$(EXPERIMENT)/figure/$(FIGURE).svg $(CONFIG)
 
 report: $(READY) ## Snakemake's own report of a finished run: results/EXPERIMENT/snakemake-report.html
 	@$(SNAKEMAKE) --report results/$(EXPERIMENT)/snakemake-report.html
@@ -45,6 +47,10 @@ test: $(READY) ## the test suite with coverage, and the static checks (WORKERS=2
 
 test-slow: $(READY) ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow
+
+mutants: $(READY) ## break a room's code on purpose and see whether its tests notice, e.g. ROOM=evidence (minutes)
+	@test -n "$(ROOM)" || { echo "error: ROOM: is missing; allowed: planning, fabric, network, evidence" >&2; exit 2; }
+	@$(BIN)/python scripts/mutants.py $(ROOM) --generated $(GENERATED) --seed $(SEED)
 
 bench: $(READY) ## how fast the simulators are (docs/benchmarks.md)
 	@$(BIN)/python benchmarks/packet_simulator.py

@@ -78,10 +78,13 @@ class TrainingSettings:
 class RunSettings:
     """One launch: a plan, the corpus that it was made for, the model, and the rails that
     the sweep switches.
+
+    ``plan`` and ``corpus`` are files; ``plan_name`` is what tables call the plan.
     """
 
     name: Annotated[str, NotEmpty()]
     seed: Annotated[int, Between(0, 2**31 - 1)]
+    plan_name: Annotated[str, NotEmpty()]
     plan: Annotated[str, NotEmpty()]
     corpus: Annotated[str, NotEmpty()]
     model: ModelSettings

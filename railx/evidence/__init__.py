@@ -1,33 +1,37 @@
 """Claims of the papers as data, published numbers with their sources, and verdicts
-computed from result tables.
+computed by queries over result tables.
 """
 
 from railx.evidence.claims import (
+    KINDS,
     Claim,
     ClaimSettings,
-    Ours,
     PublishedReference,
-    Selection,
     load_claims,
 )
-from railx.evidence.errors import ClaimError
-from railx.evidence.judge import CLAIM_COLUMNS, claims_table, judge
+from railx.evidence.database import Database, open_database, table_name
+from railx.evidence.errors import ClaimError, NotAvailable
+from railx.evidence.judge import CLAIM_COLUMNS, claims_table, count_verdicts, judge
 from railx.evidence.published import Published, read_published
 from railx.evidence.verdicts import VERDICTS, Verdict
 
 __all__ = [
     "CLAIM_COLUMNS",
+    "KINDS",
     "VERDICTS",
     "Claim",
     "ClaimError",
     "ClaimSettings",
-    "Ours",
+    "Database",
+    "NotAvailable",
     "Published",
     "PublishedReference",
-    "Selection",
     "Verdict",
     "claims_table",
+    "count_verdicts",
     "judge",
     "load_claims",
+    "open_database",
     "read_published",
+    "table_name",
 ]

@@ -1,17 +1,17 @@
-"""Claims as data: what a paper says, where its number stands, and how to compute ours
-from the result tables.
+"""Claims as data: what a paper says, where its number stands, and the query that finds
+ours in the tables of a run.
 
 A claim file is YAML: ``paper`` and a list ``claims``. Every claim refers to a published
-number by file and id and gives an expression over the columns of one result table
-(``table`` and ``filter``) or of several ``selections`` (see
-:mod:`railx.evidence.expressions`).
+number by file and id and holds one SQL query (see :mod:`railx.evidence.database` for
+the names of tables) that returns one row with the columns ``ours`` and ``fidelity``; a
+trend returns a row per point with the columns ``x``, ``ours`` and ``fidelity``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, get_args
 
 import yaml
 
@@ -21,118 +21,67 @@ from railx.io import Fidelity
 from railx.settings import NonNegative, NotEmpty, SettingsError, load
 
 __all__ = [
+    "KINDS",
     "Claim",
     "ClaimSettings",
     "Comparison",
-    "Ours",
+    "Kind",
     "PublishedReference",
-    "Selection",
     "load_claims",
 ]
 
 Comparison = Literal["ratio", "at_most", "at_least", "trend", "exact"]
+Kind = Literal["published", "derived", "check"]
+#: Stated by the paper; following from its design and stated by us; a comparison of our
+#: own tables with one another.
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
 class PublishedReference:
-    """Where the published number stands: a CSV file of resources/published, the row's
-    id, the column that holds the number.
-    """
+    """Where the number to compare with stands."""
 
     file: Annotated[str, NotEmpty()]
+    """A CSV file of resources/published."""
     id: Annotated[str, NotEmpty()]
+    """The id of the row."""
     column: Annotated[str, NotEmpty()] = "value"
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Rows of a result table: its path below the results folder, and what their columns
-    must be (a value, a list, a range).
-
-    A JSON file is one row; ``rows`` names the keys (dotted) of lists of equal length
-    whose items become rows instead.
-    """
-
-    table: Annotated[str, NotEmpty()]
-    filter: dict[str, Any] = field(default_factory=dict)
-    rows: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        path = PurePosixPath(self.table)
-        if path.is_absolute() or ".." in path.parts or path.suffix not in (".parquet", ".json"):
-            raise SettingsError(
-                "table",
-                f"got {self.table!r}; allowed: a .parquet or .json path below the results folder",
-            )
-        if self.rows and path.suffix != ".json":
-            raise SettingsError("rows", f"allowed: only for a .json file, not {self.table}")
-
-
-@dataclass(frozen=True)
-class Ours:
-    """How to compute our value: one ``table`` with ``filter`` and ``rows``, or named
-    ``selections``; an expression over them.
-
-    ``fidelity`` is that of tables which carry none themselves (the metrics of a
-    topology are analytic).
-    """
-
-    expression: Annotated[str, NotEmpty()]
-    table: str | None = None
-    filter: dict[str, Any] = field(default_factory=dict)
-    rows: tuple[str, ...] = ()
-    selections: dict[str, Selection] = field(default_factory=dict)
-    fidelity: Fidelity | None = None
-
-    def __post_init__(self) -> None:
-        if (self.table is None) == (not self.selections):
-            raise SettingsError(
-                "table",
-                "allowed: either one table (with its filter) or selections, not both and not none",
-            )
-        for key in ("filter", "rows"):
-            if self.table is None and getattr(self, key):
-                raise SettingsError(
-                    key, f"allowed: only beside table; a selection has its own {key}"
-                )
-        if self.table is not None:
-            Selection(self.table, self.filter, self.rows)  # the same rules hold for the short form
-
-    @property
-    def chosen(self) -> dict[str, Selection]:
-        """The selections by name; the only one of a claim with one table is named by
-        the empty string.
-        """
-        return (
-            self.selections
-            if self.table is None
-            else {"": Selection(self.table, self.filter, self.rows)}
-        )
+    """The column that holds the number."""
 
 
 @dataclass(frozen=True)
 class ClaimSettings:
-    """A claim as its file gives it.
-
-    ``tolerance`` is relative for ``ratio``, ``at_most`` and ``at_least``, absolute for
-    ``exact``, and for ``trend`` the share of the range that a step against the
-    direction may have. ``neutral`` is the value that says "no effect" (1 for a
-    speed-up): ours and the published number on the same side of it means that the
-    direction holds. ``direction`` belongs to ``trend`` alone.
-    """
+    """A claim as its file gives it."""
 
     id: Annotated[str, NotEmpty()]
+    """A name of its own among all claims."""
+    kind: Kind
+    """published: the paper states it. derived: it follows from the paper's design and
+    is stated by this project. check: it compares our own tables with one another."""
     sentence: Annotated[str, NotEmpty()]
+    """What is claimed, for a reader."""
     place: Annotated[str, NotEmpty()]
+    """Where in the paper it stands."""
     published: PublishedReference
-    ours: Ours
+    """The number to compare with."""
+    query: Annotated[str, NotEmpty()]
+    """One SELECT over the run's tables that finds our value and its fidelity."""
     comparison: Comparison
+    """How ours is held against the published number."""
     tolerance: Annotated[float, NonNegative()]
+    """Relative for ratio, at_most and at_least, absolute for exact, and for trend the
+    share of the range that a step against the direction may have."""
     fidelity_required: Fidelity
+    """The least faithful origin that can reproduce the claim."""
     neutral: float | None = None
+    """The value that says "no effect" (1 for a speed-up): ours and the published number
+    on the same side of it means that the direction holds. Null: there is none."""
     direction: Literal["increasing", "decreasing"] | None = None
+    """Where a trend goes; null for every other comparison."""
     unit: str | None = None
+    """The unit of both numbers; null: that of the published row."""
     notes: str = ""
+    """What a reader should know besides."""
 
     def __post_init__(self) -> None:
         if (self.comparison == "trend") != (self.direction is not None):
@@ -149,7 +98,9 @@ class ClaimFile:
     """A claim file: the paper and what it claims."""
 
     paper: Annotated[str, NotEmpty()]
+    """The paper's short name and arXiv number."""
     claims: Annotated[tuple[ClaimSettings, ...], NotEmpty()]
+    """Its claims, in the order of the report."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""The two ways in which a claim cannot be judged: its file is wrong, or what it needs
-is not among the results.
+"""The two ways in which a claim cannot be judged: its file or query is wrong, or what
+it needs is not among the results.
 """
 
 from __future__ import annotations
@@ -8,12 +8,18 @@ __all__ = ["ClaimError", "NotAvailable"]
 
 
 class ClaimError(ValueError):
-    """A mistake in a claim file or in the published number it points to: one line that
-    names the claim and the key.
+    """A mistake in a claim file, a query or the published number it points to: one line
+    that names the claim and the key.
     """
 
 
-class NotAvailable(Exception):
-    """The results hold nothing to judge a claim by; the message is the reason. A
-    finding ("not attempted"), not a failure.
+class NotAvailable(ValueError):
+    """The results hold nothing to judge a claim by; the message is the reason.
+
+    A finding ("not attempted"), not a failure. ``there_is`` names the tables that could
+    be asked instead.
     """
+
+    def __init__(self, reason: str, there_is: tuple[str, ...] = ()) -> None:
+        super().__init__(reason)
+        self.there_is = there_is

@@ -18,10 +18,10 @@ never more than partly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import pandas as pd
+from itertools import pairwise
+from typing import Literal
 
 from railx.evidence.claims import Claim
 from railx.evidence.errors import NotAvailable
@@ -67,17 +67,18 @@ def compare(claim: Claim, ours: float) -> Finding:
     """The finding for a single value, before fidelity is looked at."""
     settings, published = claim.settings, claim.published.value
     mine, theirs = number_text(ours, claim.unit), number_text(published)
+    word = "published" if settings.kind == "published" else "expected"
     if settings.comparison == "exact":
         slack = max(settings.tolerance, _ROUNDING * abs(published))
         if abs(ours - published) <= slack:
             return Finding(
                 "reproduced",
-                f"ours, {mine}, equals the published"
+                f"ours, {mine}, equals the {word}"
                 f" {theirs}{_within(settings.tolerance, relative=False)}",
             )
         return Finding(
             "not reproduced",
-            f"ours, {mine}, differs from the published {theirs} by"
+            f"ours, {mine}, differs from the {word} {theirs} by"
             f" {number_text(abs(ours - published))}",
         )
     if settings.comparison == "ratio":
@@ -85,13 +86,12 @@ def compare(claim: Claim, ours: float) -> Finding:
         if off <= settings.tolerance + _ROUNDING:
             return Finding(
                 "reproduced",
-                f"ours, {mine}, is {off:.1%} off the published"
-                f" {theirs}{_within(settings.tolerance)}",
+                f"ours, {mine}, is {off:.1%} off the {word} {theirs}{_within(settings.tolerance)}",
             )
         return _direction(
             claim,
             ours,
-            f"ours, {mine}, is {off:.1%} off the published {theirs} (allowed"
+            f"ours, {mine}, is {off:.1%} off the {word} {theirs} (allowed"
             f" {settings.tolerance:.1%})",
         )
     slack = settings.tolerance * abs(published) + _ROUNDING * abs(published)
@@ -102,42 +102,42 @@ def compare(claim: Claim, ours: float) -> Finding:
     if kept:
         return Finding(
             "reproduced",
-            f"ours, {mine}, is {words} the published {theirs}{_within(settings.tolerance)}",
+            f"ours, {mine}, is {words} the {word} {theirs}{_within(settings.tolerance)}",
         )
     return _direction(
         claim,
         ours,
-        f"ours, {mine}, is not {words} the published {theirs}{_within(settings.tolerance)}",
+        f"ours, {mine}, is not {words} the {word} {theirs}{_within(settings.tolerance)}",
     )
 
 
-def compare_trend(claim: Claim, series: pd.Series[Any]) -> tuple[float, Finding]:
-    """Last over first value of a series indexed by what the trend runs over, and the
+def compare_trend(claim: Claim, points: Sequence[tuple[float, float]]) -> tuple[float, Finding]:
+    """Last over first value of points (what the trend runs over, value), and the
     finding. NotAvailable below two points.
     """
-    series = series.dropna().sort_index()
-    if len(series) < 2:
-        raise NotAvailable(f"a trend needs at least two points; the results have {len(series)}")
-    first, last = float(series.iloc[0]), float(series.iloc[-1])
+    if len(points) < 2:
+        raise NotAvailable(f"a trend needs at least two points; the results have {len(points)}")
+    values = [value for _, value in sorted(points)]
+    first, last = values[0], values[-1]
     sign = 1.0 if claim.settings.direction == "increasing" else -1.0
-    steps = sign * series.diff().iloc[1:]
-    allowed = claim.settings.tolerance * float(series.max() - series.min())
-    against = int((steps < -allowed).sum())
-    points = f"from {number_text(first)} to {number_text(last)} over {len(series)} points"
+    allowed = claim.settings.tolerance * (max(values) - min(values))
+    steps = [sign * (after - before) for before, after in pairwise(values)]
+    against = sum(step < -allowed for step in steps)
+    words = f"from {number_text(first)} to {number_text(last)} over {len(values)} points"
     value = last / first if first else float("nan")
     if sign * (last - first) <= 0:
         return value, Finding(
-            "not reproduced", f"ours goes {points}, which is not {claim.settings.direction}"
+            "not reproduced", f"ours goes {words}, which is not {claim.settings.direction}"
         )
     if against:
         return value, Finding(
-            "partly", f"ours goes {points}, but {against} of {len(steps)} steps go against it"
+            "partly", f"ours goes {words}, but {against} of {len(steps)} steps go against it"
         )
-    return value, Finding("reproduced", f"ours is {claim.settings.direction} {points}")
+    return value, Finding("reproduced", f"ours is {claim.settings.direction} {words}")
 
 
 def limit_by_fidelity(claim: Claim, finding: Finding, fidelity: Fidelity | None) -> Finding:
-    """A value that is less faithful than the claim requires proves it partly at best."""
+    """A value less faithful than the claim requires proves it partly at best."""
     required = claim.settings.fidelity_required
     if fidelity is not None and FIDELITIES.index(fidelity) >= FIDELITIES.index(required):
         return finding

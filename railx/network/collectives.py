@@ -182,8 +182,9 @@ def _all_to_all_rows(
     topology: Topology, nodes: SubGrid | None, collective: CollectiveSettings, name: str
 ) -> list[dict[str, Any]]:
     rings = grid_rings(topology)
-    whole = rings is None or nodes is None
-    chips = np.arange(topology.chips) if whole else nodes.chips(rings.grid)
+    chips = np.arange(topology.chips)
+    if rings is not None and nodes is not None:
+        chips = nodes.chips(rings.grid)
     found = all_to_all(topology, chips, collective.routing)
     if found is None:
         return []

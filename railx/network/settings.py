@@ -34,14 +34,13 @@ __all__ = [
 
 #: Offered load in flits/chip/cycle; static models take it as 1.
 Load: TypeAlias = Annotated[float, Positive()]
-#: How packets find their way; which of them a family offers, railx.network.routing
-#: says.
+#: How packets find their path; which of them a family offers, its ``routings`` say.
 RoutingName: TypeAlias = Literal["min", "balanced", "adaptive", "valiant"]
 
 
 @dataclass(frozen=True)
 class UniformTraffic:
-    """Every chip sends the same share to every other chip at random, itself excluded."""
+    """Every chip sends the same share to every other chip at random."""
 
     pattern: Literal["uniform"]
     load: Load
@@ -135,11 +134,12 @@ class PacketNetworkSettings:
     RailX simulator.
 
     A cycle of ``cycle_ns`` moves one flit over one external port. ``packet_flits``:
-    flits of a packet; ``buffer_flits``: room of a virtual channel at each input;
-    ``source_cycles``: before a new packet may be routed; ``injection_ports`` and
-    ``ejection_ports`` of width 1 at every chip (null: no limit, as in the RailX
-    simulator). Measures ``measured_cycles`` after ``warmup_cycles``; ``batches``: the
-    window is cut in as many for the confidence intervals.
+    flits of a packet; ``buffer_flits``: room of each virtual channel at each input, so
+    that more channels are more room; ``source_cycles``: before a new packet may be
+    routed; ``injection_ports`` and ``ejection_ports`` of width 1 at every chip (null:
+    no limit, as in the RailX simulator). Measures ``measured_cycles`` after
+    ``warmup_cycles``; ``batches``: the window is cut in as many for the confidence
+    intervals.
     """
 
     model: Literal["packet"]
@@ -147,6 +147,11 @@ class PacketNetworkSettings:
     cycle_ns: Annotated[float, Positive()]
     packet_flits: Annotated[int, Between(1, 4096)]
     buffer_flits: Annotated[int, AtLeast(1)]
+    virtual_channels: Annotated[int, AtLeast(1)] | None
+    """Virtual channels of every link; null: the published number of each routing, one
+    for each of its classes. Spare ones go to the classes with most traffic per channel,
+    and a packet takes any of its class. Each has ``buffer_flits`` of its own.
+    """
     source_cycles: Annotated[int, NonNegative()]
     injection_ports: Annotated[int, AtLeast(1)] | None
     ejection_ports: Annotated[int, AtLeast(1)] | None

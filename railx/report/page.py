@@ -6,32 +6,39 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from railx.evidence import VERDICTS
+from railx.evidence import CLAIM_COLUMNS, KINDS, VERDICTS, table_name
 from railx.figures.fidelity import FIDELITY_MEANING
 from railx.io import read_json, read_table, write_text
 from railx.report.entries import ReportFigure, ReportTable, image_source
 
 __all__ = ["write_report"]
 
-_CLAIM_COLUMNS = (
-    "claim",
-    "paper",
-    "place",
-    "sentence",
-    "published_text",
-    "ours_text",
-    "fidelity",
-    "fidelity_required",
-    "verdict",
-    "reason",
-    "table",
-)
+#: Heading, explanation and what the number held against ours is, for each kind of
+#: claim, in the order of the page.
+_KIND_WORDS = {
+    "published": (
+        "Published claims",
+        "What a paper states, held against its own number.",
+        "Published",
+    ),
+    "derived": (
+        "Derived claims",
+        "What follows from a paper's design. This project states it, the paper does not.",
+        "Expected",
+    ),
+    "check": (
+        "Checks",
+        "This project's own tables held against one another.",
+        "Expected",
+    ),
+}
 _MOST_ROWS = 40
 
 
@@ -47,22 +54,20 @@ def write_report(
 ) -> None:
     """Write the report of ``experiment`` as one HTML file, atomically.
 
-    ``claims`` is the claims table (its ``expression`` column is shown where it has
-    one), ``config`` the resolved config and ``provenance`` the result of
-    ``collect_provenance``, both JSON. Raises ValueError naming the file that lacks a
-    column or holds an unknown verdict or fidelity.
+    ``claims`` is the claims table, ``config`` the resolved config and ``provenance``
+    the result of ``collect_provenance``, both JSON. Raises ValueError naming the file
+    that lacks a column or holds an unknown kind, verdict or fidelity.
     """
     rows = _claim_rows(Path(claims))
     settings = read_json(config)
     anchors = {table.name: f"table-{index}" for index, table in enumerate(tables)}
+    # A query names a table in SQL, a figure names its file: both lead to the table.
+    anchors |= {table_name(name): anchor for name, anchor in anchors.items() if "/" in name}
     page = _environment().get_template("report.html.jinja")
     html = page.render(
         experiment=experiment,
-        verdicts=[
-            (verdict, sum(row["verdict"] == verdict for row in rows)) for verdict in VERDICTS
-        ],
-        papers=_by_paper(rows),
-        claim_count=len(rows),
+        verdicts=VERDICTS,
+        kinds=[_kind(kind, rows) for kind in KINDS],
         figures=[{"entry": figure, "source": image_source(figure.image)} for figure in figures],
         tables=[
             {"entry": table, "anchor": anchors[table.name], **_table(table)} for table in tables
@@ -86,6 +91,7 @@ def _environment() -> Environment:
     )
     environment.filters["slug"] = lambda text: text.replace(" ", "-")
     environment.filters["cell"] = _cell
+    environment.filters["quoted"] = _quoted
     environment.tests["number"] = lambda value: (
         isinstance(value, (int, float)) and not isinstance(value, bool)
     )
@@ -94,7 +100,7 @@ def _environment() -> Environment:
 
 def _claim_rows(path: Path) -> list[dict[str, Any]]:
     table = read_table(path)
-    missing = [column for column in _CLAIM_COLUMNS if column not in table.column_names]
+    missing = [column for column in CLAIM_COLUMNS if column not in table.column_names]
     if missing:
         raise ValueError(
             f"{path}: column {', '.join(missing)} is missing; found:"
@@ -102,27 +108,47 @@ def _claim_rows(path: Path) -> list[dict[str, Any]]:
         )
     rows: list[dict[str, Any]] = table.to_pylist()
     for row in rows:
-        if row["verdict"] not in VERDICTS:
-            raise ValueError(
-                f"{path}: claim {row['claim']}: verdict {row['verdict']!r}; allowed:"
-                f" {', '.join(VERDICTS)}"
-            )
-        if row["fidelity"] is not None and row["fidelity"] not in FIDELITY_MEANING:
-            raise ValueError(
-                f"{path}: claim {row['claim']}: fidelity {row['fidelity']!r}; allowed:"
-                f" {', '.join(FIDELITY_MEANING)}"
-            )
-        row.setdefault("expression", None)
-        row.setdefault("selection", None)
-        row["tables"] = [name.strip() for name in (row["table"] or "").split(",") if name.strip()]
+        for column, allowed in (
+            ("kind", KINDS),
+            ("verdict", VERDICTS),
+            ("fidelity", (*FIDELITY_MEANING, None)),
+        ):
+            if row[column] not in allowed:
+                raise ValueError(
+                    f"{path}: claim {row['claim']}: {column} {row[column]!r}; allowed:"
+                    f" {', '.join(word for word in allowed if word)}"
+                )
+        row["tables"] = [name for name in row["tables"].split(", ") if name]
     return rows
 
 
-def _by_paper(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def _kind(kind: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the page says of the claims of one kind: all together and by paper."""
+    own = [row for row in rows if row["kind"] == kind]
     papers: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
+    for row in own:
         papers.setdefault(row["paper"], []).append(row)
-    return papers
+    title, meaning, number = _KIND_WORDS[kind]
+    return {
+        "kind": kind,
+        "title": title,
+        "meaning": meaning,
+        "number": number,
+        "count": len(own),
+        "counts": _counts(own),
+        "papers": {
+            paper: {"rows": claims, "counts": _counts(claims)} for paper, claims in papers.items()
+        },
+    }
+
+
+def _counts(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
+    return {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in VERDICTS}
+
+
+def _quoted(text: str) -> str:
+    """A text as one argument of a shell, in double quotes."""
+    return '"' + re.sub(r'([\\"$`])', r"\\\1", text) + '"'
 
 
 def _table(table: ReportTable) -> dict[str, Any]:

@@ -22,7 +22,6 @@ __all__ = [
     "key_value_width",
     "linear_flops_per_token",
     "parameter_count",
-    "training_flops",
 ]
 
 #: Backward over forward operations: the gradient of each product needs two products.
@@ -119,13 +118,6 @@ def attention_flops(model: ModelSettings, tokens: int, context: int = 0) -> int:
 def forward_flops(model: ModelSettings, tokens: int, context: int = 0) -> int:
     """Forward operations of one slice of a sequence."""
     return linear_flops_per_token(model) * tokens + attention_flops(model, tokens, context)
-
-
-def training_flops(model: ModelSettings, tokens: int, context: int = 0) -> int:
-    """Forward and backward operations of one slice: three times the forward ones,
-    without recomputation.
-    """
-    return (1 + _BACKWARD_OVER_FORWARD) * forward_flops(model, tokens, context)
 
 
 def all_to_all_bytes_per_token(model: ModelSettings, bytes_per_element: int = 2) -> int:

@@ -9,8 +9,16 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from railx.evidence import CLAIM_COLUMNS, VERDICTS, ClaimError, claims_table, judge, load_claims
-from railx.io import write_json, write_table
+from railx.evidence import (
+    CLAIM_COLUMNS,
+    VERDICTS,
+    ClaimError,
+    claims_table,
+    count_verdicts,
+    judge,
+    load_claims,
+)
+from railx.io import write_table
 
 PUBLISHED = (
     "id,value,unit,source,confidence\nspeedup,2,times faster,a paper,high\nzero,0,,a"
@@ -30,9 +38,11 @@ class Desk:
         for path in (self.claims, self.published, self.results):
             path.mkdir()
         (self.published / "paper.csv").write_text(PUBLISHED, encoding="utf-8")
+        self.files: set[str] = {"plan/a/groups.parquet"}
 
-    def table(self, values: list[Any], name: str = "t.parquet", **columns: list[Any]) -> None:
+    def table(self, values: list[Any], name: str = "a/t.parquet", **columns: list[Any]) -> None:
         write_table(self.results / name, {"value": values, **columns})
+        self.files.add(name)
 
     def write(self, *claims: dict[str, Any], paper: str = "Paper (arXiv 0)") -> None:
         (self.claims / "paper.yaml").write_text(
@@ -41,7 +51,7 @@ class Desk:
 
     def judge(self, *claims: dict[str, Any]) -> list[dict[str, Any]]:
         self.write(*claims)
-        return judge(load_claims(self.claims, self.published), self.results)
+        return judge(load_claims(self.claims, self.published), self.results, self.files)
 
 
 @pytest.fixture
@@ -55,7 +65,8 @@ def claim(**changes: Any) -> dict[str, Any]:
         "sentence": "It is faster.",
         "place": "section 1",
         "published": {"file": "paper.csv", "id": "speedup"},
-        "ours": {"table": "t.parquet", "expression": "only(value)"},
+        "kind": "published",
+        "query": "select value as ours, fidelity from a.t",
         "comparison": "ratio",
         "tolerance": 0.1,
         "fidelity_required": "analytic",
@@ -73,7 +84,21 @@ def claim(**changes: Any) -> dict[str, Any]:
             "ours, 2.1 times faster, is 5.0% off the published 2 (tolerance 10.0%)",
         ),
         ({}, 2.2, "reproduced", "10.0% off"),
+        ({}, 2.21, "partly", "10.5% off the published 2 (allowed 10.0%), within a factor of 2"),
+        ({}, 1.79, "partly", "10.5% off the published 2 (allowed 10.0%), within a factor of 2"),
         ({}, 3.0, "partly", "within a factor of 2"),
+        ({}, 4.0, "partly", "within a factor of 2"),
+        ({}, 1.0, "partly", "within a factor of 2"),
+        ({}, 0.99, "not reproduced", "50.5% off the published 2 (allowed 10.0%)"),
+        ({"comparison": "at_least", "tolerance": 0.1}, 1.79, "not reproduced", "is not at least"),
+        ({"comparison": "at_most", "tolerance": 0.1}, 2.19, "reproduced", "is at most"),
+        ({"comparison": "at_most", "tolerance": 0.1}, 2.21, "not reproduced", "is not at most"),
+        (
+            {"comparison": "exact", "tolerance": 0.01},
+            2.011,
+            "not reproduced",
+            "differs from the published 2 by 0.011",
+        ),
         ({}, 4.5, "not reproduced", "125.0% off the published 2 (allowed 10.0%)"),
         ({"neutral": 1.0}, 1.2, "partly", "the direction holds: both are above 1"),
         ({"neutral": 1.0}, 9.0, "partly", "the direction holds: both are above 1"),
@@ -157,11 +182,11 @@ def test_verdict_of_a_value(
     assert row["fidelity"] == "analytic"
 
 
-TREND = {
+TREND: dict[str, Any] = {
     "comparison": "trend",
     "tolerance": 0.05,
     "direction": "increasing",
-    "ours": {"table": "t.parquet", "expression": "mean(value, by=x)"},
+    "query": "select x, avg(value) as ours, lowest(fidelity) as fidelity from a.t group by x",
 }
 
 
@@ -218,163 +243,193 @@ def test_fidelity_limits_the_verdict(
 
 def test_the_least_faithful_row_counts(desk: Desk) -> None:
     desk.table([2.0, 2.0], fidelity=["measured_gpu", "emulated"])
-    assert desk.judge(claim())[0]["fidelity"] == "emulated"
-
-
-def test_fidelity_of_a_file_without_any_is_the_claims(desk: Desk) -> None:
-    write_json(desk.results / "m.json", {"graph": {"diameter": 2}, "name": "x", "empty": {}})
-    ours = {"table": "m.json", "expression": "only(graph.diameter)"}
-    assert desk.judge(claim(ours=ours, comparison="exact"))[0]["verdict"] == "partly"
-    row = desk.judge(claim(ours={**ours, "fidelity": "analytic"}, comparison="exact"))[0]
-    assert (row["verdict"], row["fidelity"], row["table"]) == ("reproduced", "analytic", "m.json")
-
-
-def test_missing_tables_and_rows_are_not_attempted(desk: Desk) -> None:
-    desk.table([2.0], fidelity=["analytic"], topology=["torus"])
-    absent = {"selections": {"a": {"table": "plans/a.parquet"}}, "expression": "only(a.value)"}
-    nothing = {
-        "table": "t.parquet",
-        "filter": {"topology": "ring", "value": {"at_least": 1}},
-        "expression": "only(value)",
-    }
-    rows = desk.judge(claim(id="absent", ours=absent), claim(id="nothing", ours=nothing))
-    assert [row["verdict"] for row in rows] == ["not attempted"] * 2
-    assert rows[0]["reason"] == "plans/a.parquet is not among the results of this experiment"
-    assert rows[1]["reason"] == "t.parquet has no row with topology ring, value at least 1"
-    assert rows[0]["ours"] is None
-    assert rows[0]["ours_text"] == ""
-    assert rows[0]["fidelity"] is None
-
-
-def test_null_metrics_are_not_attempted(desk: Desk) -> None:
-    write_json(desk.results / "m.json", {"diameter": None})
-    row = desk.judge(
-        claim(ours={"table": "m.json", "expression": "only(diameter)", "fidelity": "analytic"})
-    )[0]
-    assert row["verdict"] == "not attempted"
-    assert "empty" in row["reason"]
+    query = "select avg(value) as ours, lowest(fidelity) as fidelity from a.t"
+    assert desk.judge(claim(query=query))[0]["fidelity"] == "emulated"
 
 
 @pytest.mark.parametrize(
-    ("rows_filter", "value"),
+    ("fidelity", "lowest"),
     [
-        ({"mode": "a"}, 1.0),
-        ({"mode": ["a", "b"], "x": {"at_least": 2}}, 2.0),
-        ({"x": {"not": 1, "at_most": 2}}, 2.0),
-        ({"mode": None}, 3.0),
+        (["measured_gpu", "packet", "replay"], "packet"),
+        (["flow", "emulated", "replay"], "flow"),
+        (["flow", None, "replay"], None),
     ],
 )
-def test_filters(desk: Desk, rows_filter: dict[str, Any], value: float) -> None:
-    desk.table([1.0, 2.0, 3.0], mode=["a", "b", None], x=[1, 2, 3], fidelity=["analytic"] * 3)
-    ours = {"table": "t.parquet", "filter": rows_filter, "expression": "only(value)"}
-    assert desk.judge(claim(ours=ours))[0]["ours"] == value
+def test_a_trend_is_as_faithful_as_its_least_faithful_point(
+    desk: Desk, fidelity: list[str | None], lowest: str | None
+) -> None:
+    desk.table([1.0, 2.0, 3.0], x=[0, 1, 2], fidelity=fidelity)
+    row = desk.judge(claim(**TREND))[0]
+    assert row["fidelity"] == lowest
+    assert row["verdict"] == ("partly" if lowest is None else "reproduced")
 
 
-def test_lists_of_a_json_file_as_rows(desk: Desk) -> None:
-    write_json(
-        desk.results / "r.json",
-        {"peak": [3, 2], "planned": [3, 3], "settings": [{"ms": 1}, {"ms": 2}], "none": None},
-    )
-    peaks = {
-        "table": "r.json",
-        "rows": ["peak", "planned"],
-        "expression": "max(abs(peak - planned))",
-        "fidelity": "measured_cpu",
-    }
-    inner = {
-        "table": "r.json",
-        "rows": ["settings"],
-        "expression": "sum(ms)",
-        "fidelity": "measured_cpu",
-    }
-    none = {"table": "r.json", "rows": ["none"], "expression": "sum(none)"}
+def test_points_without_a_value_are_no_part_of_a_trend(desk: Desk) -> None:
+    desk.table([1.0, None, 3.0], x=[0, 1, 2], fidelity=["flow", "analytic", "flow"])
+    row = desk.judge(claim(**TREND))[0]
+    assert (row["verdict"], row["ours"], row["fidelity"]) == ("reproduced", 3.0, "flow")
+    assert "over 2 points" in row["reason"]
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        (
+            "select value as ours, fidelity from plan.a.groups",
+            "plan.a.groups is not among the results of this experiment",
+        ),
+        (
+            "select value as ours, fidelity from a.t where value > 7",
+            "the query finds no row in a.t",
+        ),
+        (
+            "select max(value) as ours, lowest(fidelity) as fidelity from a.t where value > 7",
+            "the query finds no value in a.t",
+        ),
+        ("select missing as ours, fidelity from a.t", "the query finds no value in a.t"),
+        ("select value / 0 as ours, fidelity from a.t", "ours is not a finite number"),
+        ("select (value - 2) / 0 as ours, fidelity from a.t", "ours is not a finite number"),
+        ("select null as ours, null as fidelity", "the query finds no value"),
+    ],
+)
+def test_what_is_not_there_is_not_attempted(desk: Desk, query: str, reason: str) -> None:
+    desk.table([2.0], fidelity=["analytic"], missing=pa.nulls(1, pa.float64()))  # type: ignore[arg-type]
+    row = desk.judge(claim(query=query))[0]
+    assert row["verdict"] == "not attempted"
+    assert row["reason"].startswith(reason)
+    assert (row["ours"], row["ours_text"], row["fidelity"]) == (None, "", None)
+
+
+def test_an_empty_table_is_not_attempted(desk: Desk) -> None:
+    columns = {"value": pa.array([], pa.float64()), "fidelity": pa.array([], pa.string())}
+    write_table(desk.results / "a/t.parquet", columns)
+    desk.files.add("a/t.parquet")
+    trend = TREND["query"].replace("select x", "select value as x").replace("by x", "by value")
+    rows = desk.judge(claim(), claim(id="trend", **{**TREND, "query": trend}))
+    assert [row["verdict"] for row in rows] == ["not attempted"] * 2
+    assert {row["reason"] for row in rows} == {"the query finds no row in a.t"}
+
+
+def test_the_reason_calls_a_derived_number_expected(desk: Desk) -> None:
+    desk.table([2.0], fidelity=["analytic"])
+    kinds = ("published", "derived", "check")
+    comparisons = ("ratio", "exact", "at_least")
     rows = desk.judge(
-        claim(id="a", ours=peaks), claim(id="b", ours=inner), claim(id="c", ours=none)
+        *(
+            claim(id=f"{kind}_{comparison}", kind=kind, comparison=comparison)
+            for kind in kinds
+            for comparison in comparisons
+        )
     )
-    assert [row["ours"] for row in rows] == [1.0, 3.0, None]
-    assert rows[2]["verdict"] == "not attempted"
+    for row in rows:
+        word = "published" if row["kind"] == "published" else "expected"
+        assert f"the {word} 2" in row["reason"]
+
+
+def test_verdicts_are_counted_by_kind(desk: Desk) -> None:
+    desk.table([2.0], fidelity=["analytic"])
+    far = "select 9 * value as ours, fidelity from a.t"
+    rows = desk.judge(
+        claim(id="a"),
+        claim(id="b", query=far),
+        claim(id="c", query=far, kind="derived"),
+        claim(id="d", kind="check"),
+        claim(id="e", kind="check", query="select value as ours, fidelity from a.t where false"),
+    )
+    counts = count_verdicts(rows)
+    assert {kind: tuple(found.values()) for kind, found in counts.items()} == {
+        "published": (1, 0, 1, 0),
+        "derived": (0, 0, 1, 0),
+        "check": (1, 0, 0, 1),
+    }
+    assert all(tuple(found) == VERDICTS for found in counts.values())
 
 
 def test_columns_and_types_of_the_claims_table(desk: Desk) -> None:
-    rows = desk.judge(claim(comparison="at_least", neutral=1.0))
+    query = "\nselect value as ours, fidelity from a.t, plan.a.groups\n"
+    rows = desk.judge(claim(comparison="at_least", neutral=1.0, query=query, notes="Small."))
     assert list(rows[0]) == [
-        "claim", "paper", "place", "sentence", "published", "published_text", "ours", "ours_text", "comparison", "tolerance",
-        "fidelity", "fidelity_required", "verdict", "reason", "table", "selection", "expression",
-    ]  # fmt: skip
+        "claim",
+        "kind",
+        "paper",
+        "place",
+        "sentence",
+        "published",
+        "published_text",
+        "ours",
+        "ours_text",
+        "comparison",
+        "tolerance",
+        "fidelity",
+        "fidelity_required",
+        "verdict",
+        "reason",
+        "notes",
+        "tables",
+        "query",
+    ]
     table = claims_table(rows)
     assert {field.name: field.type for field in table.schema} == CLAIM_COLUMNS
     assert rows[0]["published_text"] == "at least 2 times faster"
     assert rows[0]["paper"] == "Paper (arXiv 0)"
-    assert rows[0]["verdict"] in VERDICTS
+    assert rows[0]["notes"] == "Small."
+    assert set(rows[0]["tables"].split(", ")) == {"a.t", "plan.a.groups"}
+    assert rows[0]["query"] == query.strip()
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         (
-            {"ours": {"table": "t.parquet", "expression": "only(speed)"}},
-            "claim c: ours.expression: no column 'speed'; allowed: value",
+            {"query": "select speed as ours, fidelity from a.t"},
+            "query: no column speed; allowed: value",
         ),
         (
-            {"ours": {"table": "t.parquet", "filter": {"x": 1}, "expression": "only(value)"}},
-            "claim c: ours.filter.x: no such column",
+            {"query": "select value from a.t"},
+            "query: gives the columns value; allowed: ours, fidelity",
+        ),
+        ({"query": "select value as ours, fidelity, 1 as x from a.t"}, "allowed: ours, fidelity"),
+        ({"query": "select 1 as ours"}, "query: gives the columns ours; allowed: ours, fidelity"),
+        (
+            {"query": "select value as ours, fidelity from a.two"},
+            "query: gives 2 rows; allowed: one",
         ),
         (
-            {
-                "ours": {
-                    "table": "t.parquet",
-                    "filter": {"value": {"above": 1}},
-                    "expression": "only(value)",
-                }
-            },
-            "claim c: ours.filter.value.above: unknown key; allowed: at_least, at_most, not",
+            {"query": "select fidelity as ours, fidelity from a.t"},
+            "query: ours is 'analytic'; allowed: a number",
         ),
         (
-            {
-                "ours": {
-                    "table": "t.parquet",
-                    "filter": {"value": {"at_least": "x"}},
-                    "expression": "only(value)",
-                }
-            },
-            "claim c: ours.filter.value.at_least: 'x' cannot be compared",
+            {"query": "select value as ours, 'guessed' as fidelity from a.t"},
+            "query: fidelity is 'guessed'; allowed: analytic, flow",
         ),
         (
-            {"ours": {"table": "t.parquet", "expression": "mean(value, by=value)"}},
-            "allowed: a single value",
+            {"query": "select value as ours, fidelity from a.guess"},
+            "fidelity: a.guess has 'guessed'; allowed: analytic, flow",
+        ),
+        ({"query": "select 1; select 2"}, "query: got 2 statements"),
+        (
+            {**TREND, "query": "select value as ours, fidelity from a.t"},
+            "allowed: x, ours, fidelity",
         ),
         (
-            {"ours": {"table": "r.json", "rows": ["a", "b"], "expression": "sum(a)"}},
-            "differ in length",
+            {**TREND, "query": "select 1 as x, value as ours, fidelity from a.two"},
+            "query: gives two rows for x = 1; allowed: one",
         ),
         (
-            {"ours": {"table": "r.json", "rows": ["z"], "expression": "sum(z)"}},
-            "no key 'z' in r.json",
-        ),
-        (
-            {"ours": {"table": "r.json", "rows": ["n"], "expression": "sum(n)"}},
-            "'n' of r.json is no list",
-        ),
-        ({"ours": {"table": "l.json", "expression": "sum(n)"}}, "holds no object"),
-        (
-            {**TREND, "ours": {"table": "t.parquet", "expression": "only(value)"}},
-            "one value per group (by=) for a trend",
-        ),
-        (
-            {"ours": {"table": "f.parquet", "expression": "only(value)"}},
-            "claim c: ours.fidelity: f.parquet has 'guessed'",
+            {**TREND, "query": "select null as x, value as ours, fidelity from a.t"},
+            "query: x is None; allowed: a number",
         ),
     ],
 )
-def test_claims_that_do_not_fit_their_table(
+def test_queries_that_do_not_fit_are_named(
     desk: Desk, changes: dict[str, Any], message: str
 ) -> None:
     desk.table([2.0], fidelity=["analytic"])
-    desk.table([2.0], name="f.parquet", fidelity=["guessed"])
-    write_json(desk.results / "r.json", {"a": [1], "b": [1, 2], "n": 3})
-    write_json(desk.results / "l.json", [1])
+    desk.table([2.0, 3.0], name="a/two.parquet", fidelity=["analytic"] * 2)
+    desk.table([2.0], name="a/guess.parquet", fidelity=["guessed"])
     with pytest.raises(ClaimError) as error:
         desk.judge(claim(**changes))
+    assert str(error.value).startswith("claim c: ")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -402,30 +457,9 @@ def test_claims_that_do_not_fit_their_table(
             {"published": {"file": "paper.csv", "id": "zero", "column": "source"}},
             "is 'a paper'; allowed: a number",
         ),
-        ({"ours": {"expression": "1"}}, "claim c: ours.table: allowed: either one table"),
-        (
-            {"ours": {"table": "/etc/t.parquet", "expression": "1"}},
-            "claim c: ours.table: got '/etc/t.parquet'",
-        ),
-        (
-            {"ours": {"table": "../t.parquet", "expression": "1"}},
-            "claim c: ours.table: got '../t.parquet'",
-        ),
-        ({"ours": {"table": "t.csv", "expression": "1"}}, "claim c: ours.table: got 't.csv'"),
-        (
-            {"ours": {"table": "t.parquet", "rows": ["a"], "expression": "1"}},
-            "claim c: ours.rows: allowed: only for a .json",
-        ),
-        (
-            {
-                "ours": {
-                    "filter": {"a": 1},
-                    "selections": {"a": {"table": "t.json"}},
-                    "expression": "1",
-                }
-            },
-            "ours.filter: allowed: only",
-        ),
+        ({"query": ""}, "claim c: query: got ''; allowed: not empty"),
+        ({"ours": {"expression": "1"}}, "claim c: ours: unknown key"),
+        ({"kind": "rumour"}, "claim c: kind: got 'rumour'; allowed: published, derived, check"),
         ({"direction": "increasing"}, "claim c: direction: allowed"),
         ({**TREND, "neutral": 1.0}, "claim c: neutral: allowed: null for trend and exact"),
     ],
@@ -462,6 +496,7 @@ def test_a_table_that_an_earlier_run_left_behind_proves_nothing(desk: Desk) -> N
     settings = claim(comparison="at_least", neutral=1.0)
     desk.table([2.5], fidelity=["replay"])
     assert desk.judge(settings)[0]["verdict"] != "not attempted"
-    row = judge(load_claims(desk.claims, desk.published), desk.results, tables=set())[0]
+    desk.files.remove("a/t.parquet")
+    row = desk.judge(settings)[0]
     assert row["verdict"] == "not attempted"
-    assert "not among the results of this experiment" in row["reason"]
+    assert row["reason"] == "a.t is not among the results of this experiment"

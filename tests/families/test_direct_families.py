@@ -180,11 +180,14 @@ def test_hyperx_of_1296_chips_has_the_radix_it_says() -> None:
     assert (ports[topology.chips :] == 31).all()
 
 
-@pytest.mark.parametrize(("name", "chips", "switches", "radix", "ways"), [
-    ("dragonfly", 72, 36, 7, 1),
-    ("dragonfly_1056", 1_056, 264, 15, 1),
-    ("dragonfly_1300", 1_300, 260, 19, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "chips", "switches", "radix", "ways"),
+    [
+        ("dragonfly", 72, 36, 7, 1),
+        ("dragonfly_1056", 1_056, 264, 15, 1),
+        ("dragonfly_1300", 1_300, 260, 19, 2),
+    ],
+)
 def test_balanced_dragonflies_use_every_port(
     name: str, chips: int, switches: int, radix: int, ways: int
 ) -> None:
@@ -307,20 +310,48 @@ def test_mean_hops_of_the_8_by_8_mesh() -> None:
     ("name", "changes", "message"),
     [
         ("mesh_2d", {"x_scale": 1}, r"topology\.x_scale: got 1; allowed: at least 2"),
-        ("mesh_2d", {"x_scale": 10_000, "y_scale": 10_000}, r"topology\.x_scale: the topology would need"),
+        (
+            "mesh_2d",
+            {"x_scale": 10_000, "y_scale": 10_000},
+            r"topology\.x_scale: the topology would need",
+        ),
         ("torus_3d", {"z_scale": 1}, r"topology\.z_scale: got 1; allowed: at least 2"),
-        ("torus_3d", {"x_scale": 1000, "y_scale": 1000, "z_scale": 1000}, r"topology\.x_scale: the topology would need"),
+        (
+            "torus_3d",
+            {"x_scale": 1000, "y_scale": 1000, "z_scale": 1000},
+            r"topology\.x_scale: the topology would need",
+        ),
         ("hyperx", {"shape": []}, r"topology\.shape: got \(\); allowed: not empty"),
         ("hyperx", {"shape": [3, 1]}, r"topology\.shape\[1\]: got 1; allowed: at least 2"),
-        ("hyperx", {"planes": 2}, r"topology\.planes: got 2; allowed: 1 where the chips are the routers"),
+        (
+            "hyperx",
+            {"planes": 2},
+            r"topology\.planes: got 2; allowed: 1 where the chips are the routers",
+        ),
         ("hyperx", {"shape": [2000, 2000]}, r"topology\.shape: the topology would need"),
-        ("dragonfly", {"groups": 10}, r"topology\.groups: got 10; allowed: 2 to .* = 9, .*nearest is 9 \(or h = 3 for 10"),
+        (
+            "dragonfly",
+            {"groups": 10},
+            r"topology\.groups: got 10; allowed: 2 to .* = 9, .*nearest is 9 \(or h = 3 for 10",
+        ),
         ("dragonfly", {"groups": 1}, r"topology\.groups: got 1; allowed: at least 2"),
-        ("dragonfly", {"p": 100, "a": 200, "h": 100, "groups": 1000}, r"topology\.groups: the topology would need"),
-        ("hammingmesh", {"x_scale": 6}, r"topology\.switch_radix: got 10; allowed: at least 12, .*at most 5 for this radix"),
-        ("hammingmesh", {"x_scale": 3000, "y_scale": 3000, "switch_radix": 6000}, r"topology\.x_scale: the topology would need"),
+        (
+            "dragonfly",
+            {"p": 100, "a": 200, "h": 100, "groups": 1000},
+            r"topology\.groups: the topology would need",
+        ),
+        (
+            "hammingmesh",
+            {"x_scale": 6},
+            r"topology\.switch_radix: got 10; allowed: at least 12, .*at most 5 for this radix",
+        ),
+        (
+            "hammingmesh",
+            {"x_scale": 3000, "y_scale": 3000, "switch_radix": 6000},
+            r"topology\.x_scale: the topology would need",
+        ),
     ],
-)  # fmt: skip
+)
 def test_impossible_sizes_name_the_key_and_what_works(
     name: str, changes: dict[str, Any], message: str
 ) -> None:

@@ -82,9 +82,9 @@ def test_packets_for_a_rail_keep_to_a_lane_of_their_own(routing: str) -> None:
     assert set(table.pool_lane[alone].tolist()) == {0, 1}
     # The walks to the rails of a row and of a column (channels 0 and 1) do, the last
     # walk to the chip (channel 2) uses any lane.
-    assert set(table.pool_vc[alone].tolist()) == {0, 1}
+    assert set(table.pool_class[alone].tolist()) == {0, 1}
     inside = topology.links.kind[table.pool_link[table.pool_start[:-1]]] == INTERNAL
-    assert (table.pool_vc[inside & ~alone] == 2).all()
+    assert (table.pool_class[inside & ~alone] == 2).all()
     by_lane = table_channel_loads(topology, table)
     lanes = topology.links.lanes.astype(np.int64)
     busiest = np.maximum.reduceat(by_lane, np.cumsum(lanes) - lanes)
@@ -183,16 +183,22 @@ def test_twisted_torus_takes_the_shortest_ways(m: int, y_scale: int, wrap: str) 
     assert len(np.unique(np.round(loads, 9))) == (1 if wrap == "twisted" else 2)
 
 
-@pytest.mark.parametrize(("name", "changes"), [
-    ("railx_hyperx", {"m": 2, "n": 2}),
-    ("railx_hyperx", {"m": 2, "n": 2, "rings": "undirected"}),
-    ("railx_hyperx", {"m": 4, "n": 1}),
-    ("railx_hyperx", {"m": 1, "n": 5, "rings": "undirected"}),
-    ("railx_hyperx", {"m": 3, "n": 2}),
-    ("railx_split", {}),
-    ("railx_split_3d", {}),
-    ("railx_split", {"m": 2, "n": 3, "sizes_x": [3, 3], "split_x": [2, 4], "sizes_y": [7], "split_y": [6]}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("railx_hyperx", {"m": 2, "n": 2}),
+        ("railx_hyperx", {"m": 2, "n": 2, "rings": "undirected"}),
+        ("railx_hyperx", {"m": 4, "n": 1}),
+        ("railx_hyperx", {"m": 1, "n": 5, "rings": "undirected"}),
+        ("railx_hyperx", {"m": 3, "n": 2}),
+        ("railx_split", {}),
+        ("railx_split_3d", {}),
+        (
+            "railx_split",
+            {"m": 2, "n": 3, "sizes_x": [3, 3], "split_x": [2, 4], "sizes_y": [7], "split_y": [6]},
+        ),
+    ],
+)
 @pytest.mark.parametrize("routing", ["min", "balanced"])
 def test_loads_of_the_table_equal_the_closed_form(
     name: str, changes: dict[str, Any], routing: Any
@@ -230,11 +236,14 @@ def test_balanced_links_of_a_pair_carry_half_each(m: int, n: int) -> None:
     assert 1 / loads[external].max() == pytest.approx(4 * n / (m * hops))
 
 
-@pytest.mark.parametrize(("name", "changes"), [
-    ("railx_dragonfly", {"columns": 5, "rows": 11}),
-    ("railx_dragonfly", {"m": 2, "n": 1, "columns": 3, "rows": 13, "rings": "undirected"}),
-    ("railx_split", {}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("railx_dragonfly", {"columns": 5, "rows": 11}),
+        ("railx_dragonfly", {"m": 2, "n": 1, "columns": 3, "rows": 13, "rings": "undirected"}),
+        ("railx_split", {}),
+    ],
+)
 def test_balanced_rails_of_a_dimension_are_alike(name: str, changes: dict[str, Any]) -> None:
     topology = build(name, **changes)
     loads = uniform_lane_loads(topology, "balanced")

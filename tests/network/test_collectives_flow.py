@@ -67,7 +67,7 @@ def times(
 
 
 # Rings, link by link
-# --------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------
 
 
 def check_rings(
@@ -266,7 +266,7 @@ def test_a_step_uses_every_port_once(name: str, sizes: dict[str, Any]) -> None:
 
 
 # Fidelities
-# -----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------
 
 
 @settings(deadline=None, max_examples=12)
@@ -525,7 +525,7 @@ def test_most_messages_limits_the_flow_model() -> None:
 
 
 # Sub-grids
-# ------------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------
 
 
 @settings(deadline=None, max_examples=15)
@@ -636,7 +636,9 @@ def test_messages_of_an_all_to_all_are_not_faster_than_its_bottleneck(
 
 
 def test_all_to_all_at_full_scale() -> None:
-    """2 flits a chip and cycle under the published routing at m = 7, n = 9: 100 GB/s."""
+    """2 flits a chip and cycle under the published routing at m = 7, n = 9: 100
+    GB/s.
+    """
     topology = build("railx_hyperx_full")
     found = times(topology, 10**15, collectives=["all_to_all"])
     assert list(found) == [("all_to_all", "chips", "analytic")]
@@ -646,7 +648,7 @@ def test_all_to_all_at_full_scale() -> None:
 
 
 # Bad input
-# ------------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

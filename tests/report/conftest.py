@@ -11,28 +11,48 @@ from typing import Any
 import pytest
 
 from railx.figures import draw_figure
-from railx.figures.settings import AllToAllBandwidthSettings
-from railx.io import write_json, write_table, write_text
+from railx.figures.all_to_all_bandwidth import AllToAllBandwidthSettings
+from railx.io import write_json, write_table
 from railx.provenance import collect_provenance
 from railx.report import ReportTable, figure_entry, write_report
 
-VERDICTS = ("reproduced", "partly", "not reproduced", "not attempted", "reproduced")
+CLAIMS = (
+    ("published", "RailX", "reproduced"),
+    ("published", "RailX", "partly"),
+    ("derived", "RailX", "not reproduced"),
+    ("published", "Opus", "not attempted"),
+    ("check", "Opus", "reproduced"),
+)
+QUERY = """select ours -- "quoted" $HOME `pwd` \\ & < 1
+from network.railx_hyperx.bounds"""
 
 
 def claim_rows() -> list[dict[str, Any]]:
     rows = []
-    for i, verdict in enumerate(VERDICTS):
+    for i, (kind, paper, verdict) in enumerate(CLAIMS):
         attempted = verdict != "not attempted"
         rows.append(
             {
-                "claim": f"claim_{i}", "paper": "RailX" if i < 3 else "Opus", "place": "abstract", "published": 10.0,
-                "sentence": "Cost per injection bandwidth is below 10 % of a fat tree & <b>never</b> more.",
-                "published_text": "at most 10 %", "ours": 2.44 if attempted else None, "ours_text": "2.44 %" if attempted else "",
-                "comparison": "at_most", "tolerance": 0.0, "fidelity": "analytic" if attempted else None,
-                "fidelity_required": "analytic", "verdict": verdict, "reason": "ours, 2.44 %, is at most the published 10",
-                "table": "network/railx_hyperx.parquet", "expression": "100 * bound_gb_s_per_chip / injection_gb_s_per_chip",
+                "claim": f"claim_{i}",
+                "kind": kind,
+                "paper": paper,
+                "place": "abstract",
+                "sentence": "Cost per injection bandwidth is below 10 % & <b>never</b> more.",
+                "published": 10.0,
+                "published_text": "at most 10 %",
+                "ours": 2.44 if attempted else None,
+                "ours_text": "2.44 %" if attempted else "",
+                "comparison": "at_most",
+                "tolerance": 0.0,
+                "fidelity": "analytic" if attempted else None,
+                "fidelity_required": "analytic",
+                "verdict": verdict,
+                "reason": "ours, 2.44 %, is at most the published 10",
+                "notes": "Links inside a node are in no bill." if i == 0 else "",
+                "tables": "network.railx_hyperx.bounds, economics.summary",
+                "query": QUERY,
             }
-        )  # fmt: skip
+        )
     return rows
 
 
@@ -40,10 +60,17 @@ def claim_rows() -> list[dict[str, Any]]:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     network = {
-        "topology": "railx_hyperx", "family": "railx_hyperx", "chips": 1296, "traffic": "uniform", "routing": "minimal",
-        "injection_gb_s_per_chip": 400.0, "ideal_gb_s_per_chip": 56.2, "bound_gb_s_per_chip": 49.9, "fidelity": "analytic",
-    }  # fmt: skip
-    write_table(folder / "network/railx_hyperx.parquet", [network])
+        "topology": "railx_hyperx",
+        "family": "railx_hyperx",
+        "chips": 1296,
+        "traffic": "uniform",
+        "routing": "minimal",
+        "injection_gb_s_per_chip": 400.0,
+        "ideal_gb_s_per_chip": 56.2,
+        "bound_gb_s_per_chip": 49.9,
+        "fidelity": "analytic",
+    }
+    write_table(folder / "network/railx_hyperx/bounds.parquet", [network])
     write_table(
         folder / "many.parquet", {"row": list(range(1000)), "value": [i / 3 for i in range(1000)]}
     )
@@ -56,38 +83,42 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"seed": 7, "topologies": {"a": {"m": 2, "seed": 3}}, "text": "<script>alert(1)</script>"},
     )
     write_json(folder / "provenance.json", collect_provenance())
-    write_text(
-        folder / "caption.rst",
-        "All-to-all bandwidth; *bound* from ``load``.\n\nA second < paragraph.\n",
-    )
     settings = AllToAllBandwidthSettings(
-        8, 3, 80, 1.0, "all_to_all_bandwidth", (), "uniform", "linear"
+        "all_to_all_bandwidth", 8, 3, 80, 1.0, (), "uniform", "linear"
     )
     draw_figure(
-        settings, {"network": [folder / "network/railx_hyperx.parquet"]}, folder / "bandwidth"
+        settings,
+        {"bounds": [folder / "network/railx_hyperx/bounds.parquet"]},
+        folder / "bandwidth",
     )
-    source = ["network/railx_hyperx.parquet"]
+    source = ["network/railx_hyperx/bounds.parquet"]
     figures = [
         figure_entry(
             "all_to_all_bandwidth",
             name,
             folder / f"bandwidth.{name}",
-            folder / "caption.rst",
             source,
         )
         for name in ("svg", "png")
     ]
     tables = [
         ReportTable(
-            "Network", "network/railx_hyperx.parquet", folder / "network/railx_hyperx.parquet"
+            "Network",
+            "network/railx_hyperx/bounds.parquet",
+            folder / "network/railx_hyperx/bounds.parquet",
         ),
         ReportTable("Many rows", "many.parquet", folder / "many.parquet", ("value",)),
         ReportTable("Topology metrics", "topology.json", folder / "topology.json"),
     ]
     path = folder / "report.html"
     write_report(
-        path, experiment="quick", claims=folder / "claims.parquet", figures=figures, tables=tables,
-        config=folder / "config.json", provenance=folder / "provenance.json",
-    )  # fmt: skip
+        path,
+        experiment="quick",
+        claims=folder / "claims.parquet",
+        figures=figures,
+        tables=tables,
+        config=folder / "config.json",
+        provenance=folder / "provenance.json",
+    )
     assert json.loads((folder / "provenance.json").read_text())["schema"] == "railx.provenance/1"
     return path

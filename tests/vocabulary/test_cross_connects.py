@@ -81,9 +81,16 @@ def test_a_list_says_which_node_is_behind_a_port(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert len(rows) == 200
     assert rows[0] | {"name": ""} == {
-        "ocs": "0", "name": "", "dimension": "x", "line": "0", "rail": "0", "port_a": "0", "port_b": "3",
-        "node_a": "0", "node_b": "1",
-    }  # fmt: skip
+        "ocs": "0",
+        "name": "",
+        "dimension": "x",
+        "line": "0",
+        "rail": "0",
+        "port_a": "0",
+        "port_b": "3",
+        "node_a": "0",
+        "node_b": "1",
+    }
 
 
 def test_bad_lists_are_refused(tmp_path: Path) -> None:

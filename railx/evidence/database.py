@@ -1,0 +1,230 @@
+"""The tables of a run as a database in memory, for queries that can touch nothing else.
+
+A table's name is its path below the results folder without the ending, dots for
+slashes: ``network/railx_hyperx/bounds.parquet`` is ``network.railx_hyperx.bounds`` and
+``economics/summary.parquet`` is ``economics.summary``. A JSON object is a table of one
+row: nested keys are joined by underscores, lists stay lists (``unnest`` makes rows of
+them). Tables are read by pyarrow when a query names them; the database itself can open
+no file, and its configuration is locked.
+
+A column ``fidelity`` is ordered as ``railx.io.FIDELITIES``, so that comparing and
+``min`` follow that order. ``lowest(fidelity)`` is the least faithful of a group and
+``lowest(a.fidelity, b.fidelity)`` of two, null where any of them is not known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from railx.evidence.errors import ClaimError, NotAvailable
+from railx.evidence.statement import one_line, read_statement
+from railx.io import FIDELITIES, read_json, read_table
+
+__all__ = ["Database", "open_database", "table_name"]
+
+_ENDINGS = (".parquet", ".json")
+_FIDELITY = f"enum ({', '.join(repr(name) for name in FIDELITIES)})"
+_MACROS = (
+    "create macro lowest(fidelity) as"
+    " (case when count(*) = count(fidelity) then min(fidelity) end),"
+    " (one, other) as"
+    " (case when one is not null and other is not null then least(one, other) end)"
+)
+#: Nothing outside the tables can be reached, and no query can change that again.
+_LOCKS = (
+    "set threads = 1",
+    "set memory_limit = '4GB'",
+    "set temp_directory = ''",
+    "set autoinstall_known_extensions = false",
+    "set autoload_known_extensions = false",
+    "set allow_community_extensions = false",
+    "set python_enable_replacements = false",
+    "set python_scan_all_frames = false",
+    "set enable_external_access = false",
+    "set lock_configuration = true",
+)
+_UNKNOWN_COLUMN = re.compile(
+    r'Referenced column "(?P<bare>[^"]*)" not found'
+    r'|does not have a column named "(?P<dotted>[^"]*)"'
+)
+
+
+def table_name(path: str | PurePosixPath) -> str:
+    """The name in SQL of a result file, given by its path below the results folder.
+
+    Names are in lower case: SQL does not tell upper from lower.
+
+    Raises ValueError for a path that is no table of a stage.
+    """
+    given = PurePosixPath(path)
+    parts = given.with_suffix("").parts
+    if given.is_absolute() or ".." in parts or given.suffix not in _ENDINGS:
+        raise ValueError(
+            f"table: got {str(path)!r}; allowed: a .parquet or .json path below the results folder"
+        )
+    if len(parts) not in (2, 3):
+        raise ValueError(
+            f"table: got {str(path)!r}; allowed: STAGE/TABLE or STAGE/ITEM/TABLE with its ending"
+        )
+    return ".".join(parts).lower()
+
+
+class Database:
+    """Tables of one run; made by :func:`open_database`."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, paths: Mapping[str, Path]) -> None:
+        self._connection = connection
+        self._paths = dict(paths)
+        self._columns: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the tables that can be asked, sorted."""
+        return tuple(sorted(self._paths))
+
+    def named(self, sql: str) -> tuple[str, ...]:
+        """The tables that a query names, whether they are there or not.
+
+        Raises ClaimError for what is not one SELECT.
+        """
+        return read_statement(self._connection, sql).tables
+
+    def query(self, sql: str) -> pa.Table:
+        """The rows of a query, which must be exactly one SELECT.
+
+        Raises NotAvailable where a table that it names is not among the results, and
+        ClaimError (one line) for everything else that is wrong with it.
+        """
+        named = self.named(sql)
+        for name in named:
+            self._load(name)
+        self._connection.execute("begin transaction read only")
+        try:
+            return self._connection.sql(sql).to_arrow_table()
+        except duckdb.Error as error:
+            raise ClaimError(f"query: {self._words(error, named)}") from None
+        finally:
+            self._connection.execute("rollback")
+
+    def value(self, sql: str) -> Any:
+        """The only value of a query with one row and one column.
+
+        Raises what :meth:`query` raises, and ClaimError for another shape.
+        """
+        found = self.query(sql)
+        if (found.num_rows, found.num_columns) != (1, 1):
+            raise ClaimError(
+                f"query: gives {found.num_rows} rows of {found.num_columns} columns; allowed: one"
+                " of each"
+            )
+        return found.column(0)[0].as_py()
+
+    def _load(self, name: str) -> None:
+        """Copy a table into the database, once."""
+        if name in self._columns:
+            return
+        if name not in self._paths:
+            raise NotAvailable(
+                f"{name} is not among the results of this experiment", there_is=self.tables
+            )
+        table = _read(self._paths[name], name)
+        self._connection.register("incoming", table)
+        chosen = "*"
+        if "fidelity" in table.column_names:
+            chosen = f"* replace (fidelity::{_FIDELITY} as fidelity)"
+        self._connection.execute(f"create table {_quoted(name)} as select {chosen} from incoming")
+        self._connection.unregister("incoming")
+        self._columns[name] = tuple(table.column_names)
+
+    def _words(self, error: duckdb.Error, named: Iterable[str]) -> str:
+        found = _UNKNOWN_COLUMN.search(str(error))
+        if not found:
+            return one_line(error)
+        columns = dict.fromkeys(column for name in named for column in self._columns[name])
+        return f"no column {found['bare'] or found['dotted']}; allowed: {', '.join(columns)}"
+
+
+@contextmanager
+def open_database(
+    results_dir: str | Path, files: Iterable[str | PurePosixPath]
+) -> Iterator[Database]:
+    """The tables of a run as a database, for the length of a ``with`` block.
+
+    ``files`` names those that count, by their paths below ``results_dir``; one that was
+    not made is no table. Raises ValueError for a path that is no table of a stage and
+    for two paths of one name.
+    """
+    named: dict[str, Path] = {}
+    for file in files:
+        name = table_name(file)
+        if name in named:
+            raise ValueError(f"table: {name} is the name of two files; allowed: one")
+        named[name] = Path(results_dir) / file
+    paths = {name: path for name, path in named.items() if path.is_file()}
+    connection = duckdb.connect(":memory:")
+    try:
+        for stage in sorted({name.split(".")[0] for name in paths}):
+            connection.execute(f"attach ':memory:' as {_quoted(stage)}")
+        for schema in sorted({".".join(name.split(".")[:2]) for name in paths if _is_item(name)}):
+            connection.execute(f"create schema {_quoted(schema)}")
+        connection.execute(_MACROS)
+        for lock in _LOCKS:
+            connection.execute(lock)
+        yield Database(connection, paths)
+    finally:
+        connection.close()
+
+
+def _is_item(name: str) -> bool:
+    return name.count(".") == 2
+
+
+def _quoted(name: str) -> str:
+    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+
+
+def _read(path: Path, name: str) -> pa.Table:
+    table = read_table(path) if path.suffix == ".parquet" else _one_row(path, name)
+    if "fidelity" in table.column_names:
+        for value in table.column("fidelity").unique().to_pylist():
+            if value is not None and value not in FIDELITIES:
+                raise ClaimError(
+                    f"fidelity: {name} has {value!r}; allowed: {', '.join(FIDELITIES)}"
+                )
+    return table
+
+
+def _one_row(path: Path, name: str) -> pa.Table:
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ClaimError(
+            f"table: {name} holds no JSON object; allowed: an object whose keys can be named"
+        )
+    row: dict[str, Any] = {}
+    for key, item in _leaves(value):
+        if key in row:
+            raise ClaimError(f"table: {name} has two keys {key}; allowed: keys that differ")
+        row[key] = item
+    try:
+        return pa.table({key: [item] for key, item in row.items()})
+    except pa.ArrowInvalid as error:
+        raise ClaimError(f"table: {name} is no table ({one_line(error)})") from None
+
+
+def _leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of nested mappings, keys joined by underscores; an empty mapping is left
+    out.
+    """
+    for key, item in value.items():
+        name = f"{prefix}{key}".replace(".", "_")
+        if isinstance(item, Mapping):
+            yield from _leaves(item, f"{name}_")
+        else:
+            yield name, item

@@ -1,0 +1,301 @@
+"""Tests that can fail: break the code on purpose and see whether a room's tests notice.
+
+Two sorts of mutants. Named ones are the patches of tests/mutants/ROOM: each breaks one
+thing that matters and says so in its head. Generated ones are small changes
+(cosmic-ray's operators) drawn by a seed from the modules that carry the room's science.
+Every mutant is put into a copy of the tree, the room's tests run there, and the tree
+itself is never touched.
+
+The head of a patch, before the first ``diff``:
+
+    breaks: the integer programme's solution is thrown away
+    tests: tests/planning/test_flexsp.py
+    expect: killed
+
+``expect: survives`` marks a known gap: reported, but no failure until it is closed. A
+patch that no longer applies is an error: mend it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+ROOT = Path(__file__).resolve().parent.parent
+PATCHES = Path("tests/mutants")
+Outcome = Literal["killed", "survived", "timed out"]
+
+
+@dataclass(frozen=True)
+class Room:
+    """What is mutated and what should notice."""
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+ROOMS = {
+    "planning": Room(
+        tuple(
+            f"railx/planning/{name}.py"
+            for name in ("blaster", "chunks", "flexsp", "milp", "mixes", "pipeline", "schedule")
+        ),
+        ("tests/planning",),
+    ),
+    "fabric": Room(
+        ("railx/fabric/circuits.py", "railx/fabric/core.py", "railx/fabric/replay.py"),
+        (
+            "tests/fabric/test_circuits.py",
+            "tests/fabric/test_core.py",
+            "tests/fabric/test_replay.py",
+        ),
+    ),
+    "network": Room(
+        tuple(
+            f"railx/network/{name}.py"
+            for name in ("all_to_all", "collectives", "shortest_paths", "static_loads")
+        ),
+        (
+            "tests/network/test_collectives.py",
+            "tests/network/test_static_loads.py",
+            "tests/topology/test_metrics.py",
+        ),
+    ),
+    "evidence": Room(
+        tuple(
+            f"railx/evidence/{name}.py"
+            for name in ("claims", "database", "judge", "published", "statement", "verdicts")
+        ),
+        ("tests/evidence",),
+    ),
+}
+
+#: Operators of cosmic-ray whose mutants say something: changed comparisons, numbers,
+#: signs and loops. Others (shifts for sums, unions of types) hardly compile.
+OPERATORS = (
+    "core/AddNot",
+    "core/NumberReplacer",
+    "core/ReplaceAndWithOr",
+    "core/ReplaceBinaryOperator_Add_Sub",
+    "core/ReplaceBinaryOperator_Div_Mul",
+    "core/ReplaceBinaryOperator_Mul_Div",
+    "core/ReplaceBinaryOperator_Sub_Add",
+    "core/ReplaceBreakWithContinue",
+    "core/ReplaceComparisonOperator_Eq_NotEq",
+    "core/ReplaceComparisonOperator_GtE_Gt",
+    "core/ReplaceComparisonOperator_Gt_GtE",
+    "core/ReplaceComparisonOperator_Gt_Lt",
+    "core/ReplaceComparisonOperator_LtE_Lt",
+    "core/ReplaceComparisonOperator_Lt_Gt",
+    "core/ReplaceComparisonOperator_Lt_LtE",
+    "core/ReplaceContinueWithBreak",
+    "core/ReplaceFalseWithTrue",
+    "core/ReplaceOrWithAnd",
+    "core/ReplaceTrueWithFalse",
+    "core/ZeroIterationForLoop",
+)
+
+
+class MutantError(Exception):
+    """A mutant cannot be made or judged; one line."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change: the new text of each file that it touches, the tests that should notice
+    and whether they are known to.
+    """
+
+    name: str
+    breaks: str
+    texts: dict[str, str]
+    tests: tuple[str, ...]
+    survives: bool = False
+
+
+def main() -> int:
+    """Run the mutants of a room; 1 where one survives that should not."""
+    options = _options()
+    room = ROOMS[options.room]
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        tree = Path(folder) / "tree"
+        _copy_tree(tree)
+        try:
+            mutants = list(_named(tree, options.room, room))
+            if options.generated:
+                mutants += _generated(tree, room, options.generated, options.seed)
+            baseline_s = _baseline(tree, room, mutants)
+            return _run(tree, mutants, 3 * baseline_s + 30)
+        except MutantError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("room", choices=sorted(ROOMS), help="the room whose tests are tried")
+    parser.add_argument(
+        "--generated", type=int, default=20, help="how many generated mutants (default: 20)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="which of them (default: 1)")
+    return parser.parse_args()
+
+
+def _copy_tree(tree: Path) -> None:
+    """Tracked files and new ones that git does not ignore, as they are now."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    for name in filter(None, listed.split("\0")):
+        source, target = ROOT / name, tree / name
+        if source.is_file() and not source.is_symlink():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+
+
+def _named(tree: Path, name: str, room: Room) -> Iterator[Mutant]:
+    for patch in sorted((ROOT / PATCHES / name).glob("*.patch")):
+        head = dict(
+            line.split(": ", 1)
+            for line in patch.read_text(encoding="utf-8").split("diff --git", 1)[0].splitlines()
+            if ": " in line
+        )
+        expect = head.get("expect")
+        if "breaks" not in head or expect not in ("killed", "survives"):
+            raise MutantError(
+                f"{patch.name}: head: allowed: breaks, tests, expect: killed|survives"
+            )
+        tests = tuple(head.get("tests", " ".join(room.tests)).split())
+        yield Mutant(patch.stem, head["breaks"], _patched(tree, patch), tests, expect == "survives")
+
+
+def _patched(tree: Path, patch: Path) -> dict[str, str]:
+    """The texts of the files that a patch touches, after it."""
+    with tempfile.TemporaryDirectory(prefix="patched-") as folder:
+        listed = _git("apply", "--numstat", str(patch), cwd=tree)
+        names = [line.split("\t")[2] for line in listed.stdout.splitlines()]
+        for name in names:
+            if not (tree / name).is_file():
+                raise MutantError(f"{patch.name}: {name} is no file any more; mend the patch")
+            (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(tree / name, Path(folder) / name)
+        applied = _git("apply", str(patch), cwd=Path(folder))
+        if applied.returncode or not names:
+            reason = " ".join(applied.stderr.split())
+            raise MutantError(f"{patch.name} does not apply ({reason}); mend the patch")
+        return {name: (Path(folder) / name).read_text(encoding="utf-8") for name in names}
+
+
+def _git(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    # Outside a repository, so that paths are those of the folder.
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(cwd.parent)}
+    return subprocess.run(
+        ["git", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def _generated(tree: Path, room: Room, number: int, seed: int) -> list[Mutant]:
+    """``number`` mutants drawn from all that the operators make of the modules."""
+    try:
+        from cosmic_ray.ast import ast_nodes, get_ast
+        from cosmic_ray.mutating import mutate_code
+        from cosmic_ray.plugins import get_operator
+    except ImportError:
+        raise MutantError("cosmic-ray is not installed; allowed: --generated 0") from None
+    places = []
+    for module in room.modules:
+        nodes = list(ast_nodes(get_ast((tree / module).read_text(encoding="utf-8"))))
+        for operator in OPERATORS:
+            made = get_operator(operator)()
+            count = sum(1 for node in nodes for _ in made.mutation_positions(node))
+            places += [(module, operator, occurrence) for occurrence in range(count)]
+    drawn = random.Random(seed).sample(places, min(number, len(places)))
+    mutants = []
+    for module, operator, occurrence in sorted(drawn):
+        text = (tree / module).read_text(encoding="utf-8")
+        changed = mutate_code(text, get_operator(operator)(), occurrence)
+        if changed is not None and changed != text:
+            name = f"{operator.removeprefix('core/')} {occurrence}"
+            mutants.append(
+                Mutant(name, _difference(module, text, changed), {module: changed}, room.tests)
+            )
+    return mutants
+
+
+def _difference(module: str, before: str, after: str) -> str:
+    for number, (old, new) in enumerate(
+        zip(before.splitlines(), after.splitlines(), strict=False), start=1
+    ):
+        if old != new:
+            return f"{module}:{number}: {old.strip()}  ->  {new.strip()}"
+    return module
+
+
+def _baseline(tree: Path, room: Room, mutants: list[Mutant]) -> float:
+    """How long the tests take on the code as it is; they must pass."""
+    every = dict.fromkeys([*room.tests, *(test for mutant in mutants for test in mutant.tests)])
+    started = time.monotonic()
+    if _tests(tree, tuple(every), None) != "survived":
+        raise MutantError("the tests fail without any mutant; allowed: tests that pass")
+    return time.monotonic() - started
+
+
+def _run(tree: Path, mutants: list[Mutant], limit_s: float) -> int:
+    surprises, killed = 0, 0
+    for mutant in mutants:
+        before = {name: (tree / name).read_text(encoding="utf-8") for name in mutant.texts}
+        for name, text in mutant.texts.items():
+            (tree / name).write_text(text, encoding="utf-8")
+        outcome = _tests(tree, mutant.tests, limit_s)
+        for name, text in before.items():
+            (tree / name).write_text(text, encoding="utf-8")
+        dead = outcome != "survived"
+        killed += dead
+        note = ""
+        if dead and mutant.survives:
+            note, surprises = "  (now killed: write `expect: killed` into the patch)", surprises + 1
+        elif not dead:
+            note = "  (known)" if mutant.survives else "  (unexpected)"
+            surprises += not mutant.survives
+        print(f"{outcome:<9}  {mutant.name}: {mutant.breaks}{note}", flush=True)
+    print(f"\n{killed} of {len(mutants)} mutants killed, {surprises} not as expected")
+    return 1 if surprises else 0
+
+
+def _tests(tree: Path, tests: tuple[str, ...], limit_s: float | None) -> Outcome:
+    """Run tests in the copy until the first fails."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    # Compiled files of a mutant must not outlive it.
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            [*command, *tests],
+            cwd=tree,
+            env=environment,
+            timeout=limit_s,
+            capture_output=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "timed out"
+    if done.returncode not in (0, 1, 2):
+        raise MutantError(f"pytest ended with {done.returncode}: {' '.join(tests)}")
+    return "survived" if done.returncode == 0 else "killed"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
