@@ -76,7 +76,11 @@ ROOMS = {
             f"railx/evidence/{name}.py"
             for name in ("claims", "database", "judge", "published", "statement", "verdicts")
         ),
-        ("tests/evidence",),
+        (
+            "tests/evidence/test_judge.py",
+            "tests/evidence/test_published_claims.py",
+            "tests/evidence/test_database.py",
+        ),
     ),
 }
 
