@@ -11,7 +11,6 @@ from railx.tenancy.grid import (
     check_placements,
     line_rings,
     placement_circuits,
-    product_of_nodes,
     random_faults,
     usable_rails,
 )
@@ -79,7 +78,6 @@ __all__ = [
     "mix_of_jobs",
     "place_jobs",
     "placement_circuits",
-    "product_of_nodes",
     "random_faults",
     "rewired_rings",
     "simulate_stream",
