@@ -19,9 +19,9 @@ from typing import Annotated, Any
 
 from railx.economics import EconomicsSettings
 from railx.fabric import RailSettings
-from railx.families.registry import TopologySettings
+from railx.families import TopologySettings, check_topology
 from railx.figures import FigureSettings
-from railx.mapping import MappingSettings
+from railx.mapping import MappingSettings, check_reference
 from railx.network import (
     AgreementSettings,
     CollectiveSettings,
@@ -34,7 +34,7 @@ from railx.planning.planners import PlannerSettings
 from railx.settings import AtLeast, NotEmpty, SettingsError, load
 from railx.tenancy import TenancySettings
 from railx.tracking import TrackingSettings
-from railx.vocabulary.circuits import TransitionSettings
+from railx.vocabulary.reconfiguration import TransitionSettings
 from railx.workload.batches import BatchSettings
 from railx.workload.cluster import ClusterSettings
 from railx.workload.corpus import CorpusSettings
@@ -126,6 +126,8 @@ class Experiment:
                 "name",
                 f"got {self.name!r}; allowed: letters, digits and underscores, a letter first",
             )
+        for name, topology in self.topologies.items():
+            check_topology(topology, f"topologies.{name}")
         for name, sweep in self.sweeps.items():
             if sweep.topology not in self.topologies:
                 raise SettingsError(
@@ -147,6 +149,7 @@ class Experiment:
                         f"{group}.topologies",
                         f"got {name!r}; allowed: {', '.join(self.topologies)}",
                     )
+        check_reference(self.mapping, self.topologies[self.mapping.reference])
         for name, plan in self.plans.items():
             if plan.corpus not in self.corpora:
                 raise SettingsError(

@@ -8,7 +8,6 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
-from railx.economics import NetworkDesign
 from railx.settings import AtLeast, Fraction, NotEmpty, Positive, SettingsError
 from railx.workload.model import ModelSettings
 
@@ -137,14 +136,13 @@ class JobSettings:
 
 @dataclass(frozen=True)
 class MappedTopology:
-    """A topology by the best of ``routings`` for each transfer, and the design that
-    prices it (null: no equal cost).
-
-    The design must have as many chips as the topology and the same injection bandwidth.
-    """
+    """A topology of the comparison; its bill is that of the topology's own settings."""
 
     routings: Annotated[tuple[Literal["min", "balanced", "valiant"], ...], NotEmpty()]
-    design: NetworkDesign | None
+    """Routings on offer; each transfer takes the best."""
+
+    priced: bool = True
+    """Whether it is compared at equal cost too; families without a bill never are."""
 
 
 @dataclass(frozen=True)
@@ -166,12 +164,9 @@ class MappingSettings:
     price_set: Annotated[str, NotEmpty()]
 
     def __post_init__(self) -> None:
-        if self.reference not in self.topologies or self.topologies[self.reference].design is None:
-            known = [
-                name for name, topology in self.topologies.items() if topology.design is not None
-            ]
+        known = [name for name, topology in self.topologies.items() if topology.priced]
+        if self.reference not in known:
             raise SettingsError(
                 "reference",
-                f"got {self.reference!r}; allowed: {', '.join(known)}, the topologies with a"
-                " design",
+                f"got {self.reference!r}; allowed: {', '.join(known)}, the priced topologies",
             )

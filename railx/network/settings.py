@@ -34,8 +34,7 @@ __all__ = [
 
 #: Offered load in flits/chip/cycle; static models take it as 1.
 Load: TypeAlias = Annotated[float, Positive()]
-#: How packets find their way; which of them a family offers, railx.network.routing
-#: says.
+#: How packets find their path; which of them a family offers, its ``routings`` say.
 RoutingName: TypeAlias = Literal["min", "balanced", "adaptive", "valiant"]
 
 

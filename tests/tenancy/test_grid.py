@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.families import build_topology
 from railx.families.railx_hyperx.settings import RailXHyperXSettings
 from railx.families.railx_torus.settings import RailXTorusSettings
-from railx.families.registry import build_topology
 from railx.settings import SettingsError
 from railx.tenancy import (
     Faults,

@@ -10,6 +10,7 @@ rule mapping:
         summary=RESULTS / "steps/{topology}.json",
     params:
         settings=SETTINGS["mapping"],
+        reference=SETTINGS["topologies"][SETTINGS["mapping"]["reference"]],
         code=code("mapping"),
     log:
         RESULTS / "logs/steps/{topology}.log",

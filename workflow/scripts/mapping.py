@@ -8,6 +8,7 @@ with logged(snakemake.log[0]):
         snakemake.params.settings,
         name=snakemake.wildcards.topology,
         topology_path=snakemake.input.topology,
+        reference=snakemake.params.reference,
         steps_path=snakemake.output.steps,
         summary_path=snakemake.output.summary,
     )

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from railx.families import read_topology
 from railx.io import write_json, write_table
 from railx.network.agreement import agreement_rows
 from railx.network.settings import AgreementSettings
 from railx.settings import load
-from railx.vocabulary.topology import read_topology
 
 __all__ = ["run"]
 

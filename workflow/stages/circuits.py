@@ -7,21 +7,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from railx.families.registry import TopologySettings, build_topology
+from railx.families import TopologySettings, build_topology, read_topology
 from railx.io import write_table
 from railx.settings import load
-from railx.vocabulary.circuits import (
+from railx.vocabulary.cross_connects import circuit_set, write_circuits, write_circuits_csv
+from railx.vocabulary.reconfiguration import (
     ReconfigurationPlan,
     TransitionSettings,
     apply_plan,
-    circuit_set,
     reconfiguration_plan,
-    write_circuits,
-    write_circuits_csv,
-    write_plan,
-    write_plan_csv,
 )
-from railx.vocabulary.topology import Topology, read_topology
+from railx.vocabulary.reconfiguration_files import write_plan, write_plan_csv
+from railx.vocabulary.topology import Topology
 
 __all__ = ["run", "run_transition"]
 

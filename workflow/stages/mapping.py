@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from railx.families.registry import TopologySettings, build_topology
-from railx.families.routings import routings_of
+from railx.families import TopologySettings, build_topology, family_of, read_topology
 from railx.io import write_json, write_table
 from railx.mapping import MappingSettings, comparison_bases, equal_bandwidth, step_times
 from railx.settings import SettingsError, load
-from railx.vocabulary.topology import read_topology
 
 __all__ = ["run"]
 
@@ -24,15 +22,17 @@ def run(
     name: str,
     topology_path: str | Path | None = None,
     topology: TopologySettings | None = None,
+    reference: TopologySettings | Mapping[str, Any] | None = None,
     steps_path: str | Path | None = None,
     summary_path: str | Path | None = None,
 ) -> dict[str, Any]:
     """Lay every job on the topology of the file, as ``name`` of ``mapping.topologies``;
-    return the step times as one flat summary.
+    return the step times as one flat summary. ``reference``: settings of the
+    topology that the mapping names as its reference, which the file is priced against.
 
     Any other ``topology`` can be given by its settings: it takes the routings of
     ``name`` that its family has (else the family's first) and is compared at equal
-    bandwidth alone, since ``name``'s design is not its own.
+    bandwidth alone.
     """
     settings: MappingSettings = load(MappingSettings, mapping, "mapping")
     if name not in settings.topologies:
@@ -41,13 +41,17 @@ def run(
         )
     if (topology_path is None) == (topology is None):
         raise TypeError("one of topology_path and topology is needed")
+    if (topology_path is None) != (reference is None):
+        raise TypeError("reference is needed with topology_path, and only there")
     routings: tuple[str, ...] = settings.topologies[name].routings
     if topology_path is not None:
         graph = read_topology(topology_path)
-        bases = comparison_bases(settings, graph, name)
+        bases = comparison_bases(
+            settings, graph, name, load(TopologySettings, reference, "topologies")
+        )
     else:
         graph = build_topology(load(TopologySettings, topology, "topology"))
-        offered = routings_of(graph.family)
+        offered = family_of(graph).routings
         routings = tuple(routing for routing in routings if routing in offered) or offered[:1]
         bases, name = [equal_bandwidth(settings, graph)], graph.family
     rows = step_times(graph, routings, settings.jobs, bases, name)

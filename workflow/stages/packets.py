@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from railx.families.registry import TopologySettings, build_topology
-from railx.families.routings import build_routing
+from railx.families import TopologySettings, build_routing, build_topology
 from railx.io import write_table
 from railx.network.packets import simulate_packets, summary_row
 from railx.network.settings import PacketNetworkSettings, TrafficSettings

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from railx.families.registry import TopologySettings, build_topology
+from railx.families import TopologySettings, build_topology, read_topology
 from railx.io import write_json, write_table
 from railx.network import (
     CollectiveSettings,
@@ -22,7 +22,6 @@ from railx.network import (
     static_routings,
 )
 from railx.settings import load
-from railx.vocabulary.topology import read_topology
 
 __all__ = ["run"]
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from railx.families.registry import settings_of
-from railx.families.routings import build_routing
+from railx.families import build_routing, read_topology
 from railx.io import write_json, write_table
 from railx.network.packets.sweep import sweep_loads
 from railx.network.settings import SweepSettings, TrafficSettings
@@ -20,7 +19,7 @@ from railx.network.traffic import traffic_flows
 from railx.settings import load
 from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.routing.table import RoutingTable
-from railx.vocabulary.topology import Topology, read_topology
+from railx.vocabulary.topology import Topology
 
 __all__ = ["run"]
 
@@ -73,6 +72,6 @@ def _limits(
         None if traffic.pattern == "uniform" else traffic_flows(topology, traffic, seed).demand()
     )
     lane_load = table_lane_loads(topology, table, demand)
-    width = topology.links.gbps / settings_of(topology).port_gbps
+    width = topology.links.gbps / topology.settings.port_gbps
     bound = float((width / np.maximum(lane_load, 1e-12)).min())
     return bound, ideal_bound(topology, lane_load)

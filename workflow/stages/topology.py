@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from railx.families.registry import TopologySettings, build_topology
+from railx.families import TopologySettings, build_topology, write_topology
 from railx.io import write_json
 from railx.network.metrics import check_circuits, topology_metrics
 from railx.settings import load
-from railx.vocabulary.topology import write_topology
 
 __all__ = ["run"]
 
