@@ -10,8 +10,8 @@ from typing import Any
 
 from railx.io import write_json, write_table
 from railx.settings import load
-from railx.tenancy import (
-    TenancySettings,
+from railx.tenancy import TenancySettings
+from railx.tenancy.study import (
     degraded_table,
     fault_table,
     mix_of_jobs,
