@@ -15,22 +15,20 @@ from railx.families import build_topology
 from railx.families.railx_hyperx.settings import RailXHyperXSettings
 from railx.families.railx_torus.settings import RailXTorusSettings
 from railx.settings import SettingsError
-from railx.tenancy import (
+from railx.tenancy import JobSettings, check_job
+from railx.tenancy.allocate import find_block, find_product
+from railx.tenancy.grid import (
     Faults,
-    JobSettings,
     NodeGrid,
     Placement,
-    check_job,
     check_placements,
-    find_block,
-    find_product,
     line_rings,
-    place_jobs,
     placement_circuits,
     random_faults,
     usable_rails,
 )
 from railx.tenancy.settings import Wiring
+from railx.tenancy.study import place_jobs
 
 jobs = st.builds(
     lambda a, b, s: JobSettings(a, b, "torus" if s == "ring" and min(a, b) > 1 else s),
