@@ -1,10 +1,10 @@
 """Tests that can fail: break the code on purpose and see whether a room's tests notice.
 
 Two sorts of mutants. Named ones are the patches of tests/mutants/ROOM: each breaks one
-thing that matters and says so in its head. Generated ones are small changes (cosmic-ray's
-operators) drawn by a seed from the modules that carry the room's science. Every mutant is
-put into a copy of the tree, the room's tests run there, and the tree itself is never
-touched.
+thing that matters and says so in its head. Generated ones are small changes
+(cosmic-ray's operators) drawn by a seed from the modules that carry the room's science.
+Every mutant is put into a copy of the tree, the room's tests run there, and the tree
+itself is never touched.
 
 The head of a patch, before the first ``diff``:
 
@@ -209,7 +209,7 @@ def _git(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _generated(tree: Path, room: Room, number: int, seed: int) -> list[Mutant]:
-    """``number`` mutants drawn from all that the operators make of the room's modules."""
+    """``number`` mutants drawn from all that the operators make of the modules."""
     try:
         from cosmic_ray.ast import ast_nodes, get_ast
         from cosmic_ray.mutating import mutate_code

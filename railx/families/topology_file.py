@@ -25,9 +25,9 @@ from railx.vocabulary.topology import (
 __all__ = ["read_topology", "write_topology"]
 
 
-def write_topology(path: str | Path, topology: Topology) -> None:
+def write_topology(path: str | Path, topology: Topology, name: str | None = None) -> None:
     """Write one Parquet file: links and circuits as rows told apart by ``element``,
-    everything else as metadata.
+    everything else as metadata, also the ``name`` (None: its family's).
     """
     import pyarrow as pa
 
@@ -40,7 +40,7 @@ def write_topology(path: str | Path, topology: Topology) -> None:
         circuit_columns = _columns(circuits, {"dimension": DIMENSIONS})
         tables.append(pa.table({"element": _constant("circuit", len(circuits)), **circuit_columns}))
     table = pa.concat_tables(tables, promote_options="default").unify_dictionaries()
-    write_table(path, table, metadata=_metadata(topology))
+    write_table(path, table, metadata={"name": name or topology.family, **_metadata(topology)})
 
 
 def read_topology(path: str | Path) -> Topology:

@@ -24,7 +24,6 @@ from railx.tenancy.grid import (
     check_placements,
     line_rings,
     placement_circuits,
-    product_of_nodes,
     random_faults,
     usable_rails,
 )
@@ -237,21 +236,6 @@ def test_rings_of_a_line_join_every_pair_twice(length: int, rails: int) -> None:
         np.add.at(links, (ring, np.roll(ring, -1)), 1)
     links += links.T
     assert (links[~np.eye(length, dtype=np.bool_)] >= 2).all()
-
-
-def test_nodes_that_are_no_product_are_refused() -> None:
-    assert product_of_nodes([(3, 1), (0, 1), (0, 5), (3, 5)], "torus") == Placement(
-        (0, 3), (1, 5), "torus"
-    )
-    with pytest.raises(
-        ValueError,
-        match=r"not joined by the lines they share, \(0, 1\) is missing; .*2 x 2 = 4 nodes",
-    ):
-        product_of_nodes([(0, 0), (1, 1)], "torus")
-    with pytest.raises(ValueError, match="leave gaps in their lines"):
-        product_of_nodes([(0, 0), (0, 1), (1, 1)], "torus")
-    with pytest.raises(ValueError, match="nodes: got none"):
-        product_of_nodes([], "torus")
 
 
 def test_shapes_that_cannot_be_are_refused_in_one_line() -> None:

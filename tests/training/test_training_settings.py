@@ -43,6 +43,7 @@ def config(**changes: Any) -> dict[str, Any]:
     return {
         "name": "run",
         "seed": 1,
+        "plan_name": "static",
         "plan": "plan.json",
         "corpus": "corpus.parquet",
         **groups,
