@@ -76,7 +76,11 @@ ROOMS = {
             f"railx/evidence/{name}.py"
             for name in ("claims", "database", "judge", "published", "statement", "verdicts")
         ),
-        ("tests/evidence",),
+        (
+            "tests/evidence/test_judge.py",
+            "tests/evidence/test_published_claims.py",
+            "tests/evidence/test_database.py",
+        ),
     ),
 }
 
@@ -131,7 +135,11 @@ def main() -> int:
         tree = Path(folder) / "tree"
         _copy_tree(tree)
         try:
-            mutants = list(_named(tree, options.room, room))
+            mutants = [
+                mutant
+                for mutant in _named(tree, options.room, room)
+                if options.only in ("", mutant.name)
+            ]
             if options.generated:
                 mutants += _generated(tree, room, options.generated, options.seed)
             baseline_s = _baseline(tree, room, mutants)
@@ -148,6 +156,7 @@ def _options() -> argparse.Namespace:
         "--generated", type=int, default=20, help="how many generated mutants (default: 20)"
     )
     parser.add_argument("--seed", type=int, default=1, help="which of them (default: 1)")
+    parser.add_argument("--only", default="", help="the one named mutant to try")
     return parser.parse_args()
 
 
