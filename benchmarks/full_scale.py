@@ -25,7 +25,7 @@ import numpy as np
 import yaml
 from machine import describe
 
-from railx.families.registry import TopologySettings, build_topology
+from railx.families import TopologySettings, build_topology
 from railx.network.flows import max_min_rates
 from railx.network.settings import StaticNetworkSettings, UniformTraffic
 from railx.network.throughput import simulate_static

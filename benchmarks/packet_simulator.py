@@ -22,8 +22,7 @@ from typing import Any
 import yaml
 from machine import describe
 
-from railx.families.registry import TopologySettings, build_topology
-from railx.families.routings import build_routing
+from railx.families import TopologySettings, build_routing, build_topology
 from railx.network.packets import simulate_packets
 from railx.network.settings import PacketNetworkSettings, UniformTraffic
 from railx.settings import load

@@ -70,7 +70,7 @@ def iteration_rows(
     """One row for each setting, timed iteration and rank; times in ms."""
     run = {
         "run": settings.name,
-        "plan": Path(settings.plan).stem,
+        "plan": settings.plan_name,
         "parallelism": plan.kind,
         "device": place.device.type,
     }
@@ -96,7 +96,7 @@ def summary(
         "schema": SCHEMA,
         "run": settings.name,
         "seed": settings.seed,
-        "plan": Path(settings.plan).stem,
+        "plan": settings.plan_name,
         "parallelism": plan.kind,
         "planner": plan.planner,
         "model": settings.model.name,

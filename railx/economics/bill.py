@@ -1,4 +1,4 @@
-"""Bills of materials and their summary: counts of the designs times prices of the
+"""Bills of materials and their summary: counts of the networks times prices of the
 catalogue.
 """
 
@@ -7,8 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from railx.economics.catalogue import Catalogue, Price, read_catalogue
-from railx.economics.designs import count_network
-from railx.economics.settings import EconomicsSettings, NetworkDesign
+from railx.economics.settings import EconomicsSettings, PricedNetwork
 from railx.settings import SettingsError
 
 __all__ = ["bill_of_materials", "cost_summary", "price_network"]
@@ -28,21 +27,21 @@ def bill_of_materials(
     catalogue = catalogue or read_catalogue(settings.catalogue)
     return [
         row
-        for name, design in settings.networks.items()
-        for row in price_network(name, design, settings.price_set, catalogue)
+        for name, network in settings.networks.items()
+        for row in price_network(name, network, settings.price_set, catalogue)
     ]
 
 
 def price_network(
-    name: str, design: NetworkDesign, price_set: str, catalogue: Catalogue
+    name: str, network: PricedNetwork, price_set: str, catalogue: Catalogue
 ) -> list[dict[str, Any]]:
     """The rows of one network in the bill of materials; ``price_set`` holds where the
-    design names none.
+    network names none.
     """
-    counts = count_network(design)
+    counts = network.counts
     rows: list[dict[str, Any]] = []
     for component, count in counts.components.items():
-        price = _price_of(component, design, name, price_set, catalogue)
+        price = _price_of(component, network, name, price_set, catalogue)
         rows.append(
             {
                 "topology": name,
@@ -73,8 +72,8 @@ def cost_summary(
     """
     bill = bill_of_materials(settings, catalogue)
     rows: list[dict[str, Any]] = []
-    for name, design in settings.networks.items():
-        counts = count_network(design)
+    for name, network in settings.networks.items():
+        counts = network.counts
         parts = [row for row in bill if row["topology"] == name]
         cost_usd = sum(row["total_usd"] for row in parts)
         watts = [row["total_watts"] for row in parts]
@@ -98,13 +97,13 @@ def cost_summary(
 
 
 def _price_of(
-    component: str, design: NetworkDesign, name: str, price_set: str, catalogue: Catalogue
+    component: str, network: PricedNetwork, name: str, price_set: str, catalogue: Catalogue
 ) -> Price:
     """The price that a network pays for a component, from its own price set or the
     experiment's.
     """
     key = "copper_price_set" if component == "copper_cable" else "price_set"
-    own = getattr(design, key)
+    own: str | None = getattr(network, key)
     where = f"networks.{name}.{key}" if own is not None else "price_set"
     try:
         price = catalogue.price(own if own is not None else price_set, component)
@@ -116,10 +115,10 @@ def _price_of(
             f"{price.price_set!r} is inferred, not a price; allowed: sourced price sets (look at it"
             " in sensitivity.price_sets)",
         )
-    if price.port_gbps is not None and price.port_gbps != design.port_gbps:
+    if price.port_gbps is not None and price.port_gbps != network.counts.port_gbps:
         raise SettingsError(
-            f"networks.{name}.port_gbps",
-            f"got {design.port_gbps:g}; allowed: {price.port_gbps:g}, the port speed of price set"
-            f" {price.price_set!r}",
+            f"networks.{name}.topology.port_gbps",
+            f"got {network.counts.port_gbps:g} Gb/s per priced port; allowed: {price.port_gbps:g},"
+            f" the port speed of price set {price.price_set!r}",
         )
     return price

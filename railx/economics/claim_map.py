@@ -26,10 +26,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from railx.economics.catalogue import Catalogue, read_catalogue
-from railx.economics.designs import count_network, in_node_lanes_per_chip
-from railx.economics.scaling import at_scale
-from railx.economics.settings import EconomicsSettings, FatTreeSettings, RailXSettings, largest_tree
+from railx.economics.sensitivity import in_node_lanes_per_chip
+from railx.economics.settings import EconomicsSettings, PricedNetwork
 from railx.settings import SettingsError
+from railx.vocabulary.counts import TreeBill
+from railx.vocabulary.topology import FamilySettings
 
 __all__ = ["CLAIMS", "claim_map"]
 
@@ -45,8 +46,8 @@ class _Case:
 
     factor: str
     level: float | None
-    railx: RailXSettings
-    tree: FatTreeSettings
+    railx: PricedNetwork
+    tree: PricedNetwork
     share: float = 1.0
     lane: float = 0.0
     leaf_cable: float = 2.0
@@ -133,10 +134,8 @@ def _cases(settings: EconomicsSettings) -> Iterator[_Case]:
         settings.networks[settings.sensitivity.railx],
         settings.networks[settings.sensitivity.fat_trees[0]],
     )
-    assert isinstance(railx, RailXSettings)
-    assert isinstance(tree, FatTreeSettings)
     base, chosen = _Case("base", None, railx, tree), settings.claim_map
-    if tree.copper_to_leaf:
+    if _tree_bill(tree).leaf in tree.copper_links:
         first = settings.sensitivity.fat_trees[0]
         raise SettingsError(
             "sensitivity.fat_trees",
@@ -144,59 +143,55 @@ def _cases(settings: EconomicsSettings) -> Iterator[_Case]:
         )
     yield base
     for m in chosen.m:
-        yield replace(base, factor="m", level=m, railx=_full_square(railx, m, railx.n))
+        yield replace(base, factor="m", level=m, railx=_square(railx, m=m))
     for n in chosen.n:
-        yield replace(base, factor="n", level=n, railx=_full_square(railx, railx.m, n))
+        yield replace(base, factor="n", level=n, railx=_square(railx, n=n))
     for chips in chosen.chips:
-        sized = at_scale(railx, chips)
+        sized = railx.at_scale(chips)
         yield replace(
             base,
             factor="chips",
             level=chips,
             railx=sized,
-            tree=at_scale(tree, count_network(sized).chips),
+            tree=tree.at_scale(sized.chips),
         )
     for share in chosen.all_to_all_share:
         yield replace(base, factor="all_to_all_share", level=share, share=share)
     for lane in chosen.in_node_lane_over_transceiver:
         yield replace(base, factor="in_node_lane_over_transceiver", level=lane, lane=lane)
     for tiers in chosen.tiers:
-        yield replace(base, factor="tiers", level=tiers, tree=_whole(tree, tiers=tiers, taper=1.0))
+        yield replace(base, factor="tiers", level=tiers, tree=_filled(tree, tiers=tiers, taper=1.0))
     for cable in chosen.leaf_cable_over_transceiver:
         yield replace(base, factor="leaf_cable_over_transceiver", level=cable, leaf_cable=cable)
+    tiers = _tree_bill(tree).tiers(tree.topology)
     for taper in chosen.taper:
-        yield replace(
-            base, factor="taper", level=taper, tree=_whole(tree, tiers=tree.tiers, taper=taper)
-        )
+        filled = _filled(tree, tiers=tiers, taper=taper)
+        yield replace(base, factor="taper", level=taper, tree=filled)
 
 
-def _full_square(railx: RailXSettings, m: int, n: int) -> RailXSettings:
-    """The largest square all-to-all of nodes of this size: r + 1 nodes a line, on
-    switches with just the ports for it.
-    """
-    line = (m * n + 1,)
-    return replace(railx, m=m, n=n, row=line, column=line, optical_switch_radix=2 * line[0])
+def _square(railx: PricedNetwork, *, m: int | None = None, n: int | None = None) -> PricedNetwork:
+    """The largest square all-to-all of nodes of another size."""
+    assert railx.bill.square is not None  # the settings' own check
+    return replace(railx, topology=railx.bill.square(railx.topology, m, n))
 
 
-def _whole(tree: FatTreeSettings, tiers: int, taper: float) -> FatTreeSettings:
-    """The tree with other tiers, filled: what matters here is the cost of an end port,
-    whatever the size.
-    """
-    return replace(
-        tree,
-        tiers=tiers,
-        taper=taper,
-        chips=min(tree.chips, largest_tree(tiers, tree.switch_radix, taper)),
-    )
+def _filled(tree: PricedNetwork, tiers: int, taper: float) -> PricedNetwork:
+    """The tree with other tiers and another taper."""
+    return replace(tree, topology=_tree_bill(tree).filled(tree.topology, tiers, taper))
+
+
+def _tree_bill(tree: PricedNetwork) -> TreeBill[FamilySettings]:
+    assert tree.bill.tree is not None  # the settings' own check
+    return tree.bill.tree
 
 
 def _boundary(claim: str, case: _Case, settings: EconomicsSettings) -> _Line:
-    railx, limits = count_network(case.railx), settings.sensitivity
+    railx, limits = case.railx.counts, settings.sensitivity
     ports = railx.components["transceiver"] / railx.chips
     lanes = in_node_lanes_per_chip(case.railx) * case.lane
     if claim == "absolute":
         return _Line(-(1 + lanes / ports), limits.absolute_cost_usd / (ports * railx.chips))
-    tree = count_network(case.tree)
+    tree = case.tree.counts
     if claim == "injection":
         limit, bandwidth, given = (
             limits.injection_cost_limit,
@@ -217,11 +212,11 @@ def _tree_parts(case: _Case) -> tuple[float, float]:
     """Switch ports per chip of the tree, and its transceivers, with another cable to
     the leaf where the case has one.
     """
-    tree = count_network(case.tree)
+    tree, ports = case.tree.counts, case.tree.ports
+    leaf_cables = ports.cables[_tree_bill(case.tree).leaf] / 2 / tree.chips
     optics = tree.components.get("transceiver", 0) / tree.chips
-    return tree.components[
-        "electrical_switch_port"
-    ] / tree.chips, optics + case.tree.ports_per_chip * (case.leaf_cable - 2)
+    switch_ports = tree.components["electrical_switch_port"] / tree.chips
+    return switch_ports, optics + leaf_cables * (case.leaf_cable - 2)
 
 
 def _row(

@@ -10,10 +10,9 @@ from typing import Any
 
 from railx.economics.bill import price_network
 from railx.economics.catalogue import Catalogue, read_catalogue
-from railx.economics.designs import NetworkCounts, chips_of, count_network
-from railx.economics.scaling import at_scale
-from railx.economics.settings import EconomicsSettings, NetworkDesign
+from railx.economics.settings import EconomicsSettings, PricedNetwork
 from railx.settings import SettingsError
+from railx.vocabulary.counts import NetworkCounts
 
 __all__ = ["cost_by_scale"]
 
@@ -52,8 +51,8 @@ def cost_by_scale(
     catalogue = catalogue or read_catalogue(settings.catalogue)
     _check_equal_injection(settings)
     return [
-        _row(name, target, design, price_set, settings, catalogue)
-        for name, target, design in _sized(settings)
+        _row(name, target, network, price_set, settings, catalogue)
+        for name, target, network in _sized(settings)
         for price_set in settings.scale.price_sets
     ]
 
@@ -61,7 +60,7 @@ def cost_by_scale(
 def _check_equal_injection(settings: EconomicsSettings) -> None:
     wanted = settings.scale.injection_gb_s_per_chip
     for name in dict.fromkeys((*settings.scale.networks, settings.scale.reference)):
-        given = count_network(settings.networks[name]).injection_gb_s_per_chip
+        given = settings.networks[name].counts.injection_gb_s_per_chip
         if given != wanted:
             raise SettingsError(
                 "scale.networks",
@@ -70,11 +69,11 @@ def _check_equal_injection(settings: EconomicsSettings) -> None:
             )
 
 
-def _sized(settings: EconomicsSettings) -> Iterator[tuple[str, int, NetworkDesign]]:
+def _sized(settings: EconomicsSettings) -> Iterator[tuple[str, int, PricedNetwork]]:
     for name in settings.scale.networks:
         for target in settings.scale.chips:
             try:
-                yield name, target, at_scale(settings.networks[name], target)
+                yield name, target, settings.networks[name].at_scale(target)
             except SettingsError as error:
                 if error.key != "chips":
                     raise
@@ -83,13 +82,13 @@ def _sized(settings: EconomicsSettings) -> Iterator[tuple[str, int, NetworkDesig
 def _row(
     name: str,
     target: int,
-    design: NetworkDesign,
+    network: PricedNetwork,
     price_set: str,
     settings: EconomicsSettings,
     catalogue: Catalogue,
 ) -> dict[str, Any]:
-    cost = _cost(name, design, price_set, catalogue)
-    reference = _reference(settings, chips_of(design), price_set, catalogue)
+    cost = _cost(name, network, price_set, catalogue)
+    reference = _reference(settings, network.chips, price_set, catalogue)
     counts = cost.counts
     return {
         "topology": name,
@@ -117,8 +116,8 @@ def _row(
     }
 
 
-def _cost(name: str, design: NetworkDesign, price_set: str, catalogue: Catalogue) -> _Cost:
-    counts, parts = count_network(design), price_network(name, design, price_set, catalogue)
+def _cost(name: str, network: PricedNetwork, price_set: str, catalogue: Catalogue) -> _Cost:
+    counts, parts = network.counts, price_network(name, network, price_set, catalogue)
     watts = [part["total_watts"] for part in parts]
     usd = sum(part["total_usd"] for part in parts) / counts.chips
     return _Cost(counts, usd, None if None in watts else sum(watts) / counts.chips)
@@ -128,12 +127,12 @@ def _reference(
     settings: EconomicsSettings, chips: int, price_set: str, catalogue: Catalogue
 ) -> _Cost | None:
     try:
-        design = at_scale(settings.networks[settings.scale.reference], chips)
+        network = settings.networks[settings.scale.reference].at_scale(chips)
     except SettingsError as error:
         if error.key != "chips":
             raise
         return None
-    return _cost(settings.scale.reference, design, price_set, catalogue)
+    return _cost(settings.scale.reference, network, price_set, catalogue)
 
 
 def _over(value: float | None, reference: float | None) -> float | None:

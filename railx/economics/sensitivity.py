@@ -14,16 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from railx.economics.catalogue import Catalogue, read_catalogue
-from railx.economics.designs import NetworkCounts, count_network, in_node_lanes_per_chip
-from railx.economics.settings import (
-    EconomicsSettings,
-    FatTreeSettings,
-    RailXSettings,
-    SensitivitySettings,
-)
+from railx.economics.settings import EconomicsSettings, PricedNetwork, SensitivitySettings
 from railx.settings import SettingsError
+from railx.vocabulary.counts import NetworkCounts
 
-__all__ = ["price_sensitivity"]
+__all__ = ["in_node_lanes_per_chip", "price_sensitivity"]
 
 _PRICED = ("transceiver", "ocs_port", "electrical_switch_port")
 
@@ -40,6 +35,14 @@ class _Case:
     source: str
     all_to_all: str
     all_to_all_share: float
+
+
+def in_node_lanes_per_chip(network: PricedNetwork) -> float:
+    """Width of the links inside a node, which are in no bill, in external ports per
+    chip; 0 where the family has no nodes.
+    """
+    lanes = network.bill.in_node_lanes
+    return 0.0 if lanes is None else lanes(network.topology)
 
 
 def price_sensitivity(
@@ -59,16 +62,12 @@ def price_sensitivity(
     catalogue = catalogue or read_catalogue(settings.catalogue)
     chosen = settings.sensitivity
     railx = settings.networks[chosen.railx]
-    if not isinstance(railx, RailXSettings):
-        raise TypeError(f"{chosen.railx} is not a RailX design")
     rows = []
     for case in _cases(settings, catalogue):
         for name in chosen.fat_trees:
             tree = settings.networks[name]
-            if not isinstance(tree, FatTreeSettings):
-                raise TypeError(f"{name} is not a fat tree")
             prices = dict(case.prices)
-            if tree.copper_to_leaf and tree.copper_price_set is not None:
+            if tree.copper_price_set is not None:
                 prices["copper_cable"] = catalogue.price(
                     tree.copper_price_set, "copper_cable"
                 ).unit_usd
@@ -121,11 +120,11 @@ def _row(
     case: _Case,
     tree_name: str,
     prices: dict[str, float],
-    railx: RailXSettings,
-    tree: FatTreeSettings,
+    railx: PricedNetwork,
+    tree: PricedNetwork,
     chosen: SensitivitySettings,
 ) -> dict[str, Any]:
-    grid, fat = count_network(railx), count_network(tree)
+    grid, fat = railx.counts, tree.counts
     cost = _cost_per_chip(grid, prices)
     injection, all_to_all = _bandwidths(grid, case.all_to_all_share)
     fat_per_gb_s = _cost_per_chip(fat, prices) / fat.injection_gb_s_per_chip
@@ -190,13 +189,13 @@ def _break_even_switch_port(
 
 
 def _break_even_lane(
-    cost: float, ratios: tuple[float, float], railx: RailXSettings, chosen: SensitivitySettings
+    cost: float, ratios: tuple[float, float], railx: PricedNetwork, chosen: SensitivitySettings
 ) -> float | None:
     """Both ratios grow in proportion to the cost of a RailX chip; None for a node of
     one chip, which has no links inside.
     """
     lanes = in_node_lanes_per_chip(railx)
-    if lanes == 0:
+    if not lanes:
         return None
     headroom = min(
         chosen.injection_cost_limit / ratios[0], chosen.all_to_all_cost_limit / ratios[1]

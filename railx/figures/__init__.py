@@ -1,11 +1,26 @@
-"""Figures from tables: one module per figure, a common theme, a registry that names
-what each figure needs.
+"""Figures from tables: one module per figure with all that it is, and one list of them.
 
-No drawing module is imported here, so that settings are checked without a plotting
-library and a changed figure redraws itself alone.
+No plotting library is imported here, and none to check a figure's settings.
 """
 
-from railx.figures.registry import FIGURES, FigureInput, FigureKind, draw_figure
-from railx.figures.settings import FigureSettings
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.registry import (
+    FIGURES,
+    FigureSettings,
+    draw_figure,
+    figure_module,
+    figure_of,
+)
+from railx.figures.settings import CanvasSettings
 
-__all__ = ["FIGURES", "FigureInput", "FigureKind", "FigureSettings", "draw_figure"]
+__all__ = [
+    "FIGURES",
+    "CanvasSettings",
+    "Figure",
+    "FigureInput",
+    "FigureSettings",
+    "Inputs",
+    "draw_figure",
+    "figure_module",
+    "figure_of",
+]

@@ -4,18 +4,24 @@ over the offered load.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from matplotlib.lines import Line2D
-from matplotlib.ticker import NullFormatter, StrMethodFormatter
+from typing import Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.settings import AgreementFigureSettings
-from railx.figures.tables import Inputs, read_frame, selected_paths
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.settings import CanvasSettings
+from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, canvas, colours, label, share_legend
 
-__all__ = ["draw"]
+__all__ = ["FIGURE", "AgreementFigureSettings"]
+
+CAPTION = """\
+The same traffic, routing and offered load in the flow model and in the packet
+simulator. Where no link is overloaded the flow model delivers what is offered; packets
+that wait behind others in finite buffers cost throughput, which the flow model does not
+see.
+"""
 
 _COLUMNS = (
     "topology",
@@ -31,11 +37,24 @@ _COLUMNS = (
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
+@dataclass(frozen=True)
+class AgreementFigureSettings(CanvasSettings):
+    """Throughput of the flow model against that of the packet simulator, and their
+    ratio over the load.
+    """
+
+    figure: Literal["agreement"]
+    """Which figure it is."""
+
+
 def draw(settings: AgreementFigureSettings, inputs: Inputs, output: Path) -> None:
     """One point per topology, traffic pattern, routing and load; colour by topology,
     shape by traffic, hollow: balanced routing.
     """
-    rows = read_frame(selected_paths(inputs, "agreement")[0], _COLUMNS)
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import NullFormatter, StrMethodFormatter
+
+    rows = read_frames(inputs, "comparison", _COLUMNS)
     colour = colours(rows["topology"])
     marker = dict(zip(dict.fromkeys(rows["traffic"]), _MARKERS * 3, strict=False))
     routings = list(dict.fromkeys(rows["routing"]))
@@ -89,10 +108,31 @@ def draw(settings: AgreementFigureSettings, inputs: Inputs, output: Path) -> Non
         ]
         texts = [label(name) for name in (*colour, *marker)]
         if len(routings) > 1:
-            fills = [(name, "full" if name == routings[0] else "none") for name in routings]
+            empty: dict[str, Any] = {"fillstyle": "none"}
             handles += [
-                Line2D([], [], color=GREY, marker="o", linestyle="none", fillstyle=fill)
-                for _, fill in fills
-            ]  # type: ignore[arg-type]
-            texts += [f"Routing {name}" for name, _ in fills]
+                Line2D(
+                    [],
+                    [],
+                    color=GREY,
+                    marker="o",
+                    linestyle="none",
+                    **({} if name == routings[0] else empty),
+                )
+                for name in routings
+            ]
+            texts += [f"Routing {name}" for name in routings]
         share_legend(figure, handles, texts, 5)
+
+
+FIGURE = Figure(
+    settings=AgreementFigureSettings,
+    title="Flow model against packet simulator",
+    alternative_text=(
+        "Points of the throughput in the packet simulator over that in the flow model around "
+        "the diagonal, and of their ratio over the offered load, one point for each topology, "
+        "traffic pattern, routing and load."
+    ),
+    caption=CAPTION,
+    inputs=(FigureInput("comparison", "agreement.comparison"),),
+    draw=draw,
+)

@@ -8,17 +8,29 @@ formulas).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-
-import pandas as pd
-from matplotlib.axes import Axes
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.settings import AllToAllBandwidthSettings
-from railx.figures.tables import Inputs, read_frames
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.settings import AxisScale, CanvasSettings
+from railx.figures.tables import read_frames
 from railx.figures.theme import canvas, colours, label, lighter, quantity
+from railx.settings import NotEmpty
 
-__all__ = ["draw"]
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["FIGURE", "AllToAllBandwidthSettings"]
+
+CAPTION = """\
+All-to-all bandwidth per chip under uniform traffic. The *ideal* spreads the load evenly
+over the external channels; the *bound* divides the capacity by the load of the busiest
+channel under the given routing. On the right both are a share of the injection
+bandwidth, so that networks with different ports can be compared.
+"""
 
 _COLUMNS = (
     "topology",
@@ -33,13 +45,30 @@ _COLUMNS = (
 )
 
 
+@dataclass(frozen=True)
+class AllToAllBandwidthSettings(CanvasSettings):
+    """All-to-all bandwidth by topology for one traffic pattern."""
+
+    figure: Literal["all_to_all_bandwidth"]
+    """Which figure it is."""
+
+    only: tuple[str, ...]
+    """Topologies to show, in that order; empty: all that there are."""
+
+    traffic: Annotated[str, NotEmpty()]
+    """Traffic pattern of the rows to show."""
+
+    scale: AxisScale
+    """Scale of the bandwidth axes."""
+
+
 def draw(settings: AllToAllBandwidthSettings, inputs: Inputs, output: Path) -> None:
     """A group of bars per topology for ``settings.traffic``: the ideal, then the bound
     under each routing.
 
     Raises ValueError when no row has that traffic.
     """
-    frame = read_frames(inputs, "network", _COLUMNS, settings.only)
+    frame = read_frames(inputs, "bounds", _COLUMNS, "topology", settings.only)
     rows = frame[frame["traffic"] == settings.traffic].reset_index(drop=True)
     if rows.empty:
         raise ValueError(
@@ -114,3 +143,16 @@ def _name(row: pd.Series) -> str:
         f"{label(row['topology'])}\n{row['chips']:,} chips,"
         f" {quantity(row['injection_gb_s_per_chip'])} GB/s injection"
     )
+
+
+FIGURE = Figure(
+    settings=AllToAllBandwidthSettings,
+    title="All-to-all bandwidth by topology",
+    alternative_text=(
+        "Bars of the all-to-all bandwidth per chip of each topology: the ideal, the bound "
+        "under the given routing, and both as a share of the injection bandwidth."
+    ),
+    caption=CAPTION,
+    inputs=(FigureInput("bounds", "network.bounds"),),
+    draw=draw,
+)

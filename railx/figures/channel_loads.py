@@ -8,30 +8,60 @@ capacity is idle at that bound.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.settings import ChannelLoadsSettings
-from railx.figures.tables import Inputs, read_frames
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.settings import AxisScale, CanvasSettings
+from railx.figures.tables import read_frames
 from railx.figures.theme import canvas, colours, label, panel_title, quantity
+from railx.settings import AtLeast
 
-__all__ = ["draw"]
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
-_COLUMNS = ("src", "dst", "kind", "rail", "load", "fidelity")
+__all__ = ["FIGURE", "ChannelLoadsSettings"]
+
+CAPTION = """\
+Load of every channel under uniform all-to-all traffic, in descending order, by kind of
+channel. The largest load bounds the throughput; the further the line falls, the more
+capacity is idle at that bound.
+"""
+
+_COLUMNS = ("topology", "routing", "src", "dst", "kind", "rail", "load", "fidelity")
 _MOST_STEPS = 800
 _BREAK = "\n"
 
 
+@dataclass(frozen=True)
+class ChannelLoadsSettings(CanvasSettings):
+    """Channel loads in descending order, one panel per topology."""
+
+    figure: Literal["channel_loads"]
+    """Which figure it is."""
+
+    only: tuple[str, ...]
+    """Topologies to show, in that order; empty: all that there are."""
+
+    columns: Annotated[int, AtLeast(1)]
+    """Panels side by side."""
+
+    scale: AxisScale
+    """Scale of the load axes."""
+
+
 def draw(settings: ChannelLoadsSettings, inputs: Inputs, output: Path) -> None:
-    """One panel a channels file."""
-    frame = read_frames(inputs, "channels", _COLUMNS, settings.only)
-    if "routing" in frame.columns:
-        frame = frame.assign(item=frame["item"] + _BREAK + frame["routing"].astype(str))
-    names = list(dict.fromkeys(frame["item"]))
+    """One panel per topology and routing."""
+    frame = read_frames(inputs, "channels", _COLUMNS, "topology", settings.only)
+    frame = frame.assign(
+        panel=frame["topology"].astype(str) + _BREAK + frame["routing"].astype(str)
+    )
+    names = list(dict.fromkeys(frame["panel"]))
     columns = min(settings.columns, len(names))
     rows = math.ceil(len(names) / columns)
     subtitle = (
@@ -48,8 +78,8 @@ def draw(settings: ChannelLoadsSettings, inputs: Inputs, output: Path) -> None:
         panels = figure.subplots(rows, columns, squeeze=False, sharex=True)
         colour = colours(sorted(set(frame["kind"])))
         for axes, name in zip(panels.flat, names, strict=False):
-            _panel(axes, frame[frame["item"] == name], colour)
-            largest = frame.loc[frame["item"] == name, "load"].max()
+            _panel(axes, frame[frame["panel"] == name], colour)
+            largest = frame.loc[frame["panel"] == name, "load"].max()
             title = (
                 f"{', '.join(label(part) for part in name.split(_BREAK))}\nlargest"
                 f" {quantity(largest)}"
@@ -87,3 +117,16 @@ def _panel(axes: Axes, rows: pd.DataFrame, colour: dict[str, str]) -> None:
     axes.margins(y=0.14)
     axes.set_xlim(0, 100)
     axes.legend(loc="best", fontsize="small")
+
+
+FIGURE = Figure(
+    settings=ChannelLoadsSettings,
+    title="Channel loads under uniform all-to-all traffic",
+    alternative_text=(
+        "For each topology, the load of its channels in descending order, one line per kind of "
+        "channel."
+    ),
+    caption=CAPTION,
+    inputs=(FigureInput("channels", "network.channels"),),
+    draw=draw,
+)

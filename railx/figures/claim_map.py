@@ -8,25 +8,50 @@ absolute claim is a strip of USD.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.settings import ClaimMapSettings
-from railx.figures.tables import Inputs, read_frames
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.settings import CanvasSettings
+from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, PALETTE, canvas, label, lighter, quantity
 
-__all__ = ["draw"]
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["FIGURE", "ClaimMapSettings"]
+
+CAPTION = """\
+For which prices the three cost claims of the abstract hold. Left and middle: cost per
+bandwidth against a fat tree over the prices of an optical and of an electrical switch
+port, both relative to a transceiver; each claim is a half-plane above its boundary.
+Right: total cost over the prices of transceiver and optical switch port. Dots are price
+lists; the one inferred from the abstract is no price.
+"""
 
 _COLUMNS = (
-    "view", "factor", "level", "claim", "prices", "transceiver_usd", "ocs_port_usd", "ocs_port_over_transceiver",
-    "switch_port_over_transceiver", "limit", "tolerance", "holds", "boundary_slope", "boundary_intercept", "source", "fidelity",
-)  # fmt: skip
+    "view",
+    "factor",
+    "level",
+    "claim",
+    "prices",
+    "transceiver_usd",
+    "ocs_port_usd",
+    "ocs_port_over_transceiver",
+    "switch_port_over_transceiver",
+    "limit",
+    "tolerance",
+    "holds",
+    "boundary_slope",
+    "boundary_intercept",
+    "source",
+    "fidelity",
+)
 _TITLES = {"injection": "Per injection bandwidth", "all_to_all": "Per all-to-all bandwidth"}
 _FACTORS = {
     "m": "nodes of {0:g} x {0:g} chips",
@@ -38,16 +63,32 @@ _FACTORS = {
     "leaf_cable_over_transceiver": "leaf cable at {0:g} transceivers",
     "taper": "fat tree with a taper of {0:g}",
 }
+#: Colour and share of white where the claim holds.
+_HOLDS = (PALETTE[2], 0.78)
 _DASHES = ((0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (8, 3)))
 #: Where the names of the price lists go: right and up in points, and which end is
 #: there.
 _RATIO_PLACES = ((-6, 11, "left"), (0, -18, "center"))
 _USD_PLACES = ((-6, -18, "left"), (0, 11, "center"), (10, 4, "left"), (10, -4, "left"))
-_HOLDS = lighter(PALETTE[2], 0.78)
+
+
+@dataclass(frozen=True)
+class ClaimMapSettings(CanvasSettings):
+    """Where the cost claims hold over price ratios."""
+
+    figure: Literal["claim_map"]
+    """Which figure it is."""
+
+    injection_lines: dict[str, tuple[float, ...]]
+    """Further boundaries of the claim per injection bandwidth: factors and levels of
+    the claim map."""
+
+    all_to_all_lines: dict[str, tuple[float, ...]]
+    """Further boundaries of the claim per all-to-all bandwidth, in the same way."""
 
 
 def draw(settings: ClaimMapSettings, inputs: Inputs, output: Path) -> None:
-    """One panel a claim. Raises ValueError for lines that the table does not have."""
+    """One panel per claim. Raises ValueError for lines that the table does not have."""
     table = read_frames(inputs, "claim_map", _COLUMNS)
     subtitle = (
         "Shaded: the claim holds at the base case (ideal all-to-all, fat tree of three full tiers"
@@ -81,7 +122,12 @@ def _relative(
         float(base[column].iloc[0]) for column in ("boundary_slope", "boundary_intercept")
     )
     axes.fill_between(
-        x, np.clip(slope * x + intercept, 0, top), top, color=_HOLDS, linewidth=0, zorder=0
+        x,
+        np.clip(slope * x + intercept, 0, top),
+        top,
+        color=lighter(*_HOLDS),
+        linewidth=0,
+        zorder=0,
     )
     axes.plot(
         x,
@@ -133,6 +179,8 @@ def _line(rows: pd.DataFrame, factor: str, level: float) -> pd.Series[Any]:
 
 
 def _absolute(axes: Axes, table: pd.DataFrame) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     rows = table[
         (table["claim"] == "absolute")
         & (table["factor"] == "base")
@@ -151,7 +199,7 @@ def _absolute(axes: Axes, table: pd.DataFrame) -> None:
         x,
         slope * x + (1 - tolerance) * intercept,
         slope * x + (1 + tolerance) * intercept,
-        color=_HOLDS,
+        color=lighter(*_HOLDS),
         linewidth=0,
         zorder=0,
     )
@@ -200,10 +248,32 @@ def _dots(
             zorder=4,
         )
         axes.annotate(
-            label(str(row["prices"])), point, (right, up), textcoords="offset points", ha=align, fontsize="small", color=colour,
-            zorder=3, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0},
-        )  # fmt: skip
+            label(str(row["prices"])),
+            point,
+            (right, up),
+            textcoords="offset points",
+            ha=align,
+            fontsize="small",
+            color=colour,
+            zorder=3,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0},
+        )
 
 
 def _signed(value: float) -> str:
     return f"{'-' if value < 0 else '+'} {abs(value):.2f}"
+
+
+FIGURE = Figure(
+    settings=ClaimMapSettings,
+    title="Where the cost claims hold",
+    alternative_text=(
+        "Three maps, one per claim: the prices of an optical and of an electrical switch port "
+        "relative to a transceiver (for the absolute claim the prices of transceiver and "
+        "optical switch port) with the region where the claim holds, its boundary, further "
+        "boundaries under other assumptions, and the sourced price lists as dots."
+    ),
+    caption=CAPTION,
+    inputs=(FigureInput("claim_map", "economics.claim_map"),),
+    draw=draw,
+)

@@ -1,21 +1,30 @@
-"""Bandwidth of every collective over the payload, one panel a topology: closed form as
-lines, messages on the links as circles.
+"""Bandwidth of every collective over the payload, one panel per topology: closed form
+as lines, messages on the links as circles.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
-from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, NullLocator
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.settings import CollectiveTimeSettings
-from railx.figures.tables import Inputs, read_frames
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.settings import CanvasSettings
+from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, PALETTE, canvas, label, panel_title, share_legend
+from railx.settings import AtLeast, NotEmpty
 
-__all__ = ["draw"]
+__all__ = ["FIGURE", "CollectiveTimeSettings"]
+
+CAPTION = """\
+Payload over time of each collective among all chips. Lines add up latency and
+serialisation in closed form; circles send the messages of every step over the links,
+which they share max-min fairly. The hierarchical all-reduce works inside the nodes
+first, over their wider links.
+"""
 
 _COLUMNS = (
     "topology",
@@ -36,9 +45,29 @@ _ORDER = (
 )
 
 
+@dataclass(frozen=True)
+class CollectiveTimeSettings(CanvasSettings):
+    """Bandwidth of every collective over the payload, one panel per topology."""
+
+    figure: Literal["collective_time"]
+    """Which figure it is."""
+
+    only: tuple[str, ...]
+    """Topologies to show, in that order; empty: all that there are."""
+
+    scope: Annotated[str, NotEmpty()]
+    """Scope of the collectives to show (row, column, pillar, nodes, chips)."""
+
+    columns: Annotated[int, AtLeast(1)]
+    """Panels side by side."""
+
+
 def draw(settings: CollectiveTimeSettings, inputs: Inputs, output: Path) -> None:
     """One panel per topology; raises ValueError when no row has ``settings.scope``."""
-    frame = read_frames(inputs, "collectives", _COLUMNS, settings.only)
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import EngFormatter, NullLocator
+
+    frame = read_frames(inputs, "collectives", _COLUMNS, "topology", settings.only)
     rows = frame[frame["scope"] == settings.scope]
     if rows.empty:
         raise ValueError(
@@ -123,3 +152,16 @@ def draw(settings: CollectiveTimeSettings, inputs: Inputs, output: Path) -> None
             )
             texts.append("Messages on the links")
         share_legend(figure, handles, texts, 3)
+
+
+FIGURE = Figure(
+    settings=CollectiveTimeSettings,
+    title="Collectives by topology",
+    alternative_text=(
+        "For each topology, lines of the bandwidth that each collective reaches over the "
+        "payload in closed form, and circles of the same with messages on the links."
+    ),
+    caption=CAPTION,
+    inputs=(FigureInput("collectives", "network.collectives"),),
+    draw=draw,
+)

@@ -7,18 +7,31 @@ lives on (FlexSP, section 2; InfiniPipe, section II).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from railx.figures.settings import CorpusLengthsSettings
-from railx.figures.tables import Inputs, item_name, selected_paths
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.settings import CanvasSettings
+from railx.figures.tables import named_files
 from railx.figures.theme import canvas, colours, label, quantity, share_legend
 from railx.io import read_metadata, read_table
+from railx.settings import Between, SettingsError
 
-__all__ = ["draw"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["FIGURE", "CorpusLengthsSettings"]
+
+CAPTION = """\
+Share of sequences with at least a given number of tokens. Both axes are logarithmic: a
+long straight tail means few sequences that hold many of the tokens, which is what
+adaptive parallelism makes use of. The legend says which corpora are real text, which
+follow published quantiles and which are synthetic.
+"""
 
 _KINDS = {
     "real_text": "real text",
@@ -34,16 +47,40 @@ _FOOTNOTE = (
 )
 
 
+@dataclass(frozen=True)
+class CorpusLengthsSettings(CanvasSettings):
+    """Survival function of sequence lengths."""
+
+    figure: Literal["corpus_lengths"]
+    """Which figure it is."""
+
+    only: tuple[str, ...]
+    """Corpora to show, in that order; empty: all that there are."""
+
+    points: Annotated[int, Between(20, 5000)]
+    """Most steps of a line."""
+
+    quantiles: tuple[Annotated[float, Between(0, 1)], ...]
+    """Shares of shorter sequences at which a line has a dot, ascending."""
+
+    def __post_init__(self) -> None:
+        if list(self.quantiles) != sorted(set(self.quantiles)):
+            raise SettingsError(
+                "quantiles",
+                f"got {list(self.quantiles)}; allowed: distinct numbers in ascending order",
+            )
+
+
 def draw(settings: CorpusLengthsSettings, inputs: Inputs, output: Path) -> None:
-    """One line a corpus with dots at ``settings.quantiles``; raises ValueError for a
+    """One line per corpus with dots at ``settings.quantiles``; raises ValueError for a
     corpus without sequences.
     """
     corpora = {}
-    for path in selected_paths(inputs, "corpus", settings.only):
+    for name, path in named_files(inputs, "sequences", settings.only):
         lengths = np.sort(read_table(path, ["length_tokens"])["length_tokens"].to_numpy())
         if not len(lengths):
             raise ValueError(f"{path}: the corpus has no sequences; allowed: one or more")
-        corpora[item_name(path)] = (lengths, str(read_metadata(path).get("kind", "unknown")))
+        corpora[name] = (lengths, str(read_metadata(path).get("kind", "unknown")))
     subtitle = (
         "Share of sequences with at least the given number of tokens. Dots: "
         + ", ".join(f"{100 * q:g} %" for q in settings.quantiles)
@@ -101,3 +138,16 @@ def _tokens(value: float) -> str:
         if value >= scale:
             return f"{value / scale:g}{suffix}"
     return f"{value:g}"
+
+
+FIGURE = Figure(
+    settings=CorpusLengthsSettings,
+    title="Sequence lengths of the corpora",
+    alternative_text=(
+        "Lines of the share of sequences that are longer than a given length, one line per "
+        "corpus, both axes logarithmic."
+    ),
+    caption=CAPTION,
+    inputs=(FigureInput("sequences", "corpus.sequences"),),
+    draw=draw,
+)

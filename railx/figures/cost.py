@@ -8,20 +8,31 @@ the paper's.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullLocator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.settings import CostSettings
-from railx.figures.tables import Inputs, read_frames
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.settings import CanvasSettings
+from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, PALETTE, canvas, colours, label, quantity
+from railx.settings import Fraction, NotEmpty, SettingsError
 
-__all__ = ["draw"]
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["FIGURE", "CostSettings"]
+
+CAPTION = """\
+What the networks cost. Above, the bill of materials per chip by component. Below, cost
+relative to the reference network for the same bandwidth; dashed lines are the limits
+that the paper's abstract states. Where price lists are compared, filled dots hold for
+the ideal all-to-all bandwidth and hollow ones for that under the published routing.
+Component prices come from a catalogue with a source for each: the paper's own prices
+are not available.
+"""
 
 _BILL = ("topology", "chips", "component", "total_usd", "fidelity")
 _SUMMARY = (
@@ -50,6 +61,32 @@ _COMPARED = {
     "all_to_all": ("Cost per\nall-to-all bandwidth", "usd_per_all_to_all_gb_s"),
     "power": ("Power\nper chip", "power_per_chip_watts"),
 }
+
+
+@dataclass(frozen=True)
+class CostSettings(CanvasSettings):
+    """Bill of materials and cost relative to a reference."""
+
+    figure: Literal["cost"]
+    """Which figure it is."""
+
+    only: tuple[str, ...]
+    """Topologies of the economics tables to show, in that order; empty: all."""
+
+    reference: Annotated[str, NotEmpty()]
+    """Topology that the others are held against."""
+
+    compare: Annotated[dict[str, Annotated[float, Fraction()] | None], NotEmpty()]
+    """What is compared: ``injection`` and ``all_to_all`` are costs per bandwidth,
+    ``power`` is power per chip. Each has the share of the reference that the paper
+    stays below; null where it states none."""
+
+    def __post_init__(self) -> None:
+        for key in self.compare:
+            if key not in _COMPARED:
+                raise SettingsError(
+                    f"compare.{key}", f"unknown key; allowed: {', '.join(_COMPARED)}"
+                )
 
 
 def draw(settings: CostSettings, inputs: Inputs, output: Path) -> None:
@@ -125,6 +162,8 @@ def _price_lists(
 
 def _bill_of_materials(axes: Axes, bill: pd.DataFrame, summary: pd.DataFrame) -> None:
     """Stacked bars; the shares of a bar too short to read are written beside it."""
+    import pandas as pd
+
     table = bill.assign(per_chip=bill["total_usd"] / bill["chips"]).pivot_table(
         index="topology", columns="component", values="per_chip", aggfunc="sum", fill_value=0.0
     )
@@ -199,9 +238,16 @@ def _relative(axes: Axes, summary: pd.DataFrame, settings: CostSettings) -> None
             # A label that would lie on the paper's limit goes above it.
             above = 100 * limit if limit is not None and 0 <= 100 * limit - share < 9 else share
             axes.annotate(
-                 f"{quantity(share)} %", (place, above), (0, 4), textcoords="offset points", ha="center", va="bottom",
-                fontsize="small", fontweight="bold", zorder=4,
-            )  # fmt: skip
+                f"{quantity(share)} %",
+                (place, above),
+                (0, 4),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize="small",
+                fontweight="bold",
+                zorder=4,
+            )
             highest = max(highest, share)
         if limit is not None:
             _limit(axes, group, 100 * limit)
@@ -246,6 +292,9 @@ def _under_price_lists(axes: Axes, rows: pd.DataFrame, settings: CostSettings) -
     """Dots of both ratios under each price list: filled for the ideal all-to-all
     bandwidth, hollow for another.
     """
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import LogLocator, NullLocator
+
     lists = list(dict.fromkeys(rows["prices"]))
     for column, what, colour, offset in (
         ("injection_cost_ratio", "injection", PALETTE[0], -0.13),
@@ -302,3 +351,21 @@ def _under_price_lists(axes: Axes, rows: pd.DataFrame, settings: CostSettings) -
         fontsize="small",
         columnspacing=1.2,
     )
+
+
+FIGURE = Figure(
+    settings=CostSettings,
+    title="Cost by topology",
+    alternative_text=(
+        "Stacked bars of the cost per chip by component, bars of the cost per bandwidth "
+        "relative to the reference topology, and dots of the same ratios under several price "
+        "lists."
+    ),
+    caption=CAPTION,
+    inputs=(
+        FigureInput("bill", "economics.bill"),
+        FigureInput("summary", "economics.summary"),
+        FigureInput("sensitivity", "economics.sensitivity", required=False),
+    ),
+    draw=draw,
+)

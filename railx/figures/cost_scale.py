@@ -1,27 +1,39 @@
-"""Cost per bandwidth and power over the number of chips, one line a topology, at equal
-injection bandwidth.
+"""Cost per bandwidth and power over the number of chips, one line per topology, at
+equal injection bandwidth.
 
 A line ends where its family does; steps of a tree are tiers of switches.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.settings import CostScaleSettings
-from railx.figures.tables import Inputs, read_frames
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.settings import CanvasSettings
+from railx.figures.tables import read_frames
 from railx.figures.theme import PALETTE, canvas, colours, label, share_legend
+from railx.settings import NotEmpty
 
-__all__ = ["draw"]
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["FIGURE", "CostScaleSettings"]
+
+CAPTION = """\
+Cost per injection bandwidth, cost per all-to-all bandwidth and power per chip over the
+number of chips, one line per topology, all at the same injection bandwidth. Each point is
+the smallest size of the family with at least the wanted number of chips; a line ends
+where its family does. Steps of trees are tiers of switches. Component prices and power
+come from a catalogue with a source for each.
+"""
 
 _PANELS = (
-    ("usd_per_injection_gb_s", "Cost per injection bandwidth", "USD per GB/s a chip"),
-    ("usd_per_all_to_all_gb_s", "Cost per all-to-all bandwidth", "USD per GB/s a chip"),
+    ("usd_per_injection_gb_s", "Cost per injection bandwidth", "USD per GB/s"),
+    ("usd_per_all_to_all_gb_s", "Cost per all-to-all bandwidth", "USD per GB/s"),
     ("watts_per_chip", "Power", "W per chip"),
 )
 _COLUMNS = (
@@ -36,6 +48,20 @@ _MARKERS = "osD^vP"
 _DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 
 
+@dataclass(frozen=True)
+class CostScaleSettings(CanvasSettings):
+    """Cost per bandwidth and power over the number of chips, one line per topology."""
+
+    figure: Literal["cost_scale"]
+    """Which figure it is."""
+
+    only: tuple[str, ...]
+    """Topologies of the scale table to show, in that order; empty: all."""
+
+    price_set: Annotated[str, NotEmpty()]
+    """Price set of the rows to show."""
+
+
 def draw(settings: CostScaleSettings, inputs: Inputs, output: Path) -> None:
     """Three panels; a topology is left out of a panel where it has no value. Raises
     ValueError for an unknown name or price set.
@@ -45,7 +71,7 @@ def draw(settings: CostScaleSettings, inputs: Inputs, output: Path) -> None:
     names = list(settings.only) or list(dict.fromkeys(rows["topology"]))
     injection = "{:,.0f}".format(rows["injection_gb_s_per_chip"].iloc[0])
     subtitle = (
-        f"All at {injection} GB/s of injection a chip and the prices of"
+        f"All at {injection} GB/s of injection per chip and the prices of"
         f" {label(settings.price_set)}; electrical and optical switches by the port; links inside a"
         " node in no bill. m4: nodes of 4 x 4 chips instead of 7 x 7."
     )
@@ -78,6 +104,8 @@ def _chosen(settings: CostScaleSettings, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, names: list[str], column: str) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
     # A dash style is a round through the palette, so that no two lines look alike.
     rounds = [names[i : i + len(PALETTE)] for i in range(0, len(names), len(PALETTE))]
     colour = {name: chosen for part in rounds for name, chosen in colours(part).items()}
@@ -100,3 +128,17 @@ def _panel(axes: Axes, rows: pd.DataFrame, names: list[str], column: str) -> Non
     axes.yaxis.set_major_formatter("{x:,g}")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_locator(NullLocator())
+
+
+FIGURE = Figure(
+    settings=CostScaleSettings,
+    title="Cost and power over the number of chips",
+    alternative_text=(
+        "Lines of the cost per injection bandwidth, of the cost per all-to-all bandwidth and "
+        "of the power per chip over the number of chips, one line per topology, all axes "
+        "logarithmic."
+    ),
+    caption=CAPTION,
+    inputs=(FigureInput("scale", "economics.scale"),),
+    draw=draw,
+)

@@ -4,19 +4,30 @@ take.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.settings import LargestJobSettings
-from railx.figures.tables import Inputs, read_frame, selected_paths
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.settings import CanvasSettings
+from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, canvas, share_legend
+from railx.settings import Between
 
-__all__ = ["draw"]
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["FIGURE", "LargestJobSettings"]
+
+CAPTION = """\
+The largest job that the grid still holds when nodes have failed, as a share of all
+nodes. RailX and HammingMesh let a job take any rows times any columns, a torus only a
+contiguous block. The optimum is exact for every draw; the dashed line is the closed
+form for failures of which no two share a row or a column, the worst case while there
+are at most as many as lines.
+"""
 
 _COLUMNS = (
     "system",
@@ -36,11 +47,27 @@ _NAMES = {
 }
 
 
+@dataclass(frozen=True)
+class LargestJobSettings(CanvasSettings):
+    """Largest usable job against failed nodes."""
+
+    figure: Literal["largest_job"]
+    """Which figure it is."""
+
+    lower_quantile: Annotated[float, Between(0, 0.5)]
+    """Lower end of the band over the random draws."""
+
+    upper_quantile: Annotated[float, Between(0.5, 1)]
+    """Upper end of the band over the random draws."""
+
+
 def draw(settings: LargestJobSettings, inputs: Inputs, output: Path) -> None:
     """Means over the random draws with a band between two quantiles; the formula for
     failures in distinct lines beside them.
     """
-    frame = read_frame(selected_paths(inputs, "faults")[0], _COLUMNS)
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    frame = read_frames(inputs, "faults", _COLUMNS)
     drawn = frame[frame["placement"] == "random"]
     if drawn.empty:
         raise ValueError(
@@ -107,3 +134,17 @@ def _line(axes: Axes, own: pd.DataFrame, system: str, settings: LargestJobSettin
             shares.quantile(settings.upper_quantile),
         )
         axes.fill_between(mean.index, low, high, color=_COLOURS[system], alpha=0.18, linewidth=0)
+
+
+FIGURE = Figure(
+    settings=LargestJobSettings,
+    title="Largest job against failed nodes",
+    alternative_text=(
+        "Lines of the share of nodes that the largest job can use over the number of failed "
+        "nodes: RailX and HammingMesh on one line, the torus far below, and the closed form "
+        "for failures in distinct lines."
+    ),
+    caption=CAPTION,
+    inputs=(FigureInput("faults", "tenancy.faults"),),
+    draw=draw,
+)

@@ -4,23 +4,44 @@ packet simulator saturates.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import SubFigure
-from matplotlib.lines import Line2D
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.settings import LatencyLoadSettings
-from railx.figures.tables import Inputs, read_frames
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.settings import CanvasSettings
+from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, PALETTE, canvas, label, quantity, share_legend
+from railx.settings import AtLeast
 
-__all__ = ["draw"]
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import SubFigure
+    from matplotlib.lines import Line2D
+
+__all__ = ["FIGURE", "LatencyLoadSettings"]
+
+CAPTION = """\
+Packet by packet, under the cycle model of the RailX simulator's published inputs
+(4-flit packets, 64 flits for each of the virtual channels, three of them on most
+networks). Latency counts from the creation of a packet to the arrival of its tail,
+queueing at the source included, over the packets that arrive in the measured window;
+saturated is a load of which less than the given share is accepted. The static bound is
+the load at which the busiest channel is full under the same routing, the ideal that at
+which the external links would be if they were evenly loaded. Networks of one group
+share their ports per chip, not their latencies: those are the published ones of each.
+Packets fall short of the bound because a buffer is first in, first out: a blocked head
+holds up what stands behind it, the more so the fewer virtual channels a link has. Under
+overload more than the bound may arrive: traffic that does not cross the busiest channel
+goes on.
+"""
 
 _COLUMNS = (
+    "sweep",
     "topology",
     "family",
     "chips",
@@ -48,11 +69,31 @@ _SATURATION, _BOUND, _IDEAL = (
 _ROWS_AROUND = 4.5
 
 
+@dataclass(frozen=True)
+class LatencyLoadSettings(CanvasSettings):
+    """Latency over the offered load, one line per sweep, and the saturation points
+    against the static limits.
+    """
+
+    figure: Literal["latency_load"]
+    """Which figure it is."""
+
+    only: tuple[str, ...]
+    """Sweeps to show, in that order; empty: all that there are."""
+
+    panels: dict[str, tuple[str, ...]]
+    """Title of each panel, with the families that it shows. Sweeps of families that
+    are not named share one more panel."""
+
+    max_latency_cycles: Annotated[float, AtLeast(10)] | None
+    """Top of the latency axis in cycles; null: the largest latency."""
+
+
 def draw(settings: LatencyLoadSettings, inputs: Inputs, output: Path) -> None:
     """Above, the mean latency over the offered load by group of families; below,
     saturation and limits of every sweep.
     """
-    frame = read_frames(inputs, "packets", _COLUMNS, settings.only)
+    frame = read_frames(inputs, "points", _COLUMNS, "sweep", settings.only)
     subtitle = (
         "Above: creation to arrival of the tail, queueing at the source included; bars: 95 %"
         " confidence; hollow: saturated; dotted: the saturation point. Below: the loads at which"
@@ -63,7 +104,7 @@ def draw(settings: LatencyLoadSettings, inputs: Inputs, output: Path) -> None:
     with canvas(
         settings, output, "Latency against offered load", subtitle, fidelity_line(frame["fidelity"])
     ) as figure:
-        sweeps = frame["item"].nunique()
+        sweeps = frame["sweep"].nunique()
         below = min(0.6, max(0.28, (sweeps + _ROWS_AROUND) * 0.23 / settings.height_inches))
         halves: Any = figure.subfigures(2, 1, height_ratios=[1 - below, below])
         top, bottom = halves
@@ -74,7 +115,7 @@ def draw(settings: LatencyLoadSettings, inputs: Inputs, output: Path) -> None:
         _draw_latency(top, frame, settings, panels, colours, names)
         order = [item for own in panels.values() for item in own]
         _draw_limits(
-            bottom.subplots(), frame.groupby("item").first().loc[order], frame, colours, names
+            bottom.subplots(), frame.groupby("sweep").first().loc[order], frame, colours, names
         )
         marks = _marks()
         share_legend(figure, [mark for mark, _ in marks], [meaning for _, meaning in marks], 4)
@@ -82,7 +123,7 @@ def draw(settings: LatencyLoadSettings, inputs: Inputs, output: Path) -> None:
 
 def _panels(frame: pd.DataFrame, wanted: dict[str, tuple[str, ...]]) -> dict[str, list[str]]:
     """The sweeps of each panel that has any, in the order of the files."""
-    family = frame.groupby("item", sort=False)["family"].first()
+    family = frame.groupby("sweep", sort=False)["family"].first()
     named = {each for families in wanted.values() for each in families}
     panels = {
         title: family[family.isin(families)].index.tolist() for title, families in wanted.items()
@@ -107,12 +148,12 @@ def _draw_latency(
         for item in items:
             _draw_line(
                 axes,
-                frame[frame["item"] == item].sort_values(_OFFERED),
+                frame[frame["sweep"] == item].sort_values(_OFFERED),
                 colours[item],
                 names[item],
                 highest,
             )
-        own = frame[frame["item"].isin(items)]
+        own = frame[frame["sweep"].isin(items)]
         axes.set(title=title, xlim=(0, 1.25 * float(own[_SATURATION].max())))
         axes.legend(
             loc="upper left",
@@ -165,7 +206,7 @@ def _draw_limits(
     colours: dict[str, str],
     names: dict[str, str],
 ) -> None:
-    accepted = frame.groupby("item")[_ACCEPTED].max().to_dict()
+    accepted = frame.groupby("sweep")[_ACCEPTED].max().to_dict()
     for row, (item, sweep) in enumerate(first.iterrows()):
         colour = colours[str(item)]
         axes.hlines(
@@ -209,6 +250,8 @@ def _draw_limits(
 
 def _marks() -> list[tuple[Line2D, str]]:
     """What the marks below mean."""
+    from matplotlib.lines import Line2D
+
     own: dict[str, Any] = {"linestyle": "none", "color": INK}
     return [
         (Line2D([], [], marker="o", markersize=5.5, **own), "saturation point"),
@@ -237,7 +280,7 @@ def _marks() -> list[tuple[Line2D, str]]:
 
 def _names(frame: pd.DataFrame) -> dict[str, str]:
     """Topology, and what tells a sweep from the others on the same topology."""
-    first = frame.groupby("item", sort=False).first()
+    first = frame.groupby("sweep", sort=False).first()
     alone = first.groupby("topology")[["routing", "traffic"]].nunique() == 1
     names = {}
     for item, sweep in first.iterrows():
@@ -247,3 +290,17 @@ def _names(frame: pd.DataFrame) -> dict[str, str]:
         extra += [str(sweep["routing"])] if not alone.loc[sweep["topology"], "routing"] else []
         names[str(item)] = ", ".join([label(sweep["topology"]), *extra])
     return names
+
+
+FIGURE = Figure(
+    settings=LatencyLoadSettings,
+    title="Latency against offered load",
+    alternative_text=(
+        "Lines of the mean packet latency over the offered load, one line per sweep, which rise "
+        "steeply at the saturation point; below, for each sweep, the saturation point, the "
+        "largest rate accepted, the static bound and the ideal."
+    ),
+    caption=CAPTION,
+    inputs=(FigureInput("points", "packets.points"),),
+    draw=draw,
+)

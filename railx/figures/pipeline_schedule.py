@@ -1,5 +1,5 @@
-"""Gantt chart of a pipeline plan: one row a stage, one block a forward or backward pass
-of a chunk.
+"""Gantt chart of a pipeline plan: one row per stage, one block per forward or backward
+pass of a chunk.
 
 Chunks run in 1F1B order; the kind of a chunk (whole sequences, a slice of one, or a
 tail with whole ones; InfiniPipe, section III) sets the hue, the direction sets the
@@ -8,20 +8,33 @@ lightness. The bubble is the share of a row in which a stage has nothing to run.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.settings import PipelineScheduleSettings
-from railx.figures.tables import Inputs, item_name, read_frame, selected_paths
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.settings import CanvasSettings
+from railx.figures.tables import read_frames
 from railx.figures.theme import INK, PALETTE, canvas, label, lighter, quantity, share_legend
+from railx.settings import NonNegative
 
-__all__ = ["draw"]
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["FIGURE", "PipelineScheduleSettings"]
+
+CAPTION = """\
+One iteration of a pipeline plan. Each row is a pipeline stage, each block a forward
+(light) or backward (dark) pass of a chunk in one-forward-one-backward order; the number
+is the chunk's place in forward order. The hue tells chunks of whole sequences, slices
+of one long sequence, and a tail of a long sequence packed with whole ones apart. Times
+are predictions of the cost model, not measurements.
+"""
 
 _COLUMNS = (
+    "plan",
     "iteration",
     "pipeline",
     "replica",
@@ -41,23 +54,36 @@ _KINDS = {
 }
 
 
+@dataclass(frozen=True)
+class PipelineScheduleSettings(CanvasSettings):
+    """Gantt chart of one iteration of pipeline plans."""
+
+    figure: Literal["pipeline_schedule"]
+    """Which figure it is."""
+
+    only: tuple[str, ...]
+    """Plans to show, in that order; empty: all of this kind."""
+
+    iteration: Annotated[int, NonNegative()]
+    """Iteration to show."""
+
+    label_blocks: bool
+    """Whether blocks have the number of their chunk, where there is room."""
+
+
 def draw(settings: PipelineScheduleSettings, inputs: Inputs, output: Path) -> None:
     """Draw ``settings.iteration`` of every schedule that has rows (a sequence-parallel
-    plan has none), one panel a plan.
+    plan has none), one panel per plan.
 
-    Raises ValueError when no schedule is left, or one lacks the iteration.
+    Raises ValueError when no schedule has rows, or one lacks the iteration.
     """
-    schedules = {}
-    for path in selected_paths(inputs, "schedule", settings.only):
-        frame = read_frame(path, _COLUMNS, may_be_empty=True)
-        if not frame.empty:
-            schedules[item_name(path)] = _one_after_another(
-                _with_kinds(_iteration(frame, settings.iteration, path), path, inputs)
-            )
-    if not schedules:
-        raise ValueError(
-            "input schedule: no pipeline schedule with rows among the files; allowed: at least one"
-        )
+    from matplotlib.patches import Patch
+
+    frame = _with_kinds(read_frames(inputs, "schedule", _COLUMNS, "plan", settings.only), inputs)
+    schedules = {
+        str(plan): _one_after_another(_iteration(own, settings.iteration, str(plan)))
+        for plan, own in frame.groupby("plan", sort=False)
+    }
     span = max(frame["end_ms"].max() for frame in schedules.values())
     unit, divisor = ("s", 1000.0) if span >= 10_000 else ("ms", 1.0)
     footnote = fidelity_line(
@@ -95,32 +121,35 @@ def draw(settings: PipelineScheduleSettings, inputs: Inputs, output: Path) -> No
         share_legend(figure, handles, names, len(kinds))
 
 
-def _iteration(frame: pd.DataFrame, iteration: int, path: Path) -> pd.DataFrame:
+def _iteration(frame: pd.DataFrame, iteration: int, plan: str) -> pd.DataFrame:
     rows = frame[frame["iteration"] == iteration]
     if rows.empty:
         known = ", ".join(map(str, sorted(set(frame["iteration"]))))
-        raise ValueError(f"{path}: iteration {iteration} is not in the schedule; allowed: {known}")
+        raise ValueError(
+            f"plan {plan}: iteration {iteration} is not in the schedule; allowed: {known}"
+        )
     return rows
 
 
-def _with_kinds(rows: pd.DataFrame, path: Path, inputs: Inputs) -> pd.DataFrame:
-    """The rows with the kind of their chunk, from the plan's table where it is given."""
-    for candidate in inputs.get("plan_table", ()):
-        if item_name(Path(candidate)) == item_name(path):
-            table = read_frame(Path(candidate), ("iteration", "micro_batch", "group", "chunk_kind"))
-            kinds = table.rename(columns={"micro_batch": "pipeline", "group": "chunk"})
-            keys = ["iteration", "pipeline", "chunk"]
-            joined = rows.merge(
-                kinds[[*keys, "chunk_kind"]].drop_duplicates(keys), on=keys, how="left"
-            )
-            return joined.assign(chunk_kind=joined["chunk_kind"].fillna("unknown"))
-    return rows.assign(chunk_kind="unknown")
+def _with_kinds(rows: pd.DataFrame, inputs: Inputs) -> pd.DataFrame:
+    """The rows with the kind of their chunk, where tables of the plans are given."""
+    if not inputs.get("groups"):
+        return rows.assign(chunk_kind="unknown")
+    keys = ["plan", "iteration", "pipeline", "chunk"]
+    groups = read_frames(
+        inputs, "groups", ("plan", "iteration", "micro_batch", "group", "chunk_kind")
+    ).rename(columns={"micro_batch": "pipeline", "group": "chunk"})
+    kinds = groups[[*keys, "chunk_kind"]].drop_duplicates(keys)
+    joined = rows.merge(kinds, on=keys, how="left")
+    return joined.assign(chunk_kind=joined["chunk_kind"].fillna("unknown"))
 
 
 def _one_after_another(rows: pd.DataFrame) -> pd.DataFrame:
     """The pipelines of a replica one after another, also where the table counts the
     time of each from its own start.
     """
+    import pandas as pd
+
     parts = []
     for _, replica in rows.groupby("replica"):
         end = 0.0
@@ -177,10 +206,32 @@ def _number_blocks(
     wide = frame[(frame["end_ms"] - frame["start_ms"]) / span > 0.012]
     for row in wide.to_dict("records"):
         axes.text(
-            (row["start_ms"] + row["end_ms"]) / 2 / divisor, place[row["replica"], row["stage"]], str(row["chunk"]), ha="center",
-            va="center", fontsize="x-small", color="white" if row["kind"] == "backward" else INK, clip_on=True,
-        )  # fmt: skip
+            (row["start_ms"] + row["end_ms"]) / 2 / divisor,
+            place[row["replica"], row["stage"]],
+            str(row["chunk"]),
+            ha="center",
+            va="center",
+            fontsize="x-small",
+            color="white" if row["kind"] == "backward" else INK,
+            clip_on=True,
+        )
 
 
 def _colour(kind: str, way: str) -> tuple[float, float, float]:
     return lighter(_HUES[kind], 0.55 if way == "forward" else 0.0)
+
+
+FIGURE = Figure(
+    settings=PipelineScheduleSettings,
+    title="Pipeline schedule",
+    alternative_text=(
+        "Gantt chart: one row per pipeline stage, one block per forward or backward pass of a "
+        "chunk over predicted time."
+    ),
+    caption=CAPTION,
+    inputs=(
+        FigureInput("schedule", "plan.schedule", plan_kind="pipeline"),
+        FigureInput("groups", "plan.groups", required=False, plan_kind="pipeline"),
+    ),
+    draw=draw,
+)

@@ -7,19 +7,29 @@ below the abstract's limit are outlined.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-
-import pandas as pd
-import seaborn as sns
-from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.settings import PriceSensitivitySettings
-from railx.figures.tables import Inputs, read_frames
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.settings import CanvasSettings
+from railx.figures.tables import read_frames
 from railx.figures.theme import INK, canvas, label, quantity
+from railx.settings import Fraction, NotEmpty
 
-__all__ = ["draw"]
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["FIGURE", "PriceSensitivitySettings"]
+
+CAPTION = """\
+Cost per bandwidth relative to a fat tree, in percent, over the prices of an optical
+switch port and of an electrical switch port, both relative to the price of a
+transceiver. Outlined cells are below the limit in the paper's abstract: they show for
+which prices the claim holds.
+"""
 
 _PRICES = ("transceiver_usd", "ocs_port_usd", "electrical_switch_port_usd")
 _COLUMNS = (
@@ -31,6 +41,28 @@ _COLUMNS = (
     "all_to_all_cost_ratio",
     "fidelity",
 )
+
+
+@dataclass(frozen=True)
+class PriceSensitivitySettings(CanvasSettings):
+    """Cost per bandwidth relative to a reference over a grid of price ratios."""
+
+    figure: Literal["price_sensitivity"]
+    """Which figure it is."""
+
+    reference: Annotated[str, NotEmpty()]
+    """Topology that the cost is relative to."""
+
+    all_to_all: Annotated[str, NotEmpty()]
+    """All-to-all bandwidth of the rows: ``ideal`` or ``published_routing``."""
+
+    published_per_injection: Annotated[float, Fraction()]
+    """Published limit of the cost per injection bandwidth, as a share of the
+    reference's."""
+
+    published_per_all_to_all: Annotated[float, Fraction()]
+    """Published limit of the cost per all-to-all bandwidth, as a share of the
+    reference's."""
 
 
 def draw(settings: PriceSensitivitySettings, inputs: Inputs, output: Path) -> None:
@@ -81,6 +113,9 @@ def draw(settings: PriceSensitivitySettings, inputs: Inputs, output: Path) -> No
 
 
 def _grid(axes: Axes, rows: pd.DataFrame, column: str, limit: float) -> None:
+    import seaborn as sns
+    from matplotlib.patches import Rectangle
+
     ratios = rows.assign(
         ocs=(rows["ocs_port_usd"] / rows["transceiver_usd"]).round(6),
         switch=(rows["electrical_switch_port_usd"] / rows["transceiver_usd"]).round(6),
@@ -112,3 +147,17 @@ def _grid(axes: Axes, rows: pd.DataFrame, column: str, limit: float) -> None:
     axes.set_xticklabels([f"{value:g}" for value in cells.columns], rotation=0)
     axes.set_yticklabels([f"{value:g}" for value in cells.index], rotation=0)
     axes.set_xlabel("OCS port / transceiver")
+
+
+FIGURE = Figure(
+    settings=PriceSensitivitySettings,
+    title="For which prices the cost claims hold",
+    alternative_text=(
+        "Two grids of the cost per bandwidth relative to the fat tree, over the price of an "
+        "optical switch port and of an electrical one, both relative to a transceiver; cells "
+        "in which the paper's claim holds are outlined."
+    ),
+    caption=CAPTION,
+    inputs=(FigureInput("sensitivity", "economics.sensitivity"),),
+    draw=draw,
+)

@@ -10,20 +10,55 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.settings import RailRingsSettings
-from railx.figures.tables import Inputs, item_name, read_frame, selected_paths
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.settings import CanvasSettings
+from railx.figures.tables import named_files, read_frame
 from railx.figures.theme import GREY, INK, PALETTE, canvas, label, lighter
+from railx.settings import Between, NonNegative
 
-__all__ = ["draw"]
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+__all__ = ["FIGURE", "RailRingsSettings"]
+
+CAPTION = """\
+Rail rings of one line of RailX nodes. Each rail is a ring that visits every node once
+(a Hamiltonian cycle); together the rings of a Hamiltonian decomposition join every
+ordered pair of nodes by exactly one rail, so that the same wiring serves ring
+collectives and all-to-all. Below each ring are the ports of its optical circuit switch
+(OCS), on the left the ports that lead out of a node, on the right those that lead in,
+and the circuits that join them; no port is used twice.
+"""
 
 _COLUMNS = ("element", "ocs", "port_a", "port_b", "rail", "dimension", "line", "node_a", "node_b")
+
+
+@dataclass(frozen=True)
+class RailRingsSettings(CanvasSettings):
+    """Rail rings of one line of nodes."""
+
+    figure: Literal["rail_rings"]
+    """Which figure it is."""
+
+    only: tuple[str, ...]
+    """Topologies to look in, in that order; empty: in all that there are. The first
+    with circuits in the line is drawn."""
+
+    dimension: Literal["x", "y"]
+    """Whether the line is a row (x) or a column (y) of nodes."""
+
+    line: Annotated[int, NonNegative()]
+    """Index of the line in its dimension."""
+
+    max_rails: Annotated[int, Between(1, 8)]
+    """Most rails that are drawn one by one; the overview has all of them together."""
 
 
 def draw(settings: RailRingsSettings, inputs: Inputs, output: Path) -> None:
@@ -54,8 +89,8 @@ def draw(settings: RailRingsSettings, inputs: Inputs, output: Path) -> None:
 
 
 def _circuits(settings: RailRingsSettings, inputs: Inputs) -> tuple[str, pd.DataFrame]:
-    paths = selected_paths(inputs, "topology", settings.only)
-    for path in paths:
+    files = named_files(inputs, "graph", settings.only)
+    for name, path in files:
         frame = read_frame(path, ["element"])
         if not (frame["element"] == "circuit").any():
             continue
@@ -64,15 +99,16 @@ def _circuits(settings: RailRingsSettings, inputs: Inputs) -> tuple[str, pd.Data
         frame = frame[frame["dimension"].astype(str).str.lower() == settings.dimension]
         if not frame.empty:
             whole = ["ocs", "port_a", "port_b", "rail", "node_a", "node_b"]
-            return item_name(path), frame.astype(dict.fromkeys(whole, int))
+            return name, frame.astype(dict.fromkeys(whole, int))
     raise ValueError(
-        f"{', '.join(str(path) for path in paths)}: no circuits in dimension {settings.dimension},"
-        f" line {settings.line}; allowed: a topology with optical switches and a line that it has"
+        f"{', '.join(str(path) for _, path in files)}: no circuits in dimension"
+        f" {settings.dimension}, line {settings.line}; allowed: a topology with optical switches"
+        " and a line that it has"
     )
 
 
 def _draw_panels(
-    figure: Figure, circuits: pd.DataFrame, nodes: Sequence[int], shown: Sequence[int]
+    figure: Canvas, circuits: pd.DataFrame, nodes: Sequence[int], shown: Sequence[int]
 ) -> None:
     colours = {
         rail: PALETTE[i % len(PALETTE)] for i, rail in enumerate(sorted(set(circuits["rail"])))
@@ -199,3 +235,16 @@ def _switch(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
         color=GREY,
     )
     axes.set_axis_off()
+
+
+FIGURE = Figure(
+    settings=RailRingsSettings,
+    title="Rail rings and optical switch ports",
+    alternative_text=(
+        "Circles of nodes joined by rail rings, and for each rail the ports of its optical "
+        "switch that are joined by circuits."
+    ),
+    caption=CAPTION,
+    inputs=(FigureInput("graph", "topology.graph"),),
+    draw=draw,
+)

@@ -10,15 +10,14 @@ paths.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.settings import ReconfigurationSettings
-from railx.figures.tables import Inputs, read_frames
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.settings import CanvasSettings
+from railx.figures.tables import read_frames
 from railx.figures.theme import (
     GREY,
     MODE_LABELS,
@@ -29,8 +28,21 @@ from railx.figures.theme import (
     quantity,
     share_legend,
 )
+from railx.settings import Between
 
-__all__ = ["draw"]
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["FIGURE", "ReconfigurationSettings"]
+
+CAPTION = """\
+Training runs with emulated optical switches. Above, the iteration time against the
+reconfiguration latency, when light paths are asked for on demand or provisioned ahead;
+the dashed line is the run without optical switching. Below, the share of the iteration
+that ranks spend waiting for light paths. The electrical runs are measured; in the
+others the training is real and the switches are emulated delays.
+"""
 
 _COLUMNS = (
     "run",
@@ -48,11 +60,31 @@ _COLUMNS = (
 _KEYS = ["parallelism", "plan", "device", "mode", "reconfiguration_latency_ms"]
 
 
+@dataclass(frozen=True)
+class ReconfigurationSettings(CanvasSettings):
+    """Iteration time against reconfiguration latency."""
+
+    figure: Literal["reconfiguration"]
+    """Which figure it is."""
+
+    only: tuple[str, ...]
+    """Training runs to show, in that order; empty: all that there are."""
+
+    lower_quantile: Annotated[float, Between(0, 0.5)]
+    """Lower end of the band over the iterations."""
+
+    upper_quantile: Annotated[float, Between(0.5, 1)]
+    """Upper end of the band over the iterations."""
+
+    show_iterations: bool
+    """Whether each iteration is drawn as a dot."""
+
+
 def draw(settings: ReconfigurationSettings, inputs: Inputs, output: Path) -> None:
     """One column of panels per parallelism and plan: the iteration time above, the
     stall share below.
     """
-    frame = read_frames(inputs, "iterations", _COLUMNS, settings.only)
+    frame = read_frames(inputs, "iterations", _COLUMNS, "run", settings.only)
     steps = _steps(frame)
     groups = list(steps.groupby(["parallelism", "plan", "device"], sort=False))
     low, high = settings.lower_quantile, settings.upper_quantile
@@ -161,6 +193,8 @@ def _latency_axis(axes: Axes, latencies: Sequence[float]) -> None:
     """Logarithmic beyond the smallest latency, linear down to 0, with a tick at each
     latency that was run.
     """
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
     positive = [latency for latency in latencies if latency > 0]
     if positive and max(positive) / min(positive) > 5:
         axes.set_xscale("symlog", linthresh=min(positive), linscale=0.6)
@@ -168,3 +202,17 @@ def _latency_axis(axes: Axes, latencies: Sequence[float]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: quantity(value)))
     axes.tick_params(axis="x", labelcolor=GREY)
+
+
+FIGURE = Figure(
+    settings=ReconfigurationSettings,
+    title="Iteration time against reconfiguration latency",
+    alternative_text=(
+        "Lines of the iteration time and of the share of it spent waiting for light paths "
+        "over the reconfiguration latency, one line per fabric mode, with bands for the spread "
+        "over iterations."
+    ),
+    caption=CAPTION,
+    inputs=(FigureInput("iterations", "training.iterations"),),
+    draw=draw,
+)

@@ -7,18 +7,27 @@ rings of all rails share the payload (RailX, section on collectives).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
-from matplotlib.ticker import EngFormatter, NullLocator
+from typing import TYPE_CHECKING, Any, Literal
 
 from railx.figures.fidelity import fidelity_line, ordered
-from railx.figures.settings import RingAllReduceSettings
-from railx.figures.tables import Inputs, read_frames
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.settings import CanvasSettings
+from railx.figures.tables import read_frames
 from railx.figures.theme import canvas, colours, label, share_legend
 
-__all__ = ["draw"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["FIGURE", "RingAllReduceSettings"]
+
+CAPTION = """\
+Time and bandwidth of a ring all-reduce over its payload. On RailX the payload is split
+over the rings of all rails, in the torus as in the all-to-all setting. HammingMesh and
+tori run the rings of all their lines in the same way, on all their ports; other
+networks one ring over the chips in order, on all ports of a chip.
+"""
 
 _COLUMNS = (
     "topology",
@@ -34,11 +43,28 @@ _COLUMNS = (
 )
 
 
+@dataclass(frozen=True)
+class RingAllReduceSettings(CanvasSettings):
+    """Ring all-reduce over the payload, one line per topology."""
+
+    figure: Literal["ring_all_reduce"]
+    """Which figure it is."""
+
+    only: tuple[str, ...]
+    """Topologies to show, in that order; empty: all that there are."""
+
+    scope: str | None
+    """Scope of the collectives to show (row, column, pillar, nodes, chips); null:
+    all."""
+
+
 def draw(settings: RingAllReduceSettings, inputs: Inputs, output: Path) -> None:
     """One line per topology and scope; raises ValueError when no row has
     ``settings.scope``.
     """
-    frame = read_frames(inputs, "collectives", _COLUMNS, settings.only)
+    from matplotlib.ticker import EngFormatter, NullLocator
+
+    frame = read_frames(inputs, "collectives", _COLUMNS, "topology", settings.only)
     rows = frame[frame["collective"] == "ring_all_reduce"]
     if settings.scope is not None:
         rows = rows[rows["scope"] == settings.scope]
@@ -90,3 +116,16 @@ def _name(line: pd.DataFrame, several: bool) -> str:
     scope = f", {label(first['scope']).lower()}" if several else ""
     rings = f"{first['rings']:,} ring{'s' if first['rings'] != 1 else ''}"
     return f"{label(first['topology'])}{scope} ({first['participants']:,} participants, {rings})"
+
+
+FIGURE = Figure(
+    settings=RingAllReduceSettings,
+    title="Ring all-reduce by topology",
+    alternative_text=(
+        "Lines of the all-reduce time and of the bandwidth it reaches over the payload, one "
+        "line a topology."
+    ),
+    caption=CAPTION,
+    inputs=(FigureInput("collectives", "network.collectives"),),
+    draw=draw,
+)

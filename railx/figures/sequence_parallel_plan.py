@@ -1,4 +1,4 @@
-"""One iteration of sequence-parallel plans: devices over predicted time, one block a
+"""One iteration of sequence-parallel plans: devices over predicted time, one block per
 group, coloured by its degree.
 
 Groups of a micro-batch run side by side and micro-batches one after another, so a block
@@ -11,21 +11,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
-from matplotlib.patches import Patch, Rectangle
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.settings import SequenceParallelPlanSettings
-from railx.figures.tables import Inputs, item_name, selected_paths
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.settings import CanvasSettings
+from railx.figures.tables import read_frames
 from railx.figures.theme import INK, canvas, degree_colours, label, quantity, share_legend
-from railx.io import read_json
+from railx.settings import NonNegative
 
-__all__ = ["draw"]
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
-_SCHEMA = "railx.plan/1"
+__all__ = ["FIGURE", "SequenceParallelPlanSettings"]
+
+CAPTION = """\
+One iteration of each sequence-parallel plan on the same time axis. A block is a group
+of devices that share the tokens of its sequences (Ulysses sequence parallelism); darker
+blocks have a higher degree. Groups side by side form a micro-batch, which lasts as long
+as its slowest group; hatched devices wait. Times are predictions of the cost model, not
+measurements.
+"""
+
+_COLUMNS = (
+    "plan",
+    "kind",
+    "devices",
+    "iteration",
+    "micro_batch",
+    "first_rank",
+    "degree",
+    "sequences",
+    "tokens",
+    "predicted_ms",
+)
 _IDLE: dict[str, Any] = {"facecolor": "#f1f2f4", "edgecolor": "#c4c9d0", "hatch": "////"}
 
 
@@ -52,34 +72,47 @@ class _Look:
         )
 
 
+@dataclass(frozen=True)
+class SequenceParallelPlanSettings(CanvasSettings):
+    """One iteration of sequence-parallel plans, one above the other."""
+
+    figure: Literal["sequence_parallel_plan"]
+    """Which figure it is."""
+
+    only: tuple[str, ...]
+    """Plans to show, in that order; empty: all of this kind."""
+
+    iteration: Annotated[int, NonNegative()]
+    """Iteration to show."""
+
+    label_blocks: bool
+    """Whether blocks say what they hold, where there is room."""
+
+
 def draw(settings: SequenceParallelPlanSettings, inputs: Inputs, output: Path) -> None:
     """Draw ``settings.iteration`` of every sequence-parallel plan given; plans of
     another kind are passed over.
 
     Raises ValueError when none is left, or when a plan lacks the iteration.
     """
-    plans = {}
-    for path in selected_paths(inputs, "plan", settings.only):
-        plan = read_json(path)
-        if plan.get("schema") != _SCHEMA:
-            raise ValueError(f"{path}: schema is {plan.get('schema')!r}; allowed: {_SCHEMA}")
-        if plan["kind"] == "sequence_parallel":
-            plans[item_name(path)] = (plan, _batch(plan, settings.iteration, path))
-    if not plans:
+    from matplotlib.patches import Patch
+
+    frame = read_frames(inputs, "groups", _COLUMNS, "plan", settings.only)
+    frame = frame[frame["kind"] == "sequence_parallel"]
+    if frame.empty:
         raise ValueError(
-            "input plan: no sequence-parallel plan among the files; allowed: at least one"
+            "input groups: no sequence-parallel plan among the tables; allowed: at least one"
         )
+    plans = {
+        str(plan): _iteration(own, settings.iteration, str(plan))
+        for plan, own in frame.groupby("plan", sort=False)
+    }
     # Plans of the same work share the time axis; others have one of their own.
     spans: dict[tuple[int, int], float] = {}
-    for plan, batch in plans.values():
-        spans[_work(plan, batch)] = max(spans.get(_work(plan, batch), 0.0), _total_ms(batch))
+    for groups in plans.values():
+        spans[_work(groups)] = max(spans.get(_work(groups), 0.0), _total_ms(groups))
     unit, divisor = ("s", 1000.0) if max(spans.values()) >= 10_000 else ("ms", 1.0)
-    degrees = {
-        len(g["ranks"])
-        for _, batch in plans.values()
-        for m in batch["micro_batches"]
-        for g in m["groups"]
-    }
+    degrees = {int(degree) for groups in plans.values() for degree in groups["degree"]}
     shade = degree_colours(degrees, max(devices for devices, _ in spans))
     size = (settings.width_inches - 0.8, (settings.height_inches - 1.2) / len(plans) - 0.6)
     look = _Look(unit, divisor, shade, settings.label_blocks, *size)
@@ -92,9 +125,9 @@ def draw(settings: SequenceParallelPlanSettings, inputs: Inputs, output: Path) -
         settings, output, "Sequence-parallel groups over time", subtitle, footnote
     ) as figure:
         panels = figure.subplots(len(plans), 1, squeeze=False)[:, 0]
-        works = [_work(plan, batch) for plan, batch in plans.values()]
-        for i, (axes, (name, (plan, batch))) in enumerate(zip(panels, plans.items(), strict=True)):
-            _draw_plan(axes, name, plan, batch, spans[works[i]], look)
+        works = [_work(groups) for groups in plans.values()]
+        for i, (axes, (name, groups)) in enumerate(zip(panels, plans.items(), strict=True)):
+            _draw_plan(axes, name, groups, spans[works[i]], look)
             if i + 1 < len(works) and works[i] == works[i + 1]:
                 axes.tick_params(labelbottom=False)
             else:
@@ -104,42 +137,31 @@ def draw(settings: SequenceParallelPlanSettings, inputs: Inputs, output: Path) -
         share_legend(figure, [*handles, Patch(**_IDLE)], [*names, "Idle"], len(handles) + 1)
 
 
-def _work(plan: Mapping[str, Any], batch: Mapping[str, Any]) -> tuple[int, int]:
-    """What makes two plans comparable: the same devices and the same number of tokens."""
-    return int(plan["devices"]), sum(
-        length
-        for m in batch["micro_batches"]
-        for group in m["groups"]
-        for length in group["lengths"]
-    )
+def _work(groups: pd.DataFrame) -> tuple[int, int]:
+    """What makes two plans comparable: equally many devices and equally many tokens."""
+    return int(groups["devices"].iloc[0]), int(groups["tokens"].sum())
 
 
-def _batch(plan: Mapping[str, Any], iteration: int, path: Path) -> dict[str, Any]:
-    batches: dict[int, dict[str, Any]] = {batch["iteration"]: batch for batch in plan["batches"]}
-    if iteration not in batches:
-        raise ValueError(
-            f"{path}: iteration {iteration} is not in the plan; allowed:"
-            f" {', '.join(map(str, sorted(batches)))}"
-        )
-    return batches[iteration]
+def _iteration(groups: pd.DataFrame, iteration: int, plan: str) -> pd.DataFrame:
+    rows = groups[groups["iteration"] == iteration]
+    if rows.empty:
+        known = ", ".join(map(str, sorted(set(groups["iteration"]))))
+        raise ValueError(f"plan {plan}: iteration {iteration} is not in the plan; allowed: {known}")
+    return rows
 
 
-def _total_ms(batch: Mapping[str, Any]) -> float:
-    return float(sum(micro_batch["predicted_ms"] for micro_batch in batch["micro_batches"]))
+def _total_ms(groups: pd.DataFrame) -> float:
+    """Micro-batches run one after another, each as long as its slowest group."""
+    return float(groups.groupby("micro_batch")["predicted_ms"].max().sum())
 
 
-def _draw_plan(
-    axes: Axes,
-    name: str,
-    plan: Mapping[str, Any],
-    batch: Mapping[str, Any],
-    span: float,
-    look: _Look,
-) -> None:
-    devices, tokens = _work(plan, batch)
+def _draw_plan(axes: Axes, name: str, groups: pd.DataFrame, span: float, look: _Look) -> None:
+    from matplotlib.patches import Rectangle
+
+    devices, tokens = _work(groups)
     start = 0.0
-    for micro_batch in batch["micro_batches"]:
-        end = start + micro_batch["predicted_ms"]
+    for _, micro_batch in groups.groupby("micro_batch", sort=True):
+        end = start + float(micro_batch["predicted_ms"].max())
         axes.add_patch(
             Rectangle(
                 (start / look.divisor, 0),
@@ -149,11 +171,11 @@ def _draw_plan(
                 **_IDLE,
             )
         )
-        for group in micro_batch["groups"]:
+        for group in micro_batch.to_dict("records"):
             _draw_group(axes, group, start, span, devices, look)
         axes.axvline(end / look.divisor, color=INK, linewidth=0.9)
         start = end
-    count = len(batch["micro_batches"])
+    count = groups["micro_batch"].nunique()
     time = f"{quantity(start / look.divisor)} {look.unit}"
     axes.set_title(
         f"{label(name)}: {time}, {count} micro-batch{'es' if count > 1 else ''}, {tokens:,} tokens"
@@ -168,10 +190,13 @@ def _draw_plan(
 
 
 def _draw_group(
-    axes: Axes, group: Mapping[str, Any], start: float, span: float, devices: int, look: _Look
+    axes: Axes, group: Mapping[Any, Any], start: float, span: float, devices: int, look: _Look
 ) -> None:
     """A block, with what it holds where there is room."""
-    degree, first, length = len(group["ranks"]), group["ranks"][0], group["predicted_ms"]
+    from matplotlib.colors import to_rgb
+    from matplotlib.patches import Rectangle
+
+    degree, first, length = group["degree"], group["first_rank"], group["predicted_ms"]
     fill = look.shade[degree]
     place = (start / look.divisor, first)
     edge = min(0.7, 12 * look.panel_height_inches * degree / devices)
@@ -180,7 +205,7 @@ def _draw_group(
             place, length / look.divisor, degree, facecolor=fill, edgecolor="white", linewidth=edge
         )
     )
-    count, tokens = len(group["sequences"]), _tokens(sum(group["lengths"]))
+    count, tokens = group["sequences"], _tokens(group["tokens"])
     full, short = (
         f"{count} sequence{'s' if count > 1 else ''}\n{tokens} tokens",
         f"{count} seq., {tokens}",
@@ -209,3 +234,16 @@ def _draw_group(
 
 def _tokens(tokens: int) -> str:
     return f"{tokens / 1000:.3g}K" if tokens >= 1000 else str(tokens)
+
+
+FIGURE = Figure(
+    settings=SequenceParallelPlanSettings,
+    title="Sequence-parallel plans",
+    alternative_text=(
+        "For each plan, blocks of devices over predicted time, one block per sequence-parallel "
+        "group, darker for a higher degree."
+    ),
+    caption=CAPTION,
+    inputs=(FigureInput("groups", "plan.groups", plan_kind="sequence_parallel"),),
+    draw=draw,
+)

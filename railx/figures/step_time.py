@@ -1,24 +1,40 @@
-"""Time of a training step by topology, stacked by what it is spent on: one column a
+"""Time of a training step by topology, stacked by what it is spent on: one column per
 job, equal bandwidth above equal cost.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.settings import StepTimeSettings
-from railx.figures.tables import Inputs, read_frames
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.settings import CanvasSettings
+from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, canvas, label, quantity, share_legend
+from railx.settings import AtLeast
 
-__all__ = ["draw"]
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
-_COLUMNS = ("job", "basis", "part", "ms", "step_ms", "reason", "chips", "fidelity")
+__all__ = ["FIGURE", "StepTimeSettings"]
+
+CAPTION = """\
+Estimated time of a training step on each topology, stacked by what it is spent on, for
+every job. All groups of one kind of parallelism communicate at once; exact channel
+loads of their traffic give the rate, and each transfer takes the fastest of sending
+directly, round a ring, or one axis after the other. Nothing overlaps but the stages of
+the pipeline: an upper bound for schedules that hide communication. Equal cost scales
+the ports of a network to what RailX costs per chip; links inside nodes, boards and
+servers (copper and scale-up switches) stand in no bill, which favours the networks with
+such servers, and keep their rate. The plain trees, HyperX and Dragonfly have no such
+links, so that tensor parallelism takes their ports. The paper prints no step times:
+jobs and layouts are choices of this project.
+"""
+
+_COLUMNS = ("topology", "job", "basis", "part", "ms", "step_ms", "reason", "chips", "fidelity")
 _BASES = {"equal_bandwidth": "equal injection bandwidth", "equal_cost": "equal cost of the network"}
 #: What a step is spent on, in the order of the stack.
 _PARTS = {
@@ -32,11 +48,26 @@ _PARTS = {
 }
 
 
+@dataclass(frozen=True)
+class StepTimeSettings(CanvasSettings):
+    """Time of a training step by topology and job, stacked by what it is spent on."""
+
+    figure: Literal["step_time"]
+    """Which figure it is."""
+
+    only: tuple[str, ...]
+    """Mapped topologies to show, in that order; empty: all that there are."""
+
+    cut_over_shortest: Annotated[float, AtLeast(1)] | None
+    """How many times longer than the shortest of its panel a bar is cut; null: none
+    is."""
+
+
 def draw(settings: StepTimeSettings, inputs: Inputs, output: Path) -> None:
     """Horizontal bars in seconds, cut where much longer than the shortest; a note where
     there is no room or no price.
     """
-    rows = read_frames(inputs, "steps", _COLUMNS, settings.only)
+    rows = read_frames(inputs, "steps", _COLUMNS, "topology", settings.only)
     jobs = list(dict.fromkeys(rows["job"]))
     bases = [basis for basis in _BASES if basis in set(rows["basis"])]
     chips = ", ".join(f"{count:,}" for count in sorted(set(rows["chips"])))
@@ -61,12 +92,15 @@ def draw(settings: StepTimeSettings, inputs: Inputs, output: Path) -> None:
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, job: str, basis: str, cut: float | None) -> None:
-    names = list(dict.fromkeys(rows["item"]))
-    without_room = set(rows.loc[(rows["job"] == job) & rows["reason"].notna(), "item"])
+    import pandas as pd
+    from matplotlib.ticker import MaxNLocator
+
+    names = list(dict.fromkeys(rows["topology"]))
+    without_room = set(rows.loc[(rows["job"] == job) & rows["reason"].notna(), "topology"])
     own = rows[(rows["job"] == job) & (rows["basis"] == basis)]
     seconds = (
         own[own["part"].notna()]
-        .pivot_table(index="item", columns="part", values="ms", aggfunc="sum")
+        .pivot_table(index="topology", columns="part", values="ms", aggfunc="sum")
         .reindex(names)
         / 1e3
     )
@@ -112,3 +146,17 @@ def _mark(axes: Axes, place: int, seconds: float, limit: float, without_room: bo
             color=GREY,
             **style,
         )
+
+
+FIGURE = Figure(
+    settings=StepTimeSettings,
+    title="Time of a training step by topology",
+    alternative_text=(
+        "For each job two panels of bars, one bar per topology, of the step time at equal "
+        "bandwidth and at equal cost, stacked by compute, pipeline bubble and the "
+        "communication of each kind of parallelism."
+    ),
+    caption=CAPTION,
+    inputs=(FigureInput("steps", "mapping.steps"),),
+    draw=draw,
+)

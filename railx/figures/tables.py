@@ -1,49 +1,38 @@
 """Reading the tables behind a figure into pandas, with errors that name the file and
 the column.
+
+What a table is about stands in it: in a column or, for large files, in the metadata.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
+from railx.figures.figure import Inputs
+from railx.io import read_metadata, read_table
 
-from railx.io import read_table
+if TYPE_CHECKING:
+    import pandas as pd
 
-__all__ = ["Inputs", "item_name", "read_frame", "read_frames", "selected_paths"]
-
-#: What a figure is drawn from: the files under each input key.
-Inputs = Mapping[str, Sequence[Path]]
-
-#: Files that all runs name alike: the folder around them names the run.
-_FOLDER_NAMES = {"iterations", "trace", "result"}
+__all__ = ["named_files", "read_frame", "read_frames"]
 
 
-def item_name(path: Path) -> str:
-    """What a result file is about: ``plans/static.schedule.parquet`` is static,
-    ``training/quick/iterations.parquet`` is quick.
+def named_files(inputs: Inputs, key: str, only: Sequence[str] = ()) -> list[tuple[str, Path]]:
+    """The files under ``key`` with the names in their metadata: those in ``only`` in
+    its order, all when it is empty.
+
+    Raises ValueError for a name in ``only`` that no file has.
     """
-    stem = path.name.split(".")[0]
-    return path.parent.name if stem in _FOLDER_NAMES else stem
-
-
-def selected_paths(inputs: Inputs, key: str, only: Sequence[str] = ()) -> list[Path]:
-    """The files under ``key``, those named in ``only`` in its order, all when it is
-    empty. Raises ValueError when none is left.
-    """
-    paths = [Path(path) for path in inputs.get(key, ())]
-    if not paths:
-        raise ValueError(f"input {key}: no file given; allowed: one file or more")
-    if not only:
-        return paths
-    by_name = {item_name(path): path for path in paths}
-    unknown = [name for name in only if name not in by_name]
+    files = [(str(read_metadata(path).get("name", "")), path) for path in _files(inputs, key)]
+    unknown = [name for name in only if name not in dict(files)]
     if unknown:
         raise ValueError(
-            f"only: no {key} file for {', '.join(unknown)}; allowed: {', '.join(by_name)}"
+            f"only: no {key} file for {', '.join(unknown)}; allowed:"
+            f" {', '.join(name for name, _ in files)}"
         )
-    return [by_name[name] for name in only]
+    return [(name, dict(files)[name]) for name in only] if only else files
 
 
 def read_frame(path: Path, columns: Sequence[str], *, may_be_empty: bool = False) -> pd.DataFrame:
@@ -63,21 +52,43 @@ def read_frame(path: Path, columns: Sequence[str], *, may_be_empty: bool = False
 
 
 def read_frames(
-    inputs: Inputs, key: str, columns: Sequence[str], only: Sequence[str] = ()
+    inputs: Inputs,
+    key: str,
+    columns: Sequence[str],
+    name: str | None = None,
+    only: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """The selected tables under ``key``, one below the other; the column ``item`` holds
-    what each file is about.
+    """The tables under ``key``, one below the other. Of the column ``name`` the values
+    in ``only`` are kept, in its order; all when it is empty.
 
-    Tables without rows are left out (a topology too large for a model has none);
-    ValueError where none has any.
+    Tables without rows are left out (a topology too large for a model has none).
+    Raises ValueError where none has any, and for a name in ``only`` that no table has,
+    unless it may be that of a table without rows.
     """
-    paths = selected_paths(inputs, key, only)
-    frames = [
-        read_frame(path, columns, may_be_empty=True).assign(item=item_name(path)) for path in paths
-    ]
+    import pandas as pd
+
+    paths = _files(inputs, key)
+    frames = [read_frame(path, columns, may_be_empty=True) for path in paths]
     filled = [frame for frame in frames if not frame.empty]
     if not filled:
         raise ValueError(
             f"{', '.join(map(str, paths))}: no rows; allowed: one row or more in one of the tables"
         )
-    return pd.concat(filled, ignore_index=True)
+    frame = pd.concat(filled, ignore_index=True)
+    if name is None or not only:
+        return frame
+    own = frame[name].astype(str)
+    known = list(dict.fromkeys(own))
+    unknown = [wanted for wanted in only if wanted not in known]
+    if len(unknown) > len(frames) - len(filled) or len(unknown) == len(only):
+        raise ValueError(
+            f"only: no {name} {', '.join(unknown)} in the {key} tables; allowed: {', '.join(known)}"
+        )
+    return pd.concat([frame[own == wanted] for wanted in only], ignore_index=True)
+
+
+def _files(inputs: Inputs, key: str) -> list[Path]:
+    paths = [Path(path) for path in inputs.get(key, ())]
+    if not paths:
+        raise ValueError(f"input {key}: no file given; allowed: one file or more")
+    return paths

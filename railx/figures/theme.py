@@ -4,7 +4,7 @@ the frame with the fidelity line, and saving.
 Colours are the colour-blind-safe set of Okabe and Ito. A topology family, planner or
 fabric mode has the same colour in every figure. Figures are made without pyplot, so
 that nothing is left open, and saved without dates, so that equal tables give equal
-files.
+files. The plotting libraries are imported when something is drawn.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import matplotlib as mpl
-import seaborn as sns
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from railx.figures.settings import CanvasSettings
 from railx.io import atomic_path
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = [
     "GREY",
@@ -137,6 +134,11 @@ def canvas(
     The layout engine keeps the axes, their labels and legends between the two bands of
     text.
     """
+    import matplotlib as mpl
+    import seaborn as sns
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     style = {
         **sns.axes_style("whitegrid"),
         **sns.plotting_context("paper", font_scale=settings.font_scale * 1.1),
@@ -175,6 +177,8 @@ def degree_colours(degrees: Iterable[int], largest: int) -> dict[int, str]:
     The scale belongs to ``largest`` alone, so that two plans on the same devices can be
     compared.
     """
+    import seaborn as sns
+
     steps = max(largest.bit_length(), 2)
     scale = sns.color_palette("YlGnBu", n_colors=steps + 3).as_hex()[2:]
     return {
@@ -199,6 +203,8 @@ def label(name: str) -> str:
 
 def lighter(colour: str, share: float) -> tuple[float, float, float]:
     """The colour mixed with ``share`` (0 to 1) of white."""
+    from matplotlib.colors import to_rgb
+
     red, green, blue = to_rgb(colour)
     return (red + (1 - red) * share, green + (1 - green) * share, blue + (1 - blue) * share)
 

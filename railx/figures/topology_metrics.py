@@ -4,17 +4,29 @@ crosses the middle.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-
-import pandas as pd
-from matplotlib.axes import Axes
+from typing import TYPE_CHECKING, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.settings import TopologyMetricsSettings
-from railx.figures.tables import Inputs, read_frames
+from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.settings import CanvasSettings
+from railx.figures.tables import read_frames
 from railx.figures.theme import canvas, colours, label, lighter, quantity
 
-__all__ = ["draw"]
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["FIGURE", "TopologyMetricsSettings"]
+
+CAPTION = """\
+Hops between nodes and bisection bandwidth of the topologies. A hop is a link that
+leaves a node; the bar ends at the diameter, the dot is the mean over all pairs of chips
+in different places. RailX spans 2 hops as a 2D HyperX, 3 with one split dimension or as
+a Dragonfly, 4 with both dimensions split. The bisection is counted on the family's
+natural cut and checked against its closed form.
+"""
 
 _COLUMNS = (
     "topology",
@@ -28,18 +40,22 @@ _COLUMNS = (
 )
 
 
+@dataclass(frozen=True)
+class TopologyMetricsSettings(CanvasSettings):
+    """Hops between nodes and bisection, one row per topology."""
+
+    figure: Literal["topology_metrics"]
+    """Which figure it is."""
+
+    only: tuple[str, ...]
+    """Topologies to show, in that order; empty: all that there are."""
+
+
 def draw(settings: TopologyMetricsSettings, inputs: Inputs, output: Path) -> None:
     """A row per topology: mean hops as a dot, the diameter as the end of a line, the
     bisection as a share of the injection.
     """
-    frame = read_frames(inputs, "metrics", _COLUMNS)
-    if settings.only:
-        unknown = [name for name in settings.only if name not in set(frame["topology"])]
-        if unknown:
-            raise ValueError(
-                f"only: no metrics of {', '.join(unknown)}; allowed: {', '.join(frame['topology'])}"
-            )
-        frame = frame.set_index("topology").loc[list(settings.only)].reset_index()
+    frame = read_frames(inputs, "topologies", _COLUMNS, "topology", settings.only)
     title = "Hops between nodes and bisection by topology"
     subtitle = (
         "A hop is a link that leaves a node (board, server or single chip). Bisection: one"
@@ -107,3 +123,17 @@ def _bisection(axes: Axes, frame: pd.DataFrame, colour: dict[str, str]) -> None:
         title="Bisection over injection", xlabel="Bisection per chip (% of injection bandwidth)"
     )
     axes.set_xlim(0, float(share.max()) * 1.2)
+
+
+FIGURE = Figure(
+    settings=TopologyMetricsSettings,
+    title="Hops and bisection by topology",
+    alternative_text=(
+        "A row per topology: a line that ends at the diameter with a dot at the mean number "
+        "of hops between nodes, and a bar of the bisection bandwidth as a share of the "
+        "injection bandwidth."
+    ),
+    caption=CAPTION,
+    inputs=(FigureInput("topologies", "metrics.topologies"),),
+    draw=draw,
+)

@@ -2,7 +2,12 @@
 sends, and how long that takes.
 """
 
-from railx.mapping.cost import comparison_bases, equal_bandwidth, injection_gb_s_per_chip
+from railx.mapping.cost import (
+    check_reference,
+    comparison_bases,
+    equal_bandwidth,
+    injection_gb_s_per_chip,
+)
 from railx.mapping.layout import Placement, group_levels, group_members, place_ranks
 from railx.mapping.settings import (
     PARALLELISMS,
@@ -27,6 +32,7 @@ __all__ = [
     "MappingSettings",
     "Placement",
     "Transfer",
+    "check_reference",
     "comparison_bases",
     "compute_flops",
     "equal_bandwidth",

@@ -6,14 +6,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from railx.economics import NetworkDesign, chips_of, count_network, price_network, read_catalogue
-from railx.families.registry import ports_per_chip, settings_of
+from railx.economics import PricedNetwork, price_network, read_catalogue
+from railx.families import families_with, family_of
 from railx.mapping.settings import MappingSettings
 from railx.mapping.step import Basis
 from railx.settings import SettingsError
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import FamilySettings, Topology
 
-__all__ = ["comparison_bases", "equal_bandwidth", "injection_gb_s_per_chip"]
+__all__ = [
+    "check_reference",
+    "comparison_bases",
+    "equal_bandwidth",
+    "injection_gb_s_per_chip",
+]
 
 _BITS_PER_BYTE = 8
 
@@ -22,8 +27,8 @@ def injection_gb_s_per_chip(topology: Topology) -> float:
     """Injection bandwidth of a chip, one direction: all ports that leave its node
     together.
     """
-    settings = settings_of(topology)
-    return ports_per_chip(settings) * settings.port_gbps / _BITS_PER_BYTE
+    settings = topology.settings
+    return family_of(settings).ports_per_chip(settings) * settings.port_gbps / _BITS_PER_BYTE
 
 
 def equal_bandwidth(settings: MappingSettings, topology: Topology) -> Basis:
@@ -34,25 +39,26 @@ def equal_bandwidth(settings: MappingSettings, topology: Topology) -> Basis:
     return Basis("equal_bandwidth", factor, factor, None)
 
 
-def comparison_bases(settings: MappingSettings, topology: Topology, name: str) -> list[Basis]:
-    """``equal_bandwidth`` and, where topology ``name`` has a design, ``equal_cost``.
+def comparison_bases(
+    settings: MappingSettings, topology: Topology, name: str, reference: FamilySettings
+) -> list[Basis]:
+    """``equal_bandwidth`` and, where topology ``name`` is priced and its family has a
+    bill, ``equal_cost``; ``reference`` are the settings of the reference topology.
 
     A network costs in proportion to the rate of its ports, so that at equal bandwidth
     it costs its USD per GB/s of injection times the injection bandwidth, and at equal
     cost its ports have the bandwidth that the reference's cost buys. Links inside a
     node (and scale-up switches) stand in no bill: at equal cost they keep the rate of
-    equal bandwidth. Raises SettingsError where a design does not describe its topology,
-    and as :func:`railx.economics.price_network`.
+    equal bandwidth. Raises SettingsError where the reference has no bill, and as
+    :func:`railx.economics.price_network`.
     """
-    equal, design = equal_bandwidth(settings, topology), settings.topologies[name].design
-    if design is None:
+    equal = equal_bandwidth(settings, topology)
+    if not settings.topologies[name].priced or family_of(topology).bill is None:
         return [equal]
-    _check_design(design, topology, name)
-    reference = settings.topologies[settings.reference].design
-    assert reference is not None  # the settings' own check
+    check_reference(settings, reference)
     cost, affordable = (
         settings.injection_gb_s_per_chip * _usd_per_injection_gb_s(settings, key, priced)
-        for key, priced in ((name, design), (settings.reference, reference))
+        for key, priced in ((name, topology.settings), (settings.reference, reference))
     )
     return [
         replace(equal, cost_per_chip_usd=cost),
@@ -60,27 +66,28 @@ def comparison_bases(settings: MappingSettings, topology: Topology, name: str) -
     ]
 
 
-def _check_design(design: NetworkDesign, topology: Topology, name: str) -> None:
-    key = f"mapping.topologies.{name}.design"
-    if chips_of(design) != topology.chips:
+def check_reference(settings: MappingSettings, reference: FamilySettings) -> None:
+    """Refuse a reference whose family has no bill."""
+    if family_of(reference).bill is None:
         raise SettingsError(
-            key,
-            f"has {chips_of(design)} chips; allowed: {topology.chips}, the chips of the topology",
-        )
-    priced, injection = (
-        count_network(design).injection_gb_s_per_chip,
-        injection_gb_s_per_chip(topology),
-    )
-    if abs(priced - injection) > 1e-6 * injection:
-        raise SettingsError(
-            key,
-            f"has {priced:g} GB/s of injection a chip; allowed: {injection:g} GB/s, that of the"
-            " topology",
+            "mapping.reference",
+            f"got {settings.reference!r} of family {reference.family}; allowed: a topology of a"
+            f" family with a bill ({families_with('bill')})",
         )
 
 
-def _usd_per_injection_gb_s(settings: MappingSettings, name: str, design: NetworkDesign) -> float:
-    counts = count_network(design)
-    bill = price_network(name, design, settings.price_set, read_catalogue(settings.catalogue))
+def _usd_per_injection_gb_s(
+    settings: MappingSettings, name: str, topology: FamilySettings
+) -> float:
+    network, catalogue = PricedNetwork(topology), read_catalogue(settings.catalogue)
+    try:
+        bill = price_network(name, network, settings.price_set, catalogue)
+    except SettingsError as error:
+        own = f"networks.{name}.topology."
+        if error.key.startswith(own):
+            raise SettingsError(
+                f"topologies.{name}.{error.key.removeprefix(own)}", error.message
+            ) from None
+        raise error.under("mapping") from None
     usd: float = sum(row["total_usd"] for row in bill)
-    return usd / counts.chips / counts.injection_gb_s_per_chip
+    return usd / network.chips / network.counts.injection_gb_s_per_chip

@@ -21,18 +21,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.routings import build_routing
+from railx.families import build_routing
 from railx.mapping.layout import Placement, group_levels, group_members, place_ranks
 from railx.mapping.settings import PARALLELISMS, JobSettings, LayoutSettings
 from railx.mapping.volumes import Transfer, compute_flops, step_transfers
 from railx.settings import SettingsError
-from railx.vocabulary.routing.analysis import longest_ways, table_channel_loads
+from railx.vocabulary.routing.analysis import longest_paths, table_channel_loads
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, Topology
 
 __all__ = ["FIDELITY", "Basis", "step_times"]
 
-FIDELITY = "flow"
+FIDELITY = "analytic"
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -89,7 +89,9 @@ class _Network:
         return build_routing(self.topology, self.routing)
 
     def ways(self, groups: IntArray, pattern: str) -> list[_Way]:
-        """The ways to do ``pattern`` within every group (int[groups, members]) at once."""
+        """The ways to do ``pattern`` within every group (int[groups, members])
+        at once.
+        """
         members = groups.shape[1]
         share = (members - 1) / members
         if pattern == "next":
@@ -106,7 +108,7 @@ class _Network:
             demand[groups[:, :, None], groups[:, None, :]] = _SHARES[name](groups.shape[1])
             links = self.topology.links
             load = table_channel_loads(self.topology, self.table, demand)
-            flight_ns = longest_ways(self.topology, self.table, links.latency_ns, demand)
+            flight_ns = longest_paths(self.topology, self.table, links.latency_ns, demand)
             with np.errstate(divide="ignore"):
                 gb_s = np.where(load > 0, np.repeat(links.gbps, links.lanes) / 8 / load, np.inf)
             inside = np.repeat(links.kind == INTERNAL, links.lanes)

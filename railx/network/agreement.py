@@ -14,8 +14,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from railx.families.registry import settings_of
-from railx.families.routings import build_routing, routings_of
+from railx.families import build_routing, family_of
 from railx.network.flows import fair_rates, link_gb_s, path_loads, spread_flows
 from railx.network.packets import simulate_packets
 from railx.network.settings import AgreementSettings
@@ -34,10 +33,10 @@ def agreement_rows(
     ``packet`` (accepted in the measured cycles) and ``static_bound``;
     ``load_over_bound`` = offered over static bound, ``ratio`` = packet over flow.
     """
-    capacity, port_gb_s = link_gb_s(topology), settings_of(topology).port_gbps / 8
+    capacity, port_gb_s = link_gb_s(topology), topology.settings.port_gbps / 8
     rows = []
     for routing in settings.routings:
-        if routing not in routings_of(topology.family):
+        if routing not in family_of(topology).routings:
             continue
         table = build_routing(topology, routing)
         network = dataclasses.replace(settings.network, routing=routing)

@@ -9,12 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.registry import settings_of
-from railx.families.routings import build_routing
+from railx.families import build_routing, family_of
 from railx.network.flows import finish_times, link_gb_s, route_flows
-from railx.network.rail_rings import grid_of
-from railx.network.static_loads import uniform_lane_loads
-from railx.vocabulary.routing.analysis import longest_ways, table_lane_loads
+from railx.vocabulary.routing.analysis import longest_paths, table_lane_loads
 from railx.vocabulary.topology import Topology
 
 __all__ = ["AllToAll", "Messages", "all_to_all"]
@@ -30,10 +27,10 @@ _BLOCK = 1_024
 @dataclass(frozen=True)
 class AllToAll:
     """``gb_s``: what a chip can send to all others together while the busiest link is
-    full; ``latency_ns``: the longest way.
+    full; ``latency_ns``: the longest path.
 
-    Where the network is too large to follow every way, the latency is a bound: two
-    rails and three longest walks (RailX HyperX), half way round every ring (tori).
+    Where the network is too large to follow every path, the latency is the family's
+    bound.
     """
 
     participants: int
@@ -52,23 +49,27 @@ def all_to_all(topology: Topology, chips: IntArray, routing: str) -> AllToAll | 
     """
     if len(chips) * (len(chips) - 1) <= _MOST_ROUTED:
         return _routed(topology, chips, routing)
-    grid = grid_of(topology)
+    family = family_of(topology)
     if (
-        grid is None
-        or topology.family == "hammingmesh"
+        family.loads is None
+        or family.longest_path_ns is None
         or len(chips) < topology.chips
         or routing not in ("min", "balanced")
     ):
         return None
-    loads = uniform_lane_loads(topology, "min" if routing == "min" else "balanced")
+    loads = family.loads(topology, "min" if routing == "min" else "balanced")
     # A lane's load is relative to an external port that is full with one flit a cycle.
-    width = topology.links.gbps / settings_of(topology).port_gbps
+    port_gbps = topology.settings.port_gbps
+    width = topology.links.gbps / port_gbps
     bound = float((width[loads > 0] / loads[loads > 0]).min())
-    return AllToAll(len(chips), bound * grid.port_gbps / 8, _longest_way_ns(topology))
+    latency_ns = family.longest_path_ns(topology.settings)
+    return AllToAll(len(chips), bound * port_gbps / 8, latency_ns)
 
 
 class Messages:
-    """All messages of an all-to-all, sent at once and sharing the links max-min fairly."""
+    """All messages of an all-to-all, sent at once and sharing the links max-min
+    fairly.
+    """
 
     def __init__(self, topology: Topology, chips: IntArray, routing: str) -> None:
         paths = route_flows(topology, routing, *_pairs(chips))
@@ -91,7 +92,7 @@ def _routed(topology: Topology, chips: IntArray, routing: str) -> AllToAll:
         demand[block, np.arange(len(block))] = 0
         loads += table_lane_loads(topology, table, demand) * topology.links.lanes
         latency = max(
-            latency, float(longest_ways(topology, table, topology.links.latency_ns)[chips].max())
+            latency, float(longest_paths(topology, table, topology.links.latency_ns)[chips].max())
         )
     used = loads > 0
     return AllToAll(len(chips), float((link_gb_s(topology)[used] / loads[used]).min()), latency)
@@ -103,15 +104,3 @@ def _pairs(chips: IntArray) -> tuple[IntArray, IntArray]:
     """
     dst, src = (axis.ravel() for axis in np.meshgrid(chips, chips, indexing="ij"))
     return src[src != dst], dst[src != dst]
-
-
-def _longest_way_ns(topology: Topology) -> float:
-    grid = grid_of(topology)
-    assert grid is not None
-    if topology.family == "railx_hyperx":
-        return 2 * grid.external_latency_ns + 6 * (grid.m - 1) * grid.internal_latency_ns
-    total = 0.0
-    for length in (grid.columns, grid.rows):
-        nodes, inside = length // 2, grid.m - 1
-        total += nodes * grid.external_latency_ns + (nodes + 1) * inside * grid.internal_latency_ns
-    return total

@@ -9,10 +9,10 @@ dimensions are at work at once. Sources: the ring algorithm (Patarasuk and Yuan 
 RailX (abstract): the rails of a line are r independent rings, 2 r with both directions,
 in the torus and in the all-to-all setting alike.
 
-Rings of lines, on all ports of the chips: RailX set to a HyperX or a torus, plain 2D
-and 3D tori, TPU v4, HammingMesh, HyperX whose chips are the routers. The other families
-run a ring over the chips in order, whose messages spread over all ports that the
-routing offers.
+Families that know their lines run rings of them, on all ports of the chips
+(``grid_rings`` and ``chip_rings`` of :class:`railx.families.Family`). The other
+families run a ring over the chips in order, whose messages spread over all ports that
+the routing offers.
 
 * ``analytic``: latency along the slowest chain of P - 1 messages, plus the
   serialisation at the ports of the rings.
@@ -30,11 +30,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.fat_tree.settings import FatTreeSettings
-from railx.families.registry import ports_per_chip, settings_of
-from railx.families.routings import routings_of
+from railx.families import family_of
 from railx.network.all_to_all import Messages, all_to_all
-from railx.network.chip_rings import chip_grid_rings
 from railx.network.flows import (
     FlowPaths,
     fair_rates,
@@ -44,9 +41,9 @@ from railx.network.flows import (
     link_gb_s,
     route_flows,
 )
-from railx.network.rail_rings import SubGrid, chip_rings, grid_of, mesh_rings, node_rings, sub_grid
 from railx.network.settings import CollectiveName, CollectiveSettings
-from railx.vocabulary.grid import Grid
+from railx.network.sub_grid import SubGrid, grid_rings, sub_grid
+from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.line_rings import ChannelIndex, LineRings
 from railx.vocabulary.topology import Topology
 
@@ -127,7 +124,7 @@ def simulate_collectives(
     go at the rate of K of the P ports of a chip, all planes of its network together.
     Over P participants with all ports of rate b busy, the time of an all-reduce tends
     to 2 D (P - 1)/P / (ports * b); with lines of different lengths the longest holds up
-    the others. Families without rings and routing have no rows. SettingsError for nodes
+    the others. SettingsError for nodes
     that do not exist or are not joined.
     """
     nodes = sub_grid(topology, collective)
@@ -184,10 +181,10 @@ def _row(
 def _all_to_all_rows(
     topology: Topology, nodes: SubGrid | None, collective: CollectiveSettings, name: str
 ) -> list[dict[str, Any]]:
-    grid = grid_of(topology)
-    chips = np.arange(topology.chips) if grid is None or nodes is None else nodes.chips(grid)
-    if not _is_routed(topology):
-        return []
+    rings = grid_rings(topology)
+    chips = np.arange(topology.chips)
+    if rings is not None and nodes is not None:
+        chips = nodes.chips(rings.grid)
     found = all_to_all(topology, chips, collective.routing)
     if found is None:
         return []
@@ -216,7 +213,9 @@ _Phase = Callable[[Sequence[float]], float]
 
 
 def _phases(topology: Topology, scope: _Scope, fidelity: str) -> list[_Phase] | None:
-    """How long a phase of each level takes; None where the flow model has no messages."""
+    """How long a phase of each level takes; None where the flow model has no
+    messages.
+    """
     if fidelity == "analytic":
         return [_analytic_phase(level) for level in scope.levels]
     if any(rings.paths is None for level in scope.levels for rings in level):
@@ -292,7 +291,7 @@ def _flow_phase(topology: Topology, level: tuple[_Rings, ...]) -> _Phase:
 
 
 # Who sends to whom
-# ----------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------
 
 
 def _ring_scopes(
@@ -301,13 +300,14 @@ def _ring_scopes(
     if all(kind == "all_to_all" for kind in collective.collectives):
         return []
     most = collective.most_messages if wants_flow else 0
-    grid = grid_of(topology)
+    grid = grid_rings(topology)
     if grid is not None and nodes is not None:
         return _grid_scopes(ChannelIndex(topology), grid, nodes, most)
-    chip_grid = chip_grid_rings(topology)
-    if chip_grid is not None:
+    known = family_of(topology).chip_rings
+    chip_lines = None if known is None else known(topology.settings)
+    if chip_lines is not None:
         index = ChannelIndex(topology)
-        level = tuple(_rings(index, rings, most) for rings in chip_grid)
+        level = tuple(_rings(index, rings, most) for rings in chip_lines)
         return [*_line_scopes(level), _scope("chips", level, topology.chips)]
     scope = _chip_order_scope(topology, collective, wants_flow)
     return [] if scope is None else [scope]
@@ -326,36 +326,34 @@ def _line_scopes(
     ]
 
 
-def _grid_scopes(index: ChannelIndex, grid: Grid, nodes: SubGrid, most: int) -> list[_Scope]:
-    topology = index.topology
+def _grid_scopes(index: ChannelIndex, grid: GridRings, nodes: SubGrid, most: int) -> list[_Scope]:
     dimensions = [dimension for dimension in (0, 1) if len(nodes.positions(dimension)) > 1]
     level = tuple(
         _rings(
             index,
-            node_rings(topology, nodes.positions(dimension), dimension, nodes.lines(dimension)),
+            grid.node_rings(nodes.positions(dimension), dimension, nodes.lines(dimension)),
             most,
         )
         for dimension in dimensions
     )
     scopes = _line_scopes(level, [("row", "column")[dimension] for dimension in dimensions])
-    is_torus_of_chips = topology.family == "torus_2d"
     if level:
-        scopes.append(_scope("chips" if is_torus_of_chips else "nodes", level, nodes.nodes))
-    if not is_torus_of_chips:
+        scopes.append(_scope("chips" if grid.single_chips else "nodes", level, nodes.nodes))
+    if not grid.single_chips:
         scopes += _chip_scopes(index, grid, nodes, level, most)
     return scopes
 
 
 def _chip_scopes(
-    index: ChannelIndex, grid: Grid, nodes: SubGrid, level: tuple[_Rings, ...], most: int
+    index: ChannelIndex, grid: GridRings, nodes: SubGrid, level: tuple[_Rings, ...], most: int
 ) -> list[_Scope]:
-    """RailX and HammingMesh: one ring level over all chips, and the hierarchy of the
+    """Nodes of several chips: one ring level over all chips, and the hierarchy of the
     meshes inside the nodes and the nodes.
     """
-    topology, scopes = index.topology, []
-    chips = nodes.nodes * grid.m**2
+    scopes = []
+    chips = nodes.nodes * grid.grid.m**2
     flat = [
-        chip_rings(topology, nodes.positions(dimension), dimension, nodes.lines(dimension))
+        grid.chip_rings(nodes.positions(dimension), dimension, nodes.lines(dimension))
         for dimension in (0, 1)
         if len(nodes.positions(dimension)) > 1
     ]
@@ -363,7 +361,7 @@ def _chip_scopes(
         # One chip row stands for the m of its line; all are alike and share no links.
         flat_level = tuple(_rings(index, rings, most) for rings in flat if rings is not None)
         scopes.append(_scope("chips", flat_level, chips))
-    meshes = (mesh_rings(grid, dimension) for dimension in (0, 1))
+    meshes = (grid.mesh_rings(dimension) for dimension in (0, 1))
     mesh = tuple(_rings(index, rings, most) for rings in meshes if rings is not None)
     scopes.append(
         _Scope("chips", "hierarchical", tuple(part for part in (mesh, level) if part), chips)
@@ -372,7 +370,9 @@ def _chip_scopes(
 
 
 def _rings(index: ChannelIndex, line: LineRings, most_messages: int) -> _Rings:
-    """All lines of a dimension; one stands for all where their messages are too many."""
+    """All lines of a dimension; one stands for all where their messages are too
+    many.
+    """
     one = _line_paths(index, line, 0)
     hops = one.latency_ns.reshape(line.rings, line.participants)
     paths = None
@@ -380,7 +380,7 @@ def _rings(index: ChannelIndex, line: LineRings, most_messages: int) -> _Rings:
         lines = len(line.vertices) if line.messages * len(line.vertices) <= most_messages else 1
         paths = join_paths([one, *(_line_paths(index, line, number) for number in range(1, lines))])
     chain = float((hops.sum(axis=1) - hops.min(axis=1)).max())
-    gb_s = line.ports * settings_of(index.topology).port_gbps / 8
+    gb_s = line.ports * index.topology.settings.port_gbps / 8
     return _Rings(line.participants, line.rings, gb_s, chain, line.rings, paths)
 
 
@@ -395,20 +395,22 @@ def _chip_order_scope(
     paths.
 
     A message spreads over all planes and ports that the routing offers from one chip to
-    the next. The closed form of a fat tree is a ring in every plane, on all ports of a
-    chip. Elsewhere the rate is that of the slowest message of a step, and the
-    algorithm's name says how many ports of a chip that fills; it counts at most all,
-    though chips of a server pass messages on over its scale-up links as well.
+    the next. Families may know the closed form (a fat tree: a ring in every plane, on
+    all ports of a chip). Elsewhere the rate is that of the slowest message of a step,
+    and the algorithm's name says how many ports of a chip that fills; it counts at most
+    all, though chips of a server pass messages on over its scale-up links as well.
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     paths = None
-    if _is_routed(topology) and 2 * topology.chips <= collective.most_messages:
+    if 2 * topology.chips <= collective.most_messages:
         chip = np.arange(topology.chips)
         src = np.concatenate([chip, chip])
         dst = np.concatenate([np.roll(chip, -1), np.roll(chip, 1)])
         paths = route_flows(topology, collective.routing, src, dst)
-    if isinstance(settings, FatTreeSettings):
-        count, gb_s, chain = settings.planes, settings.port_gbps / 8, _fat_tree_chain_ns(settings)
+    family = family_of(topology)
+    if family.chip_order_ring is not None:
+        known = family.chip_order_ring(settings)
+        count, gb_s, chain = known.rings, settings.port_gbps / 8, known.chain_latency_ns
     elif paths is not None:
         hops = paths.latency_ns.reshape(2, topology.chips)
         count, gb_s = 2, float(fair_rates(paths, link_gb_s(topology)).min())
@@ -416,25 +418,8 @@ def _chip_order_scope(
     else:
         return None
     rings = _Rings(topology.chips, count, gb_s, chain, 2, paths if wants_flow else None)
-    ports = ports_per_chip(settings)
+    ports = family.ports_per_chip(settings)
     used = min(ports, count * gb_s / (settings.port_gbps / 8))
     return _Scope(
         "chips", f"chip_order_ring_{used:.3g}_of_{ports}_ports", ((rings,),), topology.chips
     )
-
-
-def _fat_tree_chain_ns(settings: FatTreeSettings) -> float:
-    """Around the chips in order all hops but the fastest: one hop a leaf leaves it, one
-    a pod of three tiers leaves the pod.
-    """
-    in_leaf, up = 2 * settings.leaf_latency_ns, 2 * settings.global_latency_ns
-    changes = settings.leaves + (settings.pods if settings.tiers == 3 else 0)
-    fastest = in_leaf + (up if settings.leaf_down == 1 else 0)
-    return settings.chips * in_leaf + changes * up - fastest
-
-
-def _is_routed(topology: Topology) -> bool:
-    try:
-        return bool(routings_of(topology.family))
-    except KeyError:
-        return False

@@ -10,26 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.railx_hyperx.settings import RailXHyperXSettings
-from railx.families.registry import (
-    bisection_ports,
-    halves,
-    known_node_hop_counts,
-    ports_per_chip,
-    settings_of,
-)
-from railx.network.circuit_checks import check_railx_circuits
+from railx.families import family_of
 from railx.network.path_diversity import disjoint_paths_min, minimal_path_counts
-from railx.vocabulary.grid import line_circuits
-from railx.vocabulary.topology import INTERNAL, Circuits, Topology
+from railx.vocabulary.line_graphs import LineGraph
+from railx.vocabulary.topology import INTERNAL, Topology
 
 __all__ = ["check_circuits", "chip_hop_counts", "node_hop_counts", "topology_metrics"]
 
 IntArray = NDArray[np.int64]
-
-#: RailX settings whose rows are all wired alike and whose columns are: their graph of
-#: nodes is the product of a row and a column.
-_ALIKE_LINES = ("railx_hyperx", "railx_torus", "railx_split", "railx_mixed")
 
 #: Largest graphs (vertices) whose hops are counted by breadth-first search from every
 #: vertex.
@@ -50,15 +38,15 @@ def topology_metrics(topology: Topology) -> dict[str, Any]:
     ``bisection_equal_halves`` says whether the halves are equal. ``minimal_paths_min``
     and ``minimal_paths_mean``: shortest paths of nodes (and switches) between two
     distinct nodes, parallel links counted as one; ``disjoint_paths_min``: link-disjoint
-    ways between the two nodes that have the fewest, every lane counted.
+    paths between the two nodes that have the fewest, every lane counted.
     """
-    settings = settings_of(topology)
+    settings, family = topology.settings, family_of(topology)
     links = topology.links
     diameter_node_hops, mean_node_hops = _summary(node_hop_counts(topology))
     diameter_chip_hops, mean_chip_hops = _summary(chip_hop_counts(topology))
     lines = _line_graphs(topology)
     minimal_paths_min, minimal_paths_mean = minimal_path_counts(topology, lines) or (None, None)
-    half = halves(settings)
+    half = family.halves(settings)
     crossing = (half[links.src] == 0) & (half[links.dst] == 1)
     cut_gbps = float(links.capacity_gbps[crossing].sum())
     chips_in_half = np.bincount(half[: topology.chips], minlength=2)
@@ -73,8 +61,8 @@ def topology_metrics(topology: Topology) -> dict[str, Any]:
         "circuits": None if circuits is None else len(circuits),
         "optical_switches": None if circuits is None else int(circuits.ocs.max()) + 1,
         "optical_ports": None if circuits is None else 2 * len(circuits),
-        "ports_per_chip": ports_per_chip(settings),
-        "injection_gb_s_per_chip": ports_per_chip(settings) * settings.port_gbps / 8,
+        "ports_per_chip": family.ports_per_chip(settings),
+        "injection_gb_s_per_chip": family.ports_per_chip(settings) * settings.port_gbps / 8,
         "diameter_node_hops": diameter_node_hops,
         "mean_node_hops": mean_node_hops,
         "diameter_chip_hops": diameter_chip_hops,
@@ -83,7 +71,7 @@ def topology_metrics(topology: Topology) -> dict[str, Any]:
         "minimal_paths_mean": minimal_paths_mean,
         "disjoint_paths_min": disjoint_paths_min(topology, lines),
         "bisection_gbps": cut_gbps,
-        "bisection_closed_form_gbps": bisection_ports(settings) * settings.port_gbps,
+        "bisection_closed_form_gbps": family.bisection_ports(settings) * settings.port_gbps,
         "bisection_gb_s_per_chip": cut_gbps / 8 / int(chips_in_half.min()),
         "bisection_equal_halves": bool(chips_in_half[0] == chips_in_half[1]),
     }
@@ -93,14 +81,15 @@ def node_hop_counts(topology: Topology) -> IntArray | None:
     """How many ordered pairs of chips are h inter-node hops apart (index h; a chip and
     itself count at 0).
 
-    Lines of RailX and of a plain torus are all alike, so the node graph is the product
-    of a row and a column and the hops add up: exact at any size. Families may know
+    Where the lines of a family are all alike, the node graph is the product of a row
+    and a column and the hops add up: exact at any size. Families may know
     their own counts. Other graphs are searched breadth first; None above 2,000
     vertices.
     """
-    known = known_node_hop_counts(settings_of(topology))
+    known = family_of(topology).node_hop_counts
     if known is not None:
-        return known
+        counts: IntArray = known(topology.settings)
+        return counts
     per_node = topology.chips // topology.nodes
     lines = _line_graphs(topology)
     if lines is not None:
@@ -132,18 +121,15 @@ def chip_hop_counts(topology: Topology) -> IntArray | None:
 def check_circuits(topology: Topology) -> None:
     """Check the optical circuits; ValueError names the first that breaks a rule.
 
-    Each port of each optical switch is used at most once and exists (``ocs_radix``); in
-    the 2D HyperX every ordered pair of nodes of a line is joined by exactly one rail
-    (directed rings), or every unordered pair by exactly two (undirected rings); the
-    other RailX settings join what
-    :func:`railx.network.circuit_checks.check_railx_circuits` says.
+    Each port of each optical switch is used at most once and exists (``ocs_radix``);
+    what the circuits join, the family checks itself where it has a check.
     """
     circuits = topology.circuits
     if circuits is None:
         raise ValueError(
             f"{topology.family}: a topology without optical switches has no circuits to check"
         )
-    settings = settings_of(topology)
+    settings = topology.settings
     ports = np.concatenate([circuits.port_a, circuits.port_b]).astype(np.int64)
     span = int(ports.max()) + 1
     radix = getattr(settings, "ocs_radix", None)
@@ -159,55 +145,17 @@ def check_circuits(topology: Topology) -> None:
             f"circuits: port {port} of optical switch {ocs} is used {int(used.max())} times;"
             " allowed: at most once"
         )
-    check_railx_circuits(settings, circuits)
-    if isinstance(settings, RailXHyperXSettings):
-        _check_all_to_all(topology, circuits, directed=settings.rings == "directed")
+    check = family_of(topology).check_circuits
+    if check is not None:
+        check(settings, circuits)
 
 
-def _check_all_to_all(topology: Topology, circuits: Circuits, *, directed: bool) -> None:
-    """Every pair of nodes of a line joined by exactly one rail (ordered pairs), or by
-    exactly two (unordered pairs).
+def _line_graphs(topology: Topology) -> list[LineGraph] | None:
+    """A row and a column of nodes, where all rows are alike and all columns are; None
+    elsewhere.
     """
-    a, b = circuits.node_a.astype(np.int64), circuits.node_b.astype(np.int64)
-    if not directed:
-        a, b = np.minimum(a, b), np.maximum(a, b)
-    side = int(circuits.port_a.max()) // 2 + 1
-    wanted = 1 if directed else 2
-    pairs, joined = np.unique(a * topology.nodes + b, return_counts=True)
-    expected_pairs = 2 * side * side * (side - 1) // wanted
-    if len(pairs) != expected_pairs or (joined != wanted).any():
-        worst = int(np.abs(joined - wanted).argmax())
-        node_a, node_b = divmod(int(pairs[worst]), topology.nodes)
-        raise ValueError(
-            f"circuits: {len(pairs)} pairs of nodes are joined instead of {expected_pairs}; nodes"
-            f" {node_a} and {node_b} by {int(joined[worst])} rails; allowed: each"
-            f" {'ordered' if directed else 'unordered'} pair of a line by {wanted}"
-        )
-
-
-def _line_graphs(topology: Topology) -> list[tuple[int, IntArray]] | None:
-    """(length, directed edges) of a row and of a column of nodes, where all rows are
-    alike and all columns are; None elsewhere.
-    """
-    if topology.circuits is not None and topology.family in _ALIKE_LINES:
-        lines = (line_circuits(topology.circuits, dimension)[:, :2] for dimension in (0, 1))
-        return [(int(line.max()) + 1, np.concatenate([line, line[:, ::-1]])) for line in lines]
-    if topology.family == "torus_2d":
-        rings = (np.arange(topology.settings[key]) for key in ("x_scale", "y_scale"))
-        return [
-            (
-                len(ring),
-                np.stack(
-                    [
-                        np.concatenate([ring, ring]),
-                        np.concatenate([np.roll(ring, -1), np.roll(ring, 1)]),
-                    ],
-                    axis=1,
-                ),
-            )
-            for ring in rings
-        ]
-    return None
+    known = family_of(topology).line_graphs
+    return None if known is None else known(topology)
 
 
 def _hops_from_all(vertices: int, edges: IntArray, sources: int) -> IntArray:

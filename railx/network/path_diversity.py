@@ -1,4 +1,4 @@
-"""Diversity of the ways between nodes: how many shortest ones there are, and how many
+"""Diversity of the paths between nodes: how many shortest ones there are, and how many
 that share no link.
 
 Both look at the graph of nodes (and electrical switches, where there are any): the
@@ -12,8 +12,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.railx_dragonfly.settings import RailXDragonflySettings
-from railx.families.registry import settings_of
+from railx.families import family_of
+from railx.vocabulary.line_graphs import LineGraph
 from railx.vocabulary.topology import Topology
 
 __all__ = ["disjoint_paths_min", "minimal_path_counts"]
@@ -21,24 +21,24 @@ __all__ = ["disjoint_paths_min", "minimal_path_counts"]
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-#: Largest graph whose shortest ways are counted from every vertex, and whose flows are
+#: Largest graph whose shortest paths are counted from every vertex, and whose flows are
 #: computed from one vertex to all others.
 _MOST_COUNTED_VERTICES = 2500
 _MOST_FLOW_VERTICES = 300
-#: Above this a count of shortest ways is no longer exact in a float.
+#: Above this a count of shortest paths is no longer exact in a float.
 _MOST_EXACT = 2.0**53
 
 
 def minimal_path_counts(
-    topology: Topology, lines: list[tuple[int, IntArray]] | None
+    topology: Topology, lines: list[LineGraph] | None
 ) -> tuple[int, float] | None:
     """Fewest and mean number of shortest node paths over ordered pairs of distinct
     nodes; parallel links count as one.
 
     ``lines``: (length, directed edges) of a row and a column where the graph is their
     product: a pair has C(h1 + h2, h1) shortest paths for each choice of one in its row
-    and one in its column (h1 and h2 hops), exact at any size. Twisted tori and RailX's
-    Dragonfly are counted from one source of each kind. None above 2,500 vertices
+    and one in its column (h1 and h2 hops), exact at any size. Families whose nodes are
+    alike are counted from one source of each kind. None above 2,500 vertices
     elsewhere, or where a count exceeds 2^53.
     """
     if lines is not None:
@@ -72,9 +72,9 @@ def minimal_path_counts(
     )
 
 
-def disjoint_paths_min(topology: Topology, lines: list[tuple[int, IntArray]] | None) -> int | None:
-    """The fewest link-disjoint ways between any two nodes, every lane counted: the edge
-    connectivity of the graph of nodes.
+def disjoint_paths_min(topology: Topology, lines: list[LineGraph] | None) -> int | None:
+    """The fewest link-disjoint paths between any two nodes, every lane counted: the
+    edge connectivity of the graph of nodes.
 
     A minimum cut separates node 0 from some other node, so that the least maximum flow
     from node 0 is exact (``scipy``'s ``maximum_flow``). ``lines``: where the graph is
@@ -94,7 +94,7 @@ def disjoint_paths_min(topology: Topology, lines: list[tuple[int, IntArray]] | N
     return _connectivity(vertices, edges, lanes, topology.nodes)
 
 
-def _product_connectivity(lines: list[tuple[int, IntArray]]) -> int | None:
+def _product_connectivity(lines: list[LineGraph]) -> int | None:
     degrees, connectivity, most_parallel = [], [], []
     for length, edges in lines:
         pairs, lanes = np.unique(edges, axis=0, return_counts=True)
@@ -137,13 +137,8 @@ def _sources(topology: Topology) -> IntArray:
     """Nodes of which one or more stands for every node by symmetry, each kind equally
     often; else all nodes.
     """
-    if topology.family == "railx_twisted_torus":
-        return np.array([0])
-    if topology.family == "railx_dragonfly":
-        settings = settings_of(topology)
-        assert isinstance(settings, RailXDragonflySettings)
-        return np.arange(settings.columns)
-    return np.arange(topology.nodes)
+    symmetric = family_of(topology).symmetric_sources
+    return np.arange(topology.nodes) if symmetric is None else symmetric(topology.settings)
 
 
 def _count(vertices: int, edges: IntArray, sources: IntArray) -> tuple[IntArray, FloatArray]:

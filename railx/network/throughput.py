@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.registry import ports_per_chip, settings_of
+from railx.families import family_of
 from railx.network.settings import StaticNetworkSettings, TrafficSettings
 from railx.network.static_loads import lane_loads
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 
 __all__ = ["FIDELITY", "ideal_bound", "simulate_static"]
 
-FIDELITY = "flow"
+FIDELITY = "analytic"
 
 
 def simulate_static(
@@ -41,7 +41,7 @@ def simulate_static(
     * internal_width_needed: width of an internal lane, in external ports, that does not
       lower the bound; None without internal links.
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     links = topology.links
     load = lane_loads(topology, traffic, network.routing, seed)
     width = links.gbps / settings.port_gbps
@@ -62,7 +62,7 @@ def simulate_static(
         "routing": network.routing,
         "ideal_flits_per_chip_cycle": ideal,
         "bound_flits_per_chip_cycle": bound,
-        "injection_gb_s_per_chip": ports_per_chip(settings) * gb_s,
+        "injection_gb_s_per_chip": family_of(settings).ports_per_chip(settings) * gb_s,
         "ideal_gb_s_per_chip": ideal * gb_s,
         "bound_gb_s_per_chip": bound * gb_s,
         "bound_over_ideal": bound / ideal,
@@ -83,7 +83,7 @@ def ideal_bound(topology: Topology, load: NDArray[np.float64]) -> float:
     """
     kinds = topology.links.kind
     lanes = topology.links.lanes
-    width = topology.links.gbps / settings_of(topology).port_gbps
+    width = topology.links.gbps / topology.settings.port_gbps
     return min(
         float((width * lanes)[kinds == kind].sum() / (load * lanes)[kinds == kind].sum())
         for kind in np.unique(kinds).tolist()

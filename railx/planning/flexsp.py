@@ -20,7 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from railx.planning.blaster import bucket_lengths, cut_batch
 from railx.planning.groups import (
@@ -30,15 +30,63 @@ from railx.planning.groups import (
     micro_batch,
     micro_batch_ms,
 )
-from railx.planning.milp import SolverLimits, solve_micro_batch, virtual_groups
 from railx.planning.mixes import lower_bound_ms, search_mix
 from railx.planning.plan import PlanError, SequenceParallelBatch
-from railx.planning.settings import FlexSPSettings
+from railx.planning.planner import Planner, PlannerBase, Work
 from railx.planning.static import best_static, total_ms
+from railx.settings import AtLeast, Fraction, NonNegative, Positive
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
 
-__all__ = ["plan_flexsp_batch"]
+__all__ = ["FLEXSP", "FlexSPSettings", "plan_flexsp_batch"]
+
+
+@dataclass(frozen=True)
+class FlexSPSettings(PlannerBase):
+    """Groups of different degrees, different in each micro-batch (FlexSP).
+
+    The search over mixes of degrees comes first. Where it does not get within
+    ``relative_gap`` of a lower bound, the solver takes over. All limits are
+    deterministic but ``time_guard_s``; the plan records where that one struck.
+    """
+
+    planner: Literal["flexsp"]
+    """Which planner it is."""
+
+    smallest_degree: Literal[1, 2]
+    """The least ranks of a group. The public code leaves out 1; the paper's case study
+    uses it."""
+
+    order: Literal["sorted", "given"]
+    """Whether a batch is cut into micro-batches after sorting by length, or as it
+    comes."""
+
+    micro_batch_trials: Annotated[int, AtLeast(1)]
+    """Numbers of micro-batches to try, from the least that memory allows."""
+
+    bucketing: Literal["least_error", "equal_width"]
+    """How lengths are put into buckets for the solver: with the least rounding error,
+    or with equal width."""
+
+    buckets: Annotated[int, AtLeast(1)]
+    """Buckets of lengths at first."""
+
+    relative_gap: Annotated[float, NonNegative()]
+    """Share above a lower bound at which the search and the solver stop."""
+
+    largest_programme: Annotated[int, NonNegative()]
+    """Most counts in a programme for the solver; larger ones are left to the search
+    (0: all are)."""
+
+    node_limit: Annotated[int, AtLeast(0)]
+    """Most nodes of the solver's search tree."""
+
+    time_guard_s: Annotated[float, Positive()]
+    """Seconds after which the solver gives up one micro-batch, for pathological
+    cases."""
+
+    static_fill: Annotated[float, Fraction()]
+    """``fill`` of the static plans that are candidates too."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +205,7 @@ def _cuts(lengths: Lengths, context: _Context) -> Iterator[list[Lengths]]:
 def _search(
     lengths: Lengths, cut: list[Lengths], bounds: list[float], context: _Context
 ) -> list[_Part] | None:
-    """Each micro-batch of a cut searched; None where one of them does not fit memory."""
+    """Each micro-batch of a cut searched; None where one does not fit memory."""
     parts = []
     for positions, bound in zip(cut, bounds, strict=True):
         good_enough = bound * (1 + context.settings.relative_gap)
@@ -173,7 +221,7 @@ def _search(
 
 
 def _polished(trials: list[list[_Part]], context: _Context) -> list[_Part]:
-    """The best trial after the solver has worked on those within the gap of the best."""
+    """The best trial after the solver has worked on those close to the best."""
     limit = min(map(_total, trials)) * (1 + context.settings.relative_gap)
     solved = [
         [_solved(part, context) for part in parts] for parts in trials if _total(parts) <= limit
@@ -185,6 +233,9 @@ def _solved(part: _Part, context: _Context) -> _Part:
     """The micro-batch after the solver, where it is not good enough yet and its
     programme is not too large.
     """
+    # The solver is large: only who plans loads it.
+    from railx.planning.milp import SolverLimits, solve_micro_batch, virtual_groups
+
     settings, cost = context.settings, context.cost
     if part.ended_by == "bound" or settings.largest_programme == 0:
         return part
@@ -220,3 +271,14 @@ def _replace(part: _Part, time_ms: float, assignment: Assignment, ended_by: str)
 
 def _total(parts: list[_Part]) -> float:
     return sum(part.time_ms for part in parts)
+
+
+def _plan(settings: FlexSPSettings, work: Work) -> tuple[SequenceParallelBatch, ...]:
+    return tuple(
+        plan_flexsp_batch(index, batch, settings, work.devices, work.cost)
+        for index, batch in enumerate(work.batches)
+    )
+
+
+#: The entry of the list of planners.
+FLEXSP = Planner("flexsp", "sequence_parallel", FlexSPSettings, _plan)

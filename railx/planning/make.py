@@ -14,19 +14,20 @@ from railx.planning.plan import (
     SequenceParallelBatch,
     validate_plan,
 )
+from railx.planning.planner import PlannerBase, Work
+from railx.planning.planners import planner_of
 from railx.planning.schedule import pipeline_ms, simulate_pipeline
-from railx.planning.settings import FlexSPSettings, PlannerSettings, StaticSettings
 from railx.settings import to_dict
-from railx.workload.batches import BatchSettings, FilledBatchSettings, SampledBatch, sample_batches
+from railx.workload.batches import BatchSettings, sample_batches
 from railx.workload.cluster import ClusterSettings
-from railx.workload.cost import CostModel, CostModelSettings, build_cost_model
+from railx.workload.cost import CostModelSettings, build_cost_model
 from railx.workload.model import ModelSettings
 
 __all__ = ["make_plan", "plan_rows", "plan_summary", "schedule_rows"]
 
 
 def make_plan(
-    planner: PlannerSettings,
+    planner: PlannerBase,
     lengths: npt.ArrayLike,
     cluster: ClusterSettings,
     model: ModelSettings,
@@ -52,21 +53,16 @@ def make_plan(
         "batch": to_dict(batch),
         "seed": seed,
     }
-    if isinstance(planner, (StaticSettings, FlexSPSettings)):
-        batches = _sequence_parallel(planner, drawn, cluster, cost, filled)
-        plan = Plan(
-            SCHEMA, "sequence_parallel", planner.planner, cluster.devices, settings, batches
-        )
-    else:
-        from railx.planning.pipeline import plan_pipeline_batch
-
-        made = tuple(
-            plan_pipeline_batch(index, item, planner, cluster.devices, cost)
-            for index, item in enumerate(drawn)
-        )
-        plan = Plan(
-            SCHEMA, "pipeline", planner.planner, planner.stages * planner.replicas, settings, made
-        )
+    chosen = planner_of(planner)
+    work = Work(tuple(drawn), cluster.devices, cost, filled.max_length_tokens)
+    plan = Plan(
+        SCHEMA,
+        chosen.kind,
+        chosen.name,
+        chosen.ranks_of(planner, cluster.devices),
+        settings,
+        chosen.plan(planner, work),
+    )
     validate_plan(plan)
     return plan
 
@@ -76,9 +72,9 @@ def plan_rows(plan: Plan, name: str, corpus: str) -> list[dict[str, Any]]:
     plan (times on one stage).
 
     Columns: plan, planner, corpus, devices, kind, iteration, micro_batch (pipeline),
-    group (chunk), degree (stages), sequences, tokens, longest_tokens, predicted_ms,
-    predicted_compute_ms, predicted_all_to_all_ms, chunk_kind (null in a
-    sequence-parallel plan), fidelity.
+    group (chunk), first_rank (ranks are consecutive), degree (stages), sequences,
+    tokens, longest_tokens, predicted_ms, predicted_compute_ms,
+    predicted_all_to_all_ms, chunk_kind (null in a sequence-parallel plan), fidelity.
     """
     head = {
         "plan": name,
@@ -94,18 +90,19 @@ def plan_rows(plan: Plan, name: str, corpus: str) -> list[dict[str, Any]]:
     return [head | row for batch in plan.pipeline_batches() for row in _chunk_rows(batch)]
 
 
-def schedule_rows(plan: Plan) -> list[dict[str, Any]]:
+def schedule_rows(plan: Plan, name: str) -> list[dict[str, Any]]:
     """One row for each simulated operation of a pipeline plan, as a Gantt chart shows
     them; the clock restarts with each batch.
 
-    Columns: iteration, pipeline, replica, stage, chunk, kind (forward or backward),
-    start_ms, end_ms, fidelity.
+    Columns: plan, iteration, pipeline, replica, stage, chunk, kind (forward or
+    backward), start_ms, end_ms, fidelity.
     """
     rows: list[dict[str, Any]] = []
     for batch in plan.pipeline_batches():
         for index, pipeline, start_ms in _started(batch):
             rows += [
                 {
+                    "plan": name,
                     "iteration": batch.iteration,
                     "pipeline": index,
                     "replica": pipeline.replica,
@@ -158,35 +155,13 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _sequence_parallel(
-    planner: StaticSettings | FlexSPSettings,
-    drawn: list[SampledBatch],
-    cluster: ClusterSettings,
-    cost: CostModel,
-    batch: FilledBatchSettings,
-) -> tuple[SequenceParallelBatch, ...]:
-    if isinstance(planner, StaticSettings):
-        from railx.planning.static import plan_static_batch, static_degree
-
-        degree = static_degree(planner, cost, batch.max_length_tokens)
-        return tuple(
-            plan_static_batch(index, item, degree, cluster.devices, cost, planner.fill)
-            for index, item in enumerate(drawn)
-        )
-    from railx.planning.flexsp import plan_flexsp_batch
-
-    return tuple(
-        plan_flexsp_batch(index, item, planner, cluster.devices, cost)
-        for index, item in enumerate(drawn)
-    )
-
-
 def _group_rows(batch: SequenceParallelBatch) -> list[dict[str, Any]]:
     return [
         {
             "iteration": batch.iteration,
             "micro_batch": index,
             "group": number,
+            "first_rank": group.ranks[0],
             "degree": group.degree,
             "sequences": len(group.sequences),
             "tokens": group.tokens,
@@ -212,6 +187,7 @@ def _chunk_rows(batch: PipelineBatch) -> list[dict[str, Any]]:
                     "iteration": batch.iteration,
                     "micro_batch": index,
                     "group": number,
+                    "first_rank": pipeline.ranks[0],
                     "degree": pipeline.stages,
                     "sequences": len(chunk.slices),
                     "tokens": chunk.tokens,

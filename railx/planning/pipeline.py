@@ -17,18 +17,53 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 
 from railx.planning.chunks import PipelineShape, SequenceChunks, build_chunks, mesh
 from railx.planning.groups import Lengths, check_lengths_fit
 from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError
+from railx.planning.planner import Planner, PlannerBase, Work
 from railx.planning.schedule import one_f_one_b, pipeline_ms
-from railx.planning.settings import PipelineSettings
+from railx.settings import AtLeast, PowerOfTwo
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
 
-__all__ = ["peak_tokens", "plan_pipeline_batch", "share_among_replicas"]
+__all__ = [
+    "PIPELINE",
+    "PipelineSettings",
+    "peak_tokens",
+    "plan_pipeline_batch",
+    "share_among_replicas",
+]
+
+
+@dataclass(frozen=True)
+class PipelineSettings(PlannerBase):
+    """Pipelines of split, packed and mixed chunks (InfiniPipe).
+
+    The number of slices of the longest sequence with the least simulated time is taken.
+    """
+
+    planner: Literal["pipeline"]
+    """Which planner it is."""
+
+    stages: Annotated[int, AtLeast(1)]
+    """Stages of a replica."""
+
+    replicas: Annotated[int, AtLeast(1)]
+    """Replicas that share a batch."""
+
+    sequence_parallel_degree: Annotated[int, PowerOfTwo()]
+    """Ranks of each stage, which share the tokens of a chunk."""
+
+    most_slices: Annotated[int, AtLeast(1)]
+    """Most slices of equal time into which the longest sequence is cut."""
+
+    alignment_tokens: Annotated[int, AtLeast(1)]
+    """Tokens of which every cut is a multiple."""
 
 
 def plan_pipeline_batch(
@@ -228,3 +263,19 @@ def _fill_and_drain_ms(pipeline: Pipeline) -> float:
 
 def _chunk_ms(chunk: Chunk) -> float:
     return chunk.predicted_forward_ms + chunk.predicted_backward_ms
+
+
+def _plan(settings: PipelineSettings, work: Work) -> tuple[PipelineBatch, ...]:
+    return tuple(
+        plan_pipeline_batch(index, batch, settings, work.devices, work.cost)
+        for index, batch in enumerate(work.batches)
+    )
+
+
+def _ranks(settings: PipelineSettings) -> int:
+    """A stage is one rank of the plan, whatever runs inside it."""
+    return settings.stages * settings.replicas
+
+
+#: The entry of the list of planners.
+PIPELINE = Planner("pipeline", "pipeline", PipelineSettings, _plan, _ranks)

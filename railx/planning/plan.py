@@ -38,6 +38,7 @@ __all__ = [
     "PipelineBatch",
     "Plan",
     "PlanError",
+    "PlanKind",
     "SequenceParallelBatch",
     "Slice",
     "check_ranks",
@@ -49,6 +50,8 @@ __all__ = [
 SCHEMA: Literal["railx.plan/1"] = "railx.plan/1"
 
 ChunkKind = Literal["batched", "split", "hybrid"]
+#: The two formats of a plan.
+PlanKind = Literal["sequence_parallel", "pipeline"]
 _Count = Annotated[int, NonNegative()]
 _Milliseconds = Annotated[float, NonNegative()]
 
@@ -133,11 +136,6 @@ class Slice:
     def is_whole(self) -> bool:
         return self.start == 0 and self.stop == self.length
 
-    @property
-    def is_tail(self) -> bool:
-        """Whether it is the last slice of a sequence that was cut."""
-        return self.start > 0 and self.stop == self.length
-
 
 @dataclass(frozen=True)
 class Chunk:
@@ -221,7 +219,7 @@ class Plan:
     """
 
     schema: Literal["railx.plan/1"]
-    kind: Literal["sequence_parallel", "pipeline"]
+    kind: PlanKind
     planner: str
     devices: Annotated[int, AtLeast(1)]
     settings: Mapping[str, Any]
@@ -306,7 +304,7 @@ class _Head:
     """A plan file without its batches, which are told apart by ``kind``."""
 
     schema: Literal["railx.plan/1"]
-    kind: Literal["sequence_parallel", "pipeline"]
+    kind: PlanKind
     planner: str
     devices: Annotated[int, AtLeast(1)]
     settings: Mapping[str, Any]

@@ -9,6 +9,9 @@ code, baselines).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
 from railx.planning.groups import (
     Assignment,
     Lengths,
@@ -19,11 +22,49 @@ from railx.planning.groups import (
     micro_batch_ms,
 )
 from railx.planning.plan import PlanError, SequenceParallelBatch
-from railx.planning.settings import StaticSettings
+from railx.planning.planner import Planner, PlannerBase, Work
+from railx.settings import Fraction, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
 
-__all__ = ["best_static", "plan_static_batch", "static_assignments", "static_degree", "total_ms"]
+__all__ = [
+    "STATIC",
+    "StaticSettings",
+    "best_static",
+    "plan_static_batch",
+    "static_assignments",
+    "static_degree",
+    "total_ms",
+]
+
+
+@dataclass(frozen=True)
+class StaticSettings(PlannerBase):
+    """One degree of sequence parallelism for all groups, best-fit-decreasing packing
+    (the baselines of FlexSP).
+    """
+
+    planner: Literal["static"]
+    """Which planner it is."""
+
+    choice: Literal["longest_context", "per_batch", "fixed"]
+    """How the degree is chosen. "longest_context" takes the smallest degree that holds
+    the longest context of the batches (DeepSpeed's way). "per_batch" takes the best
+    degree of each batch by predicted time (FlexSP-BatchAda). "fixed" takes
+    ``degree``."""
+
+    degree: Annotated[int, PowerOfTwo()] | None
+    """Ranks of each group with the choice "fixed"; null with the others."""
+
+    fill: Annotated[float, Fraction()]
+    """Share of what the memory of a group holds to which its bin is filled."""
+
+    def __post_init__(self) -> None:
+        if (self.choice == "fixed") != (self.degree is not None):
+            allowed = "a power of two" if self.choice == "fixed" else "null"
+            raise SettingsError(
+                "degree", f"got {self.degree}; allowed: {allowed} with choice {self.choice}"
+            )
 
 
 def static_degree(settings: StaticSettings, cost: CostModel, max_length_tokens: int) -> int | None:
@@ -115,3 +156,15 @@ def plan_static_batch(
         micro_batch(assignment, batch.sequences, batch.lengths, cost) for assignment in assignments
     )
     return SequenceParallelBatch(iteration, micro_batches, {"degree": degree})
+
+
+def _plan(settings: StaticSettings, work: Work) -> tuple[SequenceParallelBatch, ...]:
+    degree = static_degree(settings, work.cost, work.max_length_tokens)
+    return tuple(
+        plan_static_batch(index, batch, degree, work.devices, work.cost, settings.fill)
+        for index, batch in enumerate(work.batches)
+    )
+
+
+#: The entry of the list of planners.
+STATIC = Planner("static", "sequence_parallel", StaticSettings, _plan)

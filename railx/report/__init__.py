@@ -2,7 +2,7 @@
 provenance, which needs no network.
 """
 
-from railx.report.entries import ReportFigure, ReportTable, figure_entry, read_caption
+from railx.report.entries import ReportFigure, ReportTable, caption_html, figure_entry
 from railx.report.page import write_report
 
-__all__ = ["ReportFigure", "ReportTable", "figure_entry", "read_caption", "write_report"]
+__all__ = ["ReportFigure", "ReportTable", "caption_html", "figure_entry", "write_report"]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
-from railx.figures import FIGURES
+from railx.figures import figure_of
 
-__all__ = ["ReportFigure", "ReportTable", "figure_entry", "image_source", "read_caption"]
+__all__ = ["ReportFigure", "ReportTable", "caption_html", "figure_entry", "image_source"]
 
 _TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 #: An SVG with more bytes than this is slower to show than its PNG.
@@ -47,27 +47,27 @@ class ReportTable:
     columns: tuple[str, ...] = ()
 
 
-def figure_entry(
-    kind: str, name: str, image: str | Path, caption: str | Path, tables: Iterable[str]
-) -> ReportFigure:
-    """A figure of the registry: title and alternative text from its kind, the caption
-    from an .rst file.
+def figure_entry(kind: str, name: str, image: str | Path, tables: Iterable[str]) -> ReportFigure:
+    """A figure of the list: title, caption and alternative text are those of its kind.
 
     Raises ValueError for an unknown kind.
     """
-    if kind not in FIGURES:
-        raise ValueError(f"figure: got {kind!r}; allowed: {', '.join(FIGURES)}")
-    known = FIGURES[kind]
+    known = figure_of(kind)
     return ReportFigure(
-        name, known.title, read_caption(caption), known.alternative_text, Path(image), tuple(tables)
+        name,
+        known.title,
+        caption_html(known.caption),
+        known.alternative_text,
+        Path(image),
+        tuple(tables),
     )
 
 
-def read_caption(path: str | Path) -> Markup:
-    """An .rst caption as HTML: paragraphs, ``literals`` and *emphasis*, which is all
-    that captions use.
+def caption_html(caption: str) -> Markup:
+    """A caption as HTML: paragraphs, ``literals`` and *emphasis*, which is all that
+    captions use.
     """
-    paragraphs = re.split(r"\n\s*\n", Path(path).read_text(encoding="utf-8").strip())
+    paragraphs = re.split(r"\n\s*\n", caption.strip())
     return Markup("\n").join(
         Markup("<p>{}</p>").format(_inline(" ".join(part.split())))
         for part in paragraphs

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from railx.vocabulary.topology import (
     INTERNAL,
     Circuits,
+    FamilySettings,
     Links,
     Topology,
     chip_nodes,
@@ -169,19 +170,18 @@ class LineWiring:
 
 
 def build_grid(
-    family: str, settings: dict[str, object], grid: Grid, rings_x: IntArray, rings_y: IntArray
+    settings: FamilySettings, grid: Grid, rings_x: IntArray, rings_y: IntArray
 ) -> Topology:
     """Build a RailX topology: ``rings_x`` (r, columns) and ``rings_y`` (r, rows) hold
     the ring of line positions of each rail.
     """
     return build_lines(
-        family, settings, grid, ring_arcs(rings_x, grid.rows), ring_arcs(rings_y, grid.columns)
+        settings, grid, ring_arcs(rings_x, grid.rows), ring_arcs(rings_y, grid.columns)
     )
 
 
 def build_lines(
-    family: str,
-    settings: dict[str, object],
+    settings: FamilySettings,
     grid: Grid,
     arcs_x: Arcs,
     arcs_y: Arcs,
@@ -204,7 +204,6 @@ def build_lines(
         }
     )
     return Topology(
-        family=family,
         settings=settings,
         chips=grid.chips,
         nodes=grid.nodes,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from railx.settings import AtLeast, SettingsError
 from railx.vocabulary.grid import Grid, LineWiring, build_lines, pair_wiring, successor_arcs
 from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import FamilySettings, Topology
 
 __all__ = [
     "LinePart",
@@ -44,17 +44,23 @@ Rings = Literal["directed", "undirected"]
 
 @dataclass(frozen=True)
 class PartSettings:
-    """``rails`` rails of a line wire sub-lines of ``size`` nodes, ``stride`` positions
-    apart, each as a ring or an all-to-all.
+    """A part of a line: some rails that wire sub-lines of its nodes alike.
 
     An all-to-all takes size - 1 rails or a multiple of it: so many copies of it, each
-    pair of a sub-line joined twice a copy.
+    pair of a sub-line joined twice per copy.
     """
 
     kind: Literal["ring", "all_to_all"]
+    """Whether each sub-line is a ring or an all-to-all."""
+
     rails: Annotated[int, AtLeast(1)]
+    """Rails of the line that the part takes."""
+
     size: Annotated[int, AtLeast(2)]
+    """Nodes of a sub-line."""
+
     stride: Annotated[int, AtLeast(1)]
+    """Positions of the line from one node of a sub-line to the next."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +141,7 @@ def part_wiring(part: LinePart, rings: Rings) -> LineWiring:
 
 
 def build_parts(
-    family: str,
-    settings: dict[str, object],
+    settings: FamilySettings,
     grid: Grid,
     parts: tuple[tuple[LinePart, ...], tuple[LinePart, ...]],
     rings: Rings,
@@ -148,7 +153,7 @@ def build_parts(
     next_y = line_successors(parts[1], grid.rows, rings)
     arcs_x = successor_arcs(np.broadcast_to(next_x, (grid.rows, *next_x.shape)))
     arcs_y = successor_arcs(np.broadcast_to(next_y, (grid.columns, *next_y.shape)))
-    return build_lines(family, settings, grid, arcs_x, arcs_y)
+    return build_lines(settings, grid, arcs_x, arcs_y)
 
 
 def line_successors(parts: tuple[LinePart, ...], length: int, rings: Rings) -> IntArray:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from railx.vocabulary.topology import Topology
 
-__all__ = ["ChannelIndex", "LineRings", "RingLink", "line_rings"]
+__all__ = ["ChannelIndex", "ChipOrderRing", "LineRings", "RingLink", "line_rings"]
 
 IntArray = NDArray[np.int64]
 #: Of one message over one link: message, source place, destination place, rail (-1:
@@ -57,6 +57,18 @@ class LineRings:
     def ends(self, line: int) -> tuple[IntArray, IntArray]:
         """Source and destination vertices of all entries in a line."""
         return self.vertices[line, self.src], self.vertices[line, self.dst]
+
+
+@dataclass(frozen=True)
+class ChipOrderRing:
+    """Rings over all chips in order, each at the rate of a port.
+
+    ``rings``: rings at once. ``chain_latency_ns``: latency along the slowest chain of
+    messages, one less than there are chips.
+    """
+
+    rings: int
+    chain_latency_ns: float
 
 
 def line_rings(

@@ -1,13 +1,11 @@
-"""The one data structure of this room: a topology as arrays of links and optical
-circuits, and its file.
+"""The one data structure of networks: a topology as arrays of links and optical
+circuits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +17,13 @@ __all__ = [
     "INTERNAL",
     "LINK_KINDS",
     "Circuits",
+    "FamilySettings",
     "Links",
     "Topology",
     "check_size",
+    "chip_nodes",
     "join_links",
     "kind_code",
-    "read_topology",
-    "write_topology",
 ]
 
 #: What a link is, by code: inside a node, a rail of RailX, a side of a plain mesh or
@@ -55,6 +53,18 @@ DIMENSIONS = ("x", "y", "z")
 #: Above this a topology does not fit a workstation's memory (about 26 bytes a row in
 #: memory, more while building).
 _MOST_LINK_ROWS = 50_000_000
+
+
+class FamilySettings(Protocol):
+    """What the settings of every network family have: the family's name, and the rate
+    of an external port in one direction (10^9 bit/s).
+    """
+
+    @property
+    def family(self) -> str: ...
+
+    @property
+    def port_gbps(self) -> float: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,18 +128,22 @@ class Topology:
     """A network: ``chips`` vertices 0..chips-1, then ``switches`` electrical switches,
     and the links between them.
 
-    ``settings`` is the plain mapping it was built from, ``chip_node`` (int32[chips])
-    the node of each chip; ``circuits`` is None where there are no optical switches.
+    ``settings`` are those it was built from, ``chip_node`` (int32[chips]) the node of
+    each chip; ``circuits`` is None where there are no optical switches.
     """
 
-    family: str
-    settings: dict[str, Any]
+    settings: FamilySettings
     chips: int
     nodes: int
     switches: int
     chip_node: NDArray[np.int32]
     links: Links
     circuits: Circuits | None
+
+    @property
+    def family(self) -> str:
+        """Name of the network family."""
+        return self.settings.family
 
     @property
     def vertices(self) -> int:
@@ -163,120 +177,6 @@ def check_size(key: str, rows: int) -> None:
         )
 
 
-def write_topology(path: str | Path, topology: Topology) -> None:
-    """Write one Parquet file: links and circuits as rows told apart by ``element``,
-    everything else as metadata.
-    """
-    import pyarrow as pa
-
-    from railx.io import write_table
-
-    links, circuits = topology.links, topology.circuits
-    link_columns = _columns(links, {"kind": LINK_KINDS})
-    tables = [pa.table({"element": _constant("link", len(links)), **link_columns})]
-    if circuits is not None:
-        circuit_columns = _columns(circuits, {"dimension": DIMENSIONS})
-        tables.append(pa.table({"element": _constant("circuit", len(circuits)), **circuit_columns}))
-    table = pa.concat_tables(tables, promote_options="default").unify_dictionaries()
-    write_table(path, table, metadata=_metadata(topology))
-
-
-def read_topology(path: str | Path) -> Topology:
-    """Read what :func:`write_topology` wrote; ValueError names a file that is not a
-    topology.
-    """
-    import pyarrow.compute as pc
-
-    from railx.io import read_metadata, read_table
-
-    metadata = read_metadata(path)
-    missing = sorted(
-        {"family", "settings", "chips", "nodes", "switches", "chips_per_node"} - set(metadata)
-    )
-    if missing:
-        raise ValueError(
-            f"{path}: not a topology file, its metadata lack {', '.join(missing)}; allowed: a file"
-            " of `railx topology`"
-        )
-    table = read_table(path)
-    links, circuits = (
-        table.filter(pc.equal(table["element"].cast("string"), element))
-        for element in ("link", "circuit")
-    )
-    chips = int(metadata["chips"])
-    return Topology(
-        family=str(metadata["family"]),
-        settings=dict(metadata["settings"]),
-        chips=chips,
-        nodes=int(metadata["nodes"]),
-        switches=int(metadata["switches"]),
-        chip_node=chip_nodes(chips, int(metadata["chips_per_node"])),
-        links=_from_table(Links, links, {"kind": LINK_KINDS}),
-        circuits=(
-            _from_table(Circuits, circuits, {"dimension": DIMENSIONS}) if len(circuits) else None
-        ),
-    )
-
-
 def chip_nodes(chips: int, chips_per_node: int) -> NDArray[np.int32]:
     """The node of each chip where nodes are runs of consecutive chips."""
     return (np.arange(chips, dtype=np.int32) // np.int32(chips_per_node)).astype(np.int32)
-
-
-def _metadata(topology: Topology) -> Mapping[str, Any]:
-    return {
-        "schema": "railx.topology/1",
-        "family": topology.family,
-        "settings": topology.settings,
-        "chips": topology.chips,
-        "nodes": topology.nodes,
-        "switches": topology.switches,
-        "chips_per_node": topology.chips // topology.nodes,
-    }
-
-
-def _constant(text: str, count: int) -> Any:
-    return _named(np.zeros(count, dtype=np.int8), (text,))
-
-
-def _named(codes: NDArray[np.int8], names: tuple[str, ...]) -> Any:
-    import pyarrow as pa
-
-    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), pa.array(names, pa.string()))
-
-
-def _columns(rows: Links | Circuits, named: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
-    import pyarrow as pa
-
-    values = {name: getattr(rows, name) for name in rows.__dataclass_fields__}
-    return {
-        name: _named(value, named[name]) if name in named else pa.array(value)
-        for name, value in values.items()
-    }
-
-
-def _from_table(cls: Any, table: Any, named: Mapping[str, tuple[str, ...]]) -> Any:
-    """Rebuild a struct of arrays from its Parquet columns; names go back to codes."""
-    columns = {}
-    for name, field in cls.__dataclass_fields__.items():
-        column = table[name].combine_chunks()
-        dtype = {
-            "gbps": np.float64,
-            "latency_ns": np.float64,
-            "kind": np.int8,
-            "dimension": np.int8,
-        }.get(field.name, np.int32)
-        if name in named:
-            column = column.dictionary_encode() if not hasattr(column, "dictionary") else column
-            code = np.array(
-                [
-                    named[name].index(text)
-                    for text in column.dictionary.to_pylist()
-                    if text is not None
-                ],
-                dtype=np.int8,
-            )
-            columns[name] = code[column.indices.to_numpy(zero_copy_only=False).astype(np.int64)]
-        else:
-            columns[name] = column.to_numpy(zero_copy_only=False).astype(dtype)
-    return cls(**columns)

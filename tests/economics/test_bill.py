@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from railx.economics import (
     EconomicsSettings,
-    FatTreeSettings,
-    NetworkDesign,
-    OpusRailsSettings,
-    RailOptimisedSettings,
-    RailXSettings,
+    PricedNetwork,
     bill_of_materials,
     cost_summary,
-    count_network,
-    in_node_lanes_per_chip,
-    optical_switches,
-    railx_all_to_all_ports,
-    railx_external_hops,
     read_catalogue,
 )
+from railx.economics.sensitivity import in_node_lanes_per_chip
+from railx.families import FAMILIES, TopologySettings
+from railx.families.railx_hyperx.bill import external_hops
+from railx.families.railx_hyperx.settings import RailXHyperXSettings, grid_of
 from railx.settings import SettingsError, load, to_dict
-from workflow.config import read_choice
+from railx.vocabulary.grid_counts import optical_switches
+from workflow.config import compose_stage
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf" / "economics"
@@ -38,24 +34,27 @@ CATALOGUE = ROOT / "resources" / "catalogue" / "prices.csv"
 PUBLISHED = ROOT / "resources" / "published"
 
 
-def railx(m: int, n: int, **changes: object) -> RailXSettings:
-    line = m * n + 1
-    base = RailXSettings("railx", "hyperx", m, n, 2 * line, (line,), (line,), 400.0, 4.0, None)
-    return replace(base, **changes)
-
-
-def fat_tree(**changes: object) -> FatTreeSettings:
-    base = FatTreeSettings("fat_tree", 200704, 36, 400.0, 3, 128, 1.0, False, None, None)
-    return replace(base, **changes)
-
-
 @cache
 def settings(name: str = "full_scale") -> EconomicsSettings:
-    return load(EconomicsSettings, {**plain_config(name), "catalogue": str(CATALOGUE)}, "economics")
+    composed: EconomicsSettings = compose_stage([f"economics={name}"], ["economics"])["economics"]
+    return composed
 
 
-def plain_config(name: str) -> dict[str, Any]:
-    return read_choice(CONF / f"{name}.yaml")
+def grid(m: int, n: int, **changes: Any) -> RailXHyperXSettings:
+    base = settings().networks["railx_hyperx_full"].topology
+    assert isinstance(base, RailXHyperXSettings)
+    return replace(base, **{"m": m, "n": n, "rings": "undirected", "ocs_radix": None} | changes)
+
+
+def railx(m: int, n: int, **changes: Any) -> PricedNetwork:
+    return PricedNetwork(grid(m, n, **changes))
+
+
+def fat_tree(topology: Mapping[str, Any] | None = None, **changes: Any) -> PricedNetwork:
+    """The full tree with a changed topology and changed entries beside it."""
+    base = settings().networks["fat_tree_full"]
+    changed = load(TopologySettings, to_dict(base.topology) | dict(topology or {}))
+    return replace(base, topology=changed, **changes)
 
 
 def published(file: str) -> dict[str, dict[str, str]]:
@@ -64,12 +63,12 @@ def published(file: str) -> dict[str, dict[str, str]]:
 
 
 def test_railx_full_scale_has_the_published_counts() -> None:
-    counts, numbers = count_network(railx(7, 9)), published("railx.csv")
+    counts, numbers = railx(7, 9).counts, published("railx.csv")
     assert counts.chips == int(numbers["chips_full_scale"]["value"]) == 200_704
     assert counts.components == {"transceiver": 1_032_192, "ocs_port": 1_032_192}
     assert counts.components["ocs_port"] == int(numbers["optical_ports_full_scale"]["value"])
     assert (
-        optical_switches(railx(7, 9))
+        optical_switches(grid_of(grid(7, 9)))
         == int(numbers["optical_switches_full_scale"]["value"])
         == 8_064
     )
@@ -79,67 +78,69 @@ def test_railx_full_scale_has_the_published_counts() -> None:
 
 
 def test_a_flat_layer_serves_a_square_of_half_the_radix() -> None:
-    design = railx(7, 9)
-    nodes = (design.optical_switch_radix // 2) ** 2
-    assert count_network(design).components["ocs_port"] == nodes * 4 * design.m * design.n
+    radix = 128
+    full = grid(7, 9, ocs_radix=radix)
+    assert PricedNetwork(full).counts.components["ocs_port"] == (radix // 2) ** 2 * 4 * 7 * 9
+    with pytest.raises(SettingsError, match="at least 128, two ports for each of 64 nodes"):
+        grid(7, 9, ocs_radix=radix - 2)
 
 
 @pytest.mark.parametrize(
     "row", published("railx_uniform_bounds.csv").values(), ids=lambda row: row["id"]
 )
 def test_ideal_all_to_all_matches_the_published_table(row: dict[str, str]) -> None:
-    design = railx(int(row["m"]), int(row["n"]))
-    assert count_network(design).chips == int(row["chips"])
-    assert railx_all_to_all_ports(design) == pytest.approx(
+    network = railx(int(row["m"]), int(row["n"]))
+    assert network.chips == int(row["chips"])
+    assert network.ports.all_to_all == pytest.approx(
         float(row["ideal_flits_per_chip_cycle"]), abs=6e-4
     )
 
 
 def test_external_hops_match_the_simulator() -> None:
     numbers = published("railx.csv")
-    assert railx_external_hops(railx(2, 2)) == pytest.approx(
+    assert external_hops(grid(2, 2)) == pytest.approx(
         float(numbers["external_hops_m2_n2"]["value"]), abs=5e-4
     )
-    assert railx_external_hops(railx(4, 2)) == pytest.approx(
+    assert external_hops(grid(4, 2)) == pytest.approx(
         float(numbers["external_hops_m4_n2"]["value"]), abs=5e-4
     )
 
 
 def test_full_scale_bandwidths_of_the_closed_form() -> None:
-    counts = count_network(railx(7, 9))
+    counts = railx(7, 9).counts
     assert counts.all_to_all_gb_s_per_chip == pytest.approx(130.6, abs=0.05)
+    assert counts.all_to_all_gb_s_per_chip is not None
     share = counts.all_to_all_gb_s_per_chip / counts.injection_gb_s_per_chip
     assert share == pytest.approx(
         float(published("railx.csv")["all_to_all_over_injection_full_scale"]["value"]), rel=1e-5
     )
 
 
-@hypothesis_settings(deadline=None)
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_railx_prices_per_bandwidth_follow_the_cost_model(m: int, n: int) -> None:
     """Cost per injection falls as 1/m; cost per all-to-all is (c_t + c_o) h / b, near 2
     (c_t + c_o) / b whatever m and n.
     """
-    design = railx(m, n)
-    economics = replace(settings(), networks={**settings().networks, "design": design})
-    row = next(row for row in cost_summary(economics) if row["topology"] == "design")
+    assume(m * n > 1)  # one rail closes no ring over its two nodes
+    economics = replace(settings(), networks={**settings().networks, "grid": railx(m, n)})
+    row = next(row for row in cost_summary(economics) if row["topology"] == "grid")
     optics, port_gb_s = 879 + 520, 50
     assert row["cost_per_chip_usd"] == pytest.approx(4 * n / m * optics)
     assert row["usd_per_injection_gb_s"] == pytest.approx(optics / m / port_gb_s)
     assert row["usd_per_all_to_all_gb_s"] == pytest.approx(
-        optics * railx_external_hops(design) / port_gb_s
+        optics * external_hops(grid(m, n)) / port_gb_s
     )
     assert optics / port_gb_s <= row["usd_per_all_to_all_gb_s"] <= 2 * optics / port_gb_s
 
 
 def test_fat_tree_costs_five_switch_ports_and_six_transceivers_a_port() -> None:
     end_ports = 200_704 * 36
-    assert count_network(fat_tree()).components == {
+    assert fat_tree().counts.components == {
         "electrical_switch_port": 5 * end_ports,
         "transceiver": 6 * end_ports,
     }
-    copper = count_network(fat_tree(copper_to_leaf=True, copper_price_set="hammingmesh_2022"))
-    assert copper.components == {
+    copper = fat_tree(copper_links=("leaf",), copper_price_set="hammingmesh_2022")
+    assert copper.counts.components == {
         "electrical_switch_port": 5 * end_ports,
         "transceiver": 4 * end_ports,
         "copper_cable": end_ports,
@@ -150,23 +151,28 @@ def test_fat_tree_port_count_is_that_of_whole_switches_at_full_scale() -> None:
     leaves = aggregation = 200_704 // 64
     cores = 200_704 // 128
     assert 64 * 64 * 49 == 200_704  # whole pods
-    assert count_network(fat_tree(ports_per_chip=1)).components["electrical_switch_port"] == 128 * (
+    assert fat_tree({"planes": 1}).counts.components["electrical_switch_port"] == 128 * (
         leaves + aggregation + cores
     )
 
 
 def test_copper_at_one_tier_leaves_no_transceiver() -> None:
-    design = fat_tree(
-        chips=128,
-        tiers=1,
-        switch_radix=128,
-        copper_to_leaf=True,
+    single = fat_tree(
+        {"populated_chips": None, "tiers": 1},
+        copper_links=("leaf",),
         copper_price_set="hammingmesh_2022",
     )
-    assert count_network(design).components == {
+    assert single.counts.components == {
         "electrical_switch_port": 128 * 36,
         "copper_cable": 128 * 36,
     }
+
+
+def priced(name: str, topology: Mapping[str, Any], **changes: Any) -> PricedNetwork:
+    """A network of the file with a changed topology and changed entries beside it."""
+    base = settings().networks[name]
+    changed = load(TopologySettings, to_dict(base.topology) | dict(topology))
+    return replace(base, topology=changed, **changes)
 
 
 @pytest.mark.parametrize(
@@ -183,14 +189,34 @@ def test_opus_and_rail_optimised_match_the_artifact_to_the_cent(row: dict[str, s
         else "opus_800g"
     )
     gbps = 400.0 if slow else 800.0
-    rails = RailOptimisedSettings("rail_optimised", servers, gpus // servers, gbps, slow, price_set)
-    opus = OpusRailsSettings("opus_rails", servers, gpus // servers, 1, gbps, 2, 1, 2048, price_set)
+    rails, opus = (
+        priced(
+            base,
+            {"chips_per_server": gpus // servers, **changes},
+            price_set=price_set,
+            counting=counting,
+        )
+        for base, changes, counting in (
+            (
+                "rail_optimised_h200",
+                {
+                    "switch_radix": 2 * servers,
+                    "pods": 1,
+                    "port_gbps": gbps,
+                },
+                "opus_artifact_both_ends" if slow else "opus_artifact",
+            ),
+            (
+                "opus_rails_h200",
+                {"servers": servers, "ocs_radix": 2048, "port_gbps": gbps / 2},
+                None,
+            ),
+        )
+    )
     economics = replace(settings(), networks={**settings().networks, "rails": rails, "opus": opus})
     rows = {summary["topology"]: summary for summary in cost_summary(economics)}
-    assert count_network(rails).components["electrical_switch_port"] == int(
-        row["rail_opt_switch_ports"]
-    )
-    assert count_network(opus).components["ocs_port"] == int(row["ocs_ports"])
+    assert rails.counts.components["electrical_switch_port"] == int(row["rail_opt_switch_ports"])
+    assert opus.counts.components["ocs_port"] == int(row["ocs_ports"])
     assert rows["rails"]["cost_usd"] == pytest.approx(float(row["cost_rail_opt_usd"]), abs=0.01)
     assert rows["opus"]["cost_usd"] == pytest.approx(float(row["cost_opus_usd"]), abs=0.01)
     assert rows["rails"]["power_watts"] == pytest.approx(float(row["power_rail_opt_w"]), abs=0.01)
@@ -218,12 +244,29 @@ def test_summary_is_the_sum_of_the_bill(name: str) -> None:
 
 def test_columns_are_the_agreed_ones() -> None:
     assert list(bill_of_materials(settings())[0]) == [
-        "topology", "chips", "component", "count", "unit_usd", "total_usd", "unit_watts", "total_watts", "source", "fidelity",
-    ]  # fmt: skip
+        "topology",
+        "chips",
+        "component",
+        "count",
+        "unit_usd",
+        "total_usd",
+        "unit_watts",
+        "total_watts",
+        "source",
+        "fidelity",
+    ]
     assert list(cost_summary(settings())[0]) == [
-        "topology", "chips", "injection_gb_s_per_chip", "all_to_all_gb_s_per_chip", "cost_usd", "cost_per_chip_usd",
-        "usd_per_injection_gb_s", "usd_per_all_to_all_gb_s", "power_watts", "fidelity",
-    ]  # fmt: skip
+        "topology",
+        "chips",
+        "injection_gb_s_per_chip",
+        "all_to_all_gb_s_per_chip",
+        "cost_usd",
+        "cost_per_chip_usd",
+        "usd_per_injection_gb_s",
+        "usd_per_all_to_all_gb_s",
+        "power_watts",
+        "fidelity",
+    ]
 
 
 def test_equal_injection_bandwidth_and_chips_at_full_scale() -> None:
@@ -240,7 +283,7 @@ def test_power_is_empty_where_a_component_has_no_sourced_power() -> None:
         settings(),
         networks={
             **settings().networks,
-            "railx_hyperx_full": railx(7, 9, price_set="hammingmesh_2022"),
+            "railx_hyperx_full": replace(railx(7, 9), price_set="hammingmesh_2022"),
         },
     )
     rows = {row["topology"]: row for row in cost_summary(economics)}
@@ -251,8 +294,9 @@ def test_power_is_empty_where_a_component_has_no_sourced_power() -> None:
 def test_in_node_lanes() -> None:
     assert in_node_lanes_per_chip(railx(1, 3)) == 0
     assert (
-        in_node_lanes_per_chip(railx(2, 1, in_node_width=1.0)) == 1.0
+        in_node_lanes_per_chip(railx(2, 1, internal_width=1.0)) == 1.0
     )  # 4 pairs, one link each, 4 chips
+    assert in_node_lanes_per_chip(fat_tree()) == 0
 
 
 @pytest.mark.parametrize(
@@ -260,7 +304,7 @@ def test_in_node_lanes() -> None:
     [
         ({"price_set": "gold"}, "price_set", "opus_400g"),
         ({"price_set": "implied_by_abstract"}, "price_set", "sourced price sets"),
-        ({"price_set": "opus_800g"}, "networks.railx_hyperx_full.port_gbps", "800"),
+        ({"price_set": "opus_800g"}, "networks.railx_hyperx_full.topology.port_gbps", "800"),
     ],
 )
 def test_unusable_price_sets_are_named(change: dict[str, str], key: str, allowed: str) -> None:
@@ -271,7 +315,7 @@ def test_unusable_price_sets_are_named(change: dict[str, str], key: str, allowed
 
 
 def test_a_set_without_the_component_names_those_that_have_it() -> None:
-    tree = fat_tree(copper_to_leaf=True, copper_price_set="opus_400g")
+    tree = fat_tree(copper_links=("leaf",), copper_price_set="opus_400g")
     with pytest.raises(SettingsError, match="copper_cable; allowed: hammingmesh_2022") as error:
         bill_of_materials(replace(settings(), networks={**settings().networks, "tree": tree}))
     assert error.value.key == "networks.tree.copper_price_set"
@@ -280,41 +324,72 @@ def test_a_set_without_the_component_names_those_that_have_it() -> None:
 @pytest.mark.parametrize(
     ("network", "change", "key", "allowed"),
     [
-        ("railx_hyperx_full", {"m": 4}, "row", "m n = 36 rails; the nearest single size is 37"),
-        (
-            "railx_hyperx_full",
-            {"n": 10, "row": [65]},
-            "row",
-            "at most R/2 = 64 nodes in a line; the nearest single size is 64",
-        ),
-        ("railx_torus_full", {"row": [8, 8]}, "row", "one number in the setting torus"),
-        ("railx_twisted_torus_full", {"row": [60]}, "row", "the nearest is 64 by 32"),
-        ("hammingmesh_full", {"row_boards": 5000}, "row_boards", "at most 4096 boards a line"),
-        ("hammingmesh_full", {"copper_rows": True}, "copper_price_set", "copper_rows is true"),
-        ("rail_only_full", {"chips": 200_700}, "chips", "the nearest are 200696 and 200704"),
-        ("dragonfly_full", {"groups": 3000}, "groups", "at most 2 p^2 + 1 = 2049"),
-        ("hyperx_full", {"terminals": 70}, "terminals", "at most 65"),
-        ("torus_2d_full", {"sizes": [4]}, "sizes", "2 or 3"),
-        ("tpu_v4", {"sizes": [4, 4, 5]}, "sizes", "at most R/2 = 68"),
-        ("opus_rails_equal", {"servers": 97}, "servers", "at most 96"),
-        ("fat_tree_full", {"switch_radix": 64}, "chips", "at most 65536"),
+        ("railx_hyperx_full", {"n": 10}, "ocs_radix", "at least 142"),
+        ("railx_split_full", {"sizes_x": [64, 8]}, "split_x", "no split does"),
+        ("railx_dragonfly_full", {"columns": 60}, "columns", "divides m * n = 63 rails"),
+        ("railx_torus_full", {"x_scale": 65}, "ocs_radix", "at least 130"),
+        ("railx_twisted_torus_full", {"x_scale": 60}, "x_scale", "60 x 30 and 64 x 32"),
+        ("hammingmesh_full", {"x_scale": 5000}, "x_scale", "at most 4096 boards a line"),
+        ("rail_only_full", {"servers": 600_000}, "servers", "2 to 524288 with 3 tiers"),
+        ("rail_optimised_full", {"tiers": 2}, "tiers", "at most 1024 servers with 2 tiers"),
+        ("dragonfly_full", {"groups": 3000}, "groups", "2 to a * h + 1 = 2049"),
+        ("hyperx_full", {"chips_per_switch": 70}, "chips_per_switch", "at most 65"),
+        ("torus_2d_full", {"x_scale": 450}, "x_scale", "the nearest are 448 and 455"),
+        ("tpu_v4", {"x_cubes": 5}, "ocs_radix", "at least 160"),
+        ("opus_rails_equal", {"servers": 97}, "ocs_radix", "at most 96 servers"),
+        ("opus_rails_equal", {"ocs_ports_per_transceiver": 5}, "ocs_ports_per_transceiver", "72"),
+        ("fat_tree_full", {"switch_radix": 64}, "populated_chips", "at most 65536"),
         ("fat_tree_full", {"switch_radix": 127}, "switch_radix", "an even number"),
-        (
-            "fat_tree_full",
-            {"copper_to_leaf": True},
-            "copper_price_set",
-            "a price set with a copper_cable",
-        ),
         ("fat_tree_full", {"tiers": 9}, "tiers", "from 1 to 5"),
-        (
-            "fat_tree_full",
-            {"design": "ring"},
-            "design",
-            "railx, fat_tree, rail_optimised, opus_rails, torus, tpu_v4",
-        ),
+        ("fat_tree_full_half_taper", {"leaf_down_ports": 64}, "taper", "null in one of them"),
+        ("fat_tree_full", {"family": "ring"}, "family", "railx_hyperx, railx_torus"),
+        ("fat_tree_full", {"family": "mesh_2d"}, "tiers", "unknown key"),
     ],
 )
 def test_impossible_networks_are_one_clear_line(
+    network: str, change: dict[str, object], key: str, allowed: str
+) -> None:
+    plain = to_dict(settings())
+    plain["networks"][network]["topology"].update(change)
+    with pytest.raises(SettingsError) as error:
+        load(EconomicsSettings, plain, "economics")
+    assert error.value.key == f"economics.networks.{network}.topology.{key}"
+    assert allowed in error.value.message
+    assert "\n" not in str(error.value)
+
+
+MESH = {
+    "family": "mesh_2d",
+    "n": 1,
+    "x_scale": 8,
+    "y_scale": 8,
+    "port_gbps": 400.0,
+    "latency_ns": 10.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("network", "change", "key", "allowed"),
+    [
+        ("fat_tree_full", {"topology": MESH}, "topology.family", "railx_hyperx, railx_torus"),
+        ("fat_tree_full", {"copper_links": ["row"]}, "copper_links", "on fat_tree: leaf"),
+        ("railx_hyperx_full", {"copper_links": ["leaf"]}, "copper_links", "on railx_hyperx: none"),
+        (
+            "hammingmesh_full",
+            {"copper_links": ["row"]},
+            "copper_price_set",
+            "a price set with a copper_cable",
+        ),
+        ("fat_tree_full", {"counting": "opus_artifact"}, "counting", "on fat_tree: null"),
+        (
+            "rail_optimised_h200",
+            {"counting": "whole"},
+            "counting",
+            "opus_artifact, opus_artifact_both_ends, null",
+        ),
+    ],
+)
+def test_entries_beside_a_topology_are_what_its_family_knows(
     network: str, change: dict[str, object], key: str, allowed: str
 ) -> None:
     plain = to_dict(settings())
@@ -323,7 +398,6 @@ def test_impossible_networks_are_one_clear_line(
         load(EconomicsSettings, plain, "economics")
     assert error.value.key == f"economics.networks.{network}.{key}"
     assert allowed in error.value.message
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -337,17 +411,10 @@ def test_sensitivity_names_networks_of_the_right_kind(key: str, value: object) -
     assert error.value.key == f"sensitivity.{key}"
 
 
-@pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda path: path.stem)
-def test_config_files_list_every_field(path: Path) -> None:
-    plain = plain_config(path.stem)
-    loaded = load(EconomicsSettings, plain)
-    complete = to_dict(loaded)
-    assert set(plain) == set(complete)
-    for part in ("sensitivity", "scale", "claim_map"):
-        assert set(plain[part]) == set(complete[part])
-    for name, network in plain["networks"].items():
-        assert set(network) == set(complete["networks"][name]), name
-    assert {type(design) for design in loaded.networks.values()} == set(get_args(NetworkDesign))
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONF.glob("*.yaml")))
+def test_files_of_the_group_price_every_family_that_has_a_bill(name: str) -> None:
+    priced_families = {network.topology.family for network in settings(name).networks.values()}
+    assert priced_families == {family.name for family in FAMILIES if family.bill is not None}
 
 
 def test_catalogue_prices_are_the_published_ones() -> None:

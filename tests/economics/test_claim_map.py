@@ -5,28 +5,22 @@ statements behind them.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from railx.economics import (
     EconomicsSettings,
-    Price,
     claim_map,
     cost_summary,
     price_sensitivity,
     read_catalogue,
 )
-from railx.economics.catalogue import Catalogue
-from railx.settings import SettingsError, load
-from workflow.config import read_choice
+from railx.economics.catalogue import Catalogue, Price
+from railx.settings import SettingsError
+from workflow.config import compose_stage
 
-ROOT = Path(__file__).resolve().parents[2]
-PLAIN = read_choice(ROOT / "conf" / "economics" / "full_scale.yaml")
-ECONOMICS = load(
-    EconomicsSettings, {**PLAIN, "catalogue": str(ROOT / "resources" / "catalogue" / "prices.csv")}
-)
+ECONOMICS: EconomicsSettings = compose_stage(groups=["economics"])["economics"]
 
 
 @pytest.fixture(scope="module")

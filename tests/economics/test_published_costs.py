@@ -9,18 +9,12 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from railx.economics import (
-    FatTreeSettings,
-    HammingMeshSettings,
-    NetworkDesign,
-    TorusSettings,
-    count_network,
-    price_network,
-    read_catalogue,
-)
+from railx.economics import PricedNetwork, price_network, read_catalogue
+from railx.settings import load
 
 ROOT = Path(__file__).resolve().parents[2]
 SET = "hammingmesh_2022"
@@ -28,20 +22,57 @@ with (ROOT / "resources" / "published" / "hammingmesh_cost.csv").open(encoding="
     PUBLISHED = {row["id"]: row for row in csv.DictReader(lines)}
 
 
-def fat_tree(chips: int, tiers: int, taper: float = 1.0) -> FatTreeSettings:
-    return FatTreeSettings("fat_tree", chips, 16, 400.0, tiers, 64, taper, True, SET, SET)
+def priced(family: str, copper_links: list[str], **topology: Any) -> PricedNetwork:
+    network: PricedNetwork = load(
+        PricedNetwork,
+        {
+            "topology": {"family": family, "port_gbps": 400.0, **topology},
+            "copper_links": copper_links,
+            "price_set": SET,
+            "copper_price_set": SET,
+        },
+    )
+    return network
 
 
-def hammingmesh(m: int, boards: int) -> HammingMeshSettings:
-    return HammingMeshSettings("hammingmesh", m, 4, boards, boards, 64, 1.0, True, 400.0, SET, SET)
+def fat_tree(chips: int, tiers: int, taper: float = 1.0) -> PricedNetwork:
+    return priced(
+        "fat_tree",
+        ["leaf"],
+        populated_chips=chips,
+        planes=16,
+        tiers=tiers,
+        switch_radix=64,
+        taper=taper,
+        leaf_down_ports=None,
+        leaf_latency_ns=0,
+        global_latency_ns=0,
+    )
 
 
-def torus(nodes: int) -> TorusSettings:
-    return TorusSettings("torus", 2, 4, (nodes, nodes), 400.0, SET)
+def hammingmesh(m: int, boards: int) -> PricedNetwork:
+    return priced(
+        "hammingmesh",
+        ["row"],
+        m=m,
+        n=4,
+        x_scale=boards,
+        y_scale=boards,
+        switch_radix=64,
+        internal_width=1,
+        internal_latency_ns=0,
+        external_latency_ns=0,
+    )
+
+
+def torus(nodes: int) -> PricedNetwork:
+    return priced(
+        "torus_2d", [], n=4, x_scale=2 * nodes, y_scale=2 * nodes, board_side=2, latency_ns=0
+    )
 
 
 @pytest.mark.parametrize(
-    ("row", "design", "within"),
+    ("row", "network", "within"),
     [
         ("fat_tree_1k", fat_tree(1024, 2), 0.002),
         ("fat_tree_16k", fat_tree(16384, 3), 0.002),
@@ -59,12 +90,12 @@ def torus(nodes: int) -> TorusSettings:
     ],
 )
 def test_published_costs_follow_from_the_counts(
-    row: str, design: NetworkDesign, within: float
+    row: str, network: PricedNetwork, within: float
 ) -> None:
     parts = price_network(
-        row, design, SET, read_catalogue(ROOT / "resources" / "catalogue" / "prices.csv")
+        row, network, SET, read_catalogue(ROOT / "resources" / "catalogue" / "prices.csv")
     )
-    assert count_network(design).chips == int(PUBLISHED[row]["accelerators"])
+    assert network.chips == int(PUBLISHED[row]["accelerators"])
     assert sum(part["total_usd"] for part in parts) / 1e6 == pytest.approx(
         float(PUBLISHED[row]["million_usd"]), rel=within
     )

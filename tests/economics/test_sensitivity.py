@@ -10,15 +10,10 @@ from typing import Any
 
 import pytest
 
-from railx.economics import (
-    EconomicsSettings,
-    RailXSettings,
-    cost_summary,
-    in_node_lanes_per_chip,
-    price_sensitivity,
-)
-from railx.settings import SettingsError, load
-from workflow.config import read_choice
+from railx.economics import EconomicsSettings, PricedNetwork, cost_summary, price_sensitivity
+from railx.economics.sensitivity import in_node_lanes_per_chip
+from railx.settings import SettingsError
+from workflow.config import compose_stage
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "resources" / "published"
@@ -26,11 +21,8 @@ PUBLISHED = ROOT / "resources" / "published"
 
 @pytest.fixture(scope="module")
 def economics() -> EconomicsSettings:
-    plain = read_choice(ROOT / "conf" / "economics" / "full_scale.yaml")
-    return load(
-        EconomicsSettings,
-        {**plain, "catalogue": str(ROOT / "resources" / "catalogue" / "prices.csv")},
-    )
+    settings: EconomicsSettings = compose_stage(groups=["economics"])["economics"]
+    return settings
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +98,6 @@ def test_break_even_lane_price_is_where_the_first_relative_claim_tips(
 ) -> None:
     row = one(rows, prices="opus_400g", reference="fat_tree_full", all_to_all="ideal")
     grid = economics.networks["railx_hyperx_full"]
-    assert isinstance(grid, RailXSettings)
     chip_usd = row["cost_usd"] / 200_704
     dearer = 1 + in_node_lanes_per_chip(grid) * row["break_even_in_node_lane_usd"] / chip_usd
     assert max(
@@ -158,6 +149,8 @@ def test_unknown_price_set_in_the_view_is_named(economics: EconomicsSettings) ->
 
 
 def test_a_node_of_one_chip_has_no_break_even_lane(economics: EconomicsSettings) -> None:
-    single = RailXSettings("railx", "hyperx", 1, 63, 128, (64,), (64,), 400.0, 4.0, None)
+    railx = economics.networks["railx_hyperx_full"]
+    assert railx.bill.square is not None
+    single = PricedNetwork(railx.bill.square(railx.topology, 1, 63))
     changed = replace(economics, networks={**economics.networks, "railx_hyperx_full": single})
     assert all(row["break_even_in_node_lane_usd"] is None for row in price_sensitivity(changed))

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from railx.figures import FIGURES, FigureSettings
-from railx.io import write_json, write_table
+from railx.figures import FIGURES, CanvasSettings, FigureSettings
+from railx.io import write_table
 from railx.settings import load
 from workflow.config import read_choice
 
@@ -50,7 +50,7 @@ def write_topology(path: Path, cycles: tuple[tuple[int, ...], ...] = CYCLES) -> 
     write_table(
         path,
         [{key: row.get(key) for key in keys} for row in rows],
-        metadata={"family": "railx_hyperx"},
+        metadata={"name": "railx_hyperx", "family": "railx_hyperx"},
     )
 
 
@@ -108,9 +108,10 @@ def write_networks(folder: Path) -> list[Path]:
         }
         routings = ("min", "balanced") if name == "railx_hyperx" else ("min",)
         write_table(
-            folder / f"{name}.parquet", [{**row, "routing": routing} for routing in routings]
+            folder / f"{name}/bounds.parquet",
+            [{**row, "routing": routing} for routing in routings],
         )
-    return [folder / f"{name}.parquet" for name in values]
+    return [folder / f"{name}/bounds.parquet" for name in values]
 
 
 def write_channels(folder: Path, rng: np.random.Generator) -> list[Path]:
@@ -118,6 +119,8 @@ def write_channels(folder: Path, rng: np.random.Generator) -> list[Path]:
     for name in ("railx_hyperx", "fat_tree"):
         rows = [
             {
+                "topology": name,
+                "routing": "min",
                 "src": i,
                 "dst": i + 1,
                 "kind": kind,
@@ -128,8 +131,8 @@ def write_channels(folder: Path, rng: np.random.Generator) -> list[Path]:
             for kind, mean in (("mesh", 0.9), ("rail", 0.6))
             for i in range(300)
         ]
-        write_table(folder / f"{name}.channels.parquet", rows)
-        paths.append(folder / f"{name}.channels.parquet")
+        write_table(folder / f"{name}/channels.parquet", rows)
+        paths.append(folder / f"{name}/channels.parquet")
     return paths
 
 
@@ -151,8 +154,8 @@ def write_collectives(folder: Path) -> list[Path]:
             }
             for k in range(1, 11)
         ]
-        write_table(folder / f"{name}.parquet", rows)
-        paths.append(folder / f"{name}.parquet")
+        write_table(folder / f"{name}/collectives.parquet", rows)
+        paths.append(folder / f"{name}/collectives.parquet")
     return paths
 
 
@@ -180,8 +183,8 @@ def write_all_collectives(folder: Path) -> list[Path]:
             for fidelity, latency in (("analytic", 1e4), ("flow", 1.7e4))
             for k in range(1, 11)
         ]
-        write_table(folder / f"{name}.parquet", rows)
-        paths.append(folder / f"{name}.parquet")
+        write_table(folder / f"{name}/collectives.parquet", rows)
+        paths.append(folder / f"{name}/collectives.parquet")
     return paths
 
 
@@ -255,7 +258,7 @@ def write_packets(folder: Path) -> list[Path]:
             rows.append(
                 row | {"bound_flits_per_chip_cycle": bound, "ideal_flits_per_chip_cycle": ideal}
             )
-        paths.append(folder / f"{name}.parquet")
+        paths.append(folder / f"{name}/points.parquet")
         write_table(paths[-1], rows)
     return paths
 
@@ -339,35 +342,30 @@ def sensitivity_rows() -> list[dict[str, Any]]:
 
 
 def write_sequence_parallel_plan(
-    path: Path, layout: list[list[tuple[int, float, list[int]]]], devices: int
+    path: Path, name: str, layout: list[list[tuple[int, float, list[int]]]], devices: int
 ) -> None:
     """``layout``: micro-batches of (degree, predicted ms, lengths)."""
-    micro_batches, sequence = [], 0
-    for groups in layout:
-        first, made = 0, []
-        for degree, predicted, lengths in groups:
-            ids = list(range(sequence, sequence + len(lengths)))
-            made.append(
+    rows = []
+    for index, groups in enumerate(layout):
+        first = 0
+        for number, (degree, predicted, lengths) in enumerate(groups):
+            rows.append(
                 {
-                    "ranks": list(range(first, first + degree)),
-                    "sequences": ids,
-                    "lengths": lengths,
+                    "plan": name,
+                    "kind": "sequence_parallel",
+                    "devices": devices,
+                    "iteration": 0,
+                    "micro_batch": index,
+                    "group": number,
+                    "first_rank": first,
+                    "degree": degree,
+                    "sequences": len(lengths),
+                    "tokens": sum(lengths),
                     "predicted_ms": predicted,
                 }
             )
-            first, sequence = first + degree, sequence + len(lengths)
-        micro_batches.append(
-            {"groups": made, "predicted_ms": max(predicted for _, predicted, _ in groups)}
-        )
-    batch = {"iteration": 0, "micro_batches": micro_batches}
-    plan = {
-        "schema": "railx.plan/1",
-        "kind": "sequence_parallel",
-        "planner": path.stem,
-        "devices": devices,
-        "settings": {},
-    }
-    write_json(path, {**plan, "batches": [batch]})
+            first += degree
+    write_table(path, rows)
 
 
 def write_pipeline(folder: Path) -> None:
@@ -402,6 +400,7 @@ def write_pipeline(folder: Path) -> None:
         for stage, rows in blocks.items():
             for kind, chunk, start, end in rows:
                 where = {
+                    "plan": "pipeline",
                     "iteration": 0,
                     "pipeline": pipeline,
                     "replica": 0,
@@ -421,14 +420,15 @@ def write_pipeline(folder: Path) -> None:
             table.append(
                 {
                     "plan": "pipeline",
+                    "kind": "pipeline",
                     "iteration": 0,
                     "micro_batch": pipeline,
                     "group": chunk,
                     "chunk_kind": kind,
                 }
             )
-    write_table(folder / "pipeline.schedule.parquet", schedule)
-    write_table(folder / "pipeline.parquet", table)
+    write_table(folder / "schedule.parquet", schedule)
+    write_table(folder / "groups.parquet", table)
 
 
 def write_cost_scale(path: Path) -> None:
@@ -458,7 +458,7 @@ def write_cost_scale(path: Path) -> None:
 
 
 def write_claim_map(path: Path) -> None:
-    """The base case, one price list and the boundaries that the shipped figure draws."""
+    """The base case, one price list and the boundaries of the shipped figure."""
     levels: dict[str, list[float | None]] = {
         "base": [None],
         "m": [1, 2, 3],
@@ -556,11 +556,11 @@ def write_corpora(folder: Path, rng: np.random.Generator) -> list[Path]:
     ):
         lengths = np.maximum(1, rng.lognormal(7, sigma, 4000)).astype(np.int64)
         write_table(
-            folder / f"{name}.parquet",
+            folder / f"{name}/sequences.parquet",
             {"sequence": np.arange(len(lengths)), "length_tokens": lengths},
-            metadata={"kind": kind},
+            metadata={"name": name, "kind": kind},
         )
-        paths.append(folder / f"{name}.parquet")
+        paths.append(folder / f"{name}/sequences.parquet")
     return paths
 
 
@@ -648,7 +648,7 @@ def write_steps(folder: Path) -> list[Path]:
                     "fidelity": "flow",
                 }
                 rows += [{**head, "part": part, "ms": ms, **tail} for part, ms in parts.items()]
-        paths.append(folder / f"{name}.parquet")
+        paths.append(folder / f"{name}/steps.parquet")
         write_table(paths[-1], rows)
     return paths
 
@@ -656,7 +656,7 @@ def write_steps(folder: Path) -> list[Path]:
 def write_all(folder: Path) -> dict[str, dict[str, list[Path]]]:
     """Tables for every figure: figure name to its inputs."""
     rng = np.random.default_rng(7)
-    write_topology(folder / "topology/railx_hyperx.parquet")
+    write_topology(folder / "topology/railx_hyperx/graph.parquet")
     write_economics(folder / "economics")
     write_cost_scale(folder / "economics/scale.parquet")
     write_claim_map(folder / "economics/claim_map.parquet")
@@ -666,47 +666,50 @@ def write_all(folder: Path) -> dict[str, dict[str, list[Path]]]:
         [(4, 300.0, [9000])],
         [(2, 180.0, [2000, 3000]), (1, 190.0, [2500, 100]), (1, 150.0, [500] * 9)],
     ]
-    write_sequence_parallel_plan(folder / "plans/static.json", static, 4)
-    write_sequence_parallel_plan(folder / "plans/flexsp.json", flexsp, 4)
-    write_pipeline(folder / "plans")
+    plan = folder / "plan"
+    write_sequence_parallel_plan(plan / "static/groups.parquet", "static", static, 4)
+    write_sequence_parallel_plan(plan / "flexsp/groups.parquet", "flexsp", flexsp, 4)
+    write_pipeline(plan / "pipeline")
+    economics = {
+        key: [folder / f"economics/{key}.parquet"]
+        for key in ("bill", "summary", "sensitivity", "scale", "claim_map")
+    }
     return {
-        "rail_rings": {"topology": [folder / "topology/railx_hyperx.parquet"]},
-        "topology_metrics": {"metrics": [write_metrics(folder / "metrics.parquet")]},
-        "all_to_all_bandwidth": {"network": write_networks(folder / "network")},
-        "cost": {
-            key: [folder / f"economics/{key}.parquet"] for key in ("bill", "summary", "sensitivity")
-        },
-        "price_sensitivity": {"sensitivity": [folder / "economics/sensitivity.parquet"]},
-        "cost_scale": {"scale": [folder / "economics/scale.parquet"]},
-        "claim_map": {"claim_map": [folder / "economics/claim_map.parquet"]},
+        "rail_rings": {"graph": [folder / "topology/railx_hyperx/graph.parquet"]},
+        "topology_metrics": {"topologies": [write_metrics(folder / "metrics/topologies.parquet")]},
+        "all_to_all_bandwidth": {"bounds": write_networks(folder / "network")},
+        "cost": {key: economics[key] for key in ("bill", "summary", "sensitivity")},
+        "price_sensitivity": {"sensitivity": economics["sensitivity"]},
+        "cost_scale": {"scale": economics["scale"]},
+        "claim_map": {"claim_map": economics["claim_map"]},
         "sequence_parallel_plan": {
-            "plan": [folder / "plans/static.json", folder / "plans/flexsp.json"]
+            "groups": [plan / "static/groups.parquet", plan / "flexsp/groups.parquet"]
         },
         "pipeline_schedule": {
-            "schedule": [folder / "plans/pipeline.schedule.parquet"],
-            "plan_table": [folder / "plans/pipeline.parquet"],
+            "schedule": [plan / "pipeline/schedule.parquet"],
+            "groups": [plan / "pipeline/groups.parquet"],
         },
         "reconfiguration": {"iterations": write_iterations(folder / "training", rng)},
-        "corpus_lengths": {"corpus": write_corpora(folder / "corpora", rng)},
+        "corpus_lengths": {"sequences": write_corpora(folder / "corpus", rng)},
         "channel_loads": {"channels": write_channels(folder / "network", rng)},
-        "ring_all_reduce": {"collectives": write_collectives(folder / "collectives")},
-        "collective_time": {"collectives": write_all_collectives(folder / "all_collectives")},
-        "agreement": {"agreement": [write_agreement(folder / "flows/agreement.parquet")]},
-        "latency_load": {"packets": write_packets(folder / "packets")},
+        "ring_all_reduce": {"collectives": write_collectives(folder / "network")},
+        "collective_time": {"collectives": write_all_collectives(folder / "all")},
+        "agreement": {"comparison": [write_agreement(folder / "agreement/comparison.parquet")]},
+        "latency_load": {"points": write_packets(folder / "packets")},
         "largest_job": {"faults": [folder / "tenancy/faults.parquet"]},
-        "step_time": {"steps": write_steps(folder / "steps")},
+        "step_time": {"steps": write_steps(folder / "mapping")},
         "utilisation": {"utilisation": [folder / "tenancy/utilisation.parquet"]},
     }
 
 
-def load_settings(name: str, **changes: Any) -> FigureSettings:
+def load_settings(name: str, **changes: Any) -> CanvasSettings:
     """The shipped settings of a figure, with changes; ``only`` is left open: an
     experiment's names are not those made here.
     """
     plain = read_choice(CONF / f"{name}.yaml")
     if "only" in plain and plain["figure"] != "cost":
         plain["only"] = []
-    settings: FigureSettings = load(FigureSettings, {**plain, **changes})
+    settings: CanvasSettings = load(FigureSettings, {**plain, **changes})
     return settings
 
 

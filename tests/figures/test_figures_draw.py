@@ -7,9 +7,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Literal, get_args, get_type_hints
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -17,7 +19,10 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from railx.figures import FIGURES, FigureSettings, draw_figure
+from railx.figures import FIGURES, CanvasSettings, FigureSettings, draw_figure, figure_of, registry
+from railx.figures.figure import Figure, FigureInput
+from railx.figures.tables import read_frames
+from railx.figures.theme import canvas
 from railx.io import read_table, write_table
 from railx.settings import SettingsError, load, to_dict
 from workflow.config import choices, read_choice
@@ -25,7 +30,7 @@ from workflow.config import choices, read_choice
 CONF = Path(__file__).resolve().parents[2] / "conf" / "figure"
 SHIPPED = choices("figure")
 Inputs = dict[str, dict[str, list[Path]]]
-SettingsOf = Callable[..., FigureSettings]
+SettingsOf = Callable[..., CanvasSettings]
 
 
 @pytest.fixture(scope="module")
@@ -92,25 +97,28 @@ def test_drawing_leaves_no_figure_open_and_no_style_behind(drawn: dict[str, Path
 
 
 def test_every_figure_has_settings_a_caption_and_words_for_who_cannot_see_it() -> None:
-    captions = Path(__file__).resolve().parents[2] / "workflow" / "report"
     assert set(FIGURES) <= set(SHIPPED)
-    for name, kind in FIGURES.items():
-        assert len(kind.alternative_text) > 40
-        assert (captions / f"{name}.rst").read_text().strip()
+    for name in FIGURES:
+        figure = figure_of(name)
+        assert len(figure.alternative_text) > 40
+        assert len(figure.caption.split()) > 15
+        assert get_args(get_type_hints(figure.settings)["figure"]) == (name,)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_settings_list_every_field(name: str) -> None:
     plain = read_choice(CONF / f"{name}.yaml")
-    settings: FigureSettings = load(FigureSettings, plain, "figure")
+    settings: CanvasSettings = load(FigureSettings, plain, "figure")
     assert set(plain) == set(to_dict(settings))
-    assert type(settings) is FIGURES[settings.figure].settings_type
+    assert type(settings) is figure_of(settings.figure).settings
 
 
-def test_settings_and_registry_need_no_plotting_library() -> None:
+def test_figures_need_no_plotting_library_before_they_are_drawn() -> None:
     code = (
-        "import sys, railx.figures; assert not {'matplotlib', 'seaborn', 'pandas'} &"
-        " set(sys.modules)"
+        "import sys\n"
+        "from railx.figures import FIGURES, figure_of\n"
+        "assert all(figure_of(name).inputs for name in FIGURES)\n"
+        "assert not {'matplotlib', 'seaborn', 'pandas'} & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -120,7 +128,10 @@ def test_settings_and_registry_need_no_plotting_library() -> None:
     ("change", "message"),
     [
         ({"width_inches": 100}, r"figure.width_inches: got 100.0; allowed: from 3 to 30"),
-        ({"colour": "red"}, r"figure.colour: unknown key; allowed: width_inches, height_inches"),
+        (
+            {"colour": "red"},
+            r"figure.colour: unknown key; allowed: figure, width_inches, height_inches",
+        ),
         (
             {"figure": "pie"},
             (
@@ -151,7 +162,12 @@ def test_wrong_settings_name_the_key(change: dict[str, Any], message: str) -> No
         (
             "rail_rings",
             {"only": ["torus"]},
-            r"only: no topology file for torus; allowed: railx_hyperx",
+            r"only: no graph file for torus; allowed: railx_hyperx",
+        ),
+        (
+            "latency_load",
+            {"only": ["fat_tree", "mesh"]},
+            r"only: no sweep mesh in the points tables; allowed: railx_min, railx_balanced",
         ),
         (
             "all_to_all_bandwidth",
@@ -192,12 +208,12 @@ def test_wrong_settings_name_the_key(change: dict[str, Any], message: str) -> No
         (
             "sequence_parallel_plan",
             {"iteration": 3},
-            r"static.json: iteration 3 is not in the plan; allowed: 0",
+            r"plan static: iteration 3 is not in the plan; allowed: 0",
         ),
         (
             "pipeline_schedule",
             {"iteration": 3},
-            r"schedule.parquet: iteration 3 is not in the schedule; allowed: 0",
+            r"plan pipeline: iteration 3 is not in the schedule; allowed: 0",
         ),
         (
             "ring_all_reduce",
@@ -225,17 +241,17 @@ def test_wrong_inputs_name_the_key_or_file_and_column(
 ) -> None:
     settings = settings_of("all_to_all_bandwidth")
     with pytest.raises(
-        ValueError, match="input plan: not known to all_to_all_bandwidth; allowed: network"
+        ValueError, match="input plan: not known to all_to_all_bandwidth; allowed: bounds"
     ):
         draw_figure(settings, {"plan": [tmp_path / "x"]}, tmp_path / "figure")
-    with pytest.raises(ValueError, match="input network: no file given"):
+    with pytest.raises(ValueError, match="input bounds: no file given"):
         draw_figure(settings, {}, tmp_path / "figure")
-    table = read_table(inputs["all_to_all_bandwidth"]["network"][0])
+    table = read_table(inputs["all_to_all_bandwidth"]["bounds"][0])
     write_table(tmp_path / "less.parquet", table.drop_columns(["bound_gb_s_per_chip"]))
     with pytest.raises(
         ValueError, match=r"less.parquet: column bound_gb_s_per_chip is missing; found: topology"
     ):
-        draw_figure(settings, {"network": [tmp_path / "less.parquet"]}, tmp_path / "figure")
+        draw_figure(settings, {"bounds": [tmp_path / "less.parquet"]}, tmp_path / "figure")
     write_table(
         tmp_path / "unknown.parquet",
         table.set_column(
@@ -243,4 +259,42 @@ def test_wrong_inputs_name_the_key_or_file_and_column(
         ),
     )
     with pytest.raises(ValueError, match="unknown fidelity guessed; allowed: analytic"):
-        draw_figure(settings, {"network": [tmp_path / "unknown.parquet"]}, tmp_path / "figure")
+        draw_figure(settings, {"bounds": [tmp_path / "unknown.parquet"]}, tmp_path / "figure")
+
+
+@dataclass(frozen=True)
+class TinySettings(CanvasSettings):
+    """A line through a column."""
+
+    figure: Literal["tiny"]
+    """Which figure it is."""
+
+    colour: str
+    """Colour of the line."""
+
+
+def _draw_tiny(settings: TinySettings, inputs: Mapping[str, Sequence[Path]], output: Path) -> None:
+    rows = read_frames(inputs, "points", ("sweep", "value"), "sweep")
+    with canvas(settings, output, "Tiny", "A line", "") as figure:
+        figure.subplots().plot(rows["value"], color=settings.colour, linewidth=9)
+
+
+def test_an_entry_of_the_list_is_all_that_a_figure_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = {"figure": "tiny", "width_inches": 6, "height_inches": 4, "dpi": 50, "font_scale": 1}
+    plain |= {"colour": "#ff0000"}
+    with pytest.raises(SettingsError, match=r"figure\.figure: got 'tiny'; allowed: rail_rings"):
+        load(FigureSettings, plain, "figure")
+    module: Any = ModuleType("railx.figures.tiny")
+    module.FIGURE = Figure(
+        TinySettings, "Tiny", "A line.", "A line.", (FigureInput("points", "a.b"),), _draw_tiny
+    )
+    monkeypatch.setitem(sys.modules, "railx.figures.tiny", module)
+    monkeypatch.setattr(registry, "FIGURES", (*FIGURES, "tiny"))
+    settings: CanvasSettings = load(FigureSettings, plain, "figure")
+    write_table(tmp_path / "points.parquet", {"sweep": ["a", "a"], "value": [1.0, 2.0]})
+    draw_figure(settings, {"points": [tmp_path / "points.parquet"]}, tmp_path / "tiny")
+    picture = image.imread(tmp_path / "tiny.png")[:, :, :3]
+    assert picture.shape[:2] == (200, 300)
+    assert (np.abs(picture - (1.0, 0.0, 0.0)).max(axis=2) < 0.1).sum() > 100

@@ -14,9 +14,9 @@ from matplotlib.colors import is_color_like, to_rgb
 
 from railx.figures import latency_load, pipeline_schedule, reconfiguration
 from railx.figures.fidelity import fidelity_line, ordered
-from railx.figures.tables import item_name, selected_paths
+from railx.figures.tables import named_files, read_frames
 from railx.figures.theme import colours, degree_colours, label, lighter, quantity
-from railx.io import FIDELITIES
+from railx.io import FIDELITIES, write_table
 
 
 @given(st.lists(st.sampled_from(FIDELITIES)))
@@ -87,22 +87,39 @@ def test_lighter_mixes_with_white() -> None:
     assert lighter("#123456", 1.0) == (1.0, 1.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("plans/static.schedule.parquet", "static"),
-        ("training/quick/iterations.parquet", "quick"),
-        ("network/a.parquet", "a"),
-    ],
-)
-def test_item_names(path: str, name: str) -> None:
-    assert item_name(Path(path)) == name
+def test_only_picks_rows_by_their_column_in_its_order(tmp_path: Path) -> None:
+    """The names of the files say nothing."""
+    for number, topology in enumerate("abc"):
+        write_table(tmp_path / f"{number}.parquet", [{"topology": topology, "value": number}] * 2)
+    inputs = {"bounds": [tmp_path / f"{number}.parquet" for number in range(3)]}
+    columns = ("topology", "value")
+    chosen = read_frames(inputs, "bounds", columns, "topology", ["c", "a"])
+    assert chosen["topology"].tolist() == ["c", "c", "a", "a"]
+    assert chosen["value"].tolist() == [2, 2, 0, 0]
+    everything = read_frames(inputs, "bounds", columns, "topology")
+    assert everything["topology"].tolist() == ["a", "a", "b", "b", "c", "c"]
+    with pytest.raises(ValueError, match="only: no topology x in the bounds tables; allowed: a, b"):
+        read_frames(inputs, "bounds", columns, "topology", ["c", "x"])
 
 
-def test_only_picks_files_in_its_order() -> None:
-    inputs = {"network": [Path("a.parquet"), Path("b.parquet"), Path("c.parquet")]}
-    assert selected_paths(inputs, "network", ["c", "a"]) == [Path("c.parquet"), Path("a.parquet")]
-    assert selected_paths(inputs, "network") == inputs["network"]
+def test_a_table_without_rows_may_be_that_of_any_name(tmp_path: Path) -> None:
+    write_table(tmp_path / "a.parquet", [{"topology": "a"}])
+    write_table(tmp_path / "none.parquet", {"topology": []})
+    inputs = {"bounds": [tmp_path / "a.parquet", tmp_path / "none.parquet"]}
+    chosen = read_frames(inputs, "bounds", ("topology",), "topology", ["large", "a"])
+    assert chosen["topology"].tolist() == ["a"]
+    with pytest.raises(ValueError, match="only: no topology large, x in the bounds tables"):
+        read_frames(inputs, "bounds", ("topology",), "topology", ["large", "a", "x"])
+    with pytest.raises(ValueError, match=r"none.parquet: no rows; allowed: one row or more"):
+        read_frames({"bounds": inputs["bounds"][1:]}, "bounds", ("topology",))
+
+
+def test_files_are_named_by_their_metadata(tmp_path: Path) -> None:
+    for number, name in enumerate("ab"):
+        write_table(tmp_path / f"{number}.parquet", {"x": [1]}, metadata={"name": name})
+    inputs = {"graph": [tmp_path / "0.parquet", tmp_path / "1.parquet"]}
+    assert named_files(inputs, "graph", ["b"]) == [("b", tmp_path / "1.parquet")]
+    assert [name for name, _ in named_files(inputs, "graph")] == ["a", "b"]
 
 
 def test_pipelines_follow_one_another_in_both_ways_of_counting() -> None:
@@ -153,7 +170,7 @@ def test_sweeps_are_grouped_by_family_and_named_by_what_tells_them_apart() -> No
         "d": ("dragonfly", "dragonfly", "min"),
     }
     rows = [(item, *names, "uniform") for item, names in sweeps.items() for _ in range(2)]
-    frame = pd.DataFrame(rows, columns=["item", "topology", "family", "routing", "traffic"])
+    frame = pd.DataFrame(rows, columns=["sweep", "topology", "family", "routing", "traffic"])
     wanted = {
         "RailX": ("railx_hyperx", "railx_torus"),
         "Meshes": ("mesh_2d",),
@@ -168,4 +185,4 @@ def test_sweeps_are_grouped_by_family_and_named_by_what_tells_them_apart() -> No
         "c": "Fat tree, 1250",
         "d": "Dragonfly",
     }
-    assert latency_load._panels(frame[frame["item"] == "d"], wanted) == {"Latency": ["d"]}
+    assert latency_load._panels(frame[frame["sweep"] == "d"], wanted) == {"Latency": ["d"]}

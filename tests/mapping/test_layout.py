@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.mapping import LayoutSettings, group_levels, group_members, place_ranks
-from railx.mapping.layout import snake
 from railx.settings import SettingsError
+from railx.vocabulary.placement import snake
 from railx.vocabulary.topology import Topology
 
 TopologyOf = Callable[..., Topology]

@@ -5,29 +5,28 @@ summary.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from railx.families.registry import settings_of
+from railx.families import write_topology
 from railx.io import read_json, read_table
-from railx.mapping import MappingSettings, comparison_bases, injection_gb_s_per_chip
+from railx.mapping import Basis, MappingSettings, comparison_bases, injection_gb_s_per_chip
 from railx.settings import SettingsError, load
-from railx.vocabulary.topology import Topology, write_topology
-from workflow.stages import mapping as stage
+from railx.vocabulary.topology import Topology
+from workflow.stages import mapping
 
 TopologyOf = Callable[..., Topology]
 Plain = dict[str, Any]
 
 
-def changed(plain: Plain, name: str, **changes: Any) -> MappingSettings:
-    topologies = plain["topologies"]
-    own = topologies[name] | {"design": topologies[name]["design"] | changes}
-    settings: MappingSettings = load(
-        MappingSettings, plain | {"topologies": topologies | {name: own}}, "mapping"
-    )
-    return settings
+def bases_of(
+    settings: MappingSettings, topology: Topology, name: str, topology_of: TopologyOf
+) -> list[Basis]:
+    """The bases of a topology against the shipped reference."""
+    return comparison_bases(settings, topology, name, topology_of(settings.reference).settings)
 
 
 def test_equal_cost_gives_the_ports_what_the_reference_costs(
@@ -39,7 +38,7 @@ def test_equal_cost_gives_the_ports_what_the_reference_costs(
     settings: MappingSettings = load(MappingSettings, small_mapping, "mapping")
     transceiver, switch, ocs = 879, 582.796875, 520
     railx, tree = 4 * (transceiver + ocs), 8 * (5 * switch + 6 * transceiver)
-    equal, cost = comparison_bases(settings, topology_of("fat_tree"), "fat_tree")
+    equal, cost = bases_of(settings, topology_of("fat_tree"), "fat_tree", topology_of)
     assert (equal.ports, equal.inside) == (1.0, 1.0)
     assert equal.cost_per_chip_usd == pytest.approx(tree, rel=1e-12)
     assert cost.cost_per_chip_usd == pytest.approx(railx, rel=1e-12)
@@ -51,7 +50,7 @@ def test_the_reference_is_the_same_on_both_bases(
     small_mapping: Plain, topology_of: TopologyOf
 ) -> None:
     settings: MappingSettings = load(MappingSettings, small_mapping, "mapping")
-    equal, cost = comparison_bases(settings, topology_of("railx_hyperx"), "railx_hyperx")
+    equal, cost = bases_of(settings, topology_of("railx_hyperx"), "railx_hyperx", topology_of)
     assert (equal.ports, equal.inside, equal.cost_per_chip_usd) == (
         cost.ports,
         cost.inside,
@@ -63,51 +62,58 @@ def test_slower_ports_cost_less(small_mapping: Plain, topology_of: TopologyOf) -
     """Half the ports at equal injection are twice as fast and cost as much: the price
     goes with the rate.
     """
-    settings = changed(small_mapping, "fat_tree", ports_per_chip=4)
-    half = comparison_bases(settings, topology_of("fat_tree", planes=4), "fat_tree")
-    full = comparison_bases(
-        load(MappingSettings, small_mapping, "mapping"), topology_of("fat_tree"), "fat_tree"
+    settings: MappingSettings = load(MappingSettings, small_mapping, "mapping")
+    half, full = (
+        bases_of(settings, topology_of("fat_tree", planes=planes), "fat_tree", topology_of)
+        for planes in (4, 8)
     )
     assert half[0].ports == 2 * full[0].ports
     assert half[1].ports == pytest.approx(2 * full[1].ports, rel=1e-12)
     assert half[0].cost_per_chip_usd == pytest.approx(full[0].cost_per_chip_usd, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"chips": 120},
-            (
-                "mapping.topologies.fat_tree.design: has 120 chips; allowed: 128, the chips of the"
-                " topology"
-            ),
-        ),
-        (
-            {"ports_per_chip": 4},
-            (
-                "mapping.topologies.fat_tree.design: has 200 GB/s of injection a chip; allowed: 400"
-                " GB/s, that of"
-            ),
-        ),
-    ],
-)
-def test_a_design_of_another_network_is_refused(
-    small_mapping: Plain, topology_of: TopologyOf, changes: Plain, message: str
+def test_a_family_without_a_bill_has_no_equal_cost(
+    small_mapping: Plain, topology_of: TopologyOf
 ) -> None:
-    with pytest.raises(SettingsError) as raised:
+    topologies = small_mapping["topologies"] | {"mesh_2d": {"routings": ["min"]}}
+    settings: MappingSettings = load(
+        MappingSettings, small_mapping | {"topologies": topologies}, "mapping"
+    )
+    for name in ("mesh_2d", "torus_2d"):  # the torus has a bill and is not priced
+        bases = bases_of(settings, topology_of(name), name, topology_of)
+        assert [(basis.name, basis.cost_per_chip_usd) for basis in bases] == [
+            ("equal_bandwidth", None)
+        ]
+
+
+def test_a_reference_without_a_bill_is_named(small_mapping: Plain, topology_of: TopologyOf) -> None:
+    settings: MappingSettings = load(MappingSettings, small_mapping, "mapping")
+    with pytest.raises(
+        SettingsError,
+        match="got 'railx_hyperx' of family mesh_2d; allowed: a topology of a family with a bill",
+    ) as error:
         comparison_bases(
-            changed(small_mapping, "fat_tree", **changes), topology_of("fat_tree"), "fat_tree"
+            settings, topology_of("fat_tree"), "fat_tree", topology_of("mesh_2d").settings
         )
-    assert str(raised.value).startswith(message)
+    assert error.value.key == "mapping.reference"
 
 
-def test_reference_needs_a_design(small_mapping: Plain) -> None:
+def test_a_port_speed_without_a_price_names_the_topology(
+    small_mapping: Plain, topology_of: TopologyOf
+) -> None:
+    settings: MappingSettings = load(MappingSettings, small_mapping, "mapping")
+    fast = topology_of("fat_tree", port_gbps=1600.0)
+    with pytest.raises(SettingsError, match="got 1600 Gb/s per priced port; allowed: 400") as error:
+        bases_of(settings, fast, "fat_tree", topology_of)
+    assert error.value.key == "topologies.fat_tree.port_gbps"
+
+
+def test_reference_is_priced(small_mapping: Plain) -> None:
     with pytest.raises(
         SettingsError,
         match=(
-            r"mapping.reference: got 'torus_2d'; allowed: railx_hyperx, fat_tree, the topologies"
-            r" with"
+            "mapping.reference: got 'torus_2d'; allowed: railx_hyperx, fat_tree, the priced"
+            " topologies"
         ),
     ):
         load(MappingSettings, small_mapping | {"reference": "torus_2d"}, "mapping")
@@ -116,20 +122,20 @@ def test_reference_needs_a_design(small_mapping: Plain) -> None:
 def test_shipped_comparison_prices_each_topology_as_it_is(
     shipped_mapping: Callable[[str], Plain], topology_of: TopologyOf
 ) -> None:
-    """Every design has the chips and the injection of its topology, and costs what its
-    reference costs at equal cost.
+    """Every topology is priced by its own settings, and costs what the reference costs
+    at equal cost.
     """
     settings: MappingSettings = load(MappingSettings, shipped_mapping("comparison"), "mapping")
     assert len(settings.topologies) > 10
     for name, mapped in settings.topologies.items():
-        bases = comparison_bases(settings, topology_of(name), name)
+        bases = bases_of(settings, topology_of(name), name, topology_of)
         assert [basis.name for basis in bases] == ["equal_bandwidth", "equal_cost"][
-            : 1 if mapped.design is None else 2
+            : 2 if mapped.priced else 1
         ]
         assert injection_gb_s_per_chip(topology_of(name)) * bases[0].ports == pytest.approx(
             400, rel=1e-12
         )
-        if mapped.design is not None:
+        if mapped.priced:
             # m = 4, n = 2: two ports a chip of a transceiver and an OCS port each.
             assert bases[1].cost_per_chip_usd == pytest.approx(2 * (879 + 520), rel=1e-12)
 
@@ -138,32 +144,35 @@ def test_stage_writes_one_row_a_part_and_a_flat_summary(
     small_mapping: Plain, topology_of: TopologyOf, tmp_path: Path
 ) -> None:
     write_topology(tmp_path / "tree.parquet", topology_of("fat_tree"))
-    summary = stage.run(
+    write_topology(tmp_path / "reference.parquet", topology_of("railx_hyperx"))
+    summary = mapping.STAGE.make(
         small_mapping,
-        name="fat_tree",
-        topology_path=tmp_path / "tree.parquet",
-        steps_path=tmp_path / "steps.parquet",
-        summary_path=tmp_path / "steps.json",
+        item="fat_tree",
+        inputs={
+            "topology": tmp_path / "tree.parquet",
+            "reference": tmp_path / "reference.parquet",
+        },
+        outputs={"steps": tmp_path / "steps.parquet", "summary": tmp_path / "steps.json"},
     )
     rows = read_table(tmp_path / "steps.parquet").to_pylist()
     assert len(rows) == 2 * 7
     assert {
         (row["topology"], row["chips"], row["topology_chips"], row["fidelity"]) for row in rows
-    } == {("fat_tree", 64, 128, "flow")}
+    } == {("fat_tree", 64, 128, "analytic")}
     assert read_json(tmp_path / "steps.json") == summary
     steps = {row["basis"]: row["step_ms"] for row in rows}
     assert summary["small.equal_cost.step_ms"] == steps["equal_cost"] > steps["equal_bandwidth"]
 
 
 def test_stage_by_hand_takes_any_topology_at_equal_bandwidth(
-    small_mapping: Plain, topology_of: TopologyOf
+    small_mapping: Plain, topology_of: TopologyOf, tmp_path: Path
 ) -> None:
     """A tree in the place of the reference: its own first routing where the reference's
     is not offered, and no cost.
     """
-    summary = stage.run(
-        small_mapping, name="railx_hyperx", topology=settings_of(topology_of("fat_tree"))
-    )
+    write_topology(tmp_path / "tree.parquet", topology_of("fat_tree"))
+    by_hand = replace(mapping.STAGE, run=mapping.run_any_topology)
+    summary = by_hand.make(small_mapping, inputs={"topology": tmp_path / "tree.parquet"})
     assert [key for key in summary if key.endswith("step_ms")] == ["small.equal_bandwidth.step_ms"]
     assert summary["topology"] == "fat_tree"
 
@@ -172,11 +181,15 @@ def test_stage_keeps_the_reason_in_the_summary(
     small_mapping: Plain, topology_of: TopologyOf, tmp_path: Path
 ) -> None:
     write_topology(tmp_path / "torus.parquet", topology_of("torus_2d", x_scale=4, y_scale=4))
-    summary = stage.run(
+    write_topology(tmp_path / "reference.parquet", topology_of("railx_hyperx"))
+    summary = mapping.STAGE.make(
         small_mapping,
-        name="torus_2d",
-        topology_path=tmp_path / "torus.parquet",
-        steps_path=tmp_path / "steps.parquet",
+        item="torus_2d",
+        inputs={
+            "topology": tmp_path / "torus.parquet",
+            "reference": tmp_path / "reference.parquet",
+        },
+        outputs={"steps": tmp_path / "steps.parquet"},
     )
     assert summary["small.equal_bandwidth.reason"].startswith(
         "layout: got 4 x 4 x 4 (chips of a node x nodes of a row x nodes"
@@ -189,4 +202,4 @@ def test_unknown_topology_is_named(small_mapping: Plain) -> None:
         SettingsError,
         match=r"mapping.topologies.ring: is missing; allowed: railx_hyperx, fat_tree, torus_2d",
     ):
-        stage.run(small_mapping, name="ring")
+        mapping.STAGE.make(small_mapping, item="ring")

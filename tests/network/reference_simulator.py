@@ -86,7 +86,7 @@ class Reference:
     ) -> None:
         self.topology, self.table, self.network = topology, table, network
         self.draws = Draws(seed)
-        port = float(topology.settings["port_gbps"])
+        port = topology.settings.port_gbps
         links = topology.links
         # The table must already have the channels that the network asks for.
         number = len(table.channel_class)

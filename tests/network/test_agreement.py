@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from railx.families.registry import TopologySettings, build_topology
-from railx.families.routings import build_routing
+from railx.families import TopologySettings, build_routing, build_topology
 from railx.network.agreement import agreement_rows
 from railx.network.settings import AgreementSettings
 from railx.network.traffic import traffic_flows

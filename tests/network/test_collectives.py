@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families.registry import TopologySettings, build_topology
+from railx.families import TopologySettings, build_topology
 from railx.network import CollectiveSettings, ring_all_reduce
 from railx.settings import SettingsError, load
 from railx.vocabulary.topology import Topology

@@ -11,13 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families.registry import TopologySettings, build_topology, ports_per_chip, settings_of
-from railx.families.routings import build_routing
+from railx.families import (
+    TopologySettings,
+    build_routing,
+    build_topology,
+    family_of,
+)
 from railx.network import CollectiveSettings, simulate_collectives
-from railx.network.chip_rings import chip_grid_rings
-from railx.network.rail_rings import chip_rings, grid_of, node_rings
 from railx.settings import SettingsError, load
-from railx.vocabulary.line_rings import ChannelIndex
+from railx.vocabulary.grid_rings import GridRings
+from railx.vocabulary.line_rings import ChannelIndex, LineRings
 from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.topology import INTERNAL, Topology
 from workflow.config import read_choice
@@ -30,6 +33,18 @@ PORT = 50.0
 def build(name: str, **changes: Any) -> Topology:
     plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
     return build_topology(load(TopologySettings, plain, "topology"))
+
+
+def grid_rings_of(topology: Topology) -> GridRings:
+    known = family_of(topology).grid_rings
+    assert known is not None
+    return known(topology)
+
+
+def chip_lines(topology: Topology) -> tuple[LineRings, ...] | None:
+    known = family_of(topology).chip_rings
+    assert known is not None
+    return known(topology.settings)
 
 
 def collective(**changes: Any) -> CollectiveSettings:
@@ -52,7 +67,7 @@ def times(
 
 
 # Rings, link by link
-# --------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------
 
 
 def check_rings(
@@ -125,7 +140,7 @@ def test_rings_over_any_joined_nodes_of_a_line(
         expected = 2 * m * n if count == length else m * n
     line = data.draw(st.integers(0, length - 1))
     nodes = [line * length + p if dimension == 0 else p * length + line for p in positions]
-    rings = node_rings(topology, positions, dimension, [line])
+    rings = grid_rings_of(topology).node_rings(positions, dimension, [line])
     assert (rings.participants, rings.rings) == (len(positions), expected)
     check_rings(topology, rings, set(nodes), lambda chip: chip // m**2)
 
@@ -140,7 +155,7 @@ def test_rings_through_chips(family: str, count: int, rings: int, dimension: int
     topology = build(
         family, m=m, n=n, **({} if family == "railx_hyperx" else {"x_scale": 7, "y_scale": 7})
     )
-    found = chip_rings(topology, list(range(count)), dimension, [2])
+    found = grid_rings_of(topology).chip_rings(list(range(count)), dimension, [2])
     assert found is not None
     nodes = [2 * 7 + p if dimension == 0 else p * 7 + 2 for p in range(count)]
     chips = {
@@ -170,10 +185,10 @@ def test_rings_over_boards_and_their_switches(
 ) -> None:
     topology = build("hammingmesh", m=m, n=n, x_scale=4, y_scale=4)
     boards = [4 + p if dimension == 0 else p * 4 + 1 for p in positions]
-    rings = node_rings(topology, positions, dimension, [1])
+    rings = grid_rings_of(topology).node_rings(positions, dimension, [1])
     assert (rings.participants, rings.rings) == (len(positions), 2 * m * n)
     check_rings(topology, rings, set(boards), lambda chip: chip // m**2, by_rail=False)
-    flat = chip_rings(topology, positions, dimension, [1])
+    flat = grid_rings_of(topology).chip_rings(positions, dimension, [1])
     assert flat is not None
     chips = {
         board * m**2 + (place if dimension == 0 else place * m)
@@ -197,7 +212,7 @@ def test_rings_of_three_dimensions_pass_every_chip_once(
     name: str, sizes: dict[str, int], shape: tuple[int, int, int]
 ) -> None:
     topology = build(name, **sizes)
-    found = chip_grid_rings(topology)
+    found = chip_lines(topology)
     assert found is not None
     for rings, length in zip(found, shape, strict=True):
         assert (rings.participants, rings.rings) == (length, 2 * sizes["n"])
@@ -227,12 +242,14 @@ def test_a_step_uses_every_port_once(name: str, sizes: dict[str, Any]) -> None:
     is filled, and none twice.
     """
     topology = build(name, **sizes)
-    grid, index = grid_of(topology), ChannelIndex(topology)
-    found = chip_grid_rings(topology)
-    if found is None:
-        assert grid is not None
-        size = (grid.columns, grid.rows)
-        found = tuple(node_rings(topology, range(size[d]), d, range(size[1 - d])) for d in (0, 1))
+    index, family = ChannelIndex(topology), family_of(topology)
+    if family.chip_rings is not None:
+        found = chip_lines(topology)
+    else:
+        grid = grid_rings_of(topology)
+        found = tuple(
+            grid.node_rings(range(grid.length(d)), d, range(grid.length(1 - d))) for d in (0, 1)
+        )
     rows = np.concatenate(
         [index.rows(rings, line) for rings in found for line in range(len(rings.vertices))]
     )
@@ -249,7 +266,7 @@ def test_a_step_uses_every_port_once(name: str, sizes: dict[str, Any]) -> None:
 
 
 # Fidelities
-# -----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------
 
 
 @settings(deadline=None, max_examples=12)
@@ -401,7 +418,7 @@ def test_large_payloads_use_all_ports_of_every_network(name: str, sizes: dict[st
     """
     topology = build(name, **sizes)
     found = times(topology, 10**15, collectives=["ring_all_reduce"])
-    ports, chips = ports_per_chip(settings_of(topology)), topology.chips
+    ports, chips = family_of(topology.settings).ports_per_chip(topology.settings), topology.chips
     ideal = 2 * 10**15 * (chips - 1) / chips / (ports * PORT) / (2 if name == "rail_only" else 1)
     for fidelity in ("analytic", "flow"):
         row = found["ring_all_reduce", "chips", fidelity]
@@ -496,14 +513,6 @@ def test_other_families_send_a_ring_over_their_own_routing() -> None:
     )
 
 
-def test_a_family_without_a_routing_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(family: str) -> tuple[str, ...]:
-        raise KeyError(family)
-
-    monkeypatch.setattr("railx.network.collectives.routings_of", none)
-    assert simulate_collectives(build("dragonfly"), collective(), "under test") == []
-
-
 def test_most_messages_limits_the_flow_model() -> None:
     topology = build("railx_hyperx")
     all_lines, one_line, none = (
@@ -516,7 +525,7 @@ def test_most_messages_limits_the_flow_model() -> None:
 
 
 # Sub-grids
-# ------------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------
 
 
 @settings(deadline=None, max_examples=15)
@@ -627,7 +636,9 @@ def test_messages_of_an_all_to_all_are_not_faster_than_its_bottleneck(
 
 
 def test_all_to_all_at_full_scale() -> None:
-    """2 flits a chip and cycle under the published routing at m = 7, n = 9: 100 GB/s."""
+    """2 flits a chip and cycle under the published routing at m = 7, n = 9: 100
+    GB/s.
+    """
     topology = build("railx_hyperx_full")
     found = times(topology, 10**15, collectives=["all_to_all"])
     assert list(found) == [("all_to_all", "chips", "analytic")]
@@ -637,7 +648,7 @@ def test_all_to_all_at_full_scale() -> None:
 
 
 # Bad input
-# ------------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

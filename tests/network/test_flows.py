@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from railx.families.registry import TopologySettings, build_topology
-from railx.families.routings import build_routing
+from railx.families import TopologySettings, build_routing, build_topology
 from railx.network.flows import (
     FlowPaths,
     fair_rates,

@@ -9,7 +9,7 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from railx.families.registry import TopologySettings, build_topology
-from railx.families.routings import build_routing
+from railx.families import TopologySettings, build_routing, build_topology
 from railx.network.packets import (
     PacketResult,
     Trace,
@@ -252,8 +251,7 @@ def line_of_chips(gbps: list[float], latency_ns: list[float]) -> Topology:
     ones = np.ones(2 * count, dtype=np.int32)
     links = Links(both[0], both[1], np.full(2 * count, 2, np.int8), both[2], both[3], -ones, ones)
     return Topology(
-        "line",
-        {"port_gbps": 100.0},
+        SimpleNamespace(family="line", port_gbps=100.0),
         count + 1,
         count + 1,
         0,
@@ -562,7 +560,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
 
 def bound(topology: Topology, table: RoutingTable) -> float:
     """Largest load that no channel refuses, from the exact static loads."""
-    width = topology.links.gbps / topology.settings["port_gbps"]
+    width = topology.links.gbps / topology.settings.port_gbps
     return float((width / np.maximum(table_lane_loads(topology, table), 1e-12)).min())
 
 
@@ -710,7 +708,8 @@ def star(chips: int, virtual_channels: int) -> tuple[Topology, RoutingTable]:
     plain = [np.full(2 * chips, value) for value in (100.0, 10.0)]
     ones = np.ones(2 * chips, dtype=np.int32)
     links = Links(*ends, np.full(2 * chips, LINK_KINDS.index("leaf"), np.int8), *plain, -ones, ones)
-    topology = Topology("star", {"port_gbps": 100.0}, chips, chips, 1, chip, links, None)
+    settings = SimpleNamespace(family="star", port_gbps=100.0)
+    topology = Topology(settings, chips, chips, 1, chip, links, None)
     builder = TableBuilder(topology, "by hand", states=1, virtual_channels=virtual_channels)
     sets = [
         builder.choice_set([(builder.pool([row], vc), 0) for vc in range(virtual_channels)])

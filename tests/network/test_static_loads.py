@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families.registry import TopologySettings, build_topology
-from railx.families.routings import build_routing
+from railx.families import TopologySettings, build_routing, build_topology
 from railx.network import (
     NetworkSettings,
     TrafficSettings,
@@ -29,10 +28,24 @@ from workflow.config import read_choice
 CONF = Path(__file__).parents[2] / "conf"
 UNIFORM = UniformTraffic("uniform", 1.0)
 COLUMNS = [
-    "topology", "family", "chips", "nodes", "traffic", "routing", "ideal_flits_per_chip_cycle", "bound_flits_per_chip_cycle",
-    "injection_gb_s_per_chip", "ideal_gb_s_per_chip", "bound_gb_s_per_chip", "bound_over_ideal", "mean_external_hops",
-    "mean_internal_hops", "internal_width_needed", "busiest_link_kind", "fidelity",
-]  # fmt: skip
+    "topology",
+    "family",
+    "chips",
+    "nodes",
+    "traffic",
+    "routing",
+    "ideal_flits_per_chip_cycle",
+    "bound_flits_per_chip_cycle",
+    "injection_gb_s_per_chip",
+    "ideal_gb_s_per_chip",
+    "bound_gb_s_per_chip",
+    "bound_over_ideal",
+    "mean_external_hops",
+    "mean_internal_hops",
+    "internal_width_needed",
+    "busiest_link_kind",
+    "fidelity",
+]
 
 
 def build(name: str, **changes: Any) -> Topology:
@@ -246,7 +259,7 @@ def test_rows_have_the_agreed_columns(name: str) -> None:
         name,
         "uniform",
         "min",
-        "flow",
+        "analytic",
     )
     assert list(channels) == ["src", "dst", "kind", "rail", "load", "fidelity"]
     assert all(len(column) == len(topology.links) for column in channels.values())
@@ -271,10 +284,23 @@ def test_too_large_a_graph_is_not_enumerated() -> None:
         shortest_path_lane_loads(build("torus_2d", x_scale=50, y_scale=50))
 
 
-@pytest.mark.parametrize(("group", "hint", "changes", "message"), [
-    ("network/static_min", NetworkSettings, {"routing": "valiant"}, "network.routing: got 'valiant'; allowed: min, balanced"),
-    ("traffic/uniform", TrafficSettings, {"pattern": "tornado"}, "traffic.pattern: got 'tornado'; allowed: uniform"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("group", "hint", "changes", "message"),
+    [
+        (
+            "network/static_min",
+            NetworkSettings,
+            {"routing": "valiant"},
+            "network.routing: got 'valiant'; allowed: min, balanced",
+        ),
+        (
+            "traffic/uniform",
+            TrafficSettings,
+            {"pattern": "tornado"},
+            "traffic.pattern: got 'tornado'; allowed: uniform",
+        ),
+    ],
+)
 def test_unknown_choices_are_named(
     group: str, hint: Any, changes: dict[str, Any], message: str
 ) -> None:

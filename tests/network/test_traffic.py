@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from railx.families.registry import TopologySettings, build_topology
+from railx.families import TopologySettings, build_topology
 from railx.network import traffic as traffic_module
 from railx.network.settings import (
     AllToAllTraffic,

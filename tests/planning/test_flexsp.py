@@ -1,4 +1,4 @@
-"""FlexSP: exact optima of small cases, invariants, and never slower than static plans."""
+"""FlexSP: exact optima of small cases, invariants, never slower than static plans."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -239,7 +239,7 @@ def test_variants_keep_the_rules(conf: Callable[..., Any], small: CostModel) -> 
 
 
 def test_the_solver_can_better_the_search(conf: Callable[..., Any], large: CostModel) -> None:
-    """The report counts how micro-batches ended, and solving never makes a plan slower."""
+    """The report counts how micro-batches ended; solving never makes a plan slower."""
     drawn = _batch([int(value) for value in np.random.default_rng(2).integers(2_000, 60_000, 24)])
     without = plan_flexsp_batch(0, drawn, conf("planner", "flexsp", largest_programme=0), 64, large)
     solved = plan_flexsp_batch(0, drawn, conf("planner", "flexsp"), 64, large)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from railx.planning.groups import best_fit_decreasing
 from railx.planning.plan import PlanError
-from railx.planning.settings import StaticSettings
 from railx.planning.static import (
+    StaticSettings,
     best_static,
     plan_static_batch,
     static_assignments,

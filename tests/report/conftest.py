@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from railx.figures import draw_figure
-from railx.figures.settings import AllToAllBandwidthSettings
-from railx.io import write_json, write_table, write_text
+from railx.figures.all_to_all_bandwidth import AllToAllBandwidthSettings
+from railx.io import write_json, write_table
 from railx.provenance import collect_provenance
 from railx.report import ReportTable, figure_entry, write_report
 
@@ -83,16 +83,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"seed": 7, "topologies": {"a": {"m": 2, "seed": 3}}, "text": "<script>alert(1)</script>"},
     )
     write_json(folder / "provenance.json", collect_provenance())
-    write_text(
-        folder / "caption.rst",
-        "All-to-all bandwidth; *bound* from ``load``.\n\nA second < paragraph.\n",
-    )
     settings = AllToAllBandwidthSettings(
-        8, 3, 80, 1.0, "all_to_all_bandwidth", (), "uniform", "linear"
+        "all_to_all_bandwidth", 8, 3, 80, 1.0, (), "uniform", "linear"
     )
     draw_figure(
         settings,
-        {"network": [folder / "network/railx_hyperx/bounds.parquet"]},
+        {"bounds": [folder / "network/railx_hyperx/bounds.parquet"]},
         folder / "bandwidth",
     )
     source = ["network/railx_hyperx/bounds.parquet"]
@@ -101,7 +97,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "all_to_all_bandwidth",
             name,
             folder / f"bandwidth.{name}",
-            folder / "caption.rst",
             source,
         )
         for name in ("svg", "png")

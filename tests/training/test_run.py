@@ -84,6 +84,7 @@ def prepared(folder: Path, made: Plan, **changes: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "name": "run",
         "seed": 3,
+        "plan_name": "by_hand",
         "plan": str(folder / "plan.json"),
         "corpus": str(folder / "corpus.parquet"),
         "model": {

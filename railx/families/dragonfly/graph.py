@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.dragonfly.settings import DragonflySettings
-from railx.settings import to_dict
 from railx.vocabulary.duplex import duplex_links
-from railx.vocabulary.topology import Topology, chip_nodes, join_links
+from railx.vocabulary.topology import Topology, check_size, chip_nodes, join_links
 
 __all__ = [
     "bisection_ports",
     "build",
+    "check",
     "global_pairs",
     "halves",
     "node_hop_counts",
@@ -25,6 +25,12 @@ __all__ = [
 ]
 
 IntArray = NDArray[np.int64]
+
+
+def check(settings: DragonflySettings) -> None:
+    """Refuse more links than fit in memory."""
+    links = settings.a - 1 + settings.h + 2 * settings.p
+    check_size("groups", settings.planes * settings.groups * settings.a * links)
 
 
 def build(settings: DragonflySettings) -> Topology:
@@ -62,8 +68,7 @@ def build(settings: DragonflySettings) -> Topology:
             ),
         ]
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=settings.chips,
         nodes=settings.chips,
         switches=settings.planes * settings.switches,

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from railx.families.dragonfly.graph import global_pairs
 from railx.families.dragonfly.settings import DragonflySettings
-from railx.families.registry import settings_of
 from railx.vocabulary.routing.planes import fill_leaves, first_links
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
@@ -44,14 +43,14 @@ def route(
       links.
     * ``valiant``: first over a global link of the group drawn evenly, from the group it
       leads to as ``min`` (Valiant 1982).
-    * ``adaptive``: the source's switch takes a way of ``min`` or one of its own global
-      links, by what waits for the global link and the time of flight of the whole way:
+    * ``adaptive``: the source's switch takes a path of ``min`` or one of its own global
+      links, by what waits for the global link and the time of flight of the whole path:
       UGAL (Kim 2008) whose candidates are the switch's own links, and which knows what
       waits for the links of its group. In static loads it goes as ``min``.
 
     Packets for the same group go there at once in every routing.
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     assert isinstance(settings, DragonflySettings)
     builder = TableBuilder(
         topology,
@@ -190,7 +189,7 @@ def _fill_adaptive(builder: TableBuilder, links: _PlaneLinks, target: IntArray) 
 
 
 def _adaptive_set(builder: TableBuilder, links: _PlaneLinks, switch: int, group: int) -> int:
-    """Ways of ``min`` (which have all the weight in static loads), then the switch's
+    """Paths of ``min`` (which have all the weight in static loads), then the switch's
     own links to other groups.
     """
     settings = links.settings

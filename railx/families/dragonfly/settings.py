@@ -6,33 +6,48 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
-from railx.vocabulary.topology import check_size
 
 __all__ = ["DragonflySettings"]
 
 
 @dataclass(frozen=True)
 class DragonflySettings:
-    """``p`` chips on a switch, ``a`` switches in a group, ``h`` global ports of a
-    switch, ``groups`` groups.
+    """Groups of switches, all joined inside a group, with links between any two groups.
 
     Balanced is a = 2p = 2h; the largest network has a h + 1 groups. With fewer, every
     pair of groups gets floor(a h / (groups - 1)) links, spread over the switches, and
-    the ports that are left stay open. Latencies: ``leaf_latency_ns`` between a chip and
-    its switch, ``local_latency_ns`` inside a group, ``global_latency_ns`` between
-    groups.
+    the ports that are left stay open.
     """
 
     family: Literal["dragonfly"]
+    """Which network family this is."""
+
     p: Annotated[int, AtLeast(1)]
+    """Chips on a switch."""
+
     a: Annotated[int, AtLeast(1)]
+    """Switches in a group."""
+
     h: Annotated[int, AtLeast(1)]
+    """Ports of a switch to other groups."""
+
     groups: Annotated[int, AtLeast(2)]
+    """Groups, at most a h + 1."""
+
     planes: Annotated[int, AtLeast(1)]
+    """Parallel networks side by side, one port of each chip in every plane."""
+
     port_gbps: Annotated[float, Positive()]
+    """Rate of an external port in one direction, in 10^9 bit/s."""
+
     leaf_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight between a chip and its switch, in nanoseconds."""
+
     local_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight inside a group, in nanoseconds."""
+
     global_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight between groups, in nanoseconds."""
 
     def __post_init__(self) -> None:
         most = self.a * self.h + 1
@@ -43,9 +58,6 @@ class DragonflySettings:
                 f" pair of groups; the nearest is {most} (or h = {-(-(self.groups - 1) // self.a)}"
                 f" for {self.groups} groups)",
             )
-        check_size(
-            "groups", self.planes * self.groups * self.a * (self.a - 1 + self.h + 2 * self.p)
-        )
 
     @property
     def switches(self) -> int:

@@ -16,13 +16,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.fat_tree.settings import FatTreeSettings
-from railx.settings import to_dict
+from railx.settings import SettingsError
 from railx.vocabulary.duplex import duplex_links
-from railx.vocabulary.topology import Links, Topology, chip_nodes, join_links
+from railx.vocabulary.topology import Links, Topology, check_size, chip_nodes, join_links
 
-__all__ = ["bisection_ports", "build", "halves", "ports_per_chip"]
+__all__ = ["bisection_ports", "build", "check", "halves", "ports_per_chip"]
 
 IntArray = NDArray[np.int64]
+
+
+def check(settings: FatTreeSettings) -> None:
+    """Refuse trees that are not whole, and more links than fit in memory."""
+    k = settings.switch_radix
+    if settings.tiers not in (2, 3):
+        raise SettingsError("tiers", f"got {settings.tiers}; allowed: 2, 3")
+    if settings.leaf_up != round(settings.uplinks_per_downlink * settings.leaf_down, 9):
+        raise SettingsError(
+            "taper",
+            f"got {settings.taper:g}; allowed: whole ports, null here and leaf_down_ports = "
+            f"{settings.leaf_down} come nearest",
+        )
+    if settings.chips != settings.room:
+        raise SettingsError(
+            "populated_chips",
+            f"got {settings.populated_chips}; allowed: null or {settings.room}, a graph is of a"
+            " full tree",
+        )
+    check_size(
+        "switch_radix",
+        2
+        * settings.planes
+        * (settings.chips + settings.leaves * settings.leaf_up + k * settings.core_switches),
+    )
 
 
 def build(settings: FatTreeSettings) -> Topology:
@@ -61,8 +86,7 @@ def build(settings: FatTreeSettings) -> Topology:
                 )
             )
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=chips,
         nodes=chips,
         switches=settings.plane_switches * settings.planes,

@@ -1,5 +1,5 @@
 """Up*/down* on a fat tree: up to the lowest switch that has the destination below it,
-then down the only way.
+then down the only path.
 
 The plane is chosen at the source, after which the vertex implies it. Links up come
 before links down, so nothing can wait in a circle on any number of virtual channels; a
@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.fat_tree.settings import FatTreeSettings
-from railx.families.registry import settings_of
 from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
@@ -33,7 +32,7 @@ def route(
     Exact loads are the same for both: an adaptive router has no reason to prefer a port
     before queues form.
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     assert isinstance(settings, FatTreeSettings)
     builder = TableBuilder(
         topology,
@@ -56,7 +55,7 @@ def route(
 
 def _fill_plane(builder: TableBuilder, settings: FatTreeSettings, first: int, to: IntArray) -> None:
     """The switches of one plane, whose first leaf is vertex ``first``: up from
-    everywhere, then down where there is a way down.
+    everywhere, then down where there is a path down.
     """
     entry, up, pods = (
         builder.entry[0],

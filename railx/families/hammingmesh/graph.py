@@ -15,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.hammingmesh.settings import HammingMeshSettings
-from railx.settings import to_dict
+from railx.settings import SettingsError
 from railx.vocabulary.duplex import duplex_links
 from railx.vocabulary.grid import mesh_links
-from railx.vocabulary.topology import Links, Topology, chip_nodes, join_links
+from railx.vocabulary.topology import Links, Topology, check_size, chip_nodes, join_links
 
 __all__ = [
     "bisection_ports",
     "build",
+    "check",
     "column_switches",
     "halves",
     "node_hop_counts",
@@ -34,12 +35,25 @@ __all__ = [
 IntArray = NDArray[np.int64]
 
 
+def check(settings: HammingMeshSettings) -> None:
+    """Refuse lines longer than a switch, and more links than fit in memory."""
+    longest = max(settings.x_scale, settings.y_scale)
+    if settings.switch_radix < 2 * longest:
+        raise SettingsError(
+            "switch_radix",
+            f"got {settings.switch_radix}; allowed: at least {2 * longest}, two ports for each of"
+            f" {longest} boards of a line (or x_scale and y_scale of at most"
+            f" {settings.switch_radix // 2} for this radix)",
+        )
+    node = 4 * settings.m * (settings.m - 1) + 8 * settings.m * settings.n
+    check_size("x_scale", settings.boards * node)
+
+
 def build(settings: HammingMeshSettings) -> Topology:
     """Build the network. Row switches follow the chips, then column switches."""
     rows, columns = row_switches(settings), column_switches(settings)
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=settings.chips,
         nodes=settings.boards,
         switches=rows.size + columns.size,

@@ -2,10 +2,10 @@
 along that column.
 
 A packet for another board of the row leaves on the nearer end of its own chip row
-(RailX simulator). The rest of the way is not published; here it enters the other board
+(RailX simulator). The rest of the path is not published; here it enters the other board
 at the end nearer to the destination's chip column and walks to that column before it
 turns, so that every chip row and every chip column carries the same uniform traffic. A
-way passes the fewest switches, and has the fewest links of all that do.
+path passes the fewest switches, and has the fewest links of all that do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from railx.families.hammingmesh.graph import column_switches, row_switches, side_links
 from railx.families.hammingmesh.settings import HammingMeshSettings
-from railx.families.registry import settings_of
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
@@ -46,12 +45,12 @@ def route(
       in; the links to and from a switch are taken on the channel of the walk behind it.
     * ``balanced``: splits equal distances evenly (for even m there are none) and draws
       one of the three channels for the links to and from a switch. Only one phase of a
-      way uses those, so this closes no circle of waiting packets, and fewer of them
+      path uses those, so this closes no circle of waiting packets, and fewer of them
       stand behind one that waits for another output of the switch.
     * ``adaptive``: as ``balanced``, but weighs both ends when a packet starts for the
       row and for the column, by what waits for the ports there and the time of flight.
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     assert isinstance(settings, HammingMeshSettings)
     adaptive = routing == "adaptive"
     builder = TableBuilder(

@@ -13,19 +13,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.hyperx.settings import HyperXSettings
-from railx.settings import to_dict
 from railx.vocabulary.duplex import duplex_links
-from railx.vocabulary.topology import Links, Topology, chip_nodes, join_links
+from railx.vocabulary.topology import Links, Topology, check_size, chip_nodes, join_links
 
 __all__ = [
     "bisection_ports",
     "build",
+    "check",
     "halves",
     "node_hop_counts",
     "ports_per_chip",
 ]
 
 IntArray = NDArray[np.int64]
+
+
+def check(settings: HyperXSettings) -> None:
+    """Refuse more links than fit in memory."""
+    between = settings.routers * (sum(settings.shape) - len(settings.shape))
+    links = between + 2 * settings.routers * settings.chips_per_switch
+    check_size("shape", links * settings.planes)
 
 
 def build(settings: HyperXSettings) -> Topology:
@@ -48,8 +55,7 @@ def build(settings: HyperXSettings) -> Topology:
                 )
             )
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=settings.chips,
         nodes=settings.chips,
         switches=0 if settings.switchless else settings.planes * settings.routers,

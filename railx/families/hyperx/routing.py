@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.hyperx.settings import HyperXSettings
-from railx.families.registry import settings_of
 from railx.vocabulary.routing.planes import fill_leaves
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
@@ -43,7 +42,7 @@ def route(
     States: hops taken (``balanced``, ``adaptive``); whether the first of two hops is
     done (``valiant``).
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     assert isinstance(settings, HyperXSettings)
     dimensions = len(settings.shape)
     any_order = routing in ("balanced", "adaptive")

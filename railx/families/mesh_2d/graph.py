@@ -8,19 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.mesh_2d.settings import Mesh2DSettings
-from railx.settings import to_dict
 from railx.vocabulary.duplex import duplex_links
-from railx.vocabulary.topology import Topology, chip_nodes, join_links
+from railx.vocabulary.topology import Topology, check_size, chip_nodes, join_links
 
 __all__ = [
     "bisection_ports",
     "build",
+    "check",
     "halves",
     "node_hop_counts",
     "ports_per_chip",
 ]
 
 IntArray = NDArray[np.int64]
+
+
+def check(settings: Mesh2DSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("x_scale", 4 * settings.x_scale * settings.y_scale)
 
 
 def build(settings: Mesh2DSettings) -> Topology:
@@ -30,8 +35,7 @@ def build(settings: Mesh2DSettings) -> Topology:
     )
     sides = (("torus_x", chip[:, :-1], chip[:, 1:]), ("torus_y", chip[:-1], chip[1:]))
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=chip.size,
         nodes=chip.size,
         switches=0,

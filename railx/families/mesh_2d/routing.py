@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.mesh_2d.settings import Mesh2DSettings
-from railx.families.registry import settings_of
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
@@ -28,11 +27,11 @@ def route(
     * ``min``: XY.
     * ``balanced``: XY on channel 0 or YX on channel 1 with equal chance (O1TURN, Seo
       2005); uniform traffic loads links as XY does, permutations less.
-    * ``adaptive``: the same two ways, the source takes the one with the shorter queue.
+    * ``adaptive``: the same two paths, the source takes the one with the shorter queue.
 
     States: 0 at the source; 1 XY, 2 YX (``min``: 0 throughout).
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     assert isinstance(settings, Mesh2DSettings)
     both = routing != "min"
     builder = TableBuilder(

@@ -6,23 +6,28 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive
-from railx.vocabulary.topology import check_size
 
 __all__ = ["Mesh2DSettings"]
 
 
 @dataclass(frozen=True)
 class Mesh2DSettings:
-    """``x_scale`` by ``y_scale`` chips; chip (x, y) is number y * x_scale + x. ``n``:
-    parallel ports on each side of a chip.
-    """
+    """A plain 2D mesh of chips; chip (x, y) is number y * x_scale + x."""
 
     family: Literal["mesh_2d"]
-    n: Annotated[int, AtLeast(1)]
-    x_scale: Annotated[int, AtLeast(2)]
-    y_scale: Annotated[int, AtLeast(2)]
-    port_gbps: Annotated[float, Positive()]
-    latency_ns: Annotated[float, NonNegative()]
+    """Which network family this is."""
 
-    def __post_init__(self) -> None:
-        check_size("x_scale", 4 * self.x_scale * self.y_scale)
+    n: Annotated[int, AtLeast(1)]
+    """Parallel ports on each side of a chip."""
+
+    x_scale: Annotated[int, AtLeast(2)]
+    """Chips of a row."""
+
+    y_scale: Annotated[int, AtLeast(2)]
+    """Chips of a column."""
+
+    port_gbps: Annotated[float, Positive()]
+    """Rate of an external port in one direction, in 10^9 bit/s."""
+
+    latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of a link, in nanoseconds."""

@@ -16,12 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.opus_rails.settings import OpusRailsSettings
-from railx.settings import to_dict
 from railx.vocabulary.duplex import duplex_links
 from railx.vocabulary.servers import scale_up_links
-from railx.vocabulary.topology import Circuits, Topology, chip_nodes, join_links
+from railx.vocabulary.topology import Circuits, Topology, check_size, chip_nodes, join_links
 
-__all__ = ["bisection_ports", "build", "halves", "ports_per_chip"]
+__all__ = ["bisection_ports", "build", "check", "halves", "ports_per_chip"]
+
+
+def check(settings: OpusRailsSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("servers", settings.chips * (2 + settings.ocs_ports))
 
 
 def build(settings: OpusRailsSettings) -> Topology:
@@ -53,8 +57,7 @@ def build(settings: OpusRailsSettings) -> Topology:
         ),
     ]
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=settings.chips,
         nodes=settings.servers,
         switches=settings.servers,

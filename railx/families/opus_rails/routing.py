@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.opus_rails.settings import OpusRailsSettings
-from railx.families.registry import settings_of
 from railx.vocabulary.routing.rings import ring_sets
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
@@ -21,14 +20,14 @@ ROUTINGS = ("min", "balanced")
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """The shorter way round; at equal distance ``min`` goes up and ``balanced`` splits
+    """The shorter path; at equal distance ``min`` goes up and ``balanced`` splits
     the packets evenly.
 
     States and the two virtual channels of a ring as in
     :func:`railx.vocabulary.routing.rings.route_rings`. Links to and from scale-up
     switches, on channel 0, come before all links of rings, so they close no circle.
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     assert isinstance(settings, OpusRailsSettings)
     builder = TableBuilder(
         topology, routing, states=5, virtual_channels=2, destinations=destinations

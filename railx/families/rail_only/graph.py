@@ -12,12 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.rail_only.settings import RailOnlySettings
-from railx.settings import to_dict
+from railx.settings import SettingsError
 from railx.vocabulary.duplex import duplex_links
 from railx.vocabulary.servers import scale_up_links
-from railx.vocabulary.topology import Topology, chip_nodes, join_links
+from railx.vocabulary.topology import Topology, check_size, chip_nodes, join_links
 
-__all__ = ["bisection_ports", "build", "halves", "ports_per_chip"]
+__all__ = ["bisection_ports", "build", "check", "halves", "ports_per_chip"]
+
+
+def check(settings: RailOnlySettings) -> None:
+    """Refuse rails of several tiers, and more links than fit in memory."""
+    if settings.tiers != 1:
+        raise SettingsError("tiers", f"got {settings.tiers}; allowed: 1, one rail switch per rank")
+    check_size("servers", 2 * settings.chips * (1 + settings.planes))
 
 
 def build(settings: RailOnlySettings) -> Topology:
@@ -45,8 +52,7 @@ def build(settings: RailOnlySettings) -> Topology:
         ),
     ]
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=chips,
         nodes=settings.servers,
         switches=settings.servers + g * settings.planes,

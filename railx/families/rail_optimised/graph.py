@@ -13,12 +13,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.rail_optimised.settings import RailOptimisedSettings
-from railx.settings import to_dict
+from railx.settings import SettingsError
 from railx.vocabulary.duplex import duplex_links
 from railx.vocabulary.servers import scale_up_links
-from railx.vocabulary.topology import Topology, chip_nodes, join_links
+from railx.vocabulary.topology import Topology, check_size, chip_nodes, join_links
 
-__all__ = ["bisection_ports", "build", "halves", "ports_per_chip"]
+__all__ = ["bisection_ports", "build", "check", "halves", "ports_per_chip"]
+
+
+def check(settings: RailOptimisedSettings) -> None:
+    """Refuse pods that no spine joins alike, and more links than fit in memory."""
+    k, rails = settings.switch_radix, settings.rail_switches
+    if settings.tiers != 2:
+        raise SettingsError("tiers", f"got {settings.tiers}; allowed: 2, rail switches and spine")
+    if rails % 2 or k % rails:
+        raise SettingsError(
+            "pods",
+            f"got {settings.pods}; allowed: pods * chips_per_server even and a divisor of"
+            f" switch_radix = {k}, so that every spine switch joins all {rails} rail switches"
+            f" alike; {settings.pods_that_work()}",
+        )
+    full = settings.pods * settings.servers_per_pod
+    if settings.servers != full:
+        raise SettingsError(
+            "populated_servers",
+            f"got {settings.populated_servers}; allowed: null or {full}, a graph is of full pods",
+        )
+    check_size("switch_radix", 2 * settings.chips * (1 + 2 * settings.planes))
 
 
 def build(settings: RailOptimisedSettings) -> Topology:
@@ -56,8 +77,7 @@ def build(settings: RailOptimisedSettings) -> Topology:
             ),
         ]
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=chips,
         nodes=settings.servers,
         switches=settings.servers + per_plane * settings.planes,

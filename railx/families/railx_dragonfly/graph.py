@@ -32,7 +32,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.railx_dragonfly.settings import RailXDragonflySettings, _row, grid_of
-from railx.settings import to_dict
 from railx.vocabulary.grid import LineWiring, build_lines, grid_halves, successor_arcs
 from railx.vocabulary.line_parts import (
     LinePart,
@@ -40,11 +39,12 @@ from railx.vocabulary.line_parts import (
     line_successors,
     part_wiring,
 )
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import Topology, check_size
 
 __all__ = [
     "bisection_ports",
     "build",
+    "check",
     "differences",
     "grid_of",
     "halves",
@@ -52,6 +52,7 @@ __all__ = [
     "ports_per_chip",
     "row_part",
     "row_wiring",
+    "symmetric_sources",
 ]
 
 IntArray = NDArray[np.int64]
@@ -79,6 +80,11 @@ def differences(settings: RailXDragonflySettings) -> IntArray:
     return order[np.arange(settings.columns * rails) % (rows - 1)].reshape(settings.columns, rails)
 
 
+def check(settings: RailXDragonflySettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("rows", grid_of(settings).link_rows)
+
+
 def build(settings: RailXDragonflySettings) -> Topology:
     """Build the topology; columns of one row are joined twice a copy, every pair of
     rows in at least one column.
@@ -87,7 +93,7 @@ def build(settings: RailXDragonflySettings) -> Topology:
     next_x = line_successors((row_part(settings),), grid.columns, settings.rings)
     next_y = (np.arange(grid.rows) + differences(settings)[:, :, None]) % grid.rows
     arcs_x = successor_arcs(np.broadcast_to(next_x, (grid.rows, *next_x.shape)))
-    return build_lines(settings.family, to_dict(settings), grid, arcs_x, successor_arcs(next_y))
+    return build_lines(settings, grid, arcs_x, successor_arcs(next_y))
 
 
 def halves(settings: RailXDragonflySettings) -> NDArray[np.int8]:
@@ -139,3 +145,8 @@ def node_hop_counts(settings: RailXDragonflySettings) -> IntArray:
 def ports_per_chip(settings: RailXDragonflySettings) -> int:
     """Ports of a chip: n on each of its 4 sides."""
     return 4 * settings.n
+
+
+def symmetric_sources(settings: RailXDragonflySettings) -> IntArray:
+    """Nodes that stand for all: the groups are alike, so the nodes of the first do."""
+    return np.arange(settings.columns)

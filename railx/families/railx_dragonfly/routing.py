@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from railx.families.railx_dragonfly.graph import differences, row_wiring
 from railx.families.railx_dragonfly.settings import RailXDragonflySettings
-from railx.settings import load
 from railx.vocabulary.grid import rail_ports
 from railx.vocabulary.routing.line_phases import (
     Phase,
@@ -50,7 +49,8 @@ def route(
     where the packet changes rows, then those on the way to a link: of the first row by
     column and link, of the column, of the last row.
     """
-    settings: RailXDragonflySettings = load(RailXDragonflySettings, topology.settings, "topology")
+    settings = topology.settings
+    assert isinstance(settings, RailXDragonflySettings)
     plan = _Plan(settings, balanced=routing == "balanced")
     builder = TableBuilder(
         topology, routing, states=plan.states, virtual_channels=4, destinations=destinations

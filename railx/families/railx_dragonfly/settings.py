@@ -12,32 +12,48 @@ from railx.vocabulary.line_parts import (
     check_radix,
     check_rings,
 )
-from railx.vocabulary.topology import check_size
 
 __all__ = ["RailXDragonflySettings", "grid_of"]
 
 
 @dataclass(frozen=True)
 class RailXDragonflySettings:
-    """``rows`` groups of ``columns`` nodes of m x m chips, r = m * n rails a side.
-
-    ``columns`` - 1 divides r: r / (columns - 1) copies of the all-to-all of a row.
-    ``rings``: its decomposition. ``ocs_radix``: ports of an optical switch; null takes
-    what the longer line needs. ``internal_width``: rate of an internal lane over that
-    of an external port.
-    """
+    """RailX set to a Dragonfly: every row of nodes is a group."""
 
     family: Literal["railx_dragonfly"]
+    """Which network family this is."""
+
     m: Annotated[int, AtLeast(1)]
+    """Chips on a side of a node, so that a node is a mesh of m x m chips."""
+
     n: Annotated[int, AtLeast(1)]
+    """Ports on each of the 4 sides of a chip."""
+
     columns: Annotated[int, AtLeast(2)]
+    """Nodes of a group; columns - 1 divides r = m * n, for r / (columns - 1) copies of
+    the all-to-all of a row.
+    """
+
     rows: Annotated[int, AtLeast(2)]
+    """Groups."""
+
     rings: Literal["directed", "undirected"]
+    """The Hamiltonian decomposition of the all-to-all of a row."""
+
     ocs_radix: Annotated[int, AtLeast(2)] | None
+    """Ports of an optical switch; null: what the longer line needs."""
+
     port_gbps: Annotated[float, Positive()]
+    """Rate of an external port in one direction, in 10^9 bit/s."""
+
     internal_width: Annotated[float, Positive()]
+    """Rate of an internal lane over the rate of an external port."""
+
     internal_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of a link inside a node, in nanoseconds."""
+
     external_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of an optical circuit between nodes, in nanoseconds."""
 
     def __post_init__(self) -> None:
         rails = self.m * self.n
@@ -60,7 +76,6 @@ class RailXDragonflySettings:
                 f" cannot join more; the nearest are {most - 1} and {most}",
             )
         check_radix(self.ocs_radix, self.columns, self.rows)
-        check_size("rows", grid_of(self).link_rows)
 
 
 def grid_of(settings: RailXDragonflySettings) -> Grid:

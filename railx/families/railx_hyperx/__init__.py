@@ -1,0 +1,29 @@
+"""Network family ``railx_hyperx``: RailX set to a 2D HyperX."""
+
+from railx.families.family import Family
+from railx.families.railx_hyperx import checks, graph, loads, placement, rings, routing
+from railx.families.railx_hyperx.bill import BILL
+from railx.families.railx_hyperx.settings import RailXHyperXSettings
+from railx.vocabulary.line_graphs import circuit_line_graphs
+
+__all__ = ["FAMILY", "RailXHyperXSettings"]
+
+FAMILY = Family(
+    name="railx_hyperx",
+    settings=RailXHyperXSettings,
+    build=graph.build,
+    check=graph.check,
+    halves=graph.halves,
+    bisection_ports=graph.bisection_ports,
+    ports_per_chip=graph.ports_per_chip,
+    routings=routing.ROUTINGS,
+    route=routing.route,
+    switched=True,
+    line_graphs=circuit_line_graphs,
+    check_circuits=checks.check_circuits,
+    loads=loads.uniform_loads,
+    longest_path_ns=loads.longest_path_ns,
+    grid_rings=rings.grid_rings,
+    place=placement.place,
+    bill=BILL,
+)

@@ -8,12 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.railx_hyperx.settings import RailXHyperXSettings, grid_of
-from railx.settings import to_dict
 from railx.vocabulary.grid import build_grid, grid_halves
 from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import Topology, check_size
 
-__all__ = ["bisection_ports", "build", "grid_of", "halves", "ports_per_chip"]
+__all__ = ["bisection_ports", "build", "check", "grid_of", "halves", "ports_per_chip"]
+
+
+def check(settings: RailXHyperXSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("n", grid_of(settings).link_rows)
 
 
 def build(settings: RailXHyperXSettings) -> Topology:
@@ -26,7 +30,7 @@ def build(settings: RailXHyperXSettings) -> Topology:
         if settings.rings == "directed"
         else undirected_rings(grid.columns)
     )
-    return build_grid(settings.family, to_dict(settings), grid, rings, rings)
+    return build_grid(settings, grid, rings, rings)
 
 
 def halves(settings: RailXHyperXSettings) -> NDArray[np.int8]:

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.railx_hyperx.settings import RailXHyperXSettings
-from railx.settings import load
 from railx.vocabulary.grid import line_wiring
 from railx.vocabulary.routing.adaptive_phases import adaptive_states, fill_adaptive
 from railx.vocabulary.routing.line_phases import Phase
@@ -64,7 +63,8 @@ def route(
 
 def phases_of(topology: Topology) -> list[Phase]:
     """The row and the column as phases."""
-    settings: RailXHyperXSettings = load(RailXHyperXSettings, topology.settings, "topology")
+    settings = topology.settings
+    assert isinstance(settings, RailXHyperXSettings)
     side = settings.m * settings.n + 1
     return [
         Phase(

@@ -7,30 +7,42 @@ from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.grid import Grid
-from railx.vocabulary.topology import check_size
 
 __all__ = ["RailXHyperXSettings", "grid_of"]
 
 
 @dataclass(frozen=True)
 class RailXHyperXSettings:
-    """(r + 1)^2 nodes of m x m chips, r = m * n rails a side.
-
-    ``n``: ports on each of the 4 sides of a chip. ``rings``: the decomposition that the
-    rails follow. ``ocs_radix``: ports of an optical switch; null takes what the lines
-    need, 2 (r + 1). ``internal_width``: rate of an internal lane over that of an
-    external port.
+    """RailX set to a 2D HyperX: (r + 1)^2 nodes of m x m chips, r = m * n rails
+    a side.
     """
 
     family: Literal["railx_hyperx"]
+    """Which network family this is."""
+
     m: Annotated[int, AtLeast(1)]
+    """Chips on a side of a node, so that a node is a mesh of m x m chips."""
+
     n: Annotated[int, AtLeast(1)]
+    """Ports on each of the 4 sides of a chip."""
+
     rings: Literal["directed", "undirected"]
+    """The Hamiltonian decomposition that the rails of a line follow."""
+
     ocs_radix: Annotated[int, AtLeast(2)] | None
+    """Ports of an optical switch; null: what the lines need, 2 (r + 1)."""
+
     port_gbps: Annotated[float, Positive()]
+    """Rate of an external port in one direction, in 10^9 bit/s."""
+
     internal_width: Annotated[float, Positive()]
+    """Rate of an internal lane over the rate of an external port."""
+
     internal_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of a link inside a node, in nanoseconds."""
+
     external_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of an optical circuit between nodes, in nanoseconds."""
 
     def __post_init__(self) -> None:
         rails = self.m * self.n
@@ -48,7 +60,6 @@ class RailXHyperXSettings:
                 " * n = 2, 4 or at least 6, or rings=undirected",
             )
         self._check_radix(rails)
-        check_size("n", grid_of(self).link_rows)
 
     def _check_radix(self, rails: int) -> None:
         needed = 2 * (rails + 1)

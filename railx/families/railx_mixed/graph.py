@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.railx_mixed.settings import RailXMixedSettings, grid_of
-from railx.settings import to_dict
 from railx.vocabulary.grid import grid_halves
 from railx.vocabulary.line_parts import (
     LinePart,
@@ -31,11 +30,12 @@ from railx.vocabulary.line_parts import (
     cut_dimension,
     line_parts,
 )
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import Topology, check_size
 
 __all__ = [
     "bisection_ports",
     "build",
+    "check",
     "grid_of",
     "halves",
     "parts_of",
@@ -48,13 +48,16 @@ def parts_of(settings: RailXMixedSettings) -> tuple[tuple[LinePart, ...], tuple[
     return line_parts(settings.parts_x), line_parts(settings.parts_y)
 
 
+def check(settings: RailXMixedSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("x_scale", grid_of(settings).link_rows)
+
+
 def build(settings: RailXMixedSettings) -> Topology:
     """Build the topology; every rail of a line closes the rings of its part on all
     sub-lines.
     """
-    return build_parts(
-        settings.family, to_dict(settings), grid_of(settings), parts_of(settings), settings.rings
-    )
+    return build_parts(settings, grid_of(settings), parts_of(settings), settings.rings)
 
 
 def halves(settings: RailXMixedSettings) -> NDArray[np.int8]:

@@ -1,9 +1,9 @@
 """Routing on RailX with mixed rails: the fewest rails along the row, then along the
 column, then a walk to the chip.
 
-A line may hold rings and all-to-alls side by side, so that the ways with the fewest
+A line may hold rings and all-to-alls side by side, so that the paths with the fewest
 rails are found by a search over the positions of one line. Every rail raises the
-virtual channel, which needs no datelines on rings but as many channels as a way has
+virtual channel, which needs no datelines on rings but as many channels as a path has
 rails, and one more.
 """
 
@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.railx_mixed.settings import RailXMixedSettings
-from railx.settings import load
 from railx.vocabulary.grid import rail_ports
 from railx.vocabulary.routing.line_phases import even_shares, mesh_distance, nearest_shares
 from railx.vocabulary.routing.node_walks import exits, fill_final, split_sets, walk_pools
@@ -38,7 +37,8 @@ def route(
     all of them alike (for sources that are spread evenly over a node). States: 0
     undecided; ``balanced`` has one more for each rail that a packet may have chosen.
     """
-    settings: RailXMixedSettings = load(RailXMixedSettings, topology.settings, "topology")
+    settings = topology.settings
+    assert isinstance(settings, RailXMixedSettings)
     ports = rail_ports(topology)
     lines = [
         _MixedLine(settings, ports.neighbour, dimension, routing == "balanced")
@@ -115,7 +115,9 @@ class _MixedLine:
         return node // self.stride % self.length
 
     def link_rows(self, links: IntArray) -> IntArray:
-        """The link rows behind ``ports`` at each node: int[nodes, L, q], -1 for none."""
+        """The link rows behind ``ports`` at each node: int[nodes, L, q], -1 for
+        none.
+        """
         node = np.arange(links.shape[1])
         port = self.ports[self.place(node)]
         rail, side = np.divmod(np.maximum(port, 0), 2)

@@ -13,34 +13,52 @@ from railx.vocabulary.line_parts import (
     check_radix,
     check_rings,
 )
-from railx.vocabulary.topology import check_size
 
 __all__ = ["RailXMixedSettings", "grid_of"]
 
 
 @dataclass(frozen=True)
 class RailXMixedSettings:
-    """``x_scale`` by ``y_scale`` nodes of m x m chips; ``parts_x`` and ``parts_y``
-    share out the m * n rails of a line.
-
-    ``rings``: the decomposition of the all-to-all parts. ``ocs_radix``: ports of an
-    optical switch; null takes what the longer line needs. ``internal_width``: rate of
-    an internal lane over that of an external port.
-    """
+    """RailX with lines of mixed parts: some rails as rings, others as all-to-alls."""
 
     family: Literal["railx_mixed"]
+    """Which network family this is."""
+
     m: Annotated[int, AtLeast(1)]
+    """Chips on a side of a node, so that a node is a mesh of m x m chips."""
+
     n: Annotated[int, AtLeast(1)]
+    """Ports on each of the 4 sides of a chip."""
+
     x_scale: Annotated[int, AtLeast(2)]
+    """Nodes of a row."""
+
     y_scale: Annotated[int, AtLeast(2)]
+    """Nodes of a column."""
+
     parts_x: Annotated[tuple[PartSettings, ...], NotEmpty()]
+    """Parts that share out the m * n rails of a row."""
+
     parts_y: Annotated[tuple[PartSettings, ...], NotEmpty()]
+    """Parts that share out the m * n rails of a column."""
+
     rings: Literal["directed", "undirected"]
+    """The Hamiltonian decomposition of the all-to-all parts."""
+
     ocs_radix: Annotated[int, AtLeast(2)] | None
+    """Ports of an optical switch; null: what the longer line needs."""
+
     port_gbps: Annotated[float, Positive()]
+    """Rate of an external port in one direction, in 10^9 bit/s."""
+
     internal_width: Annotated[float, Positive()]
+    """Rate of an internal lane over the rate of an external port."""
+
     internal_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of a link inside a node, in nanoseconds."""
+
     external_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of an optical circuit between nodes, in nanoseconds."""
 
     def __post_init__(self) -> None:
         for key, parts, length in (
@@ -50,7 +68,6 @@ class RailXMixedSettings:
             check_line(key, parts, length, self.m * self.n)
             check_rings(key, parts, self.rings)
         check_radix(self.ocs_radix, self.x_scale, self.y_scale)
-        check_size("x_scale", grid_of(self).link_rows)
 
 
 def grid_of(settings: RailXMixedSettings) -> Grid:

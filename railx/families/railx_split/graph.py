@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from railx.families.railx_split.settings import (
     RailXSplitSettings,
-    _parts,
     grid_of,
+    parts_of_line,
 )
-from railx.settings import to_dict
+from railx.settings import SettingsError
 from railx.vocabulary.grid import grid_halves
 from railx.vocabulary.line_parts import (
     LinePart,
@@ -35,11 +35,12 @@ from railx.vocabulary.line_parts import (
     cut_dimension,
     line_parts,
 )
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import Topology, check_size
 
 __all__ = [
     "bisection_ports",
     "build",
+    "check",
     "grid_of",
     "halves",
     "parts_of",
@@ -49,18 +50,28 @@ __all__ = [
 
 def parts_of(settings: RailXSplitSettings) -> tuple[tuple[LinePart, ...], tuple[LinePart, ...]]:
     """The parts of a row and of a column, each one logical dimension."""
-    return line_parts(_parts(settings.sizes_x, settings.split_x)), line_parts(
-        _parts(settings.sizes_y, settings.split_y)
+    return line_parts(parts_of_line(settings.sizes_x, settings.rails_x)), line_parts(
+        parts_of_line(settings.sizes_y, settings.rails_y)
     )
+
+
+def check(settings: RailXSplitSettings) -> None:
+    """Refuse rails that no part wires, and more links than fit in memory."""
+    for key, rails in (("split_x", settings.rails_x), ("split_y", settings.rails_y)):
+        if sum(rails) != settings.rails:
+            raise SettingsError(
+                key,
+                f"is null, which leaves {settings.rails - sum(rails)} of {settings.rails} rails in"
+                " no part; allowed: rails for each part that make m * n together",
+            )
+    check_size("sizes_x", grid_of(settings).link_rows)
 
 
 def build(settings: RailXSplitSettings) -> Topology:
     """Build the topology; two nodes that differ in one logical coordinate have 2
     full-duplex links a copy of that part.
     """
-    return build_parts(
-        settings.family, to_dict(settings), grid_of(settings), parts_of(settings), settings.rings
-    )
+    return build_parts(settings, grid_of(settings), parts_of(settings), settings.rings)
 
 
 def halves(settings: RailXSplitSettings) -> NDArray[np.int8]:

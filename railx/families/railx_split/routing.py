@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from railx.families.railx_split.graph import grid_of, parts_of
 from railx.families.railx_split.settings import RailXSplitSettings
-from railx.settings import load
 from railx.vocabulary.line_parts import part_wiring
 from railx.vocabulary.routing.adaptive_phases import adaptive_states, fill_adaptive
 from railx.vocabulary.routing.line_phases import Phase
@@ -59,7 +58,8 @@ def phases_of(topology: Topology) -> list[Phase]:
     """The parts of the row and of the column as phases, each one logical coordinate of
     the nodes.
     """
-    settings: RailXSplitSettings = load(RailXSplitSettings, topology.settings, "topology")
+    settings = topology.settings
+    assert isinstance(settings, RailXSplitSettings)
     columns = grid_of(settings).columns
     return [
         Phase(

@@ -13,36 +13,58 @@ from railx.vocabulary.line_parts import (
     check_radix,
     check_rings,
 )
-from railx.vocabulary.topology import check_size
 
-__all__ = ["RailXSplitSettings", "grid_of"]
+__all__ = ["RailXSplitSettings", "grid_of", "parts_of_line"]
 
 
 @dataclass(frozen=True)
 class RailXSplitSettings:
-    """Rows of prod(sizes_x) nodes and columns of prod(sizes_y) nodes of m x m chips, r
-    = m * n rails a side.
+    """RailX with split lines: prod(sizes_x) nodes of a row, prod(sizes_y) of a column.
 
-    ``split_x``: rails of each part of a row, summing to r, each a multiple of its size
-    - 1; ``split_y`` the same for columns. A single size is the plain all-to-all.
-    ``rings``: the decomposition that the rails of a part follow. ``ocs_radix``: ports
-    of an optical switch; null takes what the longer line needs. ``internal_width``:
-    rate of an internal lane over that of an external port.
+    A single size is the plain all-to-all.
     """
 
     family: Literal["railx_split"]
+    """Which network family this is."""
+
     m: Annotated[int, AtLeast(1)]
+    """Chips on a side of a node, so that a node is a mesh of m x m chips."""
+
     n: Annotated[int, AtLeast(1)]
+    """Ports on each of the 4 sides of a chip."""
+
     sizes_x: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()]
-    split_x: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()]
+    """Nodes of the all-to-alls that a row is split in, one size per part."""
+
+    split_x: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()] | None
+    """Rails of each part of a row: m * n in all, each a multiple of its size - 1; null:
+    as many copies of the all-to-all of each size as fit together, rails that are left
+    over in no part (the graph needs every rail in a part).
+    """
+
     sizes_y: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()]
-    split_y: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()]
+    """Nodes of the all-to-alls that a column is split in, one size per part."""
+
+    split_y: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()] | None
+    """Rails of each part of a column, as ``split_x`` of a row."""
+
     rings: Literal["directed", "undirected"]
+    """The Hamiltonian decomposition that the rails of a part follow."""
+
     ocs_radix: Annotated[int, AtLeast(2)] | None
+    """Ports of an optical switch; null: what the longer line needs."""
+
     port_gbps: Annotated[float, Positive()]
+    """Rate of an external port in one direction, in 10^9 bit/s."""
+
     internal_width: Annotated[float, Positive()]
+    """Rate of an internal lane over the rate of an external port."""
+
     internal_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of a link inside a node, in nanoseconds."""
+
     external_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of an optical circuit between nodes, in nanoseconds."""
 
     def __post_init__(self) -> None:
         rails = self.m * self.n
@@ -50,10 +72,28 @@ class RailXSplitSettings:
             ("x", self.sizes_x, self.split_x),
             ("y", self.sizes_y, self.split_y),
         ):
-            _check_split(axis, sizes, split, rails)
-            check_rings(f"sizes_{axis}", _parts(sizes, split), self.rings)
+            if split is None:
+                _check_sizes(axis, sizes, rails)
+            else:
+                _check_split(axis, sizes, split, rails)
+        check_rings("sizes_x", parts_of_line(self.sizes_x, self.rails_x), self.rings)
+        check_rings("sizes_y", parts_of_line(self.sizes_y, self.rails_y), self.rings)
         check_radix(self.ocs_radix, math.prod(self.sizes_x), math.prod(self.sizes_y))
-        check_size("sizes_x", grid_of(self).link_rows)
+
+    @property
+    def rails_x(self) -> tuple[int, ...]:
+        """Rails of each part of a row."""
+        return _equal_copies(self.sizes_x, self.rails) if self.split_x is None else self.split_x
+
+    @property
+    def rails_y(self) -> tuple[int, ...]:
+        """Rails of each part of a column."""
+        return _equal_copies(self.sizes_y, self.rails) if self.split_y is None else self.split_y
+
+    @property
+    def rails(self) -> int:
+        """Rails of a line."""
+        return self.m * self.n
 
 
 def grid_of(settings: RailXSplitSettings) -> Grid:
@@ -61,12 +101,28 @@ def grid_of(settings: RailXSplitSettings) -> Grid:
     return Grid.of(settings, columns=math.prod(settings.sizes_x), rows=math.prod(settings.sizes_y))
 
 
-def _parts(sizes: tuple[int, ...], split: tuple[int, ...]) -> tuple[PartSettings, ...]:
+def parts_of_line(sizes: tuple[int, ...], split: tuple[int, ...]) -> tuple[PartSettings, ...]:
+    """The parts of a line of these sizes with so many rails each."""
     strides = [math.prod(sizes[:k]) for k in range(len(sizes))]
     return tuple(
         PartSettings("all_to_all", rails, size, stride)
         for rails, size, stride in zip(split, sizes, strides, strict=True)
     )
+
+
+def _equal_copies(sizes: tuple[int, ...], rails: int) -> tuple[int, ...]:
+    copies = rails // sum(size - 1 for size in sizes)
+    return tuple(copies * (size - 1) for size in sizes)
+
+
+def _check_sizes(axis: str, sizes: tuple[int, ...], rails: int) -> None:
+    needed = sum(size - 1 for size in sizes)
+    if needed > rails:
+        raise SettingsError(
+            f"sizes_{axis}",
+            f"got {list(sizes)}; allowed: the sizes less one together at most m * n = {rails}"
+            f" rails; the nearest single size is {rails + 1}",
+        )
 
 
 def _check_split(axis: str, sizes: tuple[int, ...], split: tuple[int, ...], rails: int) -> None:

@@ -8,11 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.railx_torus.settings import RailXTorusSettings, grid_of
-from railx.settings import to_dict
 from railx.vocabulary.grid import build_grid, grid_halves
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import Topology, check_size
 
-__all__ = ["bisection_ports", "build", "grid_of", "halves", "ports_per_chip"]
+__all__ = ["bisection_ports", "build", "check", "grid_of", "halves", "ports_per_chip"]
+
+
+def check(settings: RailXTorusSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("x_scale", grid_of(settings).link_rows)
 
 
 def build(settings: RailXTorusSettings) -> Topology:
@@ -21,7 +25,7 @@ def build(settings: RailXTorusSettings) -> Topology:
     ring_x, ring_y = (
         np.tile(np.arange(length), (grid.rails, 1)) for length in (grid.columns, grid.rows)
     )
-    return build_grid(settings.family, to_dict(settings), grid, ring_x, ring_y)
+    return build_grid(settings, grid, ring_x, ring_y)
 
 
 def halves(settings: RailXTorusSettings) -> NDArray[np.int8]:

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.railx_torus.settings import RailXTorusSettings
-from railx.settings import load
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
@@ -23,8 +22,8 @@ IntArray = NDArray[np.int64]
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """X first, the shorter way round; both routings send half of the packets each way
-    round where the ways are equally long.
+    """X first, the shorter path round a ring; both routings send half of the packets in
+    each direction where both are equally long.
 
     Under ``min`` a packet is on virtual channel 1 until it takes the wrap link of its
     ring and on 0 from there on, and so again in y (RailX simulator, ``XY``); under
@@ -32,7 +31,8 @@ def route(
     (:func:`railx.vocabulary.routing.rings.route_rings`). The n parallel lanes inside a
     node and the n rails of a chip's side are one pool of channels.
     """
-    settings: RailXTorusSettings = load(RailXTorusSettings, topology.settings, "topology")
+    settings = topology.settings
+    assert isinstance(settings, RailXTorusSettings)
     grid = chip_grid(settings.m, settings.x_scale, settings.y_scale)
     position = np.argsort(grid.ravel())
     return route_rings(topology, routing, grid.shape[::-1], destinations, position, split_ties=True)

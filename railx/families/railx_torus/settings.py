@@ -7,30 +7,43 @@ from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.grid import Grid
-from railx.vocabulary.topology import check_size
 
 __all__ = ["RailXTorusSettings", "grid_of"]
 
 
 @dataclass(frozen=True)
 class RailXTorusSettings:
-    """``x_scale`` by ``y_scale`` nodes of m x m chips: an (m x_scale) x (m y_scale)
-    torus of chips with n links a side.
-
-    ``ocs_radix``: ports of an optical switch; null takes what the longer dimension
-    needs. ``internal_width``: rate of an internal lane over that of an external port.
-    """
+    """RailX set to a torus: (m x_scale) x (m y_scale) chips with n links a side."""
 
     family: Literal["railx_torus"]
+    """Which network family this is."""
+
     m: Annotated[int, AtLeast(1)]
+    """Chips on a side of a node, so that a node is a mesh of m x m chips."""
+
     n: Annotated[int, AtLeast(1)]
+    """Ports on each of the 4 sides of a chip."""
+
     x_scale: Annotated[int, AtLeast(2)]
+    """Nodes of a row."""
+
     y_scale: Annotated[int, AtLeast(2)]
+    """Nodes of a column."""
+
     ocs_radix: Annotated[int, AtLeast(2)] | None
+    """Ports of an optical switch; null: what the longer line needs."""
+
     port_gbps: Annotated[float, Positive()]
+    """Rate of an external port in one direction, in 10^9 bit/s."""
+
     internal_width: Annotated[float, Positive()]
+    """Rate of an internal lane over the rate of an external port."""
+
     internal_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of a link inside a node, in nanoseconds."""
+
     external_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of an optical circuit between nodes, in nanoseconds."""
 
     def __post_init__(self) -> None:
         longest = max(self.x_scale, self.y_scale)
@@ -41,7 +54,6 @@ class RailXTorusSettings:
                 f" {longest} nodes (or x_scale and y_scale of at most {self.ocs_radix // 2} for"
                 " this radix)",
             )
-        check_size("x_scale", grid_of(self).link_rows)
 
 
 def grid_of(settings: RailXTorusSettings) -> Grid:

@@ -28,17 +28,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.railx_twisted_torus.settings import RailXTwistedTorusSettings, grid_of
-from railx.settings import to_dict
 from railx.vocabulary.grid import build_lines, grid_halves, ring_arcs, successor_arcs
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import Topology, check_size
 
 __all__ = [
     "bisection_ports",
     "build",
+    "check",
     "grid_of",
     "halves",
     "node_hop_counts",
     "ports_per_chip",
+    "symmetric_sources",
     "wrap_shift",
 ]
 
@@ -48,6 +49,11 @@ def wrap_shift(settings: RailXTwistedTorusSettings) -> int:
     x_scale is its own opposite).
     """
     return settings.y_scale if settings.wrap == "twisted" else 0
+
+
+def check(settings: RailXTwistedTorusSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("x_scale", grid_of(settings).link_rows)
 
 
 def build(settings: RailXTwistedTorusSettings) -> Topology:
@@ -62,8 +68,7 @@ def build(settings: RailXTwistedTorusSettings) -> Topology:
     ring_x = np.tile(np.arange(grid.columns), (grid.rails, 1))
     arcs_y = successor_arcs(np.broadcast_to(up, (a, grid.rails, 2 * a)))
     return build_lines(
-        settings.family,
-        to_dict(settings),
+        settings,
         grid,
         ring_arcs(ring_x, grid.rows),
         arcs_y,
@@ -95,15 +100,20 @@ def node_hop_counts(settings: RailXTwistedTorusSettings) -> NDArray[np.int64]:
     """How many ordered pairs of chips are h inter-node hops apart (index h), at any
     size (node 0 stands for all).
 
-    A node at (dx, dy) has the images (dx + k shift, dy - k rows): the shortest way is
-    the best of them for k = -1, 0 and 1, each taken the shorter way round its row.
+    A node at (dx, dy) has the images (dx + k shift, dy - k rows): the shortest path
+    is the best of them for k = -1, 0 and 1, each taken the shorter path round its row.
     """
     columns, rows = settings.x_scale, settings.y_scale
     dx, dy = np.meshgrid(np.arange(columns), np.arange(rows))
     around = [(dx + k * wrap_shift(settings)) % columns for k in (-1, 0, 1)]
-    ways = [
+    lengths = [
         np.minimum(x, columns - x) + abs(dy - k * rows)
         for k, x in zip((-1, 0, 1), around, strict=True)
     ]
-    hops = np.minimum.reduce(ways)
+    hops = np.minimum.reduce(lengths)
     return np.bincount(hops.ravel()) * columns * rows * settings.m**4
+
+
+def symmetric_sources(settings: RailXTwistedTorusSettings) -> NDArray[np.int64]:
+    """Nodes that stand for all: a shift of all nodes is a symmetry, so node 0 does."""
+    return np.array([0])

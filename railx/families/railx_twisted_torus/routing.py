@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from railx.families.railx_torus.routing import chip_grid
 from railx.families.railx_twisted_torus.graph import wrap_shift
 from railx.families.railx_twisted_torus.settings import RailXTwistedTorusSettings
-from railx.settings import load
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
@@ -37,7 +36,7 @@ _STATES = 14
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """The shortest of all ways x first, in equal shares where several are; both
+    """The shortest of all paths x first, in equal shares where several are; both
     routings load the links alike.
 
     A packet is on virtual channel 1 until it takes a wrap link and on 0 from there on,
@@ -46,9 +45,8 @@ def route(
     either. Under ``balanced`` a packet that takes no wrap in x, or none in y, draws one
     of the two channels where it enters that dimension.
     """
-    settings: RailXTwistedTorusSettings = load(
-        RailXTwistedTorusSettings, topology.settings, "topology"
-    )
+    settings = topology.settings
+    assert isinstance(settings, RailXTwistedTorusSettings)
     builder = TableBuilder(
         topology, routing, states=_STATES, virtual_channels=2, destinations=destinations
     )
@@ -126,7 +124,9 @@ class _Router:
         return sets
 
     def _pools_y(self, step: int) -> list[IntArray]:
-        """The pools of each chip (int[chips, 1]) one step along y, on channel 0 and 1."""
+        """The pools of each chip (int[chips, 1]) one step along y, on channel 0
+        and 1.
+        """
         after = self.y + step
         wraps = (after < 0) | (after >= self.rows)
         near = self.grid[
@@ -135,7 +135,7 @@ class _Router:
         return [self.builder.pools_between(self.chip, near, vc) for vc in (0, 1)]
 
     def _stays(self, crosses: bool, first: int) -> BoolArray:
-        """Where the way along x in the direction of state ``first`` takes no wrap of
+        """Where the path along x in the direction of state ``first`` takes no wrap of
         the row.
         """
         ahead = (self.to_x + self.shift * crosses) % self.columns - self.x
@@ -160,7 +160,7 @@ class _Router:
             ):
                 again = (up_x == 0) & (
                     first != _X[crosses]
-                )  # no way round at all: one plan, not two
+                )  # no path round at all: one plan, not two
                 along_x = self._drawn(entry[first], entry[first + 1], self._stays(crosses, first))
                 sets = np.where(up_x == 0, entry[along_y], along_x)
                 length = np.where(fits & ~again & (sets >= 0), x_steps + y_steps, 4 * self.columns)

@@ -7,32 +7,48 @@ from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.grid import Grid
-from railx.vocabulary.topology import check_size
 
 __all__ = ["RailXTwistedTorusSettings", "grid_of"]
 
 
 @dataclass(frozen=True)
 class RailXTwistedTorusSettings:
-    """``x_scale`` by ``y_scale`` nodes of m x m chips, x_scale = 2 y_scale.
-
-    ``wrap``: twisted (by y_scale columns) or straight (plain torus on the same
-    cabling). ``ocs_radix``: ports of an optical switch; null takes what rows and column
-    pairs need, 2 x_scale. ``internal_width``: rate of an internal lane over that of an
-    external port.
-    """
+    """RailX set to a twisted torus, with rows twice as long as columns."""
 
     family: Literal["railx_twisted_torus"]
+    """Which network family this is."""
+
     m: Annotated[int, AtLeast(1)]
+    """Chips on a side of a node, so that a node is a mesh of m x m chips."""
+
     n: Annotated[int, AtLeast(1)]
+    """Ports on each of the 4 sides of a chip."""
+
     x_scale: Annotated[int, AtLeast(4)]
+    """Nodes of a row, 2 y_scale."""
+
     y_scale: Annotated[int, AtLeast(2)]
+    """Nodes of a column."""
+
     wrap: Literal["twisted", "straight"]
+    """How a column closes: twisted by y_scale columns, or straight (a plain torus on
+    the same cabling).
+    """
+
     ocs_radix: Annotated[int, AtLeast(2)] | None
+    """Ports of an optical switch; null: what rows and column pairs need, 2 x_scale."""
+
     port_gbps: Annotated[float, Positive()]
+    """Rate of an external port in one direction, in 10^9 bit/s."""
+
     internal_width: Annotated[float, Positive()]
+    """Rate of an internal lane over the rate of an external port."""
+
     internal_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of a link inside a node, in nanoseconds."""
+
     external_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of an optical circuit between nodes, in nanoseconds."""
 
     def __post_init__(self) -> None:
         if self.x_scale != 2 * self.y_scale:
@@ -54,7 +70,6 @@ class RailXTwistedTorusSettings:
                 f"got {self.ocs_radix}; allowed: at least {2 * self.x_scale}, two ports for each of"
                 f" {self.x_scale} nodes of a row or of a pair of columns ({fit})",
             )
-        check_size("x_scale", grid_of(self).link_rows)
 
 
 def grid_of(settings: RailXTwistedTorusSettings) -> Grid:

@@ -8,10 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.torus_2d.settings import Torus2DSettings
-from railx.settings import to_dict
-from railx.vocabulary.topology import Links, Topology, chip_nodes, join_links, kind_code
+from railx.vocabulary.line_graphs import LineGraph, ring_line_graphs
+from railx.vocabulary.topology import Links, Topology, check_size, chip_nodes, join_links, kind_code
 
-__all__ = ["bisection_ports", "build", "halves", "ports_per_chip"]
+__all__ = ["bisection_ports", "build", "check", "halves", "line_graphs", "ports_per_chip"]
+
+
+def check(settings: Torus2DSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("x_scale", 4 * settings.x_scale * settings.y_scale)
 
 
 def build(settings: Torus2DSettings) -> Topology:
@@ -24,8 +29,7 @@ def build(settings: Torus2DSettings) -> Topology:
         for kind, axis in (("torus_x", 1), ("torus_y", 0))
     ]
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=chip.size,
         nodes=chip.size,
         switches=0,
@@ -54,6 +58,13 @@ def bisection_ports(settings: Torus2DSettings) -> int:
 def ports_per_chip(settings: Torus2DSettings) -> int:
     """Ports of a chip: n on each of its 4 sides."""
     return 4 * settings.n
+
+
+def line_graphs(topology: Topology) -> list[LineGraph]:
+    """A row and a column of chips: rings."""
+    settings = topology.settings
+    assert isinstance(settings, Torus2DSettings)
+    return ring_line_graphs(settings.x_scale, settings.y_scale)
 
 
 def _ring_links(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.registry import settings_of
 from railx.families.torus_2d.settings import Torus2DSettings
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import RoutingTable
@@ -19,12 +18,12 @@ ROUTINGS = ("min", "balanced")
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """``min`` goes up at equal distance both ways round, ``balanced`` splits those
-    packets evenly.
+    """``min`` goes up where both paths round are equally long, ``balanced`` splits
+    those packets evenly.
 
     Packets that take no wrap link are on the first virtual channel under ``min`` and
     draw one of the two under ``balanced``.
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     assert isinstance(settings, Torus2DSettings)
     return route_rings(topology, routing, (settings.x_scale, settings.y_scale), destinations)

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.torus_3d.settings import Torus3DSettings
-from railx.settings import to_dict
 from railx.vocabulary.duplex import duplex_links
-from railx.vocabulary.topology import Topology, chip_nodes, join_links
+from railx.vocabulary.topology import Topology, check_size, chip_nodes, join_links
 
 __all__ = [
     "bisection_ports",
     "build",
+    "check",
     "halves",
     "node_hop_counts",
     "ports_per_chip",
@@ -23,13 +23,17 @@ __all__ = [
 IntArray = NDArray[np.int64]
 
 
+def check(settings: Torus3DSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("x_scale", 6 * settings.chips)
+
+
 def build(settings: Torus3DSettings) -> Topology:
     """Build the torus; the n parallel links of a side are one row with n lanes."""
     chip = np.arange(settings.chips).reshape(settings.shape[::-1])
     rings = (("torus_x", 2), ("torus_y", 1), ("torus_z", 0))
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=chip.size,
         nodes=chip.size,
         switches=0,
@@ -72,7 +76,7 @@ def ports_per_chip(settings: Torus3DSettings) -> int:
 
 
 def node_hop_counts(settings: Torus3DSettings) -> IntArray:
-    """How many ordered pairs of chips are h links apart (index h): the ways round the
+    """How many ordered pairs of chips are h links apart (index h): the paths round the
     three rings add up.
     """
     counts = np.ones(1, dtype=np.int64)

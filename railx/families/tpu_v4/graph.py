@@ -14,18 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.tpu_v4.settings import TpuV4Settings
-from railx.settings import to_dict
 from railx.vocabulary.duplex import duplex_links
 from railx.vocabulary.topology import (
     DIMENSIONS,
     Circuits,
     Links,
     Topology,
+    check_size,
     chip_nodes,
     join_links,
 )
 
-__all__ = ["bisection_ports", "build", "chip_places", "halves", "ports_per_chip"]
+__all__ = ["bisection_ports", "build", "check", "chip_places", "halves", "ports_per_chip"]
 
 IntArray = NDArray[np.int64]
 
@@ -45,6 +45,12 @@ def chip_places(settings: TpuV4Settings) -> IntArray:
     )
 
 
+def check(settings: TpuV4Settings) -> None:
+    """Refuse more links than fit in memory."""
+    surface = settings.cubes * settings.cube_side**2
+    check_size("x_cubes", 6 * (settings.chips + surface * (settings.n - 1)))
+
+
 def build(settings: TpuV4Settings) -> Topology:
     """Build the torus. Rail of lane i at face position p: p * n + i; optical switch:
     dimension * s^2 n + rail.
@@ -56,8 +62,7 @@ def build(settings: TpuV4Settings) -> Topology:
     parts = [_dimension(settings, dimension) for dimension in range(3)]
     names = Circuits.__dataclass_fields__
     return Topology(
-        family=settings.family,
-        settings=to_dict(settings),
+        settings=settings,
         chips=settings.chips,
         nodes=settings.cubes,
         switches=0,
@@ -94,7 +99,9 @@ def ports_per_chip(settings: TpuV4Settings) -> int:
 
 
 def neighbour(settings: TpuV4Settings, dimension: int, step: int) -> IntArray:
-    """The chip ``step`` places further round the ring of a dimension, for every chip."""
+    """The chip ``step`` places further round the ring of a dimension, for every
+    chip.
+    """
     places = chip_places(settings)
     number = np.empty(settings.lengths, dtype=np.int64)
     number[tuple(places)] = np.arange(settings.chips)

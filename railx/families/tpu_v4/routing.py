@@ -7,7 +7,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.registry import settings_of
 from railx.families.tpu_v4.graph import chip_places
 from railx.families.tpu_v4.settings import TpuV4Settings
 from railx.vocabulary.routing.rings import route_rings
@@ -22,13 +21,13 @@ ROUTINGS = ("min", "balanced")
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """``min`` goes up at equal distance both ways round, ``balanced`` splits those
-    packets evenly.
+    """``min`` goes up where both paths round are equally long, ``balanced`` splits
+    those packets evenly.
 
     Packets that take no wrap link are on the first virtual channel under ``min`` and
     draw one of the two under ``balanced``.
     """
-    settings = settings_of(topology)
+    settings = topology.settings
     assert isinstance(settings, TpuV4Settings)
     columns, rows, _ = settings.lengths
     x, y, z = chip_places(settings)

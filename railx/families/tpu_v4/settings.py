@@ -6,33 +6,43 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
-from railx.vocabulary.topology import (
-    check_size,
-)
 
 __all__ = ["TpuV4Settings"]
 
 
 @dataclass(frozen=True)
 class TpuV4Settings:
-    """``x_cubes`` by ``y_cubes`` by ``z_cubes`` cubes with ``cube_side`` chips a side,
-    a torus of cube_side times as many chips.
-
-    ``n``: parallel ports on each of the 6 sides of a chip. ``ocs_radix``: ports of an
-    optical switch; null: just enough, two for each cube. ``internal_latency_ns``:
-    inside a cube; ``external_latency_ns``: of a circuit.
-    """
+    """A 3D torus of cubes of chips behind optical switches."""
 
     family: Literal["tpu_v4"]
+    """Which network family this is."""
+
     cube_side: Annotated[int, AtLeast(1)]
+    """Chips on a side of a cube."""
+
     x_cubes: Annotated[int, AtLeast(1)]
+    """Cubes along x."""
+
     y_cubes: Annotated[int, AtLeast(1)]
+    """Cubes along y."""
+
     z_cubes: Annotated[int, AtLeast(1)]
+    """Cubes along z."""
+
     n: Annotated[int, AtLeast(1)]
+    """Parallel ports on each of the 6 sides of a chip."""
+
     ocs_radix: Annotated[int, AtLeast(2)] | None
+    """Ports of an optical switch; null: just enough, two for each cube."""
+
     port_gbps: Annotated[float, Positive()]
+    """Rate of an external port in one direction, in 10^9 bit/s."""
+
     internal_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of a link inside a cube, in nanoseconds."""
+
     external_latency_ns: Annotated[float, NonNegative()]
+    """Time of flight of an optical circuit, in nanoseconds."""
 
     def __post_init__(self) -> None:
         for name, cubes in zip(("x_cubes", "y_cubes", "z_cubes"), self.cubes_each, strict=True):
@@ -48,7 +58,6 @@ class TpuV4Settings:
                 f"got {self.ocs_radix}; allowed: at least {2 * self.cubes}, two ports for each of"
                 f" {self.cubes} cubes (or at most {self.ocs_radix // 2} cubes for this radix)",
             )
-        check_size("x_cubes", 6 * (self.chips + self.cubes * self.cube_side**2 * (self.n - 1)))
 
     @property
     def cubes_each(self) -> tuple[int, int, int]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from railx.families.routings import build_routing
+from railx.families import build_routing
 from railx.vocabulary.routing.analysis import spread_options
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
@@ -163,7 +163,9 @@ def path_loads(topology: Topology, paths: FlowPaths, rate: FloatArray) -> FloatA
 
 @cache
 def kernels() -> ModuleType:
-    """The compiled loops; imported on first use because Numba takes a second to load."""
+    """The compiled loops; imported on first use because Numba takes a second to
+    load.
+    """
     from railx.network.flows import kernels as compiled
 
     return compiled

@@ -64,7 +64,7 @@ class Trace:
 def channels_of(topology: Topology, network: PacketNetworkSettings) -> Channels:
     """Channels with times in cycles; a link's width is its rate over the port's."""
     links = topology.links
-    width = links.gbps / _port_gbps(topology)
+    width = links.gbps / topology.settings.port_gbps
     serial = np.maximum(np.ceil(network.packet_flits / width - 1e-9), 1).astype(np.int64)
     latency = np.rint(links.latency_ns / network.cycle_ns).astype(np.int64)
     row = np.repeat(np.arange(len(links)), links.lanes)
@@ -113,7 +113,7 @@ def build_net(
     mode, source, target, accept, alias, hot_share = _traffic_arrays(topology, traffic, seed)
     parameters[engine.MODE] = mode
     load = 0.0 if isinstance(traffic, Trace) else traffic.load
-    row_width = topology.links.gbps / _port_gbps(topology) * topology.links.lanes
+    row_width = topology.links.gbps / topology.settings.port_gbps * topology.links.lanes
     return engine.Net(
         parameters=parameters,
         rates=np.array([load * topology.chips / network.packet_flits, hot_share]),
@@ -219,13 +219,6 @@ def more_slots(state: Any) -> Any:
     state.counters[engine.FREE] = len(old)
     state.counters[engine.FREE_COUNT] += len(old)
     return state._replace(packets=packets)
-
-
-def _port_gbps(topology: Topology) -> float:
-    """The rate of a port of width 1, which moves a flit a cycle; where settings do not
-    say, the slowest link is one.
-    """
-    return float(topology.settings.get("port_gbps", topology.links.gbps.min()))
 
 
 def _wheel_cycles(channels: Channels, network: PacketNetworkSettings) -> int:

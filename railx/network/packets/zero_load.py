@@ -22,7 +22,7 @@ def zero_load_latency_cycles(
     source_cycles + sum over the links of (1 + latency) + max(0, ceil(flits / width of
     the last) - 1 - its latency). An adaptive routing takes the choice with the least
     delay, ties in equal shares; of a pool, the first channel. ValueError where the
-    table leaves a packet without a way.
+    table leaves a packet without a path.
     """
     from railx.network.packets.mean_latency import mean_latency
 

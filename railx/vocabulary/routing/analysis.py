@@ -25,7 +25,7 @@ __all__ = [
     "check_deadlock_free",
     "check_delivery",
     "class_loads",
-    "longest_ways",
+    "longest_paths",
     "path_lengths",
     "path_sums",
     "spread_options",
@@ -106,15 +106,15 @@ def path_lengths(topology: Topology, table: RoutingTable) -> PathLengths:
 
 def path_sums(topology: Topology, table: RoutingTable, values: FloatArray) -> FloatArray:
     """Expected sum of ``values`` (float[links]: hops, nanoseconds...) over the links of
-    a way: float[chips, destinations].
+    a path: float[chips, destinations].
     """
     return _sums(topology, table, values, None, longest=False)
 
 
-def longest_ways(
+def longest_paths(
     topology: Topology, table: RoutingTable, values: FloatArray, wanted: FloatArray | None = None
 ) -> FloatArray:
-    """The most that ``values`` (float[links], at least 0) sum to over any way that
+    """The most that ``values`` (float[links], at least 0) sum to over any path that
     packets take: float[chips, destinations].
 
     ``wanted`` (float[chips, destinations]): only pairs above 0 count, others may stay

@@ -35,8 +35,8 @@ def _postorder(
     """Places that packets for ``target`` reach from chips with ``sent`` > 0, in
     depth-first postorder, in work[3]; their number.
 
-    work[0]: 0 unseen, 1 on the way, 2 done (reset by the caller); work[1], work[2]: the
-    stack and the next option of each place.
+    work[0]: 0 unseen, 1 on the path, 2 done (reset by the caller); work[1], work[2]:
+    the stack and the next option of each place.
     """
     vertices = entry.shape[1]
     mark, stack, following, order = work[0], work[1], work[2], work[3]
@@ -99,9 +99,9 @@ def way_sums(
     sums: Any,
 ) -> None:
     """Fill ``sums`` (float[chips, destinations]) with the sum of ``values``
-    (float[links]) over the links of the way: the expected one, or over the ``longest``
-    way of positive weight. Pairs whose ``wanted`` (float[chips, destinations]) is 0 may
-    stay 0.
+    (float[links]) over the links of the path: the expected one, or over the ``longest``
+    path of positive weight. Pairs whose ``wanted`` (float[chips, destinations]) is 0
+    may stay 0.
     """
     states, vertices, count = entry.shape
     chips = wanted.shape[0]

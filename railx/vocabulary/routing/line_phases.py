@@ -5,10 +5,10 @@ In every setting whose dimensions are all-to-alls a packet corrects one coordina
 its node after the other. Each ordered pair of nodes of a line is joined by several
 links, two a copy of the all-to-all, which leave from chips at different edges of the
 node. Who takes which is the *share* of the traffic of each chip that goes to link 0, 1,
-... (the order of :class:`railx.vocabulary.grid.LineWiring`: minus side first). Under uniform
-traffic every phase can be computed from the one before, exactly and for any size.
-Sources: the MIN routing of the RailX simulator for the nearest link; the even shares
-are this project's own.
+... (the order of :class:`railx.vocabulary.grid.LineWiring`: minus side first). Under
+uniform traffic every phase can be computed from the one before, exactly and for any
+size. Sources: the MIN routing of the RailX simulator for the nearest link; the even
+shares are this project's own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What networks of switches in identical planes share: the ways from a chip to its
+"""What networks of switches in identical planes share: the paths from a chip to its
 switches and back.
 """
 

@@ -13,35 +13,53 @@ so nothing can wait in a circle.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.rail_only.settings import RailOnlySettings
-from railx.families.rail_optimised.settings import RailOptimisedSettings
-from railx.families.registry import settings_of
 from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets, fallback_sets
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
-__all__ = ["ROUTINGS", "route"]
+__all__ = ["ROUTINGS", "RailNetwork", "route_rails"]
 
 ROUTINGS = ("min", "adaptive")
 
 IntArray = NDArray[np.int64]
 
 
-def route(
-    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+@dataclass(frozen=True)
+class RailNetwork:
+    """Servers whose ranks meet at rail switches, in ``planes`` alike.
+
+    ``rail_switches`` and ``spines``: switches of a plane. ``spine_delay_ns``: time of
+    flight that the spine adds to the path to another rank of the pod; None without a
+    spine.
+    """
+
+    chips_per_server: int
+    servers: int
+    servers_per_pod: int
+    planes: int
+    rail_switches: int
+    spines: int
+    spine_delay_ns: float | None
+
+
+def route_rails(
+    topology: Topology,
+    network: RailNetwork,
+    routing: str,
+    destinations: NDArray[np.int32] | None = None,
 ) -> RoutingTable:
     """``min`` draws planes and spine switches evenly; ``adaptive`` takes those with the
     shortest queues.
 
     Where a spine can take a packet to another rank of the pod, ``adaptive`` compares
-    that way with the one through the server. Exact loads are the same for both: before
+    that path with the one through the server. Exact loads are the same for both: before
     queues form it goes through the server.
     """
-    settings = settings_of(topology)
-    assert isinstance(settings, RailOptimisedSettings | RailOnlySettings)
     builder = TableBuilder(
         topology,
         routing,
@@ -50,23 +68,14 @@ def route(
         selection="adaptive" if routing == "adaptive" else "weighted",
         destinations=destinations,
     )
-    g, chips = settings.chips_per_server, settings.chips
-    if isinstance(settings, RailOptimisedSettings):
-        servers_per_pod, rails, spines = (
-            settings.servers_per_pod,
-            settings.rail_switches,
-            settings.spines,
-        )
-        spine_delay_ns = 2 * (settings.global_latency_ns - settings.scale_up_latency_ns)
-    else:
-        servers_per_pod, rails, spines = settings.servers, g, 0
-        spine_delay_ns = None
+    g, chips = network.chips_per_server, topology.chips
+    rails, spines = network.rail_switches, network.spines
     to, chip = builder.destinations.astype(np.int64), np.arange(chips)
-    pod_chips = servers_per_pod * g
-    first = chips + settings.servers + np.arange(settings.planes) * (rails + spines)
+    pod_chips = network.servers_per_pod * g
+    first = chips + network.servers + np.arange(network.planes) * (rails + spines)
     rail_switch = first + (chip // pod_chips * g + chip % g)[:, None]  # [chip, plane]
-    _fill_chips(builder, g, pod_chips, rail_switch, spine_delay_ns)
-    _fill_servers(builder, g, pod_chips, settings.servers)
+    _fill_chips(builder, g, pod_chips, rail_switch, network.spine_delay_ns)
+    _fill_servers(builder, g, pod_chips, network.servers)
     # Rail switches: up to the spine, which knows the rail switch of the destination,
     # and down from there.
     own = to // pod_chips * g + to % g
@@ -90,8 +99,8 @@ def _fill_chips(
     """At every chip: to the scale-up switch for its own server and for other ranks of
     its pod, else to a rail switch.
 
-    ``spine_delay_ns``: time of flight that the spine adds to the way to another rank of
-    the pod; None without a spine.
+    ``spine_delay_ns``: time of flight that the spine adds to the path to another rank
+    of the pod; None without a spine.
     """
     chip, to = np.arange(builder.topology.chips), builder.destinations.astype(np.int64)
     scale_up = (builder.topology.chips + chip // g)[:, None]

@@ -30,7 +30,7 @@ def route_rings(
     position: IntArray | None = None,
     split_ties: bool = False,
 ) -> RoutingTable:
-    """One ring after the other, the shorter way round; ``shape``: chips along each
+    """One ring after the other, the shorter path; ``shape``: chips along each
     dimension, the first runs fastest.
 
     ``position`` (int[chips]): the place of each chip in that order; default: its
@@ -39,9 +39,9 @@ def route_rings(
     At equal distance ``min`` goes up (``split_ties``: does as ``balanced``) and
     ``balanced`` splits the packets evenly. A packet is on virtual channel 1 until it
     takes the wrap link of its ring and on 0 from there on, and so again in the next
-    ring (Dally and Seitz 1987). Under ``balanced`` a packet whose way round a ring does
-    not take the wrap link draws one of the two channels when it enters the ring: on
-    channel 0 nothing waits for the wrap link, so that this closes no circle either.
+    ring (Dally and Seitz 1987). Under ``balanced`` a packet whose path round a ring
+    does not take the wrap link draws one of the two channels when it enters the ring:
+    on channel 0 nothing waits for the wrap link, so that this closes no circle either.
     """
     builder = TableBuilder(
         topology, routing, states=_STATES, virtual_channels=2, destinations=destinations
@@ -67,7 +67,7 @@ def route_rings(
 def ring_steps(
     place: IntArray, target: IntArray, length: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Whether the shorter way round a ring goes up, and whether both ways are equally
+    """Whether the shorter path round a ring goes up, and whether both paths are equally
     long.
     """
     ahead = (target - place) % length
@@ -100,7 +100,7 @@ def ring_sets(
         sets[first + 1] = builder.single(low[:, None], np.where(ends, _UNDECIDED, first + 1))
         entering.append(sets[first].copy())
         if builder.routing == "balanced":
-            stays = direction * (goal - place[:, None]) > 0  # takes no wrap link on this way round
+            stays = direction * (goal - place[:, None]) > 0  # takes no wrap link in this direction
             entering[-1][stays] = builder.merge(sets[first][stays], sets[first + 1][stays])
     up, tie = ring_steps(place[:, None], goal, length)
     sets[_UNDECIDED] = np.where(up, *entering)

@@ -26,7 +26,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 #: ``weighted``: a choice is drawn with its weight when the packet's head arrives;
-#: ``adaptive``: the choice with the shortest expected wait and way is taken then. Both
+#: ``adaptive``: the choice with the shortest expected wait and path is taken then. Both
 #: keep their choice; within its pool any channel with room will do.
 Selection = Literal["weighted", "adaptive"]
 
@@ -45,7 +45,7 @@ class RoutingTable:
       1): pool, state after the hop, share of the traffic.
     * ``choice_probe`` (a row of ``topology.links``, -1: the first link of the pool) and
       ``choice_delay_ns``: an adaptive router compares the flits that wait for the
-      probed link, plus the unloaded time of the whole way that the choice implies.
+      probed link, plus the unloaded time of the whole path that the choice implies.
     * ``pool_start`` (int32[pools + 1]), ``pool_link`` (rows of ``topology.links``),
       ``pool_class`` (a class of virtual channels), ``pool_lane`` (the only lane used of
       each row, -1: all of them): pools of channels, any of which will do.

@@ -1,0 +1,21 @@
+"""Checks of the optical circuits of family ``railx_mixed``."""
+
+from __future__ import annotations
+
+from railx.families.railx_mixed.graph import parts_of
+from railx.families.railx_mixed.settings import RailXMixedSettings, grid_of
+from railx.vocabulary.circuit_checks import check_part, check_ports
+from railx.vocabulary.topology import Circuits
+
+__all__ = ["check_circuits"]
+
+
+def check_circuits(settings: RailXMixedSettings, circuits: Circuits) -> None:
+    """Every port is its node's own, and every pair of a sub-line is joined as often as
+    the copies of its part say, or the neighbours of its ring; ValueError names the
+    first fault.
+    """
+    check_ports(circuits, grid_of(settings), paired=False)
+    for dimension, parts in enumerate(parts_of(settings)):
+        for part in parts:
+            check_part(circuits, dimension, part, directed=settings.rings == "directed")

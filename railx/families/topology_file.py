@@ -1,0 +1,138 @@
+"""The file of a topology: one Parquet table of its links and circuits, and everything
+else as metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.registry import TopologySettings
+from railx.settings import load, to_dict
+from railx.vocabulary.topology import (
+    DIMENSIONS,
+    LINK_KINDS,
+    Circuits,
+    Links,
+    Topology,
+    chip_nodes,
+)
+
+__all__ = ["read_topology", "write_topology"]
+
+
+def write_topology(path: str | Path, topology: Topology, name: str | None = None) -> None:
+    """Write one Parquet file: links and circuits as rows told apart by ``element``,
+    everything else as metadata, also the ``name`` (None: its family's).
+    """
+    import pyarrow as pa
+
+    from railx.io import write_table
+
+    links, circuits = topology.links, topology.circuits
+    link_columns = _columns(links, {"kind": LINK_KINDS})
+    tables = [pa.table({"element": _constant("link", len(links)), **link_columns})]
+    if circuits is not None:
+        circuit_columns = _columns(circuits, {"dimension": DIMENSIONS})
+        tables.append(pa.table({"element": _constant("circuit", len(circuits)), **circuit_columns}))
+    table = pa.concat_tables(tables, promote_options="default").unify_dictionaries()
+    write_table(path, table, metadata={"name": name or topology.family, **_metadata(topology)})
+
+
+def read_topology(path: str | Path) -> Topology:
+    """Read what :func:`write_topology` wrote, its settings parsed; ValueError names a
+    file that is not a topology, SettingsError a setting that its family does not take.
+    """
+    import pyarrow.compute as pc
+
+    from railx.io import read_metadata, read_table
+
+    metadata = read_metadata(path)
+    missing = sorted(
+        {"family", "settings", "chips", "nodes", "switches", "chips_per_node"} - set(metadata)
+    )
+    if missing:
+        raise ValueError(
+            f"{path}: not a topology file, its metadata lack {', '.join(missing)}; allowed: a file"
+            " of `railx topology`"
+        )
+    table = read_table(path)
+    links, circuits = (
+        table.filter(pc.equal(table["element"].cast("string"), element))
+        for element in ("link", "circuit")
+    )
+    chips = int(metadata["chips"])
+    return Topology(
+        settings=load(TopologySettings, metadata["settings"], "topology"),
+        chips=chips,
+        nodes=int(metadata["nodes"]),
+        switches=int(metadata["switches"]),
+        chip_node=chip_nodes(chips, int(metadata["chips_per_node"])),
+        links=_from_table(Links, links, {"kind": LINK_KINDS}),
+        circuits=(
+            _from_table(Circuits, circuits, {"dimension": DIMENSIONS}) if len(circuits) else None
+        ),
+    )
+
+
+def _metadata(topology: Topology) -> Mapping[str, Any]:
+    return {
+        "schema": "railx.topology/1",
+        "family": topology.family,
+        "settings": to_dict(topology.settings),
+        "chips": topology.chips,
+        "nodes": topology.nodes,
+        "switches": topology.switches,
+        "chips_per_node": topology.chips // topology.nodes,
+    }
+
+
+def _constant(text: str, count: int) -> Any:
+    return _named(np.zeros(count, dtype=np.int8), (text,))
+
+
+def _named(codes: NDArray[np.int8], names: tuple[str, ...]) -> Any:
+    import pyarrow as pa
+
+    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), pa.array(names, pa.string()))
+
+
+def _columns(rows: Links | Circuits, named: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    import pyarrow as pa
+
+    values = {name: getattr(rows, name) for name in rows.__dataclass_fields__}
+    return {
+        name: _named(value, named[name]) if name in named else pa.array(value)
+        for name, value in values.items()
+    }
+
+
+def _from_table(cls: Any, table: Any, named: Mapping[str, tuple[str, ...]]) -> Any:
+    """Rebuild a struct of arrays from its Parquet columns; names go back to codes."""
+    columns = {}
+    for name, field in cls.__dataclass_fields__.items():
+        column = table[name].combine_chunks()
+        dtype = {
+            "gbps": np.float64,
+            "latency_ns": np.float64,
+            "kind": np.int8,
+            "dimension": np.int8,
+        }.get(field.name, np.int32)
+        if name in named:
+            column = column.dictionary_encode() if not hasattr(column, "dictionary") else column
+            code = np.array(
+                [
+                    named[name].index(text)
+                    for text in column.dictionary.to_pylist()
+                    if text is not None
+                ],
+                dtype=np.int8,
+            )
+            columns[name] = code[column.indices.to_numpy(zero_copy_only=False).astype(np.int64)]
+        else:
+            columns[name] = column.to_numpy(zero_copy_only=False).astype(dtype)
+    return cls(**columns)

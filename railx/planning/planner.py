@@ -1,0 +1,59 @@
+"""What a planner declares: its settings, the kind of plan that it makes and the
+function that makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from railx.planning.plan import PipelineBatch, PlanKind, SequenceParallelBatch
+from railx.workload.batches import SampledBatch
+from railx.workload.cost import CostModel
+
+__all__ = ["Batches", "Planner", "PlannerBase", "Work"]
+
+#: The batches of a plan, in the format of its kind.
+Batches = tuple[SequenceParallelBatch, ...] | tuple[PipelineBatch, ...]
+
+
+@dataclass(frozen=True)
+class PlannerBase:
+    """What the settings of every planner have."""
+
+    planner: str
+    """Which planner it is; a ``Literal`` with the planner's name in each of them."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What there is to plan: the drawn batches, the devices, their cost model and the
+    longest context that they must hold.
+    """
+
+    batches: tuple[SampledBatch, ...]
+    devices: int
+    cost: CostModel
+    max_length_tokens: int
+
+
+@dataclass(frozen=True)
+class Planner:
+    """One entry of ``railx.planning.planners.PLANNERS``.
+
+    ``name`` is the value of ``planner`` in its ``settings``. ``kind`` is the format of
+    its plans; those of kind ``pipeline`` have a schedule. ``plan`` makes the batches of
+    a plan from the settings and the work. ``ranks`` says how many ranks a plan for so
+    many devices has (None: one per device).
+    """
+
+    name: str
+    kind: PlanKind
+    settings: type[PlannerBase]
+    plan: Callable[[Any, Work], Batches]
+    ranks: Callable[[Any], int] | None = None
+
+    def ranks_of(self, settings: PlannerBase, devices: int) -> int:
+        """The ranks of a plan with these settings for so many devices."""
+        return devices if self.ranks is None else self.ranks(settings)

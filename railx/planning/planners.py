@@ -1,0 +1,29 @@
+"""The planners: one module and one entry here for each."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from railx.planning.flexsp import FLEXSP
+from railx.planning.pipeline import PIPELINE
+from railx.planning.planner import Planner, PlannerBase
+from railx.planning.static import STATIC
+from railx.settings import Registered
+
+__all__ = ["PLANNERS", "PlannerSettings", "planner_of"]
+
+#: Every planner.
+PLANNERS: tuple[Planner, ...] = (STATIC, FLEXSP, PIPELINE)
+
+
+def planner_of(settings: PlannerBase) -> Planner:
+    """The planner that the settings are for."""
+    return next(planner for planner in PLANNERS if planner.name == settings.planner)
+
+
+def _members() -> dict[str, type]:
+    return {planner.name: planner.settings for planner in PLANNERS}
+
+
+#: The settings of any planner, told apart by ``planner``.
+PlannerSettings = Annotated[PlannerBase, Registered("planner", _members)]

@@ -1,0 +1,82 @@
+"""Checks of the optical circuits of a grid of nodes, counted from the circuits
+alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.vocabulary.grid import Grid, line_nodes
+from railx.vocabulary.line_parts import LinePart
+from railx.vocabulary.topology import Circuits
+
+__all__ = ["check_part", "check_ports"]
+
+IntArray = NDArray[np.int64]
+
+
+def check_ports(circuits: Circuits, grid: Grid, *, paired: bool) -> None:
+    """Port 2p (plus side) or 2p + 1 (minus side) of a switch of a line is the one of
+    the node at position p of that line.
+    """
+    for node, port, side in (
+        (circuits.node_a, circuits.port_a, 0),
+        (circuits.node_b, circuits.port_b, 1),
+    ):
+        line, position = circuits.line.astype(np.int64), port.astype(np.int64) // 2
+        own_x = line_nodes(grid, 0, line, position)
+        own_y = line_nodes(grid, 1, line, position, paired_columns=paired)
+        lines = grid.columns // 2 if paired else grid.columns
+        exists = np.where(circuits.dimension == 0, line < grid.rows, line < lines)
+        astray = (
+            (np.where(circuits.dimension == 0, own_x, own_y) != node) | (port % 2 != side) | ~exists
+        )
+        if astray.any():
+            first = int(astray.argmax())
+            raise ValueError(
+                f"circuits: port {port[first]} of optical switch {circuits.ocs[first]} is not one"
+                f" of node {node[first]}'s ports"
+            )
+
+
+def check_part(circuits: Circuits, dimension: int, part: LinePart, *, directed: bool) -> None:
+    """Every sub-line of every line: its arcs are those of the part, each as often as
+    the part says.
+    """
+    own = (
+        (circuits.dimension == dimension)
+        & (circuits.rail >= part.first_rail)
+        & (circuits.rail < part.first_rail + part.rails)
+    )
+    line = circuits.line[own].astype(np.int64)
+    a, b = (port[own].astype(np.int64) // 2 for port in (circuits.port_a, circuits.port_b))
+    first_a, first_b = (part.move(p, np.zeros_like(p)) for p in (a, b))
+    where = f"circuits: {'row' if dimension == 0 else 'column'}"
+    strays = np.flatnonzero(first_a != first_b)
+    if len(strays):
+        k = int(strays[0])
+        raise ValueError(
+            f"{where} {line[k]}: positions {a[k]} and {b[k]} are joined; allowed: only positions of"
+            " one sub-line"
+        )
+    length = int(max(a.max(), b.max())) + 1
+    sub_lines, which = np.unique(line * length + first_a, return_inverse=True)
+    counts = np.zeros((len(sub_lines), part.size, part.size), dtype=np.int64)
+    np.add.at(counts, (which, part.coordinate(a), part.coordinate(b)), 1)
+    wanted = np.zeros((part.size, part.size), dtype=np.int64)
+    place = np.arange(part.size)
+    if part.kind == "ring":
+        wanted[place, (place + 1) % part.size] = part.rails
+    else:
+        wanted[:] = part.copies * (1 - np.eye(part.size, dtype=np.int64))
+    if part.kind == "all_to_all" and not directed:
+        counts, wanted = counts + counts.transpose(0, 2, 1), wanted + wanted.T
+    wrong = np.argwhere(counts != wanted)
+    if len(wrong):
+        at, one, other = wrong[0].tolist()
+        raise ValueError(
+            f"{where} {sub_lines[at] // length}: places {one} and {other} of a sub-line of"
+            f" {part.size} are joined by {counts[at, one, other]} rails; allowed:"
+            f" {wanted[one, other]}"
+        )

@@ -1,0 +1,338 @@
+"""What a network is built of and how much bandwidth it gives, in closed form: what the
+bill of every network family answers.
+
+RailX and its rivals follow the counts per chip port of RailX (m x m chips per node, n
+ports per side, r = m n rails). One direction of a port counts as its bandwidth. Ports
+are counted as used: a switch that is not full is charged by the port. Chips, links
+inside a node and fibres are in no bill: no source gives their price.
+
+All-to-all bandwidth is uniform traffic that is routed minimally with ties spread
+evenly: for every kind of link, its ports per chip over the mean number of such links on
+a path, the least of them, and never more than the injection bandwidth. Bisection is one
+direction across the middle of the longest dimension (tori and grids) or of the groups,
+per chip of one half.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from railx.settings import SettingsError
+from railx.vocabulary.topology import FamilySettings
+
+__all__ = [
+    "Bill",
+    "NetworkCounts",
+    "Ports",
+    "TreeBill",
+    "best_size",
+    "check_boards",
+    "count_ports",
+    "dragonfly_hops",
+    "fewest_tiers",
+    "largest_tree",
+    "no_check",
+    "rail_ports",
+    "smallest_size",
+    "too_large",
+    "torus_all_to_all_ports",
+    "torus_boards",
+    "torus_ports",
+]
+
+S = TypeVar("S")
+
+_BITS_PER_BYTE = 8
+
+
+@dataclass(frozen=True)
+class Ports:
+    """A network in ports: what it is built of, and its bandwidths in ports per chip."""
+
+    chips: int
+    """Number of chips."""
+
+    port_gbps: float
+    """Rate of a port in one direction, the speed at which its parts are priced."""
+
+    cables: Mapping[str, int]
+    """Ends of cables by kind of link; an end is a transceiver, two ends are one copper
+    cable.
+    """
+
+    injection: float
+    """Ports that a chip injects through."""
+
+    all_to_all: float | None
+    """Ports per chip that uniform traffic fills at most; None: no closed form."""
+
+    bisection: float | None
+    """Ports per chip of one half across the middle; None: no closed form."""
+
+    electrical_switch_ports: int = 0
+    """Used ports of electrical switches."""
+
+    ocs_ports: int = 0
+    """Used ports of optical circuit switches."""
+
+
+@dataclass(frozen=True)
+class NetworkCounts:
+    """Components of a network and its bandwidths per chip, one direction."""
+
+    chips: int
+    """Number of chips."""
+
+    components: dict[str, int]
+    """How many of each component of the price catalogue, those with none left out."""
+
+    injection_gb_s_per_chip: float
+    """Injection bandwidth of a chip."""
+
+    all_to_all_gb_s_per_chip: float | None
+    """Bandwidth of a chip under uniform traffic; None: no closed form."""
+
+    bisection_gb_s_per_chip: float | None
+    """Bandwidth across the middle per chip of one half; None: no closed form."""
+
+    port_gbps: float
+    """Speed at which the components are priced."""
+
+
+@dataclass(frozen=True)
+class TreeBill(Generic[S]):
+    """What the bill of a tree of switches knows beside that of any network."""
+
+    tiers: Callable[[S], int]
+    """Tiers of the tree that the settings describe."""
+
+    filled: Callable[[S, int, float], S]
+    """The tree with these tiers and this taper (uplinks per downlink of a leaf), and as
+    many of its chips as then fit.
+    """
+
+    leaf: str
+    """Kind of the links between chips and leaf switches."""
+
+
+def no_check(settings: Any) -> None:
+    """Every network that the settings allow can be priced."""
+
+
+@dataclass(frozen=True)
+class Bill(Generic[S]):
+    """The bill of materials of one network family, on the settings of its graph."""
+
+    ports: Callable[[S], Ports]
+    """What a network is built of."""
+
+    resize: Callable[[S, int], FamilySettings]
+    """The smallest network with at least so many chips and the same ports per chip, of
+    another family where only that has the shape.
+
+    SettingsError("chips") names the largest.
+    """
+
+    check: Callable[[S], None] = no_check
+    """Refuse in one line what no bill can be drawn up for."""
+
+    copper: tuple[str, ...] = ()
+    """Kinds of links whose cables may be copper."""
+
+    countings: Mapping[str, Callable[[S], Ports]] = field(default_factory=dict)
+    """Other ways to count the same network, by name."""
+
+    tree: TreeBill[S] | None = None
+    """What a tree knows beside."""
+
+    in_node_lanes: Callable[[S], float] | None = None
+    """Width of the links inside a node in external ports per chip; they are in no bill,
+    it serves break-even prices.
+    """
+
+    square: Callable[[S, int | None, int | None], S] | None = None
+    """The largest square all-to-all of nodes of m x m chips with n ports per side
+    (None: as they are).
+    """
+
+
+def count_ports(ports: Ports, copper: Collection[str] = ()) -> NetworkCounts:
+    """Components and bandwidths (GB/s per chip) of a network whose cables of the kinds
+    ``copper`` are copper, all others fibres with a transceiver at each end.
+    """
+    components = {
+        "electrical_switch_port": ports.electrical_switch_ports,
+        "transceiver": sum(ends for kind, ends in ports.cables.items() if kind not in copper),
+        "ocs_port": ports.ocs_ports,
+        "copper_cable": sum(ends // 2 for kind, ends in ports.cables.items() if kind in copper),
+    }
+    port_gb_s = ports.port_gbps / _BITS_PER_BYTE
+    all_to_all = None if ports.all_to_all is None else min(ports.all_to_all, ports.injection)
+    return NetworkCounts(
+        chips=ports.chips,
+        components={name: count for name, count in components.items() if count},
+        injection_gb_s_per_chip=ports.injection * port_gb_s,
+        all_to_all_gb_s_per_chip=None if all_to_all is None else all_to_all * port_gb_s,
+        bisection_gb_s_per_chip=None if ports.bisection is None else ports.bisection * port_gb_s,
+        port_gbps=ports.port_gbps,
+    )
+
+
+# Shapes that several families share
+
+
+def torus_all_to_all_ports(chips: tuple[int, ...], n: int) -> float:
+    """All-to-all of a torus of single chips in ports per chip.
+
+    2 n ports per dimension over its mean hops; the longest dimension binds (8 n / K in
+    an even torus with K chips per side).
+    """
+    total = math.prod(chips)
+    longest = max(chips)
+    return 2 * n / (longest**2 // 4 / longest * total / (total - 1))
+
+
+def check_boards(side: int, **lengths: int) -> None:
+    """Refuse a torus that is not made of whole boards of ``side`` chips per side."""
+    for key, length in lengths.items():
+        if length % side:
+            below, above = max(1, length // side) * side, (length // side + 1) * side
+            raise SettingsError(
+                key,
+                f"got {length}; allowed: whole boards of {side} chips a side (board_side); the"
+                f" nearest are {below} and {above}",
+            )
+
+
+def torus_ports(lengths: tuple[int, ...], *, board_side: int, n: int, port_gbps: float) -> Ports:
+    """A torus without switches: ``n`` ports on each side of a chip, a transceiver at
+    both ends of every link between boards of ``board_side`` chips per side.
+    """
+    dimensions = len(lengths)
+    faces = 2 * dimensions * board_side ** (dimensions - 1) * n
+    boards = math.prod(length // board_side for length in lengths)
+    return Ports(
+        chips=math.prod(lengths),
+        port_gbps=port_gbps,
+        cables={"external": faces * boards},
+        injection=2 * dimensions * n,
+        all_to_all=torus_all_to_all_ports(lengths, n),
+        bisection=4 * n / max(lengths),
+    )
+
+
+def torus_boards(chips: int, dimensions: int, board_side: int) -> tuple[int, ...]:
+    """Chips per dimension, the most first, of the torus as near to a square (cube) as
+    holds the chips: the boards per dimension differ by one at most.
+    """
+    boards = math.ceil(chips / board_side**dimensions)
+    side = max(2, math.ceil(boards ** (1 / dimensions) - 1e-9))
+    sizes = [side] * dimensions
+    for place in range(dimensions):
+        if side > 2 and math.prod(sizes) // side * (side - 1) >= boards:
+            sizes[place] = side - 1
+    return tuple(board_side * size for size in sorted(sizes, reverse=True))
+
+
+def dragonfly_hops(group: int, groups: int, chips_per_node: int) -> tuple[float, float]:
+    """Mean hops inside and between groups: a packet to another group leaves by a random
+    node and arrives at a random one.
+    """
+    chips = group * groups * chips_per_node
+    between = (groups - 1) / groups * chips / (chips - 1)
+    inside = (group - 1) / group * chips / (chips - 1)
+    return inside / groups + 2 * between * (group - 1) / group, between
+
+
+def rail_ports(*, chips: int, planes: int, tiers: int, port_gbps: float) -> Ports:
+    """Rails of electrical switches, non-blocking trees of so many tiers: 2 T - 1 switch
+    ports and 2 T transceivers per end port.
+    """
+    ends = chips * planes
+    return Ports(
+        chips=chips,
+        port_gbps=port_gbps,
+        cables={"leaf": 2 * ends, "uplink": 2 * ends * (tiers - 1)},
+        injection=planes,
+        all_to_all=planes,
+        bisection=planes,
+        electrical_switch_ports=ends * (2 * tiers - 1),
+    )
+
+
+def largest_tree(tiers: int, radix: int, leaf_down: int | None = None) -> int:
+    """Most end ports of a tree of ``radix``-port switches with ``leaf_down`` ports of a
+    leaf to chips (None: half of them).
+
+    A single tier is one switch without ports upwards. Two tiers have as many leaves as
+    a switch has ports, three and more 2 (k/2)^(T-1).
+    """
+    if tiers == 1:
+        return radix
+    leaves = radix if tiers == 2 else 2 * (radix // 2) ** (tiers - 1)
+    return leaves * (radix // 2 if leaf_down is None else leaf_down)
+
+
+def fewest_tiers(
+    ends: int,
+    tiers: int,
+    radix: int,
+    leaf_down: int | None,
+    *,
+    chips: int,
+    chips_per_end: int = 1,
+) -> int:
+    """The fewest tiers, ``tiers`` at most, of a tree with so many end ports.
+
+    Raises SettingsError("chips") with the largest size where they do not reach.
+    """
+    for count in range(1, tiers + 1):
+        if ends <= largest_tree(count, radix, leaf_down):
+            return count
+    raise too_large(
+        chips,
+        largest_tree(tiers, radix, leaf_down) * chips_per_end,
+        f"{tiers} tiers of {radix}-port switches",
+    )
+
+
+# Resizing
+
+
+def too_large(chips: int, largest: int, what: str) -> SettingsError:
+    """The error of a family that ends at ``largest`` chips."""
+    return SettingsError(
+        "chips", f"got {chips}; allowed: at most {largest} ({what}); the nearest is {largest}"
+    )
+
+
+def best_size(options: Iterable[S], ports: Callable[[S], Ports]) -> S:
+    """The settings with the most all-to-all bandwidth, then the fewest chips."""
+
+    def rank(option: S) -> tuple[float, int]:
+        counts = ports(option)
+        return min(counts.all_to_all or 0.0, counts.injection), -counts.chips
+
+    return max(options, key=rank)
+
+
+def smallest_size(options: Iterable[S], chips: int, ports: Callable[[S], Ports], what: str) -> S:
+    """The settings with the fewest chips, ``chips`` at least, then the most all-to-all
+    bandwidth.
+
+    Raises SettingsError("chips") with the largest size where none is large enough.
+    """
+    best: S | None = None
+    best_rank, largest = (math.inf, 0.0), 0
+    for option in options:
+        counts = ports(option)
+        largest = max(largest, counts.chips)
+        rank = (counts.chips, -min(counts.all_to_all or 0.0, counts.injection))
+        if counts.chips >= chips and rank < best_rank:
+            best, best_rank = option, rank
+    if best is None:
+        raise too_large(chips, largest, what)
+    return best

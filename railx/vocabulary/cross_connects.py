@@ -1,0 +1,253 @@
+"""Cross-connect lists of optical switches and their files.
+
+A cross-connect joins two ports of one switch in both directions, so that (port_a,
+port_b) and (port_b, port_a) are the same circuit. Files, both with every circuit of a
+topology:
+
+* JSON (schema ``railx.circuits/1``): per switch its number, name, dimension, line and
+  rail (null where it serves several lines), the node behind each port (null: no circuit
+  uses the port) and the list of [port_a, port_b].
+* CSV: one row per circuit, ``ocs, name, dimension, line, rail, port_a, port_b, node_a,
+  node_b``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.io import read_json, write_text
+from railx.settings import to_dict
+from railx.vocabulary.topology import DIMENSIONS, Circuits, Topology
+
+__all__ = [
+    "CIRCUITS_SCHEMA",
+    "circuit_set",
+    "circuits_of",
+    "port_nodes",
+    "read_circuits",
+    "read_circuits_csv",
+    "switch_names",
+    "switch_places",
+    "write_circuits",
+    "write_circuits_csv",
+]
+
+IntArray = NDArray[np.int64]
+
+CIRCUITS_SCHEMA = "railx.circuits/1"
+_COLUMNS = ("ocs", "name", "dimension", "line", "rail", "port_a", "port_b", "node_a", "node_b")
+
+
+def circuits_of(topology: Topology) -> Circuits:
+    """The circuits of a topology; ValueError where it has no optical switches."""
+    if topology.circuits is None:
+        raise ValueError(
+            f"{topology.family}: a topology without optical switches has no cross-connects"
+        )
+    return topology.circuits
+
+
+def circuit_set(circuits: Circuits) -> IntArray:
+    """The circuits without their direction: rows (ocs, lower port, higher port),
+    sorted; shape (circuits, 3).
+    """
+    low, high = (
+        np.minimum(circuits.port_a, circuits.port_b),
+        np.maximum(circuits.port_a, circuits.port_b),
+    )
+    return _sorted_rows(np.stack([circuits.ocs, low, high], axis=1).astype(np.int64))
+
+
+def switch_names(circuits: Circuits) -> tuple[str, ...]:
+    """The name of each switch: dimension and line, then the rail, as in ``x3-rail7``;
+    ``x-rail7`` where it serves several lines.
+    """
+    dimension, line, rail = switch_places(circuits)
+    return tuple(
+        f"{DIMENSIONS[d]}{'' if at < 0 else at}-rail{r}" if d >= 0 else f"unused{i}"
+        for i, (d, at, r) in enumerate(
+            zip(dimension.tolist(), line.tolist(), rail.tolist(), strict=True)
+        )
+    )
+
+
+def switch_places(circuits: Circuits) -> tuple[IntArray, IntArray, IntArray]:
+    """Dimension, line (-1: several) and rail of each switch; dimension -1 where no
+    circuit uses it.
+    """
+    count = int(circuits.ocs.max()) + 1 if len(circuits) else 0
+    dimension, line, rail = (np.full(count, -1) for _ in range(3))
+    dimension[circuits.ocs], line[circuits.ocs], rail[circuits.ocs] = (
+        circuits.dimension,
+        circuits.line,
+        circuits.rail,
+    )
+    line[circuits.ocs[circuits.line != line[circuits.ocs]]] = -1
+    return dimension, line, rail
+
+
+def port_nodes(circuits: Circuits) -> IntArray:
+    """The node behind each port of each switch: shape (switches, ports), -1 where no
+    circuit uses the port.
+    """
+    ports = int(max(circuits.port_a.max(), circuits.port_b.max())) + 1
+    nodes = np.full((int(circuits.ocs.max()) + 1, ports), -1)
+    nodes[circuits.ocs, circuits.port_a] = circuits.node_a
+    nodes[circuits.ocs, circuits.port_b] = circuits.node_b
+    return nodes
+
+
+def write_circuits(path: str | Path, topology: Topology) -> None:
+    """Write the cross-connect list as JSON, one line a switch; ValueError where the
+    topology has no optical switches.
+    """
+    circuits = circuits_of(topology)
+    head = {
+        "schema": CIRCUITS_SCHEMA,
+        "family": topology.family,
+        "settings": to_dict(topology.settings),
+        "nodes": topology.nodes,
+    }
+    lines = [json.dumps(switch) for switch in _switch_entries(circuits)]
+    text = json.dumps(head)[:-1] + ', "switches": [\n' + ",\n".join(lines) + "\n]}\n"
+    write_text(path, text)
+
+
+def read_circuits(path: str | Path) -> Circuits:
+    """Read what :func:`write_circuits` wrote; ValueError names the file and the first
+    thing that is wrong in it.
+    """
+    stored = read_json(path)
+    if not isinstance(stored, dict) or stored.get("schema") != CIRCUITS_SCHEMA:
+        found = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
+        raise ValueError(
+            f"{path}: schema {found!r}; allowed: {CIRCUITS_SCHEMA}, a cross-connect list"
+        )
+    rows: list[tuple[int, ...]] = []
+    for switch in stored["switches"]:
+        nodes, dimension = switch["port_nodes"], DIMENSIONS.index(switch["dimension"])
+        for k, (a, b) in enumerate(switch["circuits"]):
+            if not (0 <= a < len(nodes) and 0 <= b < len(nodes)) or None in (nodes[a], nodes[b]):
+                raise ValueError(
+                    f"{path}: {switch['name']} joins ports {a} and {b}; allowed: ports with a node"
+                    " in port_nodes"
+                )
+            line = switch["line"] if switch["line"] is not None else switch["lines"][k]
+            rows.append((switch["ocs"], a, b, switch["rail"], dimension, line, nodes[a], nodes[b]))
+    return _checked(_from_rows(rows), path)
+
+
+def write_circuits_csv(path: str | Path, topology: Topology) -> None:
+    """Write the cross-connect list as CSV, one row a circuit; ValueError where the
+    topology has no optical switches.
+    """
+    circuits = circuits_of(topology)
+    names = np.array(switch_names(circuits))[circuits.ocs].tolist()
+    dimensions = np.array(DIMENSIONS)[circuits.dimension].tolist()
+    others = (
+        circuits.line,
+        circuits.rail,
+        circuits.port_a,
+        circuits.port_b,
+        circuits.node_a,
+        circuits.node_b,
+    )
+    columns = (circuits.ocs.tolist(), names, dimensions, *(column.tolist() for column in others))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    writer.writerows(zip(*columns, strict=True))
+    write_text(path, text.getvalue())
+
+
+def read_circuits_csv(path: str | Path) -> Circuits:
+    """Read what :func:`write_circuits_csv` wrote; ValueError names the file and the
+    first thing that is wrong in it.
+    """
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        reader = csv.reader(file)
+        if tuple(next(reader, ())) != _COLUMNS:
+            raise ValueError(
+                f"{path}: not a cross-connect list; allowed: a first line {','.join(_COLUMNS)}"
+            )
+        rows = [
+            (
+                int(ocs),
+                int(a),
+                int(b),
+                int(rail),
+                DIMENSIONS.index(dimension),
+                int(line),
+                int(node_a),
+                int(node_b),
+            )
+            for ocs, _, dimension, line, rail, a, b, node_a, node_b in reader
+        ]
+    return _checked(_from_rows(rows), path)
+
+
+def _switch_entries(circuits: Circuits) -> list[dict[str, Any]]:
+    dimension, line, rail = switch_places(circuits)
+    names, nodes = switch_names(circuits), port_nodes(circuits)
+    order = np.argsort(circuits.ocs, kind="stable")
+    pairs = np.stack([circuits.port_a, circuits.port_b], axis=1)[order].tolist()
+    lines = circuits.line[order].tolist()
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(circuits.ocs))]).tolist()
+    entries = []
+    for ocs, name in enumerate(names):
+        own = slice(bounds[ocs], bounds[ocs + 1])
+        if own.start == own.stop:
+            continue
+        entry: dict[str, Any] = {"ocs": ocs, "name": name, "dimension": DIMENSIONS[dimension[ocs]]}
+        entry["line"] = int(line[ocs]) if line[ocs] >= 0 else None
+        entry["rail"] = int(rail[ocs])
+        entry["port_nodes"] = [node if node >= 0 else None for node in nodes[ocs].tolist()]
+        entry["circuits"] = pairs[own]
+        if entry["line"] is None:
+            entry["lines"] = lines[own]
+        entries.append(entry)
+    return entries
+
+
+def _from_rows(rows: Sequence[tuple[int, ...]]) -> Circuits:
+    ocs, a, b, rail, dimension, line, node_a, node_b = (
+        np.array(rows, dtype=np.int64).reshape(-1, 8).T
+    )
+    i = np.int32
+    return Circuits(
+        ocs.astype(i),
+        a.astype(i),
+        b.astype(i),
+        rail.astype(i),
+        dimension.astype(np.int8),
+        line.astype(i),
+        node_a.astype(i),
+        node_b.astype(i),
+    )
+
+
+def _checked(circuits: Circuits, path: str | Path) -> Circuits:
+    """The circuits, where no port is in two of them."""
+    ocs = np.tile(circuits.ocs, 2).astype(np.int64)
+    port = np.concatenate([circuits.port_a, circuits.port_b]).astype(np.int64)
+    span = int(port.max(initial=0)) + 1
+    ports, uses = np.unique(ocs * span + port, return_counts=True)
+    if len(uses) and uses.max() > 1:
+        switch, twice = divmod(int(ports[uses.argmax()]), span)
+        raise ValueError(
+            f"{path}: port {twice} of optical switch {switch} is in {int(uses.max())} circuits;"
+            " allowed: at most 1"
+        )
+    return circuits
+
+
+def _sorted_rows(rows: IntArray) -> IntArray:
+    return rows[np.lexsort(rows.T[::-1])]

@@ -1,0 +1,245 @@
+"""Rings through the lines of a grid of nodes: who passes a message to whom, and over
+which channels.
+
+:class:`GridRings` is a torus of nodes; families whose lines are joined in another way
+say in a subclass what differs. Every rail of a line is one ring through all its nodes,
+so that r rails make 2 r directed rings at once (RailX, abstract). A job may take some
+positions of a line only: c neighbours on a ring keep a chain, on which a ring goes
+there and back, so that one is left of the two directions.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.vocabulary.grid import Grid, line_circuits
+from railx.vocabulary.line_rings import LineRings, RingLink, line_rings
+from railx.vocabulary.topology import Topology
+
+__all__ = ["Arc", "GridRings", "Link", "closed_rings"]
+
+IntArray = NDArray[np.int64]
+
+#: Source place, destination place, rail and channel of a link (:class:`LineRings`).
+Link: TypeAlias = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Arc:
+    """From position ``a`` of a line to ``b`` on a rail, out of the plus or the minus
+    side of a.
+    """
+
+    a: int
+    b: int
+    rail: int
+    plus: bool
+
+    @property
+    def back(self) -> Arc:
+        """The same the other way."""
+        return Arc(self.b, self.a, self.rail, not self.plus)
+
+
+@dataclass(frozen=True, eq=False)
+class GridRings:
+    """Rings through nodes of the lines of ``grid``, and through their chips.
+
+    Dimension 0 is a row, 1 a column. ``joined``: any nodes of a line are joined by
+    links of their own, else only neighbours along the ring are. ``whole_lines``: rings
+    of chips need all nodes of a line. ``single_chips``: the nodes are the chips
+    themselves.
+    """
+
+    topology: Topology
+    grid: Grid
+    joined: ClassVar[bool] = False
+    whole_lines: ClassVar[bool] = False
+    single_chips: ClassVar[bool] = False
+
+    def arcs(self, positions: Sequence[int], dimension: int) -> tuple[list[list[Arc]], bool]:
+        """The directed rings through positions of a line, and whether they are closed
+        (else there and back along a chain).
+        """
+        if len(positions) == self.length(dimension):
+            return closed_rings(self.rail_orders(dimension)), True
+        rings = []
+        for rail in range(self.grid.rails):
+            up = [Arc(a, b, rail, True) for a, b in itertools.pairwise(positions)]
+            rings.append(up + [arc.back for arc in reversed(up)])
+        return rings, False
+
+    def arc_links(self, dimension: int, arc: Arc) -> list[Link]:
+        """The links that an arc stands for, between places of its line."""
+        src, dst = self.arc_chips(dimension, arc)
+        # Round a ring of two single chips both directions lead to the same neighbour.
+        second = int(self.grid.m == 1 and self.length(dimension) == 2 and not arc.plus)
+        if self.topology.circuits is None:
+            return [(src, dst, -1, arc.rail + self.grid.n * second)]
+        return [(src, dst, arc.rail, second)]
+
+    def vertices(self, dimension: int, lines: Sequence[int]) -> IntArray:
+        """The vertices of whole lines, int[lines, places]: the chips of all
+        positions.
+        """
+        grid = self.grid
+        node = np.arange(grid.nodes).reshape(grid.rows, grid.columns)
+        node = (node if dimension == 0 else node.T)[list(lines)]
+        chips: IntArray = node[:, :, None] * grid.m**2 + np.arange(grid.m**2)
+        return chips.reshape(len(node), -1)
+
+    def node_rings(
+        self, positions: Sequence[int], dimension: int, lines: Sequence[int]
+    ) -> LineRings:
+        """Rings whose participants are the nodes at ``positions`` of each of ``lines``;
+        a node takes a message in at one edge chip of it and passes it on from another.
+        """
+        m = self.grid.m
+        arcs, closed = self.arcs(positions, dimension)
+        places = _places(len(positions), closed)
+        entries: list[RingLink] = []
+        for ring, hops in enumerate(arcs):
+            for k, arc in enumerate(hops):
+                message = ring * len(positions) + places[k]
+                at, before = arc.a * m**2, hops[k - 1]
+                enters = self.edge_chip(dimension, before.rail, not before.plus)
+                walk = _walk(m, enters, self.edge_chip(dimension, arc.rail, arc.plus))
+                entries += [(message, at + c, at + d, -1, 0) for c, d in walk]
+                entries += [(message, *link) for link in self.arc_links(dimension, arc)]
+        return line_rings(len(positions), len(arcs), self.vertices(dimension, lines), entries)
+
+    def chip_rings(
+        self, positions: Sequence[int], dimension: int, lines: Sequence[int]
+    ) -> LineRings | None:
+        """Rings whose participants are all chips of one chip row (column) of the nodes:
+        2 n closed rings, n on a chain.
+
+        The first chip row of a line stands for all m. None where the links of a part of
+        a line do not spread evenly over the chip rows.
+        """
+        grid = self.grid
+        if self.whole_lines and len(positions) < self.length(dimension):
+            return None
+        arcs, closed = self.arcs(positions, dimension)
+        participants = grid.m * len(positions)
+        places = _places(participants, closed)
+        entries: list[RingLink] = []
+        own = [hops for hops in arcs if hops[0].rail < grid.n]
+        for ring, hops in enumerate(own):
+            entries += [
+                (ring * participants + places[k], *link)
+                for k, hop in enumerate(self._chip_hops(hops, dimension, closed))
+                for link in hop
+            ]
+        return line_rings(participants, len(own), self.vertices(dimension, lines), entries)
+
+    def mesh_rings(self, dimension: int) -> LineRings | None:
+        """One ring there and back along the first chip row (column) of the first node;
+        None where a node is a single chip.
+
+        It takes all lanes of its links.
+        """
+        grid = self.grid
+        if grid.m == 1:
+            return None
+        step = 1 if dimension == 0 else grid.m
+        up = [(step * place, step * (place + 1), -1, 0) for place in range(grid.m - 1)]
+        links = up + [(d, c, rail, channel) for c, d, rail, channel in reversed(up)]
+        places = _places(grid.m, False)
+        entries = [(places[k], *link) for k, link in enumerate(links)]
+        vertices = np.arange(grid.m**2)[None, :]
+        return line_rings(grid.m, 1, vertices, entries, grid.n * grid.internal_width)
+
+    def length(self, dimension: int) -> int:
+        """Nodes of a line."""
+        return self.grid.columns if dimension == 0 else self.grid.rows
+
+    def edge_chip(self, dimension: int, rail: int, plus: bool) -> int:
+        """The chip of a node (its place in it) behind a rail on the plus or
+        minus side.
+        """
+        m = self.grid.m
+        edge, beside = (m - 1 if plus else 0), rail // self.grid.n
+        return beside * m + edge if dimension == 0 else edge * m + beside
+
+    def arc_chips(self, dimension: int, arc: Arc) -> tuple[int, int]:
+        """The places of the two chips that an arc joins."""
+        chips = self.grid.m**2
+        src = arc.a * chips + self.edge_chip(dimension, arc.rail, arc.plus)
+        return src, arc.b * chips + self.edge_chip(dimension, arc.rail, not arc.plus)
+
+    def rail_orders(self, dimension: int) -> list[list[int]]:
+        """The positions along the ring of each rail of a line, as the circuits join
+        them; in order without circuits.
+        """
+        length, rails = self.length(dimension), self.grid.rails
+        if self.topology.circuits is None:
+            return [list(range(length))] * rails
+        follows = np.empty((rails, length), dtype=np.int64)
+        a, b, rail = line_circuits(self.topology.circuits, dimension).T
+        follows[rail, a] = b
+        orders = np.zeros((rails, length), dtype=np.int64)
+        for place in range(1, length):
+            orders[:, place] = follows[np.arange(rails), orders[:, place - 1]]
+        as_lists: list[list[int]] = orders.tolist()
+        return as_lists
+
+    def _chip_hops(self, hops: list[Arc], dimension: int, closed: bool) -> list[list[Link]]:
+        """The links from each chip of a ring to the next."""
+        m = self.grid.m
+        step = 1 if dimension == 0 else m
+        links: list[list[Link]] = []
+        for arc in hops:
+            row = [arc.a * m**2 + step * place for place in range(m)]
+            row = row if arc.plus else row[::-1]
+            links += [[(c, d, -1, 0)] for c, d in itertools.pairwise(row)]
+            links.append(self.arc_links(dimension, arc))
+        if closed:
+            return links
+        # A chain: up to its far end, through the last node's chips, and back over the
+        # same links the other way.
+        up = links[: len(links) // 2]
+        last = hops[len(hops) // 2].a * m**2
+        up += [[(last + step * place, last + step * (place + 1), -1, 0)] for place in range(m - 1)]
+        return up + [[(d, c, rail, channel)] for ((c, d, rail, channel),) in reversed(up)]
+
+
+def closed_rings(orders: Sequence[Sequence[int]]) -> list[list[Arc]]:
+    """Both directions of the ring of each rail, ``orders``: the positions along it."""
+    rings = []
+    for rail, order in enumerate(orders):
+        following = [*order[1:], *order[:1]]
+        up = [Arc(a, b, rail, True) for a, b in zip(order, following, strict=True)]
+        rings += [up, [arc.back for arc in reversed(up)]]
+    return rings
+
+
+def _places(participants: int, closed: bool) -> list[int]:
+    """The place in its ring of the participant that sends the message which crosses
+    link k of the ring.
+
+    Along a chain every second participant takes part on the way up and the others on
+    the way back, so that no message is longer than two links.
+    """
+    if closed:
+        return list(range(participants))
+    top = participants - 1
+    sends = [k % 2 == 0 or k == top if k <= top else (2 * top - k) % 2 == 1 for k in range(2 * top)]
+    return [int(place) - 1 for place in np.cumsum(sends)]
+
+
+def _walk(m: int, c: int, d: int) -> list[tuple[int, int]]:
+    """The steps from local chip c to d, along x and then along y."""
+    steps = []
+    while c != d:
+        x, to_x = c % m, d % m
+        following = c + (1 if to_x > x else -1) if x != to_x else c + (m if d > c else -m)
+        steps.append((c, following))
+        c = following
+    return steps

@@ -1,0 +1,237 @@
+"""Reconfiguration plans: the steps that take the optical switches from one setting to
+another, and taking them.
+
+A plan lists for each switch that changes what to disconnect and then what to connect.
+Switches do not wait for each other; inside one switch all its disconnects come before
+its connects, so that no port is in two circuits at any time. Circuits that both
+settings have stay up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.settings import NotEmpty, SettingsError, to_dict
+from railx.vocabulary.cross_connects import (
+    circuit_set,
+    circuits_of,
+    port_nodes,
+    switch_names,
+    switch_places,
+)
+from railx.vocabulary.topology import Circuits, Topology
+
+__all__ = [
+    "ACTIONS",
+    "ReconfigurationPlan",
+    "TransitionSettings",
+    "apply_plan",
+    "reconfiguration_plan",
+]
+
+IntArray = NDArray[np.int64]
+
+ACTIONS = ("disconnect", "connect")
+
+
+@dataclass(frozen=True)
+class TransitionSettings:
+    """Two topologies of an experiment, settings of the same hardware, to plan the
+    change from one to the other.
+    """
+
+    before: Annotated[str, NotEmpty()]
+    """Name of the topology whose circuits are up at first."""
+
+    after: Annotated[str, NotEmpty()]
+    """Name of the topology whose circuits are up at the end."""
+
+    def __post_init__(self) -> None:
+        if self.before == self.after:
+            raise SettingsError(
+                "after", f"got {self.after!r}, as before; allowed: another topology"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class ReconfigurationPlan:
+    """Steps from one setting of the switches to another, in a safe order: by switch,
+    its disconnects before its connects.
+
+    ``ocs``, ``action`` (an index of :data:`ACTIONS`), ``port_a`` < ``port_b`` (int64)
+    have one entry per step. ``before`` and ``after`` are the settings of the two
+    topologies, ``kept`` the circuits that stay up, ``switches`` all switches, ``names``
+    their names.
+    """
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+    ocs: IntArray
+    action: IntArray
+    port_a: IntArray
+    port_b: IntArray
+    kept: int
+    switches: int
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.ocs)
+
+    @property
+    def disconnected(self) -> int:
+        """Circuits that are taken down."""
+        return int((self.action == 0).sum())
+
+    @property
+    def connected(self) -> int:
+        """Circuits that are set up."""
+        return int((self.action == 1).sum())
+
+    @property
+    def switches_touched(self) -> int:
+        """Switches with at least one step."""
+        return len(np.unique(self.ocs))
+
+    @property
+    def ports_touched(self) -> int:
+        """Ports of switches in at least one step."""
+        port = np.concatenate([self.port_a, self.port_b])
+        return (
+            len(np.unique(np.tile(self.ocs, 2) * (int(port.max()) + 1) + port)) if len(self) else 0
+        )
+
+    @property
+    def most_steps_of_a_switch(self) -> int:
+        """Steps of the switch that changes most: how long the change takes where
+        switches work at once, one step after another.
+        """
+        return int(np.bincount(self.ocs).max()) if len(self) else 0
+
+
+def reconfiguration_plan(before: Topology, after: Topology) -> ReconfigurationPlan:
+    """The steps that take the optical switches from the circuits of ``before`` to
+    exactly those of ``after``.
+
+    Raises ValueError where the two are not settings of the same hardware: other m, n,
+    chips, nodes or optical switches, a switch of another line or rail, or a port cabled
+    to another node.
+    """
+    old, new = circuits_of(before), circuits_of(after)
+    _check_same_hardware(before, after)
+    rows_old, rows_new = circuit_set(old), circuit_set(new)
+    key_old, key_new = _keys(rows_old, rows_new)
+    down, up = rows_old[~np.isin(key_old, key_new)], rows_new[~np.isin(key_new, key_old)]
+    rows = np.concatenate([down, up])
+    action = np.repeat(np.array([0, 1]), [len(down), len(up)])
+    order = np.lexsort((rows[:, 2], rows[:, 1], action, rows[:, 0]))
+    names_old, names_new = switch_names(old), switch_names(new)
+    return ReconfigurationPlan(
+        before=to_dict(before.settings),
+        after=to_dict(after.settings),
+        ocs=rows[order, 0],
+        action=action[order],
+        port_a=rows[order, 1],
+        port_b=rows[order, 2],
+        kept=len(rows_old) - len(down),
+        switches=len(names_old),
+        names=tuple(
+            a if not a.startswith("unused") else b
+            for a, b in zip(names_old, names_new, strict=True)
+        ),
+    )
+
+
+def apply_plan(circuits: Circuits, plan: ReconfigurationPlan) -> IntArray:
+    """Take the steps one by one from ``circuits``; the circuits at the end as
+    :func:`circuit_set` gives them.
+
+    Raises ValueError at the first step that disconnects a circuit that is not there or
+    connects a port that is in use.
+    """
+    start = circuit_set(circuits)
+    steps = np.stack([plan.ocs, plan.port_a, plan.port_b], axis=1)
+    span = max((int(rows[:, 1:].max()) + 1 for rows in (start, steps) if len(rows)), default=1)
+    switches = max((int(rows[:, 0].max()) + 1 for rows in (start, steps) if len(rows)), default=0)
+    joined = np.full(switches * span, -1)  # the port that each port is joined to
+    joined[start[:, 0] * span + start[:, 1]], joined[start[:, 0] * span + start[:, 2]] = (
+        start[:, 2],
+        start[:, 1],
+    )
+    other: list[int] = joined.tolist()
+    for step, (action, (ocs, a, b)) in enumerate(
+        zip(plan.action.tolist(), steps.tolist(), strict=True)
+    ):
+        at_a, at_b = ocs * span + a, ocs * span + b
+        if action == 0:
+            if other[at_a] != b:
+                raise ValueError(
+                    f"plan: step {step} disconnects ports {a} and {b} of optical switch {ocs},"
+                    " which are not joined"
+                )
+            other[at_a] = other[at_b] = -1
+        elif other[at_a] >= 0 or other[at_b] >= 0 or a == b:
+            raise ValueError(
+                f"plan: step {step} connects ports {a} and {b} of optical switch {ocs}, of which"
+                " one is in use"
+            )
+        else:
+            other[at_a], other[at_b] = b, a
+    end = np.array(other, dtype=np.int64).reshape(-1, span)
+    ocs_of, port = np.nonzero(end > np.arange(span))
+    return np.stack([ocs_of, port, end[ocs_of, port]], axis=1)
+
+
+def _check_same_hardware(before: Topology, after: Topology) -> None:
+    """Refuse two topologies whose nodes or cabling differ."""
+    old_settings, new_settings = to_dict(before.settings), to_dict(after.settings)
+    for what, one, other in (
+        ("m", old_settings.get("m"), new_settings.get("m")),
+        ("n", old_settings.get("n"), new_settings.get("n")),
+        ("chips", before.chips, after.chips),
+        ("nodes", before.nodes, after.nodes),
+        ("electrical switches", before.switches, after.switches),
+    ):
+        if one != other:
+            raise ValueError(
+                f"{what}: {one} before and {other} after; allowed: two settings of the same"
+                " hardware"
+            )
+    old, new = circuits_of(before), circuits_of(after)
+    tables = [switch_places(circuits) for circuits in (old, new)]
+    counts = [len(table[0]) for table in tables]
+    if counts[0] != counts[1]:
+        raise ValueError(
+            f"optical switches: {counts[0]} before and {counts[1]} after; allowed: the same"
+            " switches, so the same numbers of rows and columns of nodes and the same cabling"
+        )
+    used = (tables[0][0] >= 0) & (tables[1][0] >= 0)
+    for what, one_table, other_table in zip(("dimension", "line", "rail"), *tables, strict=True):
+        wrong = np.flatnonzero(used & (one_table != other_table))
+        if len(wrong):
+            ocs = int(wrong[0])
+            raise ValueError(
+                f"optical switch {ocs}: {what} {one_table[ocs]} before and {other_table[ocs]}"
+                " after; allowed: the same cabling"
+            )
+    one_ports, other_ports = port_nodes(old), port_nodes(new)
+    span = min(one_ports.shape[1], other_ports.shape[1])
+    one_ports, other_ports = one_ports[:, :span], other_ports[:, :span]
+    moved = np.argwhere((one_ports >= 0) & (other_ports >= 0) & (one_ports != other_ports))
+    if len(moved):
+        ocs, port = moved[0].tolist()
+        raise ValueError(
+            f"port {port} of optical switch {ocs}: cabled to node {one_ports[ocs, port]} before and"
+            f" {other_ports[ocs, port]} after; allowed: the same cabling"
+        )
+
+
+def _keys(*tables: IntArray) -> list[IntArray]:
+    """One number for each row of tables (ocs, port, port) with the same meaning in all
+    of them.
+    """
+    span = max((int(table[:, 1:].max()) + 1 for table in tables if len(table)), default=1)
+    return [(table[:, 0] * span + table[:, 1]) * span + table[:, 2] for table in tables]

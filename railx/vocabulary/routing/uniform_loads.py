@@ -1,0 +1,146 @@
+"""Exact loads of uniform all-to-all in closed form, for families that know theirs at
+any size.
+
+Every function returns one load per row of ``topology.links``: flits per cycle on one
+lane when chips offer one flit per cycle on average, spread evenly over all other chips.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.vocabulary.grid import Grid, mesh_links, rail_ports
+from railx.vocabulary.routing.line_phases import (
+    LineRouting,
+    Phase,
+    WalkOrder,
+    by_line,
+    by_node,
+    uniform_flow,
+    walk_orders,
+)
+from railx.vocabulary.topology import INTERNAL, Topology, kind_code
+
+__all__ = ["along_lane_loads", "half_way_round_ns", "phase_lane_loads", "torus_lane_loads"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+def torus_lane_loads(topology: Topology, columns: int, rows: int, lanes: int) -> FloatArray:
+    """Dimension order on a torus of columns x rows chips, ties between the two
+    directions split evenly.
+
+    By symmetry all links of a dimension and direction carry the same. RailX counts the
+    links inside its nodes as part of the torus.
+    """
+    others = topology.chips - 1
+    per_direction = [
+        rest * _ring_distance(length) / (2 * others) / lanes
+        for length, rest in ((columns, rows), (rows, columns))
+    ]
+    return along_lane_loads(topology, *per_direction)
+
+
+def along_lane_loads(topology: Topology, x: float, y: float) -> FloatArray:
+    """One load for all links along x and one for all along y."""
+    links = topology.links
+    along_x = np.isin(links.kind, [kind_code("rail_x"), kind_code("torus_x")])
+    along_x |= (
+        (links.kind == INTERNAL)
+        & (np.abs(links.src.astype(np.int64) - links.dst) == 1)
+        & (_node_side(topology) > 1)
+    )
+    return np.where(along_x, x, y)
+
+
+def half_way_round_ns(grid: Grid) -> float:
+    """Bound of the latency of any path on a torus of nodes: half way round a row and a
+    column.
+    """
+    total = 0.0
+    for length in (grid.columns, grid.rows):
+        nodes, inside = length // 2, grid.m - 1
+        total += nodes * grid.external_latency_ns + (nodes + 1) * inside * grid.internal_latency_ns
+    return total
+
+
+def phase_lane_loads(
+    topology: Topology, phases: Sequence[Phase], routing: LineRouting
+) -> FloatArray:
+    """Loads of a RailX setting whose coordinates
+    are corrected one after the other.
+    """
+    nodes, m, chips = topology.nodes, phases[0].m, phases[0].chips
+    flows, arrived = uniform_flow(phases, nodes, routing)
+    orders = walk_orders(phases, routing)
+    ports = rail_ports(topology).link
+    load = np.zeros(len(topology.links))
+    walks = np.zeros((nodes, len(mesh_links(m))))
+    for phase, flow, order in zip(phases, flows, orders, strict=False):
+        rows = by_line(phase.rail_rows(ports).astype(np.float64), phase).astype(np.int64)
+        load[rows[rows >= 0]] = np.broadcast_to(flow.rails(), rows.shape)[rows >= 0]
+        walks += by_node(_walked(flow.walks(), m, order), phase, nodes)
+    # Every chip of the last node is equally likely; what is at home already does not
+    # walk.
+    spread = np.broadcast_to(arrived[:, :, None] / chips, (nodes, chips, chips))
+    walks += _walked(spread, m, orders[-1])
+    # The links inside the nodes come first in the table, node by node.
+    load[: walks.size] = walks.ravel()
+    return load / topology.links.lanes
+
+
+def _walked(flow: FloatArray, m: int, order: WalkOrder) -> FloatArray:
+    """Load of each mesh link (float[..., mesh link]) of flows from chip to chip of a
+    node (float[..., c, c]).
+    """
+    loads: FloatArray = flow.reshape(-1, m**4) @ _mesh_paths(m, order).T
+    return loads.reshape(*flow.shape[:-2], len(mesh_links(m)))
+
+
+def _mesh_paths(m: int, order: WalkOrder) -> Any:
+    """Which mesh links the path from chip c to chip d takes: a sparse matrix [mesh
+    link, c * m^2 + d] of ones.
+    """
+    from scipy.sparse import csr_array
+
+    source, target = np.divmod(np.arange(m**4), m * m)
+    sy, sx = np.divmod(source, m)
+    ty, tx = np.divmod(target, m)
+    # Along x in the source's chip row, then along y in the target's chip column; or the
+    # other way about.
+    row, column = (sy, tx) if order == "xy" else (ty, sx)
+    rows, columns = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for link, (a, b) in enumerate(mesh_links(m).tolist()):
+        (ay, ax), (by, bx) = divmod(a, m), divmod(b, m)
+        taken = (
+            (row == ay) & _between(sx, tx, ax, bx)
+            if ay == by
+            else (column == ax) & _between(sy, ty, ay, by)
+        )
+        path = np.flatnonzero(taken)
+        rows.append(np.full(len(path), link))
+        columns.append(path)
+    where = (np.concatenate(rows), np.concatenate(columns))
+    return csr_array((np.ones(len(where[0])), where), shape=(len(mesh_links(m)), m**4))
+
+
+def _between(start: IntArray, stop: IntArray, a: int, b: int) -> NDArray[np.bool_]:
+    """Whether a straight walk from start to stop takes the step from a to b = a
+    +- 1.
+    """
+    return (start <= a) & (stop >= b) if b > a else (start >= a) & (stop <= b)
+
+
+def _ring_distance(length: int) -> int:
+    """Sum of the distances from one place of a ring to all others."""
+    return sum(min(step, length - step) for step in range(length))
+
+
+def _node_side(topology: Topology) -> int:
+    return math.isqrt(topology.chips // topology.nodes)

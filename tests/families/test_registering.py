@@ -1,0 +1,292 @@
+"""A family that no file of the project knows, a plain ring of chips, goes through every
+room once it is registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from railx.economics import price_network, read_catalogue
+from railx.economics.settings import PricedNetwork
+from railx.families import (
+    FAMILIES,
+    Family,
+    TopologySettings,
+    build_routing,
+    build_topology,
+    families_with,
+    family_of,
+    read_topology,
+    register,
+    registered,
+)
+from railx.mapping import Basis, JobSettings, place_ranks, step_times
+from railx.network import CollectiveSettings, simulate_collectives
+from railx.network.flows import fair_rates, link_gb_s, route_flows
+from railx.network.packets import simulate_packets
+from railx.network.settings import (
+    NeighbourTraffic,
+    PacketNetworkSettings,
+    StaticNetworkSettings,
+    UniformTraffic,
+)
+from railx.network.throughput import simulate_static
+from railx.settings import AtLeast, Positive, SettingsError, load
+from railx.vocabulary.chip_rings import torus_rings
+from railx.vocabulary.counts import Bill, Ports
+from railx.vocabulary.duplex import duplex_links
+from railx.vocabulary.line_rings import LineRings
+from railx.vocabulary.placement import Placement, Sizes
+from railx.vocabulary.routing.analysis import check_deadlock_free, check_delivery, path_lengths
+from railx.vocabulary.routing.rings import route_rings
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import Topology, check_size, chip_nodes
+from workflow.config import read_choice
+from workflow.stages import topology as topology_stage
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = {"family": "plain_ring", "chips": 8, "port_gbps": 400.0, "latency_ns": 100.0}
+PORT_GB_S = 50.0
+
+
+# The family: all that there is to write
+
+
+@dataclass(frozen=True)
+class PlainRingSettings:
+    """Chips in a ring, one link between neighbours."""
+
+    family: Literal["plain_ring"]
+    """Which network family this is."""
+
+    chips: Annotated[int, AtLeast(3)]
+    """Chips of the ring."""
+
+    port_gbps: Annotated[float, Positive()]
+    """Rate of a port in one direction, in 10^9 bit/s."""
+
+    latency_ns: Annotated[float, Positive()]
+    """Time of flight of a link, in nanoseconds."""
+
+
+def build(settings: PlainRingSettings) -> Topology:
+    chip = np.arange(settings.chips)
+    links = duplex_links(
+        chip,
+        np.roll(chip, -1),
+        "torus_x",
+        gbps=settings.port_gbps,
+        latency_ns=settings.latency_ns,
+    )
+    nodes = chip_nodes(settings.chips, 1)
+    return Topology(settings, settings.chips, settings.chips, 0, nodes, links, None)
+
+
+def route(
+    topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+) -> RoutingTable:
+    return route_rings(topology, routing, (topology.chips,), destinations)
+
+
+def chip_rings(settings: PlainRingSettings) -> tuple[LineRings, ...]:
+    return torus_rings(np.arange(settings.chips), 1)
+
+
+def place(topology: Topology, sizes: Sizes) -> Placement:
+    mesh, x, y = sizes
+    if mesh * x * y > topology.chips:
+        raise SettingsError("layout", f"got {mesh * x * y} chips; allowed: {topology.chips}")
+    return Placement(np.arange(mesh * x * y).reshape(y, x, mesh).transpose(2, 1, 0), "runs")
+
+
+def ports(settings: PlainRingSettings) -> Ports:
+    return Ports(
+        chips=settings.chips,
+        port_gbps=settings.port_gbps,
+        cables={"external": 2 * settings.chips},
+        injection=2,
+        all_to_all=None,
+        bisection=4 / settings.chips,
+    )
+
+
+PLAIN_RING = Family(
+    name="plain_ring",
+    settings=PlainRingSettings,
+    build=build,
+    check=lambda settings: check_size("chips", 2 * settings.chips),
+    halves=lambda settings: (np.arange(settings.chips) >= settings.chips // 2).astype(np.int8),
+    bisection_ports=lambda settings: 2,
+    ports_per_chip=lambda settings: 2,
+    routings=("min", "balanced"),
+    route=route,
+    chip_rings=chip_rings,
+    place=place,
+    bill=Bill(ports=ports, resize=lambda settings, chips: replace(settings, chips=chips)),
+)
+
+
+# What the rooms make of it
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    with registered(PLAIN_RING):
+        yield
+
+
+@pytest.fixture
+def ring() -> Topology:
+    return build_topology(load(TopologySettings, SETTINGS, "topology"))
+
+
+def from_conf(path: str, hint: Any, **changes: Any) -> Any:
+    plain = read_choice(ROOT / "conf" / path) | changes
+    return load(hint, plain)
+
+
+def test_settings_graph_and_file(ring: Topology, tmp_path: Path) -> None:
+    assert isinstance(ring.settings, PlainRingSettings)
+    assert family_of(ring) is PLAIN_RING
+    metrics = topology_stage.run(SETTINGS, topology_path=tmp_path / "ring.parquet")
+    again = read_topology(tmp_path / "ring.parquet")
+    assert again.settings == ring.settings
+    assert np.array_equal(again.links.dst, ring.links.dst)
+    assert metrics["family"] == "plain_ring"
+    assert (metrics["links"], metrics["ports_per_chip"]) == (8, 2)
+    assert metrics["diameter_node_hops"] == 4
+    assert metrics["mean_node_hops"] == pytest.approx(16 / 7)
+    assert metrics["bisection_gbps"] == metrics["bisection_closed_form_gbps"] == 800
+    assert (metrics["disjoint_paths_min"], metrics["minimal_paths_min"]) == (2, 1)
+
+
+@pytest.mark.parametrize("routing", ["min", "balanced"])
+def test_routing_delivers_by_shortest_paths_without_deadlock(ring: Topology, routing: str) -> None:
+    table = build_routing(ring, routing)
+    check_delivery(ring, table)
+    check_deadlock_free(ring, table)
+    hops = path_lengths(ring, table).links
+    assert hops.sum() == 8 * 16
+    with pytest.raises(SettingsError, match="allowed on plain_ring: min, balanced"):
+        build_routing(ring, "valiant")
+
+
+def test_static_loads_fill_all_links_alike(ring: Topology) -> None:
+    network = from_conf("network/static_balanced.yaml", StaticNetworkSettings)
+    row, channels = simulate_static(ring, UniformTraffic("uniform", 1.0), network, "ring", seed=1)
+    assert np.allclose(channels["load"], 8 / 7)
+    assert row["bound_flits_per_chip_cycle"] == pytest.approx(7 / 8)
+    assert row["fidelity"] == "analytic"
+
+
+def test_packets_reach_the_neighbours(ring: Topology) -> None:
+    network = from_conf(
+        "network/packet.yaml", PacketNetworkSettings, warmup_cycles=200, measured_cycles=2000
+    )
+    traffic = NeighbourTraffic("neighbour", 0.4)
+    found = simulate_packets(ring, build_routing(ring, "min"), traffic, network, seed=1)
+    assert found.hops_mean == 1.0
+    assert found.accepted_flits_per_chip_cycle == pytest.approx(0.4, rel=0.1)
+
+
+def test_flows_share_the_links_fairly(ring: Topology) -> None:
+    paths = route_flows(ring, "min", np.array([0, 1, 7]), np.array([2, 2, 6]))
+    assert np.allclose(fair_rates(paths, link_gb_s(ring)), [25.0, 25.0, 50.0])
+
+
+def test_collectives_fill_both_directions(ring: Topology) -> None:
+    payload = 10**12
+    settings = from_conf(
+        "collective/all.yaml",
+        CollectiveSettings,
+        collectives=["ring_all_reduce", "all_to_all"],
+        payload_bytes=[payload],
+    )
+    rows = simulate_collectives(ring, settings, "ring")
+    reduced = [row for row in rows if row["collective"] == "ring_all_reduce"]
+    assert {(row["scope"], row["fidelity"]) for row in reduced} == {
+        (scope, fidelity) for scope in ("row", "chips") for fidelity in ("analytic", "flow")
+    }
+    for row in reduced:
+        expected_ms = (2 * 7 / 8 * payload / (2 * PORT_GB_S) + 2 * 7 * 100) / 1e6
+        assert row["time_ms"] == pytest.approx(expected_ms, rel=1e-9)
+        assert row["rings"] == 2
+    direct = {row["fidelity"]: row["time_ms"] for row in rows if row["collective"] == "all_to_all"}
+    # The links up carry 1 + 2 + 3 + 4 hops of every chip's seven messages.
+    assert direct["analytic"] == pytest.approx(10 / 8 * payload / PORT_GB_S / 1e6, rel=1e-6)
+    assert direct["flow"] == pytest.approx(direct["analytic"], rel=1e-6)
+
+
+def test_mapping_places_and_times_a_job(ring: Topology) -> None:
+    job = load(
+        JobSettings,
+        {
+            "model": {
+                "name": "small",
+                "layers": 8,
+                "hidden": 512,
+                "heads": 16,
+                "kv_heads": 8,
+                "feed_forward": 1024,
+                "vocabulary": 1000,
+            },
+            "experts": None,
+            "layout": {"mesh": {"tensor": 2}, "x": {"data": 2}, "y": {"pipeline": 2}},
+            "sequence_tokens": 4096,
+            "micro_batches": 3,
+            "bytes_per_element": 2,
+            "gradient_bytes_per_element": 4,
+            "chip": {"peak_tflops": 100.0, "efficiency": 0.5},
+        },
+    )
+    assert place_ranks(ring, (2, 2, 2)).chips.transpose(2, 1, 0).ravel().tolist() == list(range(8))
+    slow, fast = (
+        step_times(ring, ["min"], {"small": job}, [Basis("equal", factor, factor, None)], "ring")
+        for factor in (1.0, 2.0)
+    )
+    assert {row["family"] for row in slow} == {"plain_ring"}
+    assert {row["placement"] for row in slow} == {"runs"}
+    assert {row["fidelity"] for row in slow} == {"analytic"}
+    assert fast[0]["step_ms"] < slow[0]["step_ms"]
+    too_large = replace(
+        job, layout=load(type(job.layout), {"mesh": {"tensor": 4}, "x": {"data": 4}, "y": {}})
+    )
+    (refused,) = step_times(
+        ring, ["min"], {"large": too_large}, [Basis("equal", 1.0, 1.0, None)], "ring"
+    )
+    assert refused["step_ms"] is None
+    assert "got 16 chips; allowed: 8" in refused["reason"]
+
+
+def test_bill_prices_every_transceiver() -> None:
+    network = load(PricedNetwork, {"topology": SETTINGS}, "network")
+    catalogue = read_catalogue(ROOT / "resources/catalogue/prices.csv")
+    (row,) = price_network("ring", network, "opus_400g", catalogue)
+    assert (row["component"], row["count"], row["total_usd"]) == ("transceiver", 16, 16 * 879)
+    assert network.at_scale(20).chips == 20
+    assert network.counts.bisection_gb_s_per_chip == 4 / 8 * PORT_GB_S
+
+
+def test_lists_in_messages_follow_the_register() -> None:
+    assert families_with("chip_rings").endswith("plain_ring")
+    with pytest.raises(ValueError, match="'plain_ring', which is taken"):
+        register(PLAIN_RING)
+    assert FAMILIES.count(PLAIN_RING) == 1
+
+
+def test_a_family_that_is_not_registered_is_refused() -> None:
+    FAMILIES.remove(PLAIN_RING)
+    try:
+        with pytest.raises(SettingsError, match=r"topology\.family: got 'plain_ring'; allowed: "):
+            load(TopologySettings, SETTINGS, "topology")
+        with pytest.raises(SettingsError, match=r"family: got .plain_ring.; allowed: .*tpu_v4"):
+            family_of(PlainRingSettings(**SETTINGS))  # type: ignore[arg-type]
+    finally:
+        FAMILIES.append(PLAIN_RING)

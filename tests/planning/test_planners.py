@@ -1,0 +1,110 @@
+"""The list of planners: what an entry of it needs, and what it brings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_type_hints
+
+import numpy as np
+import pytest
+
+from railx.planning import planners
+from railx.planning.groups import micro_batch
+from railx.planning.make import make_plan, plan_rows
+from railx.planning.plan import SequenceParallelBatch
+from railx.planning.planner import Planner, PlannerBase, Work
+from railx.planning.planners import PLANNERS, PlannerSettings, planner_of
+from railx.settings import SettingsError, load
+from railx.workload import BatchSettings
+
+
+@dataclass(frozen=True)
+class OneByOneSettings(PlannerBase):
+    """Every sequence alone, on all devices."""
+
+    planner: Literal["one_by_one"]
+    """Which planner it is."""
+
+    backwards: bool
+    """Whether the last sequence of a batch comes first."""
+
+
+def _one_by_one(settings: OneByOneSettings, work: Work) -> tuple[SequenceParallelBatch, ...]:
+    from railx.planning.groups import Assignment
+
+    order = -1 if settings.backwards else 1
+    return tuple(
+        SequenceParallelBatch(
+            index,
+            tuple(
+                micro_batch(
+                    Assignment((work.devices,), ((position,),)),
+                    batch.sequences,
+                    batch.lengths,
+                    work.cost,
+                )
+                for position in list(range(len(batch.lengths)))[::order]
+            ),
+        )
+        for index, batch in enumerate(work.batches)
+    )
+
+
+ONE_BY_ONE = Planner("one_by_one", "sequence_parallel", OneByOneSettings, _one_by_one)
+
+
+def test_an_entry_of_the_list_is_all_that_a_planner_needs(
+    conf: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = {"planner": "one_by_one", "backwards": True}
+    with pytest.raises(SettingsError, match=r"planner\.planner: got 'one_by_one'; allowed: static"):
+        load(PlannerSettings, plain, "planner")
+    monkeypatch.setattr(planners, "PLANNERS", (*PLANNERS, ONE_BY_ONE))
+    settings: Any = load(PlannerSettings, plain, "planner")
+    assert settings == OneByOneSettings("one_by_one", True)
+    lengths = np.array([300, 200, 100])
+    plan = make_plan(
+        settings,
+        lengths,
+        conf("cluster", "cpu_4"),
+        conf("model", "tiny"),
+        conf("cost_model", "analytic"),
+        BatchSettings(3, 1, 1024, "truncate"),
+        1,
+    )
+    assert (plan.kind, plan.planner, plan.devices) == ("sequence_parallel", "one_by_one", 4)
+    rows = plan_rows(plan, "mine", "three")
+    assert [row["degree"] for row in rows] == [4, 4, 4]
+    drawn = [int(lengths[m.groups[0].sequences[0]]) for m in plan.batches[0].micro_batches]  # type: ignore[union-attr]
+    assert [row["tokens"] for row in rows] == drawn
+    assert sorted(drawn) == [100, 200, 300]
+
+
+def test_settings_name_their_planner() -> None:
+    for planner in PLANNERS:
+        assert get_args(get_type_hints(planner.settings)["planner"]) == (planner.name,)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "ranks"),
+    [
+        ("static", "sequence_parallel", 64),
+        ("flexsp", "sequence_parallel", 64),
+        ("pipeline_2x1", "pipeline", 2),
+    ],
+)
+def test_a_planner_says_the_kind_and_the_ranks_of_its_plans(
+    conf: Callable[..., Any], name: str, kind: str, ranks: int
+) -> None:
+    settings = conf("planner", name)
+    assert planner_of(settings).kind == kind
+    assert planner_of(settings).ranks_of(settings, 64) == ranks
+
+
+def test_the_list_loads_no_solver() -> None:
+    code = "import sys, railx.planning; assert not {'highspy', 'scipy'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

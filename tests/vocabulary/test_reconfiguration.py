@@ -1,0 +1,264 @@
+"""Reconfiguration plans: safe in every step, exact at the end."""
+
+import csv
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from railx.families import TopologySettings, build_topology, write_topology
+from railx.io import read_rows
+from railx.settings import SettingsError, load
+from railx.vocabulary.cross_connects import (
+    circuit_set,
+    read_circuits,
+)
+from railx.vocabulary.reconfiguration import TransitionSettings, apply_plan, reconfiguration_plan
+from railx.vocabulary.reconfiguration_files import read_plan, write_plan, write_plan_csv
+from railx.vocabulary.topology import Circuits, Topology
+from workflow.config import read_choice
+from workflow.stages import circuits, transition
+
+CONF = Path(__file__).parents[2] / "conf"
+RING = [{"kind": "ring", "rails": 4, "size": 5, "stride": 1}]
+ALL = [{"kind": "all_to_all", "rails": 4, "size": 5, "stride": 1}]
+#: Settings of the same hardware: 5 x 5 nodes of 2 x 2 chips, 4 rails a side.
+SAME: list[tuple[str, dict[str, Any]]] = [
+    ("railx_hyperx", {}),
+    ("railx_hyperx", {"rings": "undirected"}),
+    ("railx_torus", {}),
+    ("railx_dragonfly", {"rows": 5}),
+    ("railx_mixed", {"x_scale": 5, "y_scale": 5, "parts_x": RING, "parts_y": ALL}),
+    ("railx_split", {"sizes_x": [5], "split_x": [4], "sizes_y": [5], "split_y": [4]}),
+]
+
+
+def build(name: str, **changes: Any) -> Topology:
+    plain = read_choice(CONF / "topology" / f"{name}.yaml")
+    return build_topology(load(TopologySettings, plain | changes, "topology"))
+
+
+def circuits_of(topology: Topology) -> Circuits:
+    assert topology.circuits is not None
+    return topology.circuits
+
+
+@pytest.mark.parametrize("before", range(len(SAME)))
+@pytest.mark.parametrize("after", range(len(SAME)))
+def test_a_plan_ends_at_exactly_the_other_setting(before: int, after: int, tmp_path: Path) -> None:
+    one, other = (build(SAME[i][0], **SAME[i][1]) for i in (before, after))
+    plan = reconfiguration_plan(one, other)
+    assert np.array_equal(apply_plan(circuits_of(one), plan), circuit_set(circuits_of(other)))
+    held, wanted = (
+        {tuple(row) for row in circuit_set(circuits_of(t)).tolist()} for t in (one, other)
+    )
+    assert (plan.kept, plan.disconnected, plan.connected) == (
+        len(held & wanted),
+        len(held - wanted),
+        len(wanted - held),
+    )
+    back = reconfiguration_plan(other, one)
+    assert (back.kept, back.disconnected, back.connected) == (
+        plan.kept,
+        plan.connected,
+        plan.disconnected,
+    )
+    write_plan(tmp_path / "plan.json", plan)
+    again = read_plan(tmp_path / "plan.json")
+    for field in dataclasses.fields(plan):
+        if field.name != "names":
+            assert np.array_equal(getattr(again, field.name), getattr(plan, field.name)), field.name
+    write_plan_csv(tmp_path / "plan.csv", plan)
+    with (tmp_path / "plan.csv").open() as file:
+        steps = [
+            (int(s["ocs"]), s["action"], int(s["port_a"]), int(s["port_b"]))
+            for s in csv.DictReader(file)
+        ]
+    names = np.array(["disconnect", "connect"])[plan.action]
+    assert steps == list(
+        zip(
+            plan.ocs.tolist(),
+            names.tolist(),
+            plan.port_a.tolist(),
+            plan.port_b.tolist(),
+            strict=True,
+        )
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), switches=st.integers(1, 4), ports=st.integers(2, 12))
+def test_plans_between_random_matchings_are_safe_and_exact(
+    data: st.DataObject, switches: int, ports: int
+) -> None:
+    """Any two matchings: each step is checked against the ports in use, and circuits of
+    both settings are never touched.
+    """
+    one, other = (_random(data, switches, ports) for _ in range(2))
+    plan = reconfiguration_plan(one, other)
+    up = {tuple(row) for row in circuit_set(circuits_of(one)).tolist()}
+    both = up & {tuple(row) for row in circuit_set(circuits_of(other)).tolist()}
+    in_use = {(ocs, port) for ocs, *pair in up for port in pair}
+    for ocs, action, *pair in zip(
+        plan.ocs.tolist(),
+        plan.action.tolist(),
+        plan.port_a.tolist(),
+        plan.port_b.tolist(),
+        strict=True,
+    ):
+        assert (ocs, *pair) not in both
+        ends = {(ocs, port) for port in pair}
+        if action == 0:
+            up.remove((ocs, *pair))
+            in_use -= ends
+        else:
+            assert not ends & in_use
+            up.add((ocs, *pair))
+            in_use |= ends
+    assert up == {tuple(row) for row in circuit_set(circuits_of(other)).tolist()}
+    assert np.array_equal(apply_plan(circuits_of(one), plan), circuit_set(circuits_of(other)))
+    touched = {
+        (ocs, p)
+        for ocs, a, b in zip(
+            plan.ocs.tolist(), plan.port_a.tolist(), plan.port_b.tolist(), strict=True
+        )
+        for p in (a, b)
+    }
+    assert plan.ports_touched == len(touched)
+    assert plan.switches_touched == len({ocs for ocs, _ in touched})
+
+
+def test_unsafe_plans_are_noticed() -> None:
+    one, other = build("railx_torus"), build("railx_hyperx")
+    plan = reconfiguration_plan(one, other)
+    with pytest.raises(ValueError, match=r"step 0 disconnects ports .* which are not joined"):
+        apply_plan(circuits_of(other), plan)
+    turned = dataclasses.replace(
+        plan,
+        ocs=plan.ocs[::-1],
+        action=plan.action[::-1],
+        port_a=plan.port_a[::-1],
+        port_b=plan.port_b[::-1],
+    )
+    with pytest.raises(ValueError, match=r"step 0 connects ports .* of which one is in use"):
+        apply_plan(circuits_of(one), turned)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changes", "message"),
+    [
+        (
+            "railx_hyperx",
+            "railx_torus",
+            {"m": 1, "n": 4},
+            "m: 2 before and 1 after; allowed: two settings of the same hardware",
+        ),
+        ("railx_hyperx", "railx_torus", {"n": 3}, "n: 2 before and 3 after"),
+        ("railx_hyperx", "railx_torus", {"x_scale": 4}, "chips: 100 before and 80 after"),
+        (
+            "railx_torus",
+            "railx_torus",
+            {"x_scale": 25, "y_scale": 1},
+            "optical switches: 40 before and",
+        ),
+        (
+            "railx_twisted_torus",
+            "railx_torus",
+            {"x_scale": 8, "y_scale": 4},
+            "optical switches: 32 before and 48 after",
+        ),
+        ("railx_hyperx", "fat_tree", {}, "fat_tree: a topology without optical switches"),
+    ],
+)
+def test_other_hardware_is_refused(
+    before: str, after: str, changes: dict[str, Any], message: str
+) -> None:
+    if changes.get("y_scale") == 1:
+        changes, one = {"x_scale": 10, "y_scale": 2}, build(before, x_scale=5, y_scale=4)
+        message = "optical switches: 36 before and 48 after"
+    else:
+        one = build(before)
+    with pytest.raises(ValueError, match=message):
+        reconfiguration_plan(one, build(after, **changes))
+
+
+def test_other_cabling_is_refused() -> None:
+    with pytest.raises(
+        ValueError,
+        match=r"optical switch 16: dimension 1 before and 0 after|cabled to node \d+ before",
+    ):
+        reconfiguration_plan(
+            build("railx_torus", x_scale=5, y_scale=4), build("railx_torus", x_scale=4, y_scale=5)
+        )
+
+
+def test_only_the_wraps_change_from_a_torus_to_its_twist() -> None:
+    plan = reconfiguration_plan(build("railx_straight_torus"), build("railx_twisted_torus"))
+    columns, rails = 8, 4
+    assert (plan.disconnected, plan.connected, plan.switches_touched) == (
+        columns * rails,
+        columns * rails,
+        columns // 2 * rails,
+    )
+
+
+def test_stage_writes_lists_plans_and_one_row(tmp_path: Path) -> None:
+    for name in ("railx_hyperx", "railx_torus"):
+        write_topology(tmp_path / f"{name}.parquet", build(name))
+    summary = circuits.STAGE.make(
+        inputs={"topology": tmp_path / "railx_hyperx.parquet"},
+        outputs={"circuits": tmp_path / "list.json", "csv": tmp_path / "list.csv"},
+    )
+    assert summary == {"family": "railx_hyperx", "optical_switches": 40, "circuits": 200}
+    row = transition.STAGE.make(
+        read_choice(CONF / "transition" / "hyperx_to_torus.yaml"),
+        item="hyperx_to_torus",
+        inputs={
+            "before": tmp_path / "railx_hyperx.parquet",
+            "after": tmp_path / "railx_torus.parquet",
+        },
+        outputs={
+            "plan": tmp_path / "plan.json",
+            "csv": tmp_path / "plan.csv",
+            "summary": tmp_path / "plan.parquet",
+        },
+    )
+    assert read_rows(tmp_path / "plan.parquet") == [row]
+    assert (row["circuits_kept"], row["circuits_disconnected"], row["circuits_connected"]) == (
+        50,
+        150,
+        150,
+    )
+    plan = read_plan(tmp_path / "plan.json")
+    after = circuit_set(circuits_of(build("railx_torus")))
+    assert np.array_equal(apply_plan(read_circuits(tmp_path / "list.json"), plan), after)
+
+
+def test_transitions_in_conf_name_topologies_in_conf() -> None:
+    for path in (CONF / "transition").glob("*.yaml"):
+        settings_of_file = load(TransitionSettings, read_choice(path), "transition")
+        for name in (settings_of_file.before, settings_of_file.after):
+            assert (CONF / "topology" / f"{name}.yaml").exists()
+    with pytest.raises(SettingsError, match=r"transition\.after: got 'a', as before"):
+        load(TransitionSettings, {"before": "a", "after": "a"}, "transition")
+
+
+def _random(data: st.DataObject, switches: int, ports: int) -> Topology:
+    """A topology whose switches are set to random matchings; port p of every switch is
+    cabled to node p // 2.
+    """
+    rows = []
+    for ocs in range(switches):
+        order = data.draw(st.permutations(range(ports)))
+        joined = data.draw(st.integers(1 if ocs == switches - 1 else 0, ports // 2))
+        rows += [(ocs, order[2 * k], order[2 * k + 1]) for k in range(joined)]
+    ocs, a, b = np.array(rows, dtype=np.int32).T
+    zeros = np.zeros_like(ocs)
+    circuits = Circuits(ocs, a, b, zeros, zeros.astype(np.int8), ocs, a // 2, b // 2)
+    return dataclasses.replace(
+        build("railx_torus", m=1, n=1, x_scale=2, y_scale=2), circuits=circuits
+    )
