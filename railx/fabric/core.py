@@ -147,7 +147,9 @@ class ControllerCore:
     # --- events ---
 
     def register(self, rank: int) -> str | None:
-        """A rank arrives (or comes back); returns why it may not, in one line, or None."""
+        """A rank arrives (or comes back); returns why it may not, in one line,
+        or None.
+        """
         if not 0 <= rank < self.ranks:
             return f"rank {rank} registered; allowed: 0 to {self.ranks - 1}"
         self._gone.pop(rank, None)
@@ -449,7 +451,9 @@ class ControllerCore:
         )
 
     def _can_move(self, circuits: list[Circuit]) -> bool:
-        """Whether no port of ``circuits`` is moving and none carries a leased circuit."""
+        """Whether no port of ``circuits`` is moving and none carries a
+        leased circuit.
+        """
         ports = [port for circuit in circuits for port in circuit.ports]
         return not any(
             port in self.moving or self.active.get(port) in self.leases for port in ports

@@ -1,4 +1,6 @@
-"""A small job and small topologies, from the shipped files where they are small enough."""
+"""A small job and small topologies, from the shipped files where they are
+small enough.
+"""
 
 from __future__ import annotations
 

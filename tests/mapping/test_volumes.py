@@ -1,4 +1,6 @@
-"""What a step computes and sends, against closed forms and against sums over all chips."""
+"""What a step computes and sends, against closed forms and against sums over
+all chips.
+"""
 
 from __future__ import annotations
 
