@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from railx.fabric.circuits import Configuration
-from railx.fabric.protocol import Decoder, Message, ProtocolError, encode
+from railx.fabric.protocol import Message, MessageDecoder, ProtocolError, encode
 
 __all__ = ["FabricClient", "FabricError", "Grant"]
 
@@ -209,7 +209,7 @@ class FabricClient:
         return question.message
 
     def _read(self) -> None:
-        decoder = Decoder()
+        decoder = MessageDecoder()
         try:
             while data := self._socket.recv(65536):
                 for message in decoder.feed(data):

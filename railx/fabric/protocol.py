@@ -25,7 +25,7 @@ import json
 import struct
 from typing import Any
 
-__all__ = ["MAXIMUM_BYTES", "VERSION", "Decoder", "ProtocolError", "encode"]
+__all__ = ["MAXIMUM_BYTES", "VERSION", "MessageDecoder", "ProtocolError", "encode"]
 
 VERSION = 1
 MAXIMUM_BYTES = 1 << 20
@@ -48,7 +48,7 @@ def encode(message_type: str, /, **fields: Any) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-class Decoder:
+class MessageDecoder:
     """Turns a stream of bytes, cut anywhere, back into messages."""
 
     def __init__(self) -> None:

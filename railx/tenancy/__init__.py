@@ -9,8 +9,8 @@ from railx.tenancy.grid import (
     NodeGrid,
     Placement,
     check_placements,
-    line_rings,
     placement_circuits,
+    position_rings,
     random_faults,
     usable_rails,
 )
@@ -22,7 +22,7 @@ from railx.tenancy.largest import (
     matching_size,
 )
 from railx.tenancy.settings import (
-    JobSettings,
+    GridJobSettings,
     StreamJobSettings,
     StreamSettings,
     TenancySettings,
@@ -49,7 +49,7 @@ from railx.tenancy.study import (
 __all__ = [
     "Failures",
     "Faults",
-    "JobSettings",
+    "GridJobSettings",
     "Largest",
     "NodeGrid",
     "Outcome",
@@ -73,11 +73,11 @@ __all__ = [
     "largest_block",
     "largest_product",
     "line_bandwidth",
-    "line_rings",
     "matching_size",
     "mix_of_jobs",
     "place_jobs",
     "placement_circuits",
+    "position_rings",
     "random_faults",
     "rewired_rings",
     "simulate_stream",

@@ -13,7 +13,7 @@ __all__ = [
     "DegradedSettings",
     "FaultStudySettings",
     "FitPolicy",
-    "JobSettings",
+    "GridJobSettings",
     "MixSettings",
     "Queue",
     "ScenarioSettings",
@@ -38,7 +38,7 @@ Queue = Literal["reject", "fifo", "backfill"]
 
 
 @dataclass(frozen=True)
-class JobSettings:
+class GridJobSettings:
     """A job of ``rows`` x ``columns`` nodes. ``setting``: hyperx (every line an
     all-to-all), torus (every line a ring) or ring (one line of nodes only).
     """
@@ -63,7 +63,7 @@ class JobSettings:
 
 
 @dataclass(frozen=True)
-class StreamJobSettings(JobSettings):
+class StreamJobSettings(GridJobSettings):
     """A job of the stream; ``weight`` over the sum of all weights is its share of the
     arrivals.
     """
@@ -97,7 +97,7 @@ class MixSettings:
     of one rail of a node) and switches.
     """
 
-    jobs: Annotated[tuple[JobSettings, ...], NotEmpty()]
+    jobs: Annotated[tuple[GridJobSettings, ...], NotEmpty()]
     failed_nodes: Annotated[int, NonNegative()]
     failed_rails: Annotated[int, NonNegative()]
     failed_switches: Annotated[int, NonNegative()]
@@ -218,7 +218,7 @@ class TenancySettings:
             )
 
 
-def check_job(job: JobSettings, side: int, rails: int) -> None:
+def check_job(job: GridJobSettings, side: int, rails: int) -> None:
     """Whether a grid of ``side`` x ``side`` nodes with ``rails`` rails can hold the job
     at all; SettingsError names what can.
 

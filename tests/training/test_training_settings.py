@@ -29,7 +29,7 @@ from training.settings import (
     load_run_settings,
     pipeline_stages,
 )
-from workflow.config import choices, read_choice
+from workflow.config import read_choice
 
 CONF = Path(__file__).parents[2] / "conf"
 MODEL = ModelSettings(
