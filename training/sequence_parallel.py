@@ -2,7 +2,7 @@
 
 Notable:
 
-* the packed tokens of a group's micro-batch are cut into consecutive parts, one a rank,
+* the packed tokens of a group's micro-batch are cut into parts in order, one per rank,
   as even as can be and without padding;
 * around attention one all-to-all turns parts of all heads into all tokens of some
   heads, and one turns them back (DeepSpeed Ulysses; FlexSP section 2). Queries, keys

@@ -194,10 +194,8 @@ class FabricClient:
             try:
                 self._socket.sendall(data)
             except OSError as error:
-                raise FabricError(
-                    self._broken
-                    or f"the connection to the controller at {self.address} broke ({error.strerror})"
-                ) from None
+                broke = f"the connection to the controller at {self.address} broke"
+                raise FabricError(self._broken or f"{broke} ({error.strerror})") from None
 
     def _forget(self, number: int) -> None:
         with self._lock:

@@ -322,7 +322,7 @@ def _refuse(job: int, what: str, wrong: BoolArray, where: NDArray[np.int32] | In
 def random_faults(
     grid: NodeGrid, nodes: int, rails: int, switches: int, rng: np.random.Generator
 ) -> Faults:
-    """Failures drawn uniformly without repetition, of each kind the number asked for."""
+    """Failures drawn uniformly without repetition, of each kind as many as asked."""
 
     def draw(count: int, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
         chosen = rng.choice(int(np.prod(shape)), size=count, replace=False)

@@ -112,7 +112,7 @@ def _healthy(side: int, failed: int, rng: np.random.Generator) -> NDArray[np.boo
 
 
 def degraded_table(settings: TenancySettings, seed: int) -> Rows:
-    """Links and rings left in a line after failures, see :mod:`railx.tenancy.degraded`."""
+    """Links and rings left in a line after failures: :mod:`railx.tenancy.degraded`."""
     rng = np.random.default_rng([seed, _DEGRADED])
     return degraded_rows(
         settings.side, settings.rails, settings.degraded.failures, settings.degraded.samples, rng

@@ -102,7 +102,7 @@ class MixtureCorpusSettings:
 
 @dataclass(frozen=True)
 class FileCorpusSettings:
-    """A user's own lengths: a JSON list, text with one a line, or the ``column`` of a
+    """A user's own lengths: a JSON list, text with one per line, or the ``column`` of a
     CSV or Parquet table.
     """
 
