@@ -17,7 +17,7 @@ READY := .venv/.ready
 CONFIG = --config experiment=$(EXPERIMENT) $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) $(CONFIG)
 
-.PHONY: help setup reproduce figure report test test-slow mutants bench lint lock clean
+.PHONY: help setup reproduce figure report schemas test test-slow mutants bench lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,12 +34,15 @@ setup: $(READY) ## make .venv with the locked packages and torch as this machine
 reproduce: $(READY) ## run the whole chain: results/EXPERIMENT/report.html
 	@$(SNAKEMAKE)
 
-figure: $(READY) ## one figure and what it needs, e.g. FIGURE=cost: results/EXPERIMENT/figures/cost.svg and .png
+figure: $(READY) ## one figure and what it needs, e.g. FIGURE=cost: results/EXPERIMENT/figure/cost.svg and .png
 	@test -n "$(FIGURE)" || { echo "error: FIGURE: is missing; allowed: a name under figures in conf/experiment/$(EXPERIMENT).yaml" >&2; exit 2; }
-	@$(BIN)/snakemake --cores $(CORES) results/$(EXPERIMENT)/figures/$(FIGURE).svg $(CONFIG)
+	@$(BIN)/snakemake --cores $(CORES) results/$(EXPERIMENT)/figure/$(FIGURE).svg $(CONFIG)
 
 report: $(READY) ## Snakemake's own report of a finished run: results/EXPERIMENT/snakemake-report.html
 	@$(SNAKEMAKE) --report results/$(EXPERIMENT)/snakemake-report.html
+
+schemas: $(READY) ## write the JSON Schemas of conf/ for editors, and docs/reference.md
+	@$(BIN)/python -m workflow.schemas
 
 test: $(READY) ## the test suite with coverage, and the static checks (WORKERS=2 processes)
 	@$(MAKE) --no-print-directory lint

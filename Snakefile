@@ -20,26 +20,14 @@ localrules:
 rule all:
     default_target: True
     input:
-        report=RESULTS / "report.html",
-        tracking=RESULTS / "tracking.json",
-        circuits=[RESULTS / f"circuits/{name}.{kind}" for name in switched_topologies() for kind in ("json", "csv")],
+        report=files_out("report")["report"],
+        tracking=files_out("tracking")["tracking"],
+        circuits=[path for key in ("circuits", "csv") for path in files_of(EXPERIMENT, f"circuits.{key}").values()],
 
 
-include: "workflow/rules/topology.smk"
-include: "workflow/rules/circuits.smk"
-include: "workflow/rules/network.smk"
-include: "workflow/rules/packets.smk"
-include: "workflow/rules/agreement.smk"
-include: "workflow/rules/economics.smk"
-include: "workflow/rules/tenancy.smk"
-include: "workflow/rules/mapping.smk"
-include: "workflow/rules/workload.smk"
-include: "workflow/rules/planning.smk"
-include: "workflow/rules/training.smk"
-include: "workflow/rules/evidence.smk"
-include: "workflow/rules/figures.smk"
-include: "workflow/rules/report.smk"
-include: "workflow/rules/tracking.smk"
+for name in STAGES:
+
+    include: f"workflow/rules/{name}.smk"
 
 
 report: "workflow/report/workflow.rst"

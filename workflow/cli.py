@@ -1,4 +1,6 @@
-"""``railx STAGE``: any stage by hand, with the same configs as the pipeline."""
+"""``railx STAGE``: any stage by hand, with the same configs as the pipeline; what its
+results say, by SQL; and the comparison of two runs.
+"""
 
 from __future__ import annotations
 
@@ -7,34 +9,23 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from railx import __version__
-from railx.mapping import MappingSettings
-from railx.network import PacketNetworkSettings
-from workflow.config import CONF, compose_stage
+from workflow.stage import ByHand, Settings, Stage, Summary
+from workflow.stages import STAGES, claim_files, results_folder, stage_of
 
-__all__ = ["STAGES", "main"]
+__all__ = ["BY_HAND", "main"]
 
-Summary = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage of the command line: the config groups that it reads and what it does
-    with them.
-    """
-
-    help: str
-    groups: tuple[str, ...]
-    example: str
-    out: str
-    primary: str
-    run: Callable[[Mapping[str, Any], Path | None], Summary]
+#: What each stage that can be run by hand takes, by its name.
+BY_HAND: dict[str, ByHand] = {
+    name: stage.by_hand for name, stage in STAGES.items() if stage.by_hand is not None
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,75 +49,132 @@ def _parser() -> argparse.ArgumentParser:
         description=(
             "Run one stage of the reproduction by hand, with the same configs as the pipeline."
         ),
-        epilog=f"example:\n  {STAGES['topology'].example}\n\nthe whole pipeline:\n  make reproduce",
+        epilog="\n".join(
+            (
+                "example:",
+                f"  {BY_HAND['topology'].example}",
+                "",
+                "the whole pipeline:",
+                "  make reproduce",
+            )
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"railx-lab {__version__}")
     commands = parser.add_subparsers(title="stages", metavar="STAGE", required=True)
-    for name, stage in STAGES.items():
-        command = commands.add_parser(
-            name,
-            help=stage.help,
-            description=stage.help,
-            epilog=_epilog(stage),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        command.add_argument(
-            "overrides",
-            nargs="*",
-            metavar="OVERRIDE",
-            help="Hydra override, e.g. group=choice or group.key=value",
-        )
-        command.add_argument("--out", type=Path, help=stage.out)
-        command.add_argument(
-            "--json", action="store_true", help="print one JSON object, units in the key names"
-        )
-        command.set_defaults(action=_run_stage, stage=stage)
-    compare = commands.add_parser(
-        "compare",
-        help="compare two tracked invocations of the pipeline, with no network",
-        description=(
-            "Compare the numbers of two tracked invocations of the pipeline, from the MLflow store"
-            " under results/."
-        ),
-        epilog="example:\n  railx compare previous latest --experiment quick",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    for name in BY_HAND:
+        _add_stage(commands, STAGES[name], BY_HAND[name])
+    _add_sql(commands)
+    _add_compare(commands)
+    return parser
+
+
+def _add_stage(commands: Any, stage: Stage, by_hand: ByHand) -> None:
+    command = _command(commands, stage.name, stage.help, stage.help, _epilog(by_hand))
+    command.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="OVERRIDE",
+        help="Hydra override, e.g. group=choice or group.key=value",
     )
-    compare.add_argument(
+    command.add_argument("--out", type=Path, help=by_hand.out)
+    command.add_argument(
+        "--json", action="store_true", help="print one JSON object, units in the key names"
+    )
+    command.set_defaults(action=_run_stage, stage=stage, by_hand=by_hand)
+
+
+def _add_sql(commands: Any) -> None:
+    command = _command(
+        commands,
+        "sql",
+        "ask the tables of a run with SQL",
+        "Ask the tables of a run with SQL, as the claims do: a table's name is its path below"
+        " results/EXPERIMENT without the ending, dots for slashes.",
+        "example:\n"
+        '  railx sql "select topology, cost_usd from economics.summary" --experiment quick',
+    )
+    command.add_argument("query", metavar="QUERY", help="one SELECT")
+    command.add_argument(
+        "--experiment", default="paper", help="the experiment whose results are asked"
+    )
+    _add_results(command)
+    shape = command.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="print a JSON list of rows")
+    shape.add_argument("--csv", action="store_true", help="print CSV")
+    command.set_defaults(action=_sql)
+
+
+def _add_compare(commands: Any) -> None:
+    command = _command(
+        commands,
+        "compare",
+        "compare two tracked invocations of the pipeline, with no network",
+        "Compare the numbers of two tracked invocations of the pipeline, from the MLflow store"
+        " under results/.",
+        "example:\n  railx compare previous latest --experiment quick",
+    )
+    command.add_argument(
         "first", nargs="?", default="previous", help="an invocation, or previous (default)"
     )
-    compare.add_argument(
+    command.add_argument(
         "second", nargs="?", default="latest", help="an invocation, or latest (default)"
     )
-    compare.add_argument(
+    command.add_argument(
         "--experiment", help="the experiment (default: the one that was tracked last)"
     )
-    compare.add_argument(
+    _add_results(command)
+    command.add_argument("--changed", action="store_true", help="only the numbers that differ")
+    command.add_argument("--json", action="store_true", help="print a JSON list of rows")
+    command.set_defaults(action=_compare)
+
+
+def _command(
+    commands: Any, name: str, line: str, description: str, epilog: str
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=line,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return command
+
+
+def _add_results(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         "--results",
         type=Path,
         default=Path("results"),
         help="the results folder (default: results)",
     )
-    compare.add_argument("--changed", action="store_true", help="only the numbers that differ")
-    compare.add_argument("--json", action="store_true", help="print a JSON list of rows")
-    compare.set_defaults(action=_compare)
-    return parser
 
 
-def _epilog(stage: Stage) -> str:
-    lines = ["example:", f"  {stage.example}", "", "config groups:"]
-    for group in stage.groups:
-        choices = ", ".join(sorted(path.stem for path in (CONF / group).glob("*.yaml")))
-        lines.append(f"  {group}={choices}" if choices else f"  {group}=VALUE")
+def _epilog(by_hand: ByHand) -> str:
+    from workflow.mounts import choices
+
+    lines = ["example:", f"  {by_hand.example}", "", "config groups:"]
+    for group in by_hand.groups:
+        names = ", ".join(choices(group))
+        lines.append(f"  {group}={names}" if names else f"  {group}=VALUE")
     return "\n".join(lines)
 
 
 def _run_stage(options: argparse.Namespace) -> int:
-    stage: Stage = options.stage
-    settings = compose_stage(options.overrides, stage.groups, stage.primary)
+    from railx.settings import to_dict
+    from workflow.config import compose_stage
+
+    by_hand: ByHand = options.by_hand
+    chosen = {
+        group: to_dict(settings)
+        for group, settings in compose_stage(
+            options.overrides, by_hand.groups, by_hand.primary
+        ).items()
+    }
     # What a library prints belongs beside the result, not into it.
     with redirect_stdout(sys.stderr):
-        summary = stage.run(settings, options.out)
+        summary = _by_hand(options.stage, by_hand, chosen, options.out)
     if options.json:
         print(json.dumps(summary, indent=2, allow_nan=False))
         return 0
@@ -138,10 +186,112 @@ def _run_stage(options: argparse.Namespace) -> int:
     return 0
 
 
+def _by_hand(stage: Stage, by_hand: ByHand, chosen: Settings, out: Path | None) -> Summary:
+    """Make what the stage reads from the same choices, in a folder that is thrown away
+    or in ``out`` where that is a folder; then run the stage.
+    """
+    outputs = stage.outputs if by_hand.outputs is None else by_hand.outputs
+    own = replace(stage, outputs=outputs, run=by_hand.run or stage.run)
+    with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
+        if by_hand.writes is not None:
+            folder, written = Path(scratch), _written(by_hand.writes, out)
+        else:
+            folder = out if out is not None else Path(scratch)
+            written = {name: folder / Path(output.path).name for name, output in outputs.items()}
+        return _make(own, by_hand, chosen, written, folder, {})
+
+
+def _make(
+    stage: Stage,
+    by_hand: ByHand,
+    chosen: Settings,
+    written: Mapping[str, Path],
+    folder: Path,
+    made: dict[str, Path],
+) -> Summary:
+    """Run a stage after those that it reads from, each of them once: ``made`` holds
+    what is there already.
+    """
+    for output in by_hand.before.values():
+        if output not in made:
+            before, key = stage_of(output), output.partition(".")[2]
+            path = folder / f"{before.name}{Path(before.pattern(key)).suffix}"
+            _make(before, BY_HAND[before.name], chosen, {key: path}, folder, made)
+            made[output] = path
+    return stage.make(
+        by_hand.settings(chosen),
+        item=by_hand.item(chosen),
+        inputs={name: made[output] for name, output in by_hand.before.items()},
+        outputs=written,
+    )
+
+
+def _written(writes: Mapping[str, str], out: Path | None) -> dict[str, Path]:
+    """The output that ``--out`` takes, by the ending of its name."""
+    if out is None:
+        return {}
+    if out.suffix not in writes:
+        endings = " or ".join(writes)
+        raise ValueError(f"--out: got {out}; allowed: a file that ends in {endings}")
+    return {writes[out.suffix]: out}
+
+
 def _words(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return json.dumps(value) if isinstance(value, (dict, list)) else str(value)
+
+
+def _sql(options: argparse.Namespace) -> int:
+    from railx.evidence import open_database
+
+    experiment = _experiment(options.results, options.experiment)
+    # The declarations name files below results/NAME, which may stand elsewhere.
+    named, folder = results_folder(experiment), options.results / options.experiment
+    files = [str(file.relative_to(named)) for file in claim_files(experiment)]
+    with open_database(folder, [file for file in files if (folder / file).is_file()]) as database:
+        _print_table(database.query(options.query), options)
+    return 0
+
+
+def _experiment(results: Path, name: str) -> Settings:
+    """The experiment as it was run, or as conf/ has it before its report is there."""
+    from railx.io import read_json
+    from workflow.experiment import checked_experiment
+
+    config = results / name / "config.json"
+    return read_json(config) if config.is_file() else checked_experiment([f"experiment={name}"])
+
+
+def _print_table(table: Any, options: argparse.Namespace) -> None:
+    if options.csv:
+        import pyarrow as pa
+        import pyarrow.csv as pc
+
+        stream = pa.BufferOutputStream()
+        pc.write_csv(table, stream)
+        print(stream.getvalue().to_pybytes().decode(), end="")
+        return
+    rows = table.to_pylist()
+    if options.json:
+        print(json.dumps(rows, indent=2, default=_plain))
+        return
+    cells = [[_words(value) for value in row.values()] for row in rows]
+    widths = [
+        max(map(len, [name, *(row[index] for row in cells)]))
+        for index, name in enumerate(table.column_names)
+    ]
+    for row in [table.column_names, *cells]:
+        print(
+            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
+
+
+def _plain(value: Any) -> Any:
+    """Sums of whole numbers leave the database as decimals; what else JSON lacks is
+    text.
+    """
+    return int(value) if isinstance(value, Decimal) and value == int(value) else str(value)
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -164,205 +314,6 @@ def _compare(options: argparse.Namespace) -> int:
             f" {ratio:>9}"
         )
     return 0
-
-
-def _topology(settings: Mapping[str, Any], out: Path | None) -> Summary:
-    from workflow.stages import topology
-
-    return topology.run(settings["topology"], topology_path=out)
-
-
-def _circuits(settings: Mapping[str, Any], out: Path | None) -> Summary:
-    from workflow.stages import circuits
-
-    if out is not None and out.suffix not in (".json", ".csv"):
-        raise ValueError(f"--out: got {out}; allowed: a file that ends in .json or .csv")
-    as_csv = out is not None and out.suffix == ".csv"
-    return circuits.run(
-        topology=settings["topology"], **{"csv_path" if as_csv else "circuits_path": out}
-    )
-
-
-def _simulate(settings: Mapping[str, Any], out: Path | None) -> Summary:
-    if isinstance(settings["network"], PacketNetworkSettings):
-        from workflow.stages import packets
-
-        return packets.run(
-            settings["traffic"],
-            settings["network"],
-            seed=settings["seed"],
-            name=settings["topology"].family,
-            topology=settings["topology"],
-            packets_path=out,
-        )
-    from workflow.stages import simulate
-
-    networks = {"network": settings["network"]}
-    return simulate.run(
-        settings["traffic"],
-        networks,
-        settings["collective"],
-        seed=settings["seed"],
-        name=settings["topology"].family,
-        topology=settings["topology"],
-        network_path=out,
-    )
-
-
-def _mapping(settings: Mapping[str, Any], out: Path | None) -> Summary:
-    from workflow.stages import mapping
-
-    own: MappingSettings = settings["mapping"]
-    return mapping.run(own, name=own.reference, topology=settings["topology"], steps_path=out)
-
-
-def _tenancy(settings: Mapping[str, Any], out: Path | None) -> Summary:
-    from workflow.stages import tenancy
-
-    return tenancy.run(settings["tenancy"], settings["seed"], utilisation_path=out)
-
-
-def _cost(settings: Mapping[str, Any], out: Path | None) -> Summary:
-    from workflow.stages import cost
-
-    return cost.run(settings["economics"], bill_path=out)
-
-
-def _corpus(settings: Mapping[str, Any], out: Path | None) -> Summary:
-    from workflow.stages import corpus
-
-    return corpus.run(settings["corpus"], seed=settings["seed"], corpus_path=out)
-
-
-def _plan(settings: Mapping[str, Any], out: Path | None) -> Summary:
-    from workflow.stages import corpus, plan
-
-    with tempfile.TemporaryDirectory(prefix="railx-") as folder:
-        sequences = Path(folder) / "corpus.parquet"
-        corpus.run(settings["corpus"], seed=settings["seed"], corpus_path=sequences)
-        return plan.run(
-            _plan_settings(settings),
-            name=settings["planner"].planner,
-            corpus_path=sequences,
-            plan_path=out,
-        )
-
-
-def _train(settings: Mapping[str, Any], out: Path | None) -> Summary:
-    from workflow.stages import corpus, plan, train
-
-    with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
-        folder = out if out is not None else Path(scratch)
-        corpus.run(settings["corpus"], seed=settings["seed"], corpus_path=folder / "corpus.parquet")
-        plan.run(
-            _plan_settings(settings),
-            name=settings["planner"].planner,
-            corpus_path=folder / "corpus.parquet",
-            plan_path=folder / "plan.json",
-        )
-        run = {
-            "plan": settings["planner"].planner,
-            "seed": settings["seed"],
-            "fabric": settings["fabric"],
-            "training": settings["training"],
-        }
-        return train.run(
-            run,
-            settings["model"],
-            name="run",
-            plan_path=folder / "plan.json",
-            corpus_path=folder / "corpus.parquet",
-            folder=folder,
-        )
-
-
-def _plan_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: settings[key] for key in ("seed", "batch", "cluster", "model", "cost_model", "planner")
-    }
-
-
-_PLAN_GROUPS = ("seed", "corpus", "batch", "cluster", "model", "cost_model", "planner")
-
-#: The stages by name.
-STAGES: dict[str, Stage] = {
-    "topology": Stage(
-        "build a topology: chips, links, optical circuits, metrics",
-        ("topology",),
-        "railx topology topology=railx_hyperx topology.m=2 topology.n=2 --json",
-        "the topology file to write (.parquet)",
-        "stage",
-        _topology,
-    ),
-    "circuits": Stage(
-        "cross-connects of the optical switches of a topology, switch by switch",
-        ("topology",),
-        "railx circuits topology=railx_hyperx --out circuits.csv",
-        "the list to write (.json or .csv)",
-        "stage",
-        _circuits,
-    ),
-    "simulate": Stage(
-        "traffic on a topology: exact channel loads and collective times (network=static_*), or"
-        " packet by packet (network=packet)",
-        ("seed", "topology", "traffic", "network", "collective"),
-        "railx simulate topology=railx_hyperx network=packet network.routing=min traffic=uniform"
-        " traffic.load=0.5 --json",
-        "the table of results to write (.parquet)",
-        "stage",
-        _simulate,
-    ),
-    "mapping": Stage(
-        "time of a training step of each job on a topology (laid out as the mapping's reference)",
-        ("topology", "mapping"),
-        "railx mapping topology=railx_hyperx_m4n2 --json",
-        "the table of step times to write (.parquet)",
-        "stage",
-        _mapping,
-    ),
-    "tenancy": Stage(
-        "jobs and failures on a reconfigurable grid: largest job, use by a stream of jobs, degraded"
-        " lines",
-        ("seed", "tenancy"),
-        "railx tenancy tenancy=small --json",
-        "the table of utilisation to write (.parquet)",
-        "stage",
-        _tenancy,
-    ),
-    "cost": Stage(
-        "bill of materials, cost and power of networks",
-        ("economics",),
-        "railx cost economics=full_scale --json",
-        "the bill of materials to write (.parquet)",
-        "stage",
-        _cost,
-    ),
-    "corpus": Stage(
-        "gather or draw the sequences of a corpus",
-        ("seed", "corpus"),
-        "railx corpus corpus=folder corpus.path=texts --out corpus.parquet",
-        "the corpus file to write (.parquet)",
-        "stage",
-        _corpus,
-    ),
-    "plan": Stage(
-        "distribute the sequences of a corpus over devices",
-        _PLAN_GROUPS,
-        "railx plan planner=flexsp corpus=file corpus.path=lengths.json cluster.devices=64 --out"
-        " plan.json",
-        "the plan to write (.json)",
-        "stage_plan",
-        _plan,
-    ),
-    "train": Stage(
-        "train a plan under emulated optical switching",
-        (*_PLAN_GROUPS, "fabric", "training"),
-        "railx train planner=flexsp training.iterations=3 --out run",
-        "the folder to write: corpus, plan, iterations, traces, result",
-        "stage",
-        _train,
-    ),
-}
 
 
 if __name__ == "__main__":

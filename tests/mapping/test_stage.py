@@ -5,6 +5,7 @@ summary.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from railx.io import read_json, read_table
 from railx.mapping import Basis, MappingSettings, comparison_bases, injection_gb_s_per_chip
 from railx.settings import SettingsError, load
 from railx.vocabulary.topology import Topology
-from workflow.stages import mapping as stage
+from workflow.stages import mapping
 
 TopologyOf = Callable[..., Topology]
 Plain = dict[str, Any]
@@ -143,13 +144,15 @@ def test_stage_writes_one_row_a_part_and_a_flat_summary(
     small_mapping: Plain, topology_of: TopologyOf, tmp_path: Path
 ) -> None:
     write_topology(tmp_path / "tree.parquet", topology_of("fat_tree"))
-    summary = stage.run(
+    write_topology(tmp_path / "reference.parquet", topology_of("railx_hyperx"))
+    summary = mapping.STAGE.make(
         small_mapping,
-        name="fat_tree",
-        topology_path=tmp_path / "tree.parquet",
-        reference=topology_of("railx_hyperx").settings,
-        steps_path=tmp_path / "steps.parquet",
-        summary_path=tmp_path / "steps.json",
+        item="fat_tree",
+        inputs={
+            "topology": tmp_path / "tree.parquet",
+            "reference": tmp_path / "reference.parquet",
+        },
+        outputs={"steps": tmp_path / "steps.parquet", "summary": tmp_path / "steps.json"},
     )
     rows = read_table(tmp_path / "steps.parquet").to_pylist()
     assert len(rows) == 2 * 7
@@ -162,14 +165,14 @@ def test_stage_writes_one_row_a_part_and_a_flat_summary(
 
 
 def test_stage_by_hand_takes_any_topology_at_equal_bandwidth(
-    small_mapping: Plain, topology_of: TopologyOf
+    small_mapping: Plain, topology_of: TopologyOf, tmp_path: Path
 ) -> None:
     """A tree in the place of the reference: its own first routing where the reference's
     is not offered, and no cost.
     """
-    summary = stage.run(
-        small_mapping, name="railx_hyperx", topology=topology_of("fat_tree").settings
-    )
+    write_topology(tmp_path / "tree.parquet", topology_of("fat_tree"))
+    by_hand = replace(mapping.STAGE, run=mapping.run_any_topology)
+    summary = by_hand.make(small_mapping, inputs={"topology": tmp_path / "tree.parquet"})
     assert [key for key in summary if key.endswith("step_ms")] == ["small.equal_bandwidth.step_ms"]
     assert summary["topology"] == "fat_tree"
 
@@ -178,12 +181,15 @@ def test_stage_keeps_the_reason_in_the_summary(
     small_mapping: Plain, topology_of: TopologyOf, tmp_path: Path
 ) -> None:
     write_topology(tmp_path / "torus.parquet", topology_of("torus_2d", x_scale=4, y_scale=4))
-    summary = stage.run(
+    write_topology(tmp_path / "reference.parquet", topology_of("railx_hyperx"))
+    summary = mapping.STAGE.make(
         small_mapping,
-        name="torus_2d",
-        topology_path=tmp_path / "torus.parquet",
-        reference=topology_of("railx_hyperx").settings,
-        steps_path=tmp_path / "steps.parquet",
+        item="torus_2d",
+        inputs={
+            "topology": tmp_path / "torus.parquet",
+            "reference": tmp_path / "reference.parquet",
+        },
+        outputs={"steps": tmp_path / "steps.parquet"},
     )
     assert summary["small.equal_bandwidth.reason"].startswith(
         "layout: got 4 x 4 x 4 (chips of a node x nodes of a row x nodes"
@@ -196,4 +202,4 @@ def test_unknown_topology_is_named(small_mapping: Plain) -> None:
         SettingsError,
         match=r"mapping.topologies.ring: is missing; allowed: railx_hyperx, fat_tree, torus_2d",
     ):
-        stage.run(small_mapping, name="ring")
+        mapping.STAGE.make(small_mapping, item="ring")

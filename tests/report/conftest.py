@@ -87,7 +87,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "all_to_all_bandwidth", 8, 3, 80, 1.0, (), "uniform", "linear"
     )
     draw_figure(
-        settings, {"bounds": [folder / "network/railx_hyperx/bounds.parquet"]}, folder / "bandwidth"
+        settings,
+        {"bounds": [folder / "network/railx_hyperx/bounds.parquet"]},
+        folder / "bandwidth",
     )
     source = ["network/railx_hyperx/bounds.parquet"]
     figures = [

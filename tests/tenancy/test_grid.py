@@ -15,22 +15,20 @@ from railx.families import build_topology
 from railx.families.railx_hyperx.settings import RailXHyperXSettings
 from railx.families.railx_torus.settings import RailXTorusSettings
 from railx.settings import SettingsError
-from railx.tenancy import (
+from railx.tenancy import GridJobSettings, check_job
+from railx.tenancy.allocate import find_block, find_product
+from railx.tenancy.grid import (
     Faults,
-    GridJobSettings,
     NodeGrid,
     Placement,
-    check_job,
     check_placements,
-    find_block,
-    find_product,
-    place_jobs,
     placement_circuits,
     position_rings,
     random_faults,
     usable_rails,
 )
 from railx.tenancy.settings import Wiring
+from railx.tenancy.study import place_jobs
 
 jobs = st.builds(
     lambda a, b, s: GridJobSettings(a, b, "torus" if s == "ring" and min(a, b) > 1 else s),

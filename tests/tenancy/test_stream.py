@@ -14,19 +14,16 @@ from hypothesis import strategies as st
 
 from railx.io import read_json, read_rows
 from railx.settings import SettingsError, load
-from railx.tenancy import (
+from railx.tenancy import StreamJobSettings, TenancySettings
+from railx.tenancy.stream import (
     Failures,
     Outcome,
     Stream,
-    StreamJobSettings,
-    TenancySettings,
     draw_failures,
     draw_stream,
-    fault_table,
-    mix_of_jobs,
     simulate_stream,
-    utilisation_table,
 )
+from railx.tenancy.study import fault_table, mix_of_jobs, utilisation_table
 from workflow.config import read_choice
 from workflow.stages import tenancy
 
@@ -65,7 +62,7 @@ def run(
 def test_node_hours_are_conserved(
     seed: int, system: str, policy: str, queue: str, mtbf: float | None, load_: float
 ) -> None:
-    """What the grid was busy with is what the jobs got done, and what failures undid."""
+    """The grid was busy with what the jobs got done and what failures undid."""
     configured: TenancySettings = load(TenancySettings, plain(arrivals=60))
     rng = np.random.default_rng(seed)
     drawn = draw_stream(configured.stream, 81, load_, rng)
@@ -205,11 +202,11 @@ def test_fault_table_bounds_each_other() -> None:
 
 
 def test_stage_writes_the_tables_that_it_sums_up(tmp_path: Path) -> None:
-    paths = {
-        f"{name}_path": tmp_path / f"{name}.parquet"
-        for name in ("faults", "utilisation", "degraded")
-    }
-    summary = tenancy.run(plain(arrivals=60), 1, **paths, summary_path=tmp_path / "summary.json")
+    paths = {name: tmp_path / f"{name}.parquet" for name in ("faults", "utilisation", "degraded")}
+    summary = tenancy.STAGE.make(
+        {"tenancy": plain(arrivals=60), "seed": 1},
+        outputs={**paths, "summary": tmp_path / "summary.json"},
+    )
     assert read_json(tmp_path / "summary.json") == summary
     for path in paths.values():
         rows = read_rows(path)
@@ -217,7 +214,7 @@ def test_stage_writes_the_tables_that_it_sums_up(tmp_path: Path) -> None:
         assert {row["fidelity"] for row in rows} == {"analytic"}
     own = [
         row
-        for row in read_rows(paths["faults_path"])
+        for row in read_rows(paths["faults"])
         if row["system"] == "railx" and row["failed_nodes"] == 4
     ]
     shares = [row["usable_share"] for row in own if row["placement"] == "random"]

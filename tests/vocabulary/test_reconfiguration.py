@@ -21,7 +21,7 @@ from railx.vocabulary.reconfiguration import TransitionSettings, apply_plan, rec
 from railx.vocabulary.reconfiguration_files import read_plan, write_plan, write_plan_csv
 from railx.vocabulary.topology import Circuits, Topology
 from workflow.config import read_choice
-from workflow.stages import circuits as stage
+from workflow.stages import circuits, transition
 
 CONF = Path(__file__).parents[2] / "conf"
 RING = [{"kind": "ring", "rails": 4, "size": 5, "stride": 1}]
@@ -209,21 +209,23 @@ def test_only_the_wraps_change_from_a_torus_to_its_twist() -> None:
 def test_stage_writes_lists_plans_and_one_row(tmp_path: Path) -> None:
     for name in ("railx_hyperx", "railx_torus"):
         write_topology(tmp_path / f"{name}.parquet", build(name))
-    summary = stage.run(
-        topology_path=tmp_path / "railx_hyperx.parquet",
-        circuits_path=tmp_path / "list.json",
-        csv_path=tmp_path / "list.csv",
+    summary = circuits.STAGE.make(
+        inputs={"topology": tmp_path / "railx_hyperx.parquet"},
+        outputs={"circuits": tmp_path / "list.json", "csv": tmp_path / "list.csv"},
     )
     assert summary == {"family": "railx_hyperx", "optical_switches": 40, "circuits": 200}
-    transition = read_choice(CONF / "transition" / "hyperx_to_torus.yaml")
-    row = stage.run_transition(
-        "hyperx_to_torus",
-        transition,
-        before_path=tmp_path / "railx_hyperx.parquet",
-        after_path=tmp_path / "railx_torus.parquet",
-        plan_path=tmp_path / "plan.json",
-        csv_path=tmp_path / "plan.csv",
-        summary_path=tmp_path / "plan.parquet",
+    row = transition.STAGE.make(
+        read_choice(CONF / "transition" / "hyperx_to_torus.yaml"),
+        item="hyperx_to_torus",
+        inputs={
+            "before": tmp_path / "railx_hyperx.parquet",
+            "after": tmp_path / "railx_torus.parquet",
+        },
+        outputs={
+            "plan": tmp_path / "plan.json",
+            "csv": tmp_path / "plan.csv",
+            "summary": tmp_path / "plan.parquet",
+        },
     )
     assert read_rows(tmp_path / "plan.parquet") == [row]
     assert (row["circuits_kept"], row["circuits_disconnected"], row["circuits_connected"]) == (

@@ -1,5 +1,5 @@
 """``railx STAGE``: one stage alone, with the pipeline's configs, clear errors and
-nothing half-written.
+nothing half-written; ``railx sql``: the tables that a stage declares.
 """
 
 import json
@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from railx.io import read_rows
+from railx.io import read_rows, write_json, write_table
 from railx.planning.plan import read_plan
-from workflow.cli import STAGES, main
+from railx.settings import to_dict
+from workflow.cli import BY_HAND, main
+from workflow.config import compose_experiment
 
 PLAN_ON_FOUR = ("cluster=cpu_4", "model=tiny", "cost_model=analytic")
 
@@ -48,10 +50,10 @@ def test_topology(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert {row["element"] for row in read_rows(out)} == {"link", "circuit"}
 
 
-def test_simulate_gives_the_published_bounds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_network_gives_the_published_bounds(capsys: pytest.CaptureFixture[str]) -> None:
     summary = printed(
         capsys,
-        "simulate",
+        "network",
         "topology=railx_hyperx",
         "topology.m=2",
         "topology.n=2",
@@ -59,14 +61,14 @@ def test_simulate_gives_the_published_bounds(capsys: pytest.CaptureFixture[str])
     )
     assert summary["bound_flits_per_chip_cycle"] == pytest.approx(1.456, abs=5e-4)
     assert summary["ideal_flits_per_chip_cycle"] == pytest.approx(2.475, abs=5e-4)
-    assert summary["fidelity"] == "flow"
+    assert summary["fidelity"] == "analytic"
 
 
-def test_cost_works_from_any_folder(
+def test_economics_works_from_any_folder(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    summary = printed(capsys, "cost", "--out", "bill.parquet")
+    summary = printed(capsys, "economics", "--out", "bill.parquet")
     assert summary["railx_hyperx_full.chips"] == 200_704
     bill = [
         row["total_usd"]
@@ -95,12 +97,12 @@ def test_plan_of_a_users_own_lengths(capsys: pytest.CaptureFixture[str], tmp_pat
     assert planned == [48000, 48000, 48000, 48000, 100000]
 
 
-def test_train_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_training_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
         "workflow.cli",
-        "train",
+        "training",
         "batch.batch_size=6",
         "batch.max_length_tokens=400",
     ]
@@ -129,6 +131,12 @@ def test_train_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
         (("topology", "topology.m=two"), "topology.m: got 'two'; allowed: an integer"),
         (("topology", "topology=ring"), "topology: got 'ring'; allowed: dragonfly, dragonfly_1056"),
         (("topology", "topologies=ring"), "topologies: unknown key; allowed: seed, topology"),
+        (
+            ("topology", "--out", "graph.csv"),
+            "--out: got graph.csv; allowed: a file that ends in .pa",
+        ),
+        (("network", "network=packet"), "network.model: got 'packet'; allowed: static"),
+        (("packets", "network=static_min"), "network.model: got 'static'; allowed: packet"),
         (("topology", "m"), "m: not an override; allowed: key=value"),
         (("topology", "topology.m=1", "topology.n=3"), "undirected"),
         (("topology", "topology.m=1", "topology.n=5"), "undirected"),
@@ -179,7 +187,7 @@ def test_a_missing_gpu_is_named(tmp_path: Path) -> None:
         sys.executable,
         "-m",
         "workflow.cli",
-        "train",
+        "training",
         "training.device=cuda",
         "batch.batch_size=4",
         "--out",
@@ -196,10 +204,81 @@ def test_every_stage_explains_itself_with_an_example(capsys: pytest.CaptureFixtu
         main(["--help"])
     assert ended.value.code == 0
     front = capsys.readouterr().out
-    for name, stage in STAGES.items():
+    for name, stage in BY_HAND.items():
         assert name in front
         with pytest.raises(SystemExit):
             main([name, "--help"])
         shown = capsys.readouterr().out
         assert stage.example in shown
         assert stage.example.startswith(f"railx {name} ")
+
+
+def test_packets_of_one_load(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "window.parquet"
+    summary = printed(
+        capsys,
+        "packets",
+        "topology=torus_2d",
+        "topology.x_scale=2",
+        "topology.y_scale=2",
+        "traffic.load=0.1",
+        "network.warmup_cycles=200",
+        "network.measured_cycles=400",
+        "--out",
+        str(out),
+    )
+    assert summary["accepted_flits_per_chip_cycle"] == pytest.approx(0.1, rel=0.3)
+    assert (summary["family"], summary["fidelity"]) == ("torus_2d", "packet")
+    assert read_rows(out) == [summary]
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """An experiment with two tables of a stage, one file that no claim may rest on and
+    one that no stage declares.
+    """
+    folder = tmp_path / "quick"
+    experiment = compose_experiment(["experiment=quick"])
+    write_json(folder / "config.json", {**to_dict(experiment), "name": "quick"})
+    write_table(folder / "economics/summary.parquet", {"topology": ["a", "b"], "chips": [1, 2]})
+    write_json(folder / "network/torus_2d/summary.json", {"static": {"bound": 1.5}})
+    write_table(folder / "topology/torus_2d/graph.parquet", {"src": [1]})
+    write_table(folder / "economics/left_behind.parquet", {"src": [1]})
+    return tmp_path
+
+
+def asked(results: Path, query: str, *options: str) -> tuple[str, ...]:
+    return ("sql", query, "--experiment", "quick", "--results", str(results), *options)
+
+
+def test_sql_asks_the_declared_tables(capsys: pytest.CaptureFixture[str], results: Path) -> None:
+    query = "select sum(chips) as chips, static_bound from economics.summary"
+    query += ", network.torus_2d.summary group by static_bound"
+    assert main(asked(results, query, "--json")) == 0
+    assert json.loads(capsys.readouterr().out) == [{"chips": 3, "static_bound": 1.5}]
+    assert main(asked(results, "select topology, chips from economics.summary", "--csv")) == 0
+    assert capsys.readouterr().out.splitlines() == ['"topology","chips"', '"a",1', '"b",2']
+    assert main(asked(results, "select topology, chips from economics.summary")) == 0
+    assert capsys.readouterr().out.splitlines() == ["topology  chips", "a         1", "b         2"]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("select * from topology.torus_2d.graph", "topology.torus_2d.graph"),
+        ("select * from economics.left_behind", "economics.left_behind"),
+        ("select chip from economics.summary", "chip"),
+        ("drop table economics.summary", "SELECT"),
+    ],
+)
+def test_sql_refuses_in_one_line(
+    capsys: pytest.CaptureFixture[str], results: Path, query: str, expected: str
+) -> None:
+    assert expected in refused(capsys, *asked(results, query))
+
+
+def test_sql_names_an_unknown_experiment(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    message = refused(capsys, "sql", "select 1", "--experiment", "no", "--results", str(tmp_path))
+    assert message.startswith("experiment: got 'no'; allowed: ")

@@ -3,6 +3,7 @@ mistake named before a job starts.
 """
 
 import dataclasses
+import json
 import shutil
 import subprocess
 import sys
@@ -20,9 +21,9 @@ from workflow.config import (
     choices,
     compose_experiment,
     compose_stage,
-    overrides_from,
     read_choice,
 )
+from workflow.experiment import checked_experiment, overrides_from
 
 ROOT = CONF.parent
 EXPERIMENTS = choices("experiment")
@@ -170,6 +171,19 @@ def test_snakemake_ends_before_any_job_with_that_line(tmp_path: Path) -> None:
     assert lines == ["error: topologies.torus_2d.n: got 'none'; allowed: an integer"]
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "results").exists()
+
+
+def test_a_checked_experiment_is_kept_and_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = to_dict(compose_experiment(["experiment=quick", "seed=3"]))
+    assert checked_experiment(["experiment=quick", "seed=3"]) == json.loads(json.dumps(wanted))
+
+    def fail(*_: object) -> None:
+        raise AssertionError("checked again")
+
+    monkeypatch.setattr("workflow.config.compose_experiment", fail)
+    assert checked_experiment(["experiment=quick", "seed=3"])["seed"] == 3
+    with pytest.raises(AssertionError, match="checked again"):
+        checked_experiment(["experiment=quick", "seed=4"])
 
 
 def test_the_keys_of_experiment_files_are_those_of_the_schema() -> None:

@@ -5,9 +5,9 @@ import signal
 from typing import Any
 
 TARGETS = (
-    "results/quick/figures/topology_metrics.svg",
-    "results/quick/circuits/railx_hyperx.json",
-    "results/quick/corpora/stdlib.json",
+    "results/quick/figure/topology_metrics.svg",
+    "results/quick/circuits/railx_hyperx/circuits.json",
+    "results/quick/corpus/stdlib/summary.json",
 )
 
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-ALWAYS = {"report", "track"}
+from workflow.stages import STAGES
+
+ALWAYS = {"report", "tracking"}
 
 
 class MadePipeline:
@@ -46,32 +48,11 @@ class MadePipeline:
             path.write_text(text)
 
 
-MESSAGES = {
-    r"Topology (\w+)": "topology",
-    r"Network simulation of (\w+)": "simulate",
-    r"Packets of (\w+)": "sweep",
-    r"Cross-connects of (\w+)": "circuits",
-    r"Reconfiguration plan (\w+)": "transition",
-    r"Metrics of all topologies": "metrics",
-    r"Flows against packets": "agreement",
-    r"Step times on (\w+)": "mapping",
-    r"Jobs and failures .*": "tenancy",
-    r"Bill of materials": "cost",
-    r"Corpus (\w+)": "corpus",
-    r"Plan (\w+)": "plan",
-    r"Training run (\w+) .*": "train",
-    r"Verdicts .*": "claims",
-    r"Figure (\w+)": "figure",
-    r"Report .*": "report",
-    r"Tracked runs .*": "track",
-}
-
-
 def _job(message: str) -> str:
-    for pattern, rule in MESSAGES.items():
-        found = re.fullmatch(pattern, message)
+    for stage in STAGES.values():
+        found = re.fullmatch(re.escape(stage.message).replace(r"\{item\}", r"(\w+)"), message)
         if found:
-            return " ".join([rule, *found.groups()])
+            return " ".join([stage.name, *found.groups()])
     raise AssertionError(f"unknown job: {message}")
 
 
@@ -89,13 +70,13 @@ def test_one_topology(pipeline: MadePipeline) -> None:
         assert pipeline.jobs() == {
             "topology torus_2d",
             "metrics",
-            "simulate torus_2d",
+            "network torus_2d",
             "agreement",
             "figure agreement",
             "figure topology_metrics",
             "figure all_to_all_bandwidth",
             "figure ring_all_reduce",
-            "claims",
+            "evidence",
             *ALWAYS,
         }
 
@@ -104,16 +85,16 @@ def test_one_planner(pipeline: MadePipeline) -> None:
     with pipeline.changed("conf/planner/pipeline.yaml", "most_slices: 8", "most_slices: 4"):
         assert pipeline.jobs() == {
             "plan pipeline_stdlib",
-            "train pipeline_stdlib",
+            "training pipeline_stdlib",
             "figure pipeline_schedule",
             "figure reconfiguration",
-            "claims",
+            "evidence",
             *ALWAYS,
         }
 
 
 def test_one_figure_setting(pipeline: MadePipeline) -> None:
-    with pipeline.changed("conf/figure/cost.yaml", "dpi: 150", "dpi: 200"):
+    with pipeline.changed("conf/figure/cost.yaml", "width_inches: 11", "width_inches: 12"):
         assert pipeline.jobs() == {"figure cost", "report"}
 
 
@@ -124,12 +105,12 @@ def test_a_comment_changes_nothing(pipeline: MadePipeline) -> None:
 
 def test_one_override_on_the_command_line(pipeline: MadePipeline) -> None:
     assert pipeline.jobs("economics.price_set=opus_400g_notebook") == {
-        "cost",
+        "economics",
         "figure cost",
         "figure price_sensitivity",
         "figure cost_scale",
         "figure claim_map",
-        "claims",
+        "evidence",
         *ALWAYS,
     }
 
@@ -145,9 +126,9 @@ def test_changed_code_reruns_the_stages_that_import_it(pipeline: MadePipeline) -
             "fat_tree",
             "fat_tree_1250",
         )
-        expected = {f"simulate {name}" for name in topologies}
+        expected = {f"network {name}" for name in topologies}
         # The network's package imports all of its modules.
-        expected |= {"agreement", "sweep railx_hyperx_min", "sweep railx_hyperx_balanced"}
+        expected |= {"agreement", "packets railx_hyperx_min", "packets railx_hyperx_balanced"}
         expected |= {f"mapping {name}" for name in ("railx_hyperx_m4n2", "fat_tree_1250")}
         drawn = (
             "all_to_all_bandwidth",
@@ -158,5 +139,50 @@ def test_changed_code_reruns_the_stages_that_import_it(pipeline: MadePipeline) -
             "step_time",
         )
         assert (
-            pipeline.jobs() == expected | {f"figure {name}" for name in drawn} | {"claims"} | ALWAYS
+            pipeline.jobs()
+            == expected | {f"figure {name}" for name in drawn} | {"evidence"} | ALWAYS
         )
+
+
+NEW_STAGE = '''"""Stage greeting: a word."""
+
+from workflow.stage import Job, Json, Stage, Summary
+
+
+def run(job: Job) -> Summary:
+    job.write_json("word", {"word": "hello"})
+    return {}
+
+
+STAGE = Stage(
+    name="greeting",
+    help="a word",
+    message="Greeting",
+    outputs={"word": Json("word.json")},
+    run=run,
+)
+'''
+
+
+def test_a_new_stage_is_a_module_a_rule_and_a_line_and_reruns_no_other(
+    pipeline: MadePipeline,
+) -> None:
+    folder = pipeline.pipeline.folder / "workflow"
+    rule = (folder / "rules" / "tenancy.smk").read_text().replace("tenancy", "greeting")
+    (folder / "stages" / "greeting.py").write_text(NEW_STAGE)
+    (folder / "rules" / "greeting.smk").write_text(rule)
+    listed = pipeline.changed(
+        "workflow/stages/__init__.py", "    figure,\n", "    figure, greeting,\n"
+    )
+    module = pipeline.changed(
+        "workflow/stages/__init__.py", "        figure,\n", "        figure, greeting,\n"
+    )
+    try:
+        with listed, module:
+            assert pipeline.jobs() == set()
+            pipeline.pipeline.snakemake("results/quick/greeting/word.json")
+            written = pipeline.pipeline.folder / "results/quick/greeting/word.json"
+            assert written.read_text() == '{\n  "word": "hello"\n}\n'
+    finally:
+        (folder / "stages" / "greeting.py").unlink()
+        (folder / "rules" / "greeting.smk").unlink()

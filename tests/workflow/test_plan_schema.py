@@ -21,13 +21,17 @@ SCHEMA = json.loads((ROOT / "resources" / "schemas" / "plan.schema.json").read_t
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     experiment = compose_experiment(["experiment=quick"])
     folder = tmp_path_factory.mktemp("plan")
-    corpus.run(experiment.corpora["stdlib"], seed=1, corpus_path=folder / "corpus.parquet")
-    settings = to_dict(experiment.plans[request.param])
-    plan.run(
-        settings,
-        name=request.param,
-        corpus_path=folder / "corpus.parquet",
-        plan_path=folder / "plan.json",
+    sequences = folder / "sequences.parquet"
+    corpus.STAGE.make(
+        {"corpus": to_dict(experiment.corpora["stdlib"]), "seed": 1},
+        item="stdlib",
+        outputs={"sequences": sequences},
+    )
+    plan.STAGE.make(
+        to_dict(experiment.plans[request.param]),
+        item=request.param,
+        inputs={"corpus": sequences},
+        outputs={"plan": folder / "plan.json"},
     )
     return json.loads((folder / "plan.json").read_text())
 

@@ -3,20 +3,17 @@
 
 rule agreement:
     input:
-        topologies=expand(RESULTS / "topology/{name}.parquet", name=EXPERIMENT.agreement.topologies),
+        unpack(files_in("agreement")),
     output:
-        agreement=RESULTS / "flows/agreement.parquet",
-        summary=RESULTS / "flows/agreement.json",
+        **files_out("agreement"),
     params:
-        settings=SETTINGS["agreement"],
-        names=list(EXPERIMENT.agreement.topologies),
-        seed=SETTINGS["seed"],
+        settings=settings("agreement"),
         code=code("agreement"),
     log:
-        RESULTS / "logs/flows/agreement.log",
+        log_file("agreement"),
     benchmark:
-        RESULTS / "benchmarks/flows/agreement.tsv"
+        benchmark_file("agreement")
     message:
-        "Flows against packets"
+        words("agreement")
     script:
-        "../scripts/agreement.py"
+        "../scripts/stage.py"

@@ -1,40 +1,19 @@
-# Cross-connect lists of the optical switches, and plans from one setting of them to another.
+# Cross-connect lists of the optical switches.
 
 
 rule circuits:
     input:
-        topology=RESULTS / "topology/{topology}.parquet",
+        unpack(files_in("circuits")),
     output:
-        circuits=RESULTS / "circuits/{topology}.json",
-        csv=RESULTS / "circuits/{topology}.csv",
+        **files_out("circuits"),
     params:
+        settings=settings("circuits"),
         code=code("circuits"),
     log:
-        RESULTS / "logs/circuits/{topology}.log",
+        log_file("circuits"),
     benchmark:
-        RESULTS / "benchmarks/circuits/{topology}.tsv"
+        benchmark_file("circuits")
     message:
-        "Cross-connects of {wildcards.topology}"
+        words("circuits")
     script:
-        "../scripts/circuits.py"
-
-
-rule transition:
-    input:
-        before=lambda wildcards: RESULTS / f"topology/{SETTINGS['transitions'][wildcards.transition]['before']}.parquet",
-        after=lambda wildcards: RESULTS / f"topology/{SETTINGS['transitions'][wildcards.transition]['after']}.parquet",
-    output:
-        plan=RESULTS / "circuits/transitions/{transition}.json",
-        csv=RESULTS / "circuits/transitions/{transition}.csv",
-        summary=RESULTS / "circuits/transitions/{transition}.parquet",
-    params:
-        settings=lambda wildcards: SETTINGS["transitions"][wildcards.transition],
-        code=code("circuits"),
-    log:
-        RESULTS / "logs/circuits/transitions/{transition}.log",
-    benchmark:
-        RESULTS / "benchmarks/circuits/transitions/{transition}.tsv"
-    message:
-        "Reconfiguration plan {wildcards.transition}"
-    script:
-        "../scripts/transition.py"
+        "../scripts/stage.py"

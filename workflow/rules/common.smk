@@ -1,55 +1,78 @@
-# Shared by all rules: the composed experiment, its folder, and the digests of the code behind each stage.
+# Shared by all rules: the composed experiment, and what a rule takes from the declaration of its stage.
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir)))
 
-from railx.settings import SettingsError, to_dict
-from railx.families.registry import optically_switched
-from railx.planning import planner_of
-from workflow.config import compose_experiment, overrides_from
-from workflow.digest import code_digest
+from railx.settings import SettingsError
+from workflow.experiment import checked_experiment, overrides_from
 from workflow.locking import hold_folder
+from workflow.stages import STAGES, code_of, files_of, inputs_of, results_folder, wildcards
 
 
 def composed():
-    """The experiment of this run; what is wrong with it ends the run in one line."""
+    """The experiment of this run as plain data; what is wrong with it ends the run in one line."""
     try:
-        return compose_experiment(overrides_from(config))
+        return checked_experiment(overrides_from(config))
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
 
 
 EXPERIMENT = composed()
-SETTINGS = to_dict(EXPERIMENT)
-RESULTS = Path("results") / EXPERIMENT.name
+RESULTS = results_folder(EXPERIMENT)
 
 # A lock that a killed run left behind is cleared; one that a running pipeline holds stays.
 FOLDER = hold_folder(Path(".snakemake"))
 
 
 wildcard_constraints:
-    topology="|".join(EXPERIMENT.topologies),
-    sweep="|".join(EXPERIMENT.sweeps) or "none",
-    transition="|".join(EXPERIMENT.transitions) or "none",
-    corpus="|".join(EXPERIMENT.corpora),
-    plan="|".join(EXPERIMENT.plans),
-    run="|".join(EXPERIMENT.runs) or "none",
-    figure="|".join(EXPERIMENT.figures),
+    **{wildcard: "|".join(values) or "none" for wildcard, values in wildcards(EXPERIMENT).items()},
 
 
-def code(stage, *modules):
-    """The digest of everything the stage imports: a changed module reruns the stages that use it."""
-    return code_digest(f"workflow.stages.{stage}", *modules)
+def item_of(wildcards):
+    """What a job is for: its one wildcard, or nothing."""
+    return next(iter(wildcards), "")
 
 
-def switched_topologies():
-    """The topologies whose links run through optical circuit switches."""
-    return [name for name, settings in EXPERIMENT.topologies.items() if optically_switched(settings)]
+def files_in(name):
+    """The files that a stage reads."""
+    return lambda wildcards: inputs_of(STAGES[name], EXPERIMENT, item_of(wildcards))
 
 
-def plan_names(kind):
-    """The plans of one kind, or all: the planner in their settings says of which kind they are."""
-    return [name for name, plan in EXPERIMENT.plans.items() if kind in (None, planner_of(plan.planner).kind)]
+def files_out(name):
+    """The files that a stage writes, by name."""
+    return {key: str(RESULTS / STAGES[name].pattern(key)) for key in STAGES[name].outputs}
+
+
+def settings(name):
+    """The part of the experiment that a stage depends on: a change in it reruns the job."""
+    return lambda wildcards: STAGES[name].settings(EXPERIMENT, item_of(wildcards))
+
+
+def code(name):
+    """The digest of everything a stage imports: a changed module reruns the stages that use it."""
+    return lambda wildcards: code_of(STAGES[name], EXPERIMENT, item_of(wildcards))
+
+
+def beside(name, folder, ending):
+    """A file of a job that is no result: its log, its resources."""
+    item = STAGES[name].wildcard
+    return str(RESULTS / folder / f"{name}/{item}{ending}" if item else RESULTS / folder / f"{name}{ending}")
+
+
+def log_file(name):
+    """What a job says."""
+    return beside(name, "logs", ".log")
+
+
+def benchmark_file(name):
+    """What a job takes."""
+    return beside(name, "benchmarks", ".tsv")
+
+
+def words(name):
+    """What Snakemake says when a stage runs."""
+    stage = STAGES[name]
+    return stage.message.replace("{item}", f"{{wildcards.{stage.item.wildcard}}}" if stage.item else "")

@@ -1,23 +1,19 @@
 # Bills of materials at full scale, cost over scale, and the map of the cost claims.
 
 
-rule cost:
+rule economics:
     input:
-        catalogue=EXPERIMENT.economics.catalogue,
+        unpack(files_in("economics")),
     output:
-        bill=RESULTS / "economics/bill.parquet",
-        summary=RESULTS / "economics/summary.parquet",
-        sensitivity=RESULTS / "economics/sensitivity.parquet",
-        scale=RESULTS / "economics/scale.parquet",
-        claim_map=RESULTS / "economics/claim_map.parquet",
+        **files_out("economics"),
     params:
-        settings=SETTINGS["economics"],
-        code=code("cost"),
+        settings=settings("economics"),
+        code=code("economics"),
     log:
-        RESULTS / "logs/economics/cost.log",
+        log_file("economics"),
     benchmark:
-        RESULTS / "benchmarks/economics/cost.tsv"
+        benchmark_file("economics")
     message:
-        "Bill of materials"
+        words("economics")
     script:
-        "../scripts/cost.py"
+        "../scripts/stage.py"

@@ -3,20 +3,17 @@
 
 rule mapping:
     input:
-        topology=RESULTS / "topology/{topology}.parquet",
-        catalogue=SETTINGS["mapping"]["catalogue"],
+        unpack(files_in("mapping")),
     output:
-        steps=RESULTS / "steps/{topology}.parquet",
-        summary=RESULTS / "steps/{topology}.json",
+        **files_out("mapping"),
     params:
-        settings=SETTINGS["mapping"],
-        reference=SETTINGS["topologies"][SETTINGS["mapping"]["reference"]],
+        settings=settings("mapping"),
         code=code("mapping"),
     log:
-        RESULTS / "logs/steps/{topology}.log",
+        log_file("mapping"),
     benchmark:
-        RESULTS / "benchmarks/steps/{topology}.tsv"
+        benchmark_file("mapping")
     message:
-        "Step times on {wildcards.topology}"
+        words("mapping")
     script:
-        "../scripts/mapping.py"
+        "../scripts/stage.py"

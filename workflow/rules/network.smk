@@ -1,25 +1,19 @@
 # Channel loads, throughput bounds and collectives on every topology.
 
 
-rule simulate:
+rule network:
     input:
-        topology=RESULTS / "topology/{topology}.parquet",
+        unpack(files_in("network")),
     output:
-        network=RESULTS / "network/{topology}.parquet",
-        channels=RESULTS / "network/{topology}.channels.parquet",
-        collectives=RESULTS / "collectives/{topology}.parquet",
-        summary=RESULTS / "network/{topology}.json",
+        **files_out("network"),
     params:
-        traffic=SETTINGS["traffic"],
-        networks=SETTINGS["networks"],
-        collective=SETTINGS["collective"],
-        seed=SETTINGS["seed"],
-        code=code("simulate"),
+        settings=settings("network"),
+        code=code("network"),
     log:
-        RESULTS / "logs/network/{topology}.log",
+        log_file("network"),
     benchmark:
-        RESULTS / "benchmarks/network/{topology}.tsv"
+        benchmark_file("network")
     message:
-        "Network simulation of {wildcards.topology}"
+        words("network")
     script:
-        "../scripts/simulate.py"
+        "../scripts/stage.py"

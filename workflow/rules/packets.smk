@@ -1,26 +1,19 @@
-# Packet by packet: latency against offered load, one job a sweep.
+# Packet by packet: latency against offered load, one job per sweep.
 
 
-def sweep_topology(wildcards):
-    """The topology that the sweep runs on."""
-    return RESULTS / f"topology/{EXPERIMENT.sweeps[wildcards.sweep].topology}.parquet"
-
-
-rule sweep:
+rule packets:
     input:
-        topology=sweep_topology,
+        unpack(files_in("packets")),
     output:
-        packets=RESULTS / "packets/{sweep}.parquet",
-        summary=RESULTS / "packets/{sweep}.json",
+        **files_out("packets"),
     params:
-        settings=lambda wildcards: SETTINGS["sweeps"][wildcards.sweep],
-        seed=SETTINGS["seed"],
-        code=code("sweep"),
+        settings=settings("packets"),
+        code=code("packets"),
     log:
-        RESULTS / "logs/packets/{sweep}.log",
+        log_file("packets"),
     benchmark:
-        RESULTS / "benchmarks/packets/{sweep}.tsv"
+        benchmark_file("packets")
     message:
-        "Packets of {wildcards.sweep}"
+        words("packets")
     script:
-        "../scripts/sweep.py"
+        "../scripts/stage.py"

@@ -3,19 +3,15 @@
 
 rule tenancy:
     output:
-        faults=RESULTS / "tenancy/faults.parquet",
-        utilisation=RESULTS / "tenancy/utilisation.parquet",
-        degraded=RESULTS / "tenancy/degraded.parquet",
-        summary=RESULTS / "tenancy/summary.json",
+        **files_out("tenancy"),
     params:
-        settings=SETTINGS["tenancy"],
-        seed=SETTINGS["seed"],
+        settings=settings("tenancy"),
         code=code("tenancy"),
     log:
-        RESULTS / "logs/tenancy/tenancy.log",
+        log_file("tenancy"),
     benchmark:
-        RESULTS / "benchmarks/tenancy/tenancy.tsv"
+        benchmark_file("tenancy")
     message:
-        "Jobs and failures on the grid"
+        words("tenancy")
     script:
-        "../scripts/tenancy.py"
+        "../scripts/stage.py"

@@ -3,34 +3,15 @@
 
 rule topology:
     output:
-        topology=RESULTS / "topology/{topology}.parquet",
-        metrics=RESULTS / "topology/{topology}.json",
+        **files_out("topology"),
     params:
-        settings=lambda wildcards: SETTINGS["topologies"][wildcards.topology],
+        settings=settings("topology"),
         code=code("topology"),
     log:
-        RESULTS / "logs/topology/{topology}.log",
+        log_file("topology"),
     benchmark:
-        RESULTS / "benchmarks/topology/{topology}.tsv"
+        benchmark_file("topology")
     message:
-        "Topology {wildcards.topology}"
+        words("topology")
     script:
-        "../scripts/topology.py"
-
-
-rule metrics:
-    input:
-        metrics=expand(RESULTS / "topology/{name}.json", name=EXPERIMENT.topologies),
-    output:
-        metrics=RESULTS / "topology/metrics.parquet",
-    params:
-        names=list(EXPERIMENT.topologies),
-        code=code("metrics"),
-    log:
-        RESULTS / "logs/topology/metrics.log",
-    benchmark:
-        RESULTS / "benchmarks/topology/metrics.tsv"
-    message:
-        "Metrics of all topologies"
-    script:
-        "../scripts/metrics.py"
+        "../scripts/stage.py"

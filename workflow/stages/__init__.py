@@ -1,6 +1,187 @@
-"""One module per stage: take the stage's own settings and file paths, call the library,
-write the result, return its summary.
+"""The stages of the pipeline, in the order in which a reader follows them, and what is
+asked of all of them: which files they read and write in an experiment.
 
-A summary is a flat mapping of names (with their unit) to numbers and words: what `railx
-STAGE --json` prints and what is tracked.
+A stage is one module with its declaration ``STAGE`` and the function behind it.
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from workflow.stage import Made, Settings, Stage, Table
+from workflow.stages import (
+    agreement,
+    circuits,
+    corpus,
+    economics,
+    evidence,
+    figure,
+    mapping,
+    metrics,
+    network,
+    packets,
+    plan,
+    report,
+    tenancy,
+    topology,
+    tracking,
+    training,
+    transition,
+)
+
+__all__ = [
+    "STAGES",
+    "claim_files",
+    "code_of",
+    "files_of",
+    "inputs_of",
+    "printed_tables",
+    "results_folder",
+    "stage_of",
+    "tracked_results",
+    "wildcards",
+]
+
+#: Every stage by name.
+STAGES: dict[str, Stage] = {
+    module.STAGE.name: module.STAGE
+    for module in (
+        topology,
+        metrics,
+        circuits,
+        transition,
+        network,
+        packets,
+        agreement,
+        mapping,
+        tenancy,
+        economics,
+        corpus,
+        plan,
+        training,
+        evidence,
+        figure,
+        report,
+        tracking,
+    )
+}
+
+
+def results_folder(experiment: Settings) -> Path:
+    """Where the results of an experiment stand."""
+    return Path("results") / str(experiment["name"])
+
+
+def stage_of(output: str) -> Stage:
+    """The stage that makes an output such as ``network.bounds``; ValueError where none
+    does.
+    """
+    name, _, key = output.partition(".")
+    if name not in STAGES:
+        raise ValueError(f"{output}: no such stage; allowed: {', '.join(STAGES)}")
+    STAGES[name].pattern(key)
+    return STAGES[name]
+
+
+def files_of(experiment: Settings, output: str, only: Sequence[str] = ()) -> dict[str, Path]:
+    """The files of an output such as ``network.bounds`` by item (one empty name for a
+    stage without items): those of ``only``, or all.
+    """
+    stage, key = stage_of(output), output.partition(".")[2]
+    names = tuple(only) or stage.items(experiment)
+    return {name: results_folder(experiment) / stage.path(key, name) for name in names}
+
+
+def inputs_of(stage: Stage, experiment: Settings, item: str = "") -> dict[str, Path | list[Path]]:
+    """The files that a stage reads for an item, by name."""
+    return {
+        name: _paths(experiment, wanted) for name, wanted in stage.inputs(experiment, item).items()
+    }
+
+
+def _paths(experiment: Settings, wanted: Made | Path | Sequence[Path]) -> Path | list[Path]:
+    if isinstance(wanted, Path):
+        return wanted
+    if not isinstance(wanted, Made):
+        return list(wanted)
+    names = (wanted.items,) if isinstance(wanted.items, str) else wanted.items
+    files = list(files_of(experiment, wanted.output, names).values()) if names else []
+    return files[0] if isinstance(wanted.items, str) else files
+
+
+def claim_files(experiment: Settings, before: str = "") -> list[Path]:
+    """The files that verdicts and SQL may read: of every stage, or of those before
+    one.
+    """
+    names = list(STAGES)
+    stages = names[: names.index(before)] if before else names
+    return [
+        path
+        for name in stages
+        for key, output in STAGES[name].outputs.items()
+        if output.claims
+        for path in files_of(experiment, f"{name}.{key}").values()
+    ]
+
+
+def printed_tables(experiment: Settings) -> list[tuple[str, str]]:
+    """The tables that the report prints: title, and path below the results."""
+    return [
+        (output.printed.replace("{item}", item), stage.path(key, item))
+        for stage in STAGES.values()
+        for key, output in stage.outputs.items()
+        if isinstance(output, Table) and output.printed
+        for item in stage.items(experiment)
+    ]
+
+
+def tracked_results(experiment: Settings) -> list[dict[str, Any]]:
+    """Every result of an experiment that becomes a tracked run, as plain data."""
+    return [
+        _tracked(stage, experiment, item)
+        for stage in STAGES.values()
+        if stage.tracked is not None
+        for item in stage.items(experiment)
+    ]
+
+
+def _tracked(stage: Stage, experiment: Settings, item: str) -> dict[str, Any]:
+    tracked, folder = stage.tracked, results_folder(experiment)
+    assert tracked is not None
+    read = [
+        path
+        for files in inputs_of(stage, experiment, item).values()
+        for path in ([files] if isinstance(files, Path) else files)
+    ]
+    return {
+        "stage": stage.name,
+        "name": item or tracked.name,
+        "settings": stage.settings(experiment, item),
+        "code": code_of(stage, experiment, item),
+        # A folder has no contents of its own to digest: the corpus made of it has.
+        "inputs": [str(path) for path in read if not path.is_dir()],
+        "numbers": str(folder / stage.path(tracked.numbers, item)),
+        "artifacts": [str(folder / stage.path(key, item)) for key in tracked.artifacts],
+        "fidelity": tracked.fidelity,
+    }
+
+
+def code_of(stage: Stage, experiment: Settings, item: str = "") -> str:
+    """The digest of everything that a stage imports: a changed module reruns the stages
+    that use it.
+    """
+    from workflow.digest import code_digest
+
+    return code_digest(f"workflow.stages.{stage.name}", *stage.modules(experiment, item))
+
+
+def wildcards(experiment: Settings) -> dict[str, list[str]]:
+    """The values of every wildcard: the items of the stages that use it."""
+    values: dict[str, list[str]] = {}
+    for stage in STAGES.values():
+        if stage.item is not None:
+            own = values.setdefault(stage.item.wildcard, [])
+            own += [name for name in stage.items(experiment) if name not in own]
+    return values

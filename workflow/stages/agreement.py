@@ -4,40 +4,30 @@ traffic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from railx.families import read_topology
-from railx.io import write_json, write_table
-from railx.network.agreement import agreement_rows
-from railx.network.settings import AgreementSettings
-from railx.settings import load
+from workflow.stage import Job, Json, Made, Stage, Summary, Table, Tracked, real, text
 
-__all__ = ["run"]
+__all__ = ["STAGE", "run"]
 
 
-def run(
-    settings: Mapping[str, Any] | AgreementSettings,
-    *,
-    seed: int,
-    topology_paths: Mapping[str, str | Path],
-    agreement_path: str | Path | None = None,
-    summary_path: str | Path | None = None,
-) -> dict[str, Any]:
-    """Compare both on the topologies of the files, by name; write table and summary
-    where paths are given.
+def run(job: Job) -> Summary:
+    """Compare both on the topologies of the settings, given in that order.
 
     The summary holds the least and the largest ratio of packets to flows, below and
     above the load that fills the busiest link.
     """
-    agreement: AgreementSettings = load(AgreementSettings, settings, "agreement")
+    from railx.families import read_topology
+    from railx.network.agreement import agreement_rows
+    from railx.network.settings import AgreementSettings
+    from railx.settings import load
+
+    agreement: AgreementSettings = load(AgreementSettings, job.settings["agreement"], "agreement")
     rows: list[dict[str, Any]] = []
-    for name in agreement.topologies:
-        rows += agreement_rows(read_topology(topology_paths[name]), agreement, seed, name)
-    if agreement_path is not None:
-        write_table(agreement_path, rows)
-    summary: dict[str, Any] = {"comparisons": len(rows)}
+    for name, path in zip(agreement.topologies, job.inputs["topologies"], strict=True):
+        rows += agreement_rows(read_topology(path), agreement, job.settings["seed"], name)
+    job.write_table("comparison", rows)
+    summary: Summary = {"comparisons": len(rows)}
     for side, own in (
         ("below_bound", [row["ratio"] for row in rows if row["load_over_bound"] < 1]),
         ("above_bound", [row["ratio"] for row in rows if row["load_over_bound"] >= 1]),
@@ -47,6 +37,33 @@ def run(
                 f"packet_over_flow_{side}_least": min(own),
                 f"packet_over_flow_{side}_most": max(own),
             }
-    if summary_path is not None:
-        write_json(summary_path, summary)
+    job.write_json("summary", summary)
     return summary
+
+
+_COLUMNS = (
+    text("topology", "family", "traffic", "routing")
+    | real("load_over_bound", "offered_flits_per_chip_cycle")
+    | real("static_bound_flits_per_chip_cycle", "flow_flits_per_chip_cycle")
+    | real("packet_flits_per_chip_cycle", "ratio")
+    | text("flow_fidelity", "packet_fidelity", "fidelity")
+)
+
+STAGE = Stage(
+    name="agreement",
+    help="the flow model against the packet simulator on the same traffic",
+    message="Flows against packets",
+    settings=lambda experiment, _: {
+        "agreement": experiment["agreement"],
+        "seed": experiment["seed"],
+    },
+    inputs=lambda experiment, _: {
+        "topologies": Made("topology.graph", tuple(experiment["agreement"]["topologies"]))
+    },
+    outputs={
+        "comparison": Table("comparison.parquet", _COLUMNS, claims=True),
+        "summary": Json("summary.json", claims=True),
+    },
+    run=run,
+    tracked=Tracked("summary", ("comparison",), name="flow_and_packet"),
+)

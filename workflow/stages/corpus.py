@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from railx.io import write_json
-from railx.settings import load
-from railx.workload.corpus import CorpusSettings, build_corpus, write_corpus
-from railx.workload.lengths import length_statistics
+from workflow.stage import (
+    ByHand,
+    Inputs,
+    Item,
+    Job,
+    Json,
+    Settings,
+    Stage,
+    Summary,
+    Table,
+    Tracked,
+    typed,
+    whole,
+)
 
-__all__ = ["run"]
+__all__ = ["STAGE", "run"]
 
 
-def run(
-    settings: Mapping[str, Any] | CorpusSettings,
-    *,
-    seed: int,
-    corpus_path: str | Path | None = None,
-    summary_path: str | Path | None = None,
-) -> dict[str, Any]:
-    """Build the corpus; write it and its summary where paths are given; return the
-    summary.
-    """
-    corpus = build_corpus(load(CorpusSettings, settings, "corpus"), seed)
+def run(job: Job) -> Summary:
+    """Build the corpus; return its summary."""
+    from railx.settings import load
+    from railx.workload.corpus import CorpusSettings, build_corpus, write_corpus
+    from railx.workload.lengths import length_statistics
+
+    settings: CorpusSettings = load(CorpusSettings, job.settings["corpus"], "corpus")
+    corpus = build_corpus(settings, job.settings["seed"])
     summary = {
         "name": corpus.name,
         "source": corpus.source,
@@ -32,8 +37,45 @@ def run(
         "description": corpus.description,
         **length_statistics(corpus.lengths),
     }
-    if corpus_path is not None:
-        write_corpus(corpus_path, corpus)
-    if summary_path is not None:
-        write_json(summary_path, summary)
+    if "sequences" in job.outputs:
+        write_corpus(job.outputs["sequences"], corpus)
+    job.write_json("summary", summary)
     return summary
+
+
+def _own_files(experiment: Settings, corpus: str) -> Inputs:
+    """The user's own file or folder, where the corpus is one; a change in it reruns
+    what depends on it.
+    """
+    path = experiment["corpora"][corpus].get("path")
+    return {"source": Path(path)} if path is not None else {}
+
+
+STAGE = Stage(
+    name="corpus",
+    help="gather or draw the sequences of a corpus",
+    message="Corpus {item}",
+    item=Item("corpus", lambda experiment: experiment["corpora"]),
+    settings=lambda experiment, corpus: {
+        "corpus": experiment["corpora"][corpus],
+        "seed": experiment["seed"],
+    },
+    inputs=_own_files,
+    outputs={
+        "sequences": Table(
+            "{corpus}/sequences.parquet",
+            whole("sequence", "length_tokens") | typed("binary", "tokens"),
+            claims=True,
+        ),
+        "summary": Json("{corpus}/summary.json", claims=True),
+    },
+    run=run,
+    by_hand=ByHand(
+        groups=("seed", "corpus"),
+        example="railx corpus corpus=folder corpus.path=texts --out corpus.parquet",
+        out="the corpus file to write (.parquet)",
+        writes={".parquet": "sequences"},
+        settings=lambda chosen: {"corpus": chosen["corpus"], "seed": chosen["seed"]},
+    ),
+    tracked=Tracked("summary", ("summary",)),
+)

@@ -2,23 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from railx.figures import CanvasSettings, FigureSettings, draw_figure
-from railx.settings import load
+from workflow.stage import File, Inputs, Item, Job, Made, Settings, Stage, Summary
 
-__all__ = ["run"]
+__all__ = ["STAGE", "caption_of", "run"]
 
 
-def run(
-    settings: Mapping[str, Any], *, inputs: Mapping[str, Sequence[str]], svg_path: str | Path
-) -> None:
-    """Draw the figure that ``settings`` describe as ``svg_path``, and a .png beside."""
-    figure: CanvasSettings = load(FigureSettings, settings, "figure")
-    draw_figure(
-        figure,
-        {key: [Path(file) for file in files] for key, files in inputs.items()},
-        Path(svg_path),
-    )
+def run(job: Job) -> Summary:
+    """Draw the figure that the settings describe, as .svg and .png."""
+    from railx.figures import FigureSettings, draw_figure
+    from railx.settings import load
+
+    figure: FigureSettings = load(FigureSettings, job.settings, "figure")
+    draw_figure(figure, job.inputs, job.outputs["svg"])
+    return {"figure": job.item}
+
+
+def caption_of(experiment: Settings, figure: str) -> str:
+    """The caption of a figure (reStructuredText), which Snakemake's report and the
+    experiment's own share.
+    """
+    return str(_declared(experiment, figure).caption)
+
+
+def _declared(experiment: Settings, figure: str) -> Any:
+    from railx.figures import figure_of
+
+    return figure_of(experiment["figures"][figure]["figure"])
+
+
+def _inputs(experiment: Settings, figure: str) -> Inputs:
+    """The tables a figure is drawn from: those of the names under ``only``, or of all
+    items that fit.
+    """
+    from workflow.stages import stage_of
+
+    only = tuple(experiment["figures"][figure].get("only", ()))
+    files = {}
+    for wanted in _declared(experiment, figure).inputs:
+        stage = stage_of(wanted.table)
+        names = only or stage.items(experiment)
+        if wanted.plan_kind is not None and not only:
+            names = tuple(
+                name for name in names if _plan_kind(experiment, name) == wanted.plan_kind
+            )
+        files[wanted.key] = Made(wanted.table, names if stage.item else ("",))
+    return files
+
+
+def _plan_kind(experiment: Settings, plan: str) -> str:
+    from railx.planning.planners import PLANNERS
+
+    kinds = {planner.name: planner.kind for planner in PLANNERS}
+    return kinds[experiment["plans"][plan]["planner"]["planner"]]
+
+
+def _modules(experiment: Settings, figure: str) -> tuple[str, ...]:
+    from railx.figures import figure_module
+
+    return (figure_module(experiment["figures"][figure]["figure"]),)
+
+
+STAGE = Stage(
+    name="figure",
+    help="one figure from the tables behind it",
+    message="Figure {item}",
+    item=Item("figure", lambda experiment: experiment["figures"]),
+    settings=lambda experiment, figure: experiment["figures"][figure],
+    inputs=_inputs,
+    modules=_modules,
+    outputs={"svg": File("{figure}.svg"), "png": File("{figure}.png")},
+    run=run,
+)

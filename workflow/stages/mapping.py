@@ -4,64 +4,127 @@ bandwidth and at equal cost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from railx.families import TopologySettings, build_topology, family_of, read_topology
-from railx.io import write_json, write_table
-from railx.mapping import MappingSettings, comparison_bases, equal_bandwidth, step_times
-from railx.settings import SettingsError, load
+from workflow.stage import (
+    ByHand,
+    Item,
+    Job,
+    Json,
+    Made,
+    Stage,
+    Summary,
+    Table,
+    Tracked,
+    real,
+    text,
+    whole,
+)
 
-__all__ = ["run"]
+if TYPE_CHECKING:
+    from railx.mapping import Basis, MappingSettings
+    from railx.vocabulary.topology import Topology
+
+__all__ = ["STAGE", "run", "run_any_topology"]
 
 
-def run(
-    mapping: Mapping[str, Any] | MappingSettings,
-    *,
-    name: str,
-    topology_path: str | Path | None = None,
-    topology: TopologySettings | None = None,
-    reference: TopologySettings | Mapping[str, Any] | None = None,
-    steps_path: str | Path | None = None,
-    summary_path: str | Path | None = None,
-) -> dict[str, Any]:
-    """Lay every job on the topology of the file, as ``name`` of ``mapping.topologies``;
-    return the step times as one flat summary. ``reference``: settings of the
-    topology that the mapping names as its reference, which the file is priced against.
+def run(job: Job) -> Summary:
+    """Lay every job on the topology, as the item of the settings' topologies; return
+    the step times as one flat summary.
 
-    Any other ``topology`` can be given by its settings: it takes the routings of
-    ``name`` that its family has (else the family's first) and is compared at equal
-    bandwidth alone.
+    ``reference`` is the topology against which the others are priced.
     """
-    settings: MappingSettings = load(MappingSettings, mapping, "mapping")
-    if name not in settings.topologies:
+    from railx.families import read_topology
+    from railx.mapping import MappingSettings, comparison_bases
+    from railx.settings import SettingsError, load
+
+    settings: MappingSettings = load(MappingSettings, job.settings, "mapping")
+    if job.item not in settings.topologies:
         raise SettingsError(
-            f"mapping.topologies.{name}", f"is missing; allowed: {', '.join(settings.topologies)}"
+            f"mapping.topologies.{job.item}",
+            f"is missing; allowed: {', '.join(settings.topologies)}",
         )
-    if (topology_path is None) == (topology is None):
-        raise TypeError("one of topology_path and topology is needed")
-    if (topology_path is None) != (reference is None):
-        raise TypeError("reference is needed with topology_path, and only there")
-    routings: tuple[str, ...] = settings.topologies[name].routings
-    if topology_path is not None:
-        graph = read_topology(topology_path)
-        bases = comparison_bases(
-            settings, graph, name, load(TopologySettings, reference, "topologies")
-        )
-    else:
-        graph = build_topology(load(TopologySettings, topology, "topology"))
-        offered = family_of(graph).routings
-        routings = tuple(routing for routing in routings if routing in offered) or offered[:1]
-        bases, name = [equal_bandwidth(settings, graph)], graph.family
+    graph = read_topology(job.file("topology"))
+    reference = read_topology(job.file("reference")).settings
+    bases = comparison_bases(settings, graph, job.item, reference)
+    return _lay(job, graph, settings.topologies[job.item].routings, settings, bases, job.item)
+
+
+def run_any_topology(job: Job) -> Summary:
+    """Lay every job on any topology: it takes the routings of the settings' reference
+    that its family has (else the family's first) and is compared at equal bandwidth
+    alone.
+    """
+    from railx.families import family_of, read_topology
+    from railx.mapping import MappingSettings, equal_bandwidth
+    from railx.settings import load
+
+    settings: MappingSettings = load(MappingSettings, job.settings, "mapping")
+    graph = read_topology(job.file("topology"))
+    offered = family_of(graph).routings
+    wanted = settings.topologies[settings.reference].routings
+    routings = tuple(routing for routing in wanted if routing in offered) or offered[:1]
+    return _lay(job, graph, routings, settings, [equal_bandwidth(settings, graph)], graph.family)
+
+
+def _lay(
+    job: Job,
+    graph: Topology,
+    routings: tuple[str, ...],
+    settings: MappingSettings,
+    bases: list[Basis],
+    name: str,
+) -> Summary:
+    from railx.mapping import step_times
+
     rows = step_times(graph, routings, settings.jobs, bases, name)
-    if steps_path is not None:
-        write_table(steps_path, rows)
-    summary: dict[str, Any] = {"topology": name, "family": graph.family, "chips": graph.chips}
+    job.write_table("steps", rows)
+    summary: Summary = {"topology": name, "family": graph.family, "chips": graph.chips}
     for row in rows:
         for key in ("reason",) if row["step_ms"] is None else ("step_ms", "tokens_per_s"):
             summary[f"{row['job']}.{row['basis']}.{key}"] = row[key]
     summary["fidelity"] = rows[0]["fidelity"]
-    if summary_path is not None:
-        write_json(summary_path, summary)
+    job.write_json("summary", summary)
     return summary
+
+
+_COLUMNS = (
+    text("topology", "family")
+    | whole("topology_chips")
+    | text("job")
+    | whole("chips")
+    | text("placement", "basis")
+    | real("port_factor", "cost_per_chip_usd")
+    | text("part", "way", "routing")
+    | real("ms", "step_ms", "tokens_per_s")
+    | text("reason", "fidelity")
+)
+
+STAGE = Stage(
+    name="mapping",
+    help="time of a training step of each job on a topology (laid out as the mapping's reference)",
+    message="Step times on {item}",
+    item=Item("topology", lambda experiment: experiment["mapping"]["topologies"]),
+    settings=lambda experiment, _: experiment["mapping"],
+    inputs=lambda experiment, topology: {
+        "topology": Made("topology.graph", topology),
+        "reference": Made("topology.graph", experiment["mapping"]["reference"]),
+        "catalogue": Path(experiment["mapping"]["catalogue"]),
+    },
+    outputs={
+        "steps": Table("{topology}/steps.parquet", _COLUMNS, claims=True),
+        "summary": Json("{topology}/summary.json", claims=True),
+    },
+    run=run,
+    by_hand=ByHand(
+        groups=("topology", "mapping"),
+        example="railx mapping topology=railx_hyperx_m4n2 --json",
+        out="the table of step times to write (.parquet)",
+        writes={".parquet": "steps"},
+        settings=lambda chosen: chosen["mapping"],
+        before={"topology": "topology.graph"},
+        run=run_any_topology,
+    ),
+    tracked=Tracked("summary", ("steps",)),
+)

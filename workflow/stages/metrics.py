@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from workflow.stage import Job, Made, Stage, Summary, Table, flag, real, text, whole
 
-import pyarrow as pa
-
-from railx.io import read_json, write_table
-
-__all__ = ["run"]
+__all__ = ["STAGE", "run"]
 
 
-def run(
-    metrics_paths: Mapping[str, str | Path], *, table_path: str | Path | None = None
-) -> dict[str, Any]:
-    """Gather the metrics of topologies, given by name, as one row each; write them
-    where a path is given; return how many.
+def run(job: Job) -> Summary:
+    """Gather the metrics of topologies, given in the order of their names, as one row
+    each; return how many.
     """
+    from railx.io import read_json
+
     rows = [
         {"topology": name, **read_json(path), "fidelity": "analytic"}
-        for name, path in metrics_paths.items()
+        for name, path in zip(job.settings, job.inputs["metrics"], strict=True)
     ]
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    if table_path is not None:
-        write_table(table_path, pa.table({key: [row.get(key) for row in rows] for key in columns}))
+    job.write_table("topologies", rows)
     return {"topologies": len(rows)}
+
+
+_COLUMNS = (
+    text("topology", "family")
+    | whole("chips", "nodes", "switches", "links", "external_links")
+    | whole("circuits", "optical_switches", "optical_ports", "ports_per_chip")
+    | real("injection_gb_s_per_chip")
+    | whole("diameter_node_hops")
+    | real("mean_node_hops")
+    | whole("diameter_chip_hops")
+    | real("mean_chip_hops")
+    | whole("minimal_paths_min")
+    | real("minimal_paths_mean")
+    | whole("disjoint_paths_min")
+    | real("bisection_gbps", "bisection_closed_form_gbps", "bisection_gb_s_per_chip")
+    | flag("bisection_equal_halves")
+    | text("fidelity")
+)
+
+STAGE = Stage(
+    name="metrics",
+    help="the metrics of all topologies as one table",
+    message="Metrics of all topologies",
+    settings=lambda experiment, _: list(experiment["topologies"]),
+    inputs=lambda experiment, _: {
+        "metrics": Made("topology.metrics", tuple(experiment["topologies"]))
+    },
+    outputs={
+        "topologies": Table("topologies.parquet", _COLUMNS, claims=True, printed="Topologies")
+    },
+    run=run,
+)

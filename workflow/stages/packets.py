@@ -1,33 +1,162 @@
-"""Stage packets: one topology, one traffic pattern at one load -> packet by packet."""
+"""Stage packets: one topology, routing and traffic pattern, packet by packet -> latency
+against offered load and the saturation point.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from railx.families import TopologySettings, build_routing, build_topology
-from railx.io import write_table
-from railx.network.packets import simulate_packets, summary_row
-from railx.network.settings import PacketNetworkSettings, TrafficSettings
+from workflow.stage import (
+    ByHand,
+    Item,
+    Job,
+    Json,
+    Made,
+    Settings,
+    Stage,
+    Summary,
+    Table,
+    Tracked,
+    flag,
+    real,
+    text,
+    whole,
+)
 
-__all__ = ["run"]
+if TYPE_CHECKING:
+    from railx.network.settings import TrafficSettings
+    from railx.vocabulary.routing.table import RoutingTable
+    from railx.vocabulary.topology import Topology
+
+__all__ = ["STAGE", "run", "run_one_load"]
+
+#: What the rows of a sweep repeat from its summary.
+_OF_THE_SWEEP = (
+    "saturation_flits_per_chip_cycle",
+    "bound_flits_per_chip_cycle",
+    "ideal_flits_per_chip_cycle",
+)
 
 
-def run(
-    traffic: TrafficSettings,
-    network: PacketNetworkSettings,
-    *,
-    seed: int,
-    name: str,
-    topology: TopologySettings,
-    packets_path: Path | None = None,
-) -> dict[str, Any]:
-    """Simulate a window of cycles; write its row where a path is given and return it."""
-    graph = build_topology(topology)
-    table = build_routing(graph, network.routing)
-    row = summary_row(
-        graph, name, traffic, network, simulate_packets(graph, table, traffic, network, seed), seed
+def run(job: Job) -> Summary:
+    """Sweep the loads on the topology; return the summary.
+
+    The rows carry the sweep's name beside the topology's, its saturation point and its
+    static limits.
+    """
+    from railx.families import build_routing, read_topology
+    from railx.network.packets.sweep import sweep_loads
+    from railx.network.settings import SweepSettings
+    from railx.settings import load
+
+    seed = job.settings["seed"]
+    sweep: SweepSettings = load(SweepSettings, job.settings["sweep"], f"sweeps.{job.item}")
+    topology = read_topology(job.file("topology"))
+    table = build_routing(topology, sweep.network.routing)
+    bound, ideal = _limits(topology, table, sweep.traffic, seed)
+    rows, summary = sweep_loads(
+        topology, table, sweep, seed, sweep.topology, bound=bound, ideal=ideal
     )
-    if packets_path is not None:
-        write_table(packets_path, [row])
+    own = {key: summary[key] for key in _OF_THE_SWEEP}
+    job.write_table("points", ({"sweep": job.item, **row, **own} for row in rows))
+    summary = {"sweep": job.item, **summary}
+    job.write_json("summary", summary)
+    return summary
+
+
+def run_one_load(job: Job) -> Summary:
+    """Simulate a window of cycles at one load; return (and write) its row."""
+    from railx.families import build_routing, read_topology
+    from railx.network.packets import simulate_packets, summary_row
+    from railx.network.settings import PacketNetworkSettings, TrafficSettings
+    from railx.settings import load
+
+    seed = job.settings["seed"]
+    traffic: TrafficSettings = load(TrafficSettings, job.settings["traffic"], "traffic")
+    network: PacketNetworkSettings = load(PacketNetworkSettings, job.settings["network"], "network")
+    graph = read_topology(job.file("topology"))
+    table = build_routing(graph, network.routing)
+    window = simulate_packets(graph, table, traffic, network, seed)
+    row = summary_row(graph, graph.family, traffic, network, window, seed)
+    job.write_table("window", [row])
     return row
+
+
+def _limits(
+    topology: Topology, table: RoutingTable, traffic: TrafficSettings, seed: int
+) -> tuple[float, float]:
+    """Offered loads at which the busiest lane is full (bound) and at which the external
+    ones would be, evenly loaded (ideal).
+    """
+    import numpy as np
+
+    from railx.network.throughput import ideal_bound
+    from railx.network.traffic import traffic_flows
+    from railx.vocabulary.routing.analysis import table_lane_loads
+
+    demand = (
+        None if traffic.pattern == "uniform" else traffic_flows(topology, traffic, seed).demand()
+    )
+    lane_load = table_lane_loads(topology, table, demand)
+    width = topology.links.gbps / topology.settings.port_gbps
+    bound = float((width / np.maximum(lane_load, 1e-12)).min())
+    return bound, ideal_bound(topology, lane_load)
+
+
+def _by_hand(chosen: Settings) -> Settings:
+    from railx.settings import SettingsError
+
+    if chosen["network"]["model"] != "packet":
+        raise SettingsError(
+            "network.model",
+            f"got {chosen['network']['model']!r}; allowed: packet (exact loads: railx network)",
+        )
+    return {key: chosen[key] for key in ("traffic", "network", "seed")}
+
+
+_WINDOW = (
+    text("topology", "family")
+    | whole("chips")
+    | text("traffic", "routing")
+    | real("offered_flits_per_chip_cycle", "accepted_flits_per_chip_cycle")
+    | real("latency_mean_cycles", "latency_ci95_cycles", "latency_p50_cycles")
+    | real("latency_p99_cycles", "latency_max_cycles", "hops_mean", "external_hops_mean")
+    | whole("packets", "created_packets", "in_flight_packets", "queued_packets")
+    | real("largest_channel_load")
+    | whole("warmup_cycles", "measured_cycles")
+    | real("cycles_per_second", "flit_hops_per_second")
+    | whole("seed")
+    | text("fidelity")
+)
+_POINTS = text("sweep") | _WINDOW | flag("saturated") | real(*_OF_THE_SWEEP)
+
+STAGE = Stage(
+    name="packets",
+    help="traffic on a topology packet by packet: latency, throughput and hops at one load",
+    message="Packets of {item}",
+    item=Item("sweep", lambda experiment: experiment["sweeps"]),
+    settings=lambda experiment, sweep: {
+        "sweep": experiment["sweeps"][sweep],
+        "seed": experiment["seed"],
+    },
+    inputs=lambda experiment, sweep: {
+        "topology": Made("topology.graph", experiment["sweeps"][sweep]["topology"])
+    },
+    outputs={
+        "points": Table("{sweep}/points.parquet", _POINTS, claims=True),
+        "summary": Json("{sweep}/summary.json", claims=True),
+    },
+    run=run,
+    by_hand=ByHand(
+        groups=("seed", "topology", "traffic", "network"),
+        example="railx packets topology=railx_hyperx network.routing=min traffic.load=0.5 --json",
+        out="the table of one row to write (.parquet)",
+        writes={".parquet": "window"},
+        settings=_by_hand,
+        before={"topology": "topology.graph"},
+        primary="stage_packets",
+        run=run_one_load,
+        outputs={"window": Table("window.parquet", _WINDOW)},
+    ),
+    tracked=Tracked("summary", ("points",)),
+)

@@ -4,58 +4,47 @@ schedule.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
-from railx.io import write_json, write_table
-from railx.planning.make import make_plan, plan_rows, plan_summary, schedule_rows
-from railx.planning.plan import write_plan
-from railx.planning.planners import PlannerSettings
-from railx.settings import load
-from railx.workload.batches import BatchSettings
-from railx.workload.cluster import ClusterSettings
-from railx.workload.corpus import read_corpus_lengths
-from railx.workload.cost import CostModelSettings
-from railx.workload.model import ModelSettings
-
-__all__ = ["run"]
-
-_SCHEDULE = pa.schema(
-    [
-        ("plan", pa.string()),
-        ("iteration", pa.int64()),
-        ("pipeline", pa.int64()),
-        ("replica", pa.int64()),
-        ("stage", pa.int64()),
-        ("chunk", pa.int64()),
-        ("kind", pa.string()),
-        ("start_ms", pa.float64()),
-        ("end_ms", pa.float64()),
-        ("fidelity", pa.string()),
-    ]
+from workflow.stage import (
+    ByHand,
+    File,
+    Item,
+    Job,
+    Json,
+    Made,
+    Settings,
+    Stage,
+    Summary,
+    Table,
+    Tracked,
+    real,
+    text,
+    whole,
 )
 
+__all__ = ["STAGE", "run"]
 
-def run(
-    settings: Mapping[str, Any],
-    *,
-    name: str,
-    corpus_path: str | Path,
-    plan_path: str | Path | None = None,
-    table_path: str | Path | None = None,
-    schedule_path: str | Path | None = None,
-    summary_path: str | Path | None = None,
-) -> dict[str, Any]:
-    """Plan batches of the corpus; write the plan and its tables where paths are given;
-    return the summary.
+_PARTS = ("seed", "batch", "cluster", "model", "cost_model", "planner")
 
-    ``settings``: planner, cluster, model, cost_model, batch and seed. The schedule of a
-    sequence-parallel plan has no rows.
+
+def run(job: Job) -> Summary:
+    """Plan batches of the corpus; return the summary.
+
+    The schedule of a sequence-parallel plan has no rows.
     """
-    corpus, lengths = read_corpus_lengths(corpus_path)
+    from railx.planning.make import make_plan, plan_rows, plan_summary, schedule_rows
+    from railx.planning.plan import write_plan
+    from railx.planning.planners import PlannerSettings
+    from railx.settings import load
+    from railx.workload.batches import BatchSettings
+    from railx.workload.cluster import ClusterSettings
+    from railx.workload.corpus import read_corpus_lengths
+    from railx.workload.cost import CostModelSettings
+    from railx.workload.model import ModelSettings
+
+    settings = job.settings
+    corpus, lengths = read_corpus_lengths(job.file("corpus"))
     plan = make_plan(
         load(PlannerSettings, settings["planner"], "planner"),
         lengths,
@@ -65,14 +54,62 @@ def run(
         load(BatchSettings, settings["batch"], "batch"),
         settings["seed"],
     )
-    summary = {"plan": name, "corpus": corpus, **plan_summary(plan), "fidelity": "analytic"}
-    if plan_path is not None:
-        write_plan(plan_path, plan)
-    if table_path is not None:
-        write_table(table_path, plan_rows(plan, name, corpus))
-    if schedule_path is not None:
-        rows = schedule_rows(plan, name) if plan.kind == "pipeline" else []
-        write_table(schedule_path, pa.Table.from_pylist(rows, schema=_SCHEDULE))
-    if summary_path is not None:
-        write_json(summary_path, summary)
+    summary = {"plan": job.item, "corpus": corpus, **plan_summary(plan), "fidelity": "analytic"}
+    if "plan" in job.outputs:
+        write_plan(job.outputs["plan"], plan)
+    job.write_table("groups", plan_rows(plan, job.item, corpus))
+    job.write_table("schedule", schedule_rows(plan, job.item) if plan.kind == "pipeline" else [])
+    job.write_json("summary", summary)
     return summary
+
+
+def _by_hand(chosen: Settings) -> dict[str, Any]:
+    return {key: chosen[key] for key in _PARTS}
+
+
+_GROUPS = (
+    text("plan", "planner", "corpus")
+    | whole("devices")
+    | text("kind")
+    | whole("iteration", "micro_batch", "group", "first_rank", "degree")
+    | whole("sequences", "tokens", "longest_tokens")
+    | real("predicted_ms", "predicted_compute_ms", "predicted_all_to_all_ms")
+    | text("chunk_kind", "fidelity")
+)
+_SCHEDULE = (
+    text("plan")
+    | whole("iteration", "pipeline", "replica", "stage", "chunk")
+    | text("kind")
+    | real("start_ms", "end_ms")
+    | text("fidelity")
+)
+
+STAGE = Stage(
+    name="plan",
+    help="distribute the sequences of a corpus over devices",
+    message="Plan {item}",
+    item=Item("plan", lambda experiment: experiment["plans"]),
+    settings=lambda experiment, plan: experiment["plans"][plan],
+    inputs=lambda experiment, plan: {
+        "corpus": Made("corpus.sequences", experiment["plans"][plan]["corpus"])
+    },
+    outputs={
+        "plan": File("{plan}/plan.json"),
+        "groups": Table("{plan}/groups.parquet", _GROUPS, claims=True),
+        "schedule": Table("{plan}/schedule.parquet", _SCHEDULE, claims=True),
+        "summary": Json("{plan}/summary.json", claims=True),
+    },
+    run=run,
+    by_hand=ByHand(
+        groups=("corpus", *_PARTS),
+        example="railx plan planner=flexsp corpus=file corpus.path=lengths.json cluster.devices=64"
+        " --out plan.json",
+        out="the plan to write (.json)",
+        writes={".json": "plan"},
+        settings=_by_hand,
+        item=lambda chosen: chosen["planner"]["planner"],
+        before={"corpus": "corpus.sequences"},
+        primary="stage_plan",
+    ),
+    tracked=Tracked("summary", ("plan", "summary")),
+)

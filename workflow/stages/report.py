@@ -2,59 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from railx.io import write_json
-from railx.provenance import collect_provenance
-from railx.report import ReportTable, figure_entry, write_report
+from workflow.stage import File, Inputs, Job, Json, Made, Settings, Stage, Summary
 
-__all__ = ["run"]
+__all__ = ["STAGE", "run"]
+
+_TEMPLATES = Path("railx/report/templates")
 
 
-def run(
-    *,
-    experiment: str,
-    results: str | Path,
-    settings: Mapping[str, Any],
-    claims_path: str | Path,
-    figures: Sequence[Mapping[str, Any]],
-    tables: Sequence[Mapping[str, Any]],
-    config_path: str | Path,
-    provenance_path: str | Path,
-    report_path: str | Path,
-) -> None:
+def run(job: Job) -> Summary:
     """Write the resolved config and the provenance beside the report, then the report.
 
-    ``figures``: kind, name, image, tables; ``tables``: title, path (below
-    ``results``), columns.
+    ``settings``: the experiment, the results folder, per figure its kind, name, image
+    and the tables behind it, per printed table its title and path.
     """
-    write_json(config_path, settings)
-    write_json(provenance_path, collect_provenance())
-    folder = Path(results)
+    from railx.provenance import collect_provenance
+    from railx.report import ReportTable, figure_entry, write_report
+
+    folder = Path(job.settings["results"])
+    job.write_json("config", job.settings["experiment"])
+    job.write_json("provenance", collect_provenance())
     write_report(
-        report_path,
-        experiment=experiment,
-        claims=claims_path,
+        job.outputs["report"],
+        experiment=job.settings["experiment"]["name"],
+        claims=job.file("claims"),
         figures=[
             figure_entry(
                 figure["kind"],
                 figure["name"],
-                figure["image"],
-                [str(Path(table).relative_to(folder)) for table in figure["tables"]],
+                folder / figure["image"],
+                figure["tables"],
             )
-            for figure in figures
+            for figure in job.settings["figures"]
         ],
         tables=[
-            ReportTable(
-                table["title"],
-                str(Path(table["path"]).relative_to(folder)),
-                Path(table["path"]),
-                tuple(table["columns"]),
-            )
-            for table in tables
+            ReportTable(table["title"], table["path"], folder / table["path"])
+            for table in job.settings["tables"]
         ],
-        config=config_path,
-        provenance=provenance_path,
+        config=job.outputs["config"],
+        provenance=job.outputs["provenance"],
     )
+    return {"report": str(job.outputs["report"])}
+
+
+def _own(experiment: Settings, _: str) -> dict[str, Any]:
+    from workflow.stages import printed_tables, results_folder
+
+    return {
+        "experiment": experiment,
+        "results": str(results_folder(experiment)),
+        "figures": _figures(experiment),
+        "tables": [{"title": title, "path": path} for title, path in printed_tables(experiment)],
+    }
+
+
+def _figures(experiment: Settings) -> list[dict[str, Any]]:
+    from workflow.stages import STAGES, inputs_of, results_folder
+
+    figure, folder = STAGES["figure"], results_folder(experiment)
+    return [
+        {
+            "kind": settings["figure"],
+            "name": name,
+            "image": figure.path("svg", name),
+            "tables": [
+                str(path.relative_to(folder))
+                for files in inputs_of(figure, experiment, name).values()
+                for path in ([files] if isinstance(files, Path) else files)
+            ],
+        }
+        for name, settings in experiment["figures"].items()
+    ]
+
+
+def _inputs(experiment: Settings, _: str) -> Inputs:
+    from workflow.stages import printed_tables, results_folder
+
+    folder = results_folder(experiment)
+    return {
+        "claims": Made("evidence.claims"),
+        "figures": Made("figure.svg", tuple(experiment["figures"])),
+        "tables": [folder / path for _, path in printed_tables(experiment)],
+        "templates": sorted(_TEMPLATES.iterdir()),
+    }
+
+
+def _figure_modules(experiment: Settings, _: str) -> tuple[str, ...]:
+    """The modules that hold titles and captions."""
+    from railx.figures import figure_module
+
+    kinds = {settings["figure"] for settings in experiment["figures"].values()}
+    return tuple(figure_module(kind) for kind in sorted(kinds))
+
+
+STAGE = Stage(
+    name="report",
+    help="verdicts, figures and tables as one page",
+    message="Report of the experiment",
+    settings=_own,
+    inputs=_inputs,
+    outputs={
+        "report": File("report.html"),
+        "config": File("config.json"),
+        "provenance": Json("provenance.json"),
+    },
+    run=run,
+    modules=_figure_modules,
+    in_folder=False,
+)

@@ -4,49 +4,86 @@ jobs, bandwidth of degraded lines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from workflow.stage import ByHand, Job, Json, Stage, Summary, Table, Tracked, real, text, whole
 
-from railx.io import write_json, write_table
-from railx.settings import load
-from railx.tenancy import (
-    TenancySettings,
-    degraded_table,
-    fault_table,
-    mix_of_jobs,
-    tenancy_summary,
-    utilisation_table,
-)
-
-__all__ = ["run"]
+__all__ = ["STAGE", "run"]
 
 
-def run(
-    settings: Mapping[str, Any] | TenancySettings,
-    seed: int,
-    *,
-    faults_path: str | Path | None = None,
-    utilisation_path: str | Path | None = None,
-    degraded_path: str | Path | None = None,
-    summary_path: str | Path | None = None,
-) -> dict[str, Any]:
-    """Run the studies of the settings; write the tables where paths are given; return
-    the flat summary.
-    """
-    tenancy: TenancySettings = load(TenancySettings, settings, "tenancy")
+def run(job: Job) -> Summary:
+    """Run the studies of the settings; return the flat summary."""
+    from railx.settings import load
+    from railx.tenancy import TenancySettings
+    from railx.tenancy.study import (
+        degraded_table,
+        fault_table,
+        mix_of_jobs,
+        tenancy_summary,
+        utilisation_table,
+    )
+
+    seed = job.settings["seed"]
+    tenancy: TenancySettings = load(TenancySettings, job.settings["tenancy"], "tenancy")
     faults = fault_table(tenancy, seed)
     degraded = degraded_table(tenancy, seed)
     mix = mix_of_jobs(tenancy, seed)
     utilisation = utilisation_table(tenancy, seed)
     summary = tenancy_summary(tenancy, faults, utilisation, degraded, mix["summary"])
-    for path, table in (
-        (faults_path, faults),
-        (utilisation_path, utilisation),
-        (degraded_path, degraded),
-    ):
-        if path is not None:
-            write_table(path, table)
-    if summary_path is not None:
-        write_json(summary_path, summary)
+    job.write_table("faults", faults)
+    job.write_table("utilisation", utilisation)
+    job.write_table("degraded", degraded)
+    job.write_json("summary", summary)
     return summary
+
+
+_FAULTS = (
+    text("system", "placement")
+    | whole("failed_nodes", "sample", "nodes", "usable_nodes")
+    | real("usable_share", "healthy_share", "formula_share")
+    | whole("lines_needed", "lines_out")
+    | text("fidelity")
+)
+_UTILISATION = (
+    text("system", "policy", "queue", "scenario")
+    | whole("failed_nodes")
+    | real("offered_load")
+    | whole("sample", "jobs")
+    | real("utilisation", "utilisation_of_healthy", "rejected_share")
+    | real("rejected_by_shape_share", "rejected_node_hours_share")
+    | real("wait_mean_hours", "wait_p95_hours", "blocked_by_shape_share")
+    | whole("interruptions")
+    | real("lost_share")
+    | text("fidelity")
+)
+_DEGRADED = (
+    text("setting", "fault")
+    | whole("failures")
+    | text("plan")
+    | whole("sample", "nodes", "rails", "nodes_used")
+    | real("ring_share")
+    | whole("pairs", "pairs_whole", "pairs_reduced", "pairs_lost")
+    | real("worst_pair_share", "mean_pair_share", "worst_node_share")
+    | text("fidelity")
+)
+
+STAGE = Stage(
+    name="tenancy",
+    help="jobs and failures on a reconfigurable grid: largest job, use by a stream of jobs,"
+    " degraded lines",
+    message="Jobs and failures on the grid",
+    settings=lambda experiment, _: {key: experiment[key] for key in ("tenancy", "seed")},
+    outputs={
+        "faults": Table("faults.parquet", _FAULTS, claims=True),
+        "utilisation": Table("utilisation.parquet", _UTILISATION, claims=True),
+        "degraded": Table("degraded.parquet", _DEGRADED, claims=True),
+        "summary": Json("summary.json", claims=True),
+    },
+    run=run,
+    by_hand=ByHand(
+        groups=("seed", "tenancy"),
+        example="railx tenancy tenancy=small --json",
+        out="the table of utilisation to write (.parquet)",
+        writes={".parquet": "utilisation"},
+        settings=lambda chosen: chosen,
+    ),
+    tracked=Tracked("summary", ("faults", "utilisation", "degraded"), name="grid"),
+)

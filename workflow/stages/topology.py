@@ -2,34 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from workflow.stage import (
+    ByHand,
+    Item,
+    Job,
+    Json,
+    Stage,
+    Summary,
+    Table,
+    Tracked,
+    category,
+    real,
+    typed,
+)
 
-from railx.families import TopologySettings, build_topology, write_topology
-from railx.io import write_json
-from railx.network.metrics import check_circuits, topology_metrics
-from railx.settings import load
-
-__all__ = ["run"]
+__all__ = ["STAGE", "run"]
 
 
-def run(
-    settings: Mapping[str, Any] | TopologySettings,
-    *,
-    name: str | None = None,
-    topology_path: str | Path | None = None,
-    metrics_path: str | Path | None = None,
-) -> dict[str, Any]:
-    """Build and check the topology; write it under its ``name`` (None: its family's)
-    and its metrics where paths are given; return the metrics.
-    """
-    topology = build_topology(load(TopologySettings, settings, "topology"))
+def run(job: Job) -> Summary:
+    """Build and check the topology; write it and its metrics; return the metrics."""
+    from railx.families import TopologySettings, build_topology, write_topology
+    from railx.network.metrics import check_circuits, topology_metrics
+    from railx.settings import load
+
+    topology = build_topology(load(TopologySettings, job.settings, "topology"))
     if topology.circuits is not None:
         check_circuits(topology)
     metrics = topology_metrics(topology)
-    if topology_path is not None:
-        write_topology(topology_path, topology, name)
-    if metrics_path is not None:
-        write_json(metrics_path, metrics)
+    if "graph" in job.outputs:
+        write_topology(job.outputs["graph"], topology, job.item or None)
+    job.write_json("metrics", metrics)
     return metrics
+
+
+_LINKS = (
+    category("element")
+    | typed("int32", "src", "dst")
+    | category("kind")
+    | real("gbps", "latency_ns")
+    | typed("int32", "rail", "lanes")
+)
+_CIRCUITS = (
+    typed("int32", "ocs", "port_a", "port_b")
+    | category("dimension")
+    | typed("int32", "line", "node_a", "node_b")
+)
+
+STAGE = Stage(
+    name="topology",
+    help="build a topology: chips, links, optical circuits, metrics",
+    message="Topology {item}",
+    item=Item("topology", lambda experiment: experiment["topologies"]),
+    settings=lambda experiment, topology: experiment["topologies"][topology],
+    outputs={
+        "graph": Table("{topology}/graph.parquet", _LINKS, optional=_CIRCUITS),
+        "metrics": Json("{topology}/metrics.json", claims=True),
+    },
+    run=run,
+    by_hand=ByHand(
+        groups=("topology",),
+        example="railx topology topology=railx_hyperx topology.m=2 topology.n=2 --json",
+        out="the topology file to write (.parquet)",
+        writes={".parquet": "graph"},
+        settings=lambda chosen: chosen["topology"],
+    ),
+    tracked=Tracked("metrics", ("metrics",), fidelity="analytic"),
+)

@@ -1,0 +1,324 @@
+"""The declarations: one word for everything that a stage is, files where it says, and
+the columns that it says.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from railx.io import read_rows, write_table
+from railx.settings import to_dict
+from workflow.config import compose_experiment
+from workflow.stage import File, Item, Job, Json, Made, Stage, Table, real, text, whole
+from workflow.stages import (
+    STAGES,
+    claim_files,
+    files_of,
+    inputs_of,
+    printed_tables,
+    stage_of,
+    tracked_results,
+    wildcards,
+)
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+AT_THE_TOP = {"report", "tracking"}
+
+
+@pytest.fixture(scope="module")
+def experiment() -> dict[str, Any]:
+    plain: dict[str, Any] = to_dict(compose_experiment(["experiment=quick"]))
+    return plain
+
+
+def test_rule_module_and_folder_share_the_name_of_the_stage() -> None:
+    rules = {path.stem for path in (ROOT / "workflow" / "rules").glob("*.smk")} - {"common"}
+    modules = {path.stem for path in (ROOT / "workflow" / "stages").glob("*.py")} - {"__init__"}
+    assert rules == modules == set(STAGES)
+    for name, stage in STAGES.items():
+        assert stage.name == name
+        assert stage.run.__module__ == f"workflow.stages.{name}"
+        text_of_rule = (ROOT / "workflow" / "rules" / f"{name}.smk").read_text()
+        assert re.findall(r"^rule (\w+):$", text_of_rule, re.MULTILINE) == [name]
+        for key in stage.outputs:
+            assert stage.pattern(key).startswith(f"{name}/") != (name in AT_THE_TOP)
+        if stage.by_hand is not None:
+            assert stage.by_hand.example.startswith(f"railx {name} ")
+
+
+def test_every_rule_has_the_same_directives_in_the_same_order() -> None:
+    order = ["input", "output", "params", "threads", "log", "benchmark", "message", "script"]
+    for name in STAGES:
+        rule = (ROOT / "workflow" / "rules" / f"{name}.smk").read_text()
+        found = re.findall(r"^    (\w+):", rule, re.MULTILINE)
+        assert found == [word for word in order if word in found]
+        assert set(order) - set(found) <= {"input", "threads"}
+        assert '"../scripts/stage.py"' in rule
+        named = set(re.findall(r'\b(?:files_in|files_out|settings|code|words)\("(\w+)"\)', rule))
+        assert named == {name}
+
+
+def test_paths_hold_the_wildcard_of_the_stage_and_no_other() -> None:
+    for stage in STAGES.values():
+        for key in stage.outputs:
+            fields = {field for _, field, _, _ in string.Formatter().parse(stage.pattern(key))}
+            assert fields - {None} == ({stage.item.wildcard} if stage.item else set())
+
+
+def test_what_a_stage_reads_is_made_by_another_or_there(experiment: dict[str, Any]) -> None:
+    made = {
+        path
+        for name, stage in STAGES.items()
+        for key in stage.outputs
+        for path in files_of(experiment, f"{name}.{key}").values()
+    }
+    for stage in STAGES.values():
+        for item in stage.items(experiment):
+            for files in inputs_of(stage, experiment, item).values():
+                for path in [files] if isinstance(files, Path) else files:
+                    assert path in made or (ROOT / path).exists(), (stage.name, path)
+
+
+def test_files_are_found_by_stage_and_output(experiment: dict[str, Any]) -> None:
+    assert files_of(experiment, "network.bounds", ["torus_2d"]) == {
+        "torus_2d": Path("results/quick/network/torus_2d/bounds.parquet")
+    }
+    assert list(files_of(experiment, "topology.graph")) == list(experiment["topologies"])
+    assert files_of(experiment, "economics.bill") == {
+        "": Path("results/quick/economics/bill.parquet")
+    }
+    assert stage_of("plan.schedule") is STAGES["plan"]
+    with pytest.raises(ValueError, match=r"^network\.bound: no such output; allowed: bounds, ch"):
+        stage_of("network.bound")
+    with pytest.raises(ValueError, match=r"^simulate\.bounds: no such stage; allowed: topology"):
+        stage_of("simulate.bounds")
+
+
+def test_claims_may_read_all_but_graphs_circuits_plans_traces_and_configs(
+    experiment: dict[str, Any],
+) -> None:
+    closed = {
+        ("topology", "graph"), ("circuits", "circuits"), ("circuits", "csv"),
+        ("transition", "plan"), ("transition", "csv"), ("plan", "plan"),
+        ("training", "trace"), ("training", "chrome_trace"), ("training", "config"),
+        ("figure", "svg"), ("figure", "png"), ("report", "report"), ("report", "config"),
+        ("report", "provenance"), ("tracking", "tracking"),
+    }  # fmt: skip
+    named = {
+        (name, key)
+        for name, stage in STAGES.items()
+        for key, output in stage.outputs.items()
+        if not output.claims
+    }
+    assert named == closed
+    files = claim_files(experiment)
+    assert len(files) == len(set(files))
+    before = claim_files(experiment, before="evidence")
+    assert {path.parent.name for path in set(files) - set(before)} == {"evidence"}
+
+
+def test_wildcards_are_the_items_of_the_experiment(experiment: dict[str, Any]) -> None:
+    assert wildcards(experiment) == {
+        "topology": list(experiment["topologies"]),
+        "transition": list(experiment["transitions"]),
+        "sweep": list(experiment["sweeps"]),
+        "corpus": list(experiment["corpora"]),
+        "plan": list(experiment["plans"]),
+        "run": list(experiment["runs"]),
+        "figure": list(experiment["figures"]),
+    }
+    assert "torus_2d" not in STAGES["circuits"].items(experiment)
+    assert "railx_torus" in STAGES["circuits"].items(experiment)
+
+
+def test_figures_take_the_plans_of_their_kind(experiment: dict[str, Any]) -> None:
+    schedules = inputs_of(STAGES["figure"], experiment, "pipeline_schedule")["schedule"]
+    assert schedules == [Path("results/quick/plan/pipeline_stdlib/schedule.parquet")]
+
+
+def test_printed_and_tracked_come_from_the_declarations(experiment: dict[str, Any]) -> None:
+    assert ("Uniform all-to-all on torus_2d", "network/torus_2d/bounds.parquet") in printed_tables(
+        experiment
+    )
+    results = tracked_results(experiment)
+    titles = [f"{result['stage']}/{result['name']}" for result in results]
+    assert len(titles) == len(set(titles))
+    assert {title.split("/")[0] for title in titles} == {
+        "topology", "network", "packets", "agreement", "mapping", "tenancy", "economics", "corpus",
+        "plan", "training", "evidence",
+    }  # fmt: skip
+    (run,) = (
+        one for one in results if (one["stage"], one["name"]) == ("training", "flexsp_stdlib")
+    )
+    assert run["settings"] == experiment["runs"]["flexsp_stdlib"]
+    assert run["inputs"] == [
+        "results/quick/plan/flexsp_stdlib/plan.json",
+        "results/quick/corpus/stdlib/sequences.parquet",
+    ]
+
+
+def test_a_stages_settings_hold_nothing_of_another(experiment: dict[str, Any]) -> None:
+    """What a run is trained on comes in the plan's file, not in the plan's config."""
+    changed = {**experiment, "plans": {}, "corpora": {}, "figures": {}}
+    training, topology = STAGES["training"], STAGES["topology"]
+    for run in experiment["runs"]:
+        assert training.settings(changed, run) == training.settings(experiment, run)
+    assert topology.settings(changed, "torus_2d") == experiment["topologies"]["torus_2d"]
+
+
+def test_the_list_loads_no_science() -> None:
+    heavy = ("numpy", "pyarrow", "pandas", "numba", "scipy", "torch", "hydra", "duckdb")
+    code = f"import sys, workflow.stages; print([name for name in {heavy} if name in sys.modules])"
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
+
+
+# A stage of two lines, declared as any other.
+
+
+def grow(job: Job) -> dict[str, Any]:
+    rows = [{"plant": job.item, "height": height} for height in job.settings]
+    job.write_table("heights", rows)
+    job.write_json("summary", {"rows": len(rows)})
+    return {"rows": len(rows)}
+
+
+GARDEN = Stage(
+    name="garden",
+    help="plants",
+    message="Plant {item}",
+    outputs={
+        "heights": Table("{plant}/heights.parquet", text("plant") | real("height")),
+        "summary": Json("{plant}/summary.json"),
+    },
+    run=grow,
+    item=Item("plant", lambda experiment: experiment["plants"]),
+    inputs=lambda _, plant: {"seeds": Made("seeds.bag", plant)},
+)
+
+
+def test_a_stage_writes_what_is_wanted_under_the_declared_types(tmp_path: Path) -> None:
+    path = tmp_path / "heights.parquet"
+    assert GARDEN.make([1, None], item="oak", outputs={"heights": path}) == {"rows": 2}
+    assert read_rows(path) == [
+        {"plant": "oak", "height": 1.0},
+        {"plant": "oak", "height": None},
+    ]
+    assert GARDEN.path("heights", "oak") == "garden/oak/heights.parquet"
+    GARDEN.make([], item="oak", outputs={"heights": path})
+    assert pq.read_schema(path).types == ["string", "double"]
+    with pytest.raises(ValueError, match=r"^garden\.leaves: no such output; allowed: heights, su"):
+        GARDEN.make([], outputs={"leaves": path})
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"plant": "oak"}, "columns differ from the declared ones: height; allowed: plant, height"),
+        ({"height": 1, "plant": "oak"}, "columns differ from the declared ones: their order"),
+        ({"plant": "oak", "height": "tall"}, "column height: "),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(
+    tmp_path: Path, row: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "heights.parquet"
+    job = Job(GARDEN, "oak", None, {}, {"heights": path})
+    with pytest.raises(ValueError, match=re.escape(f"{path}: {message}")) as error:
+        job.write_table("heights", [row])
+    assert "\n" not in str(error.value)
+    assert not path.exists()
+
+
+def test_a_table_of_a_library_is_checked_after_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "heights.parquet"
+    output = Table("heights.parquet", text("plant"), optional=whole("height"))
+    write_table(path, {"plant": ["oak"]})
+    output.check(path)
+    write_table(path, {"plant": ["oak"], "height": [3]})
+    output.check(path)
+    write_table(path, {"plant": ["oak"], "height": [3.5]})
+    with pytest.raises(ValueError, match=r"columns differ from the declared ones: height; allowed"):
+        output.check(path)
+
+
+# The cheap stages of the quick experiment, made in this process, small.
+
+
+@pytest.fixture(scope="module")
+def small(experiment: dict[str, Any]) -> dict[str, Any]:
+    tiny: dict[str, Any] = {**experiment, "topologies": {}}
+    for name in ("railx_hyperx", "railx_torus", "torus_2d"):
+        tiny["topologies"][name] = experiment["topologies"][name]
+    tiny["plans"] = {
+        name: experiment["plans"][name] for name in ("static_stdlib", "pipeline_stdlib")
+    }
+    tiny["corpora"] = {"stdlib": experiment["corpora"]["stdlib"]}
+    tiny["figures"], tiny["runs"], tiny["sweeps"] = {}, {}, {}
+    tiny["agreement"] = {**experiment["agreement"], "topologies": []}
+    tiny["mapping"] = {**experiment["mapping"], "topologies": {}}
+    return tiny
+
+
+CHEAP = ("topology", "metrics", "circuits", "transition", "network", "economics", "corpus", "plan")
+
+
+@pytest.fixture(scope="module")
+def made(
+    small: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        (folder / "resources").symlink_to(ROOT / "resources")
+        for name in CHEAP:
+            stage = STAGES[name]
+            for item in stage.items(small):
+                stage.make(
+                    stage.settings(small, item),
+                    item=item,
+                    inputs=inputs_of(stage, small, item),
+                    outputs={
+                        key: files_of(small, f"{name}.{key}", [item])[item] for key in stage.outputs
+                    },
+                )
+        yield folder, small
+
+
+def test_stages_write_every_output_where_they_say(made: tuple[Path, dict[str, Any]]) -> None:
+    folder, small = made
+    declared = {
+        path
+        for name in CHEAP
+        for key in STAGES[name].outputs
+        for path in files_of(small, f"{name}.{key}").values()
+    }
+    written = {
+        path.relative_to(folder) for path in (folder / "results").rglob("*") if path.is_file()
+    }
+    assert written == declared
+
+
+def test_tables_have_the_declared_columns(made: tuple[Path, dict[str, Any]]) -> None:
+    folder, small = made
+    for name in CHEAP:
+        for key, output in STAGES[name].outputs.items():
+            assert isinstance(output, (Table, Json, File))
+            if isinstance(output, Table):
+                for path in files_of(small, f"{name}.{key}").values():
+                    table = pq.read_table(folder / path)
+                    assert table.column_names[: len(output.declared())] == list(output.declared())
+    graphs = files_of(small, "topology.graph")
+    assert "ocs" in pq.read_schema(folder / graphs["railx_torus"]).names
+    assert "ocs" not in pq.read_schema(folder / graphs["torus_2d"]).names

@@ -1,0 +1,70 @@
+"""The experiment of a run as plain data: checked once, then kept.
+
+Checking imports every schema, and with them half of the project. What was checked is
+kept (``workflow.composed``) until a file of conf/, an override or a module that checks
+changes.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from workflow import composed
+from workflow.digest import code_modules, source_of
+
+__all__ = ["checked_experiment", "overrides_from"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
+    """The experiment that conf/config.yaml and ``overrides`` (Hydra's syntax) describe,
+    checked, as plain data.
+
+    Raises :class:`railx.settings.SettingsError`: one line that names the key and what
+    is allowed.
+    """
+    request = ["checked", *overrides]
+    sources = [source_of(module) for module in code_modules("workflow.config", __name__)]
+    key = composed.key(request, [*(_ROOT / "conf").rglob("*.yaml"), *sources])
+    folder = _ROOT / ".cache" / "checked"
+    kept = composed.read(folder, key)
+    if kept is not None:
+        return kept
+    from railx.settings import to_dict
+    from workflow.config import compose_experiment
+
+    return composed.keep(folder, key, to_dict(compose_experiment(request[1:])))
+
+
+def overrides_from(config: Mapping[str, Any]) -> list[str]:
+    """Hydra overrides from Snakemake's ``--config``: plain entries are choices,
+    ``hydra`` holds dotted ones (text or a list).
+    """
+    overrides = []
+    for key, value in config.items():
+        if key == "hydra":
+            overrides += (
+                shlex.split(value)
+                if isinstance(value, str)
+                else [str(item) for item in value or []]
+            )
+        else:
+            overrides.append(f"{key}={_grammar(value)}")
+    return overrides
+
+
+def _grammar(value: Any) -> str:
+    """A value in the grammar of Hydra's overrides."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_grammar(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(_grammar(item) for item in value) + "]"
+    return str(value)

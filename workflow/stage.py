@@ -1,0 +1,359 @@
+"""What a stage is: its name, its settings, what it reads, what it writes and the
+function, declared once.
+
+The rules, the command line, the tracked runs, the verdicts, the report and the digests
+of the code take what they need from the declarations in ``workflow/stages``. This
+module imports no science and no pyarrow, so that a dry run starts fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "ByHand",
+    "Columns",
+    "File",
+    "Item",
+    "Job",
+    "Json",
+    "Made",
+    "Output",
+    "Settings",
+    "Stage",
+    "Summary",
+    "Table",
+    "Tracked",
+    "arrow_schema",
+    "category",
+    "flag",
+    "real",
+    "text",
+    "typed",
+    "whole",
+]
+
+#: The composed experiment as plain data, or the part of it that is a stage's own.
+Settings = Mapping[str, Any]
+#: Names (with their unit) and what they are; what ``railx STAGE`` prints.
+Summary = dict[str, Any]
+#: Columns in their order, each with the word for its Arrow type.
+Columns = Mapping[str, str]
+
+
+def typed(word: str, *names: str) -> dict[str, str]:
+    """Columns of one Arrow type, by pyarrow's word for it."""
+    return dict.fromkeys(names, word)
+
+
+def text(*names: str) -> dict[str, str]:
+    """Columns of words."""
+    return typed("string", *names)
+
+
+def whole(*names: str) -> dict[str, str]:
+    """Columns of whole numbers."""
+    return typed("int64", *names)
+
+
+def real(*names: str) -> dict[str, str]:
+    """Columns of real numbers."""
+    return typed("double", *names)
+
+
+def flag(*names: str) -> dict[str, str]:
+    """Columns of yes and no."""
+    return typed("bool", *names)
+
+
+def category(*names: str) -> dict[str, str]:
+    """Columns of few words that repeat, stored as a dictionary."""
+    return typed("category", *names)
+
+
+def arrow_schema(columns: Columns) -> pa.Schema:
+    """The Arrow schema of declared columns."""
+    import pyarrow as pa
+
+    kinds = {"category": pa.dictionary(pa.int8(), pa.string())}
+    return pa.schema(
+        [(name, kinds.get(word) or pa.type_for_alias(word)) for name, word in columns.items()]
+    )
+
+
+@dataclass(frozen=True)
+class Output:
+    """A file that a stage writes: its path below the stage's folder, with the item in
+    braces.
+
+    ``claims``: whether verdicts and ``railx sql`` may read it.
+    """
+
+    path: str
+    claims: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Json(Output):
+    """A JSON object."""
+
+
+@dataclass(frozen=True)
+class File(Output):
+    """A file that only its own readers understand."""
+
+
+@dataclass(frozen=True)
+class Table(Output):
+    """A Parquet table and its columns, a function where only a library knows them.
+
+    ``optional`` columns follow the others in the tables that have them, all or none.
+    ``printed`` is the title under which the report prints the table, with the item in
+    braces; empty: it does not.
+    """
+
+    columns: Columns | Callable[[], Columns]
+    optional: Columns = field(default_factory=dict, kw_only=True)
+    printed: str = field(default="", kw_only=True)
+
+    def declared(self) -> Columns:
+        """The columns that the table always has."""
+        return self.columns() if callable(self.columns) else self.columns
+
+    def check(self, path: Path) -> None:
+        """ValueError where the table in ``path`` has other columns than declared."""
+        import pyarrow.parquet as pq
+
+        found = pq.read_schema(path).remove_metadata()
+        declared = self.declared()
+        schemas = [arrow_schema(declared), arrow_schema({**declared, **self.optional})]
+        if not any(found.equals(schema) for schema in schemas):
+            wanted = {(one.name, str(one.type)) for one in schemas[0]}
+            got = {(one.name, str(one.type)) for one in found}
+            differing = sorted({name for name, _ in wanted ^ got}) or ["their order"]
+            raise ValueError(
+                f"{path}: columns differ from the declared ones: {', '.join(differing)}; allowed:"
+                f" {', '.join(f'{one.name} ({one.type})' for one in schemas[1])}"
+            )
+
+
+@dataclass(frozen=True)
+class Made:
+    """Files that a stage makes: ``"network.bounds"`` is its output ``bounds``.
+
+    ``items`` names one item (one file), several (a list of files in that order) or none
+    where the stage has no items.
+    """
+
+    output: str
+    items: str | tuple[str, ...] = ""
+
+
+#: What a stage reads: files by name, of other stages or the user's own.
+Inputs = Mapping[str, "Made | Path | Sequence[Path]"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """What a stage does one job for: the wildcard of its files, and how to list the
+    items of an experiment.
+    """
+
+    wildcard: str
+    names: Callable[[Settings], Iterable[str]]
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """How a result becomes a tracked run: the output with its numbers and those that
+    are kept with it.
+
+    ``name`` is the run's name where the stage has no items; ``fidelity`` where the
+    numbers do not say it.
+    """
+
+    numbers: str
+    artifacts: tuple[str, ...]
+    name: str = ""
+    fidelity: str | None = None
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """How ``railx STAGE`` runs a stage: the config groups that it reads, an example,
+    and what ``--out`` takes.
+
+    ``settings`` turns the choices into the settings of the stage and ``item`` into the
+    name of what it works on. ``before`` says which outputs of other stages are made
+    first from the same choices, by the name of the input. ``out`` describes what
+    ``--out`` takes; ``writes`` is the output behind it by the ending of its name, or
+    None for a folder that takes every output. ``primary`` is the config that holds the
+    choices nobody made. ``run`` and ``outputs`` stand for the stage's own where one run
+    by hand is less than a job of the pipeline.
+    """
+
+    groups: tuple[str, ...]
+    example: str
+    out: str
+    writes: Mapping[str, str] | None
+    settings: Callable[[Settings], Any]
+    item: Callable[[Settings], str] = lambda chosen: ""
+    before: Mapping[str, str] = field(default_factory=dict)
+    primary: str = "stage"
+    run: Callable[[Job], Summary] | None = None
+    outputs: Mapping[str, Output] | None = None
+
+
+def _nothing(settings: Settings, item: str) -> Any:
+    return None
+
+
+def _no_files(settings: Settings, item: str) -> Inputs:
+    return {}
+
+
+def _no_modules(settings: Settings, item: str) -> tuple[str, ...]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage: ``name`` is the word for its rule, its module, its folder of results and
+    its command.
+
+    ``message`` is what Snakemake says when it runs, with the item in braces.
+    ``settings`` picks its plain part of an experiment for an item (a change in it, and
+    only in it, reruns the job), ``inputs`` the files that the job reads, ``modules``
+    further modules that its code digest covers. ``in_folder`` is false for a stage
+    whose files stand at the top of the results.
+    """
+
+    name: str
+    help: str
+    message: str
+    outputs: Mapping[str, Output]
+    run: Callable[[Job], Summary]
+    item: Item | None = None
+    settings: Callable[[Settings, str], Any] = _nothing
+    inputs: Callable[[Settings, str], Inputs] = _no_files
+    modules: Callable[[Settings, str], tuple[str, ...]] = _no_modules
+    by_hand: ByHand | None = None
+    tracked: Tracked | None = None
+    in_folder: bool = True
+
+    @property
+    def wildcard(self) -> str:
+        """The item as Snakemake writes it in a path: ``{topology}``; empty without
+        items.
+        """
+        return f"{{{self.item.wildcard}}}" if self.item else ""
+
+    def items(self, settings: Settings) -> tuple[str, ...]:
+        """The items of an experiment; one empty name for a stage without items."""
+        return tuple(self.item.names(settings)) if self.item else ("",)
+
+    def pattern(self, output: str) -> str:
+        """Where an output stands below the results of an experiment, with the wildcard
+        in it.
+
+        Raises ValueError for an output that the stage does not have.
+        """
+        if output not in self.outputs:
+            raise ValueError(
+                f"{self.name}.{output}: no such output; allowed: {', '.join(self.outputs)}"
+            )
+        path = self.outputs[output].path
+        return f"{self.name}/{path}" if self.in_folder else path
+
+    def path(self, output: str, item: str = "") -> str:
+        """Where an output of an item stands below the results of an experiment."""
+        return self.pattern(output).replace(self.wildcard, item) if item else self.pattern(output)
+
+    def make(
+        self,
+        settings: Any = None,
+        *,
+        item: str = "",
+        inputs: Mapping[str, str | Path | Sequence[str | Path]] | None = None,
+        outputs: Mapping[str, str | Path] | None = None,
+    ) -> Summary:
+        """Run the stage on files: those of ``outputs`` are written and checked against
+        the declared columns, the summary is returned.
+        """
+        read = {
+            name: (Path(files),)
+            if isinstance(files, (str, Path))
+            else tuple(Path(file) for file in files)
+            for name, files in (inputs or {}).items()
+        }
+        written = {name: Path(path) for name, path in (outputs or {}).items()}
+        for name in written:
+            self.pattern(name)
+        summary = self.run(Job(self, item, settings, read, written))
+        for name, path in written.items():
+            output = self.outputs[name]
+            if isinstance(output, Table):
+                output.check(path)
+        return summary
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a stage: the item and settings it was given, the files it reads and
+    those that are wanted of it.
+    """
+
+    stage: Stage
+    item: str
+    settings: Any
+    inputs: Mapping[str, tuple[Path, ...]]
+    outputs: Mapping[str, Path]
+
+    def file(self, name: str) -> Path:
+        """The one file of an input."""
+        (only,) = self.inputs[name]
+        return only
+
+    def write_table(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write rows under the declared columns where the table is wanted.
+
+        Raises ValueError for a row with other columns and for a value of another type.
+        """
+        if name not in self.outputs:
+            return
+        import pyarrow as pa
+
+        from railx.io import write_table
+
+        output, path = self.stage.outputs[name], self.outputs[name]
+        if not isinstance(output, Table):
+            raise TypeError(f"{self.stage.name}.{name} is no table")
+        schema = arrow_schema(output.declared())
+        gathered = [dict(row) for row in rows]
+        for row in gathered:
+            if list(row) != schema.names:
+                differing = sorted(set(row) ^ set(schema.names)) or ["their order"]
+                raise ValueError(
+                    f"{path}: columns differ from the declared ones: {', '.join(differing)};"
+                    f" allowed: {', '.join(schema.names)}"
+                )
+        columns = {}
+        for one in schema:
+            try:
+                columns[one.name] = pa.array([row[one.name] for row in gathered], one.type)
+            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+                raise ValueError(f"{path}: column {one.name}: {error}") from error
+        write_table(path, pa.table(columns, schema=schema))
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON value where the file is wanted."""
+        if name in self.outputs:
+            from railx.io import write_json
+
+            write_json(self.outputs[name], value)

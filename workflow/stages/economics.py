@@ -1,0 +1,121 @@
+"""Stage economics: price catalogue -> bill of materials, cost per bandwidth and over
+scale, for which prices the cost claims hold.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workflow.stage import ByHand, Job, Stage, Summary, Table, Tracked, flag, real, text, whole
+
+__all__ = ["STAGE", "run"]
+
+
+def run(job: Job) -> Summary:
+    """Price every network of the settings; return the summary by network."""
+    from railx.economics import (
+        EconomicsSettings,
+        bill_of_materials,
+        claim_map,
+        cost_by_scale,
+        cost_summary,
+        price_sensitivity,
+    )
+    from railx.settings import load
+
+    economics: EconomicsSettings = load(EconomicsSettings, job.settings, "economics")
+    summary = cost_summary(economics)
+    for name, table in (
+        ("bill", bill_of_materials),
+        ("sensitivity", price_sensitivity),
+        ("scale", cost_by_scale),
+        ("claim_map", claim_map),
+    ):
+        if name in job.outputs:
+            job.write_table(name, table(economics))
+    job.write_table("summary", summary)
+    return {
+        f"{row['topology']}.{key}": value
+        for row in summary
+        for key, value in row.items()
+        if key not in ("topology", "fidelity")
+    }
+
+
+_PRICES = real("transceiver_usd", "ocs_port_usd", "electrical_switch_port_usd")
+_BILL = (
+    text("topology")
+    | whole("chips")
+    | text("component")
+    | whole("count")
+    | real("unit_usd", "total_usd", "unit_watts", "total_watts")
+    | text("source", "fidelity")
+)
+_SUMMARY = (
+    text("topology")
+    | whole("chips")
+    | real("injection_gb_s_per_chip", "all_to_all_gb_s_per_chip")
+    | real("cost_usd", "cost_per_chip_usd")
+    | real("usd_per_injection_gb_s", "usd_per_all_to_all_gb_s", "power_watts")
+    | text("fidelity")
+)
+_SENSITIVITY = (
+    text("view", "prices", "topology", "reference", "all_to_all")
+    | _PRICES
+    | real("cost_usd", "injection_cost_ratio", "all_to_all_cost_ratio")
+    | flag("injection_claim_holds", "all_to_all_claim_holds", "absolute_claim_holds")
+    | real("break_even_switch_port_usd", "break_even_in_node_lane_usd")
+    | text("source", "fidelity")
+)
+_SCALE = (
+    text("topology")
+    | whole("target_chips")
+    | text("price_set")
+    | whole("chips")
+    | real("injection_gb_s_per_chip", "all_to_all_gb_s_per_chip", "bisection_gb_s_per_chip")
+    | real("cost_usd", "cost_per_chip_usd")
+    | real("usd_per_injection_gb_s", "usd_per_all_to_all_gb_s")
+    | real("power_watts", "watts_per_chip")
+    | text("reference")
+    | real("injection_cost_over_reference", "all_to_all_cost_over_reference")
+    | real("watts_over_reference")
+    | text("fidelity")
+)
+_CLAIM_MAP = (
+    text("view", "factor")
+    | real("level")
+    | text("claim", "prices")
+    | _PRICES
+    | real("ocs_port_over_transceiver", "switch_port_over_transceiver")
+    | real("value", "limit", "tolerance")
+    | flag("holds")
+    | real("boundary_slope", "boundary_intercept", "switch_port_at_boundary")
+    | flag("binding")
+    | text("source", "fidelity")
+)
+
+STAGE = Stage(
+    name="economics",
+    help="bill of materials, cost and power of networks",
+    message="Bill of materials",
+    settings=lambda experiment, _: experiment["economics"],
+    inputs=lambda experiment, _: {"catalogue": Path(experiment["economics"]["catalogue"])},
+    outputs={
+        "bill": Table("bill.parquet", _BILL, claims=True, printed="Bill of materials"),
+        "summary": Table(
+            "summary.parquet", _SUMMARY, claims=True, printed="Cost and power of networks"
+        ),
+        "sensitivity": Table("sensitivity.parquet", _SENSITIVITY, claims=True),
+        "scale": Table("scale.parquet", _SCALE, claims=True),
+        "claim_map": Table("claim_map.parquet", _CLAIM_MAP, claims=True),
+    },
+    run=run,
+    by_hand=ByHand(
+        groups=("economics",),
+        example="railx economics economics=full_scale --json",
+        out="the bill of materials to write (.parquet)",
+        writes={".parquet": "bill"},
+        settings=lambda chosen: chosen["economics"],
+    ),
+    tracked=Tracked("summary", ("summary", "bill"), name="costs", fidelity="analytic"),
+)

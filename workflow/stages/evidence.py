@@ -1,0 +1,67 @@
+"""Stage evidence: result tables and published numbers -> verdicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workflow.stage import Columns, Inputs, Job, Json, Settings, Stage, Summary, Table, Tracked
+
+__all__ = ["STAGE", "run"]
+
+_CLAIMS = Path("resources/claims")
+_PUBLISHED = Path("resources/published")
+
+
+def run(job: Job) -> Summary:
+    """Judge every claim from the results; write the verdicts and how many claims of
+    each kind have each of them, return the counts.
+    """
+    from railx.evidence import claims_table, count_verdicts, judge, load_claims
+    from railx.io import write_table
+
+    results = Path(job.settings["results"])
+    files = [str(file.relative_to(results)) for file in job.inputs["results"]]
+    claims = load_claims(job.inputs["claims"][0].parent, job.inputs["published"][0].parent)
+    rows = judge(claims, results, files)
+    if "claims" in job.outputs:
+        write_table(job.outputs["claims"], claims_table(rows))
+    counts: Summary = dict(count_verdicts(rows))
+    job.write_json("counts", counts)
+    return counts
+
+
+def _columns() -> Columns:
+    from railx.evidence import CLAIM_COLUMNS
+
+    return {name: str(kind) for name, kind in CLAIM_COLUMNS.items()}
+
+
+def _own(experiment: Settings, _: str) -> Settings:
+    from workflow.stages import results_folder
+
+    return {"results": str(results_folder(experiment))}
+
+
+def _inputs(experiment: Settings, _: str) -> Inputs:
+    from workflow.stages import claim_files
+
+    return {
+        "results": claim_files(experiment, before="evidence"),
+        "claims": sorted(_CLAIMS.glob("*.yaml")),
+        "published": sorted(_PUBLISHED.glob("*.csv")),
+    }
+
+
+STAGE = Stage(
+    name="evidence",
+    help="verdicts on the papers' claims",
+    message="Verdicts on the papers' claims",
+    settings=_own,
+    inputs=_inputs,
+    outputs={
+        "claims": Table("claims.parquet", _columns, claims=True),
+        "counts": Json("counts.json", claims=True),
+    },
+    run=run,
+    tracked=Tracked("counts", ("claims",), name="claims"),
+)

@@ -1,0 +1,190 @@
+"""Stage network: one topology -> throughput bounds, channel loads and collective
+times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from workflow.stage import (
+    ByHand,
+    Item,
+    Job,
+    Json,
+    Made,
+    Settings,
+    Stage,
+    Summary,
+    Table,
+    Tracked,
+    arrow_schema,
+    category,
+    real,
+    text,
+    typed,
+    whole,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["STAGE", "run"]
+
+
+def run(job: Job) -> Summary:
+    """Compute every network model of the settings and the collectives on the topology;
+    return the rows as one flat summary, by model where there are several.
+
+    Of several models those are left out whose routing the family lacks, or whose exact
+    loads are out of reach at its size; a model alone raises SettingsError or ValueError
+    then. The channel loads are those of every model, told apart by ``routing``.
+    """
+    import pyarrow as pa
+
+    from railx.families import read_topology
+    from railx.io import write_table
+    from railx.network import (
+        CollectiveSettings,
+        StaticNetworkSettings,
+        TrafficSettings,
+        simulate_collectives,
+        simulate_static,
+        static_routings,
+    )
+    from railx.settings import load
+
+    graph = read_topology(job.file("topology"))
+    name = job.item or graph.family
+    traffic: TrafficSettings = load(TrafficSettings, job.settings["traffic"], "traffic")
+    networks: Mapping[str, Any] = job.settings["networks"]
+    rows: dict[str, dict[str, Any]] = {}
+    channels = [arrow_schema(_CHANNELS).empty_table()]
+    for key, settings in networks.items():
+        path = f"networks.{key}" if job.item else key
+        network: StaticNetworkSettings = load(StaticNetworkSettings, settings, path)
+        if len(networks) > 1 and network.routing not in static_routings(graph):
+            continue
+        rows[key], loads = simulate_static(graph, traffic, network, name, seed=job.settings["seed"])
+        count = len(loads["load"])
+        channels.append(
+            pa.table(
+                {
+                    "topology": _repeated(name, count),
+                    **loads,
+                    "routing": _repeated(network.routing, count),
+                }
+            )
+        )
+    collectives = simulate_collectives(
+        graph, load(CollectiveSettings, job.settings["collective"], "collective"), name
+    )
+    job.write_table("bounds", rows.values())
+    if "channels" in job.outputs:
+        write_table(job.outputs["channels"], pa.concat_tables(channels).unify_dictionaries())
+    job.write_table("collectives", collectives)
+    summary = _summary(networks, rows, collectives)
+    job.write_json("summary", summary)
+    return summary
+
+
+def _repeated(word: str, count: int) -> pa.DictionaryArray:
+    import pyarrow as pa
+
+    return pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int8()), pa.array([word]))
+
+
+def _summary(
+    models: Mapping[str, Any],
+    rows: Mapping[str, Mapping[str, Any]],
+    collectives: list[dict[str, Any]],
+) -> Summary:
+    if len(models) == 1:
+        summary = dict(next(iter(rows.values())))
+    else:
+        summary = {
+            f"{key}.{column}": value for key, row in rows.items() for column, value in row.items()
+        }
+        summary["models_left_out"] = sum(key not in rows for key in models)
+    largest = max((row["payload_bytes"] for row in collectives), default=0)
+    for row in collectives:
+        if row["payload_bytes"] == largest:
+            fidelity = "" if row["fidelity"] == "analytic" else f"_{row['fidelity']}"
+            summary[f"{row['collective']}_{row['scope']}{fidelity}_algorithm_gb_s"] = row[
+                "algorithm_gb_s"
+            ]
+    return summary
+
+
+def _own(experiment: Settings, _: str) -> Settings:
+    return {key: experiment[key] for key in ("traffic", "networks", "collective", "seed")}
+
+
+def _by_hand(chosen: Settings) -> Settings:
+    from railx.settings import SettingsError
+
+    if chosen["network"]["model"] != "static":
+        raise SettingsError(
+            "network.model",
+            f"got {chosen['network']['model']!r}; allowed: static (packets: railx packets)",
+        )
+    own = {key: chosen[key] for key in ("traffic", "collective", "seed")}
+    return own | {"networks": {"network": chosen["network"]}}
+
+
+#: A topology on which no model can be computed has no rows.
+_BOUNDS = (
+    text("topology", "family")
+    | whole("chips", "nodes")
+    | text("traffic", "routing")
+    | real("ideal_flits_per_chip_cycle", "bound_flits_per_chip_cycle")
+    | real("injection_gb_s_per_chip", "ideal_gb_s_per_chip", "bound_gb_s_per_chip")
+    | real("bound_over_ideal", "mean_external_hops", "mean_internal_hops")
+    | real("internal_width_needed")
+    | text("busiest_link_kind", "fidelity")
+)
+_CHANNELS = (
+    category("topology")
+    | typed("int32", "src", "dst")
+    | category("kind")
+    | typed("int32", "rail")
+    | real("load")
+    | category("fidelity", "routing")
+)
+#: A family without rings and routing has no rows.
+_COLLECTIVES = (
+    text("topology", "family", "collective", "algorithm", "scope")
+    | whole("participants", "rings", "payload_bytes")
+    | real("time_ms", "algorithm_gb_s")
+    | text("fidelity")
+)
+
+STAGE = Stage(
+    name="network",
+    help="traffic on a topology: exact channel loads, throughput bounds and collective times",
+    message="Network simulation of {item}",
+    item=Item("topology", lambda experiment: experiment["topologies"]),
+    settings=_own,
+    inputs=lambda _, topology: {"topology": Made("topology.graph", topology)},
+    outputs={
+        "bounds": Table(
+            "{topology}/bounds.parquet",
+            _BOUNDS,
+            claims=True,
+            printed="Uniform all-to-all on {item}",
+        ),
+        "channels": Table("{topology}/channels.parquet", _CHANNELS, claims=True),
+        "collectives": Table("{topology}/collectives.parquet", _COLLECTIVES, claims=True),
+        "summary": Json("{topology}/summary.json", claims=True),
+    },
+    run=run,
+    by_hand=ByHand(
+        groups=("seed", "topology", "traffic", "network", "collective"),
+        example="railx network topology=railx_torus traffic=uniform --json",
+        out="the table of bounds to write (.parquet)",
+        writes={".parquet": "bounds"},
+        settings=_by_hand,
+        before={"topology": "topology.graph"},
+    ),
+    tracked=Tracked("summary", ("bounds",)),
+)

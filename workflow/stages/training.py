@@ -1,0 +1,185 @@
+"""Stage training: a plan and its corpus -> measured iterations under every fabric
+setting, by ``python -m training.run``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from workflow.stage import (
+    ByHand,
+    File,
+    Inputs,
+    Item,
+    Job,
+    Json,
+    Made,
+    Settings,
+    Stage,
+    Summary,
+    Table,
+    Tracked,
+    real,
+    text,
+    typed,
+    whole,
+)
+
+__all__ = ["STAGE", "run"]
+
+
+def run(job: Job) -> Summary:
+    """Write the resolved run as config.json and train as it says; return the summary.
+
+    The model is the one that the plan was made for. ValueError when the run could not
+    start or broke off; what it said is above.
+    """
+    from railx.io import read_json
+    from railx.settings import to_dict
+
+    folder = job.outputs["result"].parent
+    job.write_json("config", to_dict(_resolved(job)))
+    command = [sys.executable, "-m", "training.run"]
+    command += ["--config", str(job.outputs["config"]), "--out", str(folder)]
+    # Progress goes where messages go: standard output belongs to the summary.
+    finished = subprocess.run(command, check=False, stdout=sys.stderr)
+    if finished.returncode:
+        raise ValueError(
+            f"training run {job.item} ended with exit code {finished.returncode}; its own message"
+            " is above"
+        )
+    result: dict[str, Any] = read_json(job.outputs["result"])
+    rows = [_row(job.item, result, setting) for setting in result["settings"]]
+    job.write_table("settings", rows)
+    summary = {key: value for key, value in result.items() if key not in ("schema", "settings")}
+    summary |= {f"{row['mode']}_{row['reconfiguration_latency_ms']:g}ms": row for row in rows}
+    job.write_json("summary", summary)
+    return summary
+
+
+def _resolved(job: Job) -> Any:
+    from railx.planning.plan import read_plan
+    from railx.settings import load
+    from training.settings import RunSettings
+
+    path = job.file("plan")
+    plan = read_plan(path)
+    if "model" not in plan.settings:
+        raise ValueError(f"{path}: settings.model: is missing; allowed: a plan made for a model")
+    return load(
+        RunSettings,
+        {
+            "name": job.item,
+            "seed": job.settings["seed"],
+            "plan_name": job.settings["plan"],
+            "plan": str(path),
+            "corpus": str(job.file("corpus")),
+            "model": plan.settings["model"],
+            "fabric": job.settings["fabric"],
+            "training": job.settings["training"],
+        },
+        "run",
+    )
+
+
+def _row(name: str, result: Mapping[str, Any], setting: Mapping[str, Any]) -> dict[str, Any]:
+    """One fabric setting of a run, with its iteration time relative to the electrical
+    one of the same launch.
+    """
+    electrical = next(
+        other["iteration_ms"] for other in result["settings"] if other["mode"] == "electrical"
+    )
+    plain = {key: value for key, value in setting.items() if not isinstance(value, list)}
+    relative = {
+        "iteration_over_electrical": setting["iteration_ms"] / electrical,
+        "last_loss": setting["losses"][-1],
+    }
+    fidelity = plain.pop("fidelity")
+    return (
+        {
+            "run": name,
+            "plan": result["plan"],
+            "parallelism": result["parallelism"],
+            "device": result["device"],
+        }
+        | plain
+        | relative
+        | {"fidelity": fidelity}
+    )
+
+
+def _inputs(experiment: Settings, run: str) -> Inputs:
+    """The plan that the run follows and the corpus behind it."""
+    plan = experiment["runs"][run]["plan"]
+    return {
+        "plan": Made("plan.plan", plan),
+        "corpus": Made("corpus.sequences", experiment["plans"][plan]["corpus"]),
+    }
+
+
+_RUN = text("run", "plan", "parallelism", "device", "mode") | real("reconfiguration_latency_ms")
+_ITERATIONS = (
+    _RUN
+    | whole("iteration", "rank")
+    | real("iteration_ms", "stall_ms", "wait_ms")
+    | whole("requests", "reconfigurations")
+    | real("loss", "gradient_norm")
+    | whole("tokens")
+    | text("fidelity")
+)
+_TRACE = (
+    typed("int32", "iteration", "rank")
+    | text("kind", "group")
+    | whole("bytes", "start_ns", "end_ns", "busy_ns")
+    | text("phase", "mode")
+    | real("reconfiguration_latency_ms")
+    | text("fidelity")
+)
+_SETTINGS = (
+    _RUN
+    | real("iteration_ms", "tokens_per_s", "stall_ms", "wait_ms")
+    | real("requests", "reconfigurations", "iteration_over_electrical", "last_loss")
+    | text("fidelity")
+)
+
+STAGE = Stage(
+    name="training",
+    help="train a plan under emulated optical switching",
+    message="Training run {item} under emulated optical switching",
+    item=Item("run", lambda experiment: experiment["runs"]),
+    settings=lambda experiment, run: experiment["runs"][run],
+    inputs=_inputs,
+    outputs={
+        "iterations": Table("{run}/iterations.parquet", _ITERATIONS, claims=True),
+        "trace": Table("{run}/trace.parquet", _TRACE),
+        "chrome_trace": File("{run}/trace.json"),
+        "result": Json("{run}/result.json", claims=True),
+        "settings": Table(
+            "{run}/settings.parquet", _SETTINGS, claims=True, printed="Training run {item}"
+        ),
+        "summary": Json("{run}/summary.json", claims=True),
+        "config": File("{run}/config.json"),
+    },
+    run=run,
+    # The digest reads imports; the run itself is a process of its own.
+    modules=lambda *_: ("training.run",),
+    by_hand=ByHand(
+        groups=(
+            *("seed", "corpus", "batch", "cluster", "model", "cost_model", "planner"),
+            *("fabric", "training"),
+        ),
+        example="railx training planner=flexsp training.iterations=3 --out run",
+        out="the folder to write: corpus, plan, iterations, traces, result",
+        writes=None,
+        settings=lambda chosen: {
+            "plan": chosen["planner"]["planner"],
+            **{key: chosen[key] for key in ("seed", "fabric", "training")},
+        },
+        item=lambda _: "run",
+        before={"plan": "plan.plan", "corpus": "corpus.sequences"},
+    ),
+    tracked=Tracked("summary", ("summary", "settings")),
+)

@@ -1,0 +1,102 @@
+"""Stage transition: two settings of the same optical switches -> the steps from one to
+the other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workflow.stage import File, Item, Job, Made, Stage, Summary, Table, real, text, whole
+
+if TYPE_CHECKING:
+    from railx.vocabulary.reconfiguration import ReconfigurationPlan
+    from railx.vocabulary.topology import Topology
+
+__all__ = ["STAGE", "run"]
+
+
+def run(job: Job) -> Summary:
+    """Plan the change from one topology to another of the same hardware, and try the
+    plan step by step before it is written; return the row of its summary.
+
+    ValueError where the two are not settings of the same hardware.
+    """
+    from railx.families import read_topology
+    from railx.settings import load
+    from railx.vocabulary.reconfiguration import TransitionSettings, reconfiguration_plan
+    from railx.vocabulary.reconfiguration_files import write_plan, write_plan_csv
+
+    settings: TransitionSettings = load(TransitionSettings, job.settings, "transition")
+    before, after = read_topology(job.file("before")), read_topology(job.file("after"))
+    plan = reconfiguration_plan(before, after)
+    _try(plan, before, after)
+    row: Summary = {
+        "transition": job.item,
+        "before": settings.before,
+        "after": settings.after,
+        "before_family": before.family,
+        "after_family": after.family,
+        "chips": before.chips,
+        "nodes": before.nodes,
+        "optical_switches": plan.switches,
+        "optical_switches_touched": plan.switches_touched,
+        "circuits_kept": plan.kept,
+        "circuits_disconnected": plan.disconnected,
+        "circuits_connected": plan.connected,
+        "kept_share": plan.kept / (plan.kept + plan.disconnected),
+        "ports_touched": plan.ports_touched,
+        "most_steps_of_a_switch": plan.most_steps_of_a_switch,
+        "fidelity": "analytic",
+    }
+    if "plan" in job.outputs:
+        write_plan(job.outputs["plan"], plan)
+    if "csv" in job.outputs:
+        write_plan_csv(job.outputs["csv"], plan)
+    job.write_table("summary", [row])
+    return row
+
+
+def _try(plan: ReconfigurationPlan, before: Topology, after: Topology) -> None:
+    """Take the steps one by one; ValueError where they are unsafe or do not end at the
+    other setting.
+    """
+    from railx.vocabulary.cross_connects import circuit_set
+    from railx.vocabulary.reconfiguration import apply_plan
+
+    if before.circuits is None or after.circuits is None:
+        raise ValueError("a topology without optical switches has no cross-connects")
+    end = apply_plan(before.circuits, plan)
+    wanted = circuit_set(after.circuits)
+    if end.shape != wanted.shape or not (end == wanted).all():
+        raise ValueError(
+            f"{before.family} to {after.family}: the plan does not end at the circuits of the"
+            " second setting"
+        )
+
+
+_COLUMNS = (
+    text("transition", "before", "after", "before_family", "after_family")
+    | whole("chips", "nodes", "optical_switches", "optical_switches_touched")
+    | whole("circuits_kept", "circuits_disconnected", "circuits_connected")
+    | real("kept_share")
+    | whole("ports_touched", "most_steps_of_a_switch")
+    | text("fidelity")
+)
+
+STAGE = Stage(
+    name="transition",
+    help="the steps that take optical switches from one topology to another",
+    message="Reconfiguration plan {item}",
+    item=Item("transition", lambda experiment: experiment["transitions"]),
+    settings=lambda experiment, transition: experiment["transitions"][transition],
+    inputs=lambda experiment, transition: {
+        key: Made("topology.graph", experiment["transitions"][transition][key])
+        for key in ("before", "after")
+    },
+    outputs={
+        "plan": File("{transition}/plan.json"),
+        "csv": File("{transition}/plan.csv"),
+        "summary": Table("{transition}/summary.parquet", _COLUMNS, claims=True),
+    },
+    run=run,
+)
