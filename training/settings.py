@@ -86,8 +86,8 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """One launch: a plan, the corpus that it was made for, the model, and the rails that
-    the sweep switches.
+    """One launch: a plan, the corpus that it was made for, the model, and the rails
+    that the sweep switches.
     """
 
     name: Annotated[str, NotEmpty()]
