@@ -94,7 +94,7 @@ def test_one_planner(pipeline: MadePipeline) -> None:
 
 
 def test_one_figure_setting(pipeline: MadePipeline) -> None:
-    with pipeline.changed("conf/figure/cost.yaml", "dpi: 150", "dpi: 200"):
+    with pipeline.changed("conf/figure/cost.yaml", "width_inches: 11", "width_inches: 12"):
         assert pipeline.jobs() == {"figure cost", "report"}
 
 
