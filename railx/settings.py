@@ -9,6 +9,9 @@ Every room declares its settings as frozen dataclasses; the type hints are the s
 * a rule over several fields goes into ``__post_init__`` and raises
   :class:`SettingsError` with the field's own name.
 
+A string literal below a field says what the field is; ``workflow/schemas.py`` makes the
+JSON Schemas of ``conf/`` and docs/reference.md from that and from the type hints.
+
 ``load`` checks every key, type and range and names the full path of what is wrong. It
 needs the standard library alone, so that the same check guards a Snakemake run and a
 bare GPU node.
@@ -17,6 +20,7 @@ bare GPU node.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -35,8 +39,10 @@ __all__ = [
     "PowerOfTwo",
     "Registered",
     "SettingsError",
+    "field_hints",
     "load",
     "to_dict",
+    "told_apart",
 ]
 
 T = TypeVar("T")
@@ -58,21 +64,32 @@ class SettingsError(ValueError):
 
 
 class Constraint(Protocol):
-    """What an ``Annotated`` hint may carry: a test and the words for what it allows."""
+    """What an ``Annotated`` hint may carry: a test, the words for what it allows, and
+    the keywords of JSON Schema that say the same.
+    """
 
     @property
     def allowed(self) -> str: ...
+
+    @property
+    def keywords(self) -> dict[str, Any]: ...
 
     def accepts(self, value: Any) -> bool: ...
 
 
 @dataclass(frozen=True)
 class AtLeast:
+    """A number from ``minimum`` up."""
+
     minimum: float
 
     @property
     def allowed(self) -> str:
         return f"at least {self.minimum}"
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        return {"minimum": self.minimum}
 
     def accepts(self, value: Any) -> bool:
         return bool(value >= self.minimum)
@@ -80,6 +97,8 @@ class AtLeast:
 
 @dataclass(frozen=True)
 class Between:
+    """A number from ``minimum`` to ``maximum``, both allowed."""
+
     minimum: float
     maximum: float
 
@@ -87,13 +106,23 @@ class Between:
     def allowed(self) -> str:
         return f"from {self.minimum} to {self.maximum}"
 
+    @property
+    def keywords(self) -> dict[str, Any]:
+        return {"minimum": self.minimum, "maximum": self.maximum}
+
     def accepts(self, value: Any) -> bool:
         return bool(self.minimum <= value <= self.maximum)
 
 
 @dataclass(frozen=True)
 class Positive:
+    """A number above 0."""
+
     allowed: str = "greater than 0"
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        return {"exclusiveMinimum": 0}
 
     def accepts(self, value: Any) -> bool:
         return bool(value > 0)
@@ -101,7 +130,13 @@ class Positive:
 
 @dataclass(frozen=True)
 class NonNegative:
+    """A number from 0 up."""
+
     allowed: str = "0 or greater"
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        return {"minimum": 0}
 
     def accepts(self, value: Any) -> bool:
         return bool(value >= 0)
@@ -109,7 +144,13 @@ class NonNegative:
 
 @dataclass(frozen=True)
 class Fraction:
+    """A share: above 0, at most 1."""
+
     allowed: str = "greater than 0 and at most 1"
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        return {"exclusiveMinimum": 0, "maximum": 1}
 
     def accepts(self, value: Any) -> bool:
         return bool(0 < value <= 1)
@@ -117,7 +158,13 @@ class Fraction:
 
 @dataclass(frozen=True)
 class PowerOfTwo:
+    """1, 2, 4, ..."""
+
     allowed: str = "a power of two (1, 2, 4, ...)"
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        return {"enum": [1 << exponent for exponent in range(32)]}
 
     def accepts(self, value: Any) -> bool:
         return bool(value >= 1 and value & (value - 1) == 0)
@@ -125,7 +172,13 @@ class PowerOfTwo:
 
 @dataclass(frozen=True)
 class NotEmpty:
+    """Text, a list or a mapping that holds something."""
+
     allowed: str = "not empty"
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        return {"minLength": 1, "minItems": 1, "minProperties": 1}
 
     def accepts(self, value: Any) -> bool:
         return len(value) > 0
@@ -146,13 +199,18 @@ class OneOf:
     def allowed(self) -> str:
         return ", ".join(map(str, self.choices))
 
+    @property
+    def keywords(self) -> dict[str, Any]:
+        return {"enum": list(self.choices)}
+
     def accepts(self, value: Any) -> bool:
         return value in self.choices
 
 
 @dataclass(frozen=True)
 class Registered:
-    """A union whose members stand in a list elsewhere, looked up when settings are read.
+    """A union whose members stand in a list elsewhere, looked up when settings are
+    read.
 
     ``key`` is the field that tells the members apart. ``members`` gives the settings
     class behind each of its values.
@@ -169,6 +227,28 @@ def load(hint: type[T] | Any, value: Any, path: str = "") -> T:
     Raises :class:`SettingsError` that names the key below ``path`` and what is allowed.
     """
     return typing.cast("T", _load(hint, value, path))
+
+
+@functools.cache
+def field_hints(cls: type) -> dict[str, Any]:
+    """The type hints of a settings class by field, with what ``Annotated`` carries."""
+    return typing.get_type_hints(cls, include_extras=True)
+
+
+@functools.cache
+def told_apart(options: tuple[Any, ...]) -> tuple[str, dict[Any, type]]:
+    """The field that is a Literal in every option, and the option behind each of its
+    values.
+    """
+    for name in field_hints(options[0]):
+        literals = [field_hints(option).get(name) for option in options]
+        if all(get_origin(literal) is Literal for literal in literals):
+            return name, {
+                choice: option
+                for option, literal in zip(options, literals, strict=True)
+                for choice in get_args(literal)
+            }
+    raise TypeError(f"no Literal field tells {[option.__name__ for option in options]} apart")
 
 
 def to_dict(settings: Any) -> Any:
@@ -274,7 +354,7 @@ def _load_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
     if all(dataclasses.is_dataclass(option) for option in options):
         if isinstance(value, options):
             return value
-        return _load_member(*_discriminator(options), value, path)
+        return _load_member(*told_apart(options), value, path)
     for option in options:
         try:
             return _load(option, value, path)
@@ -299,21 +379,6 @@ def _load_member(key: str, members: Mapping[Any, type], value: Any, path: str) -
     return _load(members[chosen], value, path)
 
 
-def _discriminator(options: tuple[Any, ...]) -> tuple[str, dict[Any, Any]]:
-    """The field that is a Literal in every option, and the option behind each of its
-    values.
-    """
-    hints = [typing.get_type_hints(option, include_extras=True) for option in options]
-    for name in hints[0]:
-        if all(get_origin(hint.get(name)) is Literal for hint in hints):
-            return name, {
-                choice: option
-                for option, hint in zip(options, hints, strict=True)
-                for choice in get_args(hint[name])
-            }
-    raise TypeError(f"no Literal field tells {[option.__name__ for option in options]} apart")
-
-
 def _load_dataclass(cls: type, value: Any, path: str) -> Any:
     if isinstance(value, cls):
         return value
@@ -321,7 +386,7 @@ def _load_dataclass(cls: type, value: Any, path: str) -> Any:
         raise SettingsError(
             path, f"got {value!r}; allowed: a mapping with the keys {', '.join(_field_names(cls))}"
         )
-    hints = typing.get_type_hints(cls, include_extras=True)
+    hints = field_hints(cls)
     for key in value:
         if key not in hints:
             raise SettingsError(

@@ -1,10 +1,10 @@
 """Tests that can fail: break the code on purpose and see whether a room's tests notice.
 
 Two sorts of mutants. Named ones are the patches of tests/mutants/ROOM: each breaks one
-thing that matters and says so in its head. Generated ones are small changes (cosmic-ray's
-operators) drawn by a seed from the modules that carry the room's science. Every mutant is
-put into a copy of the tree, the room's tests run there, and the tree itself is never
-touched.
+thing that matters and says so in its head. Generated ones are small changes
+(cosmic-ray's operators) drawn by a seed from the modules that carry the room's science.
+Every mutant is put into a copy of the tree, the room's tests run there, and the tree
+itself is never touched.
 
 The head of a patch, before the first ``diff``:
 
@@ -76,7 +76,11 @@ ROOMS = {
             f"railx/evidence/{name}.py"
             for name in ("claims", "database", "judge", "published", "statement", "verdicts")
         ),
-        ("tests/evidence",),
+        (
+            "tests/evidence/test_judge.py",
+            "tests/evidence/test_published_claims.py",
+            "tests/evidence/test_database.py",
+        ),
     ),
 }
 
@@ -131,7 +135,11 @@ def main() -> int:
         tree = Path(folder) / "tree"
         _copy_tree(tree)
         try:
-            mutants = list(_named(tree, options.room, room))
+            mutants = [
+                mutant
+                for mutant in _named(tree, options.room, room)
+                if options.only in ("", mutant.name)
+            ]
             if options.generated:
                 mutants += _generated(tree, room, options.generated, options.seed)
             baseline_s = _baseline(tree, room, mutants)
@@ -148,6 +156,7 @@ def _options() -> argparse.Namespace:
         "--generated", type=int, default=20, help="how many generated mutants (default: 20)"
     )
     parser.add_argument("--seed", type=int, default=1, help="which of them (default: 1)")
+    parser.add_argument("--only", default="", help="the one named mutant to try")
     return parser.parse_args()
 
 
@@ -209,7 +218,7 @@ def _git(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _generated(tree: Path, room: Room, number: int, seed: int) -> list[Mutant]:
-    """``number`` mutants drawn from all that the operators make of the room's modules."""
+    """``number`` mutants drawn from all that the operators make of the modules."""
     try:
         from cosmic_ray.ast import ast_nodes, get_ast
         from cosmic_ray.mutating import mutate_code

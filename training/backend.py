@@ -4,10 +4,11 @@ fabric for its circuits before it may start.
 Importing this module registers the backend. What is notable:
 
 * One process group (:mod:`training.process_group`) wraps an inner gloo or NCCL group.
-  An operation is issued without waiting. It joins its lane (one for the collectives of
-  a group, one for each source, destination and tag of messages), asks for its circuits
-  when its turn comes, and gives them back when it has ended, on the device too. A lane
-  is a thread; a synchronous collective on an idle lane runs in place.
+  An operation is issued without waiting. It joins its lane (:mod:`training.lanes`; one
+  for the collectives of a group, one for each source, destination and tag of messages),
+  asks for its circuits when its turn comes, and gives them back when it has ended, on
+  the device too. A lane is a thread; a synchronous collective on an idle lane runs in
+  place.
 * An operation is known by channel and number, which all its members count alike:
   (group, n-th collective), or (group, source, destination, tag, n-th message).
 * Groups inside one server, and everything in electrical mode, never ask.

@@ -129,7 +129,7 @@ class UlyssesAttention:
 
 
 class SequenceParallel:
-    """Runs the batches of a sequence-parallel plan on this rank's replica of the model."""
+    """Runs the batches of a sequence-parallel plan on the replica of this rank."""
 
     def __init__(
         self,

@@ -41,55 +41,73 @@ class OptimizerSettings:
     """AdamW with a constant learning rate."""
 
     learning_rate: Annotated[float, Positive()]
+    """Step size."""
     beta1: Annotated[float, Between(0.0, 0.999999)]
+    """Decay of the mean of the gradients."""
     beta2: Annotated[float, Between(0.0, 0.999999)]
+    """Decay of the mean of their squares."""
     epsilon: Annotated[float, Positive()]
+    """Added to the root of the squares before dividing."""
     weight_decay: Annotated[float, NonNegative()]
+    """Share of a weight that is taken off per step, times the learning rate."""
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
     """How a plan is trained and timed; one file of conf/training.
 
-    ``device`` auto takes CUDA where it is there. ``precision`` is the one of
-    activations and products. ``attention`` auto takes the fused kernel where it can
-    run. After ``warmup_iterations`` steps whose times are not kept, ``iterations``
-    steps are timed; the batches of the plan are taken in turn. ``threads_per_rank`` are
-    the CPU threads of each rank. The run is repeated over electrical switching and over
-    the two optical modes at each of their reconfiguration latencies in ms; the losses
-    of the repetitions may differ by ``loss_tolerance``, relative to the loss. A rank
-    that waits longer than ``timeout_s`` for another one gives up.
+    The run is repeated over electrical switching and over the two optical modes at each
+    of their reconfiguration latencies. The batches of the plan are taken in turn.
     """
 
     device: Literal["auto", "cpu", "cuda"]
+    """Where ranks compute; ``auto`` takes CUDA where it is there."""
     precision: Literal["float32", "float64", "bfloat16"]
+    """Precision of activations and products."""
     attention: Literal["auto", "sdpa", "varlen"]
+    """Attention kernel; ``auto`` takes the fused one where it can run."""
     optimizer: OptimizerSettings
+    """The optimizer."""
     warmup_iterations: Annotated[int, AtLeast(1)]
+    """Steps at the start whose times are not kept."""
     iterations: Annotated[int, AtLeast(1)]
+    """Steps that are timed."""
     threads_per_rank: Annotated[int, AtLeast(1)]
+    """CPU threads of each rank."""
     on_demand_latencies_ms: tuple[Annotated[float, NonNegative()], ...]
+    """Reconfiguration latencies of the on-demand mode, one repetition each."""
     provisioned_latencies_ms: tuple[Annotated[float, NonNegative()], ...]
+    """Reconfiguration latencies of the provisioned mode, one repetition each."""
     loss_tolerance: Annotated[float, Fraction()]
+    """How far the losses of the repetitions may differ, relative to the loss."""
     timeout_s: Annotated[float, Positive()]
+    """A rank that waits longer than this for another one gives up."""
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """One launch: a plan, the corpus that it was made for, the model, and the rails that
-    the sweep switches.
+    """One launch: a plan, the corpus that it was made for, the model, and the rails
+    that the sweep switches.
 
     ``plan`` and ``corpus`` are files; ``plan_name`` is what tables call the plan.
     """
 
     name: Annotated[str, NotEmpty()]
+    """Name of the run."""
     seed: Annotated[int, Between(0, 2**31 - 1)]
+    """Seed of the weights."""
     plan_name: Annotated[str, NotEmpty()]
+    """What tables call the plan."""
     plan: Annotated[str, NotEmpty()]
+    """Path of the plan."""
     corpus: Annotated[str, NotEmpty()]
+    """Path of the corpus table."""
     model: ModelSettings
+    """Shape of the model."""
     fabric: RailSettings
+    """The rails between the ranks; the sweep sets mode and latency."""
     training: TrainingSettings
+    """How the plan is trained and timed."""
 
     def __post_init__(self) -> None:
         check_model(self.model)

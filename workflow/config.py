@@ -64,29 +64,37 @@ KEPT = CONF.parent / ".cache" / "composed"
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """A plan to make: which sequences, on which machine, by which planner. ``corpus``
-    names one of the experiment's corpora.
-    """
+    """A plan to make: which sequences, on which machine, by which planner."""
 
     corpus: str
+    """Name of one of the experiment's corpora."""
     seed: Annotated[int, AtLeast(0)]
+    """Seed of the batches that are drawn from the corpus."""
     batch: BatchSettings
+    """Which sequences each step takes."""
     cluster: ClusterSettings
+    """The machine."""
     model: ModelSettings
+    """The model."""
     cost_model: CostModelSettings
+    """Time and memory of sequences on the machine."""
     planner: PlannerSettings
+    """The planner."""
 
 
 @dataclass(frozen=True)
 class RunChoice:
-    """A training run: ``plan`` names one of the experiment's plans, which also says the
-    model and the corpus.
-    """
+    """A training run."""
 
     plan: str
+    """Name of one of the experiment's plans, which also says the model and the corpus.
+    """
     seed: Annotated[int, AtLeast(0)]
+    """Seed of the weights."""
     fabric: RailSettings
+    """The rails between the ranks; the sweep sets mode and latency."""
     training: TrainingSettings
+    """How the plan is trained and timed."""
 
 
 @dataclass(frozen=True)
@@ -94,22 +102,40 @@ class Experiment:
     """Everything one pipeline run needs, by stage."""
 
     name: Annotated[str, NotEmpty()]
+    """Folder below results/ that the run writes."""
     seed: Annotated[int, AtLeast(0)]
+    """Seed of everything random; stages draw theirs from it."""
     topologies: dict[str, TopologySettings]
+    """Topologies by name."""
     traffic: TrafficSettings
+    """Traffic of the static network models."""
     networks: dict[str, StaticNetworkSettings]
+    """Static network models by name; each runs on every topology that has its routing.
+    """
     sweeps: dict[str, SweepSettings]
+    """Sweeps of the packet simulator over the load, by name."""
     transitions: dict[str, TransitionSettings]
+    """Changes of the switches from one topology to another, by name."""
     agreement: AgreementSettings
+    """The flow model against the packet simulator."""
     collective: CollectiveSettings
+    """Collectives that are timed on every topology."""
     mapping: MappingSettings
+    """Training jobs on topologies."""
     tenancy: TenancySettings
+    """Jobs and failures on a grid of nodes."""
     economics: EconomicsSettings
+    """Bills of materials and cost over scale."""
     corpora: dict[str, CorpusSettings]
+    """Corpora by name."""
     plans: dict[str, PlanSettings]
+    """Plans by name."""
     runs: dict[str, RunChoice]
+    """Training runs by name."""
     figures: dict[str, FigureSettings]
+    """Figures by name."""
     tracking: TrackingSettings
+    """Which trackers get the runs."""
 
     def __post_init__(self) -> None:
         for group in LISTED:
@@ -166,22 +192,39 @@ class StageSettings:
     """One choice per group, for a stage run by hand (``railx STAGE``)."""
 
     seed: Annotated[int, AtLeast(0)]
+    """Seed of everything random; stages draw theirs from it."""
     topology: TopologySettings
+    """The topology."""
     traffic: TrafficSettings
+    """The traffic pattern."""
     network: NetworkSettings
+    """The network model."""
     collective: CollectiveSettings
+    """Collectives to time."""
     mapping: MappingSettings
+    """Training jobs on topologies."""
     tenancy: TenancySettings
+    """Jobs and failures on a grid of nodes."""
     economics: EconomicsSettings
+    """Bills of materials."""
     corpus: CorpusSettings
+    """The corpus."""
     batch: BatchSettings
+    """Which sequences each step takes."""
     cluster: ClusterSettings
+    """The machine that plans are made for."""
     model: ModelSettings
+    """The model."""
     cost_model: CostModelSettings
+    """Time and memory of sequences on the machine."""
     planner: PlannerSettings
+    """The planner."""
     fabric: RailSettings
+    """The rails between the ranks."""
     training: TrainingSettings
+    """How the plan is trained and timed."""
     tracking: TrackingSettings
+    """Which trackers get the runs."""
 
 
 def compose_experiment(overrides: Iterable[str] = ()) -> Experiment:
@@ -191,7 +234,9 @@ def compose_experiment(overrides: Iterable[str] = ()) -> Experiment:
     Raises :class:`railx.settings.SettingsError`: one line that names the key and what
     is allowed.
     """
-    experiment: Experiment = load(Experiment, _compose(None, Experiment, list(overrides)))
+    experiment: Experiment = load(
+        Experiment, _drop_missing(_compose(None, Experiment, list(overrides)))
+    )
     return experiment
 
 
@@ -206,7 +251,7 @@ def compose_stage(
     """
     hints = typing.get_type_hints(StageSettings, include_extras=True)
     wanted = list(groups) if groups is not None else list(hints)
-    composed = _compose(primary, StageSettings, list(overrides))
+    composed = _drop_missing(_compose(primary, StageSettings, list(overrides)))
     unknown = set(composed) - set(hints)
     if unknown:
         raise SettingsError(sorted(unknown)[0], f"unknown key; allowed: {', '.join(hints)}")
@@ -215,7 +260,7 @@ def compose_stage(
 
 def read_choice(path: Path) -> dict[str, Any]:
     """The plain content of a file of a group in conf/ with all that it inherits, not
-    checked.
+    checked; what it leaves open is ``???``.
     """
     group = path.parent.name
     content: dict[str, Any] = _compose(f"{group}/{path.stem}", StageSettings, [])[group]
@@ -223,8 +268,8 @@ def read_choice(path: Path) -> dict[str, Any]:
 
 
 def _compose(primary: str | None, schema: type, overrides: list[str]) -> dict[str, Any]:
-    """The plain config of conf/``primary``.yaml (None: of an experiment), from the last
-    time where nothing has changed since.
+    """The plain config of conf/``primary``.yaml (GROUP/NAME: of that choice, None:
+    of an experiment), from the last time where nothing has changed since.
     """
     for override in overrides:
         if "=" not in override and not override.startswith("~"):
@@ -249,16 +294,21 @@ def _with_hydra(primary: str | None, schema: type, overrides: list[str]) -> dict
 
     GlobalHydra.instance().clear()
     try:
-        if primary is None:
-            primary = "mounted_experiment"
-            mounted, overrides = primary_config(overrides)
+        group, _, name = (primary or "").rpartition("/")
+        if primary is None or group:
+            mounted, overrides = (
+                ({"defaults": [{f"/{group}": name}, "_self_"]}, overrides)
+                if group
+                else primary_config(overrides)
+            )
+            primary = "mounted"
             ConfigStore.instance().store(primary, mounted)
         with initialize_config_dir(str(CONF), version_base="1.3"):
             config = compose(primary, overrides=[_forced(override) for override in overrides])
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise _one_line(error, schema) from error
-    return typing.cast("dict[str, Any]", _drop_missing(plain))
+    return typing.cast("dict[str, Any]", plain)
 
 
 def _forced(override: str) -> str:

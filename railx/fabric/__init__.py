@@ -1,15 +1,15 @@
-"""The optical control plane: circuits, the controller that switches them, its clients,
-phases and the replay of a latency.
+"""The optical control plane: circuits, the controller that switches them, its clients
+and the replay of a latency.
 
 Needs the standard library alone, so that it runs on a bare GPU node.
 """
 
 from __future__ import annotations
 
-from railx.fabric.circuits import SCALE_UP, Circuit, Configuration, Layout, Port, is_matching
+from railx.fabric.circuits import SCALE_UP, Circuit, Configuration, Layout, Port
 from railx.fabric.client import FabricClient, FabricError, Grant
 from railx.fabric.launch import Controller, launch_controller
-from railx.fabric.schedule import Schedule, phases
+from railx.fabric.schedule import Schedule
 from railx.fabric.settings import FabricSettings, Mode, RailSettings
 
 __all__ = [
@@ -26,7 +26,5 @@ __all__ = [
     "Port",
     "RailSettings",
     "Schedule",
-    "is_matching",
     "launch_controller",
-    "phases",
 ]

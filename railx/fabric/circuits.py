@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-__all__ = ["SCALE_UP", "Circuit", "Configuration", "Layout", "Port", "is_matching", "ports_of"]
+__all__ = ["SCALE_UP", "Circuit", "Configuration", "Layout", "Port", "ports_of"]
 
 #: The phase name of operations that need no circuit.
 SCALE_UP = "scale-up"
@@ -147,9 +147,3 @@ def _circuits(layout: Layout, configuration: Configuration) -> tuple[Circuit, ..
 def ports_of(circuits: tuple[Circuit, ...]) -> frozenset[Port]:
     """All ports that the circuits occupy."""
     return frozenset(port for circuit in circuits for port in circuit.ports)
-
-
-def is_matching(circuits: Iterable[Circuit]) -> bool:
-    """Whether every port is used by one circuit at most."""
-    ports = [port for circuit in circuits for port in circuit.ports]
-    return len(set(ports)) == len(ports)

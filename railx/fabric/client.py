@@ -196,7 +196,8 @@ class FabricClient:
             except OSError as error:
                 raise FabricError(
                     self._broken
-                    or f"the connection to the controller at {self.address} broke ({error.strerror})"
+                    or f"the connection to the controller at {self.address} broke"
+                    f" ({error.strerror})"
                 ) from None
 
     def _forget(self, number: int) -> None:

@@ -144,8 +144,7 @@ class ControllerCore:
         self._last_sequence: dict[tuple[int, str], int] = {}
         self._gone: dict[int, str] = {}
 
-    # -------------------------------------------------------------------------------------------------------------
-    # events
+    # --- events ---
 
     def register(self, rank: int) -> str | None:
         """A rank arrives (or comes back); returns why it may not, in one line, or None."""
@@ -285,8 +284,7 @@ class ControllerCore:
         )
         return [*self._fail(operation, message), *self._advance(now_ns)]
 
-    # --------------------------------------------------------------------------------------------------------------
-    # views
+    # --- views ---
 
     def statistics(self) -> dict[str, object]:
         """Counters of the whole controller and of each rank; times in nanoseconds.
@@ -321,8 +319,7 @@ class ControllerCore:
             "queued": len(self._queue),
         }
 
-    # ------------------------------------------------------------------------------------------------------------
-    # helpers
+    # --- helpers ---
 
     def _problem(self, rank: int, key: OperationKey, configuration: Configuration) -> str | None:
         if rank not in configuration.members:

@@ -1,18 +1,24 @@
 """The messages between ranks and controller: JSON objects, each behind its length in
 four bytes (big-endian).
 
-===========  ==============  ==================================================================================================
-REGISTER     rank -> ctl     rank, gpus_per_server; answered by REGISTERED (ranks, reconfiguration_latency_ms, timeout_s)
-ACQUIRE      rank -> ctl     request, channel, sequence, kind, members: this rank stands before operation (channel, sequence)
-GRANT        ctl -> rank     request, generation, wait_ns, stall_ns, granted_ns, reconfigured, mispredicted: the operation may start
-RELEASE      rank -> ctl     channel, sequence: this rank's part of the operation has ended, on the device too
-PREPARE      rank -> ctl     kind, members: what the next operation of this rank will need (a hint, no answer)
-ABANDON      rank -> ctl     channel, sequence: this rank gave up; every member gets an ERROR that names who was missing
-ERROR        ctl -> rank     request (null: an operation already granted, or none), message: one line
-STATS        both            request; the answer carries the controller's counters
-LEAVE        rank -> ctl     an orderly end; a connection that closes without it is a dead rank
-SHUTDOWN     rank -> ctl     the controller ends
-===========  ==============  ==================================================================================================
+* REGISTER (rank to controller): rank, gpus_per_server. The answer is REGISTERED: ranks,
+  reconfiguration_latency_ms, timeout_s.
+* ACQUIRE (rank to controller): request, channel, sequence, kind, members. This rank
+  stands before operation (channel, sequence).
+* GRANT (controller to rank): request, generation, wait_ns, stall_ns, granted_ns,
+  reconfigured, mispredicted. The operation may start.
+* RELEASE (rank to controller): channel, sequence. This rank's part of the operation has
+  ended, on the device too.
+* PREPARE (rank to controller): kind, members. What the next operation of this rank will
+  need: a hint without an answer.
+* ABANDON (rank to controller): channel, sequence. This rank gave up; every member gets
+  an ERROR that names who was missing.
+* ERROR (controller to rank): request (null: an operation already granted, or none),
+  message: one line.
+* STATS (both): request. The answer carries the controller's counters.
+* LEAVE (rank to controller): an orderly end. A connection that closes without it is a
+  dead rank.
+* SHUTDOWN (rank to controller): the controller ends.
 
 ``request`` numbers a rank's own questions, so that an answer can never be taken for
 another question's. Every message carries the protocol's version. Nothing is larger than

@@ -12,28 +12,15 @@ import heapq
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from railx.fabric.circuits import Circuit, Port
 from railx.fabric.core import SwitchAction
 
-__all__ = ["EmulatedSwitch", "SwitchDriver", "SwitchFault"]
+__all__ = ["EmulatedSwitch", "SwitchFault"]
 
 
 class SwitchFault(RuntimeError):
     """A command that no optical switch could carry out."""
-
-
-class SwitchDriver(Protocol):
-    """What the controller needs of a switch."""
-
-    def apply(self, action: SwitchAction) -> None:
-        """Begin to carry out a command; its end is reported through the callback that
-        the driver was made with.
-        """
-
-    def close(self) -> None:
-        """Stop; commands under way are never reported."""
 
 
 class EmulatedSwitch:

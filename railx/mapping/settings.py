@@ -29,8 +29,7 @@ Degrees: TypeAlias = dict[str, Annotated[int, AtLeast(1)]]
 
 @dataclass(frozen=True)
 class LayoutSettings:
-    """Which parallelism lies on which axis, from the inside out: degrees by name on the
-    mesh of a node, on a row and on a column.
+    """Which parallelism lies on which axis, from the inside out: degrees by name.
 
     A job takes as many chips of a node, nodes of a row and nodes of a column as the
     products of the degrees say. A parallelism may lie on several axes; its degree is
@@ -38,8 +37,11 @@ class LayoutSettings:
     """
 
     mesh: Degrees
+    """Degrees on the mesh of a node: tensor, sequence, expert, data or pipeline."""
     x: Degrees
+    """Degrees on a row of nodes."""
     y: Degrees
+    """Degrees on a column of nodes."""
 
     def __post_init__(self) -> None:
         for axis in ("mesh", "x", "y"):
@@ -65,12 +67,14 @@ class LayoutSettings:
 
 @dataclass(frozen=True)
 class ExpertSettings:
-    """A mixture of experts: every feed-forward becomes ``experts`` of them, of which
-    each token visits ``experts_per_token``.
+    """A mixture of experts: every feed-forward layer becomes several, of which a token
+    visits a few.
     """
 
     experts: Annotated[int, AtLeast(2)]
+    """Experts per layer."""
     experts_per_token: Annotated[int, AtLeast(1)]
+    """Experts that each token visits; at most experts."""
 
     def __post_init__(self) -> None:
         if self.experts_per_token > self.experts:
@@ -82,28 +86,36 @@ class ExpertSettings:
 
 @dataclass(frozen=True)
 class ChipSettings:
-    """``peak_tflops``: 10^12 operations a second in the training precision;
-    ``efficiency``: what matrix products reach of it.
-    """
+    """How fast one chip computes."""
 
     peak_tflops: Annotated[float, Positive()]
+    """Peak in the training precision."""
     efficiency: Annotated[float, Fraction()]
+    """Share of the peak that matrix products reach."""
 
 
 @dataclass(frozen=True)
 class JobSettings:
-    """One training job: every replica takes ``micro_batches`` of ``sequence_tokens``
-    tokens a step (1F1B pipeline).
+    """One training job: every replica takes the same micro-batches per step (1F1B
+    pipeline).
     """
 
     model: ModelSettings
+    """Shape of the model."""
     experts: ExpertSettings | None
+    """Experts in the place of its feed-forward layers; null: a dense model."""
     layout: LayoutSettings
+    """Which parallelism lies on which axis."""
     sequence_tokens: Annotated[int, AtLeast(1)]
+    """Length of every sequence; a multiple of sequence x tensor degrees."""
     micro_batches: Annotated[int, AtLeast(1)]
+    """Micro-batches of one sequence that a replica takes per step."""
     bytes_per_element: Annotated[int, AtLeast(1)]
+    """Bytes of one activation or parameter as it is sent."""
     gradient_bytes_per_element: Annotated[int, AtLeast(1)]
+    """Bytes of one gradient as it is reduced."""
     chip: ChipSettings
+    """How fast one chip computes."""
 
     def __post_init__(self) -> None:
         layout, model = self.layout, self.model
@@ -147,21 +159,26 @@ class MappedTopology:
 
 @dataclass(frozen=True)
 class MappingSettings:
-    """All ``jobs`` on all ``topologies`` (names of the experiment's).
+    """All jobs on all topologies.
 
     Equal bandwidth: the ports of every topology are scaled to
     ``injection_gb_s_per_chip``. Equal cost: its ports are scaled once more, to what the
-    network of ``reference`` costs per chip. Prices: those of ``price_set`` in
-    ``catalogue``, in proportion to the rate of a port. Links inside a node stand in no
-    bill and keep the rate that they have at equal bandwidth.
+    network of ``reference`` costs per chip. Links inside a node stand in no bill and
+    keep the rate that they have at equal bandwidth.
     """
 
     jobs: Annotated[dict[str, JobSettings], NotEmpty()]
+    """Jobs by name."""
     topologies: Annotated[dict[str, MappedTopology], NotEmpty()]
+    """Names of the experiment's topologies, with how each is used."""
     injection_gb_s_per_chip: Annotated[float, Positive()]
+    """Injection bandwidth that every topology is scaled to."""
     reference: Annotated[str, NotEmpty()]
+    """Name of the topology whose cost per chip is the common one."""
     catalogue: Annotated[str, NotEmpty()]
+    """CSV table of prices, relative to the repository."""
     price_set: Annotated[str, NotEmpty()]
+    """Price set of the catalogue, in proportion to the rate of a port."""
 
     def __post_init__(self) -> None:
         known = [name for name, topology in self.topologies.items() if topology.priced]

@@ -40,37 +40,45 @@ RoutingName: TypeAlias = Literal["min", "balanced", "adaptive", "valiant"]
 
 @dataclass(frozen=True)
 class UniformTraffic:
-    """Every chip sends the same share to every other chip at random, itself excluded."""
+    """Every chip sends the same share to every other chip, itself excluded."""
 
     pattern: Literal["uniform"]
+    """Which pattern: uniform."""
     load: Load
+    """Offered load in flits per chip and cycle; static models take it as 1."""
 
 
 @dataclass(frozen=True)
 class PermutationTraffic:
-    """Every chip sends to one other chip.
-
-    ``random``: a random permutation without fixed points (seeded); ``transpose``: chip
-    (x, y) of the largest square grid to (y, x); ``complement``: chip i to N - 1 - i;
-    ``tornado``: chip i to i + N / 2 - 1; ``shift``: chip i to i + ``offset``.
-    """
+    """Every chip sends to one other chip."""
 
     pattern: Literal["permutation"]
+    """Which pattern: a permutation."""
     load: Load
+    """Offered load in flits per chip and cycle; static models take it as 1."""
     permutation: Literal["random", "transpose", "complement", "tornado", "shift"]
+    """``random``: a random permutation without fixed points (seeded). ``transpose``:
+    chip (x, y) of the largest square grid to (y, x). ``complement``: chip i to N - 1 -
+    i. ``tornado``: chip i to i + N / 2 - 1. ``shift``: chip i to i + offset.
+    """
     offset: Annotated[int, AtLeast(1)]
+    """How far permutation ``shift`` sends; the others do not use it."""
 
 
 @dataclass(frozen=True)
 class HotSpotTraffic:
-    """Uniform, but ``hot_share`` of every chip's traffic goes to ``hot_chips`` chips,
-    drawn by the seed.
+    """Uniform, but a share of every chip's traffic goes to a few chips, drawn by the
+    seed.
     """
 
     pattern: Literal["hot_spot"]
+    """Which pattern: hot spots."""
     load: Load
+    """Offered load in flits per chip and cycle; static models take it as 1."""
     hot_chips: Annotated[int, AtLeast(1)]
+    """How many chips are hot spots."""
     hot_share: Annotated[float, Fraction()]
+    """Share of every chip's traffic that goes to them."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,9 @@ class NeighbourTraffic:
     """
 
     pattern: Literal["neighbour"]
+    """Which pattern: neighbours."""
     load: Load
+    """Offered load in flits per chip and cycle; static models take it as 1."""
 
 
 @dataclass(frozen=True)
@@ -90,18 +100,21 @@ class AllToAllTraffic:
     """
 
     pattern: Literal["all_to_all"]
+    """Which pattern: a scheduled all-to-all."""
     load: Load
+    """Offered load in flits per chip and cycle; static models take it as 1."""
 
 
 @dataclass(frozen=True)
 class MatrixTraffic:
-    """A given traffic matrix: ``path`` is a CSV or .npy file of chips x chips shares,
-    row = source; scaled to mean row sum 1.
-    """
+    """A given traffic matrix, scaled to a mean row sum of 1."""
 
     pattern: Literal["matrix"]
+    """Which pattern: a matrix."""
     load: Load
+    """Offered load in flits per chip and cycle; static models take it as 1."""
     path: Annotated[str, NotEmpty()]
+    """CSV or .npy file of chips x chips shares, row = source."""
 
 
 #: The traffic patterns, told apart by ``pattern``.
@@ -117,41 +130,54 @@ TrafficSettings: TypeAlias = (
 
 @dataclass(frozen=True)
 class StaticNetworkSettings:
-    """Exact static channel loads, no queues.
-
-    ``routing``: ``min`` is the minimal routing of the RailX simulator, where equal
-    distances to both rails go to the minus side; ``balanced`` loads both rails of a
-    pair alike. Tori and fat trees split ties evenly in both.
-    """
+    """Exact static channel loads, no queues."""
 
     model: Literal["static"]
+    """Which model: static loads."""
     routing: Literal["min", "balanced"]
+    """``min`` is the minimal routing of the RailX simulator, where equal distances to
+    both rails go to the minus side; ``balanced`` loads both rails of a pair alike. Tori
+    and fat trees split ties evenly in both.
+    """
 
 
 @dataclass(frozen=True)
 class PacketNetworkSettings:
     """Packet by packet, cycle by cycle: virtual cut-through with the cycle model of the
-    RailX simulator.
-
-    A cycle of ``cycle_ns`` moves one flit over one external port. ``packet_flits``:
-    flits of a packet; ``buffer_flits``: room of a virtual channel at each input;
-    ``source_cycles``: before a new packet may be routed; ``injection_ports`` and
-    ``ejection_ports`` of width 1 at every chip (null: no limit, as in the RailX
-    simulator). Measures ``measured_cycles`` after ``warmup_cycles``; ``batches``: the
-    window is cut in as many for the confidence intervals.
+    RailX simulator. A cycle moves one flit over one external port.
     """
 
     model: Literal["packet"]
+    """Which model: the packet simulator."""
     routing: RoutingName
+    """How packets find their way; which of them a family offers, its routing says."""
     cycle_ns: Annotated[float, Positive()]
+    """Length of a cycle."""
     packet_flits: Annotated[int, Between(1, 4096)]
+    """Flits of a packet."""
     buffer_flits: Annotated[int, AtLeast(1)]
+    """Room of a virtual channel at each input; at least one packet."""
+    virtual_channels: Annotated[int, AtLeast(1)] | None
+    """Virtual channels of every link; null: the published number of each routing, one
+    for each of its classes. Spare ones go to the classes with most traffic per channel,
+    and a packet takes any of its class. Each has ``buffer_flits`` of its own.
+    """
     source_cycles: Annotated[int, NonNegative()]
+    """Cycles before a new packet may be routed."""
     injection_ports: Annotated[int, AtLeast(1)] | None
+    """Ports of width 1 that a chip injects through; null sets no limit, as in the RailX
+    simulator.
+    """
     ejection_ports: Annotated[int, AtLeast(1)] | None
+    """Ports of width 1 that a chip takes packets through; null sets no limit, as in the
+    RailX simulator.
+    """
     warmup_cycles: Annotated[int, NonNegative()]
+    """Cycles before the measured window."""
     measured_cycles: Annotated[int, AtLeast(10)]
+    """Length of the measured window."""
     batches: Annotated[int, Between(2, 1000)]
+    """Parts that the window is cut into for the confidence intervals."""
 
     def __post_init__(self) -> None:
         if self.buffer_flits < self.packet_flits:
@@ -170,37 +196,38 @@ NetworkSettings: TypeAlias = StaticNetworkSettings | PacketNetworkSettings
 class SweepSettings:
     """Latency against offered load on one topology, with a search for the saturation
     point.
-
-    ``topology`` names one of the experiment's. ``loads``: offered loads in
-    flits/chip/cycle, beside those that the search tries; saturated is a load whose
-    accepted rate stays below ``accepted_share`` of it; the search ends when the point
-    is known to ``precision`` of itself.
     """
 
     topology: Annotated[str, NotEmpty()]
+    """Name of one of the experiment's topologies."""
     traffic: TrafficSettings
+    """The pattern; its own load is not used."""
     network: PacketNetworkSettings
+    """How packets are simulated."""
     loads: tuple[Annotated[float, Positive()], ...]
+    """Offered loads in flits per chip and cycle, beside those that the search tries."""
     accepted_share: Annotated[float, Fraction()]
+    """Saturated is a load whose accepted rate stays below this share of it."""
     precision: Annotated[float, Fraction()]
+    """The search ends when the saturation point is known to this share of itself."""
 
 
 @dataclass(frozen=True)
 class AgreementSettings:
     """The flow model and the packet simulator side by side on some of the experiment's
-    ``topologies``.
-
-    Every routing of ``routings`` that a family offers, with every pattern of
-    ``traffics`` (their own ``load`` is not used) at ``loads_over_bound``: offered load
-    over the load at which the busiest link is full. ``network`` (its own ``routing`` is
-    not used) says how packets are simulated.
+    topologies.
     """
 
     topologies: Annotated[tuple[str, ...], NotEmpty()]
+    """Names of the experiment's topologies."""
     routings: Annotated[tuple[Literal["min", "balanced"], ...], NotEmpty()]
+    """Routings to compare; those of them that a family offers."""
     traffics: Annotated[dict[str, TrafficSettings], NotEmpty()]
+    """Patterns by name; their own load is not used."""
     loads_over_bound: Annotated[tuple[Annotated[float, Positive()], ...], NotEmpty()]
+    """Offered loads over the load at which the busiest link is full."""
     network: PacketNetworkSettings
+    """How packets are simulated; its own routing is not used."""
 
 
 #: Collectives that are timed; ``hierarchical_all_reduce`` reduces inside the nodes
@@ -212,24 +239,33 @@ CollectiveName: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class CollectiveSettings:
-    """Which collectives are timed, over which payloads, on which nodes, and how.
-
-    ``payload_bytes``: bytes that each participant holds, before a reduce-scatter, after
-    an all-gather, before and after an all-reduce or all-to-all. ``rows`` and
-    ``columns``: the nodes or boards at their crossings take part (null: all rows and
-    columns). ``fidelities``: ``analytic`` adds up the latency of the longest chain and
-    the serialisation at the bottleneck; ``flow`` sends the messages of the steps over
-    the links with max-min fair rates, up to ``most_messages`` at a time. ``routing``:
-    of messages that do not follow rings.
-    """
+    """Which collectives are timed, over which payloads, on which nodes, and how."""
 
     collectives: Annotated[tuple[CollectiveName, ...], NotEmpty()]
+    """Collectives to time; ``hierarchical_all_reduce`` reduces inside the nodes first,
+    over all links of their meshes.
+    """
     payload_bytes: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()]
+    """What each participant holds: before a reduce-scatter, after an all-gather, before
+    and after an all-reduce or all-to-all.
+    """
     rows: tuple[Annotated[int, NonNegative()], ...] | None
+    """Rows of nodes or boards; those where they cross the columns take part. Null takes
+    all rows.
+    """
     columns: tuple[Annotated[int, NonNegative()], ...] | None
+    """Columns of nodes or boards that take part; null takes all."""
     fidelities: Annotated[tuple[Literal["analytic", "flow"], ...], NotEmpty()]
+    """``analytic`` adds up the latency of the longest chain and the serialisation at
+    the bottleneck; ``flow`` sends the messages of the steps over the links with max-min
+    fair rates.
+    """
     routing: RoutingName
+    """Routing of the messages that do not follow rings."""
     most_messages: Annotated[int, AtLeast(1)]
+    """Most messages of one step at the flow level. With more, one line stands for all,
+    or there are no flow rows.
+    """
 
     def __post_init__(self) -> None:
         for key in ("rows", "columns"):

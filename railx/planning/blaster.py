@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["bucket_lengths", "cut_batch", "rounding_error_tokens"]
+__all__ = ["bucket_lengths", "cut_batch"]
 
 Lengths = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.int64]
@@ -78,13 +78,6 @@ def bucket_lengths(
     return [
         np.flatnonzero((lengths > below) & (lengths <= bound)) for below, bound in pairwise(bounds)
     ][::-1]
-
-
-def rounding_error_tokens(lengths: Lengths, buckets: list[Positions]) -> int:
-    """Tokens that rounding up to the bucket bounds adds."""
-    return int(
-        sum(lengths[bucket].max() * len(bucket) - lengths[bucket].sum() for bucket in buckets)
-    )
 
 
 def _least_error_bounds(

@@ -136,11 +136,6 @@ class Slice:
     def is_whole(self) -> bool:
         return self.start == 0 and self.stop == self.length
 
-    @property
-    def is_tail(self) -> bool:
-        """Whether it is the last slice of a sequence that was cut."""
-        return self.start > 0 and self.stop == self.length
-
 
 @dataclass(frozen=True)
 class Chunk:

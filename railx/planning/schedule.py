@@ -17,13 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError
+from railx.planning.plan import Chunk, Pipeline, PlanError
 
 __all__ = [
     "Op",
     "ScheduledOp",
     "backward_order",
-    "batch_ms",
     "longest_split",
     "one_f_one_b",
     "peak_live_chunks",
@@ -141,18 +140,6 @@ def simulate_pipeline(pipeline: Pipeline, start_ms: float = 0.0) -> list[Schedul
 def pipeline_ms(pipeline: Pipeline) -> float:
     """Simulated time of one pipeline."""
     return max(row.end_ms for row in simulate_pipeline(pipeline))
-
-
-def batch_ms(batch: PipelineBatch) -> float:
-    """Simulated time of a batch: pipelines of one replica one after another, the
-    slowest replica counts.
-    """
-    per_replica: dict[int, float] = {}
-    for pipeline in batch.pipelines:
-        per_replica[pipeline.replica] = per_replica.get(pipeline.replica, 0.0) + pipeline_ms(
-            pipeline
-        )
-    return max(per_replica.values())
 
 
 def _runs(chunks: Sequence[Chunk]) -> list[list[int]]:

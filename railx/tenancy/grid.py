@@ -10,7 +10,7 @@ from the wiring).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +27,7 @@ __all__ = [
     "Placement",
     "check_placements",
     "line_rings",
-    "node_circuits",
     "placement_circuits",
-    "product_of_nodes",
     "random_faults",
     "usable_rails",
 ]
@@ -140,41 +138,6 @@ class Placement:
         )
 
 
-def product_of_nodes(nodes: Iterable[tuple[int, int]], setting: Wiring) -> Placement:
-    """The placement that takes exactly ``nodes``, given as (row, column).
-
-    Raises ValueError where they are no product of rows and columns: such a sub-grid has
-    lines that lack a node, or falls apart.
-    """
-    own = set(nodes)
-    if not own:
-        raise ValueError("nodes: got none; allowed: at least one node")
-    rows, columns = (tuple(sorted({node[axis] for node in own})) for axis in (0, 1))
-    missing = sorted({(row, column) for row in rows for column in columns} - own)
-    if missing:
-        joined = (
-            "are not joined by the lines they share" if _apart(own) else "leave gaps in their lines"
-        )
-        raise ValueError(
-            f"nodes: the {len(own)} nodes {joined}, {missing[0]} is missing; allowed: every row"
-            f" times every column (the nearest are {len(rows)} x {len(columns)} ="
-            f" {len(rows) * len(columns)} nodes with the {len(missing)} missing, or one line)"
-        )
-    return Placement(rows, columns, setting)
-
-
-def _apart(nodes: set[tuple[int, int]]) -> bool:
-    """Whether the nodes fall into parts that share neither a row nor a column."""
-    seen: set[tuple[int, int]] = set()
-    edge = [min(nodes)]
-    while edge:
-        node = edge.pop()
-        if node not in seen:
-            seen.add(node)
-            edge += [other for other in nodes - seen if other[0] == node[0] or other[1] == node[1]]
-    return seen != nodes
-
-
 def line_rings(length: int, rails: int, setting: Wiring) -> IntArray:
     """The ring of positions 0..length-1 that each of ``rails`` rails closes; shape
     (rails, length), no rows for a single node.
@@ -282,12 +245,6 @@ def _line(
         "node_a": node_a,
         "node_b": node_b,
     }
-
-
-def node_circuits(grid: NodeGrid, circuits: Circuits) -> IntArray:
-    """Circuit ends at each node, int[side, side]."""
-    ends = np.concatenate([circuits.node_a, circuits.node_b])
-    return np.bincount(ends, minlength=grid.nodes).reshape(grid.side, grid.side)
 
 
 def check_placements(

@@ -39,13 +39,16 @@ Queue = Literal["reject", "fifo", "backfill"]
 
 @dataclass(frozen=True)
 class JobSettings:
-    """A job of ``rows`` x ``columns`` nodes. ``setting``: hyperx (every line an
-    all-to-all), torus (every line a ring) or ring (one line of nodes only).
-    """
+    """A job of rows x columns nodes."""
 
     rows: Annotated[int, AtLeast(1)]
+    """Rows of nodes that the job takes."""
     columns: Annotated[int, AtLeast(1)]
+    """Columns of nodes that the job takes."""
     setting: Wiring
+    """How the rails of its lines are set: ``hyperx`` makes every line an all-to-all,
+    ``torus`` every line a ring, ``ring`` is one line of nodes only.
+    """
 
     def __post_init__(self) -> None:
         if self.setting == "ring" and min(self.rows, self.columns) > 1:
@@ -64,80 +67,96 @@ class JobSettings:
 
 @dataclass(frozen=True)
 class StreamJobSettings(JobSettings):
-    """A job of the stream; ``weight`` over the sum of all weights is its share of the
-    arrivals.
-    """
+    """A job of the stream."""
 
     weight: Annotated[float, Positive()]
+    """Its share of the arrivals, over the sum of all weights."""
 
 
 @dataclass(frozen=True)
 class FaultStudySettings:
-    """Largest usable job against failed nodes: the numbers of failed nodes, random
-    draws of each number.
-    """
+    """Largest usable job against failed nodes."""
 
     counts: Annotated[tuple[Annotated[int, NonNegative()], ...], NotEmpty()]
+    """Numbers of failed nodes."""
     samples: Annotated[int, AtLeast(1)]
+    """Random draws of each number."""
 
 
 @dataclass(frozen=True)
 class DegradedSettings:
-    """Bandwidth of one line after failures: numbers of failed switches (or of failed
-    rails of nodes) in it, random draws each.
-    """
+    """Bandwidth of one line after failures in it."""
 
     failures: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()]
+    """Numbers of failed switches, or of failed rails of nodes."""
     samples: Annotated[int, AtLeast(1)]
+    """Random draws of each number."""
 
 
 @dataclass(frozen=True)
 class MixSettings:
-    """Jobs placed together on a grid with random failures of nodes, rails (both ports
-    of one rail of a node) and switches.
-    """
+    """Jobs placed together on a grid with random failures."""
 
     jobs: Annotated[tuple[JobSettings, ...], NotEmpty()]
+    """Jobs in the order in which they are placed."""
     failed_nodes: Annotated[int, NonNegative()]
+    """Nodes that have failed."""
     failed_rails: Annotated[int, NonNegative()]
+    """Rails of nodes that have failed, both ports of a rail together."""
     failed_switches: Annotated[int, NonNegative()]
+    """Switches that have failed."""
 
 
 @dataclass(frozen=True)
 class ScenarioSettings:
-    """Failures of a stream: ``failed_nodes`` from beginning to end, and failures while
-    jobs run where ``mean_hours_between_failures`` of one node is given (null: none).
-    """
+    """Failures of a stream."""
 
     failed_nodes: Annotated[int, NonNegative()]
+    """Nodes that are down from beginning to end."""
     mean_hours_between_failures: Annotated[float, Positive()] | None
+    """Mean time between the failures of one node while jobs run; null: none fails."""
 
 
 @dataclass(frozen=True)
 class StreamSettings:
     """A random stream of jobs, the same for every system.
 
-    Arrivals are Poisson; ``offered_loads`` are node-hours asked for over node-hours of
-    the grid without failures. Durations are log-normal with mean ``mean_hours`` and the
-    standard deviation ``duration_sigma`` of their logarithm. Averages leave out the
-    time before the arrival at ``warmup_share`` of them. A node that fails is repaired
-    after ``repair_hours``; its job starts again from its last checkpoint, one every
-    ``checkpoint_hours``, ahead of the queue.
+    Arrivals are Poisson, durations log-normal. A node that fails is repaired; its job
+    starts again from its last checkpoint, ahead of the queue.
     """
 
     jobs: Annotated[tuple[StreamJobSettings, ...], NotEmpty()]
+    """Shapes of jobs with their weights."""
     arrivals: Annotated[int, AtLeast(10)]
+    """Jobs that arrive."""
     samples: Annotated[int, AtLeast(1)]
+    """Random streams."""
     offered_loads: Annotated[tuple[Annotated[float, Positive()], ...], NotEmpty()]
+    """Node-hours asked for over node-hours of the grid without failures."""
     mean_hours: Annotated[float, Positive()]
+    """Mean duration of a job."""
     duration_sigma: Annotated[float, NonNegative()]
+    """Standard deviation of the logarithm of the durations."""
     warmup_share: Annotated[float, Between(0, 0.9)]
+    """Averages leave out the time before the arrival at this share of them."""
     systems: Annotated[tuple[System, ...], NotEmpty()]
+    """``railx`` and ``hammingmesh`` take any rows times any columns, ``torus`` a
+    contiguous block (which may wrap around).
+    """
     policies: Annotated[tuple[FitPolicy, ...], NotEmpty()]
+    """Which place a job takes: the first that fits, or the one that leaves the fewest
+    free nodes around it.
+    """
     queues: Annotated[tuple[Queue, ...], NotEmpty()]
+    """``reject``: a job that does not fit at once is lost. ``fifo``: jobs start in
+    their order. ``backfill``: a later job may pass a waiting one.
+    """
     scenarios: Annotated[dict[str, ScenarioSettings], NotEmpty()]
+    """Failures by name."""
     repair_hours: Annotated[float, Positive()]
+    """How long a failed node is down."""
     checkpoint_hours: Annotated[float, Positive()]
+    """Time between two checkpoints of a job."""
 
     def __post_init__(self) -> None:
         for name in ("systems", "policies", "queues", "offered_loads"):
@@ -149,19 +168,26 @@ class StreamSettings:
 @dataclass(frozen=True)
 class TenancySettings:
     """Jobs and failures on a grid of R/2 x R/2 nodes around optical switches of R =
-    ``ocs_radix`` ports; r = m * n rails a side.
+    ``ocs_radix`` ports.
 
-    Nodes have m x m chips. A line takes an all-to-all of up to r + 1 nodes and a ring
-    of any length.
+    A node has m x m chips and r = m * n rails a side. A line takes an all-to-all of up
+    to r + 1 nodes and a ring of any length.
     """
 
     m: Annotated[int, AtLeast(1)]
+    """Chips along a side of a node."""
     n: Annotated[int, AtLeast(1)]
+    """Ports on each of the 4 sides of a chip."""
     ocs_radix: Annotated[int, AtLeast(4)]
+    """R, ports of an optical switch; even, two per node of a line."""
     faults: FaultStudySettings
+    """Largest usable job against failed nodes."""
     degraded: DegradedSettings
+    """Bandwidth of one line after failures."""
     mix: MixSettings
+    """Jobs placed together around failures, checked port by port."""
     stream: StreamSettings
+    """Jobs that come and go."""
 
     def __post_init__(self) -> None:
         if self.ocs_radix % 2:

@@ -12,16 +12,17 @@ __all__ = ["TrackingSettings"]
 
 @dataclass(frozen=True)
 class TrackingSettings:
-    """Which trackers get the runs.
-
-    ``wandb`` is W&B's own mode: offline runs reach the server with ``wandb sync``,
-    online ones at once (after ``wandb login``). ``entity`` is the W&B user or team,
-    null for the one that is logged in. Files up to ``artifact_limit_mb`` (10^6 bytes)
-    are copied into MLflow, larger ones are named only.
-    """
+    """Which trackers get the runs."""
 
     mlflow: bool
+    """Whether runs go to MLflow, in a SQLite file under results/."""
     wandb: Literal["offline", "online", "disabled"]
+    """W&B's own mode: offline runs reach the server with ``wandb sync``, online ones at
+    once (after ``wandb login``).
+    """
     project: Annotated[str, NotEmpty()]
+    """W&B project."""
     entity: str | None
+    """W&B user or team; null: the one that is logged in."""
     artifact_limit_mb: Annotated[float, NonNegative()]
+    """Files up to this size are copied into MLflow, larger ones are named only."""

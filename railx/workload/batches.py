@@ -15,15 +15,20 @@ __all__ = ["BatchSettings", "FilledBatchSettings", "SampledBatch", "sample_batch
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """``batches`` steps of ``batch_size`` sequences (null: the whole corpus in each);
-    those over ``max_length_tokens`` (null: the longest of the corpus) are cut off there
-    or left out (``overlong``).
+    """The global batches of a plan: how many sequences each training step takes, and
+    how long they may be.
     """
 
     batch_size: Annotated[int, AtLeast(1)] | None
+    """Sequences per step; null takes the whole corpus in each."""
     batches: Annotated[int, AtLeast(1)]
+    """Steps, and with them batches that are planned."""
     max_length_tokens: Annotated[int, AtLeast(1)] | None
+    """Longest sequence that is used; null takes the longest of the corpus."""
     overlong: Literal["truncate", "drop"]
+    """What happens to longer sequences: ``truncate`` cuts them off there, ``drop``
+    leaves them out.
+    """
 
     def filled(self, lengths: npt.ArrayLike) -> FilledBatchSettings:
         """With what is null taken from a corpus of ``lengths`` int64 [n]."""
@@ -38,9 +43,13 @@ class FilledBatchSettings:
     """Batch settings with nothing left open."""
 
     batch_size: int
+    """Sequences per step."""
     batches: int
+    """Steps."""
     max_length_tokens: int
+    """Longest sequence that is used."""
     overlong: Literal["truncate", "drop"]
+    """What happens to longer sequences: cut off there, or left out."""
 
 
 @dataclass(frozen=True)

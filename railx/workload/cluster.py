@@ -15,22 +15,22 @@ __all__ = ["ClusterSettings", "all_to_all_gb_s"]
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """Devices of one kind.
-
-    ``memory_gib`` is what training may use of one device (2^30 bytes).
-    ``tokens_per_device`` overrides the token cap that follows from memory (null: from
-    memory). ``device_tflop_s`` is the peak in 10^12 operations per second, used by the
-    analytic cost model alone. ``all_to_all_gb_s`` maps a degree of sequence parallelism
-    to the bandwidth of one device in an all-to-all among that many; a degree that is
-    not listed is not used, and degree 1 exchanges nothing.
-    """
+    """Devices of one kind."""
 
     name: Annotated[str, NotEmpty()]
+    """Name that plans and figures show."""
     devices: Annotated[int, PowerOfTwo()]
+    """Devices of all nodes together."""
     memory_gib: Annotated[float, Positive()]
+    """What training may use of one device's memory."""
     tokens_per_device: Annotated[int, AtLeast(1)] | None
+    """Most tokens that one device holds; null takes what follows from the memory."""
     device_tflop_s: Annotated[float, Positive()]
+    """Peak of one device; the analytic cost model alone uses it."""
     all_to_all_gb_s: Mapping[str, Annotated[float, Positive()]]
+    """Bandwidth of one device in an all-to-all, by the degree of sequence parallelism.
+    A degree that is not listed is not used; degree 1 exchanges nothing.
+    """
 
     def __post_init__(self) -> None:
         for degree in self.all_to_all_gb_s:

@@ -51,45 +51,58 @@ _Path = Annotated[str, NotEmpty()]
 class StdlibCorpusSettings:
     """The running interpreter's own standard-library sources: real text, no network, a
     real long tail.
-
-    ``unit``: a document is a whole file or a top-level definition. ``sequences``: how
-    many documents to keep, drawn by seed (null: all).
     """
 
     source: Literal["stdlib"]
+    """Where the sequences come from: the standard library's sources."""
     name: _Name
+    """Name that tables and figures show."""
     unit: Literal["file", "definition"]
+    """What a document is: a whole file, or one top-level function or class."""
     sequences: Annotated[int, AtLeast(1)] | None
+    """Documents to keep, drawn by the seed; null keeps all."""
 
 
 @dataclass(frozen=True)
 class QuantileCorpusSettings:
-    """Lengths drawn from the published quantiles of Wikipedia; ``quantiles`` is the
-    table of them, relative to the repository.
-    """
+    """Lengths drawn from the published quantiles of Wikipedia."""
 
     source: Literal["wikipedia_quantiles"]
+    """Where the lengths come from: published quantiles."""
     name: _Name
+    """Name that tables and figures show."""
     quantiles: _Path
+    """CSV table of the quantiles, relative to the repository."""
     sequences: Annotated[int, AtLeast(1)]
+    """Lengths to draw."""
 
 
 @dataclass(frozen=True)
 class MixtureCorpusSettings:
-    """Synthetic lengths: a log-normal body and a Pareto tail; ``anchors`` says in words
-    what the numbers were chosen to meet.
-    """
+    """Synthetic lengths: a log-normal body and a Pareto tail."""
 
     source: Literal["mixture"]
+    """Where the lengths come from: a mixture of two distributions."""
     name: _Name
+    """Name that tables and figures show."""
     anchors: Annotated[str, NotEmpty()]
+    """In words, the published facts that the numbers were chosen to meet."""
     sequences: Annotated[int, AtLeast(1)]
+    """Lengths to draw."""
     body_median_tokens: Annotated[float, Positive()]
+    """Median of the log-normal body."""
     body_sigma: Annotated[float, Positive()]
+    """Standard deviation of the logarithm of the lengths in the body."""
     tail_fraction: Annotated[float, Fraction()]
+    """Share of the sequences that belong to the tail."""
     tail_start_tokens: Annotated[float, Positive()]
+    """Where the Pareto tail begins; below longest_tokens."""
     tail_exponent: Annotated[float, Positive()]
+    """Exponent of the tail: the share of it beyond a length falls with this power of
+    the length.
+    """
     longest_tokens: Annotated[int, AtLeast(2)]
+    """Longest sequence that is drawn."""
 
     def __post_init__(self) -> None:
         if self.tail_start_tokens >= self.longest_tokens:
@@ -102,14 +115,16 @@ class MixtureCorpusSettings:
 
 @dataclass(frozen=True)
 class FileCorpusSettings:
-    """A user's own lengths: a JSON list, text with one a line, or the ``column`` of a
-    CSV or Parquet table.
-    """
+    """A user's own lengths from a file."""
 
     source: Literal["file"]
+    """Where the lengths come from: a file."""
     name: _Name
+    """Name that tables and figures show."""
     path: _Path
+    """JSON list, text with one length per line, or CSV or Parquet table."""
     column: _Name
+    """Column of the table that holds the lengths; lists and text have none."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +134,15 @@ class FolderCorpusSettings:
     """
 
     source: Literal["folder"]
+    """Where the sequences come from: the files of a folder."""
     name: _Name
+    """Name that tables and figures show."""
     path: _Path
+    """The folder."""
     pattern: Annotated[str, NotEmpty()]
+    """Which files below it are documents, as in ``**/*.txt``."""
     sequences: Annotated[int, AtLeast(1)] | None
+    """Documents to keep, drawn by the seed; null keeps all."""
 
 
 CorpusSettings = (

@@ -52,41 +52,57 @@ class FittedCostSettings:
     """Coefficients fitted to measurements of one model (FlexSP's public constants are
     of this kind).
 
-    Times in ms on one device for forward and backward together:
-    ``quadratic_ms_per_token2`` (a1), ``linear_ms_per_token`` (a2) and ``constant_ms``
-    (b1, once per micro-batch). ``activation_mib_per_token`` of the whole model is
-    divided among the ranks of a group. FlexSP divides MiB by GB/s and calls it ms, so
-    its bandwidth unit is 2^20 · 1000 byte/s; this kind keeps that convention.
+    Times are those of one device for forward and backward together. FlexSP divides MiB
+    by GB/s and calls it ms, so its bandwidth unit is 2^20 · 1000 byte/s; this kind
+    keeps that convention.
     """
 
     kind: Literal["fitted"]
+    """Where the coefficients come from: a fit."""
     model: Annotated[str, NotEmpty()]
+    """Name of the model that was measured; plans of another are refused."""
     quadratic_ms_per_token2: Annotated[float, NonNegative()]
+    """a1: compute time per token squared of a sequence (attention)."""
     linear_ms_per_token: Annotated[float, Positive()]
+    """a2: compute time per token."""
     constant_ms: Annotated[float, NonNegative()]
+    """b1: overhead, once per micro-batch."""
     activation_mib_per_token: Annotated[float, Positive()]
+    """Activations of the whole model; the ranks of a group share them."""
     backward_over_forward: Annotated[float, Positive()]
+    """Time of a backward pass over that of its forward pass."""
     bytes_per_element: Literal[2, 4, 8]
+    """Bytes of one activation, in memory and in an all-to-all."""
     state_bytes_per_parameter: Annotated[int, AtLeast(1)]
+    """Parameter, gradient and optimizer state together, before they are divided."""
     zero_stage: Literal[1, 2, 3]
+    """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
+    3 also the parameters.
+    """
 
 
 @dataclass(frozen=True)
 class AnalyticCostSettings:
     """Operations over the device's throughput and bytes over its bandwidth; for
     machines that nobody has profiled.
-
-    ``compute_efficiency`` is the share of the device's peak that is reached,
-    ``constant_ms`` the overhead of one micro-batch.
     """
 
     kind: Literal["analytic"]
+    """Where the coefficients come from: operations and bytes."""
     compute_efficiency: Annotated[float, Fraction()]
+    """Share of the device's peak that is reached."""
     constant_ms: Annotated[float, NonNegative()]
+    """Overhead, once per micro-batch."""
     backward_over_forward: Annotated[float, Positive()]
+    """Time of a backward pass over that of its forward pass."""
     bytes_per_element: Literal[2, 4, 8]
+    """Bytes of one activation, in memory and in an all-to-all."""
     state_bytes_per_parameter: Annotated[int, AtLeast(1)]
+    """Parameter, gradient and optimizer state together, before they are divided."""
     zero_stage: Literal[1, 2, 3]
+    """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
+    3 also the parameters.
+    """
 
 
 CostModelSettings = FittedCostSettings | AnalyticCostSettings

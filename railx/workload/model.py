@@ -22,7 +22,6 @@ __all__ = [
     "key_value_width",
     "linear_flops_per_token",
     "parameter_count",
-    "training_flops",
 ]
 
 #: Backward over forward operations: the gradient of each product needs two products.
@@ -31,28 +30,41 @@ _BACKWARD_OVER_FORWARD = 2
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Shape of a decoder-only transformer.
-
-    ``hidden`` is the width of the residual stream, ``heads`` share it evenly;
-    ``kv_heads`` < ``heads`` is grouped-query attention. ``learned`` positions are a
-    table with one row per position of the longest context; ``rotary`` ones have no
-    parameters. ``biases`` puts a bias on every linear layer and on every norm (GPT);
-    without, a norm has a scale alone (LLaMA).
-    """
+    """Shape of a decoder-only transformer."""
 
     name: Annotated[str, NotEmpty()]
+    """Name that plans and figures show; a fitted cost model names the one that it holds
+    for.
+    """
     layers: Annotated[int, AtLeast(1)]
+    """Transformer blocks, one above the other."""
     hidden: Annotated[int, AtLeast(1)]
+    """Width of the residual stream; the heads share it evenly."""
     heads: Annotated[int, AtLeast(1)]
+    """Attention heads; of even width where positions are rotary."""
     kv_heads: Annotated[int, AtLeast(1)]
+    """Heads of keys and values, a divisor of heads; fewer are grouped-query attention.
+    """
     feed_forward: Annotated[int, AtLeast(1)]
+    """Width of the feed-forward layer."""
     vocabulary: Annotated[int, AtLeast(2)]
+    """Tokens that there are."""
     feed_forward_kind: Literal["swiglu", "gelu"] = "swiglu"
+    """Activation: ``swiglu`` has three matrices, ``gelu`` two."""
     positions: Literal["rotary", "learned"] = "rotary"
+    """``learned`` ones are a table with one row per position of the longest context,
+    ``rotary`` ones have no parameters.
+    """
     biases: bool = False
+    """Whether every linear layer and every norm has a bias (GPT); without, a norm has a
+    scale alone (LLaMA).
+    """
     tied_embeddings: bool = False
+    """Whether input and output share one table of embeddings."""
     rotary_base: Annotated[float, Positive()] = 10000.0
+    """Base of the rotary positions' wavelengths."""
     norm_epsilon: Annotated[float, NonNegative()] = 1e-5
+    """What a norm adds to the variance before it divides."""
 
     def __post_init__(self) -> None:
         if self.hidden % self.heads:
@@ -119,13 +131,6 @@ def attention_flops(model: ModelSettings, tokens: int, context: int = 0) -> int:
 def forward_flops(model: ModelSettings, tokens: int, context: int = 0) -> int:
     """Forward operations of one slice of a sequence."""
     return linear_flops_per_token(model) * tokens + attention_flops(model, tokens, context)
-
-
-def training_flops(model: ModelSettings, tokens: int, context: int = 0) -> int:
-    """Forward and backward operations of one slice: three times the forward ones,
-    without recomputation.
-    """
-    return (1 + _BACKWARD_OVER_FORWARD) * forward_flops(model, tokens, context)
 
 
 def all_to_all_bytes_per_token(model: ModelSettings, bytes_per_element: int = 2) -> int:

@@ -84,7 +84,24 @@ def claim(**changes: Any) -> dict[str, Any]:
             "ours, 2.1 times faster, is 5.0% off the published 2 (tolerance 10.0%)",
         ),
         ({}, 2.2, "reproduced", "10.0% off"),
+        ({}, 2.21, "partly", "10.5% off the published 2 (allowed 10.0%), within a factor of 2"),
+        ({}, 1.79, "partly", "10.5% off the published 2 (allowed 10.0%), within a factor of 2"),
         ({}, 3.0, "partly", "within a factor of 2"),
+        ({}, 4.0, "partly", "within a factor of 2"),
+        ({}, 1.0, "partly", "within a factor of 2"),
+        ({}, 0.99, "not reproduced", "50.5% off the published 2 (allowed 10.0%)"),
+        ({"comparison": "at_least", "tolerance": 0.1}, 1.79, "not reproduced", "is not at least"),
+        ({"comparison": "at_least", "tolerance": 0.0}, 2 - 1e-9, "reproduced", "is at least"),
+        ({"comparison": "at_most", "tolerance": 0.0}, 2 + 1e-9, "reproduced", "is at most"),
+        ({"comparison": "exact", "tolerance": 0.0}, 2 + 1e-9, "reproduced", "equals"),
+        ({"comparison": "at_most", "tolerance": 0.1}, 2.19, "reproduced", "is at most"),
+        ({"comparison": "at_most", "tolerance": 0.1}, 2.21, "not reproduced", "is not at most"),
+        (
+            {"comparison": "exact", "tolerance": 0.01},
+            2.011,
+            "not reproduced",
+            "differs from the published 2 by 0.011",
+        ),
         ({}, 4.5, "not reproduced", "125.0% off the published 2 (allowed 10.0%)"),
         ({"neutral": 1.0}, 1.2, "partly", "the direction holds: both are above 1"),
         ({"neutral": 1.0}, 9.0, "partly", "the direction holds: both are above 1"),
@@ -472,6 +489,9 @@ def test_broken_files_are_named(desk: Desk) -> None:
         load_claims(desk.claims, desk.published)
     (desk.claims / "paper.yaml").write_text("claims: [3]\npaper: x", encoding="utf-8")
     with pytest.raises(ClaimError, match=r"paper\.yaml: claim number 1"):
+        load_claims(desk.claims, desk.published)
+    (desk.claims / "paper.yaml").write_text("claims: [{kind: check}]\npaper: x", encoding="utf-8")
+    with pytest.raises(ClaimError, match=r"paper\.yaml: claim number 1: "):
         load_claims(desk.claims, desk.published)
     (desk.claims / "paper.yaml").write_text("claims: []\npaper: x", encoding="utf-8")
     with pytest.raises(ClaimError, match=r"paper\.yaml: claims: got \(\); allowed: not empty"):

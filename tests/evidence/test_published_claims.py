@@ -322,7 +322,7 @@ def test_flexsp_speedup_is_the_ratio_of_slowest_groups(tmp_path: Path) -> None:
 
     write_table(
         tmp_path / "plan" / "static_wikipedia" / "groups.parquet",
-        plan([(0, 64, 10.0), (1, 64, 7.2)]),
+        plan([(0, 32, 10.0), (0, 32, 4.0), (1, 64, 7.2)]),
     )
     write_table(
         tmp_path / "plan" / "flexsp_wikipedia" / "groups.parquet",
@@ -334,4 +334,6 @@ def test_flexsp_speedup_is_the_ratio_of_slowest_groups(tmp_path: Path) -> None:
     assert (speedup["verdict"], speedup["fidelity"]) == ("partly", "analytic")
     assert "requires measured_gpu" in speedup["reason"]
     assert found["flexsp_speedup_github"]["verdict"] == "not attempted"
-    assert found["flexsp_less_all_to_all"]["ours"] == pytest.approx(64 * 17.2 / (32 * 11 + 64 * 4))
+    assert found["flexsp_less_all_to_all"]["ours"] == pytest.approx(
+        (32 * 14 + 64 * 7.2) / (32 * 11 + 64 * 4)
+    )

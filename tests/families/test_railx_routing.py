@@ -82,9 +82,9 @@ def test_packets_for_a_rail_keep_to_a_lane_of_their_own(routing: str) -> None:
     assert set(table.pool_lane[alone].tolist()) == {0, 1}
     # The walks to the rails of a row and of a column (channels 0 and 1) do, the last
     # walk to the chip (channel 2) uses any lane.
-    assert set(table.pool_vc[alone].tolist()) == {0, 1}
+    assert set(table.pool_class[alone].tolist()) == {0, 1}
     inside = topology.links.kind[table.pool_link[table.pool_start[:-1]]] == INTERNAL
-    assert (table.pool_vc[inside & ~alone] == 2).all()
+    assert (table.pool_class[inside & ~alone] == 2).all()
     by_lane = table_channel_loads(topology, table)
     lanes = topology.links.lanes.astype(np.int64)
     busiest = np.maximum.reduceat(by_lane, np.cumsum(lanes) - lanes)

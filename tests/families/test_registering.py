@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
-import yaml
 from numpy.typing import NDArray
 
 from railx.economics import price_network, read_catalogue
@@ -49,6 +48,7 @@ from railx.vocabulary.routing.analysis import check_deadlock_free, check_deliver
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology, check_size, chip_nodes
+from workflow.config import read_choice
 from workflow.stages import topology as topology_stage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -148,7 +148,7 @@ def ring() -> Topology:
 
 
 def from_conf(path: str, hint: Any, **changes: Any) -> Any:
-    plain = yaml.safe_load((ROOT / "conf" / path).read_text()) | changes
+    plain = read_choice(ROOT / "conf" / path) | changes
     return load(hint, plain)
 
 

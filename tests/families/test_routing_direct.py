@@ -254,7 +254,7 @@ def first_channels(table: RoutingTable, chip: int, to: int) -> list[float]:
     choices = slice(*table.set_start[table.entry[0, chip, to] + np.array([0, 1])])
     pools = table.choice_pool[choices]
     shares: list[float] = np.bincount(
-        table.pool_vc[pools], table.choice_weight[choices], minlength=2
+        table.pool_class[pools], table.choice_weight[choices], minlength=2
     ).tolist()
     return shares
 

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.settings import AtLeast, Between, OneOf, PowerOfTwo, SettingsError, load, to_dict
+from railx.settings import (
+    AtLeast,
+    Between,
+    OneOf,
+    PowerOfTwo,
+    Registered,
+    SettingsError,
+    load,
+    to_dict,
+)
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,20 @@ def test_one_line_names_the_key_and_what_is_allowed(
         load(Plan, {**GOOD, **change}, "x")
     assert str(caught.value) == expected
     assert "\n" not in str(caught.value)
+
+
+def test_members_of_a_list_are_looked_up_when_settings_are_read() -> None:
+    known: dict[str, type] = {"ring": Ring}
+    shape = Annotated[object, Registered("family", lambda: known)]
+    grid = {"family": "grid", "shape": [3, 4]}
+    with pytest.raises(SettingsError) as caught:
+        load(shape, grid, "x")
+    assert str(caught.value) == "x.family: got 'grid'; allowed: ring"
+    known["grid"] = Grid
+    assert load(shape, grid, "x") == Grid("grid", (3, 4))
+    with pytest.raises(SettingsError) as caught:
+        load(shape, {**grid, "shapes": 1}, "x")
+    assert str(caught.value) == "x.shapes: unknown key; allowed: family, shape, wraps"
 
 
 @given(st.integers(3, 10**9), st.floats(0, 1e9, allow_nan=False))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from railx.mapping import JobSettings, Transfer, compute_flops, step_transfers
 from railx.settings import SettingsError
-from railx.workload.model import key_value_width, parameter_count, training_flops
+from railx.workload.model import forward_flops, key_value_width, parameter_count
 
 JobOf = Callable[..., JobSettings]
 Changes = dict[str, Any]
@@ -130,7 +130,7 @@ def test_chips_of_a_replica_share_all_operations(
     layout = {"mesh": {"tensor": tensor}, "x": {"sequence": sequence}, "y": {"pipeline": pipeline}}
     job = job_of(layout=layout)
     assert compute_flops(job) * tensor * sequence * pipeline == pytest.approx(
-        training_flops(job.model, 4096), rel=1e-12
+        3 * forward_flops(job.model, 4096), rel=1e-12
     )
 
 

@@ -88,6 +88,12 @@ class Reference:
         self.draws = Draws(seed)
         port = topology.settings.port_gbps
         links = topology.links
+        # The table must already have the channels that the network asks for.
+        number = len(table.channel_class)
+        assert network.virtual_channels in (None, number)
+        self.of_class: dict[int, list[int]] = {}
+        for place, own in enumerate(table.channel_class.tolist()):
+            self.of_class.setdefault(own, []).append(place)
         self.lanes: list[list[Channel]] = []
         for row in range(len(links)):
             serial = math.ceil(network.packet_flits * port / links.gbps[row] - 1e-9)
@@ -97,7 +103,7 @@ class Reference:
                 for _ in range(links.lanes[row])
             ]
             for channel in lanes:
-                channel.fifos = [Fifo(channel) for _ in range(table.virtual_channels)]
+                channel.fifos = [Fifo(channel) for _ in range(number)]
             self.lanes.append(lanes)
         self.rate = links.gbps / port * links.lanes
         self.channels = [channel for lanes in self.lanes for channel in lanes]
@@ -232,11 +238,11 @@ class Reference:
         table = self.table
         pool = int(table.choice_pool[choice])
         rows = table.pool_link[table.pool_start[pool] : table.pool_start[pool + 1]]
-        fifos = [channel.fifos[table.pool_vc[pool]] for row in rows for channel in self.lanes[row]]
+        channels = [channel for row in rows for channel in self.lanes[row]]
         if table.pool_lane[pool] >= 0:
-            fifos = [
-                self.lanes[row][table.pool_lane[pool]].fifos[table.pool_vc[pool]] for row in rows
-            ]
+            channels = [self.lanes[row][table.pool_lane[pool]] for row in rows]
+        numbers = self.of_class[int(table.pool_class[pool])]
+        fifos = [channel.fifos[number] for number in numbers for channel in channels]
         empty = [fifo for fifo in fifos if fifo.reserved == 0]
         room = [fifo for fifo in fifos if fifo.reserved < self.capacity]
         return (empty or room or [None])[0]

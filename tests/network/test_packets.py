@@ -12,8 +12,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from railx.families import TopologySettings, build_routing, build_topology
 from railx.network.packets import (
@@ -42,9 +44,14 @@ from railx.network.settings import (
 from railx.network.static_loads import uniform_lane_loads
 from railx.network.throughput import ideal_bound
 from railx.network.traffic import traffic_flows
-from railx.settings import load
-from railx.vocabulary.routing.analysis import path_lengths, table_lane_loads
+from railx.settings import SettingsError, load
+from railx.vocabulary.routing.analysis import (
+    check_deadlock_free,
+    path_lengths,
+    table_lane_loads,
+)
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import LINK_KINDS, Links, Topology
 from workflow.config import read_choice
 
@@ -90,25 +97,89 @@ def burst(topology: Topology, packets: int, cycles: int, seed: int) -> Trace:
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "railx": ("railx_hyperx", {"m": 2, "n": 1}, {}),
     "railx tight": ("railx_hyperx", {"m": 2, "n": 1}, {"buffer_flits": 4}),
-    "railx balanced": ("railx_hyperx", {"m": 2, "n": 1}, {"routing": "balanced", "buffer_flits": 8}),
-    "railx adaptive": ("railx_hyperx", {"m": 2, "n": 1}, {"routing": "adaptive", "buffer_flits": 8}),
-    "railx lanes adaptive": ("railx_hyperx", {"m": 1, "n": 2}, {"routing": "adaptive", "buffer_flits": 8}),
-    "railx narrow": ("railx_hyperx", {"m": 2, "n": 1, "internal_width": 0.5}, {"buffer_flits": 9, "packet_flits": 3}),
+    "railx balanced": (
+        "railx_hyperx",
+        {"m": 2, "n": 1},
+        {"routing": "balanced", "buffer_flits": 8},
+    ),
+    "railx adaptive": (
+        "railx_hyperx",
+        {"m": 2, "n": 1},
+        {"routing": "adaptive", "buffer_flits": 8},
+    ),
+    "railx lanes adaptive": (
+        "railx_hyperx",
+        {"m": 1, "n": 2},
+        {"routing": "adaptive", "buffer_flits": 8},
+    ),
+    "railx narrow": (
+        "railx_hyperx",
+        {"m": 2, "n": 1, "internal_width": 0.5},
+        {"buffer_flits": 9, "packet_flits": 3},
+    ),
     "torus": ("torus_2d", {"x_scale": 4, "y_scale": 3, "n": 2}, {"buffer_flits": 4}),
-    "torus slow": ("torus_2d", {"x_scale": 4, "y_scale": 4, "n": 1, "latency_ns": 70}, {"source_cycles": 0}),
+    "torus slow": (
+        "torus_2d",
+        {"x_scale": 4, "y_scale": 4, "n": 1, "latency_ns": 70},
+        {"source_cycles": 0},
+    ),
     "mesh": ("mesh_2d", {"x_scale": 4, "y_scale": 3, "n": 1}, {"buffer_flits": 4}),
-    "mesh one port": ("mesh_2d", {"x_scale": 4, "y_scale": 3}, {"injection_ports": 1, "ejection_ports": 1, "buffer_flits": 8}),
-    "torus ports": ("torus_2d", {"x_scale": 4, "y_scale": 4}, {"injection_ports": 2, "ejection_ports": 3, "buffer_flits": 4}),
-    "railx ports": ("railx_hyperx", {"m": 2, "n": 1}, {"injection_ports": 3, "ejection_ports": 1, "buffer_flits": 4}),
+    "mesh one port": (
+        "mesh_2d",
+        {"x_scale": 4, "y_scale": 3},
+        {"injection_ports": 1, "ejection_ports": 1, "buffer_flits": 8},
+    ),
+    "torus ports": (
+        "torus_2d",
+        {"x_scale": 4, "y_scale": 4},
+        {"injection_ports": 2, "ejection_ports": 3, "buffer_flits": 4},
+    ),
+    "railx ports": (
+        "railx_hyperx",
+        {"m": 2, "n": 1},
+        {"injection_ports": 3, "ejection_ports": 1, "buffer_flits": 4},
+    ),
     "fat tree": ("fat_tree", {"switch_radix": 4, "planes": 2}, {"buffer_flits": 4}),
-}  # fmt: skip
+    "mesh 3 channels": (
+        "mesh_2d",
+        {"x_scale": 4, "y_scale": 3, "n": 1},
+        {"virtual_channels": 3, "buffer_flits": 4},
+    ),
+    "torus 3 channels": (
+        "torus_2d",
+        {"x_scale": 4, "y_scale": 3, "n": 2},
+        {"virtual_channels": 3, "buffer_flits": 4},
+    ),
+    "torus 5 channels": (
+        "torus_2d",
+        {"x_scale": 4, "y_scale": 4},
+        {"routing": "balanced", "virtual_channels": 5, "buffer_flits": 8, "ejection_ports": 2},
+    ),
+    "railx 7 channels": (
+        "railx_hyperx",
+        {"m": 2, "n": 1},
+        {"routing": "balanced", "virtual_channels": 7, "buffer_flits": 4},
+    ),
+    "railx adaptive 6 channels": (
+        "railx_hyperx",
+        {"m": 2, "n": 1},
+        {"routing": "adaptive", "virtual_channels": 6, "buffer_flits": 4},
+    ),
+    "fat tree 4 channels": (
+        "fat_tree",
+        {"switch_radix": 4, "planes": 2},
+        {"virtual_channels": 4, "buffer_flits": 8},
+    ),
+}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_packet_arrives_as_in_the_reference(case: str) -> None:
     name, sizes, changes = CASES[case]
     topology, network = build(name, **sizes), model(**changes)
-    table = build_routing(topology, network.routing)
+    table = with_virtual_channels(
+        topology, build_routing(topology, network.routing), network.virtual_channels
+    )
     trace = burst(topology, 360, 20, seed=3)
     reference = Reference(topology, table, network, seed=5)
     expected = reference.run(trace.cycle.tolist(), trace.src.tolist(), trace.dst.tolist(), 1000)
@@ -297,6 +368,170 @@ def test_a_drained_network_is_empty(changes: dict[str, Any]) -> None:
     assert (state.row_queue == 0).all()
     assert (state.wheel == -1).all()
     assert (state.pools[:, [engine.QUEUE_HEAD, engine.QUEUE_TAIL, engine.HEAP]] == -1).all()
+
+
+FAMILIES: list[tuple[str, dict[str, Any], str]] = [
+    ("mesh_2d", {"x_scale": 4, "y_scale": 3}, "min"),
+    ("mesh_2d", {"x_scale": 4, "y_scale": 3}, "balanced"),
+    ("torus_2d", {"x_scale": 4, "y_scale": 5, "n": 2}, "min"),
+    ("torus_2d", {"x_scale": 4, "y_scale": 5, "n": 2}, "balanced"),
+    ("hyperx", {"shape": [3, 4]}, "valiant"),
+    ("railx_hyperx", {"m": 2, "n": 1}, "balanced"),
+    ("railx_hyperx", {"m": 2, "n": 1}, "adaptive"),
+    ("fat_tree", {"switch_radix": 4, "planes": 2}, "min"),
+]
+
+
+@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.given(
+    st.sampled_from(FAMILIES), st.integers(0, 6), st.integers(1, 3), st.integers(0, 2**16)
+)
+def test_any_number_of_virtual_channels_loses_nothing_and_cannot_block(
+    family: tuple[str, dict[str, Any], str], spare: int, packets_a_buffer: int, seed: int
+) -> None:
+    """Under overload from packets for few chips, with small buffers."""
+    name, sizes, routing = family
+    topology = build(name, **sizes)
+    table = build_routing(topology, routing)
+    number = table.classes + spare
+    network = model(routing=routing, virtual_channels=number, buffer_flits=4 * packets_a_buffer)
+    given = with_virtual_channels(topology, table, number)
+    check_deadlock_free(topology, given)
+    assert given.virtual_channels == number
+    assert given.classes == table.classes
+    trace = burst(topology, 400, 20, seed)
+    net = build_net(topology, given, trace, network, seed)
+    state = build_state(topology, given, net, network, seed)
+    for cycle in range(5, 60, 5):
+        state = run_until(net, state, cycle)
+        live = live_packets(state)
+        inside = live[:, engine.FIFO] >= 0
+        assert len(live) == state.counters[engine.CREATED] - state.counters[engine.DELIVERED]
+        held = np.bincount(live[inside, engine.FIFO], minlength=len(state.fifos))
+        assert (held <= packets_a_buffer - state.fifos[:, engine.ROOM]).all()
+        for fifo in set(live[inside, engine.FIFO].tolist()):
+            in_order(state, fifo)
+    state = run_until(net, state, 5000)
+    assert state.counters[engine.DELIVERED] == 400
+    assert (np.asarray(state.arrival) > trace.cycle).all()
+
+
+def in_order(state: Any, fifo: int) -> None:
+    """The list of a FIFO ends, and holds its own packets only, each once."""
+    seen: list[int] = []
+    packet = int(state.fifos[fifo, engine.HEAD])
+    while packet >= 0:
+        assert packet not in seen
+        assert state.packets[packet, engine.FIFO] == fifo
+        seen.append(packet)
+        packet = int(state.packets[packet, engine.NEXT])
+    assert (seen[-1] if seen else -1) == state.fifos[fifo, engine.TAIL]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "routing", "expected"),
+    [
+        ("mesh_2d", {"x_scale": 6, "y_scale": 6}, "min", [0, 0, 0, 0]),
+        # Most packets stand before the wrap link.
+        ("torus_2d", {"x_scale": 6, "y_scale": 6, "n": 1}, "min", [0, 1, 1]),
+        ("torus_2d", {"x_scale": 6, "y_scale": 6, "n": 1}, "balanced", [0, 1, 0]),
+        ("railx_hyperx", {"m": 2, "n": 1}, "min", [0, 1, 2, 2, 1, 2]),
+        ("fat_tree", {"switch_radix": 4, "planes": 2}, "min", [0, 1, 2, 0, 1, 2, 0]),
+    ],
+)
+def test_packets_take_every_channel_of_their_class_and_none_of_another(
+    name: str, sizes: dict[str, Any], routing: str, expected: list[int]
+) -> None:
+    """The classes of channels, the buffers of pools, and where packets stand."""
+    topology, number = build(name, **sizes), len(expected)
+    network = model(routing=routing, virtual_channels=number, buffer_flits=4)
+    table = with_virtual_channels(topology, build_routing(topology, routing), number)
+    assert table.channel_class.tolist() == expected
+    net = build_net(topology, table, UniformTraffic("uniform", 3.0), network, 1)
+    state = build_state(topology, table, net, network, 1)
+    for pool, own in enumerate(table.pool_class):
+        fifos = net.pool_fifo[state.pools[pool, engine.FIRST] : state.pools[pool, engine.LAST]]
+        assert len(set(fifos.tolist())) == len(fifos)
+        assert {expected[channel] for channel in fifos % number} == {own}
+        assert set((fifos % number).tolist()) == set(np.flatnonzero(np.array(expected) == own))
+    taken: set[int] = set()
+    for cycle in range(20, 400, 20):
+        state = run_until(net, state, cycle)
+        live = live_packets(state)
+        taken |= set((live[live[:, engine.FIFO] >= 0, engine.FIFO] % number).tolist())
+    assert taken == set(range(number))
+
+
+def test_a_lane_beside_is_taken_before_a_second_channel_of_the_same_lane() -> None:
+    """Two packets at once over a link of two lanes with two channels: both leave at
+    once.
+    """
+    topology = build("torus_2d", x_scale=4, y_scale=4, n=2)
+    table = build_routing(topology, "min")
+    trace = Trace(np.zeros(2, int), np.zeros(2, int), np.ones(2, int))
+    for number in (2, 4, 6):
+        arrived = simulate_trace(
+            topology, table, trace, model(virtual_channels=number), cycles=50, seed=1
+        )
+        assert arrived[0] == arrived[1] > 0
+
+
+def test_fewer_channels_than_classes_are_refused() -> None:
+    topology = build("railx_hyperx", m=2, n=1)
+    table = build_routing(topology, "balanced")
+    with pytest.raises(
+        SettingsError,
+        match=r"^virtual_channels: got 2; allowed: null or at least 3, the classes of routing"
+        " balanced on railx_hyperx$",
+    ):
+        simulate_packets(
+            topology, table, UniformTraffic("uniform", 0.1), model(virtual_channels=2), 1
+        )
+
+
+def test_the_published_number_is_the_same_as_none_given() -> None:
+    topology = build("railx_hyperx", m=2, n=1)
+    table = build_routing(topology, "balanced")
+    runs = [
+        flat(
+            simulate_packets(
+                topology,
+                table,
+                UniformTraffic("uniform", 1.0),
+                model(
+                    routing="balanced",
+                    virtual_channels=number,
+                    warmup_cycles=100,
+                    measured_cycles=400,
+                ),
+                4,
+            )
+        )
+        for number in (None, 3, 4)
+    ]
+    assert runs[0] == runs[1]
+    assert runs[0]["virtual_channels"] == 3
+    assert runs[2]["virtual_channels"] == 4
+    assert runs[2]["latency_mean_cycles"] != runs[0]["latency_mean_cycles"]
+
+
+def test_three_channels_take_the_mesh_to_its_bound() -> None:
+    """XY on one channel ends 7 % below what the bisection carries; three reach it."""
+    topology = build("mesh_2d")
+    table = build_routing(topology, "min")
+    limit = bound(topology, table)
+    accepted = {
+        number: simulate_packets(
+            topology,
+            table,
+            UniformTraffic("uniform", limit),
+            model(virtual_channels=number),
+            1,
+        ).accepted_flits_per_chip_cycle
+        for number in (None, 3)
+    }
+    assert accepted[None] < 0.95 * limit
+    assert accepted[3] > 0.975 * limit
 
 
 def flat(result: PacketResult) -> dict[str, Any]:
@@ -618,9 +853,21 @@ def test_the_summary_has_what_the_command_line_promises() -> None:
     result = simulate_packets(topology, build_routing(topology, "min"), traffic, network, 9)
     row = summary_row(topology, "railx", traffic, network, result, 9)
     promised = {
-        "topology", "family", "chips", "traffic", "routing", "offered_flits_per_chip_cycle", "accepted_flits_per_chip_cycle",
-        "latency_mean_cycles", "latency_ci95_cycles", "hops_mean", "cycles_per_second", "flit_hops_per_second", "seed", "fidelity",
-    }  # fmt: skip
+        "topology",
+        "family",
+        "chips",
+        "traffic",
+        "routing",
+        "offered_flits_per_chip_cycle",
+        "accepted_flits_per_chip_cycle",
+        "latency_mean_cycles",
+        "latency_ci95_cycles",
+        "hops_mean",
+        "cycles_per_second",
+        "flit_hops_per_second",
+        "seed",
+        "fidelity",
+    }
     assert promised <= set(row)
     assert row["accepted_flits_per_chip_cycle"] == pytest.approx(0.5, rel=0.01)
     assert row["external_hops_mean"] == pytest.approx(

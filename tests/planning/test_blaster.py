@@ -1,15 +1,21 @@
 """FlexSP's dynamic programmes against exhaustive search."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.planning.blaster import bucket_lengths, cut_batch, rounding_error_tokens
+from railx.planning.blaster import bucket_lengths, cut_batch
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=7)
+
+
+def _rounding_error_tokens(lengths: Any, buckets: list[Any]) -> int:
+    """Tokens that rounding up to the bucket bounds adds."""
+    return int(sum(lengths[one].max() * len(one) - lengths[one].sum() for one in buckets))
 
 
 @given(LENGTHS, st.data())
@@ -48,7 +54,7 @@ def test_buckets_have_the_least_rounding_error(values: list[int], count: int) ->
         for used in range(1, min(count, len(values)) + 1)
         for cuts in itertools.combinations(range(1, len(values)), used - 1)
     )
-    assert rounding_error_tokens(lengths, buckets) == best
+    assert _rounding_error_tokens(lengths, buckets) == best
 
 
 @given(LENGTHS)
@@ -56,10 +62,10 @@ def test_buckets_increase_until_memory_allows_the_rounded_up_tokens(values: list
     lengths = np.array(values)
     allowed = int(lengths.sum()) + 2
     buckets = bucket_lengths(lengths, 1, allowed, "least_error")
-    assert rounding_error_tokens(lengths, buckets) <= 2
+    assert _rounding_error_tokens(lengths, buckets) <= 2
     if len(buckets) > 1:
         fewer = bucket_lengths(lengths, len(buckets) - 1, 10**9, "least_error")
-        assert rounding_error_tokens(lengths, fewer) > 2
+        assert _rounding_error_tokens(lengths, fewer) > 2
 
 
 @given(LENGTHS, st.integers(1, 7))
@@ -69,7 +75,7 @@ def test_buckets_of_equal_width_lose_nothing_and_round_worse(values: list[int], 
         bucket_lengths(lengths, count, 10**9, method) for method in ("equal_width", "least_error")
     )
     assert sorted(np.concatenate(even).tolist()) == list(range(len(values)))
-    assert rounding_error_tokens(lengths, least) <= rounding_error_tokens(lengths, even)
+    assert _rounding_error_tokens(lengths, least) <= _rounding_error_tokens(lengths, even)
 
 
 def test_long_tails_round_far_better_by_least_error() -> None:
@@ -77,8 +83,8 @@ def test_long_tails_round_far_better_by_least_error() -> None:
     even, least = (
         bucket_lengths(lengths, 16, 10**9, method) for method in ("equal_width", "least_error")
     )
-    assert rounding_error_tokens(lengths, least) < 0.2 * rounding_error_tokens(lengths, even)
+    assert _rounding_error_tokens(lengths, least) < 0.2 * _rounding_error_tokens(lengths, even)
     assert [int(lengths[bucket].max()) for bucket in least] == sorted(
         (int(lengths[bucket].max()) for bucket in least), reverse=True
     )
-    assert rounding_error_tokens(lengths, least) / lengths.sum() == pytest.approx(0, abs=0.05)
+    assert _rounding_error_tokens(lengths, least) / lengths.sum() == pytest.approx(0, abs=0.05)

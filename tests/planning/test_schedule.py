@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError, Slice
+from railx.planning.plan import Chunk, Pipeline, PlanError, Slice
 from railx.planning.schedule import (
     Op,
     backward_order,
-    batch_ms,
     longest_split,
     one_f_one_b,
     peak_live_chunks,
@@ -79,13 +78,6 @@ def test_recomputed_layers_lengthen_the_backward_pass() -> None:
         (1, "forward"): 1.0,
         (1, "backward"): 3.5,
     }
-
-
-def test_replicas_run_side_by_side_and_pipelines_of_one_after_each_other() -> None:
-    short, long = _pipeline([1], 2), _pipeline([1, 1, 1], 2)
-    alone = PipelineBatch(0, (short, _pipeline([1, 1, 1], 2, replica=1)))
-    assert batch_ms(alone) == pipeline_ms(long)
-    assert batch_ms(PipelineBatch(0, (short, long))) == pipeline_ms(short) + pipeline_ms(long)
 
 
 def test_a_stage_that_does_not_exist_is_named() -> None:

@@ -1,4 +1,4 @@
-"""Provenance: complete, plain JSON, and without names of people, machines or folders."""
+"""Provenance: complete, plain JSON, without names of people, machines or folders."""
 
 from __future__ import annotations
 

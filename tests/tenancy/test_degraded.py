@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.tenancy import degraded_rows, line_bandwidth, rewired_rings
+from railx.tenancy.degraded import degraded_rows, line_bandwidth, rewired_rings
 
 
 @given(st.integers(3, 40))

@@ -15,23 +15,20 @@ from railx.families import build_topology
 from railx.families.railx_hyperx.settings import RailXHyperXSettings
 from railx.families.railx_torus.settings import RailXTorusSettings
 from railx.settings import SettingsError
-from railx.tenancy import (
+from railx.tenancy import JobSettings, check_job
+from railx.tenancy.allocate import find_block, find_product
+from railx.tenancy.grid import (
     Faults,
-    JobSettings,
     NodeGrid,
     Placement,
-    check_job,
     check_placements,
-    find_block,
-    find_product,
     line_rings,
-    place_jobs,
     placement_circuits,
-    product_of_nodes,
     random_faults,
     usable_rails,
 )
 from railx.tenancy.settings import Wiring
+from railx.tenancy.study import place_jobs
 
 jobs = st.builds(
     lambda a, b, s: JobSettings(a, b, "torus" if s == "ring" and min(a, b) > 1 else s),
@@ -239,21 +236,6 @@ def test_rings_of_a_line_join_every_pair_twice(length: int, rails: int) -> None:
         np.add.at(links, (ring, np.roll(ring, -1)), 1)
     links += links.T
     assert (links[~np.eye(length, dtype=np.bool_)] >= 2).all()
-
-
-def test_nodes_that_are_no_product_are_refused() -> None:
-    assert product_of_nodes([(3, 1), (0, 1), (0, 5), (3, 5)], "torus") == Placement(
-        (0, 3), (1, 5), "torus"
-    )
-    with pytest.raises(
-        ValueError,
-        match=r"not joined by the lines they share, \(0, 1\) is missing; .*2 x 2 = 4 nodes",
-    ):
-        product_of_nodes([(0, 0), (1, 1)], "torus")
-    with pytest.raises(ValueError, match="leave gaps in their lines"):
-        product_of_nodes([(0, 0), (0, 1), (1, 1)], "torus")
-    with pytest.raises(ValueError, match="nodes: got none"):
-        product_of_nodes([], "torus")
 
 
 def test_shapes_that_cannot_be_are_refused_in_one_line() -> None:

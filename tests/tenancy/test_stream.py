@@ -14,19 +14,16 @@ from hypothesis import strategies as st
 
 from railx.io import read_json, read_rows
 from railx.settings import SettingsError, load
-from railx.tenancy import (
+from railx.tenancy import StreamJobSettings, TenancySettings
+from railx.tenancy.stream import (
     Failures,
     Outcome,
     Stream,
-    StreamJobSettings,
-    TenancySettings,
     draw_failures,
     draw_stream,
-    fault_table,
-    mix_of_jobs,
     simulate_stream,
-    utilisation_table,
 )
+from railx.tenancy.study import fault_table, mix_of_jobs, utilisation_table
 from workflow.config import read_choice
 from workflow.stages import tenancy
 

@@ -2,6 +2,7 @@
 breadth-first search.
 """
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,
     path_lengths,
+    spread_options,
     table_lane_loads,
 )
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import Topology
 
 
@@ -150,3 +153,36 @@ def test_wrong_channels_weights_and_links_are_refused() -> None:
         builder.choice_set([(0, 0), (1, 0)], [0.5, 0.4])
     with pytest.raises(ValueError, match="mine: no link from vertex 0 to vertex 5"):
         builder.pools_between(np.array([0]), np.array([5]), 0)
+
+
+def test_spare_virtual_channels_carry_the_loads_of_their_class() -> None:
+    topology = torus(5, 4)
+    table = build_routing(topology, "min")
+    more = with_virtual_channels(topology, table, 5)
+    options = spread_options(topology, more)
+    assert set(options.vc.tolist()) == set(range(5))
+    first = options.start[table.entry[0, 0, 1]]
+    last = options.start[table.entry[0, 0, 1] + 1]
+    own = int(table.pool_class[table.choice_pool[table.set_start[table.entry[0, 0, 1]]]])
+    assert options.vc[first:last].tolist() == np.flatnonzero(more.channel_class == own).tolist()
+    assert options.weight[first:last].tolist() == pytest.approx(
+        [1 / (last - first)] * (last - first)
+    )
+    assert np.allclose(
+        table_lane_loads(topology, more), table_lane_loads(topology, table), atol=1e-12, rtol=0
+    )
+    check_deadlock_free(topology, more)
+
+
+def test_spare_virtual_channels_do_not_make_up_for_a_class() -> None:
+    """A ring on one class closes a circle, whatever the number of its channels."""
+    topology = torus(5, 4)
+    table = build_routing(topology, "min")
+    for number in (1, 3):
+        merged = dataclasses.replace(
+            table,
+            channel_class=np.zeros(number, dtype=np.int32),
+            pool_class=np.zeros_like(table.pool_class),
+        )
+        with pytest.raises(ValueError, match="wait for each other in a circle"):
+            check_deadlock_free(topology, merged)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from railx.settings import SettingsError, load
 from railx.workload.cluster import ClusterSettings
 from railx.workload.cost import CostModel, CostModelSettings, build_cost_model, model_state_mib
-from railx.workload.model import ModelSettings, training_flops
+from railx.workload.model import ModelSettings, forward_flops
 from workflow.config import read_choice
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,7 +139,7 @@ def test_one_stage_of_one_rank_is_a_group_of_one() -> None:
 def test_analytic_times_are_operations_over_throughput() -> None:
     model, cost = _load(ModelSettings, "model/tiny"), _tiny()
     operations_per_ms = 0.05e9 * 0.5
-    expected = training_flops(model, 700) / operations_per_ms / 2 + cost.constant_ms
+    expected = 3 * forward_flops(model, 700) / operations_per_ms / 2 + cost.constant_ms
     assert cost.group_time_ms([700], 2).compute_ms == pytest.approx(expected)
     assert cost.group_time_ms([700], 2).all_to_all_ms == pytest.approx(
         700 * 4 * 4 * 4 * (128 + 64) / 2 / (0.1 * 1e6)

@@ -17,7 +17,6 @@ from railx.workload.model import (
     forward_flops,
     linear_flops_per_token,
     parameter_count,
-    training_flops,
 )
 from workflow.config import read_choice
 
@@ -72,7 +71,7 @@ def test_tiny_model_by_hand() -> None:
     layer = 128 * 128 * 2 + 2 * 128 * 64 + 3 * 128 * 352 + 2 * 128
     assert parameter_count(model, 1024) == 4 * layer + 2 * 257 * 128 + 128
     assert linear_flops_per_token(model) == 2 * (4 * (layer - 2 * 128) + 257 * 128)
-    assert training_flops(model, 7) == 3 * (7 * linear_flops_per_token(model) + 2 * 4 * 128 * 49)
+    assert 3 * forward_flops(model, 7) == 3 * (7 * linear_flops_per_token(model) + 2 * 4 * 128 * 49)
 
 
 def test_activation_bytes_of_a_gelu_layer_without_grouping() -> None:

@@ -1,5 +1,9 @@
-"""The compiled core of the packet simulator: one function that advances a network by
-cycles.
+"""The compiled core of the packet simulator: a network advanced cycle by cycle.
+
+:func:`advance` at the end reads as the phases of a cycle. Each phase is compiled into
+it as if it stood there, so that the division costs nothing. All of them are in one
+file: of what a compiled function calls, the compiler's cache on disk does not see a
+change in another file.
 
 Event driven. A wheel of cycles holds what will happen: heads that arrive, tails that
 leave a link, ports that end. Only the packets that such an event can move are looked
@@ -14,8 +18,8 @@ Channels are the lanes of link rows, one after another; FIFO c * virtual_channel
 the input buffer behind channel c.
 """
 
-# Types inside compiled functions are Numba's to check. mypy:
-# disable-error-code="untyped-decorator,assignment,return-value,no-any-return"
+# Types inside compiled functions are Numba's to check.
+# mypy: disable-error-code="assignment,no-any-return"
 
 from __future__ import annotations
 
@@ -119,13 +123,23 @@ PARAMETERS = 13
 UNIFORM, ALL_TO_ALL, FLOWS, HOT_SPOT, TRACE = range(5)
 # What a packet waits for: nothing yet; pulled from a pool's waiters; woken with its
 # grant; pulled from a channel's waiters; its input port.
-_FRESH, _POOL, _GRANTED, _LINK, _PORT = range(5)
+FRESH, POOL, GRANTED, LINK, PORT_BUSY = range(5)
 
 DONE, NEEDS_ROOM = 0, 1
 
 #: Around every index: an unsigned one needs no look whether it counts from the end,
 #: which makes the whole third faster.
 u = np.uint32
+
+#: The packet of a key (age << 32 | packet).
+PACKET = 0xFFFFFFFF
+
+
+def _phase(function: Function) -> Function:
+    """Compile a part of a cycle into its callers, as if it stood there; on disk it is
+    kept with them.
+    """
+    return cast("Function", njit(_nrt=False, forceinline=True)(function))
 
 
 def _compiled(function: Function) -> Function:
@@ -166,7 +180,7 @@ class State(NamedTuple):
     pools: Any  # int32[pools, POOL_COLUMNS]
     chips: Any  # int32[chips, CHIP_COLUMNS]
     timers: Any  # int32[timers, 2]: next, what
-    waiting_for: Any  # int64[channels, ...]: heaps of the packets (age << 32 | packet) that wait for each channel
+    waiting_for: Any  # int64[channels, ...]: heaps of keys, who waits for each channel
     wheel: Any  # int32[3, cycles]: heads that arrive, channels that end, timers that end
     row_queue: Any  # int32[link rows]: packets that wait for or are assigned to the row
     work: Any  # int32[]: FIFOs to look at in this cycle
@@ -177,8 +191,14 @@ class State(NamedTuple):
     arrival: Any  # int32[]: cycle of delivery by age (traces only)
 
 
+@_phase
+def key_of(packets: Any, packet: Int) -> Any:
+    """Age, then packet: what lists of packets are sorted by."""
+    return np.int64(packets[u(packet), SEQ]) << 32 | packet
+
+
 @_compiled
-def _meld(packets: Any, a: Int, b: Int) -> Any:
+def meld(packets: Any, a: Int, b: Int) -> Any:
     """Join two pairing heaps; the older root stays on top."""
     if a < 0:
         return b
@@ -192,34 +212,34 @@ def _meld(packets: Any, a: Int, b: Int) -> Any:
 
 
 @_compiled
-def _push(packets: Any, root: Int, packet: Int) -> Any:
+def push(packets: Any, root: Int, packet: Int) -> Any:
     packets[u(packet), CHILD] = -1
     packets[u(packet), SIBLING] = -1
-    return _meld(packets, root, packet)
+    return meld(packets, root, packet)
 
 
 @_compiled
-def _pop(packets: Any, root: Any) -> Any:
+def pop(packets: Any, root: Any) -> Any:
     """The heap without its root."""
     node = np.int64(packets[u(root), CHILD])
     paired = np.int64(-1)
     while node >= 0:
         other = np.int64(packets[u(node), SIBLING])
         following = np.int64(-1) if other < 0 else np.int64(packets[u(other), SIBLING])
-        joined = np.int64(_meld(packets, node, other))
+        joined = np.int64(meld(packets, node, other))
         packets[u(joined), SIBLING] = paired
         paired = joined
         node = following
     root = np.int64(-1)
     while paired >= 0:
         following = np.int64(packets[u(paired), SIBLING])
-        root = np.int64(_meld(packets, root, paired))
+        root = np.int64(meld(packets, root, paired))
         paired = following
     return root
 
 
 @_compiled
-def _random(random: Any, stream: int) -> Any:
+def bits(random: Any, stream: int) -> Any:
     """64 random bits (splitmix64)."""
     random[stream] += np.uint64(0x9E3779B97F4A7C15)
     z = random[stream]
@@ -229,21 +249,19 @@ def _random(random: Any, stream: int) -> Any:
 
 
 @_compiled
-def _below(random: Any, stream: int, limit: Int) -> Any:
+def below(random: Any, stream: int, limit: Int) -> Any:
     """A random integer from 0 to limit - 1 (limit < 2^31; the bias is below 2^-1)."""
-    return np.int64(
-        ((_random(random, stream) >> np.uint64(32)) * np.uint64(limit)) >> np.uint64(32)
-    )
+    return np.int64(((bits(random, stream) >> np.uint64(32)) * np.uint64(limit)) >> np.uint64(32))
 
 
 @_compiled
-def _share(random: Any, stream: int) -> Any:
+def share(random: Any, stream: int) -> Any:
     """A random number from 0 to below 1."""
-    return np.float64(_random(random, stream) >> np.uint64(11)) * 1.1102230246251565e-16
+    return np.float64(bits(random, stream) >> np.uint64(11)) * 1.1102230246251565e-16
 
 
 @_compiled
-def _heap_push(heap: Any, size: Int, key: Int) -> None:
+def heap_push(heap: Any, size: Int, key: Int) -> None:
     place = size
     while place > 0:
         above = (place - 1) >> 1
@@ -255,25 +273,25 @@ def _heap_push(heap: Any, size: Int, key: Int) -> None:
 
 
 @_compiled
-def _heap_pop(heap: Any, size: Int) -> None:
+def heap_pop(heap: Any, size: Int) -> None:
     """Drop the least of ``size`` keys."""
     key = heap[u(size - 1)]
     place = 0
     while True:
-        below = 2 * place + 1
-        if below >= size - 1:
+        child = 2 * place + 1
+        if child >= size - 1:
             break
-        if below + 1 < size - 1 and heap[u(below + 1)] < heap[u(below)]:
-            below += 1
-        if heap[u(below)] >= key:
+        if child + 1 < size - 1 and heap[u(child + 1)] < heap[u(child)]:
+            child += 1
+        if heap[u(child)] >= key:
             break
-        heap[u(place)] = heap[u(below)]
-        place = below
+        heap[u(place)] = heap[u(child)]
+        place = child
     heap[u(place)] = key
 
 
 @_compiled
-def _sort(keys: Any, count: Int) -> None:
+def sort(keys: Any, count: Int) -> None:
     """Shell sort (Ciura's gaps): in place, and an insertion sort for the short lists of
     a quiet network.
     """
@@ -293,79 +311,375 @@ def _sort(keys: Any, count: Int) -> None:
         gap = 1 if gap < 12 else gap * 4 // 9
 
 
-@_compiled
-def _oldest_in_pool(packets: Any, pools: Any, pool: Int) -> Any:
-    """Take the oldest packet that waits for a pool; -1 where none does."""
-    queued = np.int64(pools[u(pool), QUEUE_HEAD])
-    heaped = np.int64(pools[u(pool), HEAP])
-    if queued >= 0 and (heaped < 0 or packets[u(queued), SEQ] < packets[u(heaped), SEQ]):
-        pools[u(pool), QUEUE_HEAD] = packets[u(queued), NEXT]
-        if packets[u(queued), NEXT] < 0:
-            pools[u(pool), QUEUE_TAIL] = -1
-        return queued
-    if heaped >= 0:
-        pools[u(pool), HEAP] = _pop(packets, heaped)
-    return heaped
+class Rules(NamedTuple):
+    """The parameters of a run as the phases use them: numbers, so that the compiler
+    keeps them in registers.
+    """
+
+    vcs: Any  # virtual channels of a channel
+    mask: Any  # cycles of the wheel less one
+    flits: Any  # of a packet
+    source_cycles: Any
+    limited_in: Any
+    limited_out: Any
+    warmup: Any
+    finish: Any
+    adaptive: Any
+    capacity: Any  # packets of a FIFO
+    trace: Any
+    now: Any
+    measured: Any  # whether now is in the window
+    batch: Any  # of the window
 
 
-@_compiled
-def _draw(
-    mode: int,
-    chips: int,
-    number: int,
-    hot_share: float,
-    random: Any,
-    source: Any,
-    target: Any,
-    accept: Any,
-    alias: Any,
-) -> Any:
-    """Source and destination of packet ``number``."""
+@_phase
+def rules_of(net: Net, now: Int) -> Any:
+    """What holds in cycle ``now``."""
+    parameters = net.parameters
+    warmup, finish = parameters[WARMUP], parameters[FINISH]
+    return Rules(
+        vcs=parameters[VCS],
+        mask=parameters[MASK],
+        flits=parameters[FLITS],
+        source_cycles=parameters[SOURCE_CYCLES],
+        limited_in=parameters[PORTS_IN] > 0,
+        limited_out=parameters[PORTS_OUT] > 0,
+        warmup=warmup,
+        finish=finish,
+        adaptive=parameters[ADAPTIVE] != 0,
+        capacity=parameters[CAPACITY],
+        trace=parameters[MODE] == TRACE,
+        now=now,
+        measured=warmup <= now < finish,
+        batch=(now - warmup) * parameters[BATCHES] // (finish - warmup),
+    )
+
+
+# --- Sources
+
+
+@_phase
+def packets_due(net: Net, state: State, rules: Rules) -> Any:
+    """How many packets the sources make in this cycle."""
+    now = rules.now
+    if rules.trace:
+        number, due = state.counters[CREATED], 0
+        while number + due < len(net.alias) and net.alias[number + due] == now:
+            due += 1
+        return due
+    rate = net.rates[0]
+    return np.int64(np.floor((now + 1) * rate + 1e-9)) - np.int64(np.floor(now * rate + 1e-9))
+
+
+@_phase
+def draw(net: Net, state: State) -> Any:
+    """Source and destination of the next packet."""
+    mode, chips = net.parameters[MODE], net.parameters[CHIPS]
+    source, target, alias, random = net.source, net.target, net.alias, state.random
+    number = state.counters[CREATED]
     if mode == TRACE:
         return np.int64(source[number]), np.int64(target[number])
     if mode == FLOWS:
-        flow = _below(random, 0, len(source))
-        if _share(random, 0) >= accept[flow]:
+        flow = below(random, 0, len(source))
+        if share(random, 0) >= net.accept[flow]:
             flow = np.int64(alias[flow])
         return np.int64(source[flow]), np.int64(target[flow])
     if mode == ALL_TO_ALL:
         src = number % chips
         return src, (src + 1 + number // chips % (chips - 1)) % chips
-    src = _below(random, 0, chips)
-    if mode == HOT_SPOT and _share(random, 0) < hot_share:
+    src = below(random, 0, chips)
+    if mode == HOT_SPOT and share(random, 0) < net.rates[1]:
         own = np.int64(alias[src])  # place of the source among the hot chips
         others = len(target) - (1 if own >= 0 else 0)
         if others > 0:
-            picked = _below(random, 0, others)
+            picked = below(random, 0, others)
             return src, np.int64(target[picked + 1 if 0 <= own <= picked else picked])
-    dst = _below(random, 0, chips - 1)
+    dst = below(random, 0, chips - 1)
     return src, dst + 1 if dst >= src else dst
 
 
-@_compiled
-def _choose(
-    packet: Int,
-    adaptive: bool,
-    flits: int,
-    packets: Any,
-    entry: Any,
-    set_start: Any,
-    choice: Any,
-    choice_limit: Any,
-    choice_delay: Any,
-    row_rate: Any,
-    queue: Any,
-    random: Any,
-    pools: Any,
-    pool_fifo: Any,
-    fifos: Any,
-    channels: Any,
-) -> None:
-    """Fix the pool of a packet's next hop (and for adaptive routing, which queues count
-    it).
+@_phase
+def create_packets(net: Net, state: State, rules: Rules, due: Int) -> None:
+    """Sources make ``due`` packets, which may be routed ``source_cycles`` later."""
+    counters, packets, wheel = state.counters, state.packets, state.wheel
+    slot = (rules.now + rules.source_cycles) & rules.mask
+    for _ in range(due):
+        src, dst = draw(net, state)
+        packet = counters[FREE]
+        counters[FREE] = packets[u(packet), NEXT]
+        packets[u(packet), SEQ] = counters[CREATED]
+        packets[u(packet), BORN] = rules.now
+        packets[u(packet), DST] = dst
+        packets[u(packet), VERTEX] = src
+        packets[u(packet), STATE] = 0
+        packets[u(packet), STATUS] = FRESH
+        packets[u(packet), FIFO] = -1
+        packets[u(packet), HOPS] = 0
+        packets[u(packet), FAR] = -1
+        packets[u(packet), NEXT] = wheel[0, u(slot)]
+        wheel[0, u(slot)] = packet
+        counters[CREATED] += 1
+    counters[FREE_COUNT] -= due
+    if rules.measured:
+        counters[W_CREATED] += due
+
+
+# --- Events of the wheel
+
+
+@_phase
+def heads_arrive(state: State, rules: Rules) -> Any:
+    """Heads arrive: at the end of their FIFO, or ready at their source."""
+    packets, fifos, channels = state.packets, state.fifos, state.channels
+    wheel, agenda, work = state.wheel, state.agenda, state.work
+    heads = looks = 0
+    slot = rules.now & rules.mask
+    packet = np.int64(wheel[0, u(slot)])
+    wheel[0, u(slot)] = -1
+    while packet >= 0:
+        following = np.int64(packets[u(packet), NEXT])
+        fifo = np.int64(packets[u(packet), FIFO])
+        if fifo >= 0:
+            packets[u(packet), NEXT] = -1
+            last = fifos[u(fifo), TAIL]
+            fifos[u(fifo), TAIL] = packet
+            if last >= 0:
+                packets[u(last), NEXT] = packet
+            else:
+                fifos[u(fifo), HEAD] = packet
+                # While another packet leaves this FIFO, its tail's event will look.
+                if channels[u(fifos[u(fifo), CHANNEL]), PORT] != fifo:
+                    work[u(looks)] = fifo
+                    looks += 1
+        else:
+            agenda[u(heads)] = key_of(packets, packet)
+            heads += 1
+        packet = following
+    return heads, looks
+
+
+@_phase
+def take_injection_ports(state: State, heads: Int) -> Any:
+    """Limited injection: packets queue at their chip in order of age, and as many as it
+    has free ports may move.
     """
+    packets, chips, agenda = state.packets, state.chips, state.agenda
+    sort(agenda, heads)
+    for i in range(heads):
+        packet = agenda[u(i)] & PACKET
+        chip = packets[u(packet), VERTEX]
+        packets[u(packet), NEXT] = -1
+        last = chips[u(chip), SOURCE_TAIL]
+        chips[u(chip), SOURCE_TAIL] = packet
+        if last >= 0:
+            packets[u(last), NEXT] = packet
+        else:
+            chips[u(chip), SOURCE_HEAD] = packet
+    taken = 0
+    for i in range(heads):
+        chip = packets[u(agenda[u(i)] & PACKET), VERTEX]
+        if chips[u(chip), INJECTION] > 0 and chips[u(chip), SOURCE_HEAD] >= 0:
+            chips[u(chip), INJECTION] -= 1
+            # Never overtakes i: at most one packet is taken for each one seen.
+            agenda[u(taken)] = key_of(packets, pop_source(state, chip))
+            taken += 1
+    return taken
+
+
+@_phase
+def pop_source(state: State, chip: Int) -> Any:
+    """Take the oldest packet of a chip's source queue."""
+    packets, chips = state.packets, state.chips
+    packet = np.int64(chips[u(chip), SOURCE_HEAD])
+    chips[u(chip), SOURCE_HEAD] = packets[u(packet), NEXT]
+    if packets[u(packet), NEXT] < 0:
+        chips[u(chip), SOURCE_TAIL] = -1
+    return packet
+
+
+@_phase
+def tails_leave(state: State, rules: Rules, heads: Int, looks: Int) -> Any:
+    """Tails have left: the channel, the input port and the space behind it are free;
+    the oldest packet that waits for the channel may move.
+    """
+    channels, fifos, waiting_for = state.channels, state.fifos, state.waiting_for
+    wheel, agenda, work = state.wheel, state.agenda, state.work
+    slot = rules.now & rules.mask
+    channel = np.int64(wheel[1, u(slot)])
+    wheel[1, u(slot)] = -1
+    while channel >= 0:
+        following = np.int64(channels[u(channel), WHEEL_NEXT])
+        channels[u(channel), BUSY] = 0
+        if rules.adaptive:
+            state.row_queue[channels[u(channel), ROW]] -= 1
+        waiters = np.int64(channels[u(channel), WAITING])
+        if waiters > 0:
+            agenda[u(heads)] = waiting_for[u(channel), 0]
+            heads += 1
+            heap_pop(waiting_for[u(channel)], waiters)
+            channels[u(channel), WAITING] = waiters - 1
+        fifo = np.int64(channels[u(channel), FROM])
+        if fifo >= 0:
+            channels[u(fifos[u(fifo), CHANNEL]), PORT] = -1
+            work[u(looks)] = -2 - fifo
+            looks += 1
+        channel = following
+    return heads, looks
+
+
+@_phase
+def ports_end(state: State, rules: Rules, heads: Int, looks: Int) -> Any:
+    """Injection and ejection ports end; the oldest packet that waits may move."""
+    packets, channels, fifos, chips = state.packets, state.channels, state.fifos, state.chips
+    counters, timers, wheel = state.counters, state.timers, state.wheel
+    agenda, work = state.agenda, state.work
+    slot = rules.now & rules.mask
+    timer = np.int64(wheel[2, u(slot)])
+    wheel[2, u(slot)] = -1
+    while timer >= 0:
+        following = np.int64(timers[u(timer), 0])
+        what = np.int64(timers[u(timer), 1])
+        timers[u(timer), 0] = counters[TIMER_FREE]
+        counters[TIMER_FREE] = timer
+        if what < 0:
+            chip = -1 - what
+            if chips[u(chip), SOURCE_HEAD] < 0:
+                chips[u(chip), INJECTION] += 1
+            else:
+                agenda[u(heads)] = key_of(packets, pop_source(state, chip))
+                heads += 1
+        else:
+            chip = np.int64(channels[u(fifos[u(what), CHANNEL]), END])
+            chips[u(chip), EJECTION] += 1
+            channels[u(fifos[u(what), CHANNEL]), PORT] = -1
+            work[u(looks)] = -2 - what
+            looks += 1
+            waiting = np.int64(chips[u(chip), EJECT_HEAP])
+            if waiting >= 0:
+                chips[u(chip), EJECT_HEAP] = pop(packets, waiting)
+                packets[u(waiting), STATUS] = LINK
+                agenda[u(heads)] = key_of(packets, waiting)
+                heads += 1
+        timer = following
+    return heads, looks
+
+
+@_phase
+def start_timer(state: State, rules: Rules, cycles: Int, what: Int) -> None:
+    """Occupy a port for ``cycles``; ``what``: the FIFO that it ejects from, or -1 less
+    the chip that it injects at.
+    """
+    counters, timers, wheel = state.counters, state.timers, state.wheel
+    timer = counters[TIMER_FREE]
+    counters[TIMER_FREE] = timers[u(timer), 0]
+    slot = (rules.now + cycles) & rules.mask
+    timers[u(timer), 0] = wheel[2, u(slot)]
+    timers[u(timer), 1] = what
+    wheel[2, u(slot)] = timer
+
+
+# --- Fronts of FIFOs
+
+
+@_phase
+def look_at_fronts(net: Net, state: State, rules: Rules, heads: Int, looks: Int) -> Any:
+    """FIFOs with a new front: packets that are there leave the network, the next one
+    has to move on, and room that was made wakes who waits for it.
+    """
+    packets, fifos, agenda = state.packets, state.fifos, state.agenda
+    for i in range(looks):
+        fifo = np.int64(state.work[u(i)])
+        freed = fifo < -1
+        if freed:
+            fifo = -2 - fifo
+            fifos[u(fifo), ROOM] += 1
+            heads = wake_port(state, rules, np.int64(fifos[u(fifo), CHANNEL]), heads)
+        packet = np.int64(fifos[u(fifo), HEAD])
+        if not rules.limited_out:
+            while packet >= 0 and packets[u(packet), VERTEX] == packets[u(packet), DST]:
+                following = np.int64(packets[u(packet), NEXT])
+                deliver(state, rules, packet)
+                fifos[u(fifo), ROOM] += 1
+                freed = True
+                packet = following
+            fifos[u(fifo), HEAD] = packet
+            if packet < 0:
+                fifos[u(fifo), TAIL] = -1
+        if packet >= 0:
+            agenda[u(heads)] = key_of(packets, packet)
+            heads += 1
+        if freed:
+            heads = wake_pools(net, state, rules, fifo, heads)
+    return heads
+
+
+@_phase
+def wake_port(state: State, rules: Rules, port: Int, heads: Int) -> Any:
+    """The input port is free again: packets of its other FIFOs that wait for it."""
+    packets, channels = state.packets, state.channels
+    if channels[u(port), PORT_WAITERS] > 0:
+        channels[u(port), PORT_WAITERS] = 0
+        for other in range(port * rules.vcs, port * rules.vcs + rules.vcs):
+            packet = np.int64(state.fifos[u(other), HEAD])
+            if packet >= 0 and packets[u(packet), STATUS] == PORT_BUSY:
+                packets[u(packet), STATUS] = GRANTED
+                state.agenda[u(heads)] = key_of(packets, packet)
+                heads += 1
+    return heads
+
+
+@_phase
+def wake_pools(net: Net, state: State, rules: Rules, fifo: Int, heads: Int) -> Any:
+    """A FIFO has room: the oldest packet that waits for each of its pools, once a
+    cycle.
+    """
+    packets, pools = state.packets, state.pools
+    for j in range(net.fifo_pool_start[u(fifo)], net.fifo_pool_start[u(fifo + 1)]):
+        pool = np.int64(net.fifo_pool[u(j)])
+        if pools[u(pool), STAMP] != rules.now and (
+            pools[u(pool), QUEUE_HEAD] >= 0 or pools[u(pool), HEAP] >= 0
+        ):
+            pools[u(pool), STAMP] = rules.now
+            packet = oldest_in_pool(packets, pools, pool)
+            packets[u(packet), STATUS] = POOL
+            state.agenda[u(heads)] = key_of(packets, packet)
+            heads += 1
+    return heads
+
+
+@_phase
+def deliver(state: State, rules: Rules, packet: Int) -> None:
+    """The tail is there: count the packet and free its slot."""
+    counters, packets, batches = state.counters, state.packets, state.batches
+    counters[DELIVERED] += 1
+    if rules.warmup <= rules.now < rules.finish:
+        latency = rules.now - packets[u(packet), BORN]
+        counters[W_DELIVERED] += 1
+        counters[W_HOPS] += packets[u(packet), HOPS] & 0xFFFF
+        counters[W_EXTERNAL] += packets[u(packet), HOPS] >> 16
+        state.histogram[u(latency)] += 1
+        batches[rules.batch, 0] += latency
+        batches[rules.batch, 1] += 1
+    if rules.trace:
+        state.arrival[packets[u(packet), SEQ]] = rules.now
+    if rules.adaptive and packets[u(packet), FAR] >= 0:
+        state.row_queue[packets[u(packet), FAR]] -= 1
+    packets[u(packet), NEXT] = counters[FREE]
+    counters[FREE] = packet
+    counters[FREE_COUNT] += 1
+
+
+# --- Routing
+
+
+@_phase
+def route(net: Net, state: State, rules: Rules, packet: Int) -> None:
+    """Fix the pool of a packet's next hop: the only choice, one drawn by weight, or the
+    one with the shortest wait.
+    """
+    packets = state.packets
     own = np.int64(
-        entry[
+        net.entry[
             u(packets[u(packet), STATE]), u(packets[u(packet), VERTEX]), u(packets[u(packet), DST])
         ]
     )
@@ -373,50 +687,75 @@ def _choose(
         first = -2 - own
         last = first + 1
     else:
-        first, last = np.int64(set_start[u(own)]), np.int64(set_start[u(own + 1)])
+        first, last = np.int64(net.set_start[u(own)]), np.int64(net.set_start[u(own + 1)])
     best = first
-    if not adaptive:
+    if not rules.adaptive:
         if last - first > 1:
-            drawn = _share(random, 1)
-            while best < last - 1 and drawn >= choice_limit[u(best)]:
+            drawn = share(state.random, 1)
+            while best < last - 1 and drawn >= net.choice_limit[u(best)]:
                 best += 1
     else:
         if last - first > 1:
-            least = np.inf
-            ties = 0
-            for i in range(first, last):
-                row = choice[u(i), 2]
-                wait = queue[u(row)] * flits / row_rate[u(row)] + choice_delay[u(i)]
-                if wait < least - 1e-9:
-                    least, best, ties = wait, i, 1
-                elif wait <= least + 1e-9:
-                    ties += 1
-                    if _below(random, 1, ties) == 0:
-                        best = i
-            if packets[u(packet), FAR] >= 0:
-                queue[packets[u(packet), FAR]] -= 1
-            packets[u(packet), FAR] = choice[u(best), 2]
-            queue[packets[u(packet), FAR]] += 1
-        pool = np.int64(choice[u(best), 0])
-        near = np.int64(pools[u(pool), POOL_ROW])
-        far = np.int64(packets[u(packet), FAR])
-        if far >= 0 and far != near:
-            for i in range(pools[u(pool), FIRST], pools[u(pool), LAST]):
-                if channels[fifos[u(pool_fifo[u(i)]), CHANNEL], ROW] == far:
-                    near = far
-                    break
-        if near != far:
-            queue[u(near)] += 1
-        packets[u(packet), NEAR] = near
-    packets[u(packet), WAY] = choice[u(best), 0]
-    packets[u(packet), NEXT_STATE] = choice[u(best), 1]
+            best = shortest_wait(net, state, rules, first, last)
+            count_far(net, state, packet, best)
+        count_near(net, state, packet, best)
+    packets[u(packet), WAY] = net.choice[u(best), 0]
+    packets[u(packet), NEXT_STATE] = net.choice[u(best), 1]
 
 
-@_compiled
-def _claim(packets: Any, queue: Any, packet: Int, row: Int) -> None:
+@_phase
+def shortest_wait(net: Net, state: State, rules: Rules, first: Int, last: Int) -> Any:
+    """Adaptive routing: the choice with the least wait for its probed link and way;
+    ties are drawn.
+    """
+    best, least, ties = first, np.inf, 0
+    for i in range(first, last):
+        row = net.choice[u(i), 2]
+        wait = state.row_queue[u(row)] * rules.flits / net.row_rate[u(row)] + net.choice_delay[u(i)]
+        if wait < least - 1e-9:
+            least, best, ties = wait, i, 1
+        elif wait <= least + 1e-9:
+            ties += 1
+            if below(state.random, 1, ties) == 0:
+                best = i
+    return best
+
+
+@_phase
+def count_far(net: Net, state: State, packet: Int, best: Int) -> None:
+    """Adaptive routing: the packet counts at the link that its choice probed."""
+    packets, queue = state.packets, state.row_queue
+    if packets[u(packet), FAR] >= 0:
+        queue[packets[u(packet), FAR]] -= 1
+    packets[u(packet), FAR] = net.choice[u(best), 2]
+    queue[packets[u(packet), FAR]] += 1
+
+
+@_phase
+def count_near(net: Net, state: State, packet: Int, best: Int) -> None:
+    """Adaptive routing: the packet counts at a link of its pool, the probed one where
+    that is among them.
+    """
+    packets, queue, pools = state.packets, state.row_queue, state.pools
+    pool = np.int64(net.choice[u(best), 0])
+    near = np.int64(pools[u(pool), POOL_ROW])
+    far = np.int64(packets[u(packet), FAR])
+    if far >= 0 and far != near:
+        for i in range(pools[u(pool), FIRST], pools[u(pool), LAST]):
+            if state.channels[state.fifos[u(net.pool_fifo[u(i)]), CHANNEL], ROW] == far:
+                near = far
+                break
+    if near != far:
+        queue[u(near)] += 1
+    packets[u(packet), NEAR] = near
+
+
+@_phase
+def claim(state: State, packet: Int, row: Int) -> None:
     """Adaptive routing: the packet has been granted a channel of link row ``row`` and
     waits there now.
     """
+    packets, queue = state.packets, state.row_queue
     near = np.int64(packets[u(packet), NEAR])
     if near != row:
         queue[u(near)] -= 1
@@ -427,563 +766,235 @@ def _claim(packets: Any, queue: Any, packet: Int, row: Int) -> None:
         packets[u(packet), FAR] = -1
 
 
+# --- Virtual channels
+
+
+@_phase
+def allocate(net: Net, state: State, rules: Rules, packet: Int, status: Int, waking: Int) -> Any:
+    """Grant the packet a FIFO of its pool, -1 where none has room: it waits then. With
+    it, how many packets a grant of this cycle has woken.
+    """
+    packets, pools, fifos = state.packets, state.pools, state.fifos
+    pool = np.int64(packets[u(packet), WAY])
+    granted = np.int64(-1)
+    for i in range(pools[u(pool), FIRST], pools[u(pool), LAST]):
+        room = fifos[u(net.pool_fifo[u(i)]), ROOM]
+        if room == rules.capacity:
+            granted = np.int64(net.pool_fifo[u(i)])
+            break
+        if granted < 0 and room > 0:
+            granted = np.int64(net.pool_fifo[u(i)])
+    if granted < 0:
+        wait_for_pool(state, packet, pool, status)
+        return granted, waking
+    fifos[u(granted), ROOM] -= 1
+    packets[u(packet), WAY] = granted
+    packets[u(packet), STATUS] = GRANTED
+    if rules.adaptive:
+        claim(state, packet, np.int64(state.channels[u(fifos[u(granted), CHANNEL]), ROW]))
+    if status == POOL:
+        for i in range(pools[u(pool), FIRST], pools[u(pool), LAST]):
+            if fifos[u(net.pool_fifo[u(i)]), ROOM] > 0:
+                waiting = oldest_in_pool(packets, pools, pool)
+                if waiting >= 0:
+                    packets[u(waiting), STATUS] = POOL
+                    heap_push(state.later, waking, key_of(packets, waiting))
+                    waking += 1
+                break
+    return granted, waking
+
+
+@_phase
+def wait_for_pool(state: State, packet: Int, pool: Int, status: Int) -> None:
+    """Queue a packet for room in its pool: those at their source in order, all others
+    in a heap by age.
+    """
+    packets, pools = state.packets, state.pools
+    if packets[u(packet), FIFO] >= 0:
+        pools[u(pool), HEAP] = push(packets, pools[u(pool), HEAP], packet)
+    elif status == POOL or pools[u(pool), QUEUE_HEAD] < 0:  # the oldest: back to the front
+        if pools[u(pool), QUEUE_HEAD] < 0:
+            pools[u(pool), QUEUE_TAIL] = packet
+        packets[u(packet), NEXT] = pools[u(pool), QUEUE_HEAD]
+        pools[u(pool), QUEUE_HEAD] = packet
+    else:
+        packets[u(packet), NEXT] = -1
+        packets[u(pools[u(pool), QUEUE_TAIL]), NEXT] = packet
+        pools[u(pool), QUEUE_TAIL] = packet
+
+
+@_phase
+def oldest_in_pool(packets: Any, pools: Any, pool: Int) -> Any:
+    """Take the oldest packet that waits for a pool; -1 where none does."""
+    queued = np.int64(pools[u(pool), QUEUE_HEAD])
+    heaped = np.int64(pools[u(pool), HEAP])
+    if queued >= 0 and (heaped < 0 or packets[u(queued), SEQ] < packets[u(heaped), SEQ]):
+        pools[u(pool), QUEUE_HEAD] = packets[u(queued), NEXT]
+        if packets[u(queued), NEXT] < 0:
+            pools[u(pool), QUEUE_TAIL] = -1
+        return queued
+    if heaped >= 0:
+        pools[u(pool), HEAP] = pop(packets, heaped)
+    return heaped
+
+
+# --- Links and ports
+
+
+@_phase
+def traverse(state: State, rules: Rules, packet: Int, status: Int, waking: Int) -> Any:
+    """Send a packet over its granted channel, or let it wait for the channel or for its
+    input port. Returns how many packets have been woken.
+    """
+    packets, channels, waiting_for = state.packets, state.channels, state.waiting_for
+    granted, fifo = np.int64(packets[u(packet), WAY]), np.int64(packets[u(packet), FIFO])
+    channel = np.int64(state.fifos[u(granted), CHANNEL])
+    waiters = np.int64(channels[u(channel), WAITING])
+    if channels[u(channel), BUSY] != 0:
+        packets[u(packet), STATUS] = LINK
+        heap_push(waiting_for[u(channel)], waiters, key_of(packets, packet))
+        channels[u(channel), WAITING] = waiters + 1
+        return waking
+    if fifo >= 0 and not take_input_port(state, packet, fifo):
+        if status == LINK and waiters > 0:  # the next one may have the channel
+            heap_push(state.later, waking, waiting_for[u(channel), 0])
+            waking += 1
+            heap_pop(waiting_for[u(channel)], waiters)
+            channels[u(channel), WAITING] = waiters - 1
+        return waking
+    send(state, rules, packet, channel, granted, fifo)
+    return waking
+
+
+@_phase
+def take_input_port(state: State, packet: Int, fifo: Int) -> Any:
+    """Let a packet leave the front of its FIFO through the input port; False where
+    another packet is leaving there: it waits then.
+    """
+    packets, channels, fifos = state.packets, state.channels, state.fifos
+    port = np.int64(fifos[u(fifo), CHANNEL])
+    if channels[u(port), PORT] >= 0:
+        packets[u(packet), STATUS] = PORT_BUSY
+        channels[u(port), PORT_WAITERS] += 1
+        return False
+    channels[u(port), PORT] = fifo
+    fifos[u(fifo), HEAD] = packets[u(packet), NEXT]
+    if packets[u(packet), NEXT] < 0:
+        fifos[u(fifo), TAIL] = -1
+    return True
+
+
+@_phase
+def send(state: State, rules: Rules, packet: Int, channel: Int, granted: Int, fifo: Int) -> None:
+    """The head leaves; the wheel keeps when its tail leaves and when it arrives."""
+    counters, packets, channels, wheel = state.counters, state.packets, state.channels, state.wheel
+    now, mask = rules.now, rules.mask
+    serial = np.int64(channels[u(channel), SERIAL])
+    slot = (now + serial) & mask
+    channels[u(channel), BUSY] = 1
+    channels[u(channel), FROM] = fifo
+    channels[u(channel), WHEEL_NEXT] = wheel[1, u(slot)]
+    wheel[1, u(slot)] = channel
+    counters[HOPS_DONE] += 1
+    if rules.measured:
+        channels[u(channel), CARRIED] += 1
+    if fifo < 0:
+        counters[INJECTED] += 1
+        if rules.limited_in:
+            port = -1 - np.int64(packets[u(packet), VERTEX])
+            start_timer(state, rules, max(serial, rules.flits), port)
+    vertex = np.int64(channels[u(channel), END])
+    delay = np.int64(channels[u(channel), LATENCY]) + 1
+    if vertex == packets[u(packet), DST]:
+        delay = max(delay, serial)
+    packets[u(packet), VERTEX] = vertex
+    packets[u(packet), STATE] = packets[u(packet), NEXT_STATE]
+    packets[u(packet), STATUS] = FRESH
+    packets[u(packet), FIFO] = granted
+    packets[u(packet), HOPS] += 1 + channels[u(channel), EXTERNAL]
+    slot = (now + delay) & mask
+    packets[u(packet), NEXT] = wheel[0, u(slot)]
+    wheel[0, u(slot)] = packet
+
+
+@_phase
+def eject(state: State, rules: Rules, packet: Int, status: Int, waking: Int) -> Any:
+    """Limited ejection: a packet that is there takes a port of its chip, or waits for
+    one or for its input port. Returns how many packets have been woken.
+    """
+    packets, chips = state.packets, state.chips
+    fifo, chip = np.int64(packets[u(packet), FIFO]), np.int64(packets[u(packet), VERTEX])
+    if chips[u(chip), EJECTION] == 0:
+        packets[u(packet), STATUS] = LINK
+        chips[u(chip), EJECT_HEAP] = push(packets, chips[u(chip), EJECT_HEAP], packet)
+        return waking
+    if not take_input_port(state, packet, fifo):
+        waiting = np.int64(chips[u(chip), EJECT_HEAP])
+        if status == LINK and waiting >= 0:  # the next one may have the port
+            chips[u(chip), EJECT_HEAP] = pop(packets, waiting)
+            heap_push(state.later, waking, key_of(packets, waiting))
+            waking += 1
+        return waking
+    chips[u(chip), EJECTION] -= 1
+    start_timer(state, rules, rules.flits, fifo)
+    deliver(state, rules, packet)
+    return waking
+
+
+# --- A cycle
+
+
+@_phase
+def move_packets(net: Net, state: State, rules: Rules, heads: Int) -> None:
+    """Route, allocate and send the packets that may move now, the oldest first; what a
+    grant wakes takes its turn by age.
+    """
+    packets, agenda, later = state.packets, state.agenda, state.later
+    if heads > 1:
+        sort(agenda, heads)
+    at = waking = 0  # entries seen of the agenda; of later
+    while at < heads or waking > 0:
+        if waking > 0 and (at == heads or later[u(0)] < agenda[u(at)]):
+            packet = later[u(0)] & PACKET
+            heap_pop(later, waking)
+            waking -= 1
+        else:
+            packet = agenda[u(at)] & PACKET
+            at += 1
+        status = packets[u(packet), STATUS]
+        if packets[u(packet), VERTEX] == packets[u(packet), DST]:
+            waking = eject(state, rules, packet, status, waking)
+            continue
+        if status == FRESH:
+            route(net, state, rules, packet)
+        if status in (FRESH, POOL):
+            granted, waking = allocate(net, state, rules, packet, status, waking)
+            if granted < 0:
+                continue
+        waking = traverse(state, rules, packet, status, waking)
+
+
 @_compiled
-def advance(net: Any, state: Any, until: int) -> int:
+def advance(net: Net, state: State, until: int) -> int:
     """Run cycles until cycle ``until`` (exclusive); NEEDS_ROOM where ``packets`` must
     grow before the next cycle.
     """
-    parameters = net.parameters
-    vcs, mask, flits, source_cycles = (
-        parameters[VCS],
-        parameters[MASK],
-        parameters[FLITS],
-        parameters[SOURCE_CYCLES],
-    )
-    limited_in, limited_out = parameters[PORTS_IN] > 0, parameters[PORTS_OUT] > 0
-    warmup, finish, adaptive, capacity = (
-        parameters[WARMUP],
-        parameters[FINISH],
-        parameters[ADAPTIVE] != 0,
-        parameters[CAPACITY],
-    )
-    mode, chip_count, batch_count = parameters[MODE], parameters[CHIPS], parameters[BATCHES]
-    trace = mode == TRACE
-    rate, hot_share = net.rates[0], net.rates[1]
-    source, target, accept, alias = net.source, net.target, net.accept, net.alias
-    entry, set_start, choice, choice_limit, choice_delay = (
-        net.entry,
-        net.set_start,
-        net.choice,
-        net.choice_limit,
-        net.choice_delay,
-    )
-    row_rate, row_queue, random = net.row_rate, state.row_queue, state.random
-    histogram, batches, arrival = state.histogram, state.batches, state.arrival
-    pool_fifo, fifo_pool_start, fifo_pool = net.pool_fifo, net.fifo_pool_start, net.fifo_pool
-    counters, packets, channels, fifos, pools, chips = (
-        state.counters,
-        state.packets,
-        state.channels,
-        state.fifos,
-        state.pools,
-        state.chips,
-    )
-    timers, wheel, agenda, later, work = (
-        state.timers,
-        state.wheel,
-        state.agenda,
-        state.later,
-        state.work,
-    )
-    waiting_for = state.waiting_for
-    now = counters[NOW]
+    now = state.counters[NOW]
     while now < until:
-        measured = warmup <= now < finish
-        batch = (now - warmup) * batch_count // (finish - warmup)
-        due = 0
-        if trace:
-            number = counters[CREATED]
-            while number + due < len(alias) and alias[number + due] == now:
-                due += 1
-        else:
-            due = np.int64(np.floor((now + 1) * rate + 1e-9)) - np.int64(
-                np.floor(now * rate + 1e-9)
-            )
-        if due > counters[FREE_COUNT]:
-            counters[NOW] = now
+        rules = rules_of(net, now)
+        due = packets_due(net, state, rules)
+        if due > state.counters[FREE_COUNT]:
+            state.counters[NOW] = now
             return NEEDS_ROOM
-        heads = 0  # entries of the agenda
-        looks = 0  # entries of work
-        # Sources.
-        for _ in range(due):
-            src, dst = _draw(
-                mode,
-                chip_count,
-                counters[CREATED],
-                hot_share,
-                random,
-                source,
-                target,
-                accept,
-                alias,
-            )
-            packet = counters[FREE]
-            counters[FREE] = packets[u(packet), NEXT]
-            packets[u(packet), SEQ] = counters[CREATED]
-            packets[u(packet), BORN] = now
-            packets[u(packet), DST] = dst
-            packets[u(packet), VERTEX] = src
-            packets[u(packet), STATE] = 0
-            packets[u(packet), STATUS] = _FRESH
-            packets[u(packet), FIFO] = -1
-            packets[u(packet), HOPS] = 0
-            packets[u(packet), FAR] = -1
-            slot = (now + source_cycles) & mask
-            packets[u(packet), NEXT] = wheel[0, u(slot)]
-            wheel[0, u(slot)] = packet
-            counters[CREATED] += 1
-        counters[FREE_COUNT] -= due
-        if measured:
-            counters[W_CREATED] += due
-        # Heads that arrive: at their next input, or ready at their source.
-        slot = now & mask
-        packet = np.int64(wheel[0, u(slot)])
-        wheel[0, u(slot)] = -1
-        while packet >= 0:
-            following = np.int64(packets[u(packet), NEXT])
-            fifo = np.int64(packets[u(packet), FIFO])
-            if fifo >= 0:
-                packets[u(packet), NEXT] = -1
-                last = fifos[u(fifo), TAIL]
-                fifos[u(fifo), TAIL] = packet
-                if last >= 0:
-                    packets[u(last), NEXT] = packet
-                else:
-                    fifos[u(fifo), HEAD] = packet
-                    # While another packet leaves this FIFO, its tail's event will look
-                    # here.
-                    if channels[u(fifos[u(fifo), CHANNEL]), PORT] != fifo:
-                        work[u(looks)] = fifo
-                        looks += 1
-            else:
-                agenda[u(heads)] = np.int64(packets[u(packet), SEQ]) << 32 | packet
-                heads += 1
-            packet = following
-        if limited_in and heads > 0:
-            # One FIFO a chip in order of age; free injection ports take its packets
-            # below.
-            _sort(agenda, heads)
-            for i in range(heads):
-                packet = agenda[u(i)] & 0xFFFFFFFF
-                chip = packets[u(packet), VERTEX]
-                packets[u(packet), NEXT] = -1
-                last = chips[u(chip), SOURCE_TAIL]
-                chips[u(chip), SOURCE_TAIL] = packet
-                if last >= 0:
-                    packets[u(last), NEXT] = packet
-                else:
-                    chips[u(chip), SOURCE_HEAD] = packet
-            ready = heads
-            heads = 0
-            for i in range(ready):
-                packet = agenda[u(i)] & 0xFFFFFFFF
-                chip = packets[u(packet), VERTEX]
-                if chips[u(chip), INJECTION] > 0 and chips[u(chip), SOURCE_HEAD] >= 0:
-                    chips[u(chip), INJECTION] -= 1
-                    taken = np.int64(chips[u(chip), SOURCE_HEAD])
-                    chips[u(chip), SOURCE_HEAD] = packets[u(taken), NEXT]
-                    if packets[u(taken), NEXT] < 0:
-                        chips[u(chip), SOURCE_TAIL] = -1
-                    # Never overtakes i: at most one packet is taken for each one seen.
-                    agenda[u(heads)] = np.int64(packets[u(taken), SEQ]) << 32 | taken
-                    heads += 1
-        # Tails that have left: the channel, the input port and the space behind it are
-        # free.
-        channel = np.int64(wheel[1, u(slot)])
-        wheel[1, u(slot)] = -1
-        while channel >= 0:
-            following = np.int64(channels[u(channel), WHEEL_NEXT])
-            channels[u(channel), BUSY] = 0
-            if adaptive:
-                row_queue[channels[u(channel), ROW]] -= 1
-            waiters = np.int64(channels[u(channel), WAITING])
-            if waiters > 0:
-                agenda[u(heads)] = waiting_for[u(channel), 0]
-                heads += 1
-                _heap_pop(waiting_for[u(channel)], waiters)
-                channels[u(channel), WAITING] = waiters - 1
-            fifo = np.int64(channels[u(channel), FROM])
-            if fifo >= 0:
-                channels[u(fifos[u(fifo), CHANNEL]), PORT] = -1
-                work[u(looks)] = -2 - fifo
-                looks += 1
-            channel = following
-        # Injection and ejection ports that end.
-        if limited_in or limited_out:
-            timer = np.int64(wheel[2, u(slot)])
-            wheel[2, u(slot)] = -1
-            while timer >= 0:
-                following = np.int64(timers[u(timer), 0])
-                what = np.int64(timers[u(timer), 1])
-                timers[u(timer), 0] = counters[TIMER_FREE]
-                counters[TIMER_FREE] = timer
-                if what < 0:
-                    chip = -1 - what
-                    packet = np.int64(chips[u(chip), SOURCE_HEAD])
-                    if packet < 0:
-                        chips[u(chip), INJECTION] += 1
-                    else:
-                        chips[u(chip), SOURCE_HEAD] = packets[u(packet), NEXT]
-                        if packets[u(packet), NEXT] < 0:
-                            chips[u(chip), SOURCE_TAIL] = -1
-                        agenda[u(heads)] = np.int64(packets[u(packet), SEQ]) << 32 | packet
-                        heads += 1
-                else:
-                    chip = np.int64(channels[u(fifos[u(what), CHANNEL]), END])
-                    chips[u(chip), EJECTION] += 1
-                    channels[u(fifos[u(what), CHANNEL]), PORT] = -1
-                    work[u(looks)] = -2 - what
-                    looks += 1
-                    waiting = np.int64(chips[u(chip), EJECT_HEAP])
-                    if waiting >= 0:
-                        chips[u(chip), EJECT_HEAP] = _pop(packets, waiting)
-                        packets[u(waiting), STATUS] = _LINK
-                        agenda[u(heads)] = np.int64(packets[u(waiting), SEQ]) << 32 | waiting
-                        heads += 1
-                timer = following
-        # FIFOs with a new front: packets that are there leave the network, the next one
-        # has to move on.
-        for i in range(looks):
-            fifo = np.int64(work[u(i)])
-            freed = fifo < -1
-            if freed:
-                fifo = -2 - fifo
-                fifos[u(fifo), ROOM] += 1
-                port = np.int64(fifos[u(fifo), CHANNEL])
-                if channels[u(port), PORT_WAITERS] > 0:
-                    channels[u(port), PORT_WAITERS] = 0
-                    for other in range(port * vcs, port * vcs + vcs):
-                        packet = np.int64(fifos[u(other), HEAD])
-                        if packet >= 0 and packets[u(packet), STATUS] == _PORT:
-                            packets[u(packet), STATUS] = _GRANTED
-                            agenda[u(heads)] = np.int64(packets[u(packet), SEQ]) << 32 | packet
-                            heads += 1
-            packet = np.int64(fifos[u(fifo), HEAD])
-            if not limited_out:
-                while packet >= 0 and packets[u(packet), VERTEX] == packets[u(packet), DST]:
-                    following = np.int64(packets[u(packet), NEXT])
-                    _deliver(
-                        packet,
-                        now,
-                        warmup,
-                        finish,
-                        batch,
-                        trace,
-                        adaptive,
-                        counters,
-                        packets,
-                        histogram,
-                        batches,
-                        arrival,
-                        row_queue,
-                    )
-                    fifos[u(fifo), ROOM] += 1
-                    freed = True
-                    packet = following
-                fifos[u(fifo), HEAD] = packet
-                if packet < 0:
-                    fifos[u(fifo), TAIL] = -1
-            if packet >= 0:
-                agenda[u(heads)] = np.int64(packets[u(packet), SEQ]) << 32 | packet
-                heads += 1
-            if freed:
-                for j in range(fifo_pool_start[u(fifo)], fifo_pool_start[u(fifo + 1)]):
-                    pool = np.int64(fifo_pool[u(j)])
-                    if pools[u(pool), STAMP] != now and (
-                        pools[u(pool), QUEUE_HEAD] >= 0 or pools[u(pool), HEAP] >= 0
-                    ):
-                        pools[u(pool), STAMP] = now
-                        packet = _oldest_in_pool(packets, pools, pool)
-                        packets[u(packet), STATUS] = _POOL
-                        agenda[u(heads)] = np.int64(packets[u(packet), SEQ]) << 32 | packet
-                        heads += 1
-        # The packets that may move now, oldest first.
-        if heads > 1:
-            _sort(agenda, heads)
-        at = 0
-        waking = 0  # entries of later
-        while at < heads or waking > 0:
-            if waking > 0 and (at == heads or later[u(0)] < agenda[u(at)]):
-                packet = later[u(0)] & 0xFFFFFFFF
-                _heap_pop(later, waking)
-                waking -= 1
-            else:
-                packet = agenda[u(at)] & 0xFFFFFFFF
-                at += 1
-            status = packets[u(packet), STATUS]
-            fifo = np.int64(packets[u(packet), FIFO])
-            vertex = np.int64(packets[u(packet), VERTEX])
-            if vertex == packets[u(packet), DST]:  # only with limited ejection
-                if chips[u(vertex), EJECTION] == 0:
-                    packets[u(packet), STATUS] = _LINK
-                    chips[u(vertex), EJECT_HEAP] = _push(
-                        packets, chips[u(vertex), EJECT_HEAP], packet
-                    )
-                    continue
-                port = np.int64(fifos[u(fifo), CHANNEL])
-                if channels[u(port), PORT] >= 0:
-                    packets[u(packet), STATUS] = _PORT
-                    channels[u(port), PORT_WAITERS] += 1
-                    waiting = np.int64(chips[u(vertex), EJECT_HEAP])
-                    if status == _LINK and waiting >= 0:
-                        chips[u(vertex), EJECT_HEAP] = _pop(packets, waiting)
-                        _heap_push(
-                            later, waking, np.int64(packets[u(waiting), SEQ]) << 32 | waiting
-                        )
-                        waking += 1
-                    continue
-                chips[u(vertex), EJECTION] -= 1
-                channels[u(port), PORT] = fifo
-                fifos[u(fifo), HEAD] = packets[u(packet), NEXT]
-                if packets[u(packet), NEXT] < 0:
-                    fifos[u(fifo), TAIL] = -1
-                timer = counters[TIMER_FREE]
-                counters[TIMER_FREE] = timers[u(timer), 0]
-                slot = (now + flits) & mask
-                timers[u(timer), 0] = wheel[2, u(slot)]
-                timers[u(timer), 1] = fifo
-                wheel[2, u(slot)] = timer
-                _deliver(
-                    packet,
-                    now,
-                    warmup,
-                    finish,
-                    batch,
-                    trace,
-                    adaptive,
-                    counters,
-                    packets,
-                    histogram,
-                    batches,
-                    arrival,
-                    row_queue,
-                )
-                continue
-            if status in (_FRESH, _POOL):
-                if status == _FRESH:
-                    _choose(
-                        packet,
-                        adaptive,
-                        flits,
-                        packets,
-                        entry,
-                        set_start,
-                        choice,
-                        choice_limit,
-                        choice_delay,
-                        row_rate,
-                        row_queue,
-                        random,
-                        pools,
-                        pool_fifo,
-                        fifos,
-                        channels,
-                    )
-                pool = np.int64(packets[u(packet), WAY])
-                granted = np.int64(-1)
-                for i in range(pools[u(pool), FIRST], pools[u(pool), LAST]):
-                    room = fifos[u(pool_fifo[u(i)]), ROOM]
-                    if room == capacity:
-                        granted = np.int64(pool_fifo[u(i)])
-                        break
-                    if granted < 0 and room > 0:
-                        granted = np.int64(pool_fifo[u(i)])
-                if granted < 0:
-                    if fifo >= 0:
-                        pools[u(pool), HEAP] = _push(packets, pools[u(pool), HEAP], packet)
-                    elif (
-                        status == _POOL or pools[u(pool), QUEUE_HEAD] < 0
-                    ):  # the oldest: back to the front
-                        if pools[u(pool), QUEUE_HEAD] < 0:
-                            pools[u(pool), QUEUE_TAIL] = packet
-                        packets[u(packet), NEXT] = pools[u(pool), QUEUE_HEAD]
-                        pools[u(pool), QUEUE_HEAD] = packet
-                    else:
-                        packets[u(packet), NEXT] = -1
-                        packets[u(pools[u(pool), QUEUE_TAIL]), NEXT] = packet
-                        pools[u(pool), QUEUE_TAIL] = packet
-                    continue
-                fifos[u(granted), ROOM] -= 1
-                packets[u(packet), WAY] = granted
-                packets[u(packet), STATUS] = _GRANTED
-                if adaptive:
-                    _claim(
-                        packets,
-                        row_queue,
-                        packet,
-                        np.int64(channels[u(fifos[u(granted), CHANNEL]), ROW]),
-                    )
-                if status == _POOL:
-                    for i in range(pools[u(pool), FIRST], pools[u(pool), LAST]):
-                        if fifos[u(pool_fifo[u(i)]), ROOM] > 0:
-                            waiting = _oldest_in_pool(packets, pools, pool)
-                            if waiting >= 0:
-                                packets[u(waiting), STATUS] = _POOL
-                                _heap_push(
-                                    later,
-                                    waking,
-                                    np.int64(packets[u(waiting), SEQ]) << 32 | waiting,
-                                )
-                                waking += 1
-                            break
-            granted = np.int64(packets[u(packet), WAY])
-            channel = np.int64(fifos[u(granted), CHANNEL])
-            if channels[u(channel), BUSY] != 0:
-                packets[u(packet), STATUS] = _LINK
-                waiters = np.int64(channels[u(channel), WAITING])
-                _heap_push(
-                    waiting_for[u(channel)],
-                    waiters,
-                    np.int64(packets[u(packet), SEQ]) << 32 | packet,
-                )
-                channels[u(channel), WAITING] = waiters + 1
-                continue
-            if fifo >= 0:
-                port = np.int64(fifos[u(fifo), CHANNEL])
-                if channels[u(port), PORT] >= 0:
-                    packets[u(packet), STATUS] = _PORT
-                    channels[u(port), PORT_WAITERS] += 1
-                    waiters = np.int64(channels[u(channel), WAITING])
-                    if status == _LINK and waiters > 0:
-                        _heap_push(later, waking, waiting_for[u(channel), 0])
-                        waking += 1
-                        _heap_pop(waiting_for[u(channel)], waiters)
-                        channels[u(channel), WAITING] = waiters - 1
-                    continue
-                channels[u(port), PORT] = fifo
-                fifos[u(fifo), HEAD] = packets[u(packet), NEXT]
-                if packets[u(packet), NEXT] < 0:
-                    fifos[u(fifo), TAIL] = -1
-            # The head leaves.
-            serial = np.int64(channels[u(channel), SERIAL])
-            slot = (now + serial) & mask
-            channels[u(channel), BUSY] = 1
-            channels[u(channel), FROM] = fifo
-            channels[u(channel), WHEEL_NEXT] = wheel[1, u(slot)]
-            wheel[1, u(slot)] = channel
-            counters[HOPS_DONE] += 1
-            if measured:
-                channels[u(channel), CARRIED] += 1
-            if fifo < 0:
-                counters[INJECTED] += 1
-                if limited_in:
-                    timer = counters[TIMER_FREE]
-                    counters[TIMER_FREE] = timers[u(timer), 0]
-                    slot = (now + max(serial, flits)) & mask
-                    timers[u(timer), 0] = wheel[2, u(slot)]
-                    timers[u(timer), 1] = -1 - vertex
-                    wheel[2, u(slot)] = timer
-            vertex = np.int64(channels[u(channel), END])
-            delay = np.int64(channels[u(channel), LATENCY]) + 1
-            if vertex == packets[u(packet), DST]:
-                delay = max(delay, serial)
-            packets[u(packet), VERTEX] = vertex
-            packets[u(packet), STATE] = packets[u(packet), NEXT_STATE]
-            packets[u(packet), STATUS] = _FRESH
-            packets[u(packet), FIFO] = granted
-            packets[u(packet), HOPS] += 1 + channels[u(channel), EXTERNAL]
-            slot = (now + delay) & mask
-            packets[u(packet), NEXT] = wheel[0, u(slot)]
-            wheel[0, u(slot)] = packet
+        create_packets(net, state, rules, due)
+        heads, looks = heads_arrive(state, rules)
+        if rules.limited_in and heads > 0:
+            heads = take_injection_ports(state, heads)
+        heads, looks = tails_leave(state, rules, heads, looks)
+        if rules.limited_in or rules.limited_out:
+            heads, looks = ports_end(state, rules, heads, looks)
+        heads = look_at_fronts(net, state, rules, heads, looks)
+        move_packets(net, state, rules, heads)
         now += 1
-    counters[NOW] = now
+    state.counters[NOW] = now
     return DONE
-
-
-@_compiled
-def _deliver(
-    packet: Int,
-    now: int,
-    warmup: int,
-    finish: int,
-    batch: int,
-    trace: bool,
-    adaptive: bool,
-    counters: Any,
-    packets: Any,
-    histogram: Any,
-    batches: Any,
-    arrival: Any,
-    queue: Any,
-) -> None:
-    """The tail is there: count the packet and free its slot."""
-    counters[DELIVERED] += 1
-    if warmup <= now < finish:
-        latency = now - packets[u(packet), BORN]
-        counters[W_DELIVERED] += 1
-        counters[W_HOPS] += packets[u(packet), HOPS] & 0xFFFF
-        counters[W_EXTERNAL] += packets[u(packet), HOPS] >> 16
-        histogram[u(latency)] += 1
-        batches[batch, 0] += latency
-        batches[batch, 1] += 1
-    if trace:
-        arrival[packets[u(packet), SEQ]] = now
-    if adaptive and packets[u(packet), FAR] >= 0:
-        queue[packets[u(packet), FAR]] -= 1
-    packets[u(packet), NEXT] = counters[FREE]
-    counters[FREE] = packet
-    counters[FREE_COUNT] += 1
-
-
-@njit(cache=True)
-def alias_table(share: Any, accept: Any, alias: Any) -> None:
-    """Vose's table: flow i is kept with probability accept[i], else alias[i] takes its
-    place.
-    """
-    count = len(share)
-    mean = share.sum() / count
-    small = np.empty(count, np.int64)
-    large = np.empty(count, np.int64)
-    smalls = larges = 0
-    for i in range(count):
-        accept[i] = share[i] / mean
-        alias[i] = i
-        if accept[i] < 1:
-            small[smalls] = i
-            smalls += 1
-        else:
-            large[larges] = i
-            larges += 1
-    while smalls > 0 and larges > 0:
-        smalls -= 1
-        less, more = small[smalls], large[larges - 1]
-        alias[less] = more
-        accept[more] -= 1 - accept[less]
-        if accept[more] < 1:
-            larges -= 1
-            small[smalls] = more
-            smalls += 1
-    for i in range(smalls):
-        accept[small[i]] = 1
-    for i in range(larges):
-        accept[large[i]] = 1
-
-
-@njit(cache=True)
-def mean_latency(
-    entry: Any, set_start: Any, share: Any, follow: Any, end: Any, step: Any, last_step: Any
-) -> Any:
-    """Expected unloaded latency over all ordered pairs of chips, from the source's
-    first routing to the arrival of the tail.
-
-    Of each choice: ``share``, state after the hop (``follow``), vertex at the end of
-    the hop, cycles of the hop, and cycles where it is the last one. NaN where a packet
-    does not arrive.
-    """
-    states, vertices, chips = entry.shape
-    total = 0.0
-    value = np.empty((states, vertices))
-    for target in range(chips):
-        value[:] = np.nan
-        changed = True
-        while changed:
-            changed = False
-            for state in range(states):
-                for vertex in range(vertices):
-                    own = entry[state, vertex, target]
-                    if own < 0 or not np.isnan(value[state, vertex]):
-                        continue
-                    expected = 0.0
-                    for i in range(set_start[own], set_start[own + 1]):
-                        if share[i] > 0:
-                            if end[i] == target:
-                                expected += share[i] * last_step[i]
-                            else:
-                                expected += share[i] * (step[i] + value[follow[i], end[i]])
-                    if not np.isnan(expected):
-                        value[state, vertex] = expected
-                        changed = True
-        for chip in range(chips):
-            if chip != target:
-                total += value[0, chip]
-    return total / (chips * (chips - 1))

@@ -1,4 +1,4 @@
-"""From a topology, a routing table and settings to the arrays of the simulator's core."""
+"""From a topology, a routing table and settings to the arrays of the core."""
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ from railx.settings import SettingsError
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, Topology
 
-__all__ = ["Channels", "Trace", "build_net", "build_state", "channels_of", "more_slots"]
+__all__ = [
+    "Channels",
+    "Trace",
+    "build_net",
+    "build_state",
+    "channels_of",
+    "more_slots",
+]
 
 IntArray = NDArray[np.int64]
 
@@ -81,7 +88,7 @@ def build_net(
 
     channels = channels_of(topology, network)
     pool_fifo, pool_start = _pool_fifos(topology, table, channels)
-    pools = len(table.pool_vc)
+    pools = len(table.pool_class)
     order = np.argsort(pool_fifo, kind="stable")
     fifo_pool = np.repeat(np.arange(pools), np.diff(pool_start))[order]
     fifos = len(channels) * table.virtual_channels
@@ -138,7 +145,7 @@ def build_state(
 
     channels = channels_of(topology, network)
     vcs, chips = table.virtual_channels, topology.chips
-    fifo_count, pool_count = len(channels) * vcs, len(table.pool_vc)
+    fifo_count, pool_count = len(channels) * vcs, len(table.pool_class)
     rows = _lines(len(channels), engine.CHANNEL_COLUMNS, -1)
     rows[:, [engine.BUSY, engine.WAITING, engine.CARRIED, engine.PORT_WAITERS]] = 0
     rows[:, engine.SERIAL], rows[:, engine.LATENCY] = channels.serial, channels.latency
@@ -227,16 +234,20 @@ def _wheel_cycles(channels: Channels, network: PacketNetworkSettings) -> int:
 def _pool_fifos(
     topology: Topology, table: RoutingTable, channels: Channels
 ) -> tuple[IntArray, IntArray]:
-    """The FIFOs of every pool in the order of its rows and lanes, and where each pool
-    starts.
+    """The FIFOs of every pool, and where each pool starts.
+
+    In the order of its rows and lanes on the first virtual channel of its class, then
+    on the next one: packets go side by side before they stand one behind the other.
     """
     only = np.repeat(table.pool_lane, np.diff(table.pool_start))
     lanes = np.where(only < 0, topology.links.lanes[table.pool_link], 1).astype(np.int64)
     starts = np.concatenate([[0], np.cumsum(lanes)])
     lane = np.arange(starts[-1]) - np.repeat(starts[:-1] - np.maximum(only, 0), lanes)
     channel = np.repeat(channels.first[table.pool_link], lanes) + lane
-    vc = np.repeat(np.repeat(table.pool_vc, np.diff(table.pool_start)), lanes)
-    return channel * table.virtual_channels + vc, starts[table.pool_start]
+    first = starts[table.pool_start]
+    member, vc, start = table.spread_pools(np.diff(first))
+    pool = np.repeat(np.arange(len(start) - 1), np.diff(start))
+    return channel[first[pool] + member] * table.virtual_channels + vc, start
 
 
 def _entry(topology: Topology, table: RoutingTable) -> NDArray[np.int32]:
@@ -276,6 +287,7 @@ def _traffic_arrays(
     of a trace) and hot share.
     """
     from railx.network.packets import engine
+    from railx.network.packets.alias_table import alias_table
 
     none = np.zeros(1, dtype=np.int32)
     if isinstance(traffic, Trace):
@@ -296,7 +308,7 @@ def _traffic_arrays(
         return engine.HOT_SPOT, none, hot, np.zeros(1), place, traffic.hot_share
     flows = traffic_flows(topology, traffic, seed)
     accept, alias = np.empty(len(flows)), np.empty(len(flows), dtype=np.int32)
-    engine.alias_table(flows.share, accept, alias)
+    alias_table(flows.share, accept, alias)
     return engine.FLOWS, flows.src, flows.dst, accept, alias, 0.0
 
 

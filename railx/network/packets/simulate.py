@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from railx.network.packets.layout import Trace, build_net, build_state, channels_of, more_slots
 from railx.network.settings import PacketNetworkSettings, TrafficSettings
 from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import Topology
 
 __all__ = ["PacketResult", "simulate_packets", "simulate_trace", "summary_row"]
@@ -47,6 +48,7 @@ class PacketResult:
     of the mean by batch means (NaN where a batch is empty). ``hops_mean``: links;
     ``external_hops_mean``: those that leave a node. ``created`` = ``delivered`` +
     ``in_flight`` + ``queued`` (packets of the whole run; the last two at its end).
+    ``virtual_channels``: those that each link had.
     ``channel_row`` (int64[channels]) and ``channel_load`` (float64[channels]): link row
     of each channel and the share of the window that it was busy.
     """
@@ -69,6 +71,7 @@ class PacketResult:
     flit_hops: int
     cycles_per_second: float
     flit_hops_per_second: float
+    virtual_channels: int
     channel_row: NDArray[np.int64]
     channel_load: NDArray[np.float64]
 
@@ -83,10 +86,12 @@ def simulate_packets(
     """Run ``traffic`` for the warm-up and the measured cycles; the same seed gives the
     same packets.
 
-    SettingsError where the traffic does not fit the topology.
+    SettingsError where the traffic does not fit the topology, or the routing the
+    virtual channels.
     """
     from railx.network.packets import engine
 
+    table = with_virtual_channels(topology, table, network.virtual_channels)
     net = build_net(topology, table, traffic, network, seed)
     state = build_state(topology, table, net, network, seed)
     engine.advance(net, state, 0)  # compiles, or loads what is compiled, before the clock runs
@@ -107,6 +112,7 @@ def simulate_trace(
     """Run given packets for ``cycles``; the cycle in which each one's tail arrives
     (int32[packets], -1: not yet).
     """
+    table = with_virtual_channels(topology, table, network.virtual_channels)
     net = build_net(topology, table, trace, network, seed)
     state = run_until(net, build_state(topology, table, net, network, seed), cycles)
     arrival: NDArray[np.int32] = state.arrival
@@ -141,6 +147,7 @@ def summary_row(
         "chips": topology.chips,
         "traffic": traffic.pattern,
         "routing": network.routing,
+        "virtual_channels": result.virtual_channels,
         "offered_flits_per_chip_cycle": traffic.load,
         "accepted_flits_per_chip_cycle": result.accepted_flits_per_chip_cycle,
         "latency_mean_cycles": result.latency_mean_cycles,
@@ -195,6 +202,7 @@ def _result(
         flit_hops=flit_hops,
         cycles_per_second=count["NOW"] / seconds,
         flit_hops_per_second=flit_hops / seconds,
+        virtual_channels=int(net.parameters[engine.VCS]),
         channel_row=channels.row,
         channel_load=state.channels[:, engine.CARRIED] * channels.serial / network.measured_cycles,
     )

@@ -10,6 +10,7 @@ from railx.network.packets.simulate import PacketResult, simulate_packets, summa
 from railx.network.packets.zero_load import zero_load_latency_cycles
 from railx.network.settings import SweepSettings
 from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import Topology
 
 __all__ = ["sweep_loads"]
@@ -69,6 +70,7 @@ def sweep_loads(
     1.25 times the saturation point among them. ``bound`` and ``ideal`` (flits/(chip
     cycle), from the static loads) add what share of them is accepted.
     """
+    table = with_virtual_channels(topology, table, settings.network.virtual_channels)
     runs = _Runs(topology, table, settings, seed)
     for load in settings.loads:
         runs.at(load)
@@ -92,6 +94,7 @@ def sweep_loads(
         "chips": topology.chips,
         "traffic": settings.traffic.pattern,
         "routing": settings.network.routing,
+        "virtual_channels": runs.at(high).virtual_channels,
         "saturation_flits_per_chip_cycle": low,
         "max_accepted_flits_per_chip_cycle": accepted,
         "zero_load_latency_cycles": zero_load_latency_cycles(topology, table, settings.network),

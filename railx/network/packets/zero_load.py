@@ -24,13 +24,13 @@ def zero_load_latency_cycles(
     delay, ties in equal shares; of a pool, the first channel. ValueError where the
     table leaves a packet without a path.
     """
-    from railx.network.packets import engine
+    from railx.network.packets.mean_latency import mean_latency
 
     channels = channels_of(topology, network)
     first_row = table.pool_link[table.pool_start[table.choice_pool]]
     lane = channels.first[first_row]
     step = channels.latency[lane] + 1
-    mean = engine.mean_latency(
+    mean = mean_latency(
         (
             table.entry
             if np.array_equal(table.destinations, np.arange(topology.chips))

@@ -24,6 +24,7 @@ __all__ = [
     "PathLengths",
     "check_deadlock_free",
     "check_delivery",
+    "class_loads",
     "longest_paths",
     "path_lengths",
     "path_sums",
@@ -51,8 +52,9 @@ class Options:
     """The sets of a table with every pool spread out: option rows of set k are start[k]
     to start[k + 1].
 
-    ``weight`` splits a choice over the lanes of its pool in equal shares; ``lane`` is
-    the only lane used of the link, -1: all.
+    ``weight`` splits a choice over the lanes of its pool in equal shares, and over the
+    virtual channels ``vc`` of its class; ``lane`` is the only lane used of the link,
+    -1: all.
     """
 
     start: IntArray
@@ -184,13 +186,26 @@ def table_channel_loads(
     return per_lane
 
 
+def class_loads(topology: Topology, table: RoutingTable) -> FloatArray:
+    """Uniform traffic on each class of virtual channels, summed over all links:
+    float[classes], in flits/cycle per flit/chip/cycle offered.
+    """
+    demand = np.full((topology.chips, len(table.destinations)), 1 / (topology.chips - 1))
+    stuck, loads = np.zeros(3, dtype=np.int64), np.zeros(table.classes)
+    options = spread_options(topology, table)
+    own = table.channel_class[options.vc].astype(np.int64)
+    kernels().loads(*_graph(topology, table, options), demand, stuck, own, loads)
+    _raise_if_stuck(topology, table, stuck)
+    return loads
+
+
 def check_deadlock_free(topology: Topology, table: RoutingTable) -> None:
     """Check that no circle of waiting packets can form; ValueError names one.
 
     The channel dependency graph joins channel (link row, virtual channel) a to b where
-    a packet that stands in a's buffer may wait for b. Without a circle in it no
-    deadlock is possible (Dally and Seitz 1987). Only places that packets can reach
-    count.
+    a packet that stands in a's buffer may wait for b: any channel of the class that it
+    goes on in. Without a circle in it no deadlock is possible (Dally and Seitz 1987).
+    Only places that packets can reach count.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
@@ -261,18 +276,21 @@ def spread_options(topology: Topology, table: RoutingTable) -> Options:
     lanes = np.where(only < 0, topology.links.lanes[table.pool_link], 1).astype(np.float64)
     sizes = np.diff(table.pool_start)
     pool_lanes = np.add.reduceat(lanes, table.pool_start[:-1])
-    rows = sizes[table.choice_pool]
+    member, vc, first = table.spread_pools(sizes.astype(np.int64))
+    rows = np.diff(first)[table.choice_pool]
     choice = np.repeat(np.arange(len(table.choice_pool)), rows)
-    within = np.arange(len(choice)) - np.repeat(np.cumsum(rows) - rows, rows)
-    at = table.pool_start[table.choice_pool[choice]] + within
+    pool = table.choice_pool[choice]
+    place = first[pool] + np.arange(len(choice)) - np.repeat(np.cumsum(rows) - rows, rows)
+    at = table.pool_start[pool] + member[place]
+    channels = np.bincount(table.channel_class)[table.pool_class[pool]]
     per_choice = np.concatenate([[0], np.cumsum(rows)])
     return Options(
         start=per_choice[table.set_start].astype(np.int32),
         link=table.pool_link[at].astype(np.int32),
-        vc=table.pool_vc[table.choice_pool[choice]].astype(np.int32),
-        lane=table.pool_lane[table.choice_pool[choice]].astype(np.int32),
+        vc=vc[place].astype(np.int32),
+        lane=table.pool_lane[pool].astype(np.int32),
         state=table.choice_state[choice].astype(np.int32),
-        weight=table.choice_weight[choice] * lanes[at] / pool_lanes[table.choice_pool[choice]],
+        weight=table.choice_weight[choice] * lanes[at] / pool_lanes[pool] / channels,
     )
 
 
@@ -295,9 +313,7 @@ def _raise_if_stuck(topology: Topology, table: RoutingTable, stuck: NDArray[np.i
 
 @cache
 def kernels() -> ModuleType:
-    """The compiled loops; imported on first use because Numba takes a second to
-    load.
-    """
+    """The compiled loops; imported on first use, as Numba takes a second to load."""
     from railx.vocabulary.routing import kernels as compiled
 
     return compiled

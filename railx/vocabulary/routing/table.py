@@ -47,13 +47,17 @@ class RoutingTable:
       ``choice_delay_ns``: an adaptive router compares the flits that wait for the
       probed link, plus the unloaded time of the whole path that the choice implies.
     * ``pool_start`` (int32[pools + 1]), ``pool_link`` (rows of ``topology.links``),
-      ``pool_vc``, ``pool_lane`` (the only lane used of each row, -1: all of them):
-      pools of channels, any of which will do.
+      ``pool_class`` (a class of virtual channels), ``pool_lane`` (the only lane used of
+      each row, -1: all of them): pools of channels, any of which will do.
+    * ``channel_class`` (int32[virtual channels of a link]): the class of each virtual
+      channel. The order of the classes keeps packets from waiting for each other in a
+      circle; a packet takes any channel of the class that it goes on in. As built, each
+      class has one.
     """
 
     routing: str
     selection: Selection
-    virtual_channels: int
+    channel_class: NDArray[np.int32]
     destinations: NDArray[np.int32]
     entry: NDArray[np.int32]
     set_start: NDArray[np.int32]
@@ -64,18 +68,42 @@ class RoutingTable:
     choice_delay_ns: FloatArray
     pool_start: NDArray[np.int32]
     pool_link: NDArray[np.int32]
-    pool_vc: NDArray[np.int32]
+    pool_class: NDArray[np.int32]
     pool_lane: NDArray[np.int32]
 
     @property
     def states(self) -> int:
         return len(self.entry)
 
+    @property
+    def virtual_channels(self) -> int:
+        return len(self.channel_class)
+
+    @property
+    def classes(self) -> int:
+        return int(self.channel_class.max()) + 1
+
+    def spread_pools(self, width: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Every pool on all channels of its class: for each place of a pool its member
+        (0 to below ``width``, int[pools]) and virtual channel, and where pools start.
+
+        All members on the first channel of the class, then all on the next one.
+        """
+        of_class = np.argsort(self.channel_class, kind="stable")
+        channels = np.bincount(self.channel_class)
+        first = (np.cumsum(channels) - channels)[self.pool_class]
+        size = width * channels[self.pool_class]
+        start = np.concatenate([[0], np.cumsum(size)])
+        pool = np.repeat(np.arange(len(size)), size)
+        turn, member = np.divmod(np.arange(start[-1]) - start[pool], width[pool])
+        return member, of_class[first[pool] + turn], start
+
 
 class TableBuilder:
     """Collects pools and sets, each kept once, while a family fills ``entry`` with
     array operations.
 
+    ``virtual_channels``: the routing's own number, one for each of its classes.
     ``destinations``: the chips to route to (default: all), so that large networks can
     be routed a block at a time.
     """
@@ -229,7 +257,7 @@ class TableBuilder:
         return RoutingTable(
             routing=self.routing,
             selection=self.selection,
-            virtual_channels=self.virtual_channels,
+            channel_class=np.arange(self.virtual_channels, dtype=np.int32),
             destinations=self.destinations,
             entry=self.entry,
             set_start=_starts([len(row) for row in self._sets]),
@@ -242,7 +270,7 @@ class TableBuilder:
             pool_link=np.array(
                 [link for _, links, _ in self._pools for link in links], dtype=np.int32
             ),
-            pool_vc=np.array([vc for vc, _, _ in self._pools], dtype=np.int32),
+            pool_class=np.array([vc for vc, _, _ in self._pools], dtype=np.int32),
             pool_lane=np.array([lane for _, _, lane in self._pools], dtype=np.int32),
         )
 

@@ -1,0 +1,51 @@
+"""The compiled loop over all ways of a routing table in an empty network."""
+
+# Types inside compiled functions are Numba's to check.
+# mypy: disable-error-code="untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def mean_latency(
+    entry: Any, set_start: Any, share: Any, follow: Any, end: Any, step: Any, last_step: Any
+) -> Any:
+    """Expected unloaded latency over all ordered pairs of chips, from the source's
+    first routing to the arrival of the tail.
+
+    Of each choice: ``share``, state after the hop (``follow``), vertex at the end of
+    the hop, cycles of the hop, and cycles where it is the last one. NaN where a packet
+    does not arrive.
+    """
+    states, vertices, chips = entry.shape
+    total = 0.0
+    value = np.empty((states, vertices))
+    for target in range(chips):
+        value[:] = np.nan
+        changed = True
+        while changed:
+            changed = False
+            for state in range(states):
+                for vertex in range(vertices):
+                    own = entry[state, vertex, target]
+                    if own < 0 or not np.isnan(value[state, vertex]):
+                        continue
+                    expected = 0.0
+                    for i in range(set_start[own], set_start[own + 1]):
+                        if share[i] > 0:
+                            if end[i] == target:
+                                expected += share[i] * last_step[i]
+                            else:
+                                expected += share[i] * (step[i] + value[follow[i], end[i]])
+                    if not np.isnan(expected):
+                        value[state, vertex] = expected
+                        changed = True
+        for chip in range(chips):
+            if chip != target:
+                total += value[0, chip]
+    return total / (chips * (chips - 1))

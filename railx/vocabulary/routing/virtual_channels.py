@@ -1,0 +1,54 @@
+"""More virtual channels than a routing has classes: which class gets the spare ones.
+
+A routing's classes of virtual channels keep packets from waiting for each other in a
+circle; one channel for each is enough for that. Spare channels only give packets that
+wait more places to wait in. They are dealt one by one, each to the class with the most
+uniform traffic per channel at that moment (of equals the lower class): there most
+packets stand behind one another. On a torus four fifths of the published routing's
+traffic is on one of its two classes, and a third channel helps there only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.settings import SettingsError
+from railx.vocabulary.routing.analysis import class_loads
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import Topology
+
+__all__ = ["with_virtual_channels"]
+
+
+def with_virtual_channels(
+    topology: Topology, table: RoutingTable, number: int | None
+) -> RoutingTable:
+    """The table on links of ``number`` virtual channels; None: as it is.
+
+    SettingsError where its classes need more.
+    """
+    if number is None or number == table.virtual_channels:
+        return table
+    if number < table.classes:
+        raise SettingsError(
+            "virtual_channels",
+            f"got {number}; allowed: null or at least {table.classes}, the classes of routing"
+            f" {table.routing} on {topology.family}",
+        )
+    dealt = _deal(class_loads(topology, table), number)
+    return dataclasses.replace(table, channel_class=dealt)
+
+
+def _deal(loads: NDArray[np.float64], number: int) -> NDArray[np.int32]:
+    """The class of each of ``number`` channels: one for each class, then the spare ones
+    by load (highest averages).
+    """
+    dealt = list(range(len(loads)))
+    while len(dealt) < number:
+        per_channel = loads / np.bincount(dealt, minlength=len(loads))
+        # Equal but for rounding counts as equal.
+        dealt.append(int(np.argmax(per_channel > per_channel.max() * (1 - 1e-9))))
+    return np.array(dealt, dtype=np.int32)

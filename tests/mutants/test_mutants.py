@@ -1,0 +1,124 @@
+"""The guard against weak tests, tried on a tree of one module and one test."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PATCHES = sorted((ROOT / "tests/mutants").glob("*/*.patch"))
+TEST = "tests/test_add.py"
+
+
+@pytest.fixture(scope="module")
+def mutants() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("mutants", ROOT / "scripts/mutants.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mutants"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "add.py").write_text("def add(a, b):\n    return a + b\n", encoding="utf-8")
+    test = "from add import add\n\n\ndef test_add():\n    assert add(2, 2) == 4\n"
+    (tmp_path / TEST).write_text(test, encoding="utf-8")
+    return tmp_path
+
+
+def patch(folder: Path, before: str, after: str) -> Path:
+    path = folder / "change.patch"
+    path.write_text(
+        "breaks: the sum\nexpect: killed\n\n"
+        "diff --git a/add.py b/add.py\n--- a/add.py\n+++ b/add.py\n"
+        f"@@ -1,2 +1,2 @@\n def add(a, b):\n-    return {before}\n+    return {after}\n",
+        encoding="utf-8",
+    )
+    return path
+
+
+def test_every_patch_belongs_to_a_room_and_says_what_it_breaks(mutants: ModuleType) -> None:
+    assert {path.parent.name for path in PATCHES} == set(mutants.ROOMS)
+    for path in PATCHES:
+        head = path.read_text(encoding="utf-8").split("diff --git", 1)[0]
+        words = dict(line.split(": ", 1) for line in head.splitlines() if line)
+        assert set(words) == {"breaks", "tests", "expect"}, path.name
+        assert words["expect"] in ("killed", "survives"), path.name
+        assert all((ROOT / test.split("::")[0]).exists() for test in words["tests"].split()), (
+            path.name
+        )
+
+
+def test_the_modules_and_tests_of_every_room_are_there(mutants: ModuleType) -> None:
+    for room in mutants.ROOMS.values():
+        assert all((ROOT / path).exists() for path in (*room.modules, *room.tests))
+
+
+def test_a_patch_is_applied_beside_the_tree(mutants: ModuleType, tree: Path) -> None:
+    texts = mutants._patched(tree, patch(tree, "a + b", "a - b"))
+    assert texts == {"add.py": "def add(a, b):\n    return a - b\n"}
+    assert (tree / "add.py").read_text(encoding="utf-8").endswith("a + b\n")
+
+
+def test_a_patch_that_no_longer_applies_is_an_error(mutants: ModuleType, tree: Path) -> None:
+    with pytest.raises(mutants.MutantError, match=r"change\.patch does not apply .*mend the patch"):
+        mutants._patched(tree, patch(tree, "b + a", "a - b"))
+    (tree / "add.py").unlink()
+    with pytest.raises(mutants.MutantError, match=r"add\.py is no file any more; mend the patch"):
+        mutants._patched(tree, patch(tree, "a + b", "a - b"))
+
+
+@pytest.mark.parametrize(
+    ("change", "known", "exit_code", "word"),
+    [
+        ("a - b", False, 0, "killed     m: the sum\n"),
+        ("a * b", False, 1, "survived   m: the sum  (unexpected)"),
+        ("a * b", True, 0, "survived   m: the sum  (known)"),
+        ("a - b", True, 1, "(now killed: write `expect: killed` into the patch)"),
+    ],
+)
+def test_a_mutant_is_killed_or_survives(
+    mutants: ModuleType,
+    tree: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: str,
+    known: bool,
+    exit_code: int,
+    word: str,
+) -> None:
+    before = (tree / "add.py").read_text(encoding="utf-8")
+    texts = {"add.py": before.replace("a + b", change)}
+    mutant = mutants.Mutant("m", "the sum", texts, (TEST,), survives=known)
+    assert mutants._run(tree, [mutant], limit_s=120.0) == exit_code
+    assert word in capsys.readouterr().out
+    assert (tree / "add.py").read_text(encoding="utf-8") == before
+
+
+def test_tests_that_fail_by_themselves_prove_nothing(mutants: ModuleType, tree: Path) -> None:
+    room = mutants.Room(("add.py",), (TEST,))
+    assert mutants._baseline(tree, room, []) > 0
+    (tree / "add.py").write_text("def add(a, b):\n    return 5\n", encoding="utf-8")
+    with pytest.raises(mutants.MutantError, match="the tests fail without any mutant"):
+        mutants._baseline(tree, room, [])
+
+
+def test_generated_mutants_are_the_same_for_the_same_seed(mutants: ModuleType, tree: Path) -> None:
+    pytest.importorskip("cosmic_ray")
+    (tree / "add.py").write_text(
+        "def add(a, b):\n    return a + b if a > 0 else b + 0\n", encoding="utf-8"
+    )
+    room = mutants.Room(("add.py",), (TEST,))
+    first, again = (mutants._generated(tree, room, 3, seed=1) for _ in range(2))
+    assert first == again
+    assert len(first) == 3
+    assert len({mutant.texts["add.py"] for mutant in first}) == 3
+    assert all(mutant.breaks.startswith("add.py:2: return a + b") for mutant in first)
+    assert len(mutants._generated(tree, room, 10**6, seed=1)) < 30

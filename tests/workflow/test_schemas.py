@@ -1,0 +1,286 @@
+"""Schemas for editors: current, fit for every file of conf/, blind to no mistake."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from railx.settings import (
+    AtLeast,
+    Between,
+    Fraction,
+    NonNegative,
+    NotEmpty,
+    OneOf,
+    Positive,
+    PowerOfTwo,
+    Registered,
+    field_hints,
+)
+from workflow.config import CONF
+from workflow.field_docs import class_doc, field_doc
+from workflow.groups import groups
+from workflow.reference import REFERENCE, keys_of, reference, unit_of
+from workflow.schemas import SCHEMAS, marked, schema, schema_files, schema_name, schema_of
+
+FILES = sorted(CONF.rglob("*.yaml"))
+#: Modules whose settings are documented later, by prefix.
+UNDOCUMENTED = ("railx.families.", "railx.economics.", "railx.figures.")
+
+POWERS = [2**exponent for exponent in range(32)]
+CONSTRAINTS = [
+    *(AtLeast(3), Between(-1, 5), OneOf(4, 9)),
+    *(Positive(), NonNegative(), Fraction(), PowerOfTwo()),
+]
+
+Change = Callable[[dict[str, Any]], object]
+
+
+@functools.cache
+def validator(group: str) -> Draft202012Validator:
+    return Draft202012Validator(schema(group))
+
+
+def problems(group: str, written: Any) -> list[str]:
+    return [error.message for error in validator(group).iter_errors(written)]
+
+
+def written(path: str) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((CONF / path).read_text())
+    return content
+
+
+def settings_classes() -> list[type]:
+    """Every class that the groups reach."""
+    found: dict[type, None] = {}
+
+    def visit(hint: Any) -> None:
+        if isinstance(hint, Registered):
+            for member in hint.members().values():
+                visit(member)
+        elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            if hint not in found:
+                found[hint] = None
+                for inner in field_hints(hint).values():
+                    visit(inner)
+        else:
+            for argument in get_args(hint):
+                visit(argument)
+
+    for hint in groups().values():
+        visit(hint)
+    return list(found)
+
+
+def test_schemas_and_reference_page_are_current() -> None:
+    expected = {**schema_files(), REFERENCE: reference()}
+    for path, text in expected.items():
+        assert path.read_text() == text, f"{path.name}: stale; run `make schemas`"
+    assert set(SCHEMAS.iterdir()) | {REFERENCE} == set(expected)
+
+
+def test_every_folder_of_conf_has_a_schema() -> None:
+    folders = {path.name for path in CONF.iterdir() if path.is_dir()}
+    assert folders == set(groups()) - {"stage"}
+    for text in schema_files().values():
+        Draft202012Validator.check_schema(json.loads(text))
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(CONF)) for path in FILES])
+def test_every_file_fits_its_schema(path: Path) -> None:
+    assert problems(schema_name(path), yaml.safe_load(path.read_text())) == []
+
+
+def test_every_file_names_its_schema() -> None:
+    assert [path for path in FILES if path.read_text() != marked(path)] == [], "run `make schemas`"
+
+
+def test_the_comment_comes_once_and_below_those_that_speak_to_hydra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workflow.schemas.CONF", tmp_path)
+    (tmp_path / "sweep").mkdir()
+    path = tmp_path / "sweep" / "one.yaml"
+    path.write_text("# @package _global_\n# What it is.\nload: 1\n")
+    once = marked(path)
+    assert once == (
+        "# @package _global_\n"
+        "# yaml-language-server: $schema=../../resources/schemas/conf/sweep.schema.json\n"
+        "# What it is.\nload: 1\n"
+    )
+    path.write_text(once)
+    assert marked(path) == once
+    path = tmp_path / "config.yaml"
+    path.write_text("name: paper\n")
+    assert marked(path).splitlines() == [
+        "# yaml-language-server: $schema=../resources/schemas/conf/config.schema.json",
+        "name: paper",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        ("topology/railx_hyperx.yaml", lambda c: c.update(mm=2)),
+        ("topology/railx_hyperx.yaml", lambda c: c.update(family="railx_hyperxx")),
+        ("topology/railx_hyperx.yaml", lambda c: c.update(m=0)),
+        ("topology/railx_hyperx.yaml", lambda c: c.update(m=2.5)),
+        ("topology/railx_hyperx.yaml", lambda c: c.update(m=True)),
+        ("topology/torus_2d.yaml", lambda c: c.pop("port_gbps")),
+        ("topology/railx_hyperx.yaml", lambda c: c.update(defaults=["torus_2d", 3])),
+        ("traffic/hot_spot.yaml", lambda c: c.update(hot_share=1.5)),
+        ("network/packet.yaml", lambda c: c.update(routing="shortest")),
+        ("network/packet.yaml", lambda c: c.update(injection_ports=0)),
+        ("sweep/fat_tree_1250.yaml", lambda c: c.update(loads=[0.1, 0])),
+        ("sweep/fat_tree_1250.yaml", lambda c: c.update(network={"routin": "min"})),
+        ("sweep/fat_tree_1250.yaml", lambda c: c.update(topology="")),
+        ("collective/all.yaml", lambda c: c.update(collectives=[])),
+        ("collective/all.yaml", lambda c: c.update(rows=0)),
+        ("tenancy/small.yaml", lambda c: c["stream"]["jobs"][0].pop("weight")),
+        ("tenancy/small.yaml", lambda c: c["stream"]["scenarios"]["healthy"].update(failed=1)),
+        ("corpus/github_like.yaml", lambda c: c.update(tail_fraction=0)),
+        ("corpus/stdlib.yaml", lambda c: c.update(sequences="all")),
+        ("cluster/cpu_4.yaml", lambda c: c.update(devices=6)),
+        ("cluster/cpu_4.yaml", lambda c: c["all_to_all_gb_s"].update({"2": -1})),
+        ("cost_model/analytic.yaml", lambda c: c.update(zero_stage=4)),
+        ("planner/static.yaml", lambda c: c.update(degree=3)),
+        ("planner/static.yaml", lambda c: c.pop("planner")),
+        ("plan/flexsp_stdlib.yaml", lambda c: c.update(planner={"buckets": 0})),
+        ("plan/flexsp_stdlib.yaml", lambda c: c.pop("defaults")),
+        ("run/flexsp_stdlib.yaml", lambda c: c.update(fabric={"port": 70000})),
+        ("run/flexsp_stdlib.yaml", lambda c: c.update(fabric={"defaults": []})),
+        ("fabric/rails.yaml", lambda c: c.update(port=-1)),
+        ("training/cpu_4.yaml", lambda c: c["optimizer"].update(beta1=1)),
+        ("tracking/off.yaml", lambda c: c.update(mlflow="no")),
+        ("transition/torus_to_hyperx.yaml", lambda c: c.pop("after")),
+        ("agreement/small.yaml", lambda c: c["traffics"]["uniform"].update(pattern="tornado")),
+        ("experiment/quick.yaml", lambda c: c.update(sed=1)),
+        ("experiment/quick.yaml", lambda c: c.update(seed=-1)),
+        ("experiment/quick.yaml", lambda c: c.update(tenancy="huge")),
+        ("experiment/quick.yaml", lambda c: c["plans"].append("flexsp_books")),
+        ("experiment/quick.yaml", lambda c: c["plans"].append({"mine": "flexsp_books"})),
+        ("experiment/quick.yaml", lambda c: c.update(sweeps={"mine": {"network": {"m": 1}}})),
+        ("experiment/gpu.yaml", lambda c: c.update(training="tpu")),
+        ("experiment/gpu.yaml", lambda c: c.update(defaults=["papers"])),
+        ("experiment/gpu.yaml", lambda c: c.update(runs=["no name"])),
+        ("figure/base.yaml", lambda c: c.update(dpi=10)),
+        ("topology/base_railx.yaml", lambda c: c.update(lane=10)),
+        ("config.yaml", lambda c: c.update(experiment="papers")),
+        ("config.yaml", lambda c: c.update(tracking="none")),
+        ("stage.yaml", lambda c: c.update(topologies={})),
+    ],
+)
+def test_a_mistake_in_a_file_is_found(path: str, change: Change) -> None:
+    content = written(path)
+    assert problems(schema_name(CONF / path), content) == []
+    change(content)
+    assert problems(schema_name(CONF / path), content)
+
+
+def test_what_a_file_leaves_to_those_that_it_mounts() -> None:
+    mounts = {"defaults": [{"/network@network": "packet"}], "network": {"routing": "min"}}
+    assert problems("sweep", mounts) == []
+    assert problems("sweep", {"network": {"routing": "min"}})
+    assert problems("experiment", {"figures": {"cost": {"dpi": 300}}}) == []
+    assert problems("experiment", {"figures": {"cost": {"dpii": 300}}})
+    assert problems("experiment", {"defaults": ["paper"], "figures": ["mine"]}) == []
+    assert problems("experiment", {"figures": ["mine"]})
+    assert problems("experiment", {"figures": {"mine": "cost", "cost": None}}) == []
+
+
+@dataclasses.dataclass(frozen=True)
+class Ring:
+    """A ring."""
+
+    family: Literal["ring"]
+    nodes: Annotated[int, AtLeast(3)]
+    """Nodes of the ring.
+
+    Chips count   twice, ``see there``.
+    """
+    degree: Annotated[int, PowerOfTwo()] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Wide(Ring):
+    label: Annotated[str | None, NotEmpty()] = None
+
+
+def test_what_stands_below_a_field_and_in_the_schema() -> None:
+    described = "Nodes of the ring.\n\nChips count twice, `see there`."
+    assert (class_doc(Ring), field_doc(Ring, "nodes")) == ("A ring.", described)
+    assert (field_doc(Wide, "nodes"), field_doc(Wide, "label")) == (described, "")
+    written = schema_of(Annotated[Any, Registered("family", lambda: {"ring": Wide})])
+    (reference,) = written["oneOf"]
+    assert written["discriminator"] == {"propertyName": "family"}
+    wide = written["$defs"][reference["$ref"].removeprefix("#/$defs/")]
+    assert wide["additionalProperties"] is False
+    assert wide["required"] == ["family", "nodes"]
+    assert wide["properties"] == {
+        "family": {"const": "ring"},
+        "nodes": {"description": described, "type": "integer", "minimum": 3},
+        "degree": {"type": ["integer", "null"], "enum": [*POWERS, None], "default": None},
+        "label": {"type": ["string", "null"], "minLength": 1, "default": None},
+    }
+
+
+@given(
+    st.sampled_from(CONSTRAINTS),
+    st.one_of(st.integers(-10, 2**31), st.sampled_from([*POWERS, 0, 1, 3, 4, 5, 9])),
+)
+def test_a_constraint_says_the_same_in_both_languages(constraint: Any, value: int) -> None:
+    fits = Draft202012Validator(constraint.keywords).is_valid(value)
+    assert fits == constraint.accepts(value)
+
+
+def test_rows_of_the_reference_page() -> None:
+    rows = [(row.key, row.allowed, row.unit, row.meaning) for row in keys_of(Wide)]
+    assert rows == [
+        ("family", "`ring`", "", ""),
+        (
+            "nodes",
+            "integer, at least 3",
+            "",
+            "Nodes of the ring. Chips count twice, `see there`.",
+        ),
+        ("degree", "integer, a power of two (1, 2, 4, ...) or null; default null", "", ""),
+        ("label", "text or null, not empty; default null", "", ""),
+    ]
+    units = {name: unit_of(name) for name in ("port_gbps", "timeout_s", "all_to_all_gb_s", "seed")}
+    assert units == {
+        "port_gbps": "10^9 bit/s",
+        "timeout_s": "s",
+        "all_to_all_gb_s": "10^9 byte/s",
+        "seed": "",
+    }
+    page = reference()
+    assert page.startswith("<!-- Made by `make schemas`")
+    assert "| `mix.jobs[].rows` | integer, at least 1 |" in page
+    assert "| `loads` | list, each: number, greater than 0 |" in page
+    assert "| `topologies` | mapping of names, not empty, each: a mapping |" in page
+
+
+@pytest.mark.parametrize(
+    "cls", settings_classes(), ids=lambda cls: f"{cls.__module__}.{cls.__name__}"
+)
+def test_every_key_is_described(cls: type) -> None:
+    if cls.__module__.startswith(UNDOCUMENTED):
+        return
+    silent = [field.name for field in dataclasses.fields(cls) if not field_doc(cls, field.name)]
+    assert silent == []
+    assert class_doc(cls)
+
+
+def test_schema_files_are_plain_json() -> None:
+    for path, text in schema_files().items():
+        assert json.loads(text)["$id"] == path.name

@@ -1,0 +1,320 @@
+"""JSON Schemas of the config groups, made from the settings classes, so that editors
+check conf/ as it is typed.
+
+``python -m workflow.schemas`` (``make schemas``) writes them to resources/schemas/conf,
+the reference page to docs/reference.md, and into every file of conf/ the comment that
+tells editors which schema is its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
+
+from railx.io import write_text
+from railx.settings import field_hints
+from workflow.config import Experiment
+from workflow.field_docs import class_doc, field_doc
+from workflow.groups import groups, members
+from workflow.mounts import CHOSEN, CONF, EVERY, LISTED, NAME, choices
+from workflow.reference import REFERENCE, reference
+
+__all__ = [
+    "SCHEMAS",
+    "main",
+    "marked",
+    "schema",
+    "schema_files",
+    "schema_name",
+    "schema_of",
+]
+
+#: Where the schemas are written.
+SCHEMAS = CONF.parent / "resources" / "schemas" / "conf"
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_MARK = "# yaml-language-server: $schema="
+_SCALARS = {int: "integer", float: "number", bool: "boolean", str: "string", type(None): "null"}
+#: A class is written ``whole`` (every key without a default is required), ``partial``
+#: (none is, for other files supply the rest) or as a ``file`` that mounts others:
+#: partial, with Hydra's list of them.
+Form: TypeAlias = Literal["whole", "partial", "file"]
+
+#: What each size keyword of JSON Schema speaks of; the others speak of numbers.
+_SIZES = {"minLength": "string", "minItems": "array", "minProperties": "object"}
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of the files that :func:`schema_name` gives this name.
+
+    A file that mounts others (``defaults``) may leave any key to them, at any depth,
+    and so may one that others mount (``GROUP.base``); any other holds every key that
+    has no default. An experiment and conf/config.yaml name files of the groups.
+    """
+    writer = _Writer()
+    group, _, base = name.partition(".")
+    hint = groups()["experiment" if group == "config" else group]
+    if group in ("experiment", "config"):
+        written = _choices_of(writer, config=group == "config")
+    elif group == "stage" or base:
+        written = writer.of(hint, "file")
+    else:
+        mounting = {"type": "object", "required": ["defaults"]}
+        written = {
+            "if": mounting,
+            "then": writer.of(hint, "file"),
+            "else": writer.of(hint, "whole"),
+        }
+    definitions = {**_defaults_list(), **dict(sorted(writer.definitions.items()))}
+    title = {"title": f"conf/{name}"}
+    return {
+        "$schema": _DIALECT,
+        "$id": f"{name}.schema.json",
+        **title,
+        **written,
+        "$defs": definitions,
+    }
+
+
+def schema_name(path: Path) -> str:
+    """The name of the schema of a file below conf/: its group, or ``GROUP.base`` for
+    those that only others mount.
+    """
+    if path.parent == CONF:
+        return "config" if path.stem == "config" else "stage"
+    return path.parent.name + (".base" if path.stem.startswith("base") else "")
+
+
+def schema_of(hint: Any) -> dict[str, Any]:
+    """The JSON Schema of a type hint alone; every key without a default is required."""
+    writer = _Writer()
+    return {**writer.of(hint, "whole"), "$defs": writer.definitions}
+
+
+def schema_files() -> dict[Path, str]:
+    """The text of every schema by its path."""
+    names = {schema_name(path) for path in CONF.rglob("*.yaml")}
+    return {
+        SCHEMAS / f"{name}.schema.json": json.dumps(schema(name), indent=1, ensure_ascii=False)
+        + "\n"
+        for name in sorted(names)
+    }
+
+
+def marked(path: Path) -> str:
+    """The text of a file below conf/ with the comment that names its schema: in the
+    first line, or in the first below those that speak to Hydra (``# @package``).
+    """
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = [line for line in lines if not line.startswith(_MARK)]
+    above = next((i for i, line in enumerate(lines) if not line.startswith("# @")), len(lines))
+    up = "../" * len(path.relative_to(CONF.parent).parent.parts)
+    mark = f"{_MARK}{up}resources/schemas/conf/{schema_name(path)}.schema.json\n"
+    return "".join([*lines[:above], mark, *lines[above:]])
+
+
+def _choices_of(writer: _Writer, *, config: bool) -> dict[str, Any]:
+    """An experiment's file: names of the groups' files, and values on top of them.
+
+    Where it inherits other experiments, a name in a list may be one of theirs.
+    """
+    hints, properties, inherited = field_hints(Experiment), {}, {}
+    for key in ("name", "seed"):
+        properties[key] = writer.of(hints[key], "partial")
+    for key, group in LISTED.items():
+        values = writer.of(get_args(hints[key])[1], "partial")
+        properties[key] = _listing(group, values, {"enum": choices(group)})
+        own_name = {"type": "string", "pattern": f"^{NAME.pattern}$"}
+        inherited[key] = _listing(group, values, own_name)
+    for key in CHOSEN:
+        properties[key] = {"anyOf": [{"enum": choices(key)}, writer.of(hints[key], "partial")]}
+    for key in EVERY:
+        properties[key] = {"enum": choices(key)}
+    for key, written in properties.items():
+        described = field_doc(Experiment, key) or f"File of conf/{key} for all {EVERY.get(key)}."
+        properties[key] = {"description": described, **written}
+        if key in inherited:
+            inherited[key] = {"description": described, **inherited[key]}
+    if config:
+        own = {"description": "The experiment that runs.", "enum": choices("experiment")}
+        return _closed({"experiment": own, **properties})
+    parents = {"type": "array", "items": {"enum": choices("experiment")}}
+    parents = {"description": "Experiments that this one inherits.", **parents}
+    return {
+        "if": {"type": "object", "required": ["defaults"]},
+        "then": _closed({"defaults": parents, **properties, **inherited}),
+        "else": _closed(properties),
+    }
+
+
+def _listing(group: str, values: dict[str, Any], name: dict[str, Any]) -> dict[str, Any]:
+    """A list of names, or a mapping of names to files, to values or to null."""
+    entry = [{"enum": choices(group)}, values]
+    one = {"type": "object", "minProperties": 1, "maxProperties": 1}
+    item = {"anyOf": [name, {**one, "additionalProperties": {"anyOf": entry}}]}
+    mapping = {"type": "object", "additionalProperties": {"anyOf": [*entry, {"type": "null"}]}}
+    return {"anyOf": [{"type": "array", "items": item}, mapping]}
+
+
+def _closed(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+class _Writer:
+    """Writes type hints as JSON Schema; classes go into ``definitions``, once in each
+    form that is used.
+    """
+
+    def __init__(self) -> None:
+        self.definitions: dict[str, dict[str, Any]] = {}
+
+    def of(self, hint: Any, form: Form) -> dict[str, Any]:
+        """The schema of a type hint."""
+        union = members(hint)
+        if union is not None:
+            return self._union(hint, *union, form)
+        origin = get_origin(hint)
+        if hint is Any:
+            return {}
+        if origin is Annotated:
+            base, *constraints = get_args(hint)
+            return _constrained(self.of(base, form), constraints)
+        if origin is Literal:
+            choices = list(get_args(hint))
+            return {"const": choices[0]} if len(choices) == 1 else {"enum": choices}
+        if origin in (Union, types.UnionType):
+            return _any_of([self.of(option, form) for option in get_args(hint)])
+        if origin in (tuple, list):
+            return self._sequence(hint)
+        if isinstance(origin, type) and issubclass(origin, Mapping):
+            item = self.of(get_args(hint)[1], form)
+            return {"type": "object", "additionalProperties": item}
+        if dataclasses.is_dataclass(hint):
+            return self._reference(typing.cast("type", hint), form)
+        return {"type": _SCALARS[hint]}
+
+    def _union(
+        self, hint: Any, key: str, classes: Mapping[Any, type], form: Form
+    ) -> dict[str, Any]:
+        """One schema per member; whole settings name theirs, so that exactly one
+        fits.
+        """
+        options = [self._reference(cls, form) for cls in dict.fromkeys(classes.values())]
+        if type(None) in get_args(hint):
+            options.append({"type": "null"})
+        if form != "whole":
+            return {"anyOf": options}
+        return {"discriminator": {"propertyName": key}, "oneOf": options}
+
+    def _sequence(self, hint: Any) -> dict[str, Any]:
+        """A list is written in one piece, so that its items are whole in any file."""
+        arguments = get_args(hint)
+        if get_origin(hint) is tuple and arguments[-1] is not Ellipsis:
+            items = [self.of(argument, "whole") for argument in arguments]
+            size = len(items)
+            return {"type": "array", "prefixItems": items, "minItems": size, "maxItems": size}
+        return {"type": "array", "items": self.of(arguments[0], "whole")}
+
+    def _reference(self, cls: type, form: Form) -> dict[str, Any]:
+        name = f"{cls.__module__}.{cls.__qualname__}" + ("" if form == "whole" else f".{form}")
+        if name not in self.definitions:
+            self.definitions[name] = {}
+            self.definitions[name] = self._class(cls, form)
+        return {"$ref": f"#/$defs/{name}"}
+
+    def _class(self, cls: type, form: Form) -> dict[str, Any]:
+        fields = [field for field in dataclasses.fields(cls) if field.init]
+        hints = field_hints(cls)
+        inner: Form = "whole" if form == "whole" else "partial"
+        properties = {field.name: self._field(cls, field, hints, inner) for field in fields}
+        written: dict[str, Any] = {"title": cls.__name__, "description": class_doc(cls)}
+        written |= {"type": "object", "additionalProperties": False, "properties": properties}
+        if form == "whole":
+            written["required"] = [field.name for field in fields if _has_no_default(field)]
+        if form == "file":
+            properties = {name: _left_open(field) for name, field in properties.items()}
+            written["properties"] = properties
+            properties["defaults"] = {"$ref": "#/$defs/defaults"}
+        return written
+
+    def _field(
+        self, cls: type, field: dataclasses.Field[Any], hints: Mapping[str, Any], form: Form
+    ) -> dict[str, Any]:
+        written = self.of(hints[field.name], form)
+        description = field_doc(cls, field.name)
+        if description:
+            written = {"description": description, **written}
+        if field.default is not dataclasses.MISSING:
+            written["default"] = field.default
+        return written
+
+
+def _left_open(written: dict[str, Any]) -> dict[str, Any]:
+    """With ``???``, by which a file leaves a key to those that mount it."""
+    described: dict[str, Any] = {
+        key: written[key] for key in ("description", "default") if key in written
+    }
+    rest = {key: value for key, value in written.items() if key not in described}
+    return {**described, "anyOf": [rest, {"const": "???"}]}
+
+
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _any_of(options: list[dict[str, Any]]) -> dict[str, Any]:
+    """Alternatives, in one piece where they are one type or null."""
+    some = [option for option in options if option != {"type": "null"}]
+    if len(some) == len(options) - 1 == 1 and isinstance(some[0].get("type"), str):
+        written = {**some[0], "type": [some[0]["type"], "null"]}
+        return {**written, "enum": [*written["enum"], None]} if "enum" in written else written
+    return {"anyOf": options}
+
+
+def _constrained(written: dict[str, Any], constraints: list[Any]) -> dict[str, Any]:
+    """With the keywords of the constraints that speak of what the schema allows."""
+    kinds = written["type"] if isinstance(written["type"], list) else [written["type"]]
+    allowed = dict(written)
+    for constraint in constraints:
+        keywords = constraint.keywords.items()
+        allowed |= {key: value for key, value in keywords if _SIZES.get(key) in (None, *kinds)}
+    if "null" in kinds and "enum" in allowed:
+        allowed["enum"] = [*allowed["enum"], None]
+    return allowed
+
+
+def _defaults_list() -> dict[str, Any]:
+    """Hydra's list of the files that a file mounts."""
+    choice = {"type": ["string", "null"]}
+    entry = {"type": "object", "minProperties": 1, "maxProperties": 1}
+    return {
+        "defaults": {
+            "description": "The files that this one mounts, in Hydra's syntax.",
+            "type": "array",
+            "items": {"anyOf": [{"type": "string"}, {**entry, "additionalProperties": choice}]},
+        }
+    }
+
+
+def main() -> int:
+    """Write the schemas, the reference page and the comments in conf/."""
+    files = {**schema_files(), REFERENCE: reference()}
+    files |= {path: marked(path) for path in sorted(CONF.rglob("*.yaml"))}
+    for path, text in files.items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            write_text(path, text)
+            print(path.relative_to(CONF.parent))
+    for path in SCHEMAS.glob("*.schema.json"):
+        if path not in files:
+            path.unlink()
+            print(f"{path.relative_to(CONF.parent)} removed")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
