@@ -88,8 +88,6 @@ class TrainingSettings:
 class RunSettings:
     """One launch: a plan, the corpus that it was made for, the model, and the rails
     that the sweep switches.
-
-    ``plan`` and ``corpus`` are files; ``plan_name`` is what tables call the plan.
     """
 
     name: Annotated[str, NotEmpty()]

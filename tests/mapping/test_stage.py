@@ -113,7 +113,7 @@ def test_reference_is_priced(small_mapping: Plain) -> None:
         SettingsError,
         match=(
             r"mapping\.reference: got 'torus_2d'; allowed: railx_hyperx, fat_tree, the priced"
-            " topologies"
+            r" topologies"
         ),
     ):
         load(MappingSettings, small_mapping | {"reference": "torus_2d"}, "mapping")

@@ -195,6 +195,7 @@ def test_iterations_have_a_row_for_each_setting_iteration_and_rank(bare_run: Pat
         (row["mode"], row["reconfiguration_latency_ms"], row["iteration"], row["rank"])
         for row in rows
     ] == [(*mode, iteration, rank) for mode in modes for iteration in (1, 2) for rank in (0, 1)]
+    assert {(row["run"], row["plan"]) for row in rows} == {("run", "by_hand")}
     assert list(rows[0]) == [
         *(
             "run",
