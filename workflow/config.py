@@ -268,7 +268,7 @@ def read_choice(path: Path) -> dict[str, Any]:
 
 
 def _compose(primary: str | None, schema: type, overrides: list[str]) -> dict[str, Any]:
-    """The plain config of conf/``primary``.yaml (GROUP/NAME: of that choice alone, None:
+    """The plain config of conf/``primary``.yaml (GROUP/NAME: of that choice, None:
     of an experiment), from the last time where nothing has changed since.
     """
     for override in overrides:

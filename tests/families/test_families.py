@@ -20,7 +20,7 @@ from railx.families import (
     write_topology,
 )
 from railx.families.railx_hyperx.settings import RailXHyperXSettings
-from railx.io import write_table
+from railx.io import read_metadata, write_table
 from railx.network.metrics import check_circuits
 from railx.settings import SettingsError, load, to_dict
 from railx.vocabulary.grid import line_wiring
@@ -99,7 +99,8 @@ def test_links_are_full_duplex_and_use_every_port(name: str) -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_files_give_back_the_same_topology(name: str, tmp_path: Path) -> None:
     topology = build_topology(from_conf(name))
-    write_topology(tmp_path / "topology.parquet", topology)
+    write_topology(tmp_path / "topology.parquet", topology, "mine")
+    assert read_metadata(tmp_path / "topology.parquet")["name"] == "mine"
     again = read_topology(tmp_path / "topology.parquet")
     for field in ("family", "settings", "chips", "nodes", "switches"):
         assert getattr(again, field) == getattr(topology, field)

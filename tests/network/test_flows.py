@@ -292,7 +292,6 @@ def test_a_table_without_the_destination_is_named() -> None:
 
 
 # Completion times
-# -----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_lone_transfer_is_size_over_rate_plus_flight() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from railx.families import TopologySettings, build_topology
 from railx.settings import load
@@ -20,6 +19,7 @@ from railx.vocabulary.cross_connects import (
 )
 from railx.vocabulary.reconfiguration import reconfiguration_plan
 from railx.vocabulary.topology import Circuits, Topology
+from workflow.config import read_choice
 
 CONF = Path(__file__).parents[2] / "conf"
 OPTICAL = [
@@ -34,7 +34,7 @@ OPTICAL = [
 
 
 def build(name: str, **changes: Any) -> Topology:
-    plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text())
+    plain = read_choice(CONF / "topology" / f"{name}.yaml")
     return build_topology(load(TopologySettings, plain | changes, "topology"))
 
 

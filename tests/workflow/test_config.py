@@ -118,6 +118,18 @@ def test_overrides_come_from_snakemakes_config() -> None:
         ),
         ("topologies.railx_hyperx.m=0", "topologies.railx_hyperx.m: got 0; allowed: at least 1"),
         ("topologies.railx_hyperx.ocs_radix=4", "topologies.railx_hyperx.ocs_radix"),
+        (
+            "topologies.railx_hyperx.n=200",
+            "topologies.railx_hyperx.n: the topology would need 258,568,008 directed links",
+        ),
+        (
+            "topologies.fat_tree_1250.populated_chips=1000",
+            "topologies.fat_tree_1250.populated_chips: got 1000; allowed: null or 1250",
+        ),
+        (
+            "economics.networks.fat_tree_full.topology.switch_radix=64",
+            "economics.networks.fat_tree_full.topology.populated_chips: got 200704; allowed: at",
+        ),
         ("experiment=fast", "experiment: got 'fast'; allowed: gpu, paper, quick"),
         ("sed=3", "sed: unknown key; allowed: name, seed, topologies"),
         (
