@@ -25,23 +25,9 @@ rule all:
         circuits=[path for key in ("circuits", "csv") for path in files_of(EXPERIMENT, f"circuits.{key}").values()],
 
 
-include: "workflow/rules/topology.smk"
-include: "workflow/rules/metrics.smk"
-include: "workflow/rules/circuits.smk"
-include: "workflow/rules/transition.smk"
-include: "workflow/rules/network.smk"
-include: "workflow/rules/packets.smk"
-include: "workflow/rules/agreement.smk"
-include: "workflow/rules/mapping.smk"
-include: "workflow/rules/tenancy.smk"
-include: "workflow/rules/economics.smk"
-include: "workflow/rules/corpus.smk"
-include: "workflow/rules/plan.smk"
-include: "workflow/rules/training.smk"
-include: "workflow/rules/evidence.smk"
-include: "workflow/rules/figure.smk"
-include: "workflow/rules/report.smk"
-include: "workflow/rules/tracking.smk"
+for name in STAGES:
+
+    include: f"workflow/rules/{name}.smk"
 
 
 report: "workflow/report/workflow.rst"

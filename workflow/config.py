@@ -234,7 +234,9 @@ def compose_experiment(overrides: Iterable[str] = ()) -> Experiment:
     Raises :class:`railx.settings.SettingsError`: one line that names the key and what
     is allowed.
     """
-    experiment: Experiment = load(Experiment, _compose(None, Experiment, list(overrides)))
+    experiment: Experiment = load(
+        Experiment, _drop_missing(_compose(None, Experiment, list(overrides)))
+    )
     return experiment
 
 
@@ -249,7 +251,7 @@ def compose_stage(
     """
     hints = typing.get_type_hints(StageSettings, include_extras=True)
     wanted = list(groups) if groups is not None else list(hints)
-    composed = _compose(primary, StageSettings, list(overrides))
+    composed = _drop_missing(_compose(primary, StageSettings, list(overrides)))
     unknown = set(composed) - set(hints)
     if unknown:
         raise SettingsError(sorted(unknown)[0], f"unknown key; allowed: {', '.join(hints)}")
@@ -258,7 +260,7 @@ def compose_stage(
 
 def read_choice(path: Path) -> dict[str, Any]:
     """The plain content of a file of a group in conf/ with all that it inherits, not
-    checked.
+    checked; what it leaves open is ``???``.
     """
     group = path.parent.name
     content: dict[str, Any] = _compose(f"{group}/{path.stem}", StageSettings, [])[group]
@@ -266,8 +268,8 @@ def read_choice(path: Path) -> dict[str, Any]:
 
 
 def _compose(primary: str | None, schema: type, overrides: list[str]) -> dict[str, Any]:
-    """The plain config of conf/``primary``.yaml (None: of an experiment), from the last
-    time where nothing has changed since.
+    """The plain config of conf/``primary``.yaml (GROUP/NAME: of that choice, None:
+    of an experiment), from the last time where nothing has changed since.
     """
     for override in overrides:
         if "=" not in override and not override.startswith("~"):
@@ -292,16 +294,21 @@ def _with_hydra(primary: str | None, schema: type, overrides: list[str]) -> dict
 
     GlobalHydra.instance().clear()
     try:
-        if primary is None:
-            primary = "mounted_experiment"
-            mounted, overrides = primary_config(overrides)
+        group, _, name = (primary or "").rpartition("/")
+        if primary is None or group:
+            mounted, overrides = (
+                ({"defaults": [{f"/{group}": name}, "_self_"]}, overrides)
+                if group
+                else primary_config(overrides)
+            )
+            primary = "mounted"
             ConfigStore.instance().store(primary, mounted)
         with initialize_config_dir(str(CONF), version_base="1.3"):
             config = compose(primary, overrides=[_forced(override) for override in overrides])
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise _one_line(error, schema) from error
-    return typing.cast("dict[str, Any]", _drop_missing(plain))
+    return typing.cast("dict[str, Any]", plain)
 
 
 def _forced(override: str) -> str:

@@ -256,9 +256,10 @@ class _Writer:
 
 def _left_open(written: dict[str, Any]) -> dict[str, Any]:
     """With ``???``, by which a file leaves a key to those that mount it."""
-    said = ("description", "default")
-    described = {key: value for key, value in written.items() if key in said}
-    rest = {key: value for key, value in written.items() if key not in said}
+    described: dict[str, Any] = {
+        key: written[key] for key in ("description", "default") if key in written
+    }
+    rest = {key: value for key, value in written.items() if key not in described}
     return {**described, "anyOf": [rest, {"const": "???"}]}
 
 

@@ -40,7 +40,7 @@ RoutingName: TypeAlias = Literal["min", "balanced", "adaptive", "valiant"]
 
 @dataclass(frozen=True)
 class UniformTraffic:
-    """Every chip sends the same share to every other chip at random."""
+    """Every chip sends the same share to every other chip, itself excluded."""
 
     pattern: Literal["uniform"]
     """Which pattern: uniform."""

@@ -1,87 +1,21 @@
 """Jobs and failures on a reconfigurable grid: placement, circuits, the largest usable
 job, streams of jobs, degraded lines.
+
+The door has the settings alone, so that checking an experiment loads no solver.
 """
 
-from railx.tenancy.allocate import find_block, find_nodes, find_product
-from railx.tenancy.degraded import degraded_rows, line_bandwidth, rewired_rings
-from railx.tenancy.grid import (
-    Faults,
-    NodeGrid,
-    Placement,
-    check_placements,
-    line_rings,
-    placement_circuits,
-    random_faults,
-    usable_rails,
-)
-from railx.tenancy.largest import (
-    Largest,
-    formula_share,
-    largest_block,
-    largest_product,
-    matching_size,
-)
 from railx.tenancy.settings import (
-    JobSettings,
+    GridJobSettings,
     StreamJobSettings,
     StreamSettings,
     TenancySettings,
     check_job,
 )
-from railx.tenancy.stream import (
-    Failures,
-    Outcome,
-    Stream,
-    draw_failures,
-    draw_stream,
-    simulate_stream,
-)
-from railx.tenancy.study import (
-    degraded_table,
-    fault_table,
-    grid_of,
-    mix_of_jobs,
-    place_jobs,
-    tenancy_summary,
-    utilisation_table,
-)
 
 __all__ = [
-    "Failures",
-    "Faults",
-    "JobSettings",
-    "Largest",
-    "NodeGrid",
-    "Outcome",
-    "Placement",
-    "Stream",
+    "GridJobSettings",
     "StreamJobSettings",
     "StreamSettings",
     "TenancySettings",
     "check_job",
-    "check_placements",
-    "degraded_rows",
-    "degraded_table",
-    "draw_failures",
-    "draw_stream",
-    "fault_table",
-    "find_block",
-    "find_nodes",
-    "find_product",
-    "formula_share",
-    "grid_of",
-    "largest_block",
-    "largest_product",
-    "line_bandwidth",
-    "line_rings",
-    "matching_size",
-    "mix_of_jobs",
-    "place_jobs",
-    "placement_circuits",
-    "random_faults",
-    "rewired_rings",
-    "simulate_stream",
-    "tenancy_summary",
-    "usable_rails",
-    "utilisation_table",
 ]

@@ -91,6 +91,9 @@ def claim(**changes: Any) -> dict[str, Any]:
         ({}, 1.0, "partly", "within a factor of 2"),
         ({}, 0.99, "not reproduced", "50.5% off the published 2 (allowed 10.0%)"),
         ({"comparison": "at_least", "tolerance": 0.1}, 1.79, "not reproduced", "is not at least"),
+        ({"comparison": "at_least", "tolerance": 0.0}, 2 - 1e-9, "reproduced", "is at least"),
+        ({"comparison": "at_most", "tolerance": 0.0}, 2 + 1e-9, "reproduced", "is at most"),
+        ({"comparison": "exact", "tolerance": 0.0}, 2 + 1e-9, "reproduced", "equals"),
         ({"comparison": "at_most", "tolerance": 0.1}, 2.19, "reproduced", "is at most"),
         ({"comparison": "at_most", "tolerance": 0.1}, 2.21, "not reproduced", "is not at most"),
         (
@@ -486,6 +489,9 @@ def test_broken_files_are_named(desk: Desk) -> None:
         load_claims(desk.claims, desk.published)
     (desk.claims / "paper.yaml").write_text("claims: [3]\npaper: x", encoding="utf-8")
     with pytest.raises(ClaimError, match=r"paper\.yaml: claim number 1"):
+        load_claims(desk.claims, desk.published)
+    (desk.claims / "paper.yaml").write_text("claims: [{kind: check}]\npaper: x", encoding="utf-8")
+    with pytest.raises(ClaimError, match=r"paper\.yaml: claim number 1: "):
         load_claims(desk.claims, desk.published)
     (desk.claims / "paper.yaml").write_text("claims: []\npaper: x", encoding="utf-8")
     with pytest.raises(ClaimError, match=r"paper\.yaml: claims: got \(\); allowed: not empty"):

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
-import yaml
 from numpy.typing import NDArray
 
 from railx.economics import price_network, read_catalogue
@@ -49,6 +48,8 @@ from railx.vocabulary.routing.analysis import check_deadlock_free, check_deliver
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology, check_size, chip_nodes
+from workflow.config import read_choice
+from workflow.stage import Job
 from workflow.stages import topology as topology_stage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -148,14 +149,15 @@ def ring() -> Topology:
 
 
 def from_conf(path: str, hint: Any, **changes: Any) -> Any:
-    plain = yaml.safe_load((ROOT / "conf" / path).read_text()) | changes
+    plain = read_choice(ROOT / "conf" / path) | changes
     return load(hint, plain)
 
 
 def test_settings_graph_and_file(ring: Topology, tmp_path: Path) -> None:
     assert isinstance(ring.settings, PlainRingSettings)
     assert family_of(ring) is PLAIN_RING
-    metrics = topology_stage.run(SETTINGS, topology_path=tmp_path / "ring.parquet")
+    outputs = {"graph": tmp_path / "ring.parquet", "metrics": tmp_path / "metrics.json"}
+    metrics = topology_stage.run(Job(topology_stage.STAGE, "ring", SETTINGS, {}, outputs))
     again = read_topology(tmp_path / "ring.parquet")
     assert again.settings == ring.settings
     assert np.array_equal(again.links.dst, ring.links.dst)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.tenancy import degraded_rows, line_bandwidth, rewired_rings
+from railx.tenancy.degraded import degraded_rows, line_bandwidth, rewired_rings
 
 
 @given(st.integers(3, 40))
@@ -61,7 +61,7 @@ def test_rewired_rings_join_as_many_pairs_as_they_can(length: int, data: st.Data
 
 @pytest.mark.parametrize("length", [5, 6, 7, 8])
 def test_no_wiring_joins_all_pairs_with_fewer_rails(length: int) -> None:
-    """ceil(N / 2) rails are needed: each ring gives a node 2 of its N - 1 neighbours."""
+    """ceil(N / 2) rails are needed: a ring gives a node 2 of its N - 1 neighbours."""
     needed = (length + 1) // 2 if length % 2 == 0 else (length - 1) // 2
     assert 2 * (needed - 1) < length - 1
     failures = length - 1 - needed

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from railx.tenancy import formula_share, largest_block, largest_product, matching_size
+from railx.tenancy.largest import formula_share, largest_block, largest_product, matching_size
 
 Mask = NDArray[np.bool_]
 

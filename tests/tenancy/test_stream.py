@@ -14,19 +14,16 @@ from hypothesis import strategies as st
 
 from railx.io import read_json, read_rows
 from railx.settings import SettingsError, load
-from railx.tenancy import (
+from railx.tenancy import StreamJobSettings, TenancySettings
+from railx.tenancy.stream import (
     Failures,
     Outcome,
     Stream,
-    StreamJobSettings,
-    TenancySettings,
     draw_failures,
     draw_stream,
-    fault_table,
-    mix_of_jobs,
     simulate_stream,
-    utilisation_table,
 )
+from railx.tenancy.study import fault_table, mix_of_jobs, utilisation_table
 from workflow.config import read_choice
 from workflow.stages import tenancy
 
@@ -65,7 +62,7 @@ def run(
 def test_node_hours_are_conserved(
     seed: int, system: str, policy: str, queue: str, mtbf: float | None, load_: float
 ) -> None:
-    """What the grid was busy with is what the jobs got done, and what failures undid."""
+    """The grid was busy with what the jobs got done and what failures undid."""
     configured: TenancySettings = load(TenancySettings, plain(arrivals=60))
     rng = np.random.default_rng(seed)
     drawn = draw_stream(configured.stream, 81, load_, rng)

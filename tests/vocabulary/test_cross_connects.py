@@ -4,14 +4,10 @@ import csv
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
-from railx.families import TopologySettings, build_topology
-from railx.settings import load
 from railx.vocabulary.cross_connects import (
     read_circuits,
     read_circuits_csv,
@@ -20,8 +16,8 @@ from railx.vocabulary.cross_connects import (
 )
 from railx.vocabulary.reconfiguration import reconfiguration_plan
 from railx.vocabulary.topology import Circuits, Topology
+from tests.builders import build
 
-CONF = Path(__file__).parents[2] / "conf"
 OPTICAL = [
     "railx_hyperx",
     "railx_torus",
@@ -31,11 +27,6 @@ OPTICAL = [
     "railx_mixed",
     "tpu_v4",
 ]
-
-
-def build(name: str, **changes: Any) -> Topology:
-    plain = yaml.safe_load((CONF / "topology" / f"{name}.yaml").read_text())
-    return build_topology(load(TopologySettings, plain | changes, "topology"))
 
 
 def circuits_of(topology: Topology) -> Circuits:

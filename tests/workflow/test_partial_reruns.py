@@ -94,7 +94,7 @@ def test_one_planner(pipeline: MadePipeline) -> None:
 
 
 def test_one_figure_setting(pipeline: MadePipeline) -> None:
-    with pipeline.changed("conf/figure/cost.yaml", "dpi: 150", "dpi: 200"):
+    with pipeline.changed("conf/figure/cost.yaml", "width_inches: 11", "width_inches: 12"):
         assert pipeline.jobs() == {"figure cost", "report"}
 
 
@@ -142,3 +142,47 @@ def test_changed_code_reruns_the_stages_that_import_it(pipeline: MadePipeline) -
             pipeline.jobs()
             == expected | {f"figure {name}" for name in drawn} | {"evidence"} | ALWAYS
         )
+
+
+NEW_STAGE = '''"""Stage greeting: a word."""
+
+from workflow.stage import Job, Json, Stage, Summary
+
+
+def run(job: Job) -> Summary:
+    job.write_json("word", {"word": "hello"})
+    return {}
+
+
+STAGE = Stage(
+    name="greeting",
+    help="a word",
+    message="Greeting",
+    outputs={"word": Json("word.json")},
+    run=run,
+)
+'''
+
+
+def test_a_new_stage_is_a_module_a_rule_and_a_line_and_reruns_no_other(
+    pipeline: MadePipeline,
+) -> None:
+    folder = pipeline.pipeline.folder / "workflow"
+    rule = (folder / "rules" / "tenancy.smk").read_text().replace("tenancy", "greeting")
+    (folder / "stages" / "greeting.py").write_text(NEW_STAGE)
+    (folder / "rules" / "greeting.smk").write_text(rule)
+    listed = pipeline.changed(
+        "workflow/stages/__init__.py", "    figure,\n", "    figure, greeting,\n"
+    )
+    module = pipeline.changed(
+        "workflow/stages/__init__.py", "        figure,\n", "        figure, greeting,\n"
+    )
+    try:
+        with listed, module:
+            assert pipeline.jobs() == set()
+            pipeline.pipeline.snakemake("results/quick/greeting/word.json")
+            written = pipeline.pipeline.folder / "results/quick/greeting/word.json"
+            assert written.read_text() == '{\n  "word": "hello"\n}\n'
+    finally:
+        (folder / "stages" / "greeting.py").unlink()
+        (folder / "rules" / "greeting.smk").unlink()

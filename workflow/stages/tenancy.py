@@ -12,8 +12,8 @@ __all__ = ["STAGE", "run"]
 def run(job: Job) -> Summary:
     """Run the studies of the settings; return the flat summary."""
     from railx.settings import load
-    from railx.tenancy import (
-        TenancySettings,
+    from railx.tenancy import TenancySettings
+    from railx.tenancy.study import (
         degraded_table,
         fault_table,
         mix_of_jobs,
