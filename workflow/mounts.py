@@ -188,8 +188,9 @@ def _merged(values: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]
     for key, value in top.items():
         below = merged.get(key)
         if isinstance(value, Mapping) and isinstance(below, Mapping):
-            value = _merged(below, value)
-        merged[key] = value
+            merged[key] = _merged(below, value)
+        else:
+            merged[key] = value
     return merged
 
 
