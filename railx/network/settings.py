@@ -156,7 +156,9 @@ class PacketNetworkSettings:
     packet_flits: Annotated[int, Between(1, 4096)]
     """Flits of a packet."""
     buffer_flits: Annotated[int, AtLeast(1)]
-    """Room of a virtual channel at each input; at least one packet."""
+    """Room of each virtual channel at each input, at least one packet; more channels are
+    more room.
+    """
     virtual_channels: Annotated[int, AtLeast(1)] | None
     """Virtual channels of every link; null: the published number of each routing, one
     for each of its classes. Spare ones go to the classes with most traffic per channel,
