@@ -21,8 +21,8 @@ SCHEMA = "railx.provenance/1"
 
 #: Packages whose version can change a result.
 PACKAGES: tuple[str, ...] = (
-    "highspy", "hydra-core", "matplotlib", "mlflow", "numpy", "pandas", "pyarrow", "scipy", "seaborn",
-    "snakemake", "torch", "wandb",
+    "duckdb", "highspy", "hydra-core", "matplotlib", "mlflow", "numba", "numpy", "pandas",
+    "pyarrow", "scipy", "seaborn", "snakemake", "torch", "wandb",
 )  # fmt: skip
 
 _PROJECT = "railx-lab"

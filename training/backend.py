@@ -29,7 +29,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from railx.fabric import Schedule
+from railx.fabric import CircuitSchedule
 from training.process_group import RailxProcessGroup
 from training.session import BackendOptions, Session, Statistics
 from training.trace import Recorder
@@ -71,14 +71,14 @@ def begin_iteration(i: int) -> None:
     _current().begin_iteration(i)
 
 
-def recorded_schedule() -> Schedule:
+def recorded_schedule() -> CircuitSchedule:
     """What this rank's operations needed so far, in the order of issue, per iteration;
     operations inside a server are left out.
     """
     return _current().recorded_schedule()
 
 
-def use_schedule(schedule: Schedule | None) -> None:
+def use_schedule(schedule: CircuitSchedule | None) -> None:
     """Announce operations ahead by this schedule (mode provisioned); None stops
     announcing.
     """

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
-from railx.fabric import FabricSettings, Schedule, launch_controller
+from railx.fabric import CircuitSchedule, FabricSettings, launch_controller
 from railx.planning.plan import PipelineBatch, Plan, SequenceParallelBatch, read_plan
 from railx.planning.schedule import peak_live_chunks
 from railx.settings import SettingsError
@@ -36,7 +36,7 @@ from training import backend
 from training.attention import Kernel, choose_kernel
 from training.data import Sequences, plan_lengths, read_sequences
 from training.model import Decoder, stage_layers
-from training.pipeline import Links, PipelineParallel
+from training.pipeline import PipelineParallel, StageLinks
 from training.reduction import GradientReduction, pipeline_reduction, sequence_parallel_reduction
 from training.sequence_parallel import ProcessGroups, SequenceParallel, group_ranks
 from training.settings import (
@@ -115,7 +115,7 @@ def train(settings: RunSettings, place: Place) -> Iterator[SettingResult]:
     check_plan(plan, settings.model, place.ranks)
     sequences = read_sequences(settings.corpus, plan_lengths(plan), settings.model.vocabulary)
     torch.set_num_threads(settings.training.threads_per_rank)
-    schedule: Schedule | None = None
+    schedule: CircuitSchedule | None = None
     for number, fabric in enumerate(fabric_sweep(settings)):
         recorder = Recorder(place.rank, device=place.device.type)
         with _fabric(fabric, number, place, recorder, settings.training.timeout_s) as control:
@@ -180,7 +180,7 @@ def _build(
     decoder = Decoder(model, seed=settings.seed, compute=precision, layers=held).to(place.device)
     runner: Runner
     if plan.kind == "pipeline":
-        runner = PipelineParallel(decoder, stages, Links(), sequences, kernel, timeline)
+        runner = PipelineParallel(decoder, stages, StageLinks(), sequences, kernel, timeline)
         reduction = pipeline_reduction(decoder, stages, timeline)
     else:
         runner = SequenceParallel(

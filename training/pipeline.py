@@ -33,7 +33,7 @@ from training.data import PackedTokens, Sequences, pack, valid_tokens
 from training.model import Decoder, token_loss_sum
 from training.timeline import Timeline
 
-__all__ = ["ChunkAttention", "KeptSlice", "Links", "PipelineParallel"]
+__all__ = ["ChunkAttention", "KeptSlice", "PipelineParallel", "StageLinks"]
 
 
 @dataclass(eq=False)
@@ -98,7 +98,7 @@ class ChunkAttention:
         return torch.cat([*parts[: self.place], *earlier, *parts[self.place :]])
 
 
-class Links:
+class StageLinks:
     """Messages between neighbouring stages; sent tensors are kept alive until they are
     gone.
     """
@@ -143,7 +143,7 @@ class PipelineParallel:
         self,
         decoder: Decoder,
         stages: int,
-        links: Links,
+        links: StageLinks,
         sequences: Sequences,
         kernel: Kernel,
         timeline: Timeline,

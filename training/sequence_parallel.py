@@ -2,11 +2,11 @@
 
 Notable:
 
-* the packed tokens of a group's micro-batch are cut into consecutive parts, one a rank,
+* the packed tokens of a group's micro-batch are cut into parts in order, one per rank,
   as even as can be and without padding;
 * around attention one all-to-all turns parts of all heads into all tokens of some
   heads, and one turns them back (DeepSpeed Ulysses; FlexSP section 2). Queries, keys
-  and values travel in one message: two all-to-alls a layer and direction;
+  and values travel in one message: two all-to-alls per layer and direction;
 * with fewer key-value heads than ranks each of these heads is sent to several ranks,
   and its gradients are added on the way back;
 * process groups are made once, by every rank in the same order, and looked up

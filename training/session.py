@@ -14,13 +14,13 @@ import torch
 
 from railx.fabric import (
     SCALE_UP,
+    CircuitSchedule,
     Configuration,
     FabricClient,
     FabricError,
     Grant,
     Layout,
     Mode,
-    Schedule,
 )
 from training.trace import RECONFIGURATION, Recorder
 
@@ -101,7 +101,7 @@ class Session:
         self.options = options
         self.recorder = recorder
         self.layout = Layout(options.gpus_per_server)
-        self.schedule: Schedule | None = None
+        self.schedule: CircuitSchedule | None = None
         self.statistics = Statistics()
         self.open_groups: set[object] = set()
         self.client: FabricClient | None = None
@@ -137,10 +137,10 @@ class Session:
             self._iteration = i
         self.recorder.begin_iteration(i)
 
-    def recorded_schedule(self) -> Schedule:
+    def recorded_schedule(self) -> CircuitSchedule:
         """What the operations issued so far needed, per iteration."""
         with self._lock:
-            return Schedule(
+            return CircuitSchedule(
                 {iteration: tuple(operations) for iteration, operations in self._issued.items()}
             )
 

@@ -86,10 +86,8 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """One launch: a plan, the corpus that it was made for, the model, and the rails that
-    the sweep switches.
-
-    ``plan`` and ``corpus`` are files; ``plan_name`` is what tables call the plan.
+    """One launch: a plan, the corpus that it was made for, the model, and the rails
+    that the sweep switches.
     """
 
     name: Annotated[str, NotEmpty()]

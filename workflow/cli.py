@@ -243,14 +243,18 @@ def _words(value: Any) -> str:
 
 
 def _sql(options: argparse.Namespace) -> int:
-    from railx.evidence import open_database
+    from railx.evidence import NotAvailable, open_database
 
     experiment = _experiment(options.results, options.experiment)
     # The declarations name files below results/NAME, which may stand elsewhere.
     named, folder = results_folder(experiment), options.results / options.experiment
     files = [str(file.relative_to(named)) for file in claim_files(experiment)]
     with open_database(folder, [file for file in files if (folder / file).is_file()]) as database:
-        _print_table(database.query(options.query), options)
+        try:
+            found = database.query(options.query)
+        except NotAvailable as missing:
+            raise ValueError(f"{missing}; there is: {', '.join(missing.there_is)}") from None
+        _print_table(found, options)
     return 0
 
 

@@ -187,8 +187,10 @@ def _merged(values: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]
     merged = dict(values)
     for key, value in top.items():
         below = merged.get(key)
-        both = isinstance(value, Mapping) and isinstance(below, Mapping)
-        merged[key] = _merged(below, value) if both else value
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            merged[key] = _merged(below, value)
+        else:
+            merged[key] = value
     return merged
 
 
@@ -210,7 +212,7 @@ def _written_out(mounts: _Mounts, experiment: str) -> dict[str, Any]:
         for name, mounted in mounts.files[EVERY[group]].items()
         if mounted is not None
     ]
-    empty = {key: {} for key in LISTED}
+    empty: dict[str, Any] = {key: {} for key in LISTED}
     return {"defaults": [*defaults, "_self_"], "name": experiment, **_merged(empty, mounts.values)}
 
 

@@ -256,7 +256,9 @@ class _Writer:
 
 def _left_open(written: dict[str, Any]) -> dict[str, Any]:
     """With ``???``, by which a file leaves a key to those that mount it."""
-    described = {key: written[key] for key in ("description", "default") if key in written}
+    described: dict[str, Any] = {
+        key: written[key] for key in ("description", "default") if key in written
+    }
     rest = {key: value for key, value in written.items() if key not in described}
     return {**described, "anyOf": [rest, {"const": "???"}]}
 

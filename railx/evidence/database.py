@@ -131,8 +131,11 @@ class Database:
         if name in self._columns:
             return
         if name not in self._paths:
+            same_stage = f"{name.split('.')[0]}."
+            near = tuple(table for table in self.tables if table.startswith(same_stage))
             raise NotAvailable(
-                f"{name} is not among the results of this experiment", there_is=self.tables
+                f"{name} is not among the results of this experiment",
+                there_is=near or self.tables,
             )
         table = _read(self._paths[name], name)
         self._connection.register("incoming", table)

@@ -16,8 +16,8 @@ class ClaimError(ValueError):
 class NotAvailable(ValueError):
     """The results hold nothing to judge a claim by; the message is the reason.
 
-    A finding ("not attempted"), not a failure. ``there_is`` names the tables that could
-    be asked instead.
+    A finding ("not attempted"), not a failure. Where a table is missing ``there_is``
+    names those of its stage, or all where there is none.
     """
 
     def __init__(self, reason: str, there_is: tuple[str, ...] = ()) -> None:

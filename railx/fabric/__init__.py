@@ -6,15 +6,16 @@ Needs the standard library alone, so that it runs on a bare GPU node.
 
 from __future__ import annotations
 
+from railx.fabric.circuit_schedule import CircuitSchedule
 from railx.fabric.circuits import SCALE_UP, Circuit, Configuration, Layout, Port
 from railx.fabric.client import FabricClient, FabricError, Grant
 from railx.fabric.launch import Controller, launch_controller
-from railx.fabric.schedule import Schedule
 from railx.fabric.settings import FabricSettings, Mode, RailSettings
 
 __all__ = [
     "SCALE_UP",
     "Circuit",
+    "CircuitSchedule",
     "Configuration",
     "Controller",
     "FabricClient",
@@ -25,6 +26,5 @@ __all__ = [
     "Mode",
     "Port",
     "RailSettings",
-    "Schedule",
     "launch_controller",
 ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from railx.fabric.circuits import Configuration
-from railx.fabric.protocol import Decoder, Message, ProtocolError, encode
+from railx.fabric.protocol import Message, MessageDecoder, ProtocolError, encode
 
 __all__ = ["FabricClient", "FabricError", "Grant"]
 
@@ -194,10 +194,8 @@ class FabricClient:
             try:
                 self._socket.sendall(data)
             except OSError as error:
-                raise FabricError(
-                    self._broken
-                    or f"the connection to the controller at {self.address} broke ({error.strerror})"
-                ) from None
+                broke = f"the connection to the controller at {self.address} broke"
+                raise FabricError(self._broken or f"{broke} ({error.strerror})") from None
 
     def _forget(self, number: int) -> None:
         with self._lock:
@@ -209,7 +207,7 @@ class FabricClient:
         return question.message
 
     def _read(self) -> None:
-        decoder = Decoder()
+        decoder = MessageDecoder()
         try:
             while data := self._socket.recv(65536):
                 for message in decoder.feed(data):

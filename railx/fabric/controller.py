@@ -23,7 +23,7 @@ from typing import Any
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.core import Action, ControllerCore, GrantAction, OperationKey, RefuseAction
-from railx.fabric.protocol import Decoder, Message, ProtocolError, encode
+from railx.fabric.protocol import Message, MessageDecoder, ProtocolError, encode
 from railx.fabric.settings import FabricSettings
 from railx.fabric.switch import EmulatedSwitch
 from railx.settings import SettingsError, load
@@ -138,7 +138,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self.rank: int | None = None
         self._server = server
-        self._decoder = Decoder()
+        self._decoder = MessageDecoder()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

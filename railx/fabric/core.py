@@ -144,11 +144,8 @@ class ControllerCore:
         self._last_sequence: dict[tuple[int, str], int] = {}
         self._gone: dict[int, str] = {}
 
-    # -------------------------------------------------------------------------------------------------------------
-    # events
-
     def register(self, rank: int) -> str | None:
-        """A rank arrives (or comes back); returns why it may not, in one line, or None."""
+        """A rank arrives or comes back; returns why it may not (one line), or None."""
         if not 0 <= rank < self.ranks:
             return f"rank {rank} registered; allowed: 0 to {self.ranks - 1}"
         self._gone.pop(rank, None)
@@ -285,9 +282,6 @@ class ControllerCore:
         )
         return [*self._fail(operation, message), *self._advance(now_ns)]
 
-    # --------------------------------------------------------------------------------------------------------------
-    # views
-
     def statistics(self) -> dict[str, object]:
         """Counters of the whole controller and of each rank; times in nanoseconds.
 
@@ -320,9 +314,6 @@ class ControllerCore:
             "leased_circuits": len(self.leases),
             "queued": len(self._queue),
         }
-
-    # ------------------------------------------------------------------------------------------------------------
-    # helpers
 
     def _problem(self, rank: int, key: OperationKey, configuration: Configuration) -> str | None:
         if rank not in configuration.members:
@@ -452,7 +443,7 @@ class ControllerCore:
         )
 
     def _can_move(self, circuits: list[Circuit]) -> bool:
-        """Whether no port of ``circuits`` is moving and none carries a leased circuit."""
+        """Whether no port of ``circuits`` moves and none carries a leased circuit."""
         ports = [port for circuit in circuits for port in circuit.ports]
         return not any(
             port in self.moving or self.active.get(port) in self.leases for port in ports

@@ -1,18 +1,27 @@
 """The messages between ranks and controller: JSON objects, each behind its length in
 four bytes (big-endian).
 
-===========  ==============  ==================================================================================================
-REGISTER     rank -> ctl     rank, gpus_per_server; answered by REGISTERED (ranks, reconfiguration_latency_ms, timeout_s)
-ACQUIRE      rank -> ctl     request, channel, sequence, kind, members: this rank stands before operation (channel, sequence)
-GRANT        ctl -> rank     request, generation, wait_ns, stall_ns, granted_ns, reconfigured, mispredicted: the operation may start
-RELEASE      rank -> ctl     channel, sequence: this rank's part of the operation has ended, on the device too
-PREPARE      rank -> ctl     kind, members: what the next operation of this rank will need (a hint, no answer)
-ABANDON      rank -> ctl     channel, sequence: this rank gave up; every member gets an ERROR that names who was missing
-ERROR        ctl -> rank     request (null: an operation already granted, or none), message: one line
-STATS        both            request; the answer carries the controller's counters
-LEAVE        rank -> ctl     an orderly end; a connection that closes without it is a dead rank
-SHUTDOWN     rank -> ctl     the controller ends
-===========  ==============  ==================================================================================================
+From a rank to the controller:
+
+* ``REGISTER``: rank, gpus_per_server. REGISTERED answers it with ranks,
+  reconfiguration_latency_ms and timeout_s.
+* ``ACQUIRE``: request, channel, sequence, kind, members. This rank stands before the
+  operation (channel, sequence).
+* ``RELEASE``: channel, sequence. This rank's part of the operation has ended, on the
+  device too.
+* ``PREPARE``: kind, members. What the next operation of this rank will need: a hint
+  without an answer.
+* ``ABANDON``: channel, sequence. This rank gave up; every member gets an ERROR that
+  names who was missing.
+* ``STATS``: request. The answer carries the controller's counters.
+* ``LEAVE``: an orderly end. A connection that closes without it is a dead rank.
+* ``SHUTDOWN``: the controller ends.
+
+From the controller to a rank:
+
+* ``GRANT``: request, generation, wait_ns, stall_ns, granted_ns, reconfigured,
+  mispredicted. The operation may start.
+* ``ERROR``: request (null: an operation already granted, or none), message (one line).
 
 ``request`` numbers a rank's own questions, so that an answer can never be taken for
 another question's. Every message carries the protocol's version. Nothing is larger than
@@ -25,7 +34,7 @@ import json
 import struct
 from typing import Any
 
-__all__ = ["MAXIMUM_BYTES", "VERSION", "Decoder", "ProtocolError", "encode"]
+__all__ = ["MAXIMUM_BYTES", "VERSION", "MessageDecoder", "ProtocolError", "encode"]
 
 VERSION = 1
 MAXIMUM_BYTES = 1 << 20
@@ -48,7 +57,7 @@ def encode(message_type: str, /, **fields: Any) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-class Decoder:
+class MessageDecoder:
     """Turns a stream of bytes, cut anywhere, back into messages."""
 
     def __init__(self) -> None:

@@ -29,8 +29,8 @@ from railx.fabric.settings import Mode
 
 __all__ = [
     "COMMUNICATION",
-    "Operation",
     "ReplayedIteration",
+    "ReplayedOperation",
     "Step",
     "iteration_ms",
     "programs_of",
@@ -70,7 +70,7 @@ def utilisation(
 
 
 @dataclass(frozen=True)
-class Operation:
+class ReplayedOperation:
     """One collective or message: its key (alike on all members), what it needs between
     servers, and its length.
     """
@@ -91,7 +91,7 @@ class Step:
     """
 
     iteration: int
-    operation: Operation | None
+    operation: ReplayedOperation | None
     gap_ns: int
     after: int | None = None
     needs: tuple[int, ...] = ()
@@ -186,7 +186,7 @@ class _Replay:
     def _at(self, time_ns: int, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time_ns, next(self._order), event))
 
-    def _asks(self, operation: Operation) -> bool:
+    def _asks(self, operation: ReplayedOperation) -> bool:
         return self._mode != "electrical" and not self._core.layout.is_scale_up(
             operation.configuration.members
         )
@@ -230,7 +230,7 @@ class _Replay:
                 self._arrive(rank, number, operation)
         self._plan_next(rank)
 
-    def _arrive(self, rank: int, number: int, operation: Operation) -> None:
+    def _arrive(self, rank: int, number: int, operation: ReplayedOperation) -> None:
         self._arrived[operation.key][rank] = number
         if self._asks(operation):
             state = self._ranks[rank]
@@ -242,7 +242,7 @@ class _Replay:
             self._start(operation)
 
     def _act(self, actions: Sequence[Action]) -> None:
-        started: dict[OperationKey, Operation] = {}
+        started: dict[OperationKey, ReplayedOperation] = {}
         for action in actions:
             if isinstance(action, GrantAction):
                 step = self._ranks[action.rank].steps[action.request]
@@ -267,7 +267,7 @@ class _Replay:
     def _switched(self, command: int) -> None:
         self._act(self._core.switched(command, self._now_ns))
 
-    def _start(self, operation: Operation) -> None:
+    def _start(self, operation: ReplayedOperation) -> None:
         members = self._arrived.pop(operation.key)
         for rank, number in members.items():
             self._at(
@@ -365,7 +365,7 @@ def _with_keys(rank: int, rows: Sequence[Mapping[str, Any]]) -> list[_Recorded]:
     return found
 
 
-def _operations(keyed: Mapping[int, Sequence[_Recorded]]) -> dict[OperationKey, Operation]:
+def _operations(keyed: Mapping[int, Sequence[_Recorded]]) -> dict[OperationKey, ReplayedOperation]:
     parts: dict[OperationKey, dict[int, _Recorded]] = defaultdict(dict)
     for rank, rows in keyed.items():
         for row in rows:
@@ -383,12 +383,12 @@ def _operations(keyed: Mapping[int, Sequence[_Recorded]]) -> dict[OperationKey, 
             )
         arrived_ns = max(row.start_ns for row in members.values())
         duration_ns = max(0, max(row.end_ns for row in members.values()) - arrived_ns)
-        operations[key] = Operation(key, first.configuration, duration_ns)
+        operations[key] = ReplayedOperation(key, first.configuration, duration_ns)
     return operations
 
 
 def _program(
-    rows: Sequence[_Recorded], operations: Mapping[OperationKey, Operation], origin_ns: int
+    rows: Sequence[_Recorded], operations: Mapping[OperationKey, ReplayedOperation], origin_ns: int
 ) -> list[Step]:
     steps: list[Step] = []
     issued: list[tuple[int, _Recorded]] = []

@@ -30,7 +30,7 @@ class RailSettings:
     """Port that the controller listens on. 0: any free one."""
 
     timeout_s: Annotated[float, Positive()]
-    """Seconds that a rank waits for circuits, or for the controller, before the run ends
+    """Seconds that a rank waits for circuits or for the controller before the run ends
     in an error.
     """
 

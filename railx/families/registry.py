@@ -40,6 +40,7 @@ __all__ = [
     "build_topology",
     "check_topology",
     "families_with",
+    "family_named",
     "family_of",
     "register",
     "registered",
@@ -98,15 +99,20 @@ def registered(family: Family[Any]) -> Iterator[Family[Any]]:
         unregister(family)
 
 
-def family_of(network: FamilySettings | Topology) -> Family[Any]:
-    """The family of settings or of a topology; SettingsError where the list has none of
-    this name.
-    """
+def family_named(name: str) -> Family[Any]:
+    """The family of this name; SettingsError where the list has none."""
     for family in FAMILIES:
-        if family.name == network.family:
+        if family.name == name:
             return family
     names = ", ".join(family.name for family in FAMILIES)
-    raise SettingsError("family", f"got {network.family!r}; allowed: {names}")
+    raise SettingsError("family", f"got {name!r}; allowed: {names}")
+
+
+def family_of(network: FamilySettings | Topology) -> Family[Any]:
+    """The family of settings or of a topology; SettingsError as
+    :func:`family_named`.
+    """
+    return family_named(network.family)
 
 
 def families_with(capability: str) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["FIGURE", "ClaimMapSettings"]
+__all__ = ["FIGURE", "ClaimMapFigureSettings"]
 
 CAPTION = """\
 For which prices the three cost claims of the abstract hold. Left and middle: cost per
@@ -73,7 +73,7 @@ _USD_PLACES = ((-6, -18, "left"), (0, 11, "center"), (10, 4, "left"), (10, -4, "
 
 
 @dataclass(frozen=True)
-class ClaimMapSettings(CanvasSettings):
+class ClaimMapFigureSettings(CanvasSettings):
     """Where the cost claims hold over price ratios."""
 
     figure: Literal["claim_map"]
@@ -87,7 +87,7 @@ class ClaimMapSettings(CanvasSettings):
     """Further boundaries of the claim per all-to-all bandwidth, in the same way."""
 
 
-def draw(settings: ClaimMapSettings, inputs: Inputs, output: Path) -> None:
+def draw(settings: ClaimMapFigureSettings, inputs: Inputs, output: Path) -> None:
     """One panel per claim. Raises ValueError for lines that the table does not have."""
     table = read_frames(inputs, "claim_map", _COLUMNS)
     subtitle = (
@@ -265,7 +265,7 @@ def _signed(value: float) -> str:
 
 
 FIGURE = Figure(
-    settings=ClaimMapSettings,
+    settings=ClaimMapFigureSettings,
     title="Where the cost claims hold",
     alternative_text=(
         "Three maps, one per claim: the prices of an optical and of an electrical switch port "

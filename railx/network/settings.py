@@ -156,8 +156,8 @@ class PacketNetworkSettings:
     packet_flits: Annotated[int, Between(1, 4096)]
     """Flits of a packet."""
     buffer_flits: Annotated[int, AtLeast(1)]
-    """Room of each virtual channel at each input, at least one packet; more channels are
-    more room.
+    """Room of each virtual channel at each input, so that more channels are more room;
+    at least one packet.
     """
     virtual_channels: Annotated[int, AtLeast(1)] | None
     """Virtual channels of every link; null: the published number of each routing, one

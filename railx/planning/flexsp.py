@@ -32,7 +32,7 @@ from railx.planning.groups import (
 )
 from railx.planning.mixes import lower_bound_ms, search_mix
 from railx.planning.plan import PlanError, SequenceParallelBatch
-from railx.planning.planner import Planner, PlannerBase, Work
+from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.static import best_static, total_ms
 from railx.settings import AtLeast, Fraction, NonNegative, Positive
 from railx.workload.batches import SampledBatch
@@ -273,10 +273,10 @@ def _total(parts: list[_Part]) -> float:
     return sum(part.time_ms for part in parts)
 
 
-def _plan(settings: FlexSPSettings, work: Work) -> tuple[SequenceParallelBatch, ...]:
+def _plan(settings: FlexSPSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
     return tuple(
-        plan_flexsp_batch(index, batch, settings, work.devices, work.cost)
-        for index, batch in enumerate(work.batches)
+        plan_flexsp_batch(index, batch, settings, task.devices, task.cost)
+        for index, batch in enumerate(task.batches)
     )
 
 

@@ -14,7 +14,7 @@ from railx.planning.plan import (
     SequenceParallelBatch,
     validate_plan,
 )
-from railx.planning.planner import PlannerBase, Work
+from railx.planning.planner import PlannerBase, PlanningTask
 from railx.planning.planners import planner_of
 from railx.planning.schedule import pipeline_ms, simulate_pipeline
 from railx.settings import to_dict
@@ -54,14 +54,14 @@ def make_plan(
         "seed": seed,
     }
     chosen = planner_of(planner)
-    work = Work(tuple(drawn), cluster.devices, cost, filled.max_length_tokens)
+    task = PlanningTask(tuple(drawn), cluster.devices, cost, filled.max_length_tokens)
     plan = Plan(
         SCHEMA,
         chosen.kind,
         chosen.name,
         chosen.ranks_of(planner, cluster.devices),
         settings,
-        chosen.plan(planner, work),
+        chosen.plan(planner, task),
     )
     validate_plan(plan)
     return plan

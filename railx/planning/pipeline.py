@@ -25,7 +25,7 @@ import numpy as np
 from railx.planning.chunks import PipelineShape, SequenceChunks, build_chunks, mesh
 from railx.planning.groups import Lengths, check_lengths_fit
 from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError
-from railx.planning.planner import Planner, PlannerBase, Work
+from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.schedule import one_f_one_b, pipeline_ms
 from railx.settings import AtLeast, PowerOfTwo
 from railx.workload.batches import SampledBatch
@@ -265,10 +265,10 @@ def _chunk_ms(chunk: Chunk) -> float:
     return chunk.predicted_forward_ms + chunk.predicted_backward_ms
 
 
-def _plan(settings: PipelineSettings, work: Work) -> tuple[PipelineBatch, ...]:
+def _plan(settings: PipelineSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
     return tuple(
-        plan_pipeline_batch(index, batch, settings, work.devices, work.cost)
-        for index, batch in enumerate(work.batches)
+        plan_pipeline_batch(index, batch, settings, task.devices, task.cost)
+        for index, batch in enumerate(task.batches)
     )
 
 

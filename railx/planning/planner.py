@@ -12,7 +12,7 @@ from railx.planning.plan import PipelineBatch, PlanKind, SequenceParallelBatch
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
 
-__all__ = ["Batches", "Planner", "PlannerBase", "Work"]
+__all__ = ["Batches", "Planner", "PlannerBase", "PlanningTask"]
 
 #: The batches of a plan, in the format of its kind.
 Batches = tuple[SequenceParallelBatch, ...] | tuple[PipelineBatch, ...]
@@ -27,7 +27,7 @@ class PlannerBase:
 
 
 @dataclass(frozen=True)
-class Work:
+class PlanningTask:
     """What there is to plan: the drawn batches, the devices, their cost model and the
     longest context that they must hold.
     """
@@ -44,14 +44,14 @@ class Planner:
 
     ``name`` is the value of ``planner`` in its ``settings``. ``kind`` is the format of
     its plans; those of kind ``pipeline`` have a schedule. ``plan`` makes the batches of
-    a plan from the settings and the work. ``ranks`` says how many ranks a plan for so
+    a plan from the settings and the task. ``ranks`` says how many ranks a plan for so
     many devices has (None: one per device).
     """
 
     name: str
     kind: PlanKind
     settings: type[PlannerBase]
-    plan: Callable[[Any, Work], Batches]
+    plan: Callable[[Any, PlanningTask], Batches]
     ranks: Callable[[Any], int] | None = None
 
     def ranks_of(self, settings: PlannerBase, devices: int) -> int:

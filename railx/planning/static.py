@@ -22,7 +22,7 @@ from railx.planning.groups import (
     micro_batch_ms,
 )
 from railx.planning.plan import PlanError, SequenceParallelBatch
-from railx.planning.planner import Planner, PlannerBase, Work
+from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.settings import Fraction, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
@@ -158,11 +158,11 @@ def plan_static_batch(
     return SequenceParallelBatch(iteration, micro_batches, {"degree": degree})
 
 
-def _plan(settings: StaticSettings, work: Work) -> tuple[SequenceParallelBatch, ...]:
-    degree = static_degree(settings, work.cost, work.max_length_tokens)
+def _plan(settings: StaticSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
+    degree = static_degree(settings, task.cost, task.max_length_tokens)
     return tuple(
-        plan_static_batch(index, batch, degree, work.devices, work.cost, settings.fill)
-        for index, batch in enumerate(work.batches)
+        plan_static_batch(index, batch, degree, task.devices, task.cost, settings.fill)
+        for index, batch in enumerate(task.batches)
     )
 
 

@@ -5,7 +5,7 @@ The door has the settings alone, so that checking an experiment loads no solver.
 """
 
 from railx.tenancy.settings import (
-    JobSettings,
+    GridJobSettings,
     StreamJobSettings,
     StreamSettings,
     TenancySettings,
@@ -13,7 +13,7 @@ from railx.tenancy.settings import (
 )
 
 __all__ = [
-    "JobSettings",
+    "GridJobSettings",
     "StreamJobSettings",
     "StreamSettings",
     "TenancySettings",

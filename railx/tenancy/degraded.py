@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.tenancy.grid import line_rings
+from railx.tenancy.grid import position_rings
 from railx.vocabulary.hamiltonian import undirected_rings
 
 __all__ = ["FaultKind", "LineSetting", "Plan", "degraded_rows", "line_bandwidth", "rewired_rings"]
@@ -71,7 +71,7 @@ def line_bandwidth(
     used = np.arange(length)
     if len(alive) == 0:
         raise ValueError(f"failed: all {rails} rails have failed; allowed: at most {rails - 1}")
-    rings = line_rings(length, rails, setting)
+    rings = position_rings(length, rails, setting)
     healthy = _links(rings, length)
     if plan == "shrink":
         used = np.setdiff1d(used, [node for node, _ in bad])[: len(alive) + 1]

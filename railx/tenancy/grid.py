@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.tenancy.settings import JobSettings, Wiring, check_job
+from railx.tenancy.settings import GridJobSettings, Wiring, check_job
 from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
 from railx.vocabulary.topology import Circuits
 
@@ -26,8 +26,8 @@ __all__ = [
     "NodeGrid",
     "Placement",
     "check_placements",
-    "line_rings",
     "placement_circuits",
+    "position_rings",
     "random_faults",
     "usable_rails",
 ]
@@ -134,11 +134,11 @@ class Placement:
                     f" {grid.side - 1} in ascending order"
                 )
         check_job(
-            JobSettings(len(self.rows), len(self.columns), self.setting), grid.side, grid.rails
+            GridJobSettings(len(self.rows), len(self.columns), self.setting), grid.side, grid.rails
         )
 
 
-def line_rings(length: int, rails: int, setting: Wiring) -> IntArray:
+def position_rings(length: int, rails: int, setting: Wiring) -> IntArray:
     """The ring of positions 0..length-1 that each of ``rails`` rails closes; shape
     (rails, length), no rows for a single node.
 
@@ -181,7 +181,7 @@ def placement_circuits(
     grid: NodeGrid, placement: Placement, faults: Faults | None = None
 ) -> Circuits:
     """The circuits that wire a placement: in each of its lines, the rings of
-    :func:`line_rings` on the usable rails.
+    :func:`position_rings` on the usable rails.
 
     Raises ValueError where an all-to-all line lacks rails (the message names the line),
     or a line has none left.
@@ -205,7 +205,7 @@ def placement_circuits(
                     " a rail in common"
                 )
             try:
-                rings = line_rings(len(positions), len(rails), placement.setting)
+                rings = position_rings(len(positions), len(rails), placement.setting)
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from None
             parts.append(
@@ -322,7 +322,7 @@ def _refuse(job: int, what: str, wrong: BoolArray, where: NDArray[np.int32] | In
 def random_faults(
     grid: NodeGrid, nodes: int, rails: int, switches: int, rng: np.random.Generator
 ) -> Faults:
-    """Failures drawn uniformly without repetition, of each kind the number asked for."""
+    """Failures drawn uniformly without repetition, of each kind as many as asked."""
 
     def draw(count: int, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
         chosen = rng.choice(int(np.prod(shape)), size=count, replace=False)

@@ -13,7 +13,7 @@ __all__ = [
     "DegradedSettings",
     "FaultStudySettings",
     "FitPolicy",
-    "JobSettings",
+    "GridJobSettings",
     "MixSettings",
     "Queue",
     "ScenarioSettings",
@@ -38,7 +38,7 @@ Queue = Literal["reject", "fifo", "backfill"]
 
 
 @dataclass(frozen=True)
-class JobSettings:
+class GridJobSettings:
     """A job of rows x columns nodes."""
 
     rows: Annotated[int, AtLeast(1)]
@@ -66,7 +66,7 @@ class JobSettings:
 
 
 @dataclass(frozen=True)
-class StreamJobSettings(JobSettings):
+class StreamJobSettings(GridJobSettings):
     """A job of the stream."""
 
     weight: Annotated[float, Positive()]
@@ -97,7 +97,7 @@ class DegradedSettings:
 class MixSettings:
     """Jobs placed together on a grid with random failures."""
 
-    jobs: Annotated[tuple[JobSettings, ...], NotEmpty()]
+    jobs: Annotated[tuple[GridJobSettings, ...], NotEmpty()]
     """Jobs in the order in which they are placed."""
     failed_nodes: Annotated[int, NonNegative()]
     """Nodes that have failed."""
@@ -244,7 +244,7 @@ class TenancySettings:
             )
 
 
-def check_job(job: JobSettings, side: int, rails: int) -> None:
+def check_job(job: GridJobSettings, side: int, rails: int) -> None:
     """Whether a grid of ``side`` x ``side`` nodes with ``rails`` rails can hold the job
     at all; SettingsError names what can.
 

@@ -21,7 +21,7 @@ from railx.tenancy.grid import (
     random_faults,
 )
 from railx.tenancy.largest import formula_share, largest_block, largest_product, matching_size
-from railx.tenancy.settings import JobSettings, System, TenancySettings
+from railx.tenancy.settings import GridJobSettings, System, TenancySettings
 from railx.tenancy.stream import Outcome, Stream, draw_failures, draw_stream, simulate_stream
 from railx.vocabulary.topology import Circuits
 
@@ -112,7 +112,7 @@ def _healthy(side: int, failed: int, rng: np.random.Generator) -> NDArray[np.boo
 
 
 def degraded_table(settings: TenancySettings, seed: int) -> Rows:
-    """Links and rings left in a line after failures, see :mod:`railx.tenancy.degraded`."""
+    """Links and rings left in a line after failures: :mod:`railx.tenancy.degraded`."""
     rng = np.random.default_rng([seed, _DEGRADED])
     return degraded_rows(
         settings.side, settings.rails, settings.degraded.failures, settings.degraded.samples, rng
@@ -120,7 +120,7 @@ def degraded_table(settings: TenancySettings, seed: int) -> Rows:
 
 
 def place_jobs(
-    grid: NodeGrid, jobs: Sequence[JobSettings], faults: Faults
+    grid: NodeGrid, jobs: Sequence[GridJobSettings], faults: Faults
 ) -> list[Placement | None]:
     """Place jobs one after another, the largest first, around the failures; None for a
     job that no free product was found for.
@@ -151,7 +151,7 @@ def _wireable(
     grid: NodeGrid,
     free: NDArray[np.bool_],
     faults: Faults,
-    job: JobSettings,
+    job: GridJobSettings,
     rows: int,
     columns: int,
 ) -> NDArray[np.bool_]:

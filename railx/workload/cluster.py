@@ -41,7 +41,7 @@ class ClusterSettings:
 
 
 def all_to_all_gb_s(cluster: ClusterSettings) -> dict[int, float]:
-    """Bandwidth (GB/s a device) by degree, degrees ascending, up to the number of
+    """Bandwidth (GB/s per device) by degree, degrees ascending, up to the number of
     devices.
     """
     table = {int(degree): bandwidth for degree, bandwidth in cluster.all_to_all_gb_s.items()}

@@ -115,7 +115,7 @@ def sample_mixture(
 
 
 def read_length_file(path: str | Path, column: str) -> Lengths:
-    """Lengths in tokens from a JSON list, a text file with one a line, or the
+    """Lengths in tokens from a JSON list, a text file with one per line, or the
     ``column`` of a CSV or Parquet table.
 
     ValueError names the file, and the sequence or line, of what is missing, empty, not
@@ -190,7 +190,7 @@ def _read_lines(path: Path) -> Iterable[tuple[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
-        raise ValueError(f"{path}: not text; allowed: one length a line") from None
+        raise ValueError(f"{path}: not text; allowed: one length per line") from None
     return (
         (f"line {number}", line.strip())
         for number, line in enumerate(lines, start=1)

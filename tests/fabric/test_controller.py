@@ -27,7 +27,7 @@ from railx.fabric import (
 )
 from railx.fabric.circuits import Circuit
 from railx.fabric.core import SwitchAction
-from railx.fabric.protocol import Decoder, encode
+from railx.fabric.protocol import MessageDecoder, encode
 from railx.fabric.switch import EmulatedSwitch, SwitchFault
 from railx.settings import SettingsError, load
 from workflow.config import read_choice
@@ -106,7 +106,7 @@ def test_a_rank_that_vanishes_is_an_error_for_those_who_wait(controller: Control
     with connect(controller, 0) as zero, connect(controller, 2) as two:
         raw = socket.create_connection(controller.address.rsplit(":", 1))  # type: ignore[union-attr]
         raw.sendall(encode("REGISTER", rank=1, gpus_per_server=1))
-        assert Decoder().feed(raw.recv(4096))[0]["type"] == "REGISTERED"
+        assert MessageDecoder().feed(raw.recv(4096))[0]["type"] == "REGISTERED"
 
         def wait_for_the_dead() -> Grant:
             return zero.acquire("w", 0, Configuration("ring", (0, 1, 2)))
@@ -170,7 +170,7 @@ def test_rubbish_is_answered_and_does_not_disturb_the_others(controller: Control
         ):
             raw = socket.create_connection(controller.address.rsplit(":", 1))  # type: ignore[union-attr]
             raw.sendall(rubbish)
-            assert Decoder().feed(raw.recv(4096))[0]["type"] == "ERROR"
+            assert MessageDecoder().feed(raw.recv(4096))[0]["type"] == "ERROR"
             raw.close()
         assert zero.statistics()["requests"] == 0
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.fabric.protocol import MAXIMUM_BYTES, VERSION, Decoder, ProtocolError, encode
+from railx.fabric.protocol import MAXIMUM_BYTES, VERSION, MessageDecoder, ProtocolError, encode
 
 VALUES = st.one_of(
     st.integers(), st.text(), st.booleans(), st.none(), st.lists(st.integers(), max_size=4)
@@ -26,7 +26,7 @@ def test_messages_come_out_whole_wherever_the_stream_is_cut(
 ) -> None:
     stream = b"".join(encode("ACQUIRE", **message) for message in fields)
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
-    decoder = Decoder()
+    decoder = MessageDecoder()
     received = [
         message
         for begin, end in itertools.pairwise(edges)
@@ -37,7 +37,7 @@ def test_messages_come_out_whole_wherever_the_stream_is_cut(
 
 def test_bytes_behind_a_message_are_kept() -> None:
     first, second = encode("STATS", request=1), encode("LEAVE")
-    decoder = Decoder()
+    decoder = MessageDecoder()
     assert [message["type"] for message in decoder.feed(first + second[:3])] == ["STATS"]
     assert [message["type"] for message in decoder.feed(second[3:])] == ["LEAVE"]
 
@@ -46,7 +46,7 @@ def test_a_message_too_large_is_neither_sent_nor_received() -> None:
     with pytest.raises(ProtocolError, match="at most"):
         encode("ERROR", message="x" * MAXIMUM_BYTES)
     with pytest.raises(ProtocolError, match="at most"):
-        Decoder().feed(struct.pack(">I", MAXIMUM_BYTES + 1))
+        MessageDecoder().feed(struct.pack(">I", MAXIMUM_BYTES + 1))
 
 
 @pytest.mark.parametrize(
@@ -61,4 +61,4 @@ def test_a_message_too_large_is_neither_sent_nor_received() -> None:
 )
 def test_other_bytes_are_refused(body: bytes, reason: str) -> None:
     with pytest.raises(ProtocolError, match=reason):
-        Decoder().feed(struct.pack(">I", len(body)) + body)
+        MessageDecoder().feed(struct.pack(">I", len(body)) + body)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.replay import (
-    Operation,
+    ReplayedOperation,
     Step,
     iteration_ms,
     programs_of,
@@ -67,7 +67,7 @@ def alternating(window_ns: int, iterations: int) -> dict[int, list[Step]]:
             steps.append(Step(iteration, None, 0))
             for configuration in (HALVES[rank], WORLD):
                 after = len(steps) - 1 if steps else None
-                operation = Operation((configuration.name, iteration), configuration, 5)
+                operation = ReplayedOperation((configuration.name, iteration), configuration, 5)
                 steps.append(Step(iteration, operation, window_ns, after))
             steps.append(Step(iteration, None, 0, len(steps) - 1))
     return programs

@@ -49,6 +49,7 @@ from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology, check_size, chip_nodes
 from workflow.config import read_choice
+from workflow.stage import Job
 from workflow.stages import topology as topology_stage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -155,7 +156,8 @@ def from_conf(path: str, hint: Any, **changes: Any) -> Any:
 def test_settings_graph_and_file(ring: Topology, tmp_path: Path) -> None:
     assert isinstance(ring.settings, PlainRingSettings)
     assert family_of(ring) is PLAIN_RING
-    metrics = topology_stage.run(SETTINGS, topology_path=tmp_path / "ring.parquet")
+    outputs = {"graph": tmp_path / "ring.parquet", "metrics": tmp_path / "metrics.json"}
+    metrics = topology_stage.run(Job(topology_stage.STAGE, "ring", SETTINGS, {}, outputs))
     again = read_topology(tmp_path / "ring.parquet")
     assert again.settings == ring.settings
     assert np.array_equal(again.links.dst, ring.links.dst)

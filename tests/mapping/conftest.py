@@ -1,4 +1,4 @@
-"""A small job and small topologies, from the shipped files where they are small enough."""
+"""A small job and small topologies, from the shipped files where those are small."""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ def test_reference_is_priced(small_mapping: Plain) -> None:
     with pytest.raises(
         SettingsError,
         match=(
-            "mapping.reference: got 'torus_2d'; allowed: railx_hyperx, fat_tree, the priced"
-            " topologies"
+            r"mapping\.reference: got 'torus_2d'; allowed: railx_hyperx, fat_tree, the priced"
+            r" topologies"
         ),
     ):
         load(MappingSettings, small_mapping | {"reference": "torus_2d"}, "mapping")

@@ -182,7 +182,7 @@ def test_more_bandwidth_never_slows_a_step(
 def test_transmission_scales_with_all_links_and_flight_does_not(
     step_of: Callable[[float, float], dict[str, float]], factor: float
 ) -> None:
-    """One way there is to move a pipeline's activations: time = flight + bytes / rate."""
+    """A pipeline's activations can go one way only: time = flight + bytes / rate."""
     one, two, scaled = (step_of(f, f)["pipeline"] for f in (1.0, 2.0, factor))
     transmission = 2 * (one - two)
     assert scaled == pytest.approx(one - transmission + transmission / factor, rel=1e-9)

@@ -1,4 +1,4 @@
-"""What a step computes and sends, against closed forms and against sums over all chips."""
+"""What a step computes and sends, against closed forms and sums over all chips."""
 
 from __future__ import annotations
 

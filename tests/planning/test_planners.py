@@ -15,7 +15,7 @@ from railx.planning import planners
 from railx.planning.groups import micro_batch
 from railx.planning.make import make_plan, plan_rows
 from railx.planning.plan import SequenceParallelBatch
-from railx.planning.planner import Planner, PlannerBase, Work
+from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.planners import PLANNERS, PlannerSettings, planner_of
 from railx.settings import SettingsError, load
 from railx.workload import BatchSettings
@@ -32,7 +32,9 @@ class OneByOneSettings(PlannerBase):
     """Whether the last sequence of a batch comes first."""
 
 
-def _one_by_one(settings: OneByOneSettings, work: Work) -> tuple[SequenceParallelBatch, ...]:
+def _one_by_one(
+    settings: OneByOneSettings, task: PlanningTask
+) -> tuple[SequenceParallelBatch, ...]:
     from railx.planning.groups import Assignment
 
     order = -1 if settings.backwards else 1
@@ -41,15 +43,15 @@ def _one_by_one(settings: OneByOneSettings, work: Work) -> tuple[SequenceParalle
             index,
             tuple(
                 micro_batch(
-                    Assignment((work.devices,), ((position,),)),
+                    Assignment((task.devices,), ((position,),)),
                     batch.sequences,
                     batch.lengths,
-                    work.cost,
+                    task.cost,
                 )
                 for position in list(range(len(batch.lengths)))[::order]
             ),
         )
-        for index, batch in enumerate(work.batches)
+        for index, batch in enumerate(task.batches)
     )
 
 

@@ -61,7 +61,7 @@ def test_rewired_rings_join_as_many_pairs_as_they_can(length: int, data: st.Data
 
 @pytest.mark.parametrize("length", [5, 6, 7, 8])
 def test_no_wiring_joins_all_pairs_with_fewer_rails(length: int) -> None:
-    """ceil(N / 2) rails are needed: each ring gives a node 2 of its N - 1 neighbours."""
+    """ceil(N / 2) rails are needed: a ring gives a node 2 of its N - 1 neighbours."""
     needed = (length + 1) // 2 if length % 2 == 0 else (length - 1) // 2
     assert 2 * (needed - 1) < length - 1
     failures = length - 1 - needed

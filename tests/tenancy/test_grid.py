@@ -15,15 +15,15 @@ from railx.families import build_topology
 from railx.families.railx_hyperx.settings import RailXHyperXSettings
 from railx.families.railx_torus.settings import RailXTorusSettings
 from railx.settings import SettingsError
-from railx.tenancy import JobSettings, check_job
+from railx.tenancy import GridJobSettings, check_job
 from railx.tenancy.allocate import find_block, find_product
 from railx.tenancy.grid import (
     Faults,
     NodeGrid,
     Placement,
     check_placements,
-    line_rings,
     placement_circuits,
+    position_rings,
     random_faults,
     usable_rails,
 )
@@ -31,7 +31,7 @@ from railx.tenancy.settings import Wiring
 from railx.tenancy.study import place_jobs
 
 jobs = st.builds(
-    lambda a, b, s: JobSettings(a, b, "torus" if s == "ring" and min(a, b) > 1 else s),
+    lambda a, b, s: GridJobSettings(a, b, "torus" if s == "ring" and min(a, b) > 1 else s),
     st.integers(1, 5),
     st.integers(1, 5),
     st.sampled_from(["hyperx", "torus", "ring"]),
@@ -46,7 +46,7 @@ jobs = st.builds(
 )
 @settings(max_examples=80, deadline=None)
 def test_jobs_never_share_and_never_touch_failures(
-    wanted: list[JobSettings], side: int, rails: int, seed: int
+    wanted: list[GridJobSettings], side: int, rails: int, seed: int
 ) -> None:
     grid = NodeGrid(side, rails)
     wanted = [job for job in wanted if max(job.rows, job.columns) <= min(side, rails + 1)]
@@ -229,7 +229,7 @@ def test_an_idle_grid_takes_every_shape_in_wide_masks() -> None:
     ("length", "rails"), [(1, 3), (2, 3), (4, 3), (6, 5), (6, 12), (5, 4), (10, 9), (7, 8)]
 )
 def test_rings_of_a_line_join_every_pair_twice(length: int, rails: int) -> None:
-    rings = line_rings(length, rails, "hyperx")
+    rings = position_rings(length, rails, "hyperx")
     assert rings.shape == ((rails, length) if length > 1 else (0, 1))
     links = np.zeros((length, length), dtype=np.int64)
     for ring in rings:
@@ -243,7 +243,7 @@ def test_shapes_that_cannot_be_are_refused_in_one_line() -> None:
     with pytest.raises(
         SettingsError, match=r"columns: got 17; allowed: at most 16, .* nearest is 16"
     ):
-        check_job(JobSettings(1, 17, "ring"), 16, 8)
+        check_job(GridJobSettings(1, 17, "ring"), 16, 8)
     with pytest.raises(
         SettingsError,
         match=(
@@ -255,7 +255,7 @@ def test_shapes_that_cannot_be_are_refused_in_one_line() -> None:
     with pytest.raises(
         SettingsError, match=r"setting: got ring for 2 x 3 nodes; .*the nearest is 1 x 6"
     ):
-        JobSettings(2, 3, "ring")
+        GridJobSettings(2, 3, "ring")
     with pytest.raises(
         ValueError, match=r"rows: got \[0, 16\]; allowed: distinct positions from 0 to 15"
     ):

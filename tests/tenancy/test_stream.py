@@ -62,7 +62,7 @@ def run(
 def test_node_hours_are_conserved(
     seed: int, system: str, policy: str, queue: str, mtbf: float | None, load_: float
 ) -> None:
-    """What the grid was busy with is what the jobs got done, and what failures undid."""
+    """The grid was busy with what the jobs got done and what failures undid."""
     configured: TenancySettings = load(TenancySettings, plain(arrivals=60))
     rng = np.random.default_rng(seed)
     drawn = draw_stream(configured.stream, 81, load_, rng)

@@ -145,8 +145,11 @@ def test_ledger_names_the_folder_of_every_offline_run(tracked: Tracked) -> None:
     folder, first, _, _ = tracked
     ledger = read_json(folder / "wandb" / "ledger.json")
     assert set(ledger["runs"]) == {
-        "quick/network/hyperx@d1", "quick/network/hyperx@d1-changed", "quick/network/fat_tree@d2", "quick/training/quick@d3",
-    }  # fmt: skip
+        "quick/network/hyperx@d1",
+        "quick/network/hyperx@d1-changed",
+        "quick/network/fat_tree@d2",
+        "quick/training/quick@d3",
+    }
     entry = ledger["runs"]["quick/network/hyperx@d1"]
     assert entry["run"] == first[0].wandb_run
     assert entry["invocation"] == "run-1"
@@ -166,7 +169,8 @@ def test_invocations_are_listed_and_compared(tracked: Tracked) -> None:
     ]
     same = compare_runs(folder, "run-1", "run-2")
     assert {(row["stage"], row["name"], row["metric"]) for row in same} == {
-        ("network", "hyperx", "chips"), ("network", "hyperx", "all to all_ GB/s.bound"), ("network", "hyperx", "ok"),
+        ("network", "hyperx", "chips"), ("network", "hyperx", "ok"),
+        ("network", "hyperx", "all to all_ GB/s.bound"),
         ("network", "fat_tree", "chips"), ("training", "quick", "iteration_ms"),
     }  # fmt: skip
     assert all(row["ratio"] == 1.0 for row in same)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from railx.fabric import Schedule
+from railx.fabric import CircuitSchedule
 from training import backend
 from training.backend import BackendOptions
 from training.trace import Recorder
@@ -256,7 +256,7 @@ def modes() -> None:
         RESULTS["provisioned_trace"] = recorder.table().to_pylist()
     with setting("provisioned:wrong"):
         half, world = schedule.iterations[0][0], schedule.iterations[0][2]
-        backend.use_schedule(Schedule({1: (half, world, world, world)}))
+        backend.use_schedule(CircuitSchedule({1: (half, world, world, world)}))
         RESULTS["wrong_schedule"] = alternate(3)
     with setting("on_demand:servers", gpus_per_server=2):
         RESULTS["servers"] = alternate(3)

@@ -37,7 +37,7 @@ from railx.workload.model import ModelSettings
 from training.attention import Packing, variable_length_attention
 from training.data import pack, plan_lengths, valid_tokens, whole_slices
 from training.model import Decoder, stage_layers, token_loss_sum
-from training.pipeline import Links, PipelineParallel
+from training.pipeline import PipelineParallel, StageLinks
 from training.reduction import pipeline_reduction, sequence_parallel_reduction
 from training.sequence_parallel import ProcessGroups, SequenceParallel, group_ranks
 from training.timeline import Timeline
@@ -282,7 +282,7 @@ def parallel(
     decoder = Decoder(case.model, seed=case.seed, compute=torch.float64, layers=held)
     runner: Any
     if pipelined:
-        runner = PipelineParallel(decoder, stages, Links(), sequences, "sdpa", timeline)
+        runner = PipelineParallel(decoder, stages, StageLinks(), sequences, "sdpa", timeline)
         reduction = pipeline_reduction(decoder, stages, timeline)
     else:
         runner = SequenceParallel(

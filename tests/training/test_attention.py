@@ -17,7 +17,9 @@ from training.attention import Packing, choose_kernel, variable_length_attention
 
 
 def textbook(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(d)) v of one sequence, the last query seeing the last key."""
+    """softmax(q k^T / sqrt(d)) v of one sequence, the last query seeing the
+    last key.
+    """
     repeats = queries.shape[1] // keys.shape[1]
     keys, values = keys.repeat_interleave(repeats, 1), values.repeat_interleave(repeats, 1)
     scores = torch.einsum("qhd,khd->hqk", queries, keys) / queries.shape[2] ** 0.5

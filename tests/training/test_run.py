@@ -41,15 +41,18 @@ LENGTHS = [90, 61, 40, 33, 17]
 BARE = """
 import sys
 ALLOWED = {
-    *sys.stdlib_module_names, "torch", "torchgen", "functorch", "numpy", "pyarrow", "railx", "training", "nvidia", "cuda", "triton",
-    "typing_extensions", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "filelock", "fsspec", "setuptools",
+    *sys.stdlib_module_names, "torch", "torchgen", "functorch", "numpy", "pyarrow", "railx",
+    "training", "nvidia", "cuda", "triton", "typing_extensions", "sympy", "mpmath", "networkx",
+    "jinja2", "markupsafe", "filelock", "fsspec", "setuptools",
 }
 class Bare:
     def __init__(self, finder):
         self.finder = finder
     def find_spec(self, name, path=None, target=None):
         top = name.partition(".")[0]
-        return self.finder.find_spec(name, path, target) if top in ALLOWED or top.startswith("_sysconfigdata") else None
+        if top in ALLOWED or top.startswith("_sysconfigdata"):
+            return self.finder.find_spec(name, path, target)
+        return None
 sys.meta_path[:] = [Bare(finder) for finder in sys.meta_path]
 """
 
@@ -192,6 +195,7 @@ def test_iterations_have_a_row_for_each_setting_iteration_and_rank(bare_run: Pat
         (row["mode"], row["reconfiguration_latency_ms"], row["iteration"], row["rank"])
         for row in rows
     ] == [(*mode, iteration, rank) for mode in modes for iteration in (1, 2) for rank in (0, 1)]
+    assert {(row["run"], row["plan"]) for row in rows} == {("run", "by_hand")}
     assert list(rows[0]) == [
         *(
             "run",

@@ -1,4 +1,6 @@
-"""Settings of a run: the files in conf/, the sweep over fabrics, and what is refused."""
+"""Settings of a run: the files in conf/, the sweep over fabrics, and what
+is refused.
+"""
 
 from __future__ import annotations
 

@@ -34,13 +34,12 @@ def run(job: Job) -> Summary:
 
 def _switched(experiment: Settings) -> list[str]:
     """The topologies whose links run through optical circuit switches."""
-    from railx.families import FAMILIES
+    from railx.families import family_named
 
-    switched = {family.name for family in FAMILIES if family.switched}
     return [
         name
         for name, settings in experiment["topologies"].items()
-        if settings["family"] in switched
+        if family_named(settings["family"]).switched
     ]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from railx.fabric.circuit_schedule import CircuitSchedule
 from railx.fabric.circuits import Configuration
-from railx.fabric.schedule import Schedule
 
 PIPELINE = Configuration("pair", (0, 1))
 DATA = Configuration("ring", (0, 2))
@@ -13,6 +13,6 @@ CONFIGURATIONS = st.sampled_from([PIPELINE, DATA, Configuration("ring", (0, 1, 2
 
 
 def test_prediction_ends_with_the_iteration() -> None:
-    schedule = Schedule({0: (PIPELINE, DATA), 1: (DATA,)})
+    schedule = CircuitSchedule({0: (PIPELINE, DATA), 1: (DATA,)})
     assert [schedule.following(0, issued) for issued in range(3)] == [PIPELINE, DATA, None]
     assert schedule.following(7, 0) is None

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from railx.fabric.circuits import Configuration
 
-__all__ = ["Schedule"]
+__all__ = ["CircuitSchedule"]
 
 
 @dataclass(frozen=True)
-class Schedule:
+class CircuitSchedule:
     """What one rank's operations need, in the order of issue, for each iteration.
 
     Iterations are looked up by number and a prediction never crosses from one into the
