@@ -118,6 +118,7 @@ _WINDOW = (
     text("topology", "family")
     | whole("chips")
     | text("traffic", "routing")
+    | whole("virtual_channels")
     | real("offered_flits_per_chip_cycle", "accepted_flits_per_chip_cycle")
     | real("latency_mean_cycles", "latency_ci95_cycles", "latency_p50_cycles")
     | real("latency_p99_cycles", "latency_max_cycles", "hops_mean", "external_hops_mean")
