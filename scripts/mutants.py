@@ -68,7 +68,7 @@ ROOMS = {
         (
             "tests/network/test_collectives.py",
             "tests/network/test_static_loads.py",
-            "tests/topology/test_metrics.py",
+            "tests/network/test_metrics.py",
         ),
     ),
     "evidence": Room(

@@ -258,6 +258,17 @@ def test_unequal_chunks_break_the_closed_form(tmp_path: Path) -> None:
     assert verdicts(tmp_path)["infinipipe_makespan_closed_form"]["verdict"] == "partly"
 
 
+def test_a_stage_that_holds_every_chunk_breaks_the_window(tmp_path: Path) -> None:
+    rows = pipeline_rows([1] * 6, 2)
+    for row in rows:
+        if row["stage"] == 0 and row["kind"] == "backward":
+            row |= {"start_ms": row["start_ms"] + 100, "end_ms": row["end_ms"] + 100}
+    write_table(tmp_path / "plan" / "pipeline_stdlib" / "schedule.parquet", rows)
+    window = verdicts(tmp_path)["infinipipe_window_of_live_chunks"]
+    # All six are held where d_p - p + N_split = 2 - 1 + 1 chunks are allowed.
+    assert (window["ours"], window["verdict"]) == (4.0, "not reproduced")
+
+
 def training_rows(
     mode: str, latencies: list[float], hidden_ms: float, transitions: int = 4
 ) -> list[dict[str, Any]]:
