@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.families import TopologySettings, build_topology
-from railx.network import CollectiveSettings, ring_all_reduce
+from railx.network import CollectiveSettings
+from railx.network.collectives import ring_all_reduce
 from railx.settings import SettingsError, load
 from railx.vocabulary.topology import Topology
 from workflow.config import read_choice
