@@ -140,7 +140,7 @@ def main() -> int:
                 for mutant in _named(tree, options.room, room)
                 if options.only in ("", mutant.name)
             ]
-            if options.generated:
+            if options.generated and not options.only:
                 mutants += _generated(tree, room, options.generated, options.seed)
             baseline_s = _baseline(tree, room, mutants)
             return _run(tree, mutants, 3 * baseline_s + 30)
@@ -256,10 +256,11 @@ def _difference(module: str, before: str, after: str) -> str:
 
 def _baseline(tree: Path, room: Room, mutants: list[Mutant]) -> float:
     """How long the tests take on the code as it is; they must pass."""
-    every = dict.fromkeys([*room.tests, *(test for mutant in mutants for test in mutant.tests)])
+    every = dict.fromkeys(test for mutant in mutants for test in mutant.tests) or room.tests
     started = time.monotonic()
-    if _tests(tree, tuple(every), None) != "survived":
-        raise MutantError("the tests fail without any mutant; allowed: tests that pass")
+    outcome, words = _tests(tree, tuple(every), None)
+    if outcome != "survived":
+        raise MutantError(f"the tests fail without any mutant ({words}); allowed: tests that pass")
     return time.monotonic() - started
 
 
@@ -269,7 +270,7 @@ def _run(tree: Path, mutants: list[Mutant], limit_s: float) -> int:
         before = {name: (tree / name).read_text(encoding="utf-8") for name in mutant.texts}
         for name, text in mutant.texts.items():
             (tree / name).write_text(text, encoding="utf-8")
-        outcome = _tests(tree, mutant.tests, limit_s)
+        outcome, _ = _tests(tree, mutant.tests, limit_s)
         for name, text in before.items():
             (tree / name).write_text(text, encoding="utf-8")
         dead = outcome != "survived"
@@ -285,8 +286,8 @@ def _run(tree: Path, mutants: list[Mutant], limit_s: float) -> int:
     return 1 if surprises else 0
 
 
-def _tests(tree: Path, tests: tuple[str, ...], limit_s: float | None) -> Outcome:
-    """Run tests in the copy until the first fails."""
+def _tests(tree: Path, tests: tuple[str, ...], limit_s: float | None) -> tuple[Outcome, str]:
+    """Run tests in the copy until the first fails; the outcome and which it was."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     # Compiled files of a mutant must not outlive it.
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -297,13 +298,15 @@ def _tests(tree: Path, tests: tuple[str, ...], limit_s: float | None) -> Outcome
             env=environment,
             timeout=limit_s,
             capture_output=True,
+            text=True,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return "timed out"
+        return "timed out", ""
     if done.returncode not in (0, 1, 2):
         raise MutantError(f"pytest ended with {done.returncode}: {' '.join(tests)}")
-    return "survived" if done.returncode == 0 else "killed"
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return ("killed" if done.returncode else "survived"), "; ".join(failed)
 
 
 if __name__ == "__main__":

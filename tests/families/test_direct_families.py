@@ -3,7 +3,6 @@ search, cuts, refusals.
 """
 
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -12,21 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families import TopologySettings, build_topology, check_topology, family_of
+from railx.families import check_topology, family_of
 from railx.network.metrics import chip_hop_counts, node_hop_counts, topology_metrics
-from railx.settings import SettingsError, load
+from railx.settings import SettingsError
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
-from workflow.config import read_choice
-
-CONF = Path(__file__).parents[2] / "conf" / "topology"
-
-
-def from_conf(name: str, **changes: Any) -> Any:
-    return load(TopologySettings, read_choice(CONF / f"{name}.yaml") | changes, "topology")
-
-
-def build(name: str, **changes: Any) -> Topology:
-    return build_topology(from_conf(name, **changes))
+from tests.builders import build, topology_settings
 
 
 def lanes_between(topology: Topology) -> np.ndarray:
@@ -356,4 +345,4 @@ def test_impossible_sizes_name_the_key_and_what_works(
     name: str, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SettingsError, match=message):
-        check_topology(from_conf(name, **changes))
+        check_topology(topology_settings(name, **changes))

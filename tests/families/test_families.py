@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.families import (
-    TopologySettings,
     build_topology,
     check_topology,
     family_of,
@@ -22,7 +21,7 @@ from railx.families import (
 from railx.families.railx_hyperx.settings import RailXHyperXSettings
 from railx.io import read_metadata, write_table
 from railx.network.metrics import check_circuits
-from railx.settings import SettingsError, load, to_dict
+from railx.settings import SettingsError, to_dict
 from railx.vocabulary.grid import line_wiring
 from railx.vocabulary.topology import (
     INTERNAL,
@@ -31,33 +30,29 @@ from railx.vocabulary.topology import (
     Links,
     Topology,
 )
-from workflow.config import choices, read_choice
+from tests.builders import choice, topology_settings
+from workflow.config import choices
 
-CONF = Path(__file__).parents[2] / "conf" / "topology"
 CONFIGS = choices("topology")
 SMALL = [name for name in CONFIGS if not name.endswith(("_full", "_largest"))]
 
 
-def from_conf(name: str, **changes: Any) -> Any:
-    return load(TopologySettings, read_choice(CONF / f"{name}.yaml") | changes, "topology")
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_configs_list_every_field(name: str) -> None:
-    plain = read_choice(CONF / f"{name}.yaml")
-    assert to_dict(from_conf(name)) == plain
+    plain = choice("topology", name)
+    assert to_dict(topology_settings(name)) == plain
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_switched_families_are_those_with_circuits(name: str) -> None:
-    assert family_of(from_conf(name)).switched == (
-        build_topology(from_conf(name)).circuits is not None
+    assert family_of(topology_settings(name)).switched == (
+        build_topology(topology_settings(name)).circuits is not None
     )
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_links_are_full_duplex_and_use_every_port(name: str) -> None:
-    topology = build_topology(from_conf(name))
+    topology = build_topology(topology_settings(name))
     links = topology.links
     forward = sorted(
         zip(
@@ -98,13 +93,13 @@ def test_links_are_full_duplex_and_use_every_port(name: str) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_files_give_back_the_same_topology(name: str, tmp_path: Path) -> None:
-    topology = build_topology(from_conf(name))
+    topology = build_topology(topology_settings(name))
     write_topology(tmp_path / "topology.parquet", topology, "mine")
     assert read_metadata(tmp_path / "topology.parquet")["name"] == "mine"
     again = read_topology(tmp_path / "topology.parquet")
     for field in ("family", "settings", "chips", "nodes", "switches"):
         assert getattr(again, field) == getattr(topology, field)
-    assert again.settings == from_conf(name)
+    assert again.settings == topology_settings(name)
     _assert_same_arrays(Links, again.links, topology.links)
     assert np.array_equal(again.chip_node, topology.chip_node)
     assert (again.circuits is None) == (topology.circuits is None)
@@ -119,7 +114,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_railx_at_full_scale_has_the_derived_counts() -> None:
-    topology = build_topology(from_conf("railx_hyperx_full"))
+    topology = build_topology(topology_settings("railx_hyperx_full"))
     assert (topology.chips, topology.nodes) == (200_704, 4_096)
     assert topology.circuits is not None
     assert 2 * len(topology.circuits) == 1_032_192
@@ -133,7 +128,7 @@ def test_railx_at_full_scale_has_the_derived_counts() -> None:
 def test_hyperx_joins_every_pair_of_a_line(m: int, n: int, rings: str) -> None:
     if m * n < 2 or (m * n in (3, 5) and rings == "directed"):
         return
-    topology = build_topology(from_conf("railx_hyperx", m=m, n=n, rings=rings))
+    topology = build_topology(topology_settings("railx_hyperx", m=m, n=n, rings=rings))
     check_circuits(topology)
     side, links = m * n + 1, topology.links
     assert topology.nodes == side**2
@@ -149,7 +144,7 @@ def test_hyperx_joins_every_pair_of_a_line(m: int, n: int, rings: str) -> None:
 
 
 def test_rails_follow_their_cycle_from_plus_to_minus_side() -> None:
-    topology = build_topology(from_conf("railx_hyperx", m=2, n=2))
+    topology = build_topology(topology_settings("railx_hyperx", m=2, n=2))
     links = topology.links
     first = np.flatnonzero((links.kind == LINK_KINDS.index("rail_x")) & (links.rail == 3))[0]
     # Rail 3 of row 0 is the cycle 3 0 2 1 4; rail 3 sits on chip row 3 // 2 = 1: chip
@@ -158,7 +153,7 @@ def test_rails_follow_their_cycle_from_plus_to_minus_side() -> None:
 
 
 def test_line_wiring_puts_the_minus_side_first() -> None:
-    wiring = line_wiring(build_topology(from_conf("railx_hyperx", m=2, n=2)), 0)
+    wiring = line_wiring(build_topology(topology_settings("railx_hyperx", m=2, n=2)), 0)
     off_diagonal = ~np.eye(5, dtype=bool)
     assert not wiring.plus[off_diagonal][:, 0].any()
     assert wiring.plus[off_diagonal][:, 1].all()
@@ -168,16 +163,16 @@ def test_line_wiring_puts_the_minus_side_first() -> None:
 @settings(deadline=None, max_examples=15)
 @given(m=st.integers(1, 3), n=st.integers(1, 3), x=st.integers(2, 5), y=st.integers(2, 5))
 def test_railx_torus_is_a_torus_of_chips(m: int, n: int, x: int, y: int) -> None:
-    topology = build_topology(from_conf("railx_torus", m=m, n=n, x_scale=x, y_scale=y))
+    topology = build_topology(topology_settings("railx_torus", m=m, n=n, x_scale=x, y_scale=y))
     check_circuits(topology)
-    plain = build_topology(from_conf("torus_2d", n=n, x_scale=m * x, y_scale=m * y))
+    plain = build_topology(topology_settings("torus_2d", n=n, x_scale=m * x, y_scale=m * y))
     node, local = topology.chip_node.astype(int), np.arange(topology.chips) % m**2
     place = (node // x * m + local // m) * m * x + node % x * m + local % m
     assert np.array_equal(_lanes(topology, place), _lanes(plain, np.arange(plain.chips)))
 
 
 def test_check_circuits_notices_damage() -> None:
-    topology = build_topology(from_conf("railx_hyperx", m=2, n=2))
+    topology = build_topology(topology_settings("railx_hyperx", m=2, n=2))
     assert topology.circuits is not None
     taken = dataclasses.replace(
         topology.circuits, port_a=_changed(topology.circuits.port_a, 0, topology.circuits.port_a[1])
@@ -187,7 +182,7 @@ def test_check_circuits_notices_damage() -> None:
     astray = dataclasses.replace(topology.circuits, node_a=_changed(topology.circuits.node_a, 0, 7))
     with pytest.raises(ValueError, match="port 0 of optical switch 0 is not one of node 7's ports"):
         check_circuits(dataclasses.replace(topology, circuits=astray))
-    torus = build_topology(from_conf("railx_torus", m=2, n=2, x_scale=5, y_scale=5))
+    torus = build_topology(topology_settings("railx_torus", m=2, n=2, x_scale=5, y_scale=5))
     with pytest.raises(ValueError, match="pairs of nodes are joined instead of 200"):
         check_circuits(dataclasses.replace(topology, circuits=torus.circuits))
     with pytest.raises(ValueError, match="port 9 does not exist; allowed: 0 to 7"):
@@ -198,7 +193,7 @@ def test_check_circuits_notices_damage() -> None:
             )
         )
     with pytest.raises(ValueError, match=r"torus_2d: .* no circuits to check"):
-        check_circuits(build_topology(from_conf("torus_2d")))
+        check_circuits(build_topology(topology_settings("torus_2d")))
 
 
 @pytest.mark.parametrize(
@@ -266,12 +261,12 @@ def test_impossible_sizes_name_the_key_and_what_works(
     name: str, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SettingsError, match=message):
-        check_topology(from_conf(name, **changes))
+        check_topology(topology_settings(name, **changes))
 
 
 @pytest.mark.parametrize(("m", "n"), [(3, 1), (1, 5)])
 def test_undirected_rings_wire_the_sizes_without_a_directed_decomposition(m: int, n: int) -> None:
-    topology = build_topology(from_conf("railx_hyperx", m=m, n=n, rings="undirected"))
+    topology = build_topology(topology_settings("railx_hyperx", m=m, n=n, rings="undirected"))
     check_circuits(topology)
     assert topology.nodes == (m * n + 1) ** 2
     assert isinstance(topology.settings, RailXHyperXSettings)

@@ -2,7 +2,6 @@
 against closed forms.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
 
-from railx.families import TopologySettings, build_routing, build_topology, family_of
+from railx.families import build_routing, family_of
 from railx.network import uniform_lane_loads
 from railx.network.packets import simulate_packets
 from railx.network.settings import NetworkSettings, UniformTraffic
@@ -27,14 +26,7 @@ from railx.vocabulary.routing.analysis import (
 )
 from railx.vocabulary.routing.line_phases import even_shares, mesh_distance, mesh_steps
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
-from workflow.config import read_choice
-
-CONF = Path(__file__).parents[2] / "conf"
-
-
-def build(name: str, **changes: Any) -> Topology:
-    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
-    return build_topology(load(TopologySettings, plain, "topology"))
+from tests.builders import build, choice
 
 
 def hyperx(m: int, n: int) -> Topology:
@@ -339,7 +331,7 @@ def test_tables_of_a_block_of_destinations_are_part_of_the_whole() -> None:
 @pytest.mark.parametrize("routing", ["balanced", "adaptive"])
 def test_packets_reach_nine_tenths_of_the_ideal(routing: str) -> None:
     topology = build("railx_hyperx")
-    plain = read_choice(CONF / "network" / "packet.yaml")
+    plain = choice("network", "packet")
     network: Any = load(
         NetworkSettings,
         plain | {"routing": routing, "warmup_cycles": 2000, "measured_cycles": 2000},

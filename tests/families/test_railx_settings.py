@@ -3,7 +3,6 @@ and against another library's search.
 """
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -12,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families import TopologySettings, build_topology, family_of
+from railx.families import family_of
 from railx.families.railx_dragonfly import graph as dragonfly
 from railx.families.railx_split import settings as split_settings
 from railx.network.metrics import check_circuits, node_hop_counts, topology_metrics
-from railx.settings import SettingsError, load
+from railx.settings import SettingsError
 from railx.vocabulary.grid import rail_ports
 from railx.vocabulary.line_parts import (
     LinePart,
@@ -26,9 +25,8 @@ from railx.vocabulary.line_parts import (
     part_wiring,
 )
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Circuits, Topology
-from workflow.config import read_choice
+from tests.builders import build, topology_settings
 
-CONF = Path(__file__).parents[2] / "conf" / "topology"
 SMALL = [
     "railx_twisted_torus",
     "railx_straight_torus",
@@ -44,14 +42,6 @@ FULL = [
     "railx_dragonfly_full",
     "railx_mixed_full",
 ]
-
-
-def from_conf(name: str, **changes: Any) -> Any:
-    return load(TopologySettings, read_choice(CONF / f"{name}.yaml") | changes, "topology")
-
-
-def build(name: str, **changes: Any) -> Topology:
-    return build_topology(from_conf(name, **changes))
 
 
 @pytest.mark.parametrize("name", [*SMALL, "railx_dragonfly_largest", "railx_twisted_torus_m4n2"])
@@ -380,7 +370,7 @@ def test_part_moves_within_its_sub_line() -> None:
 
 
 def test_crossing_counts_whole_sub_lines_as_nothing() -> None:
-    parts = line_parts(tuple(from_conf("railx_mixed_full").parts_x))
+    parts = line_parts(tuple(topology_settings("railx_mixed_full").parts_x))
     assert (
         crossing_ports(parts, 64) == 2 * 7
     )  # only the ring crosses the middle, the groups of 8 end there
@@ -516,7 +506,7 @@ def test_impossible_settings_name_the_key_and_what_works(
     name: str, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SettingsError, match=message):
-        from_conf(name, **changes)
+        topology_settings(name, **changes)
 
 
 def _with(circuits: Circuits, **columns: Any) -> Circuits:

@@ -2,7 +2,6 @@
 lengths and loads against closed forms.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families import TopologySettings, build_routing, build_topology, family_of
+from railx.families import build_routing, family_of
 from railx.families.hammingmesh import FAMILY as HAMMINGMESH
 from railx.families.railx_torus.routing import chip_grid
 from railx.network.metrics import chip_hop_counts
 from railx.network.shortest_paths import shortest_path_lane_loads
-from railx.settings import SettingsError, load
+from railx.settings import SettingsError
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,
@@ -24,19 +23,7 @@ from railx.vocabulary.routing.analysis import (
 )
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
-from workflow.config import read_choice
-
-CONF = Path(__file__).parents[2] / "conf" / "topology"
-
-
-def build(name: str, **changes: Any) -> Topology:
-    return build_topology(
-        load(
-            TopologySettings,
-            read_choice(CONF / f"{name}.yaml") | changes,
-            "topology",
-        )
-    )
+from tests.builders import build
 
 
 def loads(topology: Topology, routing: str, demand: np.ndarray | None = None) -> np.ndarray:

@@ -3,7 +3,6 @@ cubes: counts, wiring, cuts, refusals.
 """
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,22 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families import TopologySettings, build_topology, check_topology, family_of
+from railx.families import build_topology, check_topology, family_of
 from railx.families.torus_3d.settings import Torus3DSettings
 from railx.network.metrics import check_circuits, chip_hop_counts, topology_metrics
-from railx.settings import SettingsError, load
+from railx.settings import SettingsError
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
-from workflow.config import read_choice
-
-CONF = Path(__file__).parents[2] / "conf" / "topology"
-
-
-def from_conf(name: str, **changes: Any) -> Any:
-    return load(TopologySettings, read_choice(CONF / f"{name}.yaml") | changes, "topology")
-
-
-def build(name: str, **changes: Any) -> Topology:
-    return build_topology(from_conf(name, **changes))
+from tests.builders import build, topology_settings
 
 
 def external_ports(topology: Topology) -> np.ndarray:
@@ -280,7 +269,7 @@ def test_impossible_sizes_name_the_nearest_that_work(
     name: str, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SettingsError, match=message):
-        check_topology(from_conf(name, **changes))
+        check_topology(topology_settings(name, **changes))
 
 
 @pytest.mark.parametrize(("g", "radix"), [(8, 16), (9, 16), (3, 10), (5, 4), (1, 6)])
@@ -288,7 +277,7 @@ def test_the_sizes_that_are_named_do_work(g: int, radix: int) -> None:
     fits = [pods for pods in range(1, radix + 1) if pods * g % 2 == 0 and radix % (pods * g) == 0]
     for pods in fits:
         assert (
-            from_conf(
+            topology_settings(
                 "rail_optimised", chips_per_server=g, pods=pods, switch_radix=radix
             ).rail_switches
             == pods * g
@@ -296,7 +285,9 @@ def test_the_sizes_that_are_named_do_work(g: int, radix: int) -> None:
     for pods in sorted({1, 2, 3, 5, radix} - set(fits)):
         with pytest.raises(SettingsError, match=r"topology\.pods: .*the nearest") as refused:
             check_topology(
-                from_conf("rail_optimised", chips_per_server=g, pods=pods, switch_radix=radix)
+                topology_settings(
+                    "rail_optimised", chips_per_server=g, pods=pods, switch_radix=radix
+                )
             )
         named = [
             int(number)
@@ -312,7 +303,7 @@ def test_the_sizes_that_are_named_do_work(g: int, radix: int) -> None:
             )
         else:
             check_topology(
-                from_conf(
+                topology_settings(
                     "rail_optimised", chips_per_server=g, switch_radix=named[0], pods=named[1]
                 )
             )

@@ -2,7 +2,6 @@
 loads as in closed forms.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families import TopologySettings, build_routing, build_topology, family_of
+from railx.families import build_routing, build_topology, family_of
 from railx.families.torus_3d.settings import Torus3DSettings
 from railx.network.shortest_paths import shortest_path_lane_loads
-from railx.settings import load
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,
@@ -22,19 +20,7 @@ from railx.vocabulary.routing.analysis import (
 )
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
-from workflow.config import read_choice
-
-CONF = Path(__file__).parents[2] / "conf" / "topology"
-
-
-def build(name: str, **changes: Any) -> Topology:
-    return build_topology(
-        load(
-            TopologySettings,
-            read_choice(CONF / f"{name}.yaml") | changes,
-            "topology",
-        )
-    )
+from tests.builders import build
 
 
 def routed(topology: Topology, routing: str) -> RoutingTable:

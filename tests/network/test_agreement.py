@@ -1,22 +1,19 @@
 """The flow model and the packet simulator deliver the same where both apply."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from railx.families import TopologySettings, build_routing, build_topology
+from railx.families import build_routing
 from railx.network.agreement import agreement_rows
 from railx.network.settings import AgreementSettings
 from railx.network.traffic import traffic_flows
 from railx.settings import load
 from railx.vocabulary.routing.analysis import table_lane_loads
-from railx.vocabulary.topology import Topology
-from workflow.config import read_choice
+from tests.builders import build, choice
 
-CONF = Path(__file__).parents[2] / "conf"
 SMALL = {
     "railx_hyperx": {"m": 2, "n": 1, "rings": "directed"},
     "torus_2d": {"x_scale": 6, "y_scale": 5},
@@ -24,13 +21,8 @@ SMALL = {
 }
 
 
-def build(name: str, **changes: Any) -> Topology:
-    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
-    return build_topology(load(TopologySettings, plain, "topology"))
-
-
 def agreement(**changes: Any) -> AgreementSettings:
-    plain = read_choice(CONF / "agreement" / "small.yaml")
+    plain = choice("agreement", "small")
     settings: AgreementSettings = load(AgreementSettings, plain | changes, "agreement")
     return dataclasses.replace(
         settings,

@@ -1,32 +1,24 @@
 """Ring all-reduce: closed forms, limits, and a step-by-step simulation of one ring."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families import TopologySettings, build_topology
 from railx.network import CollectiveSettings, ring_all_reduce
 from railx.settings import SettingsError, load
 from railx.vocabulary.topology import Topology
-from workflow.config import read_choice
+from tests.builders import build, choice
 
-CONF = Path(__file__).parents[2] / "conf"
 COLUMNS = [
     "topology", "family", "collective", "algorithm", "scope", "participants", "rings",
     "payload_bytes", "time_ms", "algorithm_gb_s", "fidelity",
 ]  # fmt: skip
 
 
-def build(name: str, **changes: Any) -> Topology:
-    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
-    return build_topology(load(TopologySettings, plain, "topology"))
-
-
 def collectives(payload_bytes: Any = (10**9,), **changes: Any) -> CollectiveSettings:
-    plain = read_choice(CONF / "collective" / "ring_all_reduce.yaml")
+    plain = choice("collective", "ring_all_reduce")
     return load(
         CollectiveSettings, plain | {"payload_bytes": list(payload_bytes)} | changes, "collective"
     )
@@ -38,7 +30,7 @@ def times(topology: Topology, payload_bytes: int) -> dict[str, dict[str, Any]]:
 
 
 def test_config_and_columns() -> None:
-    plain = read_choice(CONF / "collective" / "ring_all_reduce.yaml")
+    plain = choice("collective", "ring_all_reduce")
     collective: CollectiveSettings = load(CollectiveSettings, plain, "collective")
     rows = ring_all_reduce(build("railx_hyperx"), collective, "named")
     assert [list(row) for row in rows] == [COLUMNS] * len(rows)

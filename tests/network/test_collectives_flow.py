@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.families import (
-    TopologySettings,
     build_routing,
-    build_topology,
     family_of,
 )
 from railx.network import CollectiveSettings, simulate_collectives
@@ -23,16 +21,12 @@ from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.line_rings import ChannelIndex, LineRings
 from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.topology import INTERNAL, Topology
+from tests.builders import build, choice
 from workflow.config import read_choice
 
 CONF = Path(__file__).parents[2] / "conf"
 RINGS = ["ring_all_reduce", "reduce_scatter", "all_gather", "hierarchical_all_reduce"]
 PORT = 50.0
-
-
-def build(name: str, **changes: Any) -> Topology:
-    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
-    return build_topology(load(TopologySettings, plain, "topology"))
 
 
 def grid_rings_of(topology: Topology) -> GridRings:
@@ -48,7 +42,7 @@ def chip_lines(topology: Topology) -> tuple[LineRings, ...] | None:
 
 
 def collective(**changes: Any) -> CollectiveSettings:
-    plain = read_choice(CONF / "collective" / "all.yaml")
+    plain = choice("collective", "all")
     return load(CollectiveSettings, plain | changes, "collective")
 
 

@@ -2,7 +2,6 @@
 conservation, completion times.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from railx.families import TopologySettings, build_routing, build_topology
+from railx.families import build_routing
 from railx.network.flows import (
     FlowPaths,
     fair_rates,
@@ -27,18 +26,11 @@ from railx.network.flows import (
     spread_flows,
     transfer_times,
 )
-from railx.settings import load
 from railx.vocabulary.routing.analysis import path_lengths, table_lane_loads
 from railx.vocabulary.topology import Topology
-from workflow.config import read_choice
+from tests.builders import build
 
-CONF = Path(__file__).parents[2] / "conf"
 FloatArray = NDArray[np.float64]
-
-
-def build(name: str, **changes: Any) -> Topology:
-    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
-    return build_topology(load(TopologySettings, plain, "topology"))
 
 
 def ring(length: int, **changes: Any) -> Topology:

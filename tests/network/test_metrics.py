@@ -1,7 +1,6 @@
 """Hops and bisection against closed forms and against another library's search."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -10,23 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families import TopologySettings, build_topology
 from railx.network.metrics import chip_hop_counts, node_hop_counts, topology_metrics
-from railx.settings import load
-from railx.vocabulary.topology import INTERNAL, Links, Topology
-from workflow.config import read_choice
-
-CONF = Path(__file__).parents[2] / "conf" / "topology"
-
-
-def build(name: str, **changes: Any) -> Topology:
-    return build_topology(
-        load(
-            TopologySettings,
-            read_choice(CONF / f"{name}.yaml") | changes,
-            "topology",
-        )
-    )
+from railx.vocabulary.topology import INTERNAL, Links
+from tests.builders import build
 
 
 @settings(deadline=None, max_examples=12)

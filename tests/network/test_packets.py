@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from railx.families import TopologySettings, build_routing, build_topology
+from railx.families import build_routing
 from railx.network.packets import (
     PacketResult,
     Trace,
@@ -53,9 +53,7 @@ from railx.vocabulary.routing.analysis import (
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import LINK_KINDS, Links, Topology
-from workflow.config import read_choice
-
-CONF = Path(__file__).parents[2] / "conf"
+from tests.builders import build, choice
 
 
 def load_reference() -> ModuleType:
@@ -74,13 +72,8 @@ def load_reference() -> ModuleType:
 Reference = load_reference().Reference
 
 
-def build(name: str, **changes: Any) -> Topology:
-    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
-    return build_topology(load(TopologySettings, plain, "topology"))
-
-
 def model(**changes: Any) -> PacketNetworkSettings:
-    plain = read_choice(CONF / "network" / "packet.yaml") | changes
+    plain = choice("network", "packet", **changes)
     return load(PacketNetworkSettings, plain, "network")
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families import TopologySettings, build_routing, build_topology
+from railx.families import build_routing
 from railx.network import (
     NetworkSettings,
     TrafficSettings,
@@ -23,6 +23,7 @@ from railx.network.settings import UniformTraffic
 from railx.settings import SettingsError, load, to_dict
 from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
+from tests.builders import build, choice
 from workflow.config import read_choice
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -48,15 +49,10 @@ COLUMNS = [
 ]
 
 
-def build(name: str, **changes: Any) -> Topology:
-    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
-    return build_topology(load(TopologySettings, plain, "topology"))
-
-
 def static(routing: str) -> Any:
     return load(
         NetworkSettings,
-        read_choice(CONF / "network" / f"static_{routing}.yaml"),
+        choice("network", f"static_{routing}"),
         "network",
     )
 

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from railx.families import TopologySettings, build_topology
 from railx.network import traffic as traffic_module
 from railx.network.settings import (
     AllToAllTraffic,
@@ -25,16 +24,9 @@ from railx.network.settings import (
     UniformTraffic,
 )
 from railx.network.traffic import hot_chips, read_matrix, traffic_flows
-from railx.settings import SettingsError, load
+from railx.settings import SettingsError
 from railx.vocabulary.topology import Topology
-from workflow.config import read_choice
-
-CONF = Path(__file__).parents[2] / "conf"
-
-
-def build(name: str, **changes: Any) -> Topology:
-    plain = read_choice(CONF / "topology" / f"{name}.yaml") | changes
-    return build_topology(load(TopologySettings, plain, "topology"))
+from tests.builders import build
 
 
 def mesh(columns: int, rows: int) -> Topology:

@@ -30,6 +30,7 @@ from railx.workload import (
     ModelSettings,
     build_corpus,
 )
+from tests.builders import choice
 from workflow.config import choices, read_choice
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,9 +112,7 @@ def test_plans_depend_on_the_seed_alone(
 
 
 def test_training_plans_use_degrees_1_2_and_4(conf: Callable[..., Any]) -> None:
-    lengths = build_corpus(
-        load(CorpusSettings, read_choice(ROOT / "conf/corpus/stdlib.yaml")), 1
-    ).lengths
+    lengths = build_corpus(load(CorpusSettings, choice("corpus", "stdlib")), 1).lengths
     plan = make_plan(
         conf("planner", "flexsp"),
         lengths,
@@ -185,7 +184,7 @@ def test_flexsp_is_predicted_faster_than_static_at_full_scale(
 ) -> None:
     corpus = load(
         CorpusSettings,
-        read_choice(ROOT / "conf/corpus/github_like.yaml") | {"sequences": 4000},
+        choice("corpus", "github_like") | {"sequences": 4000},
     )
     lengths = build_corpus(corpus, 1).lengths
     times = {}

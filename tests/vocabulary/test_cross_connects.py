@@ -4,13 +4,10 @@ import csv
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from railx.families import TopologySettings, build_topology
-from railx.settings import load
 from railx.vocabulary.cross_connects import (
     read_circuits,
     read_circuits_csv,
@@ -19,9 +16,8 @@ from railx.vocabulary.cross_connects import (
 )
 from railx.vocabulary.reconfiguration import reconfiguration_plan
 from railx.vocabulary.topology import Circuits, Topology
-from workflow.config import read_choice
+from tests.builders import build
 
-CONF = Path(__file__).parents[2] / "conf"
 OPTICAL = [
     "railx_hyperx",
     "railx_torus",
@@ -31,11 +27,6 @@ OPTICAL = [
     "railx_mixed",
     "tpu_v4",
 ]
-
-
-def build(name: str, **changes: Any) -> Topology:
-    plain = read_choice(CONF / "topology" / f"{name}.yaml")
-    return build_topology(load(TopologySettings, plain | changes, "topology"))
 
 
 def circuits_of(topology: Topology) -> Circuits:

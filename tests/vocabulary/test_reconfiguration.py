@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families import TopologySettings, build_topology, write_topology
+from railx.families import write_topology
 from railx.io import read_rows
 from railx.settings import SettingsError, load
 from railx.vocabulary.cross_connects import (
@@ -20,6 +20,7 @@ from railx.vocabulary.cross_connects import (
 from railx.vocabulary.reconfiguration import TransitionSettings, apply_plan, reconfiguration_plan
 from railx.vocabulary.reconfiguration_files import read_plan, write_plan, write_plan_csv
 from railx.vocabulary.topology import Circuits, Topology
+from tests.builders import build, choice
 from workflow.config import read_choice
 from workflow.stages import circuits, transition
 
@@ -35,11 +36,6 @@ SAME: list[tuple[str, dict[str, Any]]] = [
     ("railx_mixed", {"x_scale": 5, "y_scale": 5, "parts_x": RING, "parts_y": ALL}),
     ("railx_split", {"sizes_x": [5], "split_x": [4], "sizes_y": [5], "split_y": [4]}),
 ]
-
-
-def build(name: str, **changes: Any) -> Topology:
-    plain = read_choice(CONF / "topology" / f"{name}.yaml")
-    return build_topology(load(TopologySettings, plain | changes, "topology"))
 
 
 def circuits_of(topology: Topology) -> Circuits:
@@ -215,7 +211,7 @@ def test_stage_writes_lists_plans_and_one_row(tmp_path: Path) -> None:
     )
     assert summary == {"family": "railx_hyperx", "optical_switches": 40, "circuits": 200}
     row = transition.STAGE.make(
-        read_choice(CONF / "transition" / "hyperx_to_torus.yaml"),
+        choice("transition", "hyperx_to_torus"),
         item="hyperx_to_torus",
         inputs={
             "before": tmp_path / "railx_hyperx.parquet",

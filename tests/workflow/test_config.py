@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from railx.settings import SettingsError, load, to_dict
+from tests.builders import choice
 from workflow import config, mounts
 from workflow.config import (
     CONF,
@@ -21,7 +22,6 @@ from workflow.config import (
     choices,
     compose_experiment,
     compose_stage,
-    read_choice,
 )
 from workflow.experiment import checked_experiment, overrides_from
 
@@ -207,10 +207,7 @@ def test_the_keys_of_experiment_files_are_those_of_the_schema() -> None:
 
 
 def test_a_variant_has_what_it_inherits_and_its_own() -> None:
-    small, large = (
-        read_choice(CONF / "topology" / f"{name}.yaml")
-        for name in ("railx_hyperx", "railx_hyperx_m4n2_w1")
-    )
+    small, large = (choice("topology", name) for name in ("railx_hyperx", "railx_hyperx_m4n2_w1"))
     assert small["family"] == "railx_hyperx"
     assert large == small | {"m": 4, "internal_width": 1.0}
     quick = with_quick()

@@ -10,15 +10,13 @@ from railx.io import read_metadata, read_rows
 from railx.settings import SettingsError, load
 from railx.workload import Corpus, CorpusSettings, build_corpus, read_corpus_lengths, write_corpus
 from railx.workload.text import split_definitions, stdlib_documents
-from workflow.config import read_choice
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.builders import choice
 
 
 def _settings(name: str, **changes: Any) -> Any:
     return load(
         CorpusSettings,
-        read_choice(ROOT / f"conf/corpus/{name}.yaml") | changes,
+        choice("corpus", name) | changes,
         "corpus",
     )
 

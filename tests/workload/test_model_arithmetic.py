@@ -18,13 +18,13 @@ from railx.workload.model import (
     linear_flops_per_token,
     parameter_count,
 )
-from workflow.config import read_choice
+from tests.builders import choice
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def _model(name: str) -> ModelSettings:
-    return load(ModelSettings, read_choice(ROOT / f"conf/model/{name}.yaml"), "model")
+    return load(ModelSettings, choice("model", name), "model")
 
 
 def _published() -> dict[tuple[str, str], float]:
@@ -101,7 +101,7 @@ def test_slices_add_up_to_the_whole_sequence(slices: list[int]) -> None:
     ],
 )
 def test_impossible_shapes_name_the_key(key: str, value: int, allowed: str) -> None:
-    plain = read_choice(ROOT / "conf/model/tiny.yaml") | {key: value}
+    plain = choice("model", "tiny") | {key: value}
     if key == "heads":
         plain["kv_heads"] = 128
     with pytest.raises(SettingsError, match=rf"^model\.{key}: .*{allowed}"):
