@@ -30,7 +30,8 @@ from railx.families import (
 from railx.figures.theme import colours, label
 from railx.mapping import Basis, JobSettings, place_ranks, step_times
 from railx.mapping.settings import MappedTopology
-from railx.network import CollectiveSettings, simulate_collectives
+from railx.network import CollectiveSettings
+from railx.network.collectives import simulate_collectives
 from railx.network.flows import fair_rates, link_gb_s, route_flows
 from railx.network.packets import simulate_packets
 from railx.network.settings import (
