@@ -44,6 +44,7 @@ from workflow import composed
 from workflow.mounts import CONF, LISTED, NAME, choices, primary_config
 
 __all__ = [
+    "CHOSEN",
     "CONF",
     "Experiment",
     "PlanSettings",
@@ -187,6 +188,12 @@ class Experiment:
                 )
 
 
+#: Keys of an experiment that hold one file of the group of the same name.
+CHOSEN = tuple(
+    one.name for one in dataclasses.fields(Experiment) if one.name not in ("name", "seed", *LISTED)
+)
+
+
 @dataclass(frozen=True)
 class StageSettings:
     """One choice per group, for a stage run by hand (``railx STAGE``)."""
@@ -299,7 +306,7 @@ def _with_hydra(primary: str | None, schema: type, overrides: list[str]) -> dict
             mounted, overrides = (
                 ({"defaults": [{f"/{group}": name}, "_self_"]}, overrides)
                 if group
-                else primary_config(overrides)
+                else primary_config(overrides, CHOSEN)
             )
             primary = "mounted"
             ConfigStore.instance().store(primary, mounted)

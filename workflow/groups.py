@@ -8,8 +8,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from railx.mapping.settings import JobSettings
 from railx.settings import Registered, field_hints, told_apart
-from workflow.config import Experiment, StageSettings
-from workflow.mounts import CHOSEN, LISTED
+from workflow.config import CHOSEN, Experiment, StageSettings
+from workflow.mounts import LISTED
 
 __all__ = ["groups", "members"]
 

@@ -2,9 +2,9 @@
 
 ``conf/experiment/NAME.yaml`` is a list of choices. :func:`primary_config` reads it,
 with the experiments that it inherits and the choices of the command line, and writes
-out the mounts (``/topology@topologies.NAME: FILE``) and values that Hydra composes.
-A later layer wins: conf/config.yaml, inherited experiments, the experiment, the
-command line.
+out the mounts (``/topology@topologies.NAME: FILE``) and values that Hydra composes. A
+later layer wins: conf/config.yaml, inherited experiments, the experiment, the command
+line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from railx.settings import SettingsError
 
-__all__ = ["CHOSEN", "CONF", "EVERY", "LISTED", "NAME", "choices", "primary_config"]
+__all__ = ["CONF", "EVERY", "LISTED", "NAME", "choices", "primary_config"]
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
@@ -34,24 +34,23 @@ LISTED = {
     "runs": "run",
     "figures": "figure",
 }
-#: Keys of an experiment that hold one file of the group of the same name.
-CHOSEN = ("traffic", "agreement", "collective", "mapping", "tenancy", "economics", "tracking")
 #: Groups that an experiment chooses for every entry of a list at once.
 EVERY = {"training": "runs"}
 
 _PLAIN = ("name", "seed")
-_KEYS = ("defaults", *_PLAIN, *LISTED, *CHOSEN, *EVERY)
 
 
 @dataclass(frozen=True)
 class _Mounts:
     """What the layers so far have chosen.
 
-    ``files``: per list, the file behind each name, None where the entry is written out.
-    ``chosen``: the file of each single group, of those in ``EVERY`` too.
-    ``values``: what the layers set on top of the files.
+    ``single``: the keys that hold one file of the group of the same name. ``files``:
+    per list, the file behind each name, None where the entry is written out.
+    ``chosen``: the file of each single group, of those in ``EVERY`` too. ``values``:
+    what the layers set on top of the files.
     """
 
+    single: tuple[str, ...]
     files: Mapping[str, Mapping[str, str | None]] = field(
         default_factory=lambda: {key: {} for key in LISTED}
     )
@@ -67,22 +66,31 @@ def choices(group: str) -> list[str]:
     return sorted(name for name in names if not name.startswith("base"))
 
 
-def primary_config(overrides: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+def primary_config(
+    overrides: Iterable[str], single: tuple[str, ...]
+) -> tuple[dict[str, Any], list[str]]:
     """The primary config of the experiment that ``overrides`` choose, and those of them
     that are left for Hydra.
+
+    ``single`` are the keys of an experiment that hold one file of the group of the same
+    name. Where no layer chooses one, it is the group's default.yaml, if there is one.
 
     Raises :class:`railx.settings.SettingsError` for what a file or the command line
     mounts but cannot.
     """
-    layers, rest, chosen = _command_line(list(overrides))
+    layers, rest, chosen = _command_line(list(overrides), single)
     shared = _read(CONF / "config.yaml")
     experiment = str(chosen or shared.pop("experiment", None))
     shared.pop("experiment", None)
-    mounts = _with_layer(_Mounts(), shared, "conf/config.yaml")
+    mounts = _with_layer(_Mounts(single, chosen=_defaults(single)), shared, "conf/config.yaml")
     mounts = _with_experiment(mounts, experiment, ())
     for layer in layers:
         mounts = _with_layer(mounts, layer, "the command line")
     return _written_out(mounts, experiment), rest
+
+
+def _defaults(single: Iterable[str]) -> dict[str, str]:
+    return {key: "default" for key in single if "default" in choices(key)}
 
 
 def _with_experiment(mounts: _Mounts, name: str, heirs: Sequence[str]) -> _Mounts:
@@ -109,12 +117,13 @@ def _with_layer(mounts: _Mounts, layer: Mapping[str, Any], origin: str) -> _Moun
     for key, content in layer.items():
         if key in LISTED:
             mounts = _with_entries(mounts, key, content)
-        elif key in EVERY or (key in CHOSEN and not isinstance(content, Mapping)):
+        elif key in EVERY or (key in mounts.single and not isinstance(content, Mapping)):
             mounts = replace(mounts, chosen={**mounts.chosen, key: _file(key, key, content)})
-        elif key in (*CHOSEN, *_PLAIN):
+        elif key in (*mounts.single, *_PLAIN):
             mounts = replace(mounts, values=_merged(mounts.values, {key: content}))
         else:
-            raise SettingsError(str(key), f"unknown key in {origin}; allowed: {', '.join(_KEYS)}")
+            allowed = ", ".join(("defaults", *_PLAIN, *LISTED, *mounts.single, *EVERY))
+            raise SettingsError(str(key), f"unknown key in {origin}; allowed: {allowed}")
     return mounts
 
 
@@ -232,7 +241,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _command_line(
-    overrides: Sequence[str],
+    overrides: Sequence[str], single: tuple[str, ...]
 ) -> tuple[list[dict[str, Any]], list[str], str | None]:
     """What the command line mounts as layers, the other overrides as they are, and the
     experiment that it chooses.
@@ -251,7 +260,7 @@ def _command_line(
             if override.key_or_group == "experiment":
                 experiment = str(override.value())
                 continue
-            layer = _layer(key, name, override)
+            layer = _layer(key, name, override, single)
         if layer is None:
             rest.append(text)
         else:
@@ -259,7 +268,7 @@ def _command_line(
     return layers, rest, experiment
 
 
-def _layer(key: str, name: str, override: Any) -> dict[str, Any] | None:
+def _layer(key: str, name: str, override: Any, single: tuple[str, ...]) -> dict[str, Any] | None:
     """What one override mounts, or None where it only changes values."""
     if override.is_delete():
         removes = key in LISTED and name and "." not in name
@@ -267,7 +276,7 @@ def _layer(key: str, name: str, override: Any) -> dict[str, Any] | None:
     value = override.value()
     if not name and key in LISTED and isinstance(value, list):
         return {key: value}
-    if not name and key in (*CHOSEN, *EVERY) and isinstance(value, str):
+    if not name and key in (*single, *EVERY) and isinstance(value, str):
         return {key: value}
     if name and "." not in name and key in LISTED and isinstance(value, (str, type(None))):
         return {key: {name: value}}

@@ -18,10 +18,10 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 
 from railx.io import write_text
 from railx.settings import field_hints
-from workflow.config import Experiment
+from workflow.config import CHOSEN, Experiment
 from workflow.field_docs import class_doc, field_doc
 from workflow.groups import groups, members
-from workflow.mounts import CHOSEN, CONF, EVERY, LISTED, NAME, choices
+from workflow.mounts import CONF, EVERY, LISTED, NAME, choices
 from workflow.reference import REFERENCE, reference
 
 __all__ = [

@@ -17,6 +17,7 @@ from railx.settings import SettingsError, load, to_dict
 from tests.builders import choice
 from workflow import config, mounts
 from workflow.config import (
+    CHOSEN,
     CONF,
     Experiment,
     choices,
@@ -200,10 +201,19 @@ def test_a_checked_experiment_is_kept_and_the_same(monkeypatch: pytest.MonkeyPat
 
 def test_the_keys_of_experiment_files_are_those_of_the_schema() -> None:
     fields = {field.name for field in dataclasses.fields(Experiment)}
-    assert fields == {"name", "seed", *mounts.LISTED, *mounts.CHOSEN}
-    for group in (*mounts.LISTED.values(), *mounts.CHOSEN, *mounts.EVERY):
+    assert fields == {"name", "seed", *mounts.LISTED, *CHOSEN}
+    for group in (*mounts.LISTED.values(), *CHOSEN, *mounts.EVERY):
         assert choices(group)
         assert not any(name.startswith("base") for name in choices(group))
+
+
+def test_a_group_that_nobody_chooses_is_its_default_file() -> None:
+    config, rest = mounts.primary_config(["experiment=quick"], CHOSEN)
+    assert {"/tracking": "default"} in config["defaults"]
+    assert {"/mapping": "pair"} in config["defaults"]
+    chosen, _ = mounts.primary_config(["experiment=quick", "tracking=off"], CHOSEN)
+    assert [one for one in chosen["defaults"] if "/tracking" in one] == [{"/tracking": "off"}]
+    assert rest == []
 
 
 def test_a_variant_has_what_it_inherits_and_its_own() -> None:

@@ -27,10 +27,10 @@ from railx.settings import (
     Registered,
     field_hints,
 )
-from workflow.config import CONF, Experiment, StageSettings
+from workflow.config import CHOSEN, CONF, Experiment, StageSettings
 from workflow.field_docs import class_doc, field_doc
 from workflow.groups import groups
-from workflow.mounts import CHOSEN, LISTED
+from workflow.mounts import LISTED
 from workflow.reference import REFERENCE, keys_of, reference, unit_of
 from workflow.schemas import SCHEMAS, marked, schema, schema_files, schema_name, schema_of
 
