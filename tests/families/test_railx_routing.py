@@ -15,8 +15,7 @@ from scipy.sparse.csgraph import shortest_path
 from railx.families import build_routing, family_of
 from railx.network import uniform_lane_loads
 from railx.network.packets import simulate_packets
-from railx.network.settings import NetworkSettings, UniformTraffic
-from railx.settings import load
+from railx.network.settings import UniformTraffic
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,
@@ -26,7 +25,7 @@ from railx.vocabulary.routing.analysis import (
 )
 from railx.vocabulary.routing.line_phases import even_shares, mesh_distance, mesh_steps
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
-from tests.builders import build, choice
+from tests.builders import build, checked
 
 
 def hyperx(m: int, n: int) -> Topology:
@@ -331,12 +330,8 @@ def test_tables_of_a_block_of_destinations_are_part_of_the_whole() -> None:
 @pytest.mark.parametrize("routing", ["balanced", "adaptive"])
 def test_packets_reach_nine_tenths_of_the_ideal(routing: str) -> None:
     topology = build("railx_hyperx")
-    plain = choice("network", "packet")
-    network: Any = load(
-        NetworkSettings,
-        plain | {"routing": routing, "warmup_cycles": 2000, "measured_cycles": 2000},
-        "network",
-    )
+    changes = {"routing": routing, "warmup_cycles": 2000, "measured_cycles": 2000}
+    network = checked("network", "packet", **changes)
     result = simulate_packets(
         topology,
         build_routing(topology, routing),

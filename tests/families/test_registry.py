@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pytest
@@ -28,13 +28,11 @@ from railx.families import (
     registered,
 )
 from railx.mapping import Basis, JobSettings, place_ranks, step_times
-from railx.network import CollectiveSettings, simulate_collectives
+from railx.network import simulate_collectives
 from railx.network.flows import fair_rates, link_gb_s, route_flows
 from railx.network.packets import simulate_packets
 from railx.network.settings import (
     NeighbourTraffic,
-    PacketNetworkSettings,
-    StaticNetworkSettings,
     UniformTraffic,
 )
 from railx.network.throughput import simulate_static
@@ -48,11 +46,10 @@ from railx.vocabulary.routing.analysis import check_deadlock_free, check_deliver
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology, check_size, chip_nodes
-from workflow.config import read_choice
+from tests.builders import CATALOGUE, SMALL_JOB, checked
 from workflow.stage import Job
 from workflow.stages import topology as topology_stage
 
-ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"family": "plain_ring", "chips": 8, "port_gbps": 400.0, "latency_ns": 100.0}
 PORT_GB_S = 50.0
 
@@ -148,11 +145,6 @@ def ring() -> Topology:
     return build_topology(load(TopologySettings, SETTINGS, "topology"))
 
 
-def from_conf(path: str, hint: Any, **changes: Any) -> Any:
-    plain = read_choice(ROOT / "conf" / path) | changes
-    return load(hint, plain)
-
-
 def test_settings_graph_and_file(ring: Topology, tmp_path: Path) -> None:
     assert isinstance(ring.settings, PlainRingSettings)
     assert family_of(ring) is PLAIN_RING
@@ -181,7 +173,7 @@ def test_routing_delivers_by_shortest_paths_without_deadlock(ring: Topology, rou
 
 
 def test_static_loads_fill_all_links_alike(ring: Topology) -> None:
-    network = from_conf("network/static_balanced.yaml", StaticNetworkSettings)
+    network = checked("network", "static_balanced")
     row, channels = simulate_static(ring, UniformTraffic("uniform", 1.0), network, "ring", seed=1)
     assert np.allclose(channels["load"], 8 / 7)
     assert row["bound_flits_per_chip_cycle"] == pytest.approx(7 / 8)
@@ -189,9 +181,7 @@ def test_static_loads_fill_all_links_alike(ring: Topology) -> None:
 
 
 def test_packets_reach_the_neighbours(ring: Topology) -> None:
-    network = from_conf(
-        "network/packet.yaml", PacketNetworkSettings, warmup_cycles=200, measured_cycles=2000
-    )
+    network = checked("network", "packet", warmup_cycles=200, measured_cycles=2000)
     traffic = NeighbourTraffic("neighbour", 0.4)
     found = simulate_packets(ring, build_routing(ring, "min"), traffic, network, seed=1)
     assert found.hops_mean == 1.0
@@ -205,9 +195,9 @@ def test_flows_share_the_links_fairly(ring: Topology) -> None:
 
 def test_collectives_fill_both_directions(ring: Topology) -> None:
     payload = 10**12
-    settings = from_conf(
-        "collective/all.yaml",
-        CollectiveSettings,
+    settings = checked(
+        "collective",
+        "all",
         collectives=["ring_all_reduce", "all_to_all"],
         payload_bytes=[payload],
     )
@@ -229,24 +219,7 @@ def test_collectives_fill_both_directions(ring: Topology) -> None:
 def test_mapping_places_and_times_a_job(ring: Topology) -> None:
     job = load(
         JobSettings,
-        {
-            "model": {
-                "name": "small",
-                "layers": 8,
-                "hidden": 512,
-                "heads": 16,
-                "kv_heads": 8,
-                "feed_forward": 1024,
-                "vocabulary": 1000,
-            },
-            "experts": None,
-            "layout": {"mesh": {"tensor": 2}, "x": {"data": 2}, "y": {"pipeline": 2}},
-            "sequence_tokens": 4096,
-            "micro_batches": 3,
-            "bytes_per_element": 2,
-            "gradient_bytes_per_element": 4,
-            "chip": {"peak_tflops": 100.0, "efficiency": 0.5},
-        },
+        SMALL_JOB | {"layout": {"mesh": {"tensor": 2}, "x": {"data": 2}, "y": {"pipeline": 2}}},
     )
     assert place_ranks(ring, (2, 2, 2)).chips.transpose(2, 1, 0).ravel().tolist() == list(range(8))
     slow, fast = (
@@ -269,7 +242,7 @@ def test_mapping_places_and_times_a_job(ring: Topology) -> None:
 
 def test_bill_prices_every_transceiver() -> None:
     network = load(PricedNetwork, {"topology": SETTINGS}, "network")
-    catalogue = read_catalogue(ROOT / "resources/catalogue/prices.csv")
+    catalogue = read_catalogue(CATALOGUE)
     (row,) = price_network("ring", network, "opus_400g", catalogue)
     assert (row["component"], row["count"], row["total_usd"]) == ("transceiver", 16, 16 * 879)
     assert network.at_scale(20).chips == 20

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.network import CollectiveSettings, ring_all_reduce
-from railx.settings import SettingsError, load
+from railx.settings import SettingsError
 from railx.vocabulary.topology import Topology
-from tests.builders import build, choice
+from tests.builders import build, checked
 
 COLUMNS = [
     "topology", "family", "collective", "algorithm", "scope", "participants", "rings",
@@ -18,10 +18,9 @@ COLUMNS = [
 
 
 def collectives(payload_bytes: Any = (10**9,), **changes: Any) -> CollectiveSettings:
-    plain = choice("collective", "ring_all_reduce")
-    return load(
-        CollectiveSettings, plain | {"payload_bytes": list(payload_bytes)} | changes, "collective"
-    )
+    given = {"payload_bytes": list(payload_bytes)} | changes
+    settings: CollectiveSettings = checked("collective", "ring_all_reduce", **given)
+    return settings
 
 
 def times(topology: Topology, payload_bytes: int) -> dict[str, dict[str, Any]]:
@@ -30,8 +29,7 @@ def times(topology: Topology, payload_bytes: int) -> dict[str, dict[str, Any]]:
 
 
 def test_config_and_columns() -> None:
-    plain = choice("collective", "ring_all_reduce")
-    collective: CollectiveSettings = load(CollectiveSettings, plain, "collective")
+    collective: CollectiveSettings = checked("collective", "ring_all_reduce")
     rows = ring_all_reduce(build("railx_hyperx"), collective, "named")
     assert [list(row) for row in rows] == [COLUMNS] * len(rows)
     assert {row["scope"] for row in rows} == {"row", "column", "nodes", "chips"}

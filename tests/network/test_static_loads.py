@@ -3,7 +3,6 @@ conservation, and a count over shortest paths.
 """
 
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,8 @@ from railx.network.settings import UniformTraffic
 from railx.settings import SettingsError, load, to_dict
 from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
-from tests.builders import build, choice
-from workflow.config import read_choice
+from tests.builders import build, checked, choice
 
-CONF = Path(__file__).parents[2] / "conf"
 UNIFORM = UniformTraffic("uniform", 1.0)
 COLUMNS = [
     "topology",
@@ -50,11 +47,7 @@ COLUMNS = [
 
 
 def static(routing: str) -> Any:
-    return load(
-        NetworkSettings,
-        choice("network", f"static_{routing}"),
-        "network",
-    )
+    return checked("network", f"static_{routing}")
 
 
 def simulate(topology: Topology, routing: str = "min") -> dict[str, Any]:
@@ -300,7 +293,7 @@ def test_too_large_a_graph_is_not_enumerated() -> None:
 def test_unknown_choices_are_named(
     group: str, hint: Any, changes: dict[str, Any], message: str
 ) -> None:
-    plain = read_choice(CONF / f"{group}.yaml")
+    plain = choice(*group.split("/"))
     assert to_dict(load(hint, plain, group.split("/")[0])) == plain
     with pytest.raises(SettingsError, match=message):
         load(hint, plain | changes, group.split("/")[0])

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from railx.io import write_table
 from railx.planning.plan import (
     SCHEMA,
     Chunk,
@@ -23,22 +22,15 @@ from railx.planning.plan import (
     SequenceParallelBatch,
     Slice,
 )
+from tests.builders import write_corpus
 from training.data import pack, plan_lengths, read_sequences, valid_tokens, whole_slices
 from training.model import IGNORED_LABEL
 
-TEXTS: list[bytes | None] = [b"abcdef", b"xy", None]
+TEXTS: list[bytes | int] = [b"abcdef", b"xy", 9]
 
 
-def corpus(folder: Path, texts: list[bytes | None], **metadata: Any) -> Path:
-    path = folder / "corpus.parquet"
-    extra = 1 if "beginning_of_sequence" in metadata else 0
-    lengths = [len(text) + extra if text is not None else 9 for text in texts]
-    write_table(
-        path,
-        {"sequence": list(range(len(texts))), "length_tokens": lengths, "tokens": texts},
-        metadata=metadata,
-    )
-    return path
+def corpus(folder: Path, texts: list[bytes | int], **metadata: Any) -> Path:
+    return write_corpus(folder / "corpus.parquet", texts, **metadata)
 
 
 def test_bytes_are_token_ids_truncated_to_the_plan(tmp_path: Path) -> None:

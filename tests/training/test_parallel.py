@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.commands import python
+
 PROGRAM = Path(__file__).with_name("parallel_program.py")
-ROOT = PROGRAM.parents[2]
 
 #: Sums are taken in another order, in double precision; AdamW divides by small second
 #: moments, which enlarges differences.
@@ -45,14 +44,7 @@ def launches() -> dict[int, dict[str, Any]]:
 
 def launched(ranks: int, launches: dict[int, dict[str, Any]]) -> dict[str, Any]:
     if ranks not in launches:
-        done = subprocess.run(
-            [sys.executable, str(PROGRAM), str(ranks), "railx"],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
+        done = python(PROGRAM, str(ranks), "railx", timeout_s=200)
         assert done.returncode == 0, done.stderr
         launches[ranks] = json.loads(done.stdout)
     return launches[ranks]

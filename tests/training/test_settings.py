@@ -5,7 +5,6 @@ is refused.
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +21,9 @@ from railx.planning.plan import (
     SequenceParallelBatch,
     Slice,
 )
-from railx.settings import SettingsError, load
+from railx.settings import SettingsError
 from railx.workload.model import ModelSettings
+from tests.builders import checked, choice
 from training.settings import (
     TrainingSettings,
     check_plan,
@@ -31,17 +31,16 @@ from training.settings import (
     load_run_settings,
     pipeline_stages,
 )
-from workflow.config import read_choice
+from workflow.config import choices
 
-CONF = Path(__file__).parents[2] / "conf"
 MODEL = ModelSettings(
     "test", layers=2, hidden=48, heads=6, kv_heads=2, feed_forward=48, vocabulary=50
 )
 
 
 def config(**changes: Any) -> dict[str, Any]:
-    files = {"model": "model/tiny", "fabric": "fabric/rails", "training": "training/cpu_4"}
-    groups = {group: read_choice(CONF / f"{name}.yaml") for group, name in files.items()}
+    files = {"model": "tiny", "fabric": "rails", "training": "cpu_4"}
+    groups = {group: choice(group, name) for group, name in files.items()}
     return {
         "name": "run",
         "seed": 1,
@@ -53,13 +52,11 @@ def config(**changes: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    "path", sorted((CONF / "training").glob("*.yaml")), ids=lambda path: path.stem
-)
-def test_files_are_complete_and_allowed(path: Path) -> None:
-    value = read_choice(path)
-    assert set(value) == {field.name for field in dataclasses.fields(TrainingSettings)}
-    assert isinstance(load(TrainingSettings, value), TrainingSettings)
+@pytest.mark.parametrize("name", choices("training"))
+def test_files_are_complete_and_allowed(name: str) -> None:
+    fields = {field.name for field in dataclasses.fields(TrainingSettings)}
+    assert set(choice("training", name)) == fields
+    assert isinstance(checked("training", name), TrainingSettings)
 
 
 def test_electrical_comes_first_and_each_mode_has_its_latencies() -> None:

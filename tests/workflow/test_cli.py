@@ -3,8 +3,6 @@ nothing half-written; ``railx sql``: the tables that a stage declares.
 """
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 from railx.io import read_rows, write_json, write_table
 from railx.planning.plan import read_plan
 from railx.settings import to_dict
+from tests.commands import python
 from workflow.cli import BY_HAND, main
 from workflow.config import compose_experiment
 
@@ -98,21 +97,11 @@ def test_plan_of_a_users_own_lengths(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 def test_training_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "workflow.cli",
-        "training",
-        "batch.batch_size=6",
-        "batch.max_length_tokens=400",
-    ]
-    command += [
-        "training.iterations=1",
-        "training.on_demand_latencies_ms=[5]",
-        "training.provisioned_latencies_ms=[]",
-    ]
-    result = subprocess.run(
-        [*command, "--json", "--out", tmp_path / "run"], capture_output=True, text=True, check=False
+    result = python(
+        *("-m", "workflow.cli", "training"),
+        *("batch.batch_size=6", "batch.max_length_tokens=400", "training.iterations=1"),
+        *("training.on_demand_latencies_ms=[5]", "training.provisioned_latencies_ms=[]"),
+        *("--json", "--out", tmp_path / "run"),
     )
     assert result.returncode == 0, result.stderr
     summary = json.loads(result.stdout)
@@ -183,17 +172,10 @@ def test_a_missing_gpu_is_named(tmp_path: Path) -> None:
 
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    command = [
-        sys.executable,
-        "-m",
-        "workflow.cli",
-        "training",
-        "training.device=cuda",
-        "batch.batch_size=4",
-        "--out",
-        tmp_path / "run",
-    ]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = python(
+        *("-m", "workflow.cli", "training", "training.device=cuda", "batch.batch_size=4"),
+        *("--out", tmp_path / "run"),
+    )
     assert result.returncode == 2
     assert "training.device" in result.stderr
     assert not (tmp_path / "run" / "result.json").exists()
