@@ -37,6 +37,7 @@ __all__ = [
     "published_rows",
     "topology_settings",
     "write_corpus",
+    "write_result",
     "write_stage_table",
 ]
 
@@ -134,6 +135,21 @@ def write_stage_table(
     write_table(path, pa.Table.from_pylist(whole, schema=schema), metadata=metadata)
     table.check(path)
     return path
+
+
+def write_result(
+    results: Path,
+    output: str,
+    rows: Iterable[Mapping[str, Any]],
+    item: str = "",
+    metadata: Mapping[str, Any] | None = None,
+    **everywhere: Any,
+) -> Path:
+    """:func:`write_stage_table` at the place below ``results`` that the stage declares
+    for ``item``.
+    """
+    path = results / stage_of(output).path(output.partition(".")[2], item)
+    return write_stage_table(path, output, rows, metadata, **everywhere)
 
 
 def write_corpus(path: Path, texts: Sequence[bytes | int], **metadata: Any) -> Path:
