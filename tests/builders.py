@@ -35,6 +35,7 @@ __all__ = [
     "drawn_batch",
     "published",
     "published_rows",
+    "stage_columns",
     "topology_settings",
     "write_corpus",
     "write_result",
@@ -108,6 +109,17 @@ def published(file: str) -> dict[str, dict[str, str]]:
     return {row["id"]: row for row in published_rows(file)}
 
 
+def _table(output: str) -> Table:
+    table = stage_of(output).outputs[output.partition(".")[2]]
+    assert isinstance(table, Table)
+    return table
+
+
+def stage_columns(output: str) -> list[str]:
+    """The columns that a stage declares for ``output`` (``network.bounds``)."""
+    return list(_table(output).declared())
+
+
 def write_stage_table(
     path: Path,
     output: str,
@@ -122,8 +134,7 @@ def write_stage_table(
     that the stage does not declare is a ValueError. Optional columns are written where
     a row has one of them.
     """
-    table = stage_of(output).outputs[output.partition(".")[2]]
-    assert isinstance(table, Table)
+    table = _table(output)
     whole = [{**everywhere, **row} for row in rows]
     named = set().union(*whole)
     columns = dict(table.declared())

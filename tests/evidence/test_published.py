@@ -10,7 +10,7 @@ import pytest
 from railx.evidence import judge, load_claims, read_published
 from railx.planning.plan import Chunk, Pipeline, Slice
 from railx.planning.schedule import simulate_pipeline
-from tests.builders import PUBLISHED, ROOT, published, published_rows, write_stage_table
+from tests.builders import PUBLISHED, ROOT, published, published_rows, write_result
 
 CLAIMS = load_claims(ROOT / "resources" / "claims", PUBLISHED)
 OURS = sorted(
@@ -198,8 +198,7 @@ def test_railx_static_table_is_consistent() -> None:
 
 
 def write_schedule(results: Path, rows: list[dict[str, Any]]) -> None:
-    path = results / "plan" / "pipeline_stdlib" / "schedule.parquet"
-    write_stage_table(path, "plan.schedule", rows, fidelity="analytic")
+    write_result(results, "plan.schedule", rows, "pipeline_stdlib", fidelity="analytic")
 
 
 def pipeline_rows(
@@ -293,8 +292,7 @@ def test_switching_claims_follow_the_model(tmp_path: Path) -> None:
     ]
     runs = {"pipeline_stdlib": rows, "static_stdlib": training_rows("electrical", [0.0], 0)}
     for run, its_rows in runs.items():
-        path = tmp_path / "training" / run / "iterations.parquet"
-        write_stage_table(path, "training.iterations", its_rows, run=run)
+        write_result(tmp_path, "training.iterations", its_rows, run, run=run)
     found = verdicts(tmp_path)
     for name in (
         "opus_on_demand_time_grows_with_latency",
@@ -324,8 +322,8 @@ def test_flexsp_speedup_is_the_ratio_of_slowest_groups(tmp_path: Path) -> None:
             }
             for batch, degree, ms in groups
         ]
-        path = tmp_path / "plan" / plan / "groups.parquet"
-        write_stage_table(path, "plan.groups", rows, plan=plan, iteration=0, fidelity="analytic")
+        common = {"plan": plan, "iteration": 0, "fidelity": "analytic"}
+        write_result(tmp_path, "plan.groups", rows, plan, **common)
     found = verdicts(tmp_path)
     speedup = found["flexsp_speedup_wikipedia"]
     assert speedup["ours"] == pytest.approx(1.72)

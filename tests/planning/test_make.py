@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from railx.io import read_rows, write_table
+from railx.io import read_rows
 from railx.planning import (
     BatchSettings,
     PlannerSettings,
@@ -30,7 +30,7 @@ from railx.workload import (
     ModelSettings,
     build_corpus,
 )
-from tests.builders import CONF, checked
+from tests.builders import CONF, checked, write_stage_table
 from workflow.config import choices, read_choice
 
 GROUPS = {
@@ -99,8 +99,7 @@ def test_plans_travel_through_files(tmp_path: Path, planner: str, cluster: str) 
     write_plan(tmp_path / "plan.json", plan)
     assert read_plan(tmp_path / "plan.json") == plan
     rows = plan_rows(plan, "mine", "random")
-    write_table(tmp_path / "plan.parquet", rows)
-    assert read_rows(tmp_path / "plan.parquet") == rows
+    assert read_rows(write_stage_table(tmp_path / "plan.parquet", "plan.groups", rows)) == rows
     summary = plan_summary(plan)
     assert summary["sequences"] == 32
     assert summary["total_tokens"] == sum(row["tokens"] for row in rows)

@@ -11,6 +11,7 @@ import pytest
 from railx.io import read_rows, write_json, write_table
 from railx.planning.plan import read_plan
 from railx.settings import to_dict
+from tests.builders import write_result
 from tests.commands import python
 from workflow.cli import BY_HAND, main
 from workflow.config import compose_experiment
@@ -222,9 +223,10 @@ def results(tmp_path: Path) -> Path:
     folder = tmp_path / "quick"
     experiment = compose_experiment(["experiment=quick"])
     write_json(folder / "config.json", {**to_dict(experiment), "name": "quick"})
-    write_table(folder / "economics/summary.parquet", {"topology": ["a", "b"], "chips": [1, 2]})
+    rows = [{"topology": "a", "chips": 1}, {"topology": "b", "chips": 2}]
+    write_result(folder, "economics.summary", rows)
     write_json(folder / "network/torus_2d/summary.json", {"static": {"bound": 1.5}})
-    write_table(folder / "topology/torus_2d/graph.parquet", {"src": [1]})
+    write_result(folder, "topology.graph", [{"src": 1}], "torus_2d")
     write_table(folder / "economics/left_behind.parquet", {"src": [1]})
     return tmp_path
 
