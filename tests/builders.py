@@ -115,6 +115,13 @@ def _table(output: str) -> Table:
     return table
 
 
+def _typed(values: list[Any], kind: pa.DataType) -> pa.Array:
+    # The first refuses words for numbers and cuts fractions off, the second the other
+    # way round.
+    pa.array(values, kind)
+    return pa.array(values).cast(kind)
+
+
 def stage_columns(output: str) -> list[str]:
     """The columns that a stage declares for ``output`` (``network.bounds``)."""
     return list(_table(output).declared())
@@ -130,9 +137,9 @@ def write_stage_table(
     """A table as the stage writes it: ``output`` (``network.bounds``) names its columns
     and types.
 
-    ``everywhere`` holds values of all rows. What a row leaves out is null; a column
-    that the stage does not declare is a ValueError. Optional columns are written where
-    a row has one of them.
+    ``everywhere`` holds values of all rows. What a row leaves out is null; optional
+    columns are written where a row has one of them. A column that the stage does not
+    declare and a value of another type are a ValueError.
     """
     table = _table(output)
     whole = [{**everywhere, **row} for row in rows]
@@ -142,8 +149,11 @@ def write_stage_table(
         columns |= table.optional
     if unknown := sorted(named - set(columns)):
         raise ValueError(f"{output}: got {', '.join(unknown)}; allowed: {', '.join(columns)}")
-    schema = arrow_schema(columns)
-    write_table(path, pa.Table.from_pylist(whole, schema=schema), metadata=metadata)
+    arrays = {
+        one.name: _typed([row.get(one.name) for row in whole], one.type)
+        for one in arrow_schema(columns)
+    }
+    write_table(path, pa.table(arrays), metadata=metadata)
     table.check(path)
     return path
 

@@ -348,7 +348,8 @@ def test_a_query_cannot_write_even_where_its_text_passes(
         (
             (
                 "select regr_slope(bound_over_ideal, cost_usd)"
-                " from network.small_hyperx.bounds, economics.summary where (routing = 'min') = (cost_usd = 10)"
+                " from network.small_hyperx.bounds, economics.summary"
+                " where (routing = 'min') = (cost_usd = 10)"
             ),
             0.1,
         ),

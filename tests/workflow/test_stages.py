@@ -13,11 +13,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from railx.evidence import load_claims, open_database, table_name
 from railx.io import read_rows, write_table
 from railx.settings import to_dict
-from tests.builders import ROOT
+from tests.builders import PUBLISHED, ROOT
 from tests.commands import loaded
 from workflow.config import compose_experiment
+from workflow.experiment import checked_experiment
 from workflow.stage import File, Item, Job, Json, Made, Stage, Table, real, text, whole
 from workflow.stages import (
     STAGES,
@@ -25,6 +27,7 @@ from workflow.stages import (
     files_of,
     inputs_of,
     printed_tables,
+    results_folder,
     stage_of,
     tracked_results,
     wildcards,
@@ -177,6 +180,20 @@ def test_a_stages_settings_hold_nothing_of_another(experiment: dict[str, Any]) -
 def test_the_list_loads_no_science() -> None:
     heavy = {"numpy", "pyarrow", "pandas", "numba", "scipy", "torch", "hydra", "duckdb"}
     assert loaded("import workflow.stages", heavy) == set()
+
+
+def test_the_full_experiment_makes_every_table_that_a_claim_names(tmp_path: Path) -> None:
+    experiment = checked_experiment(["experiment=paper"])
+    folder = results_folder(experiment)
+    made = {
+        table_name(str(file.relative_to(folder)))
+        for file in claim_files(experiment, before="evidence")
+    }
+    with open_database(tmp_path, []) as database:
+        for claim in load_claims(ROOT / "resources" / "claims", PUBLISHED):
+            named = set(database.named(claim.settings.query))
+            assert named, claim.id
+            assert named <= made, claim.id
 
 
 # A stage of two lines, declared as any other.
