@@ -33,6 +33,7 @@ __all__ = [
     "checked",
     "choice",
     "drawn_batch",
+    "hyperx",
     "published",
     "published_rows",
     "stage_columns",
@@ -91,6 +92,13 @@ def topology_settings(name: str, **changes: Any) -> Any:
 def build(name: str, **changes: Any) -> Topology:
     """The graph of a topology of conf/ with ``changes``."""
     return build_topology(topology_settings(name, **changes))
+
+
+def hyperx(m: int, n: int) -> Topology:
+    """RailX of nodes of m x m chips; three and five rails have no directed rings (four
+    and six nodes have no such decomposition).
+    """
+    return build("railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed")
 
 
 def drawn_batch(lengths: Sequence[int]) -> SampledBatch:

@@ -25,11 +25,7 @@ from railx.vocabulary.routing.analysis import (
 )
 from railx.vocabulary.routing.line_phases import even_shares, mesh_distance, mesh_steps
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
-from tests.builders import build, checked
-
-
-def hyperx(m: int, n: int) -> Topology:
-    return build("railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed")
+from tests.builders import build, checked, hyperx
 
 
 def part(kind: str, rails: int, size: int, stride: int) -> dict[str, Any]:

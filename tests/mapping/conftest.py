@@ -11,8 +11,7 @@ from omegaconf import OmegaConf
 
 from railx.mapping import JobSettings, MappingSettings
 from railx.settings import load
-from railx.vocabulary.topology import Topology
-from tests.builders import CATALOGUE, CONF, SMALL_JOB, build
+from tests.builders import CATALOGUE, CONF, SMALL_JOB
 
 EXPERTS: dict[str, Any] = {
     "experts": {"experts": 8, "experts_per_token": 2},
@@ -33,13 +32,6 @@ def job_of() -> Callable[..., JobSettings]:
 def experts() -> dict[str, Any]:
     """What turns the small job into a mixture of experts."""
     return EXPERTS
-
-
-@pytest.fixture(scope="session")
-def topology_of() -> Callable[..., Topology]:
-    """A shipped topology, with changed settings."""
-
-    return build
 
 
 @pytest.fixture(scope="session")

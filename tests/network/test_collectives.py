@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from railx.network import CollectiveSettings, ring_all_reduce
 from railx.settings import SettingsError
 from railx.vocabulary.topology import Topology
-from tests.builders import build, checked
+from tests.builders import build, checked, hyperx
 
 COLUMNS = [
     "topology", "family", "collective", "algorithm", "scope", "participants", "rings",
@@ -54,9 +54,7 @@ def test_payloads_must_be_positive(bad: list[Any]) -> None:
 def test_large_payloads_on_all_rails_of_both_dimensions(m: int, n: int) -> None:
     if m * n < 2:
         return
-    topology = build(
-        "railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed"
-    )
+    topology = hyperx(m, n)
     payload = 10**15
     found = times(topology, payload)
     nodes, chips, port = (m * n + 1) ** 2, topology.chips, 50.0

@@ -5,10 +5,8 @@ latencies, conservation, known saturation points.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -54,22 +52,7 @@ from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import LINK_KINDS, Links, Topology
 from tests.builders import build, checked
 from tests.commands import loaded
-
-
-def load_reference() -> ModuleType:
-    """The module beside this one; tests are no package, so it is loaded by its path."""
-    spec = importlib.util.spec_from_file_location(
-        "reference_simulator", Path(__file__).with_name("reference_simulator.py")
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-Reference = load_reference().Reference
+from tests.network.reference_simulator import Reference
 
 
 def model(**changes: Any) -> PacketNetworkSettings:

@@ -22,7 +22,7 @@ from railx.network.settings import UniformTraffic
 from railx.settings import SettingsError, load, to_dict
 from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
-from tests.builders import build, checked, choice
+from tests.builders import build, checked, choice, hyperx
 
 UNIFORM = UniformTraffic("uniform", 1.0)
 COLUMNS = [
@@ -174,9 +174,7 @@ def test_symmetric_families_equal_the_even_split_over_shortest_paths(
 def test_what_enters_a_chip_leaves_it(m: int, n: int, routing: str) -> None:
     if m * n < 2:
         return
-    topology = build(
-        "railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed"
-    )
+    topology = hyperx(m, n)
     flow = uniform_lane_loads(topology, static(routing).routing) * topology.links.lanes
     entering = np.bincount(topology.links.dst, weights=flow, minlength=topology.chips)
     leaving = np.bincount(topology.links.src, weights=flow, minlength=topology.chips)
@@ -191,9 +189,7 @@ def test_what_enters_a_chip_leaves_it(m: int, n: int, routing: str) -> None:
 def test_minimal_routing_takes_no_fewer_links_than_the_shortest_paths(m: int, n: int) -> None:
     if m * n < 2:
         return
-    topology = build(
-        "railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed"
-    )
+    topology = hyperx(m, n)
     lanes = topology.links.lanes
     assert (uniform_lane_loads(topology, "min") * lanes).sum() >= (
         shortest_path_lane_loads(topology) * lanes

@@ -20,19 +20,13 @@ import torch
 
 from railx.io import read_json, read_rows, read_table, write_json
 from railx.planning.plan import (
-    SCHEMA,
-    Chunk,
-    Group,
-    MicroBatch,
     Pipeline,
-    PipelineBatch,
     Plan,
-    SequenceParallelBatch,
-    Slice,
     write_plan,
 )
 from tests.builders import write_corpus
 from tests.commands import environment, python
+from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from training import run as command
 
 LENGTHS = [90, 61, 40, 33, 17]
@@ -60,20 +54,15 @@ sys.meta_path[:] = [Bare(finder) for finder in sys.meta_path]
 
 def sequence_parallel() -> Plan:
     """Degrees 2 and 1 on two ranks, two different batches."""
-    together = MicroBatch((Group((0, 1), (0, 1), (90, 61), 1.0),), 1.0)
-    apart = MicroBatch((Group((0,), (2,), (40,), 1.0), Group((1,), (3, 4), (33, 17), 1.0)), 1.0)
-    batches = (SequenceParallelBatch(0, (together, apart)), SequenceParallelBatch(1, (apart,)))
-    return Plan(SCHEMA, "sequence_parallel", "hand", 2, {}, batches)
+    together = micro_batch(((0, 1), {0: 90, 1: 61}))
+    apart = micro_batch(((0,), {2: 40}), ((1,), {3: 33, 4: 17}))
+    return sequence_parallel_plan(2, [together, apart], [apart])
 
 
 def pipeline() -> Plan:
     """Two stages, a sequence in two slices, its tail in a hybrid chunk."""
-    chunks = (
-        Chunk((Slice(0, 0, 50, 90),), 1.0, 2.0),
-        Chunk((Slice(0, 50, 90, 90), Slice(4, 0, 10, 10)), 1.0, 2.0),
-        Chunk((Slice(1, 0, 61, 61),), 1.0, 2.0),
-    )
-    return Plan(SCHEMA, "pipeline", "hand", 2, {}, (PipelineBatch(0, (Pipeline(2, 0, chunks),)),))
+    chunks = (chunk((0, 0, 50, 90)), chunk((0, 50, 90, 90), (4, 0, 10, 10)), chunk((1, 0, 61, 61)))
+    return pipeline_plan(2, [Pipeline(2, 0, chunks)])
 
 
 def prepared(folder: Path, made: Plan, **changes: Any) -> dict[str, Any]:

@@ -10,20 +10,14 @@ from typing import Any
 import pytest
 
 from railx.planning.plan import (
-    SCHEMA,
-    Chunk,
-    Group,
-    MicroBatch,
     Pipeline,
-    PipelineBatch,
     Plan,
     PlanError,
-    SequenceParallelBatch,
-    Slice,
 )
 from railx.settings import SettingsError
 from railx.workload.model import ModelSettings
 from tests.builders import checked, choice
+from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from training.settings import (
     TrainingSettings,
     check_plan,
@@ -112,23 +106,12 @@ def test_what_cannot_be_used_is_named(path: tuple[str, ...], value: Any, message
 
 
 def sequence_parallel(degree: int) -> Plan:
-    group = Group(tuple(range(degree)), (0,), (9,), 1.0)
-    return Plan(
-        SCHEMA,
-        "sequence_parallel",
-        "hand",
-        4,
-        {},
-        (SequenceParallelBatch(0, (MicroBatch((group,), 1.0),)),),
-    )
+    return sequence_parallel_plan(4, [micro_batch((range(degree), {0: 9}))])
 
 
 def pipelined(devices: int, *stages: int) -> Plan:
-    chunks = (Chunk((Slice(0, 0, 9, 9),), 1.0, 1.0),)
-    batches = tuple(
-        PipelineBatch(number, (Pipeline(count, 0, chunks),)) for number, count in enumerate(stages)
-    )
-    return Plan(SCHEMA, "pipeline", "hand", devices, {}, batches)
+    chunks = (chunk((0, 0, 9, 9)),)
+    return pipeline_plan(devices, *([Pipeline(count, 0, chunks)] for count in stages))
 
 
 def test_plans_that_fit_are_accepted() -> None:
