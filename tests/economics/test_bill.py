@@ -25,6 +25,7 @@ from railx.families.railx_hyperx.bill import external_hops
 from railx.families.railx_hyperx.settings import RailXHyperXSettings, grid_of
 from railx.settings import SettingsError, load, to_dict
 from railx.vocabulary.grid_counts import optical_switches
+from railx.vocabulary.topology import FamilySettings
 from tests.builders import CATALOGUE, published
 from workflow.config import choices, compose_stage
 
@@ -38,7 +39,8 @@ def settings(name: str = "full_scale") -> EconomicsSettings:
 def grid(m: int, n: int, **changes: Any) -> RailXHyperXSettings:
     base = settings().networks["railx_hyperx_full"].topology
     assert isinstance(base, RailXHyperXSettings)
-    return replace(base, **{"m": m, "n": n, "rings": "undirected", "ocs_radix": None} | changes)
+    size: dict[str, Any] = {"m": m, "n": n, "rings": "undirected", "ocs_radix": None}
+    return replace(base, **size | changes)
 
 
 def railx(m: int, n: int, **changes: Any) -> PricedNetwork:
@@ -48,7 +50,7 @@ def railx(m: int, n: int, **changes: Any) -> PricedNetwork:
 def fat_tree(topology: Mapping[str, Any] | None = None, **changes: Any) -> PricedNetwork:
     """The full tree with a changed topology and changed entries beside it."""
     base = settings().networks["fat_tree_full"]
-    changed = load(TopologySettings, to_dict(base.topology) | dict(topology or {}))
+    changed: FamilySettings = load(TopologySettings, to_dict(base.topology) | dict(topology or {}))
     return replace(base, topology=changed, **changes)
 
 
@@ -161,7 +163,7 @@ def test_copper_at_one_tier_leaves_no_transceiver() -> None:
 def priced(name: str, topology: Mapping[str, Any], **changes: Any) -> PricedNetwork:
     """A network of the file with a changed topology and changed entries beside it."""
     base = settings().networks[name]
-    changed = load(TopologySettings, to_dict(base.topology) | dict(topology))
+    changed: FamilySettings = load(TopologySettings, to_dict(base.topology) | dict(topology))
     return replace(base, topology=changed, **changes)
 
 
@@ -297,7 +299,7 @@ def test_in_node_lanes() -> None:
         ({"price_set": "opus_800g"}, "networks.railx_hyperx_full.topology.port_gbps", "800"),
     ],
 )
-def test_unusable_price_sets_are_named(change: dict[str, str], key: str, allowed: str) -> None:
+def test_unusable_price_sets_are_named(change: dict[str, Any], key: str, allowed: str) -> None:
     with pytest.raises(SettingsError) as error:
         bill_of_materials(replace(settings(), **change))
     assert error.value.key == key

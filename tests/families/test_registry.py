@@ -28,7 +28,7 @@ from railx.families import (
     registered,
 )
 from railx.mapping import Basis, JobSettings, place_ranks, step_times
-from railx.network import simulate_collectives
+from railx.network.collectives import simulate_collectives
 from railx.network.flows import fair_rates, link_gb_s, route_flows
 from railx.network.packets import simulate_packets
 from railx.network.settings import (

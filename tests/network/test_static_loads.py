@@ -11,14 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.families import build_routing
-from railx.network import (
-    NetworkSettings,
-    TrafficSettings,
-    shortest_path_lane_loads,
-    simulate_static,
-    uniform_lane_loads,
-)
+from railx.network import NetworkSettings, TrafficSettings
 from railx.network.settings import UniformTraffic
+from railx.network.shortest_paths import shortest_path_lane_loads
+from railx.network.static_loads import uniform_lane_loads
+from railx.network.throughput import simulate_static
 from railx.settings import SettingsError, load, to_dict
 from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
