@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,7 @@ from tests.builders import stage_columns, write_corpus, write_result, write_stag
 
 
 def test_what_rows_leave_out_is_null_under_the_declared_type(tmp_path: Path) -> None:
-    rows = [{"traffic": "uniform", "chips": 4}, {"traffic": "neighbour"}]
+    rows: list[dict[str, Any]] = [{"traffic": "uniform", "chips": 4}, {"traffic": "neighbour"}]
     path = write_result(tmp_path, "network.bounds", rows, "ring", family="ring")
     assert path == tmp_path / "network" / "ring" / "bounds.parquet"
     first, second = read_rows(path)

@@ -205,7 +205,7 @@ def pipeline_rows(
     chunk_counts: list[int], stages: int, forward_ms: list[float] | None = None
 ) -> list[dict[str, Any]]:
     """The simulated schedule of sequences cut into these many chunks, longest first."""
-    chunks = []
+    chunks: list[Chunk] = []
     for sequence, count in enumerate(chunk_counts):
         for part in range(count):
             ms = 1.0 if forward_ms is None else forward_ms[len(chunks)]
@@ -322,7 +322,7 @@ def test_flexsp_speedup_is_the_ratio_of_slowest_groups(tmp_path: Path) -> None:
             }
             for batch, degree, ms in groups
         ]
-        common = {"plan": plan, "iteration": 0, "fidelity": "analytic"}
+        common: dict[str, Any] = {"plan": plan, "iteration": 0, "fidelity": "analytic"}
         write_result(tmp_path, "plan.groups", rows, plan, **common)
     found = verdicts(tmp_path)
     speedup = found["flexsp_speedup_wikipedia"]

@@ -12,7 +12,8 @@ from railx.figures import FIGURES, CanvasSettings, FigureSettings
 from railx.settings import load
 from tests.builders import choice, write_result
 
-Rows = list[dict[str, Any]]
+Row = dict[str, Any]
+Rows = list[Row]
 
 #: The Hamiltonian decomposition of the complete directed graph on five nodes.
 CYCLES = ((0, 1, 3, 2, 4), (1, 2, 0, 3, 4), (2, 3, 1, 0, 4), (3, 0, 2, 1, 4))
@@ -57,7 +58,7 @@ def write_metrics(results: Path) -> Path:
             ("fat_tree", "fat_tree", 128, 6, 5.7, 1800.0),
         )
     ]
-    common = {"injection_gb_s_per_chip": 1800.0, "fidelity": "analytic"}
+    common: Row = {"injection_gb_s_per_chip": 1800.0, "fidelity": "analytic"}
     return write_result(results, "metrics.topologies", rows, **common)
 
 
@@ -96,7 +97,7 @@ def write_channels(results: Path, rng: np.random.Generator) -> list[Path]:
             for kind, mean in (("mesh", 0.9), ("rail", 0.6))
             for i in range(300)
         ]
-        common = {"topology": name, "routing": "min", "rail": -1, "fidelity": "analytic"}
+        common: Row = {"topology": name, "routing": "min", "rail": -1, "fidelity": "analytic"}
         paths.append(write_result(results, "network.channels", rows, name, **common))
     return paths
 
@@ -146,7 +147,7 @@ def write_collectives(results: Path) -> list[Path]:
         for fidelity, latency in (("analytic", 1e4), ("flow", 1.7e4))
         for k in range(1, 11)
     ]
-    common = {"scope": "chips", "participants": 100}
+    common: Row = {"scope": "chips", "participants": 100}
     return [
         write_result(results, "network.collectives", rows, name, topology=name, **common)
         for name in ("railx_hyperx", "railx_torus", "fat_tree")
@@ -170,7 +171,7 @@ def write_agreement(results: Path) -> Path:
         for over in (0.5, 1.5, 3.0)
         for flow in [bound * min(over, 1 + over / 10)]
     ]
-    fidelities = {"flow_fidelity": "flow", "packet_fidelity": "packet"}
+    fidelities: Row = {"flow_fidelity": "flow", "packet_fidelity": "packet"}
     return write_result(results, "agreement.comparison", rows, **fidelities)
 
 
@@ -311,7 +312,7 @@ def write_scale(results: Path) -> Path:
         for price_set in ("opus_400g", "hammingmesh_2022")
         if chips < 200_000 or all_to_all is not None
     ]
-    common = {"injection_gb_s_per_chip": 1800.0, "fidelity": "analytic"}
+    common: Row = {"injection_gb_s_per_chip": 1800.0, "fidelity": "analytic"}
     return write_result(results, "economics.scale", rows, **common)
 
 
@@ -377,7 +378,7 @@ def write_groups(
         for index, groups in enumerate(layout)
         for number, (degree, predicted, lengths) in enumerate(groups)
     ]
-    common = {"plan": plan, "kind": "sequence_parallel", "devices": 4, "iteration": 0}
+    common: Row = {"plan": plan, "kind": "sequence_parallel", "devices": 4, "iteration": 0}
     return write_result(results, "plan.groups", rows, plan, **common)
 
 
@@ -425,7 +426,7 @@ def write_pipeline(results: Path) -> dict[str, Path]:
         for pipeline in range(2)
         for chunk, kind in enumerate(["split", "hybrid", "batched", "batched"])
     ]
-    common = {"plan": "pipeline", "iteration": 0, "fidelity": "analytic"}
+    common: Row = {"plan": "pipeline", "iteration": 0, "fidelity": "analytic"}
     return {
         "schedule": write_result(
             results, "plan.schedule", schedule, "pipeline", replica=0, **common
@@ -516,7 +517,7 @@ def write_tenancy(results: Path, rng: np.random.Generator) -> dict[str, Path]:
         for scenario, failed in (("healthy", 0), ("failed_8", 8))
         for sample in range(2)
     ]
-    common = {"policy": "best_fit", "offered_load": 0.9, "fidelity": "analytic"}
+    common: Row = {"policy": "best_fit", "offered_load": 0.9, "fidelity": "analytic"}
     return {
         "faults": write_result(results, "tenancy.faults", faults, nodes=256, fidelity="analytic"),
         "utilisation": write_result(results, "tenancy.utilisation", use, **common),
@@ -550,7 +551,7 @@ def write_steps(results: Path) -> list[Path]:
                 parts = {part: 1e3 * s * factor for part, s in seconds.items()}
                 step = {"step_ms": sum(parts.values())}
                 rows += [{**head, "part": part, "ms": ms, **step} for part, ms in parts.items()]
-        common = {"topology": name, "chips": 1024, "fidelity": "flow"}
+        common: Row = {"topology": name, "chips": 1024, "fidelity": "flow"}
         paths.append(write_result(results, "mapping.steps", rows, name, **common))
     return paths
 
