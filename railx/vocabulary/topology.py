@@ -151,7 +151,11 @@ class Topology:
 
 
 def kind_code(name: str) -> int:
-    """The code of a link kind."""
+    """The code of a link kind; ValueError where :data:`LINK_KINDS` has none of this
+    name.
+    """
+    if name not in LINK_KINDS:
+        raise ValueError(f"link kind: got {name!r}; allowed: {', '.join(LINK_KINDS)}")
     return LINK_KINDS.index(name)
 
 
