@@ -269,13 +269,11 @@ def test_sql_judges_one_claim(capsys: pytest.CaptureFixture[str], results: Path)
         assert main(("sql", "--claim", name, *own, "--json")) == 0
         return {row["key"]: row["value"] for row in json.loads(capsys.readouterr().out)}
 
-    write_table(
-        results / "quick/economics/summary.parquet",
-        {"topology": ["railx_hyperx_full"], "cost_usd": [1.3e9], "fidelity": ["analytic"]},
-    )
+    row = {"topology": "railx_hyperx_full", "cost_usd": 1.3e9, "fidelity": "analytic"}
+    summary = write_result(results / "quick", "economics.summary", [row])
     found = verdict()
     assert (found["claim"], found["kind"], found["verdict"]) == (name, "published", "reproduced")
-    (results / "quick/economics/summary.parquet").unlink()
+    summary.unlink()
     found = verdict()
     assert found["verdict"] == "not attempted"
     assert "economics.summary is not among the results" in found["reason"]
