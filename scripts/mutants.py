@@ -78,7 +78,7 @@ ROOMS = {
         ),
         (
             "tests/evidence/test_judge.py",
-            "tests/evidence/test_published_claims.py",
+            "tests/evidence/test_published.py",
             "tests/evidence/test_database.py",
         ),
     ),

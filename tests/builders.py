@@ -1,18 +1,72 @@
-"""What many tests build: choices of conf/ with changes, and topologies from them."""
+"""What many tests build: choices of conf/ with changes, topologies from them, numbers
+of resources/, and tables under the columns that their stages declare.
+"""
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from railx.families import TopologySettings, build_topology
+import numpy as np
+import pyarrow as pa
+
+from railx.families import build_topology
+from railx.io import write_table
 from railx.settings import load
 from railx.vocabulary.topology import Topology
+from railx.workload import SampledBatch
 from workflow.config import read_choice
+from workflow.groups import groups
+from workflow.stage import Table, arrow_schema
+from workflow.stages import stage_of
 
-__all__ = ["CONF", "build", "choice", "topology_settings"]
+__all__ = [
+    "CATALOGUE",
+    "CONF",
+    "PUBLISHED",
+    "ROOT",
+    "SMALL_JOB",
+    "build",
+    "checked",
+    "choice",
+    "drawn_batch",
+    "hyperx",
+    "published",
+    "published_rows",
+    "stage_columns",
+    "topology_settings",
+    "write_corpus",
+    "write_result",
+    "write_stage_table",
+]
 
-CONF = Path(__file__).resolve().parents[1] / "conf"
+ROOT = Path(__file__).resolve().parents[1]
+CONF = ROOT / "conf"
+PUBLISHED = ROOT / "resources" / "published"
+CATALOGUE = ROOT / "resources" / "catalogue" / "prices.csv"
+
+#: A job for 64 chips, as plain settings.
+SMALL_JOB: dict[str, Any] = {
+    "model": {
+        "name": "small",
+        "layers": 8,
+        "hidden": 512,
+        "heads": 16,
+        "kv_heads": 8,
+        "feed_forward": 1024,
+        "vocabulary": 1000,
+    },
+    "experts": None,
+    "layout": {"mesh": {"tensor": 4}, "x": {"data": 4}, "y": {"pipeline": 4}},
+    "sequence_tokens": 4096,
+    "micro_batches": 3,
+    "bytes_per_element": 2,
+    "gradient_bytes_per_element": 4,
+    "chip": {"peak_tflops": 100.0, "efficiency": 0.5},
+}
 
 
 def choice(group: str, name: str, **changes: Any) -> dict[str, Any]:
@@ -20,11 +74,124 @@ def choice(group: str, name: str, **changes: Any) -> dict[str, Any]:
     return read_choice(CONF / group / f"{name}.yaml") | changes
 
 
+@cache
+def _hints() -> dict[str, Any]:
+    return groups()
+
+
+def checked(group: str, name: str, **changes: Any) -> Any:
+    """The settings of conf/``group``/``name``.yaml with ``changes``, checked."""
+    return load(_hints()[group], choice(group, name, **changes), group)
+
+
 def topology_settings(name: str, **changes: Any) -> Any:
     """The settings of a topology of conf/ with ``changes``, checked."""
-    return load(TopologySettings, choice("topology", name, **changes), "topology")
+    return checked("topology", name, **changes)
 
 
 def build(name: str, **changes: Any) -> Topology:
     """The graph of a topology of conf/ with ``changes``."""
     return build_topology(topology_settings(name, **changes))
+
+
+def hyperx(m: int, n: int) -> Topology:
+    """RailX of nodes of m x m chips; three and five rails have no directed rings (four
+    and six nodes have no such decomposition).
+    """
+    return build("railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed")
+
+
+def drawn_batch(lengths: Sequence[int]) -> SampledBatch:
+    """A batch of sequences of these lengths, numbered from 100."""
+    return SampledBatch(np.arange(100, 100 + len(lengths)), np.array(lengths, dtype=np.int64))
+
+
+def published_rows(file: str) -> list[dict[str, str]]:
+    """The rows of resources/published/``file``."""
+    with (PUBLISHED / file).open(encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
+def published(file: str) -> dict[str, dict[str, str]]:
+    """The rows of resources/published/``file`` by their id."""
+    return {row["id"]: row for row in published_rows(file)}
+
+
+def _table(output: str) -> Table:
+    table = stage_of(output).outputs[output.partition(".")[2]]
+    assert isinstance(table, Table)
+    return table
+
+
+def _typed(values: list[Any], kind: pa.DataType) -> pa.Array:
+    # The first refuses words for numbers and cuts fractions off, the second the other
+    # way round.
+    pa.array(values, kind)
+    return pa.array(values).cast(kind)
+
+
+def stage_columns(output: str) -> list[str]:
+    """The columns that a stage declares for ``output`` (``network.bounds``)."""
+    return list(_table(output).declared())
+
+
+def write_stage_table(
+    path: Path,
+    output: str,
+    rows: Iterable[Mapping[str, Any]],
+    metadata: Mapping[str, Any] | None = None,
+    **everywhere: Any,
+) -> Path:
+    """A table as the stage writes it: ``output`` (``network.bounds``) names its columns
+    and types.
+
+    ``everywhere`` holds values of all rows. What a row leaves out is null; optional
+    columns are written where a row has one of them. A column that the stage does not
+    declare and a value of another type are a ValueError.
+    """
+    table = _table(output)
+    whole = [{**everywhere, **row} for row in rows]
+    named = set().union(*whole)
+    columns = dict(table.declared())
+    if named & set(table.optional):
+        columns |= table.optional
+    if unknown := sorted(named - set(columns)):
+        raise ValueError(f"{output}: got {', '.join(unknown)}; allowed: {', '.join(columns)}")
+    arrays = {
+        one.name: _typed([row.get(one.name) for row in whole], one.type)
+        for one in arrow_schema(columns)
+    }
+    write_table(path, pa.table(arrays), metadata=metadata)
+    table.check(path)
+    return path
+
+
+def write_result(
+    results: Path,
+    output: str,
+    rows: Iterable[Mapping[str, Any]],
+    item: str = "",
+    metadata: Mapping[str, Any] | None = None,
+    **everywhere: Any,
+) -> Path:
+    """:func:`write_stage_table` at the place below ``results`` that the stage declares
+    for ``item``.
+    """
+    path = results / stage_of(output).path(output.partition(".")[2], item)
+    return write_stage_table(path, output, rows, metadata, **everywhere)
+
+
+def write_corpus(path: Path, texts: Sequence[bytes | int], **metadata: Any) -> Path:
+    """A corpus of texts, a number where only the length is known; ``metadata`` stands
+    in the file.
+
+    A token for the beginning of a sequence counts in the lengths of the texts.
+    """
+    begins = "beginning_of_sequence" in metadata
+    rows = [
+        {"sequence": number, "length_tokens": text}
+        if isinstance(text, int)
+        else {"sequence": number, "length_tokens": len(text) + begins, "tokens": text}
+        for number, text in enumerate(texts)
+    ]
+    return write_stage_table(path, "corpus.sequences", rows, metadata)

@@ -3,26 +3,18 @@ the families' rooms asks which family a network is.
 """
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from railx.families import FAMILIES
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.builders import ROOT
+from tests.commands import python
 
 
 def test_import_contracts() -> None:
-    command = [
-        sys.executable,
-        "-c",
-        "from importlinter.cli import lint_imports_command; lint_imports_command()",
-        "--no-cache",
-    ]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    result = python("-c", code, "--no-cache")
     assert result.returncode == 0, result.stdout + result.stderr
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -27,12 +26,8 @@ from railx.families.railx_hyperx.settings import RailXHyperXSettings, grid_of
 from railx.settings import SettingsError, load, to_dict
 from railx.vocabulary.grid_counts import optical_switches
 from railx.vocabulary.topology import FamilySettings
-from workflow.config import compose_stage
-
-ROOT = Path(__file__).resolve().parents[2]
-CONF = ROOT / "conf" / "economics"
-CATALOGUE = ROOT / "resources" / "catalogue" / "prices.csv"
-PUBLISHED = ROOT / "resources" / "published"
+from tests.builders import CATALOGUE, published
+from workflow.config import choices, compose_stage
 
 
 @cache
@@ -57,11 +52,6 @@ def fat_tree(topology: Mapping[str, Any] | None = None, **changes: Any) -> Price
     base = settings().networks["fat_tree_full"]
     changed: FamilySettings = load(TopologySettings, to_dict(base.topology) | dict(topology or {}))
     return replace(base, topology=changed, **changes)
-
-
-def published(file: str) -> dict[str, dict[str, str]]:
-    with (PUBLISHED / file).open(encoding="utf-8") as lines:
-        return {row["id"]: row for row in csv.DictReader(lines)}
 
 
 def test_railx_full_scale_has_the_published_counts() -> None:
@@ -413,7 +403,7 @@ def test_sensitivity_names_networks_of_the_right_kind(key: str, value: object) -
     assert error.value.key == f"sensitivity.{key}"
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in CONF.glob("*.yaml")))
+@pytest.mark.parametrize("name", choices("economics"))
 def test_files_of_the_group_price_every_family_that_has_a_bill(name: str) -> None:
     priced_families = {network.topology.family for network in settings(name).networks.values()}
     assert priced_families == {family.name for family in FAMILIES if family.bill is not None}

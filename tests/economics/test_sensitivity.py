@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +11,8 @@ import pytest
 from railx.economics import EconomicsSettings, PricedNetwork, cost_summary, price_sensitivity
 from railx.economics.sensitivity import in_node_lanes_per_chip
 from railx.settings import SettingsError
+from tests.builders import published
 from workflow.config import compose_stage
-
-ROOT = Path(__file__).resolve().parents[2]
-PUBLISHED = ROOT / "resources" / "published"
 
 
 @pytest.fixture(scope="module")
@@ -127,10 +123,8 @@ def test_dearer_switch_ports_favour_railx(rows: list[dict[str, Any]]) -> None:
 
 
 def test_the_limits_of_the_config_are_the_published_ones(economics: EconomicsSettings) -> None:
-    with (PUBLISHED / "railx.csv").open(encoding="utf-8") as lines:
-        numbers = {row["id"]: float(row["value"]) for row in csv.DictReader(lines)}
-    with (PUBLISHED / "railx_uniform_bounds.csv").open(encoding="utf-8") as lines:
-        full = next(row for row in csv.DictReader(lines) if row["id"] == "m7_n9")
+    numbers = {name: float(row["value"]) for name, row in published("railx.csv").items()}
+    full = published("railx_uniform_bounds.csv")["m7_n9"]
     chosen = economics.sensitivity
     assert chosen.injection_cost_limit == numbers["injection_cost_ratio"]
     assert chosen.all_to_all_cost_limit == numbers["all_to_all_cost_ratio"]

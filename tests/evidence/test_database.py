@@ -14,6 +14,7 @@ import pytest
 
 from railx.evidence import ClaimError, Database, NotAvailable, open_database, table_name
 from railx.io import FIDELITIES, write_json, write_table
+from tests.builders import stage_columns, write_result
 
 FILES = (
     "network/small_hyperx/bounds.parquet",
@@ -26,11 +27,16 @@ FILES = (
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     folder = tmp_path / "results"
-    bounds = {"routing": ["min", "balanced"], "load": [1.5, 2.5], "fidelity": ["flow", "analytic"]}
-    write_table(folder / FILES[0], bounds)
-    write_table(
-        folder / FILES[1], {"topology": ["a", "b"], "usd": [10, 20], "fidelity": ["packet", None]}
-    )
+    bounds = [
+        {"routing": "min", "bound_over_ideal": 1.5, "fidelity": "flow"},
+        {"routing": "balanced", "bound_over_ideal": 2.5, "fidelity": "analytic"},
+    ]
+    write_result(folder, "network.bounds", bounds, "small_hyperx")
+    costs = [
+        {"topology": "a", "cost_usd": 10, "fidelity": "packet"},
+        {"topology": "b", "cost_usd": 20},
+    ]
+    write_result(folder, "economics.summary", costs)
     result = {
         "device": "cpu",
         "mix": {"jobs": 3, "deep": {"er": 4}},
@@ -87,14 +93,17 @@ def test_two_and_three_part_names_resolve(database: Database) -> None:
         "network.small_hyperx.bounds",
         "training.run.result",
     )
-    assert database.value("select sum(usd) from economics.summary") == 30
+    assert database.value("select sum(cost_usd) from economics.summary") == 30
     assert (
-        database.value("select load from network.small_hyperx.bounds where routing = 'min'") == 1.5
+        database.value(
+            "select bound_over_ideal from network.small_hyperx.bounds where routing = 'min'"
+        )
+        == 1.5
     )
-    assert database.value("SELECT max(load) FROM Network.Small_HyperX.Bounds") == 2.5
+    assert database.value("SELECT max(bound_over_ideal) FROM Network.Small_HyperX.Bounds") == 2.5
     joined = database.query(
-        "with bill as (select usd from economics.summary where topology = 'b')"
-        " select usd / load as ours from bill, network.small_hyperx.bounds"
+        "with bill as (select cost_usd from economics.summary where topology = 'b')"
+        " select cost_usd / bound_over_ideal as ours from bill, network.small_hyperx.bounds"
         " where routing = 'balanced'"
     )
     assert joined.to_pydict() == {"ours": [8.0]}
@@ -104,7 +113,7 @@ def test_every_named_table_is_named_once_and_without_the_querys_own(database: Da
     query = (
         "with own as (select * from plan.absent.groups), more as (from own)"
         " select * from more, economics.summary as a, economics.summary as b"
-        " where a.usd in (select load from network.small_hyperx.bounds)"
+        " where a.cost_usd in (select bound_over_ideal from network.small_hyperx.bounds)"
     )
     found = database.named(query)
     assert len(found) == 3
@@ -163,12 +172,16 @@ def test_fidelity_is_ordered_from_the_least_faithful(tmp_path: Path) -> None:
 def test_an_unknown_fidelity_is_the_lowest_of_all(database: Database) -> None:
     assert database.value("select lowest(fidelity) from economics.summary") is None
     assert (
-        database.value("select lowest(fidelity) from economics.summary where usd = 10") == "packet"
+        database.value("select lowest(fidelity) from economics.summary where cost_usd = 10")
+        == "packet"
     )
-    both = "from economics.summary as a, economics.summary as b where a.usd = 10 and b.usd = 20"
+    both = "from economics.summary as a, economics.summary as b"
+    both += " where a.cost_usd = 10 and b.cost_usd = 20"
     assert database.value(f"select lowest(a.fidelity, b.fidelity) {both}") is None
     assert database.value(f"select lowest(b.fidelity, a.fidelity) {both}") is None
-    assert database.value("select lowest(fidelity) from economics.summary where usd > 99") is None
+    assert (
+        database.value("select lowest(fidelity) from economics.summary where cost_usd > 99") is None
+    )
 
 
 def test_fidelity_of_repeated_words_is_read_too(tmp_path: Path) -> None:
@@ -178,6 +191,7 @@ def test_fidelity_of_repeated_words_is_read_too(tmp_path: Path) -> None:
         assert database.value("select lowest(fidelity) from a.t") == "packet"
 
 
+NO_COLUMN = "query: no column cost; allowed: " + ", ".join(stage_columns("economics.summary"))
 ATTACKS = {
     "several statements": "select 1; select 2",
     "nothing": " ",
@@ -196,19 +210,19 @@ ATTACKS = {
     "create table": "create table memory.main.t as select 1",
     "create view": "create view memory.main.v as select 1",
     "create function": "create macro one() as 1",
-    "insert": "insert into economics.summary values ('c', 1, 'flow')",
-    "update": "update economics.summary set usd = 0",
+    "insert": "insert into economics.summary (topology, cost_usd) values ('c', 1)",
+    "update": "update economics.summary set cost_usd = 0",
     "delete": "delete from economics.summary",
     "drop": "drop table economics.summary",
     "delete inside with": (
         "with gone as (delete from economics.summary returning *) select * from gone"
     ),
     "insert inside with": (
-        "with more as (insert into economics.summary values ('c', 1, 'flow') returning *)"
-        " select * from more"
+        "with more as (insert into economics.summary (topology, cost_usd) values ('c', 1)"
+        " returning *) select * from more"
     ),
     "update inside with": (
-        "with gone as (update economics.summary set usd = 0 returning *) select * from gone"
+        "with gone as (update economics.summary set cost_usd = 0 returning *) select * from gone"
     ),
     "explain": "explain select 1",
     "prepare": "prepare p as select 1",
@@ -216,7 +230,7 @@ ATTACKS = {
     "describe": "describe economics.summary",
     "show": "show all tables",
     "summarize": "summarize economics.summary",
-    "pivot": "pivot economics.summary on topology using sum(usd)",
+    "pivot": "pivot economics.summary on topology using sum(cost_usd)",
     "a file's name": "from '{secret}'",
     "a file's name quoted": 'select * from "{secret}"',
     "a pattern of files": "from '{folder}/*.parquet'",
@@ -253,8 +267,8 @@ ATTACKS = {
     "catalogue": "select * from information_schema.tables",
     "duckdb's tables": "select * from duckdb_tables()",
     "chance": "select random()",
-    "chance in the order": "select usd from economics.summary order by random()",
-    "chance in a window": "select sum(usd) over (order by uuid()) from economics.summary",
+    "chance in the order": "select cost_usd from economics.summary order by random()",
+    "chance in a window": "select sum(cost_usd) over (order by uuid()) from economics.summary",
     "time": "select now()",
     "today": "select current_date",
     "time without brackets": "select current_timestamp as ours",
@@ -262,8 +276,8 @@ ATTACKS = {
     "waiting": "select sleep_ms(1)",
     "log": "select write_log('a')",
     "sequence": "select nextval('s')",
-    "unknown function": "select no_such_function(usd) from economics.summary",
-    "not sql": "selec usd from economics.summary",
+    "unknown function": "select no_such_function(cost_usd) from economics.summary",
+    "not sql": "selec cost_usd from economics.summary",
 }
 
 
@@ -278,7 +292,7 @@ def test_nothing_but_one_select_over_the_tables(results: Path, attack: str) -> N
             database.query(sql)
         assert "\n" not in str(error.value)
         # What was refused changed nothing, and the next query is answered.
-        assert database.value("select sum(usd) from economics.summary") == 30
+        assert database.value("select sum(cost_usd) from economics.summary") == 30
     assert sorted(results.rglob("*")) == before
     assert local_table.num_rows == 1
 
@@ -333,12 +347,13 @@ def test_a_query_cannot_write_even_where_its_text_passes(
         ),
         (
             (
-                "select regr_slope(load, usd) from network.small_hyperx.bounds, economics.summary"
-                " where (routing = 'min') = (usd = 10)"
+                "select regr_slope(bound_over_ideal, cost_usd)"
+                " from network.small_hyperx.bounds, economics.summary"
+                " where (routing = 'min') = (cost_usd = 10)"
             ),
             0.1,
         ),
-        ("select nullif(usd, 20) from economics.summary where usd = 10", 10),
+        ("select nullif(cost_usd, 20) from economics.summary where cost_usd = 10", 10),
         ("select list_sum(list_transform(peak, lambda c: 2 * c)) from training.run.result", 10),
         ("values (3)", 3),
         ("select 1 -- ;\n", 1),
@@ -352,14 +367,8 @@ def test_what_a_query_may_do(database: Database, sql: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("sql", "message"),
     [
-        (
-            "select cost from economics.summary",
-            "query: no column cost; allowed: topology, usd, fidelity",
-        ),
-        (
-            "select a.cost from economics.summary as a",
-            "query: no column cost; allowed: topology, usd, fidelity",
-        ),
+        ("select cost from economics.summary", NO_COLUMN),
+        ("select a.cost from economics.summary as a", NO_COLUMN),
         ("select 1; select 2", "query: got 2 statements; allowed: one SELECT"),
         (
             "drop table economics.summary",
@@ -374,7 +383,7 @@ def test_what_a_query_may_do(database: Database, sql: str, value: Any) -> None:
             "query: got the function now; allowed: functions of their arguments alone",
         ),
         ("select * from glob('*')", "query: got the table function glob; allowed: one SELECT"),
-        ("select usd frm economics.summary", "query: Parser Error"),
+        ("select cost_usd frm economics.summary", "query: Parser Error"),
     ],
 )
 def test_mistakes_are_one_line_and_say_what_is_allowed(
@@ -407,7 +416,7 @@ def test_a_missing_table_is_a_finding_that_says_what_there_is(
 
 
 def test_a_value_is_one_row_of_one_column(database: Database) -> None:
-    for sql in ("select usd from economics.summary", "select 1, 2", "select 1 where false"):
+    for sql in ("select cost_usd from economics.summary", "select 1, 2", "select 1 where false"):
         with pytest.raises(ClaimError, match=r"query: gives . rows of . columns; allowed: one"):
             database.value(sql)
 
@@ -441,7 +450,7 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_same_query_gives_the_same_rows(results: Path) -> None:
-    query = "select topology, sum(usd) over () as total from economics.summary"
+    query = "select topology, sum(cost_usd) over () as total from economics.summary"
     found = []
     for _ in range(3):
         with open_database(results, FILES) as database:

@@ -7,11 +7,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +27,8 @@ from railx.fabric.core import SwitchAction
 from railx.fabric.protocol import MessageDecoder, encode
 from railx.fabric.switch import EmulatedSwitch, SwitchFault
 from railx.settings import SettingsError, load
-from workflow.config import read_choice
+from tests.builders import choice
+from tests.commands import loaded, python
 
 SETTINGS = FabricSettings(
     mode="on_demand",
@@ -228,15 +226,11 @@ def test_nobody_at_the_address() -> None:
 
 
 def test_command_line_explains_itself_and_refuses_bad_settings() -> None:
-    command = [sys.executable, "-m", "railx.fabric.controller"]
-    shown = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
-    assert "example:" in shown
+    shown = python("-m", "railx.fabric.controller", "--help")
+    assert (shown.returncode, "example:" in shown.stdout) == (0, True)
     settings = dataclasses.asdict(SETTINGS) | {"mode": "magic"}
-    bad = subprocess.run(
-        [*command, "--ranks", "2", "--settings", json.dumps(settings)],
-        capture_output=True,
-        text=True,
-        check=False,
+    bad = python(
+        "-m", "railx.fabric.controller", "--ranks", "2", "--settings", json.dumps(settings)
     )
     assert bad.returncode == 2
     assert bad.stderr == "fabric.mode: got 'magic'; allowed: electrical, on_demand, provisioned\n"
@@ -280,22 +274,12 @@ def test_emulated_switch_lets_disjoint_ports_run_together_and_common_ones_in_tur
 
 
 def test_the_room_needs_the_standard_library_alone() -> None:
-    heavy = "{'numpy', 'pandas', 'pyarrow', 'torch', 'yaml'}"
-    code = (
-        f"import sys, railx.fabric, railx.fabric.controller; print(sorted({heavy} &"
-        " set(sys.modules)))"
-    )
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout
-        == "[]\n"
-    )
+    heavy = {"numpy", "pandas", "pyarrow", "torch", "yaml"}
+    assert loaded("import railx.fabric, railx.fabric.controller", heavy) == set()
 
 
 def test_the_file_of_conf_lists_the_settings_that_no_sweep_makes() -> None:
-    path = Path(__file__).parents[2] / "conf" / "fabric" / "rails.yaml"
-    plain = read_choice(path)
+    plain = choice("fabric", "rails")
     assert load(RailSettings, plain, "fabric") == RailSettings(1, "127.0.0.1", 0, 120)
     with pytest.raises(SettingsError, match=r"fabric\.mode: unknown key; allowed: gpus_per_server"):
         load(RailSettings, plain | {"mode": "on_demand"}, "fabric")

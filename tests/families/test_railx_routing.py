@@ -14,9 +14,8 @@ from scipy.sparse.csgraph import shortest_path
 
 from railx.families import build_routing, family_of
 from railx.network.packets import simulate_packets
-from railx.network.settings import NetworkSettings, UniformTraffic
+from railx.network.settings import UniformTraffic
 from railx.network.static_loads import uniform_lane_loads
-from railx.settings import load
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,
@@ -26,11 +25,7 @@ from railx.vocabulary.routing.analysis import (
 )
 from railx.vocabulary.routing.line_phases import even_shares, mesh_distance, mesh_steps
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
-from tests.builders import build, choice
-
-
-def hyperx(m: int, n: int) -> Topology:
-    return build("railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed")
+from tests.builders import build, checked, hyperx
 
 
 def part(kind: str, rails: int, size: int, stride: int) -> dict[str, Any]:
@@ -331,12 +326,8 @@ def test_tables_of_a_block_of_destinations_are_part_of_the_whole() -> None:
 @pytest.mark.parametrize("routing", ["balanced", "adaptive"])
 def test_packets_reach_nine_tenths_of_the_ideal(routing: str) -> None:
     topology = build("railx_hyperx")
-    plain = choice("network", "packet")
-    network: Any = load(
-        NetworkSettings,
-        plain | {"routing": routing, "warmup_cycles": 2000, "measured_cycles": 2000},
-        "network",
-    )
+    changes = {"routing": routing, "warmup_cycles": 2000, "measured_cycles": 2000}
+    network = checked("network", "packet", **changes)
     result = simulate_packets(
         topology,
         build_routing(topology, routing),

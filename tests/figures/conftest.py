@@ -1,4 +1,4 @@
-"""Small tables by the column contract, enough to draw every figure."""
+"""Small tables under the columns of the stages, enough to draw every figure."""
 
 from __future__ import annotations
 
@@ -9,52 +9,39 @@ import numpy as np
 import pytest
 
 from railx.figures import FIGURES, CanvasSettings, FigureSettings
-from railx.io import write_table
 from railx.settings import load
-from workflow.config import read_choice
+from tests.builders import choice, write_result
 
-CONF = Path(__file__).resolve().parents[2] / "conf" / "figure"
+Row = dict[str, Any]
+Rows = list[Row]
+
 #: The Hamiltonian decomposition of the complete directed graph on five nodes.
 CYCLES = ((0, 1, 3, 2, 4), (1, 2, 0, 3, 4), (2, 3, 1, 0, 4), (3, 0, 2, 1, 4))
 
 
-def write_topology(path: Path, cycles: tuple[tuple[int, ...], ...] = CYCLES) -> None:
-    link = {
-        "element": "link",
-        "src": 0,
-        "dst": 1,
-        "kind": "mesh",
-        "gbps": 400.0,
-        "latency_ns": 10.0,
-        "rail": -1,
-        "lanes": 1,
-    }
-    empty = dict.fromkeys(link)
-    circuit = dict.fromkeys(("ocs", "port_a", "port_b", "dimension", "line", "node_a", "node_b"))
-    rows: list[dict[str, Any]] = [{**link, **circuit}]
-    for dimension in "xy":
-        for rail, cycle in enumerate(cycles):
-            for a, b in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
-                ends = {"ocs": rail, "port_a": 2 * a, "port_b": 2 * b + 1, "node_a": a, "node_b": b}
-                rows.append(
-                    {
-                        **empty,
-                        "element": "circuit",
-                        "rail": rail,
-                        "dimension": dimension,
-                        "line": 0,
-                        **ends,
-                    }
-                )
-    keys = list(rows[0])
-    write_table(
-        path,
-        [{key: row.get(key) for key in keys} for row in rows],
-        metadata={"name": "railx_hyperx", "family": "railx_hyperx"},
-    )
+def write_graph(results: Path) -> Path:
+    rows: Rows = [{"element": "link", "src": 0, "dst": 1, "kind": "mesh", "rail": -1}]
+    rows += [
+        {
+            "element": "circuit",
+            "rail": rail,
+            "ocs": rail,
+            "port_a": 2 * a,
+            "port_b": 2 * b + 1,
+            "dimension": dimension,
+            "line": 0,
+            "node_a": a,
+            "node_b": b,
+        }
+        for dimension in "xy"
+        for rail, cycle in enumerate(CYCLES)
+        for a, b in zip(cycle, (*cycle[1:], cycle[0]), strict=True)
+    ]
+    names = {"name": "railx_hyperx", "family": "railx_hyperx"}
+    return write_result(results, "topology.graph", rows, "railx_hyperx", names)
 
 
-def write_metrics(path: Path) -> Path:
+def write_metrics(results: Path) -> Path:
     rows = [
         {
             "topology": name,
@@ -62,11 +49,7 @@ def write_metrics(path: Path) -> Path:
             "chips": chips,
             "diameter_node_hops": diameter,
             "mean_node_hops": mean,
-        }
-        | {
             "bisection_gb_s_per_chip": bisection,
-            "injection_gb_s_per_chip": 1800.0,
-            "fidelity": "analytic",
         }
         for name, family, chips, diameter, mean, bisection in (
             ("railx_hyperx_full", "railx_hyperx", 200_704, 2, 1.97, 65.3),
@@ -75,148 +58,127 @@ def write_metrics(path: Path) -> Path:
             ("fat_tree", "fat_tree", 128, 6, 5.7, 1800.0),
         )
     ]
-    write_table(path, rows)
-    return path
+    common: Row = {"injection_gb_s_per_chip": 1800.0, "fidelity": "analytic"}
+    return write_result(results, "metrics.topologies", rows, **common)
 
 
-def write_networks(folder: Path) -> list[Path]:
+def write_bounds(results: Path) -> list[Path]:
     values = {
-        "railx_hyperx": (1296, 400.0, 56.2, 49.9),
-        "railx_torus": (1296, 400.0, 22.2, 22.2),
-        "torus_2d": (1296, 400.0, 22.2, 20.1),
-        "fat_tree": (1250, 400.0, 400.0, 398.0),
+        "railx_hyperx": (1296, 56.2, 49.9),
+        "railx_torus": (1296, 22.2, 22.2),
+        "torus_2d": (1296, 22.2, 20.1),
+        "fat_tree": (1250, 400.0, 398.0),
     }
-    for name, (chips, injection, ideal, bound) in values.items():
-        row = {
-            "topology": name,
-            "family": name,
-            "chips": chips,
-            "nodes": chips // 16,
-            "traffic": "uniform",
-            "routing": "minimal",
-            "ideal_flits_per_chip_cycle": ideal / 50,
-            "bound_flits_per_chip_cycle": bound / 50,
-            "injection_gb_s_per_chip": injection,
-            "ideal_gb_s_per_chip": ideal,
-            "bound_gb_s_per_chip": bound,
-            "bound_over_ideal": bound / ideal,
-            "mean_external_hops": 1.78,
-            "mean_internal_hops": 5.2,
-            "internal_width_needed": 1.56,
-            "busiest_link_kind": "rail",
-            "fidelity": "analytic",
-        }
-        routings = ("min", "balanced") if name == "railx_hyperx" else ("min",)
-        write_table(
-            folder / f"{name}/bounds.parquet",
-            [{**row, "routing": routing} for routing in routings],
+    return [
+        write_result(
+            results,
+            "network.bounds",
+            [{"routing": "min"}, {"routing": "balanced"}][: 1 + (name == "railx_hyperx")],
+            name,
+            topology=name,
+            family=name,
+            chips=chips,
+            traffic="uniform",
+            injection_gb_s_per_chip=400.0,
+            ideal_gb_s_per_chip=ideal,
+            bound_gb_s_per_chip=bound,
+            bound_over_ideal=bound / ideal,
+            fidelity="analytic",
         )
-    return [folder / f"{name}/bounds.parquet" for name in values]
+        for name, (chips, ideal, bound) in values.items()
+    ]
 
 
-def write_channels(folder: Path, rng: np.random.Generator) -> list[Path]:
+def write_channels(results: Path, rng: np.random.Generator) -> list[Path]:
     paths = []
     for name in ("railx_hyperx", "fat_tree"):
         rows = [
-            {
-                "topology": name,
-                "routing": "min",
-                "src": i,
-                "dst": i + 1,
-                "kind": kind,
-                "rail": -1,
-                "load": float(mean * (1 + 0.3 * rng.standard_normal())),
-                "fidelity": "analytic",
-            }
+            {"src": i, "dst": i + 1, "kind": kind, "load": mean * (1 + 0.3 * rng.standard_normal())}
             for kind, mean in (("mesh", 0.9), ("rail", 0.6))
             for i in range(300)
         ]
-        write_table(folder / f"{name}/channels.parquet", rows)
-        paths.append(folder / f"{name}/channels.parquet")
+        common: Row = {"topology": name, "routing": "min", "rail": -1, "fidelity": "analytic"}
+        paths.append(write_result(results, "network.channels", rows, name, **common))
     return paths
 
 
-def write_collectives(folder: Path) -> list[Path]:
-    paths = []
-    for name, bandwidth, rings in (("railx_hyperx", 180.0, 8), ("fat_tree", 198.0, 1)):
-        rows = [
-            {
-                "topology": name,
-                "family": name,
-                "collective": "ring_all_reduce",
-                "scope": "chips",
-                "participants": 9,
-                "rings": rings,
-                "payload_bytes": 4**k * 1024,
-                "time_ms": 4**k * 1024 / bandwidth / 1e6 + 0.01,
-                "algorithm_gb_s": 4**k * 1024 / (4**k * 1024 / bandwidth + 1e4),
-                "fidelity": "analytic",
-            }
-            for k in range(1, 11)
-        ]
-        write_table(folder / f"{name}/collectives.parquet", rows)
-        paths.append(folder / f"{name}/collectives.parquet")
-    return paths
+def write_rings(results: Path) -> list[Path]:
+    return [
+        write_result(
+            results,
+            "network.collectives",
+            [
+                {
+                    "payload_bytes": 4**k * 1024,
+                    "time_ms": 4**k * 1024 / bandwidth / 1e6 + 0.01,
+                    "algorithm_gb_s": 4**k * 1024 / (4**k * 1024 / bandwidth + 1e4),
+                }
+                for k in range(1, 11)
+            ],
+            name,
+            topology=name,
+            family=name,
+            collective="ring_all_reduce",
+            scope="chips",
+            participants=9,
+            rings=rings,
+            fidelity="analytic",
+        )
+        for name, bandwidth, rings in (("railx_hyperx", 180.0, 8), ("fat_tree", 198.0, 1))
+    ]
 
 
-def write_all_collectives(folder: Path) -> list[Path]:
+def write_collectives(results: Path) -> list[Path]:
     """Every collective in both fidelities; the messages are slower where the latency
     counts.
     """
-    paths = []
-    for name in ("railx_hyperx", "railx_torus", "fat_tree"):
-        rows = [
-            {
-                "topology": name,
-                "collective": collective,
-                "scope": "chips",
-                "participants": 100,
-                "payload_bytes": 4**k * 1024,
-                "algorithm_gb_s": 4**k * 1024 / (4**k * 1024 / bandwidth + latency),
-                "fidelity": fidelity,
-            }
-            for collective, bandwidth in (
-                ("ring_all_reduce", 200.0),
-                ("all_gather", 400.0),
-                ("all_to_all", 70.0),
-            )
-            for fidelity, latency in (("analytic", 1e4), ("flow", 1.7e4))
-            for k in range(1, 11)
-        ]
-        write_table(folder / f"{name}/collectives.parquet", rows)
-        paths.append(folder / f"{name}/collectives.parquet")
-    return paths
+    rows = [
+        {
+            "collective": collective,
+            "payload_bytes": 4**k * 1024,
+            "algorithm_gb_s": 4**k * 1024 / (4**k * 1024 / bandwidth + latency),
+            "fidelity": fidelity,
+        }
+        for collective, bandwidth in (
+            ("ring_all_reduce", 200.0),
+            ("all_gather", 400.0),
+            ("all_to_all", 70.0),
+        )
+        for fidelity, latency in (("analytic", 1e4), ("flow", 1.7e4))
+        for k in range(1, 11)
+    ]
+    common: Row = {"scope": "chips", "participants": 100}
+    return [
+        write_result(results, "network.collectives", rows, name, topology=name, **common)
+        for name in ("railx_hyperx", "railx_torus", "fat_tree")
+    ]
 
 
-def write_agreement(path: Path) -> Path:
+def write_agreement(results: Path) -> Path:
     rows = [
         {
             "topology": topology,
             "traffic": traffic,
             "routing": routing,
             "load_over_bound": over,
-            "flow_flits_per_chip_cycle": bound * min(over, 1 + over / 10),
-            "packet_flits_per_chip_cycle": bound
-            * min(over, 1 + over / 10)
-            * (ratio if over > 1 else 1),
+            "flow_flits_per_chip_cycle": flow,
+            "packet_flits_per_chip_cycle": flow * (ratio if over > 1 else 1),
             "ratio": ratio if over > 1 else 1.0,
-            "flow_fidelity": "flow",
-            "packet_fidelity": "packet",
         }
         for topology, bound in (("railx_hyperx", 1.456), ("torus_2d", 1.32))
         for traffic, ratio in (("uniform", 0.8), ("permutation", 1.05))
         for routing in ("min", "balanced")
         for over in (0.5, 1.5, 3.0)
+        for flow in [bound * min(over, 1 + over / 10)]
     ]
-    write_table(path, rows)
-    return path
+    fidelities: Row = {"flow_fidelity": "flow", "packet_fidelity": "packet"}
+    return write_result(results, "agreement.comparison", rows, **fidelities)
 
 
-def write_packets(folder: Path) -> list[Path]:
+def write_packets(results: Path) -> list[Path]:
     """Sweeps as the stage leaves them: queues grow towards saturation, and a saturated
     mean may lack its interval.
     """
-    paths = []
     sweeps = {
         "railx_min": ("railx_hyperx", "min", 1.4, 1.456, 2.475),
         "railx_balanced": ("railx_hyperx", "balanced", 2.1, 2.475, 2.475),
@@ -224,46 +186,42 @@ def write_packets(folder: Path) -> list[Path]:
         "fat_tree": ("fat_tree", "min", 6.1, 8.0, 8.0),
         "dragonfly": ("dragonfly", "min", 1.9, 3.1, 3.2),
     }
-    for name, (family, routing, limit, bound, ideal) in sweeps.items():
-        rows = []
-        for share in (0.1, 0.3, 0.5, 0.8, 0.95, 1.2, 1.5):
-            offered = share * limit
-            accepted = min(offered, limit)
-            row = {
-                "sweep": name,
-                "topology": family,
-                "family": family,
-                "chips": 100,
-                "traffic": "uniform",
-                "routing": routing,
-            }
-            row |= {
-                "offered_flits_per_chip_cycle": offered,
-                "accepted_flits_per_chip_cycle": accepted,
-            }
-            latency = (
-                24 + 6 * offered / (1.05 * limit - offered)
-                if offered < limit
-                else 2000 * (share - 1) + 300
-            )
-            row |= {
-                "latency_mean_cycles": latency,
-                "latency_ci95_cycles": 0.02 * latency if share < 1.5 else float("nan"),
-            }
-            row |= {
-                "saturated": accepted < 0.95 * offered,
-                "saturation_flits_per_chip_cycle": limit,
-                "fidelity": "packet",
-            }
-            rows.append(
-                row | {"bound_flits_per_chip_cycle": bound, "ideal_flits_per_chip_cycle": ideal}
-            )
-        paths.append(folder / f"{name}/points.parquet")
-        write_table(paths[-1], rows)
-    return paths
+    return [
+        write_result(
+            results,
+            "packets.points",
+            [_point(share, limit) for share in (0.1, 0.3, 0.5, 0.8, 0.95, 1.2, 1.5)],
+            name,
+            sweep=name,
+            topology=family,
+            family=family,
+            chips=100,
+            traffic="uniform",
+            routing=routing,
+            saturation_flits_per_chip_cycle=limit,
+            bound_flits_per_chip_cycle=bound,
+            ideal_flits_per_chip_cycle=ideal,
+            fidelity="packet",
+        )
+        for name, (family, routing, limit, bound, ideal) in sweeps.items()
+    ]
 
 
-def write_economics(folder: Path) -> None:
+def _point(share: float, limit: float) -> dict[str, Any]:
+    offered = share * limit
+    accepted = min(offered, limit)
+    queued = 24 + 6 * offered / (1.05 * limit - offered)
+    latency = queued if offered < limit else 2000 * (share - 1) + 300
+    return {
+        "offered_flits_per_chip_cycle": offered,
+        "accepted_flits_per_chip_cycle": accepted,
+        "latency_mean_cycles": latency,
+        "latency_ci95_cycles": 0.02 * latency if share < 1.5 else float("nan"),
+        "saturated": accepted < 0.95 * offered,
+    }
+
+
+def write_bill(results: Path) -> dict[str, Path]:
     prices = {
         "railx_hyperx_full": {"transceiver": 3086.0, "ocs_port": 3390.0, "fibre": 120.0},
         "fat_tree_full": {
@@ -274,31 +232,20 @@ def write_economics(folder: Path) -> None:
         "opus_rails_h200": {"transceiver": 1100.0, "ocs_port": 819.0},
         "rail_optimised_h200": {"transceiver": 4400.0, "electrical_switch_port": 3788.0},
     }
-    bill, summary = [], []
+    bill: Rows = []
+    summary: Rows = []
     for name, parts in prices.items():
-        full = name.endswith("full")
-        chips, injection = (200_704, 1800.0) if full else (512, 50.0)
-        for component, usd in parts.items():
-            bill.append(
-                {
-                    "topology": name,
-                    "chips": chips,
-                    "component": component,
-                    "count": 1000,
-                    "unit_usd": 600.0,
-                    "total_usd": usd * chips,
-                    "unit_watts": 1.0,
-                    "total_watts": 1.0,
-                    "source": "catalogue",
-                    "fidelity": "analytic",
-                }
-            )
+        chips, injection = (200_704, 1800.0) if name.endswith("full") else (512, 50.0)
+        network = {"topology": name, "chips": chips}
+        bill += [
+            {**network, "component": component, "total_usd": usd * chips}
+            for component, usd in parts.items()
+        ]
         cost = sum(parts.values())
         all_to_all = {"railx_hyperx_full": 130.6, "opus_rails_h200": None}.get(name, injection)
         summary.append(
             {
-                "topology": name,
-                "chips": chips,
+                **network,
                 "injection_gb_s_per_chip": injection,
                 "all_to_all_gb_s_per_chip": all_to_all,
                 "cost_usd": cost * chips,
@@ -306,132 +253,45 @@ def write_economics(folder: Path) -> None:
                 "usd_per_injection_gb_s": cost / injection,
                 "usd_per_all_to_all_gb_s": cost / all_to_all if all_to_all else None,
                 "power_watts": cost * chips / 100,
-                "fidelity": "analytic",
             }
         )
-    write_table(folder / "bill.parquet", bill)
-    write_table(folder / "summary.parquet", summary)
-    write_table(folder / "sensitivity.parquet", sensitivity_rows())
+    return {
+        "bill": write_result(results, "economics.bill", bill, fidelity="analytic"),
+        "summary": write_result(results, "economics.summary", summary, fidelity="analytic"),
+    }
 
 
-def sensitivity_rows() -> list[dict[str, Any]]:
+def write_sensitivity(results: Path) -> Path:
     cases = [("price_set", "opus_400g", 1.0, 1.2), ("price_set", "hammingmesh_2022", 0.5, 0.4)]
     cases += [
         ("ratio", f"{ocs} {switch}", ocs, switch) for ocs in (0.25, 1, 4) for switch in (0.5, 2)
     ]
-    rows = []
-    for view, name, ocs, switch in cases:
-        for bandwidth, share in (("ideal", 1.0), ("published_routing", 0.766)):
-            ratio = (36 / 7) * (1 + ocs) / (36 * (5 * switch + 6))
-            rows.append(
-                {
-                    "view": view,
-                    "prices": name,
-                    "topology": "railx_hyperx_full",
-                    "reference": "fat_tree_full",
-                    "all_to_all": bandwidth,
-                    "transceiver_usd": 800.0,
-                    "ocs_port_usd": 800.0 * ocs,
-                    "electrical_switch_port_usd": 800.0 * switch,
-                    "injection_cost_ratio": ratio,
-                    "all_to_all_cost_ratio": ratio * 1800 / 130.6 / share,
-                    "fidelity": "analytic",
-                }
-            )
-    return rows
+    rows = [
+        {
+            "view": view,
+            "prices": name,
+            "all_to_all": bandwidth,
+            "ocs_port_usd": 800.0 * ocs,
+            "electrical_switch_port_usd": 800.0 * switch,
+            "injection_cost_ratio": ratio,
+            "all_to_all_cost_ratio": ratio * 1800 / 130.6 / share,
+        }
+        for view, name, ocs, switch in cases
+        for bandwidth, share in (("ideal", 1.0), ("published_routing", 0.766))
+        for ratio in [(36 / 7) * (1 + ocs) / (36 * (5 * switch + 6))]
+    ]
+    return write_result(
+        results,
+        "economics.sensitivity",
+        rows,
+        topology="railx_hyperx_full",
+        reference="fat_tree_full",
+        transceiver_usd=800.0,
+        fidelity="analytic",
+    )
 
 
-def write_sequence_parallel_plan(
-    path: Path, name: str, layout: list[list[tuple[int, float, list[int]]]], devices: int
-) -> None:
-    """``layout``: micro-batches of (degree, predicted ms, lengths)."""
-    rows = []
-    for index, groups in enumerate(layout):
-        first = 0
-        for number, (degree, predicted, lengths) in enumerate(groups):
-            rows.append(
-                {
-                    "plan": name,
-                    "kind": "sequence_parallel",
-                    "devices": devices,
-                    "iteration": 0,
-                    "micro_batch": index,
-                    "group": number,
-                    "first_rank": first,
-                    "degree": degree,
-                    "sequences": len(lengths),
-                    "tokens": sum(lengths),
-                    "predicted_ms": predicted,
-                }
-            )
-            first += degree
-    write_table(path, rows)
-
-
-def write_pipeline(folder: Path) -> None:
-    """Four chunks through two stages in 1F1B order; the second pipeline counts its time
-    from its own start.
-    """
-    schedule, table = [], []
-    kinds = ["split", "hybrid", "batched", "batched"]
-    blocks = {
-        0: [
-            ("forward", 0, 0, 4),
-            ("forward", 1, 4, 8),
-            ("forward", 2, 8, 12),
-            ("backward", 1, 16, 24),
-            ("forward", 3, 24, 28),
-            ("backward", 0, 28, 36),
-            ("backward", 2, 36, 44),
-            ("backward", 3, 44, 52),
-        ],
-        1: [
-            ("forward", 0, 4, 8),
-            ("forward", 1, 8, 12),
-            ("backward", 1, 12, 16),
-            ("forward", 2, 16, 20),
-            ("backward", 0, 20, 28),
-            ("backward", 2, 28, 36),
-            ("forward", 3, 36, 40),
-            ("backward", 3, 40, 44),
-        ],
-    }
-    for pipeline in range(2):
-        for stage, rows in blocks.items():
-            for kind, chunk, start, end in rows:
-                where = {
-                    "plan": "pipeline",
-                    "iteration": 0,
-                    "pipeline": pipeline,
-                    "replica": 0,
-                    "stage": stage,
-                    "chunk": chunk,
-                    "kind": kind,
-                }
-                schedule.append(
-                    {
-                        **where,
-                        "start_ms": float(start),
-                        "end_ms": float(end),
-                        "fidelity": "analytic",
-                    }
-                )
-        for chunk, kind in enumerate(kinds):
-            table.append(
-                {
-                    "plan": "pipeline",
-                    "kind": "pipeline",
-                    "iteration": 0,
-                    "micro_batch": pipeline,
-                    "group": chunk,
-                    "chunk_kind": kind,
-                }
-            )
-    write_table(folder / "schedule.parquet", schedule)
-    write_table(folder / "groups.parquet", table)
-
-
-def write_cost_scale(path: Path) -> None:
+def write_scale(results: Path) -> Path:
     costs = {
         "railx_hyperx_full": (4.0, 55.0, 53.0),
         "opus_rails_equal": (38.0, None, 388.0),
@@ -443,21 +303,20 @@ def write_cost_scale(path: Path) -> None:
             "target_chips": chips,
             "price_set": price_set,
             "chips": chips,
-            "injection_gb_s_per_chip": 1800.0,
             "usd_per_injection_gb_s": injection,
             "usd_per_all_to_all_gb_s": all_to_all,
             "watts_per_chip": watts if price_set == "opus_400g" else None,
-            "fidelity": "analytic",
         }
         for name, (injection, all_to_all, watts) in costs.items()
         for chips in (1024, 16384, 200_704)
         for price_set in ("opus_400g", "hammingmesh_2022")
         if chips < 200_000 or all_to_all is not None
     ]
-    write_table(path, rows)
+    common: Row = {"injection_gb_s_per_chip": 1800.0, "fidelity": "analytic"}
+    return write_result(results, "economics.scale", rows, **common)
 
 
-def write_claim_map(path: Path) -> None:
+def write_claim_map(results: Path) -> Path:
     """The base case, one price list and the boundaries of the shipped figure."""
     levels: dict[str, list[float | None]] = {
         "base": [None],
@@ -487,7 +346,6 @@ def write_claim_map(path: Path) -> None:
             "boundary_slope": -1.0 if claim == "absolute" else 0.8,
             "boundary_intercept": 1259.0 if claim == "absolute" else -0.4 + 0.1 * (level or 0),
             "source": source,
-            "fidelity": "analytic",
         }
         for factor, chosen in levels.items()
         for level in chosen
@@ -498,56 +356,121 @@ def write_claim_map(path: Path) -> None:
         ]
         if view == "price_set" or (factor == "base" and claim != "absolute")
     ]
-    write_table(path, rows)
+    return write_result(results, "economics.claim_map", rows, fidelity="analytic")
 
 
-def write_iterations(folder: Path, rng: np.random.Generator) -> list[Path]:
+def write_groups(
+    results: Path, plan: str, layout: list[list[tuple[int, float, list[int]]]]
+) -> Path:
+    """A plan for four devices; ``layout``: micro-batches of (degree, predicted ms,
+    lengths).
+    """
+    rows = [
+        {
+            "micro_batch": index,
+            "group": number,
+            "first_rank": sum(before for before, _, _ in groups[:number]),
+            "degree": degree,
+            "sequences": len(lengths),
+            "tokens": sum(lengths),
+            "predicted_ms": predicted,
+        }
+        for index, groups in enumerate(layout)
+        for number, (degree, predicted, lengths) in enumerate(groups)
+    ]
+    common: Row = {"plan": plan, "kind": "sequence_parallel", "devices": 4, "iteration": 0}
+    return write_result(results, "plan.groups", rows, plan, **common)
+
+
+def write_pipeline(results: Path) -> dict[str, Path]:
+    """Four chunks through two stages in 1F1B order; the second pipeline counts its time
+    from its own start.
+    """
+    blocks = {
+        0: [
+            ("forward", 0, 0, 4),
+            ("forward", 1, 4, 8),
+            ("forward", 2, 8, 12),
+            ("backward", 1, 16, 24),
+            ("forward", 3, 24, 28),
+            ("backward", 0, 28, 36),
+            ("backward", 2, 36, 44),
+            ("backward", 3, 44, 52),
+        ],
+        1: [
+            ("forward", 0, 4, 8),
+            ("forward", 1, 8, 12),
+            ("backward", 1, 12, 16),
+            ("forward", 2, 16, 20),
+            ("backward", 0, 20, 28),
+            ("backward", 2, 28, 36),
+            ("forward", 3, 36, 40),
+            ("backward", 3, 40, 44),
+        ],
+    }
+    schedule = [
+        {
+            "pipeline": pipeline,
+            "stage": stage,
+            "chunk": chunk,
+            "kind": kind,
+            "start_ms": start,
+            "end_ms": end,
+        }
+        for pipeline in range(2)
+        for stage, rows in blocks.items()
+        for kind, chunk, start, end in rows
+    ]
+    groups = [
+        {"kind": "pipeline", "micro_batch": pipeline, "group": chunk, "chunk_kind": kind}
+        for pipeline in range(2)
+        for chunk, kind in enumerate(["split", "hybrid", "batched", "batched"])
+    ]
+    common: Row = {"plan": "pipeline", "iteration": 0, "fidelity": "analytic"}
+    return {
+        "schedule": write_result(
+            results, "plan.schedule", schedule, "pipeline", replica=0, **common
+        ),
+        "groups": write_result(results, "plan.groups", groups, "pipeline", **common),
+    }
+
+
+def write_iterations(results: Path, rng: np.random.Generator) -> list[Path]:
     paths = []
     for parallelism, base, switches in (("sequence_parallel", 220.0, 12), ("pipeline", 180.0, 6)):
-        rows = []
-        for mode in ("electrical", "on_demand", "provisioned"):
-            for latency in (0.0,) if mode == "electrical" else (0.0, 1.0, 5.0, 20.0, 50.0):
-                for iteration in range(1, 6):
-                    for rank in range(4):
-                        stall = (
-                            0.0
-                            if mode == "electrical"
-                            else switches
-                            * (latency if mode == "on_demand" else max(0.0, latency - 8))
-                        )
-                        time = (
-                            base + stall + float(rng.uniform(0, 25)) + (60 if iteration == 0 else 0)
-                        )
-                        rows.append(
-                            {
-                                "run": parallelism,
-                                "plan": "flexsp"
-                                if parallelism == "sequence_parallel"
-                                else "pipeline",
-                                "parallelism": parallelism,
-                                "device": "cpu",
-                                "mode": mode,
-                                "reconfiguration_latency_ms": latency,
-                                "iteration": iteration,
-                                "rank": rank,
-                                "iteration_ms": time,
-                                "stall_ms": stall,
-                                "wait_ms": 1.0,
-                                "requests": 30,
-                                "reconfigurations": switches,
-                                "loss": 5.0,
-                                "gradient_norm": 1.0,
-                                "tokens": 4096,
-                                "fidelity": "measured_cpu" if mode == "electrical" else "emulated",
-                            }
-                        )
-        path = folder / parallelism / "iterations.parquet"
-        write_table(path, rows)
-        paths.append(path)
+        rows = [
+            {
+                "mode": mode,
+                "reconfiguration_latency_ms": latency,
+                "iteration": iteration,
+                "rank": rank,
+                "iteration_ms": base + switches * stall + rng.uniform(0, 25),
+                "stall_ms": switches * stall,
+                "fidelity": "measured_cpu" if mode == "electrical" else "emulated",
+            }
+            for mode, hidden in (("electrical", 0.0), ("on_demand", 0.0), ("provisioned", 8.0))
+            for latency in ((0.0,) if mode == "electrical" else (0.0, 1.0, 5.0, 20.0, 50.0))
+            for stall in [max(0.0, latency - hidden)]
+            for iteration in range(1, 6)
+            for rank in range(4)
+        ]
+        paths.append(
+            write_result(
+                results,
+                "training.iterations",
+                rows,
+                parallelism,
+                run=parallelism,
+                plan="flexsp" if parallelism == "sequence_parallel" else "pipeline",
+                parallelism=parallelism,
+                device="cpu",
+                reconfigurations=switches,
+            )
+        )
     return paths
 
 
-def write_corpora(folder: Path, rng: np.random.Generator) -> list[Path]:
+def write_corpora(results: Path, rng: np.random.Generator) -> list[Path]:
     paths = []
     for name, kind, sigma in (
         ("stdlib", "real_text", 1.3),
@@ -555,63 +478,53 @@ def write_corpora(folder: Path, rng: np.random.Generator) -> list[Path]:
         ("github_like", "synthetic", 2.0),
     ):
         lengths = np.maximum(1, rng.lognormal(7, sigma, 4000)).astype(np.int64)
-        write_table(
-            folder / f"{name}/sequences.parquet",
-            {"sequence": np.arange(len(lengths)), "length_tokens": lengths},
-            metadata={"name": name, "kind": kind},
-        )
-        paths.append(folder / f"{name}/sequences.parquet")
+        rows = [{"sequence": i, "length_tokens": length} for i, length in enumerate(lengths)]
+        names = {"name": name, "kind": kind}
+        paths.append(write_result(results, "corpus.sequences", rows, name, names))
     return paths
 
 
-def write_tenancy(folder: Path, rng: np.random.Generator) -> None:
-    faults, use = [], []
-    for failed in (0, 2, 4, 8):
-        for placement, samples in (("distinct_lines", 1), ("random", 10)):
-            for sample in range(samples):
-                for system, weight in (("railx", 1.6), ("hammingmesh", 1.6), ("torus", 4.0)):
-                    share = max(0.1, 1 - weight * failed / 32) * (
-                        1 - 0.02 * float(rng.uniform()) * (failed > 0)
-                    )
-                    head = {
-                        "system": system,
-                        "placement": placement,
-                        "failed_nodes": failed,
-                        "sample": sample,
-                        "nodes": 256,
-                    }
-                    shares = {
-                        "usable_share": share,
-                        "healthy_share": 1 - failed / 256,
-                        "formula_share": (1 - failed / 32) ** 2,
-                    }
-                    faults.append(
-                        {**head, "usable_nodes": int(share * 256), **shares, "fidelity": "analytic"}
-                    )
-    for system, busy in (("railx", 0.74), ("hammingmesh", 0.74), ("torus", 0.6)):
-        for queue in ("reject", "backfill"):
-            for scenario in ("healthy", "failed_8"):
-                for sample in range(2):
-                    head = {
-                        "system": system,
-                        "policy": "best_fit",
-                        "queue": queue,
-                        "scenario": scenario,
-                        "sample": sample,
-                    }
-                    load = {"failed_nodes": 8 * (scenario != "healthy"), "offered_load": 0.9}
-                    rejected, wait = (0.05, 0.0) if queue == "reject" else (0.0, 12.0 + sample)
-                    row = {
-                        "utilisation": busy + 0.02 * sample,
-                        "rejected_share": rejected,
-                        "wait_mean_hours": wait,
-                    }
-                    use.append({**head, **load, **row, "fidelity": "analytic"})
-    write_table(folder / "faults.parquet", faults)
-    write_table(folder / "utilisation.parquet", use)
+def write_tenancy(results: Path, rng: np.random.Generator) -> dict[str, Path]:
+    faults = [
+        {
+            "system": system,
+            "placement": placement,
+            "failed_nodes": failed,
+            "sample": sample,
+            "usable_share": max(0.1, 1 - weight * failed / 32)
+            * (1 - 0.02 * rng.uniform() * (failed > 0)),
+            "healthy_share": 1 - failed / 256,
+            "formula_share": (1 - failed / 32) ** 2,
+        }
+        for failed in (0, 2, 4, 8)
+        for placement, samples in (("distinct_lines", 1), ("random", 10))
+        for sample in range(samples)
+        for system, weight in (("railx", 1.6), ("hammingmesh", 1.6), ("torus", 4.0))
+    ]
+    use = [
+        {
+            "system": system,
+            "queue": queue,
+            "scenario": scenario,
+            "failed_nodes": failed,
+            "sample": sample,
+            "utilisation": busy + 0.02 * sample,
+            "rejected_share": 0.05 if queue == "reject" else 0.0,
+            "wait_mean_hours": 0.0 if queue == "reject" else 12.0 + sample,
+        }
+        for system, busy in (("railx", 0.74), ("hammingmesh", 0.74), ("torus", 0.6))
+        for queue in ("reject", "backfill")
+        for scenario, failed in (("healthy", 0), ("failed_8", 8))
+        for sample in range(2)
+    ]
+    common: Row = {"policy": "best_fit", "offered_load": 0.9, "fidelity": "analytic"}
+    return {
+        "faults": write_result(results, "tenancy.faults", faults, nodes=256, fidelity="analytic"),
+        "utilisation": write_result(results, "tenancy.utilisation", use, **common),
+    }
 
 
-def write_steps(folder: Path) -> list[Path]:
+def write_steps(results: Path) -> list[Path]:
     """Step times: one topology with both bases, one without a price, one without room
     for one of the jobs.
     """
@@ -624,81 +537,58 @@ def write_steps(folder: Path) -> list[Path]:
         "data": 0.06,
         "pipeline": 0.05,
     }
+    slower_of = {"railx_hyperx_m4n2": 1.0, "fat_tree_1250": 6.0, "torus_3d_1331": None}
     paths = []
-    for name, slower in (
-        ("railx_hyperx_m4n2", 1.0),
-        ("fat_tree_1250", 6.0),
-        ("torus_3d_1331", None),
-    ):
-        rows = []
+    for name, slower in slower_of.items():
+        rows: Rows = []
         for job in ("dense", "experts"):
             for basis in ("equal_bandwidth", "equal_cost") if slower else ("equal_bandwidth",):
-                fits = slower is not None or job == "dense"
+                head = {"job": job, "basis": basis}
+                if slower is None and job == "experts":
+                    rows.append({**head, "reason": "layout: got 16 x 8 x 8"})
+                    continue
                 factor = 1.2 if basis == "equal_bandwidth" or slower is None else slower
-                parts: dict[str | None, float | None] = (
-                    {part: 1e3 * s * factor for part, s in seconds.items()}
-                    if fits
-                    else {None: None}
-                )
-                step = sum(ms for ms in parts.values() if ms is not None) if fits else None
-                head = {"topology": name, "job": job, "chips": 1024, "basis": basis}
-                tail = {
-                    "step_ms": step,
-                    "reason": None if fits else "layout: got 16 x 8 x 8",
-                    "fidelity": "flow",
-                }
-                rows += [{**head, "part": part, "ms": ms, **tail} for part, ms in parts.items()]
-        paths.append(folder / f"{name}/steps.parquet")
-        write_table(paths[-1], rows)
+                parts = {part: 1e3 * s * factor for part, s in seconds.items()}
+                step = {"step_ms": sum(parts.values())}
+                rows += [{**head, "part": part, "ms": ms, **step} for part, ms in parts.items()]
+        common: Row = {"topology": name, "chips": 1024, "fidelity": "flow"}
+        paths.append(write_result(results, "mapping.steps", rows, name, **common))
     return paths
 
 
-def write_all(folder: Path) -> dict[str, dict[str, list[Path]]]:
+def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
     """Tables for every figure: figure name to its inputs."""
     rng = np.random.default_rng(7)
-    write_topology(folder / "topology/railx_hyperx/graph.parquet")
-    write_economics(folder / "economics")
-    write_cost_scale(folder / "economics/scale.parquet")
-    write_claim_map(folder / "economics/claim_map.parquet")
-    write_tenancy(folder / "tenancy", rng)
+    bill = write_bill(results)
+    tenancy = write_tenancy(results, rng)
+    sensitivity = write_sensitivity(results)
+    pipeline = write_pipeline(results)
     static = [[(4, 300.0, [9000])], [(4, 260.0, [2000, 3000, 2500, 100])], [(4, 200.0, [500] * 9)]]
     flexsp = [
         [(4, 300.0, [9000])],
         [(2, 180.0, [2000, 3000]), (1, 190.0, [2500, 100]), (1, 150.0, [500] * 9)],
     ]
-    plan = folder / "plan"
-    write_sequence_parallel_plan(plan / "static/groups.parquet", "static", static, 4)
-    write_sequence_parallel_plan(plan / "flexsp/groups.parquet", "flexsp", flexsp, 4)
-    write_pipeline(plan / "pipeline")
-    economics = {
-        key: [folder / f"economics/{key}.parquet"]
-        for key in ("bill", "summary", "sensitivity", "scale", "claim_map")
-    }
+    plans = [write_groups(results, "static", static), write_groups(results, "flexsp", flexsp)]
     return {
-        "rail_rings": {"graph": [folder / "topology/railx_hyperx/graph.parquet"]},
-        "topology_metrics": {"topologies": [write_metrics(folder / "metrics/topologies.parquet")]},
-        "all_to_all_bandwidth": {"bounds": write_networks(folder / "network")},
-        "cost": {key: economics[key] for key in ("bill", "summary", "sensitivity")},
-        "price_sensitivity": {"sensitivity": economics["sensitivity"]},
-        "cost_scale": {"scale": economics["scale"]},
-        "claim_map": {"claim_map": economics["claim_map"]},
-        "sequence_parallel_plan": {
-            "groups": [plan / "static/groups.parquet", plan / "flexsp/groups.parquet"]
-        },
-        "pipeline_schedule": {
-            "schedule": [plan / "pipeline/schedule.parquet"],
-            "groups": [plan / "pipeline/groups.parquet"],
-        },
-        "reconfiguration": {"iterations": write_iterations(folder / "training", rng)},
-        "corpus_lengths": {"sequences": write_corpora(folder / "corpus", rng)},
-        "channel_loads": {"channels": write_channels(folder / "network", rng)},
-        "ring_all_reduce": {"collectives": write_collectives(folder / "network")},
-        "collective_time": {"collectives": write_all_collectives(folder / "all")},
-        "agreement": {"comparison": [write_agreement(folder / "agreement/comparison.parquet")]},
-        "latency_load": {"points": write_packets(folder / "packets")},
-        "largest_job": {"faults": [folder / "tenancy/faults.parquet"]},
-        "step_time": {"steps": write_steps(folder / "mapping")},
-        "utilisation": {"utilisation": [folder / "tenancy/utilisation.parquet"]},
+        "rail_rings": {"graph": [write_graph(results)]},
+        "topology_metrics": {"topologies": [write_metrics(results)]},
+        "all_to_all_bandwidth": {"bounds": write_bounds(results)},
+        "cost": {key: [path] for key, path in bill.items()} | {"sensitivity": [sensitivity]},
+        "price_sensitivity": {"sensitivity": [sensitivity]},
+        "cost_scale": {"scale": [write_scale(results)]},
+        "claim_map": {"claim_map": [write_claim_map(results)]},
+        "sequence_parallel_plan": {"groups": plans},
+        "pipeline_schedule": {key: [path] for key, path in pipeline.items()},
+        "reconfiguration": {"iterations": write_iterations(results, rng)},
+        "corpus_lengths": {"sequences": write_corpora(results, rng)},
+        "channel_loads": {"channels": write_channels(results, rng)},
+        "ring_all_reduce": {"collectives": write_rings(results)},
+        "collective_time": {"collectives": write_collectives(results / "all")},
+        "agreement": {"comparison": [write_agreement(results)]},
+        "latency_load": {"points": write_packets(results)},
+        "largest_job": {"faults": [tenancy["faults"]]},
+        "step_time": {"steps": write_steps(results)},
+        "utilisation": {"utilisation": [tenancy["utilisation"]]},
     }
 
 
@@ -706,7 +596,7 @@ def load_settings(name: str, **changes: Any) -> CanvasSettings:
     """The shipped settings of a figure, with changes; ``only`` is left open: an
     experiment's names are not those made here.
     """
-    plain = read_choice(CONF / f"{name}.yaml")
+    plain = choice("figure", name)
     if "only" in plain and plain["figure"] != "cost":
         plain["only"] = []
     settings: CanvasSettings = load(FigureSettings, {**plain, **changes})

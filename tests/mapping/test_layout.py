@@ -4,7 +4,6 @@ other, room counted right.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,7 @@ from hypothesis import strategies as st
 from railx.mapping import LayoutSettings, group_levels, group_members, place_ranks
 from railx.settings import SettingsError
 from railx.vocabulary.placement import snake
-from railx.vocabulary.topology import Topology
-
-TopologyOf = Callable[..., Topology]
+from tests.builders import build
 
 CASES: list[tuple[str, dict[str, Any], tuple[int, int, int], str]] = [
     ("railx_hyperx", {}, (4, 5, 5), "grid"),
@@ -41,13 +38,9 @@ CASES: list[tuple[str, dict[str, Any], tuple[int, int, int], str]] = [
 
 @pytest.mark.parametrize(("name", "changes", "sizes", "kind"), CASES)
 def test_every_rank_has_a_chip_of_its_own(
-    topology_of: TopologyOf,
-    name: str,
-    changes: dict[str, Any],
-    sizes: tuple[int, int, int],
-    kind: str,
+    name: str, changes: dict[str, Any], sizes: tuple[int, int, int], kind: str
 ) -> None:
-    topology = topology_of(name, **changes)
+    topology = build(name, **changes)
     placement = place_ranks(topology, sizes)
     assert placement.kind == kind
     assert placement.chips.shape == sizes
@@ -66,21 +59,19 @@ def test_every_rank_has_a_chip_of_its_own(
         ("mesh_2d", (4, 2, 2)),
     ],
 )
-def test_neighbours_in_a_node_are_linked(
-    topology_of: TopologyOf, name: str, sizes: tuple[int, int, int]
-) -> None:
-    topology = topology_of(name)
+def test_neighbours_in_a_node_are_linked(name: str, sizes: tuple[int, int, int]) -> None:
+    topology = build(name)
     linked = set(zip(topology.links.src.tolist(), topology.links.dst.tolist(), strict=True))
     chips = place_ranks(topology, sizes).chips
     for node in chips.reshape(sizes[0], -1).T:
         assert all(pair in linked for pair in zip(node.tolist(), node[1:].tolist(), strict=False))
 
 
-def test_nodes_of_a_row_and_of_a_column_share_rails(topology_of: TopologyOf) -> None:
+def test_nodes_of_a_row_and_of_a_column_share_rails() -> None:
     """On RailX ranks along x differ in the column of nodes alone, ranks along y in the
     row alone.
     """
-    node = place_ranks(topology_of("railx_hyperx"), (4, 5, 5)).chips // 4
+    node = place_ranks(build("railx_hyperx"), (4, 5, 5)).chips // 4
     column, row = node % 5, node // 5
     assert (column == column[:1, :, :1]).all()
     assert (row == row[:1, :1, :]).all()
@@ -88,20 +79,18 @@ def test_nodes_of_a_row_and_of_a_column_share_rails(topology_of: TopologyOf) -> 
     assert (np.diff(row, axis=2) != 0).all()
 
 
-def test_snake_through_another_grid_keeps_the_ranks_of_a_row_adjacent(
-    topology_of: TopologyOf,
-) -> None:
+def test_snake_through_another_grid_keeps_the_ranks_of_a_row_adjacent() -> None:
     """5 x 5 nodes on 8 x 4: consecutive nodes are neighbours in the grid."""
-    node = place_ranks(topology_of("railx_twisted_torus"), (4, 5, 5)).chips[0].T.ravel() // 4
+    node = place_ranks(build("railx_twisted_torus"), (4, 5, 5)).chips[0].T.ravel() // 4
     y, x = np.divmod(node, 8)
     assert (np.abs(np.diff(x)) + np.abs(np.diff(y)) == 1).all()
 
 
-def test_runs_stay_below_a_switch_where_there_is_room(topology_of: TopologyOf) -> None:
+def test_runs_stay_below_a_switch_where_there_is_room() -> None:
     """Leaves of 25 chips hold 3 nodes of 8 uncut; 64 nodes of 16 are cut in halves,
     since 50 leaves hold one whole node each.
     """
-    tree = topology_of("fat_tree_1250")
+    tree = build("fat_tree_1250")
     eight = place_ranks(tree, (8, 10, 10)).chips // 25
     assert (eight == eight[:1]).all()
     sixteen = place_ranks(tree, (16, 8, 8)).chips.reshape(2, 8, -1) // 25
@@ -186,10 +175,10 @@ def test_members_are_in_rank_order() -> None:
     ],
 )
 def test_a_job_without_room_names_the_nearest(
-    topology_of: TopologyOf, name: str, sizes: tuple[int, int, int], message: str
+    name: str, sizes: tuple[int, int, int], message: str
 ) -> None:
     with pytest.raises(SettingsError) as raised:
-        place_ranks(topology_of(name), sizes)
+        place_ranks(build(name), sizes)
     assert str(raised.value).startswith(
         f"layout: got {' x '.join(map(str, sizes))} (chips of a node x nodes of a row"
     )

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from railx.mapping import Basis, JobSettings, compute_flops, place_ranks, step_times, step_transfers
 from railx.mapping.step import _Network
 from railx.vocabulary.topology import Topology
+from tests.builders import build
 
-TopologyOf = Callable[..., Topology]
 JobOf = Callable[..., JobSettings]
 Changes = dict[str, Any]
 Rows = list[dict[str, Any]]
@@ -35,9 +35,9 @@ def times(
 
 
 @pytest.fixture(scope="module")
-def railx(topology_of: TopologyOf) -> Topology:
+def railx() -> Topology:
     """5 x 5 nodes of 2 x 2 chips with 2 ports a side."""
-    return topology_of("railx_hyperx")
+    return build("railx_hyperx")
 
 
 def test_gather_along_a_row_of_railx_uses_every_direct_link(railx: Topology) -> None:
@@ -61,11 +61,11 @@ def test_stages_on_railx_share_the_two_links_to_the_next_node(railx: Topology) -
     assert way.between_gb_s == pytest.approx(2 * PORT / 4, rel=1e-9)
 
 
-def test_ring_along_a_line_of_the_torus_uses_both_directions(topology_of: TopologyOf) -> None:
+def test_ring_along_a_line_of_the_torus_uses_both_directions() -> None:
     """Blocks of one chip: each member has n = 2 ports to either neighbour and sends
     half of its data to each.
     """
-    torus = topology_of("torus_2d")
+    torus = build("torus_2d")
     rows = place_ranks(torus, (1, 10, 10)).chips[0].T.reshape(-1, 10)
     ways = {way.name: way for way in _Network(torus, "balanced").ways(rows, "gather")}
     assert ways["ring"].between_gb_s == pytest.approx(4 * PORT, rel=1e-9)
@@ -76,8 +76,8 @@ def test_ring_along_a_line_of_the_torus_uses_both_directions(topology_of: Topolo
     assert ways["direct"].latency_ns == 5 * 10.0
 
 
-def test_full_fat_tree_moves_everything_at_injection_rate(topology_of: TopologyOf) -> None:
-    tree = topology_of("fat_tree")
+def test_full_fat_tree_moves_everything_at_injection_rate() -> None:
+    tree = build("fat_tree")
     chips = place_ranks(tree, (4, 4, 8)).chips
     network = _Network(tree, "min")
     for groups, pattern in (
@@ -90,24 +90,24 @@ def test_full_fat_tree_moves_everything_at_injection_rate(topology_of: TopologyO
             assert way.inside_gb_s == np.inf
 
 
-def test_servers_gather_over_their_own_switch(topology_of: TopologyOf) -> None:
+def test_servers_gather_over_their_own_switch() -> None:
     """Rail-only: members of a server use the scale-up switch alone, 9 times the 8
     ports.
     """
-    rails = topology_of("rail_only")
+    rails = build("rail_only")
     servers = place_ranks(rails, (8, 4, 4)).chips.reshape(8, -1).T
     for way in _Network(rails, "min").ways(np.ascontiguousarray(servers), "gather"):
         assert way.between_gb_s == np.inf
         assert way.inside_gb_s == pytest.approx(9 * 8 * PORT, rel=1e-9)
 
 
-def test_parts_follow_from_bytes_and_rates(topology_of: TopologyOf, job_of: JobOf) -> None:
+def test_parts_follow_from_bytes_and_rates(job_of: JobOf) -> None:
     """A whole step on the fat tree by hand: every way is at 400 GB/s, latencies are 2
     leaf links and up to 4 more hops.
     """
     job, tree = (
         job_of(layout={"mesh": {"tensor": 4}, "x": {"data": 4}, "y": {"pipeline": 4}}),
-        topology_of("fat_tree"),
+        build("fat_tree"),
     )
     rows = times(tree, job)
     ms = parts(rows)
@@ -124,11 +124,9 @@ def test_parts_follow_from_bytes_and_rates(topology_of: TopologyOf, job_of: JobO
 
 
 @pytest.mark.parametrize("name", ["railx_hyperx", "torus_2d", "fat_tree", "rail_only"])
-def test_parts_sum_to_the_step(
-    topology_of: TopologyOf, job_of: JobOf, experts: Changes, name: str
-) -> None:
+def test_parts_sum_to_the_step(job_of: JobOf, experts: Changes, name: str) -> None:
     for job in (job_of(), job_of(**experts)):
-        rows = times(topology_of(name), job)
+        rows = times(build(name), job)
         assert sum(parts(rows).values()) == pytest.approx(rows[0]["step_ms"], rel=1e-12)
         assert len({row["step_ms"] for row in rows}) == 1
         assert [row["part"] for row in rows] == [
@@ -143,15 +141,13 @@ def test_parts_sum_to_the_step(
 
 
 @pytest.fixture(scope="module")
-def step_of(
-    topology_of: TopologyOf, job_of: JobOf, experts: Changes
-) -> Callable[[float, float], dict[str, float]]:
+def step_of(job_of: JobOf, experts: Changes) -> Callable[[float, float], dict[str, float]]:
     """Parts of a step of the mixture on RailX when ports and links inside nodes are
     scaled; loads are computed once.
     """
     from railx.mapping import step
 
-    job, topology = job_of(**experts), topology_of("railx_hyperx")
+    job, topology = job_of(**experts), build("railx_hyperx")
     networks, placement = [step._Network(topology, "min")], place_ranks(topology, job.layout.sizes)
 
     def make(ports: float, inside: float) -> dict[str, float]:
@@ -188,10 +184,8 @@ def test_transmission_scales_with_all_links_and_flight_does_not(
     assert scaled == pytest.approx(one - transmission + transmission / factor, rel=1e-9)
 
 
-def test_best_of_two_routings_is_as_good_as_each(
-    topology_of: TopologyOf, job_of: JobOf, experts: Changes
-) -> None:
-    topology, job = topology_of("dragonfly"), job_of(**experts)
+def test_best_of_two_routings_is_as_good_as_each(job_of: JobOf, experts: Changes) -> None:
+    topology, job = build("dragonfly"), job_of(**experts)
     alone = [parts(times(topology, job, routings=(routing,))) for routing in ("min", "valiant")]
     both = parts(times(topology, job, routings=("min", "valiant")))
     for part in ("tensor", "expert", "data", "pipeline"):
@@ -202,14 +196,14 @@ def test_best_of_two_routings_is_as_good_as_each(
     ("name", "axis_by_axis"), [("railx_hyperx", False), ("fat_tree", False), ("torus_2d", True)]
 )
 def test_gather_over_two_axes_takes_the_faster_way(
-    topology_of: TopologyOf, job_of: JobOf, name: str, axis_by_axis: bool
+    job_of: JobOf, name: str, axis_by_axis: bool
 ) -> None:
     """4 x 4 replicas: all 16 at once, or x first with all bytes and y with the quarter
     that is left, or the other way round.
     """
     job, topology = (
         job_of(layout={"mesh": {"tensor": 4}, "x": {"data": 4}, "y": {"data": 4}}),
-        topology_of(name),
+        build(name),
     )
     network, chips = _Network(topology, "min"), place_ranks(topology, (4, 4, 4)).chips
     x, y, both = (
@@ -244,9 +238,9 @@ def test_groups_of_equal_chips_but_unequal_size_are_not_mixed_up(railx: Topology
     assert network.ways(sixteens, "gather")[0] != network.ways(fours, "gather")[0]
 
 
-def test_a_job_without_room_says_why(topology_of: TopologyOf, job_of: JobOf) -> None:
+def test_a_job_without_room_says_why(job_of: JobOf) -> None:
     rows = times(
-        topology_of("mesh_2d"),
+        build("mesh_2d"),
         job_of(layout={"mesh": {"tensor": 16}, "x": {"data": 8}, "y": {}}),
         EQUAL,
     )

@@ -10,9 +10,8 @@ from railx.families import build_routing
 from railx.network.agreement import agreement_rows
 from railx.network.settings import AgreementSettings
 from railx.network.traffic import traffic_flows
-from railx.settings import load
 from railx.vocabulary.routing.analysis import table_lane_loads
-from tests.builders import build, choice
+from tests.builders import build, checked
 
 SMALL = {
     "railx_hyperx": {"m": 2, "n": 1, "rings": "directed"},
@@ -22,8 +21,7 @@ SMALL = {
 
 
 def agreement(**changes: Any) -> AgreementSettings:
-    plain = choice("agreement", "small")
-    settings: AgreementSettings = load(AgreementSettings, plain | changes, "agreement")
+    settings: AgreementSettings = checked("agreement", "small", **changes)
     return dataclasses.replace(
         settings,
         network=dataclasses.replace(settings.network, warmup_cycles=1000, measured_cycles=3000),

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from railx.network import CollectiveSettings
 from railx.network.collectives import ring_all_reduce
-from railx.settings import SettingsError, load
+from railx.settings import SettingsError
 from railx.vocabulary.topology import Topology
-from tests.builders import build, choice
+from tests.builders import build, checked, hyperx
 
 COLUMNS = [
     "topology", "family", "collective", "algorithm", "scope", "participants", "rings",
@@ -19,10 +19,9 @@ COLUMNS = [
 
 
 def collectives(payload_bytes: Any = (10**9,), **changes: Any) -> CollectiveSettings:
-    plain = choice("collective", "ring_all_reduce")
-    return load(
-        CollectiveSettings, plain | {"payload_bytes": list(payload_bytes)} | changes, "collective"
-    )
+    given = {"payload_bytes": list(payload_bytes)} | changes
+    settings: CollectiveSettings = checked("collective", "ring_all_reduce", **given)
+    return settings
 
 
 def times(topology: Topology, payload_bytes: int) -> dict[str, dict[str, Any]]:
@@ -31,8 +30,7 @@ def times(topology: Topology, payload_bytes: int) -> dict[str, dict[str, Any]]:
 
 
 def test_config_and_columns() -> None:
-    plain = choice("collective", "ring_all_reduce")
-    collective: CollectiveSettings = load(CollectiveSettings, plain, "collective")
+    collective: CollectiveSettings = checked("collective", "ring_all_reduce")
     rows = ring_all_reduce(build("railx_hyperx"), collective, "named")
     assert [list(row) for row in rows] == [COLUMNS] * len(rows)
     assert {row["scope"] for row in rows} == {"row", "column", "nodes", "chips"}
@@ -57,9 +55,7 @@ def test_payloads_must_be_positive(bad: list[Any]) -> None:
 def test_large_payloads_on_all_rails_of_both_dimensions(m: int, n: int) -> None:
     if m * n < 2:
         return
-    topology = build(
-        "railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed"
-    )
+    topology = hyperx(m, n)
     payload = 10**15
     found = times(topology, payload)
     nodes, chips, port = (m * n + 1) ** 2, topology.chips, 50.0

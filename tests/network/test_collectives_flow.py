@@ -3,7 +3,6 @@ fidelities, hierarchy, all-to-all.
 """
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,14 @@ from railx.families import (
 )
 from railx.network import CollectiveSettings
 from railx.network.collectives import simulate_collectives
-from railx.settings import SettingsError, load
+from railx.settings import SettingsError
 from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.line_rings import ChannelIndex, LineRings
 from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.topology import INTERNAL, Topology
-from tests.builders import build, choice
-from workflow.config import read_choice
+from tests.builders import build, checked, choice
+from workflow.config import choices
 
-CONF = Path(__file__).parents[2] / "conf"
 RINGS = ["ring_all_reduce", "reduce_scatter", "all_gather", "hierarchical_all_reduce"]
 PORT = 50.0
 
@@ -43,8 +41,8 @@ def chip_lines(topology: Topology) -> tuple[LineRings, ...] | None:
 
 
 def collective(**changes: Any) -> CollectiveSettings:
-    plain = choice("collective", "all")
-    return load(CollectiveSettings, plain | changes, "collective")
+    settings: CollectiveSettings = checked("collective", "all", **changes)
+    return settings
 
 
 def times(
@@ -709,8 +707,7 @@ def test_bad_settings_are_named(family: str, change: dict[str, Any], message: st
 
 
 def test_shipped_settings_list_every_field() -> None:
-    for path in (CONF / "collective").glob("*.yaml"):
-        plain = read_choice(path)
-        shipped: CollectiveSettings = load(CollectiveSettings, plain, "collective")
-        assert set(plain) == set(CollectiveSettings.__dataclass_fields__)
+    for name in choices("collective"):
+        shipped: CollectiveSettings = checked("collective", name)
+        assert set(choice("collective", name)) == set(CollectiveSettings.__dataclass_fields__)
         assert shipped.collectives

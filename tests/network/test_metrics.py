@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from railx.network.metrics import chip_hop_counts, node_hop_counts, topology_metrics
 from railx.vocabulary.topology import INTERNAL, Links
-from tests.builders import build
+from tests.builders import build, hyperx
 
 
 @settings(deadline=None, max_examples=12)
@@ -19,9 +19,7 @@ from tests.builders import build
 def test_hyperx_metrics_have_their_closed_forms(m: int, n: int) -> None:
     if m * n < 2:
         return
-    metrics = topology_metrics(
-        build("railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed")
-    )
+    metrics = topology_metrics(hyperx(m, n))
     side, chips = m * n + 1, metrics["chips"]
     assert metrics["diameter_node_hops"] == 2
     assert metrics["mean_node_hops"] == pytest.approx(2 * (chips - chips / side) / (chips - 1))

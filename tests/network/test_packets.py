@@ -5,11 +5,8 @@ latencies, conservation, known saturation points.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -44,7 +41,7 @@ from railx.network.settings import (
 from railx.network.static_loads import uniform_lane_loads
 from railx.network.throughput import ideal_bound
 from railx.network.traffic import traffic_flows
-from railx.settings import SettingsError, load
+from railx.settings import SettingsError
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     path_lengths,
@@ -53,28 +50,14 @@ from railx.vocabulary.routing.analysis import (
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import LINK_KINDS, Links, Topology
-from tests.builders import build, choice
-
-
-def load_reference() -> ModuleType:
-    """The module beside this one; tests are no package, so it is loaded by its path."""
-    spec = importlib.util.spec_from_file_location(
-        "reference_simulator", Path(__file__).with_name("reference_simulator.py")
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-Reference = load_reference().Reference
+from tests.builders import build, checked
+from tests.commands import loaded
+from tests.network.reference_simulator import Reference
 
 
 def model(**changes: Any) -> PacketNetworkSettings:
-    plain = choice("network", "packet", **changes)
-    return load(PacketNetworkSettings, plain, "network")
+    settings: PacketNetworkSettings = checked("network", "packet", **changes)
+    return settings
 
 
 def burst(topology: Topology, packets: int, cycles: int, seed: int) -> Trace:
@@ -872,5 +855,4 @@ def test_the_summary_has_what_the_command_line_promises() -> None:
 
 
 def test_importing_the_simulator_does_not_load_the_compiler() -> None:
-    code = "import sys, railx.network.packets; sys.exit('numba' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert loaded("import railx.network.packets", {"numba"}) == set()

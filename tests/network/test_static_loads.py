@@ -3,7 +3,6 @@ conservation, and a count over shortest paths.
 """
 
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,8 @@ from railx.network.throughput import simulate_static
 from railx.settings import SettingsError, load, to_dict
 from railx.vocabulary.routing.analysis import path_lengths, table_lane_loads
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
-from tests.builders import build, choice
-from workflow.config import read_choice
+from tests.builders import build, checked, choice, hyperx
 
-CONF = Path(__file__).parents[2] / "conf"
 UNIFORM = UniformTraffic("uniform", 1.0)
 COLUMNS = [
     "topology",
@@ -47,11 +44,7 @@ COLUMNS = [
 
 
 def static(routing: str) -> Any:
-    return load(
-        NetworkSettings,
-        choice("network", f"static_{routing}"),
-        "network",
-    )
+    return checked("network", f"static_{routing}")
 
 
 def simulate(topology: Topology, routing: str = "min") -> dict[str, Any]:
@@ -178,9 +171,7 @@ def test_symmetric_families_equal_the_even_split_over_shortest_paths(
 def test_what_enters_a_chip_leaves_it(m: int, n: int, routing: str) -> None:
     if m * n < 2:
         return
-    topology = build(
-        "railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed"
-    )
+    topology = hyperx(m, n)
     flow = uniform_lane_loads(topology, static(routing).routing) * topology.links.lanes
     entering = np.bincount(topology.links.dst, weights=flow, minlength=topology.chips)
     leaving = np.bincount(topology.links.src, weights=flow, minlength=topology.chips)
@@ -195,9 +186,7 @@ def test_what_enters_a_chip_leaves_it(m: int, n: int, routing: str) -> None:
 def test_minimal_routing_takes_no_fewer_links_than_the_shortest_paths(m: int, n: int) -> None:
     if m * n < 2:
         return
-    topology = build(
-        "railx_hyperx", m=m, n=n, rings="undirected" if m * n in (3, 5) else "directed"
-    )
+    topology = hyperx(m, n)
     lanes = topology.links.lanes
     assert (uniform_lane_loads(topology, "min") * lanes).sum() >= (
         shortest_path_lane_loads(topology) * lanes
@@ -312,7 +301,7 @@ def test_too_large_a_graph_is_not_enumerated() -> None:
 def test_unknown_choices_are_named(
     group: str, hint: Any, changes: dict[str, Any], message: str
 ) -> None:
-    plain = read_choice(CONF / f"{group}.yaml")
+    plain = choice(*group.split("/"))
     assert to_dict(load(hint, plain, group.split("/")[0])) == plain
     with pytest.raises(SettingsError, match=message):
         load(hint, plain | changes, group.split("/")[0])

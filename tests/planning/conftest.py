@@ -1,55 +1,21 @@
-"""Clusters, models and cost models from conf/ for the planners' tests."""
+"""Cost models for the planners' tests."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from railx.planning import PlannerSettings
-from railx.settings import load
-from railx.workload import (
-    ClusterSettings,
-    CostModel,
-    CostModelSettings,
-    ModelSettings,
-    build_cost_model,
-)
-from workflow.config import read_choice
-
-ROOT = Path(__file__).resolve().parents[2]
-HINTS: dict[str, Any] = {
-    "cluster": ClusterSettings,
-    "model": ModelSettings,
-    "cost_model": CostModelSettings,
-    "planner": PlannerSettings,
-}
+from railx.workload import CostModel, build_cost_model
+from tests.builders import checked
 
 
 @pytest.fixture(scope="session")
-def conf() -> Callable[..., Any]:
-    """``conf("planner", "flexsp", buckets=8)``: checked settings from conf/ with
-    changes.
-    """
-
-    def read(group: str, name: str, **changes: Any) -> Any:
-        return load(
-            HINTS[group],
-            read_choice(ROOT / "conf" / group / f"{name}.yaml") | changes,
-            group,
-        )
-
-    return read
-
-
-@pytest.fixture(scope="session")
-def large(conf: Callable[..., Any]) -> CostModel:
+def large() -> CostModel:
     """GPT-7B on 64 A100, contexts up to 192K."""
     return build_cost_model(
-        conf("cost_model", "flexsp_7b"),
-        conf("cluster", "a100_64"),
-        conf("model", "gpt_7b"),
+        checked("cost_model", "flexsp_7b"),
+        checked("cluster", "a100_64"),
+        checked("model", "gpt_7b"),
         192_000,
     )
 

@@ -1,8 +1,7 @@
 """FlexSP: exact optima of small cases, invariants, never slower than static plans."""
 
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -17,12 +16,9 @@ from railx.planning.mixes import all_mixes, fill_mix, lower_bound_ms, search_mix
 from railx.planning.plan import PlanError, SequenceParallelBatch
 from railx.planning.static import plan_static_batch
 from railx.workload import CostModel, SampledBatch
+from tests.builders import checked, drawn_batch
 
 EXACT = SolverLimits(relative_gap=0.0, node_limit=100_000, time_guard_s=60.0)
-
-
-def _batch(lengths: list[int]) -> SampledBatch:
-    return SampledBatch(np.arange(100, 100 + len(lengths)), np.array(lengths, dtype=np.int64))
 
 
 def _optimum_ms(lengths: list[int], devices: int, cost: CostModel) -> float:
@@ -165,12 +161,12 @@ def test_a_mix_without_room_is_refused(small: CostModel) -> None:
     assert fill_mix(np.array([90, 90, 90, 90, 90]), (4,), small) is None
 
 
-def test_the_motivating_picture(conf: Callable[..., Any], large: CostModel) -> None:
+def test_the_motivating_picture(large: CostModel) -> None:
     """64 devices, one sequence of 100K and four of 48K: mixed degrees beat two groups
     of 32 (FlexSP's first figure, 4 s to 3 s).
     """
-    drawn = _batch([100_000, 48_000, 48_000, 48_000, 48_000])
-    planned = plan_flexsp_batch(0, drawn, conf("planner", "flexsp"), 64, large)
+    drawn = drawn_batch([100_000, 48_000, 48_000, 48_000, 48_000])
+    planned = plan_flexsp_batch(0, drawn, checked("planner", "flexsp"), 64, large)
     _check(planned, drawn, 64, large)
     assert len(planned.micro_batches) == 1
     degrees = sorted((group.degree for group in planned.micro_batches[0].groups), reverse=True)
@@ -187,11 +183,13 @@ def test_the_motivating_picture(conf: Callable[..., Any], large: CostModel) -> N
     lengths=st.lists(st.integers(1, 400), min_size=1, max_size=25), smallest=st.sampled_from([1, 2])
 )
 def test_plans_keep_every_rule_and_are_never_slower_than_static(
-    lengths: list[int], smallest: int, small: CostModel, conf: Callable[..., Any]
+    lengths: list[int],
+    smallest: int,
+    small: CostModel,
 ) -> None:
-    drawn = _batch(lengths)
+    drawn = drawn_batch(lengths)
     planned = plan_flexsp_batch(
-        0, drawn, conf("planner", "flexsp", smallest_degree=smallest), 4, small
+        0, drawn, checked("planner", "flexsp", smallest_degree=smallest), 4, small
     )
     _check(planned, drawn, 4, small)
     assert all(
@@ -209,20 +207,25 @@ def test_plans_keep_every_rule_and_are_never_slower_than_static(
 @settings(max_examples=10, deadline=None)
 @given(lengths=st.lists(st.integers(1, 200), min_size=1, max_size=5))
 def test_no_plan_beats_the_optimum_over_all_divisions(
-    lengths: list[int], small: CostModel, conf: Callable[..., Any]
+    lengths: list[int],
+    small: CostModel,
 ) -> None:
     optimum = min(
         sum(_optimum_ms(part, 4, small) for part in parts) for parts in _partitions(lengths)
     )
     planned = plan_flexsp_batch(
-        0, _batch(lengths), conf("planner", "flexsp", relative_gap=0.0, node_limit=1000), 4, small
+        0,
+        drawn_batch(lengths),
+        checked("planner", "flexsp", relative_gap=0.0, node_limit=1000),
+        4,
+        small,
     )
     assert planned.predicted_ms >= optimum * (1 - 1e-9)
     assert planned.predicted_ms <= optimum * 1.5
 
 
-def test_variants_keep_the_rules(conf: Callable[..., Any], small: CostModel) -> None:
-    drawn = _batch([int(value) for value in np.random.default_rng(5).integers(1, 380, 30)])
+def test_variants_keep_the_rules(small: CostModel) -> None:
+    drawn = drawn_batch([int(value) for value in np.random.default_rng(5).integers(1, 380, 30)])
     for changes in (
         {"order": "given"},
         {"bucketing": "equal_width"},
@@ -231,25 +234,29 @@ def test_variants_keep_the_rules(conf: Callable[..., Any], small: CostModel) -> 
         {"buckets": 2},
     ):
         _check(
-            plan_flexsp_batch(0, drawn, conf("planner", "flexsp", **changes), 4, small),
+            plan_flexsp_batch(0, drawn, checked("planner", "flexsp", **changes), 4, small),
             drawn,
             4,
             small,
         )
 
 
-def test_the_solver_can_better_the_search(conf: Callable[..., Any], large: CostModel) -> None:
+def test_the_solver_can_better_the_search(large: CostModel) -> None:
     """The report counts how micro-batches ended; solving never makes a plan slower."""
-    drawn = _batch([int(value) for value in np.random.default_rng(2).integers(2_000, 60_000, 24)])
-    without = plan_flexsp_batch(0, drawn, conf("planner", "flexsp", largest_programme=0), 64, large)
-    solved = plan_flexsp_batch(0, drawn, conf("planner", "flexsp"), 64, large)
+    drawn = drawn_batch(
+        [int(value) for value in np.random.default_rng(2).integers(2_000, 60_000, 24)]
+    )
+    without = plan_flexsp_batch(
+        0, drawn, checked("planner", "flexsp", largest_programme=0), 64, large
+    )
+    solved = plan_flexsp_batch(0, drawn, checked("planner", "flexsp"), 64, large)
     assert solved.predicted_ms <= without.predicted_ms
     assert solved.solver["lower_bound_ms"] <= solved.predicted_ms
     assert set(solved.solver["ended_by"]) <= {"bound", "gap", "nodes", "too_large"}
     assert sum(solved.solver["ended_by"].values()) == len(solved.micro_batches)
 
 
-def test_a_sequence_that_fits_no_group_is_named(conf: Callable[..., Any], small: CostModel) -> None:
+def test_a_sequence_that_fits_no_group_is_named(small: CostModel) -> None:
     with pytest.raises(
         PlanError,
         match=(
@@ -257,12 +264,14 @@ def test_a_sequence_that_fits_no_group_is_named(conf: Callable[..., Any], small:
             r" holds$"
         ),
     ):
-        plan_flexsp_batch(0, _batch([5, 401, 7]), conf("planner", "flexsp"), 4, small)
+        plan_flexsp_batch(0, drawn_batch([5, 401, 7]), checked("planner", "flexsp"), 4, small)
 
 
-def test_plans_repeat_exactly(conf: Callable[..., Any], large: CostModel) -> None:
-    drawn = _batch([int(value) for value in np.random.default_rng(8).pareto(1.3, 60) * 3000 + 100])
+def test_plans_repeat_exactly(large: CostModel) -> None:
+    drawn = drawn_batch(
+        [int(value) for value in np.random.default_rng(8).pareto(1.3, 60) * 3000 + 100]
+    )
     first, second = (
-        plan_flexsp_batch(0, drawn, conf("planner", "flexsp"), 64, large) for _ in range(2)
+        plan_flexsp_batch(0, drawn, checked("planner", "flexsp"), 64, large) for _ in range(2)
     )
     assert first == second

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -19,6 +16,8 @@ from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.planners import PLANNERS, PlannerSettings, planner_of
 from railx.settings import SettingsError, load
 from railx.workload import BatchSettings
+from tests.builders import checked
+from tests.commands import loaded
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,7 @@ def _one_by_one(
 ONE_BY_ONE = Planner("one_by_one", "sequence_parallel", OneByOneSettings, _one_by_one)
 
 
-def test_an_entry_of_the_list_is_all_that_a_planner_needs(
-    conf: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_of_the_list_is_all_that_a_planner_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = {"planner": "one_by_one", "backwards": True}
     with pytest.raises(SettingsError, match=r"planner\.planner: got 'one_by_one'; allowed: static"):
         load(PlannerSettings, plain, "planner")
@@ -71,9 +68,9 @@ def test_an_entry_of_the_list_is_all_that_a_planner_needs(
     plan = make_plan(
         settings,
         lengths,
-        conf("cluster", "cpu_4"),
-        conf("model", "tiny"),
-        conf("cost_model", "analytic"),
+        checked("cluster", "cpu_4"),
+        checked("model", "tiny"),
+        checked("cost_model", "analytic"),
         BatchSettings(3, 1, 1024, "truncate"),
         1,
     )
@@ -99,14 +96,12 @@ def test_settings_name_their_planner() -> None:
     ],
 )
 def test_a_planner_says_the_kind_and_the_ranks_of_its_plans(
-    conf: Callable[..., Any], name: str, kind: str, ranks: int
+    name: str, kind: str, ranks: int
 ) -> None:
-    settings = conf("planner", name)
+    settings = checked("planner", name)
     assert planner_of(settings).kind == kind
     assert planner_of(settings).ranks_of(settings, 64) == ranks
 
 
 def test_the_list_loads_no_solver() -> None:
-    code = "import sys, railx.planning; assert not {'highspy', 'scipy'} & set(sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert loaded("import railx.planning", {"highspy", "scipy"}) == set()

@@ -1,6 +1,5 @@
 """Static plans: choice of degree and packing."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from railx.planning.static import (
 )
 from railx.settings import SettingsError
 from railx.workload import CostModel, SampledBatch
+from tests.builders import checked
 
 
 def _settings(choice: Any, degree: int | None = None) -> StaticSettings:
@@ -119,11 +119,11 @@ def test_a_sequence_over_the_degree_is_named(small: CostModel) -> None:
         plan_static_batch(0, drawn, 1, 4, small, 0.9)
 
 
-def test_configs_are_checked(conf: Callable[..., Any]) -> None:
-    assert conf("planner", "static").choice == "longest_context"
+def test_configs_are_checked() -> None:
+    assert checked("planner", "static").choice == "longest_context"
     with pytest.raises(SettingsError, match=r"^planner\.fill: got 1\.5"):
-        conf("planner", "static", fill=1.5)
+        checked("planner", "static", fill=1.5)
     with pytest.raises(
         SettingsError, match=r"^planner\.planner: got 'best'; allowed: static, flexsp, pipeline"
     ):
-        conf("planner", "static", planner="best")
+        checked("planner", "static", planner="best")

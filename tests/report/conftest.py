@@ -15,6 +15,7 @@ from railx.figures.all_to_all_bandwidth import AllToAllBandwidthSettings
 from railx.io import write_json, write_table
 from railx.provenance import collect_provenance
 from railx.report import ReportTable, figure_entry, write_report
+from tests.builders import write_result, write_stage_table
 
 CLAIMS = (
     ("published", "RailX", "reproduced"),
@@ -59,25 +60,26 @@ def claim_rows() -> list[dict[str, Any]]:
 @pytest.fixture(scope="session")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    network = {
-        "topology": "railx_hyperx",
-        "family": "railx_hyperx",
-        "chips": 1296,
-        "traffic": "uniform",
-        "routing": "minimal",
-        "injection_gb_s_per_chip": 400.0,
-        "ideal_gb_s_per_chip": 56.2,
-        "bound_gb_s_per_chip": 49.9,
-        "fidelity": "analytic",
-    }
-    write_table(folder / "network/railx_hyperx/bounds.parquet", [network])
+    bounds = write_result(
+        folder,
+        "network.bounds",
+        [{"injection_gb_s_per_chip": 400.0, "ideal_gb_s_per_chip": 56.2}],
+        "railx_hyperx",
+        topology="railx_hyperx",
+        family="railx_hyperx",
+        chips=1296,
+        traffic="uniform",
+        routing="min",
+        bound_gb_s_per_chip=49.9,
+        fidelity="analytic",
+    )
     write_table(
         folder / "many.parquet", {"row": list(range(1000)), "value": [i / 3 for i in range(1000)]}
     )
     write_json(
         folder / "topology.json", {"chips": 1296, "mean": {"hops": 1.779}, "bisection_gbps": None}
     )
-    write_table(folder / "claims.parquet", claim_rows())
+    write_stage_table(folder / "claims.parquet", "evidence.claims", claim_rows())
     write_json(
         folder / "config.json",
         {"seed": 7, "topologies": {"a": {"m": 2, "seed": 3}}, "text": "<script>alert(1)</script>"},
@@ -86,27 +88,14 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = AllToAllBandwidthSettings(
         "all_to_all_bandwidth", 8, 3, 80, 1.0, (), "uniform", "linear"
     )
-    draw_figure(
-        settings,
-        {"bounds": [folder / "network/railx_hyperx/bounds.parquet"]},
-        folder / "bandwidth",
-    )
-    source = ["network/railx_hyperx/bounds.parquet"]
+    draw_figure(settings, {"bounds": [bounds]}, folder / "bandwidth")
+    source = str(bounds.relative_to(folder))
     figures = [
-        figure_entry(
-            "all_to_all_bandwidth",
-            name,
-            folder / f"bandwidth.{name}",
-            source,
-        )
+        figure_entry("all_to_all_bandwidth", name, folder / f"bandwidth.{name}", [source])
         for name in ("svg", "png")
     ]
     tables = [
-        ReportTable(
-            "Network",
-            "network/railx_hyperx/bounds.parquet",
-            folder / "network/railx_hyperx/bounds.parquet",
-        ),
+        ReportTable("Network", source, bounds),
         ReportTable("Many rows", "many.parquet", folder / "many.parquet", ("value",)),
         ReportTable("Topology metrics", "topology.json", folder / "topology.json"),
     ]

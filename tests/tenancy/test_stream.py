@@ -24,15 +24,14 @@ from railx.tenancy.stream import (
     simulate_stream,
 )
 from railx.tenancy.study import fault_table, mix_of_jobs, utilisation_table
-from workflow.config import read_choice
+from tests.builders import choice
 from workflow.stages import tenancy
 
-CONF = Path(__file__).resolve().parents[2] / "conf" / "tenancy"
 NONE = Failures(np.zeros(0), np.zeros((0, 2), dtype=np.int64))
 
 
 def plain(name: str = "small", **stream: Any) -> dict[str, Any]:
-    settings_: dict[str, Any] = read_choice(CONF / f"{name}.yaml")
+    settings_ = choice("tenancy", name)
     settings_["stream"] |= stream
     return settings_
 

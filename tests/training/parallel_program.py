@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from railx.planning.plan import (
-    SCHEMA,
     Chunk,
-    Group,
-    MicroBatch,
     Pipeline,
-    PipelineBatch,
     Plan,
     SequenceParallelBatch,
     Slice,
@@ -34,6 +30,7 @@ from railx.planning.plan import (
 )
 from railx.planning.schedule import peak_live_chunks
 from railx.workload.model import ModelSettings
+from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from training.attention import Packing, variable_length_attention
 from training.data import pack, plan_lengths, valid_tokens, whole_slices
 from training.model import Decoder, stage_layers, token_loss_sum
@@ -53,39 +50,6 @@ class Case:
     plan: Plan
     model: ModelSettings
     seed: int
-
-
-# ---- plans by hand
-
-
-def micro_batch(*groups: tuple[Sequence[int], dict[int, int]]) -> MicroBatch:
-    """Groups given as (ranks, sequence -> length)."""
-    return MicroBatch(
-        tuple(Group(tuple(ranks), tuple(cut), tuple(cut.values()), 1.0) for ranks, cut in groups),
-        1.0,
-    )
-
-
-def sequence_parallel_plan(devices: int, *batches: Sequence[MicroBatch]) -> Plan:
-    numbered = tuple(SequenceParallelBatch(i, tuple(batch)) for i, batch in enumerate(batches))
-    return Plan(SCHEMA, "sequence_parallel", "hand", devices, {}, numbered)
-
-
-def chunk(*slices: tuple[int, int, int, int], checkpoint_layers: tuple[int, ...] = ()) -> Chunk:
-    return Chunk(
-        tuple(Slice(*part) for part in slices), 1.0, 2.0, checkpoint_layers=checkpoint_layers
-    )
-
-
-def pipeline_plan(devices: int, *batches: Sequence[Pipeline]) -> Plan:
-    return Plan(
-        SCHEMA,
-        "pipeline",
-        "hand",
-        devices,
-        {},
-        tuple(PipelineBatch(i, tuple(b)) for i, b in enumerate(batches)),
-    )
 
 
 def sequence_parallel_cases() -> list[Case]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 from railx.fabric import FabricSettings, launch_controller
+from tests.commands import environment
 from training.backend import BackendOptions, begin_iteration
 
 PROGRAM = Path(__file__).with_name("backend_program.py")
@@ -37,12 +37,11 @@ def run(
             mode: Any = name.partition(":")[0]
             settings = FabricSettings(gpus_per_server, "127.0.0.1", 0, 60, mode, 50)
             addresses[name] = stack.enter_context(launch_controller(settings, ranks)).address
-        environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[2]), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, str(PROGRAM), scenario]
         processes = [
             subprocess.Popen(
                 [*command, str(rank), str(ranks), str(folder), json.dumps(addresses)],
-                env=environment,
+                env=environment(OMP_NUM_THREADS="1"),
                 stderr=subprocess.PIPE,
                 text=True,
             )

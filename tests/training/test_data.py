@@ -11,34 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from railx.io import write_table
 from railx.planning.plan import (
-    SCHEMA,
-    Chunk,
-    Group,
-    MicroBatch,
     Pipeline,
-    PipelineBatch,
-    Plan,
-    SequenceParallelBatch,
     Slice,
 )
+from tests.builders import write_corpus
+from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from training.data import pack, plan_lengths, read_sequences, valid_tokens, whole_slices
 from training.model import IGNORED_LABEL
 
-TEXTS: list[bytes | None] = [b"abcdef", b"xy", None]
+TEXTS: list[bytes | int] = [b"abcdef", b"xy", 9]
 
 
-def corpus(folder: Path, texts: list[bytes | None], **metadata: Any) -> Path:
-    path = folder / "corpus.parquet"
-    extra = 1 if "beginning_of_sequence" in metadata else 0
-    lengths = [len(text) + extra if text is not None else 9 for text in texts]
-    write_table(
-        path,
-        {"sequence": list(range(len(texts))), "length_tokens": lengths, "tokens": texts},
-        metadata=metadata,
-    )
-    return path
+def corpus(folder: Path, texts: list[bytes | int], **metadata: Any) -> Path:
+    return write_corpus(folder / "corpus.parquet", texts, **metadata)
 
 
 def test_bytes_are_token_ids_truncated_to_the_plan(tmp_path: Path) -> None:
@@ -99,15 +85,12 @@ def test_slices_of_a_sequence_hold_its_tokens_and_labels_once() -> None:
 
 
 def test_needed_lengths_and_valid_tokens_of_both_kinds_of_plan() -> None:
-    group = MicroBatch((Group((0,), (3, 4), (5, 2), 1.0),), 1.0)
-    longer = MicroBatch((Group((0,), (3,), (8,), 1.0),), 1.0)
-    batches = (SequenceParallelBatch(0, (group,)), SequenceParallelBatch(1, (longer,)))
-    assert plan_lengths(Plan(SCHEMA, "sequence_parallel", "hand", 1, {}, batches)) == {3: 8, 4: 2}
-    assert [valid_tokens(batch) for batch in batches] == [5, 7]
-    chunks = (
-        Chunk((Slice(1, 0, 4, 9),), 1.0, 1.0),
-        Chunk((Slice(1, 4, 9, 9), Slice(2, 0, 1, 1)), 1.0, 1.0),
+    plan = sequence_parallel_plan(
+        1, [micro_batch(((0,), {3: 5, 4: 2}))], [micro_batch(((0,), {3: 8}))]
     )
-    pipelined = PipelineBatch(0, (Pipeline(2, 0, chunks),))
-    assert plan_lengths(Plan(SCHEMA, "pipeline", "hand", 2, {}, (pipelined,))) == {1: 9, 2: 1}
-    assert valid_tokens(pipelined) == 8
+    assert plan_lengths(plan) == {3: 8, 4: 2}
+    assert [valid_tokens(batch) for batch in plan.batches] == [5, 7]
+    chunks = (chunk((1, 0, 4, 9)), chunk((1, 4, 9, 9), (2, 0, 1, 1)))
+    pipelined = pipeline_plan(2, [Pipeline(2, 0, chunks)])
+    assert plan_lengths(pipelined) == {1: 9, 2: 1}
+    assert valid_tokens(pipelined.batches[0]) == 8

@@ -7,35 +7,23 @@ each number of ranks runs all its cases.
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("parallel_program.py")
-ROOT = PROGRAM.parents[2]
+from tests.commands import python
+from tests.training import parallel_program
+
+PROGRAM = Path(parallel_program.__file__)
 
 #: Sums are taken in another order, in double precision; AdamW divides by small second
 #: moments, which enlarges differences.
 TOLERANCES = {"loss": 1e-13, "norm": 1e-13, "gradient": 1e-13, "parameter": 1e-9}
 
 
-def program() -> Any:
-    specification = importlib.util.spec_from_file_location("parallel_program", PROGRAM)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["parallel_program"] = module
-    specification.loader.exec_module(module)
-    return module
-
-
-CASES = {ranks: [case.name for case in program().cases(ranks)] for ranks in (2, 4)}
+CASES = {ranks: [case.name for case in parallel_program.cases(ranks)] for ranks in (2, 4)}
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +33,7 @@ def launches() -> dict[int, dict[str, Any]]:
 
 def launched(ranks: int, launches: dict[int, dict[str, Any]]) -> dict[str, Any]:
     if ranks not in launches:
-        done = subprocess.run(
-            [sys.executable, str(PROGRAM), str(ranks), "railx"],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
+        done = python(PROGRAM, str(ranks), "railx", timeout_s=200)
         assert done.returncode == 0, done.stderr
         launches[ranks] = json.loads(done.stdout)
     return launches[ranks]

@@ -18,22 +18,17 @@ import numpy as np
 import pytest
 import torch
 
-from railx.io import read_json, read_rows, read_table, write_json, write_table
+from railx.io import read_json, read_rows, read_table, write_json
 from railx.planning.plan import (
-    SCHEMA,
-    Chunk,
-    Group,
-    MicroBatch,
     Pipeline,
-    PipelineBatch,
     Plan,
-    SequenceParallelBatch,
-    Slice,
     write_plan,
 )
+from tests.builders import write_corpus
+from tests.commands import environment, python
+from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from training import run as command
 
-ROOT = Path(__file__).parents[2]
 LENGTHS = [90, 61, 40, 33, 17]
 
 #: What torch, numpy and pyarrow need themselves; anything else from outside the
@@ -59,20 +54,15 @@ sys.meta_path[:] = [Bare(finder) for finder in sys.meta_path]
 
 def sequence_parallel() -> Plan:
     """Degrees 2 and 1 on two ranks, two different batches."""
-    together = MicroBatch((Group((0, 1), (0, 1), (90, 61), 1.0),), 1.0)
-    apart = MicroBatch((Group((0,), (2,), (40,), 1.0), Group((1,), (3, 4), (33, 17), 1.0)), 1.0)
-    batches = (SequenceParallelBatch(0, (together, apart)), SequenceParallelBatch(1, (apart,)))
-    return Plan(SCHEMA, "sequence_parallel", "hand", 2, {}, batches)
+    together = micro_batch(((0, 1), {0: 90, 1: 61}))
+    apart = micro_batch(((0,), {2: 40}), ((1,), {3: 33, 4: 17}))
+    return sequence_parallel_plan(2, [together, apart], [apart])
 
 
 def pipeline() -> Plan:
     """Two stages, a sequence in two slices, its tail in a hybrid chunk."""
-    chunks = (
-        Chunk((Slice(0, 0, 50, 90),), 1.0, 2.0),
-        Chunk((Slice(0, 50, 90, 90), Slice(4, 0, 10, 10)), 1.0, 2.0),
-        Chunk((Slice(1, 0, 61, 61),), 1.0, 2.0),
-    )
-    return Plan(SCHEMA, "pipeline", "hand", 2, {}, (PipelineBatch(0, (Pipeline(2, 0, chunks),)),))
+    chunks = (chunk((0, 0, 50, 90)), chunk((0, 50, 90, 90), (4, 0, 10, 10)), chunk((1, 0, 61, 61)))
+    return pipeline_plan(2, [Pipeline(2, 0, chunks)])
 
 
 def prepared(folder: Path, made: Plan, **changes: Any) -> dict[str, Any]:
@@ -81,8 +71,7 @@ def prepared(folder: Path, made: Plan, **changes: Any) -> dict[str, Any]:
     """
     generator = np.random.default_rng(5)
     texts = [generator.integers(0, 60, length, dtype=np.uint8).tobytes() for length in LENGTHS]
-    corpus = {"sequence": list(range(len(texts))), "length_tokens": LENGTHS, "tokens": texts}
-    write_table(folder / "corpus.parquet", corpus, metadata={"name": "random"})
+    write_corpus(folder / "corpus.parquet", texts, name="random")
     write_plan(folder / "plan.json", made)
     settings: dict[str, Any] = {
         "name": "run",
@@ -139,15 +128,6 @@ def written(folder: Path, settings: dict[str, Any]) -> list[str]:
     return ["--config", str(folder / "config.json"), "--out", str(folder / "out")]
 
 
-def environment(*search: Path) -> dict[str, str]:
-    outside = {
-        key: value
-        for key, value in os.environ.items()
-        if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    }
-    return {**outside, "PYTHONPATH": os.pathsep.join(map(str, (*search, ROOT)))}
-
-
 @pytest.fixture(scope="module")
 def bare_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sequence-parallel run launched plainly where only torch, numpy and pyarrow can
@@ -155,23 +135,11 @@ def bare_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     folder = tmp_path_factory.mktemp("bare")
     (folder / "sitecustomize.py").write_text(BARE)
-    refused = subprocess.run(
-        [sys.executable, "-c", "import pandas"],
-        env=environment(folder),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    refused = python("-c", "import pandas", env=environment(folder))
     assert "No module named 'pandas'" in refused.stderr
     arguments = written(folder, prepared(folder, sequence_parallel()))
-    done = subprocess.run(
-        [sys.executable, "-m", "training.run", *arguments],
-        env=environment(folder),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    done = python(
+        "-m", "training.run", *arguments, cwd=folder, env=environment(folder), timeout_s=120
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("ms per iteration, loss") == 3
@@ -266,24 +234,17 @@ def test_the_trace_has_every_rank_and_setting(bare_run: Path) -> None:
 
 def test_torchrun_runs_a_pipeline(tmp_path: Path) -> None:
     arguments = written(tmp_path, prepared(tmp_path, pipeline()))
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            "2",
-            "-m",
-            "training.run",
-            *arguments,
-        ],
-        env=environment(),
+    done = python(
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "training.run",
+        *arguments,
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        timeout_s=120,
     )
     assert done.returncode == 0, done.stderr
     result = read_json(tmp_path / "out/result.json")
@@ -341,9 +302,7 @@ def test_a_port_already_taken(tmp_path: Path, capfd: pytest.CaptureFixture[str])
 
 def test_a_plan_for_another_corpus(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     settings = prepared(tmp_path, sequence_parallel())
-    write_table(
-        tmp_path / "corpus.parquet", {"sequence": [0], "length_tokens": [3], "tokens": [b"abc"]}
-    )
+    write_corpus(tmp_path / "corpus.parquet", [b"abc"])
     assert "sequence 0 has 3 tokens, 3 by its length, and the plan wants 90" in refused(
         settings, tmp_path, capfd
     )

@@ -20,11 +20,10 @@ from railx.vocabulary.cross_connects import (
 from railx.vocabulary.reconfiguration import TransitionSettings, apply_plan, reconfiguration_plan
 from railx.vocabulary.reconfiguration_files import read_plan, write_plan, write_plan_csv
 from railx.vocabulary.topology import Circuits, Topology
-from tests.builders import build, choice
-from workflow.config import read_choice
+from tests.builders import build, checked, choice
+from workflow.config import choices
 from workflow.stages import circuits, transition
 
-CONF = Path(__file__).parents[2] / "conf"
 RING = [{"kind": "ring", "rails": 4, "size": 5, "stride": 1}]
 ALL = [{"kind": "all_to_all", "rails": 4, "size": 5, "stride": 1}]
 #: Settings of the same hardware: 5 x 5 nodes of 2 x 2 chips, 4 rails a side.
@@ -235,10 +234,10 @@ def test_stage_writes_lists_plans_and_one_row(tmp_path: Path) -> None:
 
 
 def test_transitions_in_conf_name_topologies_in_conf() -> None:
-    for path in (CONF / "transition").glob("*.yaml"):
-        settings_of_file = load(TransitionSettings, read_choice(path), "transition")
+    for shipped in choices("transition"):
+        settings_of_file = checked("transition", shipped)
         for name in (settings_of_file.before, settings_of_file.after):
-            assert (CONF / "topology" / f"{name}.yaml").exists()
+            assert name in choices("topology")
     with pytest.raises(SettingsError, match=r"transition\.after: got 'a', as before"):
         load(TransitionSettings, {"before": "a", "after": "a"}, "transition")
 

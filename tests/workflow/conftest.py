@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.builders import ROOT
+
 PARTS = ("Snakefile", "conf", "workflow", "profiles", "railx", "training", "resources")
 
 

@@ -3,8 +3,6 @@ nothing half-written; ``railx sql``: the tables that a stage declares.
 """
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,8 @@ import pytest
 from railx.io import read_rows, write_json, write_table
 from railx.planning.plan import read_plan
 from railx.settings import to_dict
+from tests.builders import write_result
+from tests.commands import python
 from workflow.cli import BY_HAND, main
 from workflow.config import compose_experiment
 
@@ -98,21 +98,11 @@ def test_plan_of_a_users_own_lengths(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 def test_training_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "workflow.cli",
-        "training",
-        "batch.batch_size=6",
-        "batch.max_length_tokens=400",
-    ]
-    command += [
-        "training.iterations=1",
-        "training.on_demand_latencies_ms=[5]",
-        "training.provisioned_latencies_ms=[]",
-    ]
-    result = subprocess.run(
-        [*command, "--json", "--out", tmp_path / "run"], capture_output=True, text=True, check=False
+    result = python(
+        *("-m", "workflow.cli", "training"),
+        *("batch.batch_size=6", "batch.max_length_tokens=400", "training.iterations=1"),
+        *("training.on_demand_latencies_ms=[5]", "training.provisioned_latencies_ms=[]"),
+        *("--json", "--out", tmp_path / "run"),
     )
     assert result.returncode == 0, result.stderr
     summary = json.loads(result.stdout)
@@ -183,17 +173,10 @@ def test_a_missing_gpu_is_named(tmp_path: Path) -> None:
 
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    command = [
-        sys.executable,
-        "-m",
-        "workflow.cli",
-        "training",
-        "training.device=cuda",
-        "batch.batch_size=4",
-        "--out",
-        tmp_path / "run",
-    ]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = python(
+        *("-m", "workflow.cli", "training", "training.device=cuda", "batch.batch_size=4"),
+        *("--out", tmp_path / "run"),
+    )
     assert result.returncode == 2
     assert "training.device" in result.stderr
     assert not (tmp_path / "run" / "result.json").exists()
@@ -240,9 +223,10 @@ def results(tmp_path: Path) -> Path:
     folder = tmp_path / "quick"
     experiment = compose_experiment(["experiment=quick"])
     write_json(folder / "config.json", {**to_dict(experiment), "name": "quick"})
-    write_table(folder / "economics/summary.parquet", {"topology": ["a", "b"], "chips": [1, 2]})
+    rows = [{"topology": "a", "chips": 1}, {"topology": "b", "chips": 2}]
+    write_result(folder, "economics.summary", rows)
     write_json(folder / "network/torus_2d/summary.json", {"static": {"bound": 1.5}})
-    write_table(folder / "topology/torus_2d/graph.parquet", {"src": [1]})
+    write_result(folder, "topology.graph", [{"src": 1}], "torus_2d")
     write_table(folder / "economics/left_behind.parquet", {"src": [1]})
     return tmp_path
 
@@ -285,13 +269,11 @@ def test_sql_judges_one_claim(capsys: pytest.CaptureFixture[str], results: Path)
         assert main(("sql", "--claim", name, *own, "--json")) == 0
         return {row["key"]: row["value"] for row in json.loads(capsys.readouterr().out)}
 
-    write_table(
-        results / "quick/economics/summary.parquet",
-        {"topology": ["railx_hyperx_full"], "cost_usd": [1.3e9], "fidelity": ["analytic"]},
-    )
+    row = {"topology": "railx_hyperx_full", "cost_usd": 1.3e9, "fidelity": "analytic"}
+    summary = write_result(results / "quick", "economics.summary", [row])
     found = verdict()
     assert (found["claim"], found["kind"], found["verdict"]) == (name, "published", "reproduced")
-    (results / "quick/economics/summary.parquet").unlink()
+    summary.unlink()
     found = verdict()
     assert found["verdict"] == "not attempted"
     assert "economics.summary is not among the results" in found["reason"]

@@ -5,8 +5,6 @@ mistake named before a job starts.
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 
 from railx.settings import SettingsError, load, to_dict
 from tests.builders import choice
+from tests.commands import loaded, python
 from workflow import config, mounts
 from workflow.config import (
     CHOSEN,
@@ -162,22 +161,11 @@ def test_a_mistake_is_named_in_one_line(override: str, expected: str) -> None:
 
 
 def test_snakemake_ends_before_any_job_with_that_line(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
+    result = python(
         "-m",
         "snakemake",
-        "--snakefile",
-        str(ROOT / "Snakefile"),
-        "--directory",
-        str(tmp_path),
-        "--cores",
-        "1",
-    ]
-    result = subprocess.run(
-        [*command, "--config", "experiment=quick", "hydra=topologies.torus_2d.n=none"],
-        capture_output=True,
-        text=True,
-        check=False,
+        *("--snakefile", ROOT / "Snakefile", "--directory", tmp_path, "--cores", "1"),
+        *("--config", "experiment=quick", "hydra=topologies.torus_2d.n=none"),
     )
     assert result.returncode != 0
     lines = [line for line in (result.stdout + result.stderr).splitlines() if "torus_2d" in line]
@@ -479,17 +467,10 @@ def test_what_is_kept_is_still_checked(composing: Counted) -> None:
 
 def test_a_kept_config_needs_no_hydra(tmp_path: Path) -> None:
     code = f"""
-import sys
 from pathlib import Path
 from workflow import config
 config.KEPT = Path({str(tmp_path)!r})
 config.compose_experiment(["experiment=quick"])
-print(sorted({{"hydra", "omegaconf", "antlr4"}} & set(sys.modules)))
 """
-    printed = [
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-        ).stdout
-        for _ in range(2)
-    ]
-    assert printed == ["['antlr4', 'hydra', 'omegaconf']\n", "[]\n"]
+    libraries = {"hydra", "omegaconf", "antlr4"}
+    assert [loaded(code, libraries) for _ in range(2)] == [libraries, set()]

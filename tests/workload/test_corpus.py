@@ -7,22 +7,14 @@ import numpy as np
 import pytest
 
 from railx.io import read_metadata, read_rows
-from railx.settings import SettingsError, load
-from railx.workload import Corpus, CorpusSettings, build_corpus, read_corpus_lengths, write_corpus
+from railx.settings import SettingsError
+from railx.workload import Corpus, build_corpus, read_corpus_lengths, write_corpus
 from railx.workload.text import split_definitions, stdlib_documents
-from tests.builders import choice
-
-
-def _settings(name: str, **changes: Any) -> Any:
-    return load(
-        CorpusSettings,
-        choice("corpus", name) | changes,
-        "corpus",
-    )
+from tests.builders import checked
 
 
 def _build(name: str, seed: int = 1, **changes: Any) -> Corpus:
-    return build_corpus(_settings(name, **changes), seed)
+    return build_corpus(checked("corpus", name, **changes), seed)
 
 
 def test_the_standard_library_is_real_text_with_a_long_tail() -> None:
@@ -145,7 +137,7 @@ def test_the_corpus_file_without_text_has_null_tokens(tmp_path: Path) -> None:
 
 def test_a_tail_beyond_the_longest_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"^corpus\.tail_start_tokens: .*below longest_tokens"):
-        _settings("github_like", tail_start_tokens=2e6)
+        checked("corpus", "github_like", tail_start_tokens=2e6)
 
 
 def test_an_unknown_source_lists_the_choices() -> None:
@@ -156,4 +148,4 @@ def test_an_unknown_source_lists_the_choices() -> None:
             r" folder"
         ),
     ):
-        _settings("stdlib", source="web")
+        checked("corpus", "stdlib", source="web")

@@ -1,42 +1,32 @@
 """Time and memory of groups and chunks against published constants and closed forms."""
 
-import csv
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.settings import SettingsError, load
-from railx.workload.cluster import ClusterSettings
-from railx.workload.cost import CostModel, CostModelSettings, build_cost_model, model_state_mib
-from railx.workload.model import ModelSettings, forward_flops
-from workflow.config import read_choice
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def _load(hint: Any, name: str) -> Any:
-    return load(hint, read_choice(ROOT / f"conf/{name}.yaml"), name.split("/")[0])
+from railx.settings import SettingsError
+from railx.workload.cost import CostModel, build_cost_model, model_state_mib
+from railx.workload.model import forward_flops
+from tests.builders import checked, published_rows
 
 
 def _cost(size: str, max_length: int, memory_gib: float = 30.0) -> CostModel:
-    cluster = replace(_load(ClusterSettings, "cluster/a100_64"), memory_gib=memory_gib)
+    cluster = replace(checked("cluster", "a100_64"), memory_gib=memory_gib)
     return build_cost_model(
-        _load(CostModelSettings, f"cost_model/flexsp_{size}"),
+        checked("cost_model", f"flexsp_{size}"),
         cluster,
-        _load(ModelSettings, f"model/gpt_{size}"),
+        checked("model", f"gpt_{size}"),
         max_length,
     )
 
 
 def _tiny() -> CostModel:
     return build_cost_model(
-        _load(CostModelSettings, "cost_model/analytic"),
-        _load(ClusterSettings, "cluster/cpu_4"),
-        _load(ModelSettings, "model/tiny"),
+        checked("cost_model", "analytic"),
+        checked("cluster", "cpu_4"),
+        checked("model", "tiny"),
         1024,
     )
 
@@ -66,13 +56,12 @@ def test_token_caps_are_the_published_ones(
 
 @pytest.mark.parametrize("size", ["7b", "13b", "30b"])
 def test_config_holds_the_published_constants(size: str) -> None:
-    settings = _load(CostModelSettings, f"cost_model/flexsp_{size}")
-    with (ROOT / "resources/published/flexsp_cost_constants.csv").open() as file:
-        published = {
-            row["quantity"]: float(row["value"])
-            for row in csv.DictReader(file)
-            if row["model"] == f"gpt_{size}"
-        }
+    settings = checked("cost_model", f"flexsp_{size}")
+    published = {
+        row["quantity"]: float(row["value"])
+        for row in published_rows("flexsp_cost_constants.csv")
+        if row["model"] == f"gpt_{size}"
+    }
     for key in (
         "quadratic_ms_per_token2",
         "linear_ms_per_token",
@@ -83,13 +72,12 @@ def test_config_holds_the_published_constants(size: str) -> None:
 
 
 def test_cluster_holds_the_published_bandwidths() -> None:
-    with (ROOT / "resources/published/flexsp_all_to_all_bandwidth.csv").open() as file:
-        table = {
-            row["degree"]: float(row["gb_s"])
-            for row in csv.DictReader(file)
-            if row["table"] == "4k_seq_2_ib"
-        }
-    assert _load(ClusterSettings, "cluster/a100_64").all_to_all_gb_s == table
+    table = {
+        row["degree"]: float(row["gb_s"])
+        for row in published_rows("flexsp_all_to_all_bandwidth.csv")
+        if row["table"] == "4k_seq_2_ib"
+    }
+    assert checked("cluster", "a100_64").all_to_all_gb_s == table
 
 
 @pytest.mark.parametrize(
@@ -137,7 +125,7 @@ def test_one_stage_of_one_rank_is_a_group_of_one() -> None:
 
 
 def test_analytic_times_are_operations_over_throughput() -> None:
-    model, cost = _load(ModelSettings, "model/tiny"), _tiny()
+    model, cost = checked("model", "tiny"), _tiny()
     operations_per_ms = 0.05e9 * 0.5
     expected = 3 * forward_flops(model, 700) / operations_per_ms / 2 + cost.constant_ms
     assert cost.group_time_ms([700], 2).compute_ms == pytest.approx(expected)
@@ -148,9 +136,9 @@ def test_analytic_times_are_operations_over_throughput() -> None:
 
 def test_zero_stages_keep_more() -> None:
     fitted, cluster, model = (
-        _load(CostModelSettings, "cost_model/flexsp_7b"),
-        _load(ClusterSettings, "cluster/a100_64"),
-        _load(ModelSettings, "model/gpt_7b"),
+        checked("cost_model", "flexsp_7b"),
+        checked("cluster", "a100_64"),
+        checked("model", "gpt_7b"),
     )
     whole = 7.11745 * 1024 * 16
     shares = {3: 1 / 64, 2: 7 / 8 / 64 + 1 / 8, 1: 6 / 8 / 64 + 2 / 8}
@@ -161,11 +149,11 @@ def test_zero_stages_keep_more() -> None:
 
 def test_degrees_follow_devices_table_and_heads() -> None:
     assert _cost("7b", 192_000).degrees == (1, 2, 4, 8, 16, 32, 64)
-    cluster = replace(_load(ClusterSettings, "cluster/a100_64"), devices=16)
+    cluster = replace(checked("cluster", "a100_64"), devices=16)
     small = build_cost_model(
-        _load(CostModelSettings, "cost_model/analytic"),
+        checked("cost_model", "analytic"),
         cluster,
-        _load(ModelSettings, "model/tiny"),
+        checked("model", "tiny"),
         1024,
     )
     assert small.degrees == (1, 2, 4, 8)  # 8 heads
@@ -175,18 +163,18 @@ def test_degrees_follow_devices_table_and_heads() -> None:
 
 def test_unsuitable_cost_models_name_the_key() -> None:
     cluster, fitted = (
-        _load(ClusterSettings, "cluster/a100_64"),
-        _load(CostModelSettings, "cost_model/flexsp_7b"),
+        checked("cluster", "a100_64"),
+        checked("cost_model", "flexsp_7b"),
     )
     with pytest.raises(
         SettingsError, match=r"^cost_model\.model: fitted for gpt_7b; allowed: gpt_13b"
     ):
-        build_cost_model(fitted, cluster, _load(ModelSettings, "model/gpt_13b"), 192_000)
+        build_cost_model(fitted, cluster, checked("model", "gpt_13b"), 192_000)
     with pytest.raises(
         SettingsError, match=r"^cluster\.memory_gib: got 1\.0; allowed: more than 1\.8"
     ):
         build_cost_model(
-            fitted, replace(cluster, memory_gib=1.0), _load(ModelSettings, "model/gpt_7b"), 192_000
+            fitted, replace(cluster, memory_gib=1.0), checked("model", "gpt_7b"), 192_000
         )
     with pytest.raises(SettingsError, match=r"all_to_all_gb_s\.3: unknown degree"):
         replace(cluster, all_to_all_gb_s={"3": 1.0})

@@ -5,7 +5,6 @@ deterministic, and clear about bad input.
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +24,10 @@ from railx.figures.tables import read_frames
 from railx.figures.theme import canvas
 from railx.io import read_table, write_table
 from railx.settings import SettingsError, load, to_dict
-from workflow.config import choices, read_choice
+from tests.builders import choice
+from tests.commands import loaded
+from workflow.config import choices
 
-CONF = Path(__file__).resolve().parents[2] / "conf" / "figure"
 SHIPPED = choices("figure")
 Inputs = dict[str, dict[str, list[Path]]]
 SettingsOf = Callable[..., CanvasSettings]
@@ -107,21 +107,16 @@ def test_every_figure_has_settings_a_caption_and_words_for_who_cannot_see_it() -
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_settings_list_every_field(name: str) -> None:
-    plain = read_choice(CONF / f"{name}.yaml")
+    plain = choice("figure", name)
     settings: CanvasSettings = load(FigureSettings, plain, "figure")
     assert set(plain) == set(to_dict(settings))
     assert type(settings) is figure_of(settings.figure).settings
 
 
 def test_figures_need_no_plotting_library_before_they_are_drawn() -> None:
-    code = (
-        "import sys\n"
-        "from railx.figures import FIGURES, figure_of\n"
-        "assert all(figure_of(name).inputs for name in FIGURES)\n"
-        "assert not {'matplotlib', 'seaborn', 'pandas'} & set(sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    code = "from railx.figures import FIGURES, figure_of\n"
+    code += "assert all(figure_of(name).inputs for name in FIGURES)"
+    assert loaded(code, {"matplotlib", "seaborn", "pandas"}) == set()
 
 
 @pytest.mark.parametrize(
@@ -146,7 +141,7 @@ def test_figures_need_no_plotting_library_before_they_are_drawn() -> None:
     ],
 )
 def test_wrong_settings_name_the_key(change: dict[str, Any], message: str) -> None:
-    plain = read_choice(CONF / "corpus_lengths.yaml")
+    plain = choice("figure", "corpus_lengths")
     with pytest.raises(SettingsError, match=message):
         load(FigureSettings, {**plain, **change}, "figure")
 

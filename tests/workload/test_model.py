@@ -1,8 +1,6 @@
 """Closed forms of transformer arithmetic against published sizes and hand counts."""
 
-import csv
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,20 +16,12 @@ from railx.workload.model import (
     linear_flops_per_token,
     parameter_count,
 )
-from tests.builders import choice
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def _model(name: str) -> ModelSettings:
-    return load(ModelSettings, choice("model", name), "model")
+from tests.builders import checked, choice, published_rows
 
 
 def _published() -> dict[tuple[str, str], float]:
-    with (ROOT / "resources/published/flexsp_cost_constants.csv").open() as file:
-        return {
-            (row["model"], row["quantity"]): float(row["value"]) for row in csv.DictReader(file)
-        }
+    rows = published_rows("flexsp_cost_constants.csv")
+    return {(row["model"], row["quantity"]): float(row["value"]) for row in rows}
 
 
 MODELS = ("gpt_7b", "gpt_13b", "gpt_30b")
@@ -41,12 +31,14 @@ MODELS = ("gpt_7b", "gpt_13b", "gpt_30b")
 @pytest.mark.parametrize("positions", [192_000, 384_000])
 def test_parameters_are_the_published_ones(name: str, positions: int) -> None:
     published = _published()[name, f"parameters_at_{positions}_positions"]
-    assert parameter_count(_model(name), positions) / 2**30 == pytest.approx(published, abs=6e-6)
+    assert parameter_count(checked("model", name), positions) / 2**30 == pytest.approx(
+        published, abs=6e-6
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_shapes_are_the_published_ones(name: str) -> None:
-    model, published = _model(name), _published()
+    model, published = checked("model", name), _published()
     assert (model.layers, model.hidden, model.heads, model.vocabulary) == tuple(
         published[name, key] for key in ("layers", "hidden", "heads", "vocabulary")
     )
@@ -56,18 +48,18 @@ def test_shapes_are_the_published_ones(name: str) -> None:
     ("name", "mib"), [("gpt_7b", 2.0), ("gpt_13b", 3.125), ("gpt_30b", 6.09375)]
 )
 def test_all_to_all_is_16_l_h_bytes(name: str, mib: float) -> None:
-    model = _model(name)
+    model = checked("model", name)
     assert all_to_all_bytes_per_token(model) == 16 * model.layers * model.hidden == mib * 2**20
 
 
 def test_grouped_query_attention_exchanges_fewer_keys_and_values() -> None:
-    model = _model("gpt_7b")
+    model = checked("model", "gpt_7b")
     grouped = replace(model, kv_heads=16)
     assert all_to_all_bytes_per_token(grouped) == 10 * model.layers * model.hidden  # 8 l (h + h/4)
 
 
 def test_tiny_model_by_hand() -> None:
-    model = _model("tiny")
+    model = checked("model", "tiny")
     layer = 128 * 128 * 2 + 2 * 128 * 64 + 3 * 128 * 352 + 2 * 128
     assert parameter_count(model, 1024) == 4 * layer + 2 * 257 * 128 + 128
     assert linear_flops_per_token(model) == 2 * (4 * (layer - 2 * 128) + 257 * 128)
@@ -75,13 +67,13 @@ def test_tiny_model_by_hand() -> None:
 
 
 def test_activation_bytes_of_a_gelu_layer_without_grouping() -> None:
-    model = _model("gpt_7b")
+    model = checked("model", "gpt_7b")
     assert activation_bytes_per_token(model) == 32 * model.layers * model.hidden
 
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=6))
 def test_slices_add_up_to_the_whole_sequence(slices: list[int]) -> None:
-    model = _model("tiny")
+    model = checked("model", "tiny")
     starts = [sum(slices[:index]) for index in range(len(slices))]
     assert sum(
         attention_flops(model, new, context) for context, new in zip(starts, slices, strict=True)

@@ -14,6 +14,7 @@ import pytest
 
 from railx import provenance
 from railx.provenance import collect_provenance
+from tests.commands import python
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -79,8 +80,6 @@ def test_gpus_are_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.Monke
 def test_it_needs_the_standard_library_alone() -> None:
     new = "{name.split('.')[0] for name in set(sys.modules) - before}"
     code = f"import sys; before = set(sys.modules); import railx.provenance; print(*{new})"
-    root = Path(provenance.__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, cwd=root
-    )
+    done = python("-S", "-c", code)
+    assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) <= set(sys.stdlib_module_names) | {"railx"}

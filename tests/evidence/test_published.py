@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from railx.evidence import judge, load_claims, read_published
-from railx.io import write_table
 from railx.planning.plan import Chunk, Pipeline, Slice
 from railx.planning.schedule import simulate_pipeline
+from tests.builders import PUBLISHED, ROOT, published, published_rows, write_result
 
-RESOURCES = Path(__file__).resolve().parents[2] / "resources"
-PUBLISHED = RESOURCES / "published"
-CLAIMS = load_claims(RESOURCES / "claims", PUBLISHED)
+CLAIMS = load_claims(ROOT / "resources" / "claims", PUBLISHED)
 OURS = sorted(
     path
     for path in PUBLISHED.glob("*.csv")
     if path.stem.split("_")[0] in ("railx", "opus", "infinipipe")
 )
-
-
-def table(file: str) -> dict[str, dict[str, str]]:
-    with (PUBLISHED / file).open(encoding="utf-8") as lines:
-        return {row["id"]: row for row in csv.DictReader(lines)}
 
 
 def value(file: str, row_id: str) -> float:
@@ -103,8 +94,7 @@ def test_every_query_survives_a_shell_and_argument_parser() -> None:
 
 @pytest.mark.parametrize("path", OURS, ids=lambda path: path.stem)
 def test_every_published_row_has_a_source_and_every_id_is_unique(path: Path) -> None:
-    with path.open(encoding="utf-8") as lines:
-        rows = list(csv.DictReader(lines))
+    rows = published_rows(path.name)
     assert rows
     assert all(row["source"] and row["confidence"] in ("high", "medium", "low") for row in rows)
     ids = [row["id"] for row in rows if "id" in row]
@@ -112,14 +102,14 @@ def test_every_published_row_has_a_source_and_every_id_is_unique(path: Path) -> 
 
 
 def test_derived_numbers_of_opus_follow_from_its_tables() -> None:
-    measured = table("opus_perlmutter_iteration_latency.csv")
+    measured = published("opus_perlmutter_iteration_latency.csv")
 
     def seconds(row_id: str) -> float:
         return float(measured[row_id]["mean_iteration_latency_s"])
 
     slope = seconds("llama16_on_demand_3000ms") - seconds("llama16_on_demand_2000ms")
     assert slope == pytest.approx(value("opus.csv", "on_demand_slope_perlmutter_llama16"), abs=1e-3)
-    transitions = float(table("opus_phase_pattern.csv")["llama16"]["transitions_per_iteration"])
+    transitions = float(published("opus_phase_pattern.csv")["llama16"]["transitions_per_iteration"])
     assert transitions == value("opus.csv", "transitions_fsdp_pp2_two_micro_batches")
     assert slope / transitions == pytest.approx(
         value("opus.csv", "on_demand_slope_over_transitions"), rel=0.02
@@ -136,7 +126,7 @@ def test_derived_numbers_of_opus_follow_from_its_tables() -> None:
         ]
         assert max(ratios) <= value("opus.csv", "provisioned_over_on_demand")
     assert float(
-        table("opus_phase_pattern.csv")["deepseek2d"]["transitions_per_iteration"]
+        published("opus_phase_pattern.csv")["deepseek2d"]["transitions_per_iteration"]
     ) == value("opus.csv", "transitions_pp_only")
 
 
@@ -144,7 +134,7 @@ def test_opus_simulations_follow_from_their_windows() -> None:
     """T(L) = T0 + sum max(0, L - W): beyond the last window the provisioned time grows
     by the windows left.
     """
-    steps = table("opus_simulation_latency.csv")
+    steps = published("opus_simulation_latency.csv")
 
     def ns(row_id: str) -> float:
         return float(steps[row_id]["sys0_cycles_ns"])
@@ -162,7 +152,7 @@ def test_opus_simulations_follow_from_their_windows() -> None:
 
 
 def test_opus_saving_follows_from_the_cost_table() -> None:
-    rows = table("opus_cost_power.csv")
+    rows = published("opus_cost_power.csv")
     for gpus, config in (
         ("h200", "h200_400g_fig15_trx879_512"),
         ("gb200", "gb200_800g_fig15_trx879_512"),
@@ -182,8 +172,8 @@ def test_flexsp_speedups_agree_with_the_measured_bars() -> None:
     """Printed speed-ups and bar heights come from one figure: they agree within the
     reading error of both bars.
     """
-    bars = table("flexsp_iteration_seconds.csv")
-    for row in table("flexsp_speedups.csv").values():
+    bars = published("flexsp_iteration_seconds.csv")
+    for row in published("flexsp_speedups.csv").values():
         key = f"{row['model']}_{row['context']}_{row['corpus']}"
         slow, fast = bars[f"{key}_{row['reference']}"], bars[f"{key}_{row['system']}"]
         ratio = float(slow["seconds_per_iteration"]) / float(fast["seconds_per_iteration"])
@@ -192,13 +182,13 @@ def test_flexsp_speedups_agree_with_the_measured_bars() -> None:
             for bar in (slow, fast)
         )
         assert ratio == pytest.approx(float(row["value"]), rel=reading + 0.01)
-    assert max(float(row["value"]) for row in table("flexsp_speedups.csv").values()) == value(
+    assert max(float(row["value"]) for row in published("flexsp_speedups.csv").values()) == value(
         "flexsp.csv", "speedup_over_megatron_most"
     )
 
 
 def test_railx_static_table_is_consistent() -> None:
-    for row in table("railx_uniform_bounds.csv").values():
+    for row in published("railx_uniform_bounds.csv").values():
         m, n, rails = int(row["m"]), int(row["n"]), int(row["rails"])
         assert rails == m * n
         assert int(row["chips"]) == (rails + 1) ** 2 * m**2
@@ -207,11 +197,15 @@ def test_railx_static_table_is_consistent() -> None:
         )
 
 
+def write_schedule(results: Path, rows: list[dict[str, Any]]) -> None:
+    write_result(results, "plan.schedule", rows, "pipeline_stdlib", fidelity="analytic")
+
+
 def pipeline_rows(
     chunk_counts: list[int], stages: int, forward_ms: list[float] | None = None
 ) -> list[dict[str, Any]]:
     """The simulated schedule of sequences cut into these many chunks, longest first."""
-    chunks = []
+    chunks: list[Chunk] = []
     for sequence, count in enumerate(chunk_counts):
         for part in range(count):
             ms = 1.0 if forward_ms is None else forward_ms[len(chunks)]
@@ -229,7 +223,6 @@ def pipeline_rows(
             "kind": op.kind,
             "start_ms": op.start_ms,
             "end_ms": op.end_ms,
-            "fidelity": "analytic",
         }
         for op in ops
     ]
@@ -237,9 +230,7 @@ def pipeline_rows(
 
 @pytest.mark.parametrize("chunk_counts", [[4, 3, 2, 1, 1, 1], [3, 3, 1, 1], [1] * 6, [2], [1]])
 def test_pipeline_claims_hold_for_equal_chunks(tmp_path: Path, chunk_counts: list[int]) -> None:
-    write_table(
-        tmp_path / "plan" / "pipeline_stdlib" / "schedule.parquet", pipeline_rows(chunk_counts, 2)
-    )
+    write_schedule(tmp_path, pipeline_rows(chunk_counts, 2))
     found = verdicts(tmp_path)
     assert found["infinipipe_window_of_live_chunks"]["verdict"] == "reproduced"
     makespan = found["infinipipe_makespan_closed_form"]
@@ -253,8 +244,7 @@ def test_pipeline_claims_hold_for_equal_chunks(tmp_path: Path, chunk_counts: lis
 
 
 def test_unequal_chunks_break_the_closed_form(tmp_path: Path) -> None:
-    rows = pipeline_rows([1, 1, 1, 1], 2, [8.0, 1.0, 1.0, 8.0])
-    write_table(tmp_path / "plan" / "pipeline_stdlib" / "schedule.parquet", rows)
+    write_schedule(tmp_path, pipeline_rows([1, 1, 1, 1], 2, [8.0, 1.0, 1.0, 8.0]))
     assert verdicts(tmp_path)["infinipipe_makespan_closed_form"]["verdict"] == "partly"
 
 
@@ -263,7 +253,7 @@ def test_a_stage_that_holds_every_chunk_breaks_the_window(tmp_path: Path) -> Non
     for row in rows:
         if row["stage"] == 0 and row["kind"] == "backward":
             row |= {"start_ms": row["start_ms"] + 100, "end_ms": row["end_ms"] + 100}
-    write_table(tmp_path / "plan" / "pipeline_stdlib" / "schedule.parquet", rows)
+    write_schedule(tmp_path, rows)
     window = verdicts(tmp_path)["infinipipe_window_of_live_chunks"]
     # All six are held where d_p - p + N_split = 2 - 1 + 1 chunks are allowed.
     assert (window["ours"], window["verdict"]) == (4.0, "not reproduced")
@@ -300,11 +290,9 @@ def test_switching_claims_follow_the_model(tmp_path: Path) -> None:
         *training_rows("on_demand", latencies, 0),
         *training_rows("provisioned", latencies, 20),
     ]
-    write_table(tmp_path / "training" / "pipeline_stdlib" / "iterations.parquet", rows)
-    write_table(
-        tmp_path / "training" / "static_stdlib" / "iterations.parquet",
-        training_rows("electrical", [0.0], 0),
-    )
+    runs = {"pipeline_stdlib": rows, "static_stdlib": training_rows("electrical", [0.0], 0)}
+    for run, its_rows in runs.items():
+        write_result(tmp_path, "training.iterations", its_rows, run, run=run)
     found = verdicts(tmp_path)
     for name in (
         "opus_on_demand_time_grows_with_latency",
@@ -320,25 +308,22 @@ def test_switching_claims_follow_the_model(tmp_path: Path) -> None:
 
 
 def test_flexsp_speedup_is_the_ratio_of_slowest_groups(tmp_path: Path) -> None:
-    def plan(groups: list[tuple[int, int, float]]) -> dict[str, Any]:
-        batches, degrees, times = zip(*groups, strict=True)
-        return {
-            "iteration": [0] * len(groups),
-            "micro_batch": list(batches),
-            "degree": list(degrees),
-            "predicted_ms": list(times),
-            "predicted_all_to_all_ms": list(np.array(times) / 4),
-            "fidelity": ["analytic"] * len(groups),
-        }
-
-    write_table(
-        tmp_path / "plan" / "static_wikipedia" / "groups.parquet",
-        plan([(0, 32, 10.0), (0, 32, 4.0), (1, 64, 7.2)]),
-    )
-    write_table(
-        tmp_path / "plan" / "flexsp_wikipedia" / "groups.parquet",
-        plan([(0, 32, 6.0), (0, 32, 5.0), (1, 64, 4.0)]),
-    )
+    plans = {
+        "static_wikipedia": [(0, 32, 10.0), (0, 32, 4.0), (1, 64, 7.2)],
+        "flexsp_wikipedia": [(0, 32, 6.0), (0, 32, 5.0), (1, 64, 4.0)],
+    }
+    for plan, groups in plans.items():
+        rows = [
+            {
+                "micro_batch": batch,
+                "degree": degree,
+                "predicted_ms": ms,
+                "predicted_all_to_all_ms": ms / 4,
+            }
+            for batch, degree, ms in groups
+        ]
+        common: dict[str, Any] = {"plan": plan, "iteration": 0, "fidelity": "analytic"}
+        write_result(tmp_path, "plan.groups", rows, plan, **common)
     found = verdicts(tmp_path)
     speedup = found["flexsp_speedup_wikipedia"]
     assert speedup["ours"] == pytest.approx(1.72)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from railx.planning.pipeline import peak_tokens, plan_pipeline_batch, share_amon
 from railx.planning.plan import SCHEMA, PipelineBatch, Plan, PlanError, validate_plan
 from railx.planning.schedule import pipeline_ms
 from railx.workload import CostModel, SampledBatch
+from tests.builders import checked, drawn_batch
 
 SHAPE = PipelineShape(stages=4, degree=8)
 
@@ -24,10 +24,6 @@ def _batch_ms(batch: PipelineBatch) -> float:
     for pipeline in batch.pipelines:
         replicas[pipeline.replica] = replicas.get(pipeline.replica, 0.0) + pipeline_ms(pipeline)
     return max(replicas.values())
-
-
-def _batch(lengths: list[int]) -> SampledBatch:
-    return SampledBatch(np.arange(50, 50 + len(lengths)), np.array(lengths, dtype=np.int64))
 
 
 def _check(
@@ -108,21 +104,20 @@ def test_plans_keep_every_rule(
     replicas: int,
     tokens: int,
     tight: Callable[[int], CostModel],
-    conf: Callable[..., Any],
 ) -> None:
-    cost, drawn = tight(tokens), _batch(lengths)
-    planner = conf("planner", "pipeline", stages=stages, replicas=replicas, alignment_tokens=8)
+    cost, drawn = tight(tokens), drawn_batch(lengths)
+    planner = checked("planner", "pipeline", stages=stages, replicas=replicas, alignment_tokens=8)
     planned = plan_pipeline_batch(0, drawn, planner, 8, cost)
     _check(planned, drawn, stages * replicas, stages, cost)
     assert {pipeline.replica for pipeline in planned.pipelines} == set(range(replicas))
 
 
 def test_short_memory_divides_a_batch_into_several_pipelines(
-    tight: Callable[[int], CostModel], conf: Callable[..., Any]
+    tight: Callable[[int], CostModel],
 ) -> None:
     drawn, planner = (
-        _batch([800, *[100] * 12]),
-        conf("planner", "pipeline_2x1", alignment_tokens=8, most_slices=8),
+        drawn_batch([800, *[100] * 12]),
+        checked("planner", "pipeline_2x1", alignment_tokens=8, most_slices=8),
     )
     roomy = plan_pipeline_batch(0, drawn, planner, 2, tight(2000))
     narrow = plan_pipeline_batch(0, drawn, planner, 2, tight(500))
@@ -133,11 +128,11 @@ def test_short_memory_divides_a_batch_into_several_pipelines(
 
 
 def test_long_sequences_that_do_not_fit_together_run_one_by_one(
-    tight: Callable[[int], CostModel], conf: Callable[..., Any]
+    tight: Callable[[int], CostModel],
 ) -> None:
     drawn, planner = (
-        _batch([800, 800, 790, 50, 50]),
-        conf("planner", "pipeline_2x1", alignment_tokens=8),
+        drawn_batch([800, 800, 790, 50, 50]),
+        checked("planner", "pipeline_2x1", alignment_tokens=8),
     )
     planned = plan_pipeline_batch(0, drawn, planner, 2, tight(490))
     assert len(planned.pipelines) >= 3
@@ -145,13 +140,13 @@ def test_long_sequences_that_do_not_fit_together_run_one_by_one(
 
 
 def test_splitting_a_long_sequence_pays(
-    tight: Callable[[int], CostModel], conf: Callable[..., Any]
+    tight: Callable[[int], CostModel],
 ) -> None:
-    drawn = _batch([900, 40, 30, 20])
+    drawn = drawn_batch([900, 40, 30, 20])
     whole = plan_pipeline_batch(
-        0, drawn, conf("planner", "pipeline_2x1", most_slices=1), 2, tight(4000)
+        0, drawn, checked("planner", "pipeline_2x1", most_slices=1), 2, tight(4000)
     )
-    split = plan_pipeline_batch(0, drawn, conf("planner", "pipeline_2x1"), 2, tight(4000))
+    split = plan_pipeline_batch(0, drawn, checked("planner", "pipeline_2x1"), 2, tight(4000))
     assert split.solver["slices_of_the_longest"][0] > 1
     assert _batch_ms(split) < _batch_ms(whole)
 
@@ -164,38 +159,44 @@ def test_replicas_share_the_work(large: CostModel) -> None:
     assert max(work) <= 1.02 * min(work)
 
 
-def test_impossible_pipelines_are_named(small: CostModel, conf: Callable[..., Any]) -> None:
-    planner = conf("planner", "pipeline_2x1")
+def test_impossible_pipelines_are_named(
+    small: CostModel,
+) -> None:
+    planner = checked("planner", "pipeline_2x1")
     with pytest.raises(
         PlanError,
         match=(
-            r"^sequence 51: 201 tokens; allowed: at most 200, the longest that a pipeline of 2"
+            r"^sequence 101: 201 tokens; allowed: at most 200, the longest that a pipeline of 2"
             r" stages of 1 ranks holds"
         ),
     ):
-        plan_pipeline_batch(0, _batch([5, 201]), planner, 2, small)
+        plan_pipeline_batch(0, drawn_batch([5, 201]), planner, 2, small)
     with pytest.raises(
         PlanError,
         match=(
-            r"^sequence 50: 190 tokens; allowed: at most 1[67]\d, the longest that a pipeline .* in"
-            r" up to 8 slices$"
+            r"^sequence 100: 190 tokens; allowed: at most 1[67]\d, the longest that a pipeline .*"
+            r" in up to 8 slices$"
         ),
     ):
-        plan_pipeline_batch(0, _batch([190, 5]), planner, 2, small)
+        plan_pipeline_batch(0, drawn_batch([190, 5]), planner, 2, small)
     with pytest.raises(
         PlanError,
         match=(
             r"^planner\.stages: 2 stages x 2 replicas x degree 1 need 4 devices; allowed: at most 2"
         ),
     ):
-        plan_pipeline_batch(0, _batch([5, 5]), conf("planner", "pipeline"), 2, small)
+        plan_pipeline_batch(0, drawn_batch([5, 5]), checked("planner", "pipeline"), 2, small)
     with pytest.raises(
         PlanError, match=r"^planner\.replicas: got 2; allowed: at most 1, the sequences"
     ):
-        plan_pipeline_batch(0, _batch([5]), conf("planner", "pipeline"), 4, small)
+        plan_pipeline_batch(0, drawn_batch([5]), checked("planner", "pipeline"), 4, small)
     with pytest.raises(
         PlanError, match=r"^planner\.sequence_parallel_degree: got 8; allowed: 1, 2, 4"
     ):
         plan_pipeline_batch(
-            0, _batch([5]), conf("planner", "pipeline_2x1", sequence_parallel_degree=8), 64, small
+            0,
+            drawn_batch([5]),
+            checked("planner", "pipeline_2x1", sequence_parallel_degree=8),
+            64,
+            small,
         )

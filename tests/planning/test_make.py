@@ -3,14 +3,14 @@ conf/.
 """
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from railx.io import read_rows, write_table
+from railx.io import read_rows
 from railx.planning import (
     BatchSettings,
     PlannerSettings,
@@ -30,10 +30,9 @@ from railx.workload import (
     ModelSettings,
     build_corpus,
 )
-from tests.builders import choice
+from tests.builders import CONF, checked, write_stage_table
 from workflow.config import choices, read_choice
 
-ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {
     "corpus": CorpusSettings,
     "model": ModelSettings,
@@ -54,14 +53,26 @@ def _lengths() -> Any:
     return np.minimum(np.random.default_rng(4).lognormal(5.9, 1.0, 200).astype(np.int64) + 1, 5000)
 
 
-def _tiny(conf: Callable[..., Any], planner: str, cluster: str, seed: int = 1) -> Plan:
-    batch = BatchSettings(16, 2, 1024, "truncate")
+def _tiny(planner: str, cluster: str, seed: int = 1) -> Plan:
+    return _planned(planner, _lengths(), BatchSettings(16, 2, 1024, "truncate"), seed, cluster)
+
+
+def _planned(
+    planner: str,
+    lengths: npt.ArrayLike,
+    batch: BatchSettings,
+    seed: int = 1,
+    cluster: str = "cpu_4",
+    model: str = "tiny",
+    cost_model: str = "analytic",
+    **changes: Any,
+) -> Plan:
     return make_plan(
-        conf("planner", planner),
-        _lengths(),
-        conf("cluster", cluster),
-        conf("model", "tiny"),
-        conf("cost_model", "analytic"),
+        checked("planner", planner, **changes),
+        lengths,
+        checked("cluster", cluster),
+        checked("model", model),
+        checked("cost_model", cost_model),
         batch,
         seed,
     )
@@ -69,7 +80,7 @@ def _tiny(conf: Callable[..., Any], planner: str, cluster: str, seed: int = 1) -
 
 @pytest.mark.parametrize(
     "path",
-    [ROOT / "conf" / group / f"{name}.yaml" for group in GROUPS for name in choices(group)],
+    [CONF / group / f"{name}.yaml" for group in GROUPS for name in choices(group)],
     ids=lambda path: f"{path.parent.name}-{path.stem}",
 )
 def test_config_files_are_complete_and_valid(path: Path) -> None:
@@ -83,15 +94,12 @@ def test_config_files_are_complete_and_valid(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("planner", "cluster"), PLANNED)
-def test_plans_travel_through_files(
-    tmp_path: Path, conf: Callable[..., Any], planner: str, cluster: str
-) -> None:
-    plan = _tiny(conf, planner, cluster)
+def test_plans_travel_through_files(tmp_path: Path, planner: str, cluster: str) -> None:
+    plan = _tiny(planner, cluster)
     write_plan(tmp_path / "plan.json", plan)
     assert read_plan(tmp_path / "plan.json") == plan
     rows = plan_rows(plan, "mine", "random")
-    write_table(tmp_path / "plan.parquet", rows)
-    assert read_rows(tmp_path / "plan.parquet") == rows
+    assert read_rows(write_stage_table(tmp_path / "plan.parquet", "plan.groups", rows)) == rows
     summary = plan_summary(plan)
     assert summary["sequences"] == 32
     assert summary["total_tokens"] == sum(row["tokens"] for row in rows)
@@ -104,29 +112,19 @@ def test_plans_travel_through_files(
 
 
 @pytest.mark.parametrize(("planner", "cluster"), PLANNED)
-def test_plans_depend_on_the_seed_alone(
-    conf: Callable[..., Any], planner: str, cluster: str
-) -> None:
-    assert _tiny(conf, planner, cluster) == _tiny(conf, planner, cluster)
-    assert _tiny(conf, planner, cluster) != _tiny(conf, planner, cluster, seed=2)
+def test_plans_depend_on_the_seed_alone(planner: str, cluster: str) -> None:
+    assert _tiny(planner, cluster) == _tiny(planner, cluster)
+    assert _tiny(planner, cluster) != _tiny(planner, cluster, seed=2)
 
 
-def test_training_plans_use_degrees_1_2_and_4(conf: Callable[..., Any]) -> None:
-    lengths = build_corpus(load(CorpusSettings, choice("corpus", "stdlib")), 1).lengths
-    plan = make_plan(
-        conf("planner", "flexsp"),
-        lengths,
-        conf("cluster", "cpu_4"),
-        conf("model", "tiny"),
-        conf("cost_model", "analytic"),
-        BatchSettings(16, 2, 1024, "truncate"),
-        1,
-    )
+def test_training_plans_use_degrees_1_2_and_4() -> None:
+    lengths = build_corpus(checked("corpus", "stdlib"), 1).lengths
+    plan = _planned("flexsp", lengths, BatchSettings(16, 2, 1024, "truncate"))
     assert {row["degree"] for row in plan_rows(plan, "p", "stdlib")} == {1, 2, 4}
 
 
-def test_pipeline_plans_mix_chunk_kinds(conf: Callable[..., Any]) -> None:
-    plan = _tiny(conf, "pipeline", "cpu_4_pipeline")
+def test_pipeline_plans_mix_chunk_kinds() -> None:
+    plan = _tiny("pipeline", "cpu_4_pipeline")
     assert {row["chunk_kind"] for row in plan_rows(plan, "p", "c")} == {
         "batched",
         "split",
@@ -134,8 +132,8 @@ def test_pipeline_plans_mix_chunk_kinds(conf: Callable[..., Any]) -> None:
     }
 
 
-def test_schedule_rows_cover_every_operation(conf: Callable[..., Any]) -> None:
-    plan = _tiny(conf, "pipeline", "cpu_4_pipeline")
+def test_schedule_rows_cover_every_operation() -> None:
+    plan = _tiny("pipeline", "cpu_4_pipeline")
     rows = schedule_rows(plan, "mine")
     chunks = sum(
         len(pipeline.chunks) for batch in plan.pipeline_batches() for pipeline in batch.pipelines
@@ -151,8 +149,8 @@ def test_schedule_rows_cover_every_operation(conf: Callable[..., Any]) -> None:
         assert row["plan"] == "mine"
 
 
-def test_rows_place_every_group_on_its_ranks(conf: Callable[..., Any]) -> None:
-    plan = _tiny(conf, "flexsp", "cpu_4")
+def test_rows_place_every_group_on_its_ranks() -> None:
+    plan = _tiny("flexsp", "cpu_4")
     groups = [
         group
         for batch in plan.sequence_parallel_batches()
@@ -171,59 +169,37 @@ def test_rows_place_every_group_on_its_ranks(conf: Callable[..., Any]) -> None:
                 if (row["iteration"], row["micro_batch"]) == (batch.iteration, index)
             ]
             assert max(times) == micro_batch.predicted_ms
-    planner = conf("planner", "pipeline")
-    pipelined = plan_rows(_tiny(conf, "pipeline", "cpu_4_pipeline"), "p", "c")
+    planner = checked("planner", "pipeline")
+    pipelined = plan_rows(_tiny("pipeline", "cpu_4_pipeline"), "p", "c")
     assert {row["first_rank"] for row in pipelined} == {
         replica * planner.stages for replica in range(planner.replicas)
     }
 
 
 @pytest.mark.parametrize("size", ["7b", "13b", "30b"])
-def test_flexsp_is_predicted_faster_than_static_at_full_scale(
-    conf: Callable[..., Any], size: str
-) -> None:
-    corpus = load(
-        CorpusSettings,
-        choice("corpus", "github_like") | {"sequences": 4000},
-    )
-    lengths = build_corpus(corpus, 1).lengths
+def test_flexsp_is_predicted_faster_than_static_at_full_scale(size: str) -> None:
+    lengths = build_corpus(checked("corpus", "github_like", sequences=4000), 1).lengths
     times = {}
     for planner in ("static", "static_per_batch", "flexsp"):
         changes = {"largest_programme": 0} if planner == "flexsp" else {}
-        plan = make_plan(
-            conf("planner", planner, **changes),
+        plan = _planned(
+            planner,
             lengths,
-            conf("cluster", "a100_64"),
-            conf("model", f"gpt_{size}"),
-            conf("cost_model", f"flexsp_{size}"),
             BatchSettings(512, 1, 192_000, "drop"),
-            1,
+            cluster="a100_64",
+            model=f"gpt_{size}",
+            cost_model=f"flexsp_{size}",
+            **changes,
         )
         times[planner] = plan_summary(plan)["predicted_batch_ms"]
     assert times["flexsp"] < times["static_per_batch"] <= times["static"]
 
 
-def test_lines_for_what_cannot_be_planned(conf: Callable[..., Any]) -> None:
+def test_lines_for_what_cannot_be_planned() -> None:
     with pytest.raises(ValueError, match=r"^batch_size: got 16; allowed: at most 3"):
-        make_plan(
-            conf("planner", "static"),
-            [1, 2, 3],
-            conf("cluster", "cpu_4"),
-            conf("model", "tiny"),
-            conf("cost_model", "analytic"),
-            BatchSettings(16, 1, 64, "drop"),
-            0,
-        )
+        _planned("static", [1, 2, 3], BatchSettings(16, 1, 64, "drop"), 0)
     with pytest.raises(SettingsError, match=r"^cost_model\.model"):
-        make_plan(
-            conf("planner", "static"),
-            [1, 2, 3],
-            conf("cluster", "cpu_4"),
-            conf("model", "tiny"),
-            conf("cost_model", "flexsp_7b"),
-            BatchSettings(2, 1, 64, "drop"),
-            0,
-        )
+        _planned("static", [1, 2, 3], BatchSettings(2, 1, 64, "drop"), 0, cost_model="flexsp_7b")
     with pytest.raises(
         ValueError,
         match=(
@@ -231,12 +207,4 @@ def test_lines_for_what_cannot_be_planned(conf: Callable[..., Any]) -> None:
             r" holds"
         ),
     ):
-        make_plan(
-            conf("planner", "flexsp"),
-            [5, 2000],
-            conf("cluster", "cpu_4"),
-            conf("model", "tiny"),
-            conf("cost_model", "analytic"),
-            BatchSettings(2, 1, 9999, "drop"),
-            0,
-        )
+        _planned("flexsp", [5, 2000], BatchSettings(2, 1, 9999, "drop"), 0)

@@ -3,17 +3,16 @@ refuses what they never write.
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
 from railx.settings import to_dict
+from tests.builders import ROOT
 from workflow.config import compose_experiment
 from workflow.stages import corpus, plan
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SCHEMA = json.loads((ROOT / "resources" / "schemas" / "plan.schema.json").read_text())
 
 

@@ -7,19 +7,16 @@ on each side; 64-port switches; copper from chips to leaves and to row switches.
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from railx.economics import PricedNetwork, price_network, read_catalogue
 from railx.settings import load
+from tests.builders import CATALOGUE, published
 
-ROOT = Path(__file__).resolve().parents[2]
 SET = "hammingmesh_2022"
-with (ROOT / "resources" / "published" / "hammingmesh_cost.csv").open(encoding="utf-8") as lines:
-    PUBLISHED = {row["id"]: row for row in csv.DictReader(lines)}
+PUBLISHED = published("hammingmesh_cost.csv")
 
 
 def priced(family: str, copper_links: list[str], **topology: Any) -> PricedNetwork:
@@ -92,9 +89,7 @@ def torus(nodes: int) -> PricedNetwork:
 def test_published_costs_follow_from_the_counts(
     row: str, network: PricedNetwork, within: float
 ) -> None:
-    parts = price_network(
-        row, network, SET, read_catalogue(ROOT / "resources" / "catalogue" / "prices.csv")
-    )
+    parts = price_network(row, network, SET, read_catalogue(CATALOGUE))
     assert network.chips == int(PUBLISHED[row]["accelerators"])
     assert sum(part["total_usd"] for part in parts) / 1e6 == pytest.approx(
         float(PUBLISHED[row]["million_usd"]), rel=within

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pytest
@@ -30,13 +30,11 @@ from railx.families import (
 from railx.figures.theme import colours, label
 from railx.mapping import Basis, JobSettings, place_ranks, step_times
 from railx.mapping.settings import MappedTopology
-from railx.network import CollectiveSettings
 from railx.network.collectives import simulate_collectives
 from railx.network.flows import fair_rates, link_gb_s, route_flows
 from railx.network.packets import simulate_packets
 from railx.network.settings import (
     NeighbourTraffic,
-    PacketNetworkSettings,
     StaticNetworkSettings,
     UniformTraffic,
 )
@@ -52,12 +50,11 @@ from railx.vocabulary.routing.analysis import check_deadlock_free, check_deliver
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology, check_size, chip_nodes
-from workflow.config import read_choice
+from tests.builders import CATALOGUE, SMALL_JOB, checked, choice
 from workflow.schemas import schema_of
 from workflow.stage import Job
 from workflow.stages import topology as topology_stage
 
-ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"family": "plain_ring", "chips": 8, "port_gbps": 400.0, "latency_ns": 100.0}
 PORT_GB_S = 50.0
 
@@ -154,11 +151,6 @@ def ring() -> Topology:
     return build_topology(load(TopologySettings, SETTINGS, "topology"))
 
 
-def from_conf(path: str, hint: Any, **changes: Any) -> Any:
-    plain = read_choice(ROOT / "conf" / path) | changes
-    return load(hint, plain)
-
-
 def test_settings_graph_and_file(ring: Topology, tmp_path: Path) -> None:
     assert isinstance(ring.settings, PlainRingSettings)
     assert family_of(ring) is PLAIN_RING
@@ -187,7 +179,7 @@ def test_routing_delivers_by_shortest_paths_without_deadlock(ring: Topology, rou
 
 
 def test_static_loads_fill_all_links_alike(ring: Topology) -> None:
-    network = from_conf("network/static_balanced.yaml", StaticNetworkSettings)
+    network = checked("network", "static_balanced")
     row, channels = simulate_static(ring, UniformTraffic("uniform", 1.0), network, "ring", seed=1)
     assert np.allclose(channels["load"], 8 / 7)
     assert row["bound_flits_per_chip_cycle"] == pytest.approx(7 / 8)
@@ -196,20 +188,20 @@ def test_static_loads_fill_all_links_alike(ring: Topology) -> None:
 
 def test_its_own_routing_is_allowed_wherever_settings_name_one(ring: Topology) -> None:
     own = {"routing": "downhill"}
-    static = from_conf("network/static_min.yaml", StaticNetworkSettings, **own)
+    static = checked("network", "static_min", **own)
     row, _ = simulate_static(ring, UniformTraffic("uniform", 1.0), static, "ring", seed=1)
     assert row["routing"] == "downhill"
     assert row["bound_flits_per_chip_cycle"] == pytest.approx(7 / 8)
     assert static_routings(ring) == ("min", "balanced", "downhill")
-    assert from_conf("network/packet.yaml", PacketNetworkSettings, **own).routing == "downhill"
-    assert from_conf("collective/all.yaml", CollectiveSettings, **own).routing == "downhill"
+    assert checked("network", "packet", **own).routing == "downhill"
+    assert checked("collective", "all", **own).routing == "downhill"
     assert load(MappedTopology, {"routings": ["downhill"]}).routings == ("downhill",)
     (definition,) = schema_of(StaticNetworkSettings)["$defs"].values()
     assert definition["properties"]["routing"]["enum"] == ["min", "balanced", "valiant", "downhill"]
 
 
 def test_a_routing_of_no_family_is_refused_with_the_names_of_all() -> None:
-    plain = read_choice(ROOT / "conf/network/static_min.yaml")
+    plain = choice("network", "static_min")
     for name in ("uphill", "adaptive"):
         with pytest.raises(SettingsError) as refused:
             load(StaticNetworkSettings, plain | {"routing": name}, "network")
@@ -244,9 +236,7 @@ def test_exact_loads_of_a_table_that_looks_at_queues_are_refused(ring: Topology)
 
 
 def test_packets_reach_the_neighbours(ring: Topology) -> None:
-    network = from_conf(
-        "network/packet.yaml", PacketNetworkSettings, warmup_cycles=200, measured_cycles=2000
-    )
+    network = checked("network", "packet", warmup_cycles=200, measured_cycles=2000)
     traffic = NeighbourTraffic("neighbour", 0.4)
     found = simulate_packets(ring, build_routing(ring, "min"), traffic, network, seed=1)
     assert found.hops_mean == 1.0
@@ -260,9 +250,9 @@ def test_flows_share_the_links_fairly(ring: Topology) -> None:
 
 def test_collectives_fill_both_directions(ring: Topology) -> None:
     payload = 10**12
-    settings = from_conf(
-        "collective/all.yaml",
-        CollectiveSettings,
+    settings = checked(
+        "collective",
+        "all",
         collectives=["ring_all_reduce", "all_to_all"],
         payload_bytes=[payload],
     )
@@ -284,24 +274,7 @@ def test_collectives_fill_both_directions(ring: Topology) -> None:
 def test_mapping_places_and_times_a_job(ring: Topology) -> None:
     job = load(
         JobSettings,
-        {
-            "model": {
-                "name": "small",
-                "layers": 8,
-                "hidden": 512,
-                "heads": 16,
-                "kv_heads": 8,
-                "feed_forward": 1024,
-                "vocabulary": 1000,
-            },
-            "experts": None,
-            "layout": {"mesh": {"tensor": 2}, "x": {"data": 2}, "y": {"pipeline": 2}},
-            "sequence_tokens": 4096,
-            "micro_batches": 3,
-            "bytes_per_element": 2,
-            "gradient_bytes_per_element": 4,
-            "chip": {"peak_tflops": 100.0, "efficiency": 0.5},
-        },
+        SMALL_JOB | {"layout": {"mesh": {"tensor": 2}, "x": {"data": 2}, "y": {"pipeline": 2}}},
     )
     assert place_ranks(ring, (2, 2, 2)).chips.transpose(2, 1, 0).ravel().tolist() == list(range(8))
     slow, fast = (
@@ -324,7 +297,7 @@ def test_mapping_places_and_times_a_job(ring: Topology) -> None:
 
 def test_bill_prices_every_transceiver() -> None:
     network = load(PricedNetwork, {"topology": SETTINGS}, "network")
-    catalogue = read_catalogue(ROOT / "resources/catalogue/prices.csv")
+    catalogue = read_catalogue(CATALOGUE)
     (row,) = price_network("ring", network, "opus_400g", catalogue)
     assert (row["component"], row["count"], row["total_usd"]) == ("transceiver", 16, 16 * 879)
     assert network.at_scale(20).chips == 20

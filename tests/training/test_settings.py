@@ -5,25 +5,19 @@ is refused.
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from railx.planning.plan import (
-    SCHEMA,
-    Chunk,
-    Group,
-    MicroBatch,
     Pipeline,
-    PipelineBatch,
     Plan,
     PlanError,
-    SequenceParallelBatch,
-    Slice,
 )
-from railx.settings import SettingsError, load
+from railx.settings import SettingsError
 from railx.workload.model import ModelSettings
+from tests.builders import checked, choice
+from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from training.settings import (
     TrainingSettings,
     check_plan,
@@ -31,17 +25,16 @@ from training.settings import (
     load_run_settings,
     pipeline_stages,
 )
-from workflow.config import read_choice
+from workflow.config import choices
 
-CONF = Path(__file__).parents[2] / "conf"
 MODEL = ModelSettings(
     "test", layers=2, hidden=48, heads=6, kv_heads=2, feed_forward=48, vocabulary=50
 )
 
 
 def config(**changes: Any) -> dict[str, Any]:
-    files = {"model": "model/tiny", "fabric": "fabric/rails", "training": "training/cpu_4"}
-    groups = {group: read_choice(CONF / f"{name}.yaml") for group, name in files.items()}
+    files = {"model": "tiny", "fabric": "rails", "training": "cpu_4"}
+    groups = {group: choice(group, name) for group, name in files.items()}
     return {
         "name": "run",
         "seed": 1,
@@ -53,13 +46,11 @@ def config(**changes: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    "path", sorted((CONF / "training").glob("*.yaml")), ids=lambda path: path.stem
-)
-def test_files_are_complete_and_allowed(path: Path) -> None:
-    value = read_choice(path)
-    assert set(value) == {field.name for field in dataclasses.fields(TrainingSettings)}
-    assert isinstance(load(TrainingSettings, value), TrainingSettings)
+@pytest.mark.parametrize("name", choices("training"))
+def test_files_are_complete_and_allowed(name: str) -> None:
+    fields = {field.name for field in dataclasses.fields(TrainingSettings)}
+    assert set(choice("training", name)) == fields
+    assert isinstance(checked("training", name), TrainingSettings)
 
 
 def test_electrical_comes_first_and_each_mode_has_its_latencies() -> None:
@@ -115,23 +106,12 @@ def test_what_cannot_be_used_is_named(path: tuple[str, ...], value: Any, message
 
 
 def sequence_parallel(degree: int) -> Plan:
-    group = Group(tuple(range(degree)), (0,), (9,), 1.0)
-    return Plan(
-        SCHEMA,
-        "sequence_parallel",
-        "hand",
-        4,
-        {},
-        (SequenceParallelBatch(0, (MicroBatch((group,), 1.0),)),),
-    )
+    return sequence_parallel_plan(4, [micro_batch((range(degree), {0: 9}))])
 
 
 def pipelined(devices: int, *stages: int) -> Plan:
-    chunks = (Chunk((Slice(0, 0, 9, 9),), 1.0, 1.0),)
-    batches = tuple(
-        PipelineBatch(number, (Pipeline(count, 0, chunks),)) for number, count in enumerate(stages)
-    )
-    return Plan(SCHEMA, "pipeline", "hand", devices, {}, batches)
+    chunks = (chunk((0, 0, 9, 9)),)
+    return pipeline_plan(devices, *([Pipeline(count, 0, chunks)] for count in stages))
 
 
 def test_plans_that_fit_are_accepted() -> None:

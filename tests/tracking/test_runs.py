@@ -22,16 +22,7 @@ from railx.tracking import (
     log_runs,
 )
 from railx.tracking.store import finished_runs, open_store
-from workflow.config import read_choice
-
-CONF = Path(__file__).resolve().parents[2] / "conf" / "tracking"
-
-
-def shipped(name: str) -> TrackingSettings:
-    settings: TrackingSettings = load(
-        TrackingSettings, read_choice(CONF / f"{name}.yaml"), "tracking"
-    )
-    return settings
+from tests.builders import checked, choice
 
 
 def results(folder: Path, hyperx_bound: float = 49.9, digest: str = "d1") -> list[StageResult]:
@@ -74,7 +65,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Tracked:
     folder, sources, elsewhere = (
         tmp_path_factory.mktemp(name) for name in ("results", "sources", "elsewhere")
     )
-    settings, before, environment = shipped("default"), Path.cwd(), dict(os.environ)
+    settings, before, environment = checked("tracking", "default"), Path.cwd(), dict(os.environ)
     os.chdir(elsewhere)
     try:
         runs = [
@@ -204,7 +195,7 @@ def test_a_half_logged_run_is_replaced(tracked: Tracked, tmp_path: Path) -> None
     half = client.create_run(
         experiment, tags={"railx.stage": "network", "railx.name": "half", "railx.digest": "d9"}
     ).info.run_id
-    settings = replace(shipped("default"), wandb="disabled")
+    settings = replace(checked("tracking", "default"), wandb="disabled")
     [run] = log_runs([result], settings, folder=folder, experiment="killed", invocation="again")
     assert (run.mlflow_found, run.wandb_run) == (False, None)
     assert run.mlflow_run != half
@@ -219,7 +210,7 @@ def test_off_writes_nothing(tmp_path: Path) -> None:
     result = StageResult("network", "hyperx", "d1", {}, {"chips": 1})
     [run] = log_runs(
         [result],
-        shipped("off"),
+        checked("tracking", "off"),
         folder=tmp_path / "results",
         experiment="quick",
         invocation="run-1",
@@ -242,13 +233,17 @@ def test_wrong_names_are_refused_before_anything_is_written(
     made = [StageResult(stage, name, f"d{i}", {}, {}) for i, (stage, name) in enumerate(given)]
     with pytest.raises(ValueError, match=message):
         log_runs(
-            made, shipped("default"), folder=tmp_path, experiment=experiment, invocation=invocation
+            made,
+            checked("tracking", "default"),
+            folder=tmp_path,
+            experiment=experiment,
+            invocation=invocation,
         )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_settings_name_what_is_allowed() -> None:
-    plain = read_choice(CONF / "default.yaml")
+    plain = choice("tracking", "default")
     with pytest.raises(
         SettingsError, match=r"tracking.wandb: got 'on'; allowed: offline, online, disabled"
     ):

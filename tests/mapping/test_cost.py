@@ -16,29 +16,25 @@ from railx.io import read_json, read_table
 from railx.mapping import Basis, MappingSettings, comparison_bases, injection_gb_s_per_chip
 from railx.settings import SettingsError, load
 from railx.vocabulary.topology import Topology
+from tests.builders import build
 from workflow.stages import mapping
 
-TopologyOf = Callable[..., Topology]
 Plain = dict[str, Any]
 
 
-def bases_of(
-    settings: MappingSettings, topology: Topology, name: str, topology_of: TopologyOf
-) -> list[Basis]:
+def bases_of(settings: MappingSettings, topology: Topology, name: str) -> list[Basis]:
     """The bases of a topology against the shipped reference."""
-    return comparison_bases(settings, topology, name, topology_of(settings.reference).settings)
+    return comparison_bases(settings, topology, name, build(settings.reference).settings)
 
 
-def test_equal_cost_gives_the_ports_what_the_reference_costs(
-    small_mapping: Plain, topology_of: TopologyOf
-) -> None:
+def test_equal_cost_gives_the_ports_what_the_reference_costs(small_mapping: Plain) -> None:
     """RailX: 4 n / m transceivers and OCS ports; a full tree of T tiers: 2 T - 1 switch
     ports and 2 T transceivers a port.
     """
     settings: MappingSettings = load(MappingSettings, small_mapping, "mapping")
     transceiver, switch, ocs = 879, 582.796875, 520
     railx, tree = 4 * (transceiver + ocs), 8 * (5 * switch + 6 * transceiver)
-    equal, cost = bases_of(settings, topology_of("fat_tree"), "fat_tree", topology_of)
+    equal, cost = bases_of(settings, build("fat_tree"), "fat_tree")
     assert (equal.ports, equal.inside) == (1.0, 1.0)
     assert equal.cost_per_chip_usd == pytest.approx(tree, rel=1e-12)
     assert cost.cost_per_chip_usd == pytest.approx(railx, rel=1e-12)
@@ -46,11 +42,9 @@ def test_equal_cost_gives_the_ports_what_the_reference_costs(
     assert cost.inside == 1.0
 
 
-def test_the_reference_is_the_same_on_both_bases(
-    small_mapping: Plain, topology_of: TopologyOf
-) -> None:
+def test_the_reference_is_the_same_on_both_bases(small_mapping: Plain) -> None:
     settings: MappingSettings = load(MappingSettings, small_mapping, "mapping")
-    equal, cost = bases_of(settings, topology_of("railx_hyperx"), "railx_hyperx", topology_of)
+    equal, cost = bases_of(settings, build("railx_hyperx"), "railx_hyperx")
     assert (equal.ports, equal.inside, equal.cost_per_chip_usd) == (
         cost.ports,
         cost.inside,
@@ -58,53 +52,46 @@ def test_the_reference_is_the_same_on_both_bases(
     )
 
 
-def test_slower_ports_cost_less(small_mapping: Plain, topology_of: TopologyOf) -> None:
+def test_slower_ports_cost_less(small_mapping: Plain) -> None:
     """Half the ports at equal injection are twice as fast and cost as much: the price
     goes with the rate.
     """
     settings: MappingSettings = load(MappingSettings, small_mapping, "mapping")
     half, full = (
-        bases_of(settings, topology_of("fat_tree", planes=planes), "fat_tree", topology_of)
-        for planes in (4, 8)
+        bases_of(settings, build("fat_tree", planes=planes), "fat_tree") for planes in (4, 8)
     )
     assert half[0].ports == 2 * full[0].ports
     assert half[1].ports == pytest.approx(2 * full[1].ports, rel=1e-12)
     assert half[0].cost_per_chip_usd == pytest.approx(full[0].cost_per_chip_usd, rel=1e-12)
 
 
-def test_a_family_without_a_bill_has_no_equal_cost(
-    small_mapping: Plain, topology_of: TopologyOf
-) -> None:
+def test_a_family_without_a_bill_has_no_equal_cost(small_mapping: Plain) -> None:
     topologies = small_mapping["topologies"] | {"mesh_2d": {"routings": ["min"]}}
     settings: MappingSettings = load(
         MappingSettings, small_mapping | {"topologies": topologies}, "mapping"
     )
     for name in ("mesh_2d", "torus_2d"):  # the torus has a bill and is not priced
-        bases = bases_of(settings, topology_of(name), name, topology_of)
+        bases = bases_of(settings, build(name), name)
         assert [(basis.name, basis.cost_per_chip_usd) for basis in bases] == [
             ("equal_bandwidth", None)
         ]
 
 
-def test_a_reference_without_a_bill_is_named(small_mapping: Plain, topology_of: TopologyOf) -> None:
+def test_a_reference_without_a_bill_is_named(small_mapping: Plain) -> None:
     settings: MappingSettings = load(MappingSettings, small_mapping, "mapping")
     with pytest.raises(
         SettingsError,
         match="got 'railx_hyperx' of family mesh_2d; allowed: a topology of a family with a bill",
     ) as error:
-        comparison_bases(
-            settings, topology_of("fat_tree"), "fat_tree", topology_of("mesh_2d").settings
-        )
+        comparison_bases(settings, build("fat_tree"), "fat_tree", build("mesh_2d").settings)
     assert error.value.key == "mapping.reference"
 
 
-def test_a_port_speed_without_a_price_names_the_topology(
-    small_mapping: Plain, topology_of: TopologyOf
-) -> None:
+def test_a_port_speed_without_a_price_names_the_topology(small_mapping: Plain) -> None:
     settings: MappingSettings = load(MappingSettings, small_mapping, "mapping")
-    fast = topology_of("fat_tree", port_gbps=1600.0)
+    fast = build("fat_tree", port_gbps=1600.0)
     with pytest.raises(SettingsError, match="got 1600 Gb/s per priced port; allowed: 400") as error:
-        bases_of(settings, fast, "fat_tree", topology_of)
+        bases_of(settings, fast, "fat_tree")
     assert error.value.key == "topologies.fat_tree.port_gbps"
 
 
@@ -120,7 +107,7 @@ def test_reference_is_priced(small_mapping: Plain) -> None:
 
 
 def test_shipped_comparison_prices_each_topology_as_it_is(
-    shipped_mapping: Callable[[str], Plain], topology_of: TopologyOf
+    shipped_mapping: Callable[[str], Plain],
 ) -> None:
     """Every topology is priced by its own settings, and costs what the reference costs
     at equal cost.
@@ -128,11 +115,11 @@ def test_shipped_comparison_prices_each_topology_as_it_is(
     settings: MappingSettings = load(MappingSettings, shipped_mapping("comparison"), "mapping")
     assert len(settings.topologies) > 10
     for name, mapped in settings.topologies.items():
-        bases = bases_of(settings, topology_of(name), name, topology_of)
+        bases = bases_of(settings, build(name), name)
         assert [basis.name for basis in bases] == ["equal_bandwidth", "equal_cost"][
             : 2 if mapped.priced else 1
         ]
-        assert injection_gb_s_per_chip(topology_of(name)) * bases[0].ports == pytest.approx(
+        assert injection_gb_s_per_chip(build(name)) * bases[0].ports == pytest.approx(
             400, rel=1e-12
         )
         if mapped.priced:
@@ -141,10 +128,10 @@ def test_shipped_comparison_prices_each_topology_as_it_is(
 
 
 def test_stage_writes_one_row_a_part_and_a_flat_summary(
-    small_mapping: Plain, topology_of: TopologyOf, tmp_path: Path
+    small_mapping: Plain, tmp_path: Path
 ) -> None:
-    write_topology(tmp_path / "tree.parquet", topology_of("fat_tree"))
-    write_topology(tmp_path / "reference.parquet", topology_of("railx_hyperx"))
+    write_topology(tmp_path / "tree.parquet", build("fat_tree"))
+    write_topology(tmp_path / "reference.parquet", build("railx_hyperx"))
     summary = mapping.STAGE.make(
         small_mapping,
         item="fat_tree",
@@ -165,23 +152,21 @@ def test_stage_writes_one_row_a_part_and_a_flat_summary(
 
 
 def test_stage_by_hand_takes_any_topology_at_equal_bandwidth(
-    small_mapping: Plain, topology_of: TopologyOf, tmp_path: Path
+    small_mapping: Plain, tmp_path: Path
 ) -> None:
     """A tree in the place of the reference: its own first routing where the reference's
     is not offered, and no cost.
     """
-    write_topology(tmp_path / "tree.parquet", topology_of("fat_tree"))
+    write_topology(tmp_path / "tree.parquet", build("fat_tree"))
     by_hand = replace(mapping.STAGE, run=mapping.run_any_topology)
     summary = by_hand.make(small_mapping, inputs={"topology": tmp_path / "tree.parquet"})
     assert [key for key in summary if key.endswith("step_ms")] == ["small.equal_bandwidth.step_ms"]
     assert summary["topology"] == "fat_tree"
 
 
-def test_stage_keeps_the_reason_in_the_summary(
-    small_mapping: Plain, topology_of: TopologyOf, tmp_path: Path
-) -> None:
-    write_topology(tmp_path / "torus.parquet", topology_of("torus_2d", x_scale=4, y_scale=4))
-    write_topology(tmp_path / "reference.parquet", topology_of("railx_hyperx"))
+def test_stage_keeps_the_reason_in_the_summary(small_mapping: Plain, tmp_path: Path) -> None:
+    write_topology(tmp_path / "torus.parquet", build("torus_2d", x_scale=4, y_scale=4))
+    write_topology(tmp_path / "reference.parquet", build("railx_hyperx"))
     summary = mapping.STAGE.make(
         small_mapping,
         item="torus_2d",
