@@ -20,7 +20,7 @@ from railx.vocabulary.topology import Topology
 from railx.workload import SampledBatch
 from workflow.config import read_choice
 from workflow.groups import groups
-from workflow.stage import Table, arrow_schema
+from workflow.stage import Table, arrow_schema, typed_array
 from workflow.stages import stage_of
 
 __all__ = [
@@ -123,13 +123,6 @@ def _table(output: str) -> Table:
     return table
 
 
-def _typed(values: list[Any], kind: pa.DataType) -> pa.Array:
-    # The first refuses words for numbers and cuts fractions off, the second the other
-    # way round.
-    pa.array(values, kind)
-    return pa.array(values).cast(kind)
-
-
 def stage_columns(output: str) -> list[str]:
     """The columns that a stage declares for ``output`` (``network.bounds``)."""
     return list(_table(output).declared())
@@ -158,7 +151,7 @@ def write_stage_table(
     if unknown := sorted(named - set(columns)):
         raise ValueError(f"{output}: got {', '.join(unknown)}; allowed: {', '.join(columns)}")
     arrays = {
-        one.name: _typed([row.get(one.name) for row in whole], one.type)
+        one.name: typed_array([row.get(one.name) for row in whole], one.type)
         for one in arrow_schema(columns)
     }
     write_table(path, pa.table(arrays), metadata=metadata)

@@ -36,6 +36,7 @@ __all__ = [
     "real",
     "text",
     "typed",
+    "typed_array",
     "whole",
 ]
 
@@ -85,6 +86,18 @@ def arrow_schema(columns: Columns) -> pa.Schema:
     return pa.schema(
         [(name, kinds.get(word) or pa.type_for_alias(word)) for name, word in columns.items()]
     )
+
+
+def typed_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Values as an Arrow array of a type; pyarrow's ArrowInvalid or ArrowTypeError
+    where one is of another type.
+    """
+    import pyarrow as pa
+
+    # Told the type at once, pyarrow cuts 1.5 to 1 without a word; cast to it, it reads
+    # words as numbers.
+    pa.array(values, kind)
+    return pa.array(values).cast(kind)
 
 
 @dataclass(frozen=True)
@@ -346,7 +359,7 @@ class Job:
         columns = {}
         for one in schema:
             try:
-                columns[one.name] = pa.array([row[one.name] for row in gathered], one.type)
+                columns[one.name] = typed_array([row[one.name] for row in gathered], one.type)
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
                 raise ValueError(f"{path}: column {one.name}: {error}") from error
         write_table(path, pa.table(columns, schema=schema))

@@ -240,6 +240,8 @@ def test_a_stage_writes_what_is_wanted_under_the_declared_types(tmp_path: Path) 
         ({"plant": "oak"}, "columns differ from the declared ones: height; allowed: plant, height"),
         ({"height": 1, "plant": "oak"}, "columns differ from the declared ones: their order"),
         ({"plant": "oak", "height": "tall"}, "column height: "),
+        ({"plant": "oak", "height": 1.5}, "column height: "),
+        ({"plant": "oak", "height": "3"}, "column height: "),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(
