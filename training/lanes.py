@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import Work as _TorchWork
 from railx.fabric import FabricError
 from training.session import Operation, Session
 
-__all__ = ["Lanes", "Place", "Work"]
+__all__ = ["Lanes", "ToHost", "Work"]
 
 #: How long a group that is shut down waits for the threads of its lanes.
 _SHUTDOWN_S = 5.0
@@ -30,7 +30,7 @@ _SHUTDOWN_S = 5.0
 _cuda: Any = torch.cuda
 
 #: From a tensor to the one that the inner group works on: itself, or its host copy.
-Place = Callable[[torch.Tensor], torch.Tensor]
+ToHost = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Work(_TorchWork):
@@ -38,7 +38,7 @@ class Work(_TorchWork):
     what the device still has to do.
     """
 
-    def __init__(self, operation: Operation, call: Callable[[Place], Any]) -> None:
+    def __init__(self, operation: Operation, call: Callable[[ToHost], Any]) -> None:
         super().__init__()
         self.operation = operation
         self.call = call
@@ -281,7 +281,7 @@ class Lanes:
         explained.__cause__ = error
         return explained
 
-    def _on_host(self, work: Work, place: Place) -> None:
+    def _on_host(self, work: Work, place: ToHost) -> None:
         with self._session.circuits(work.operation):
             start_ns, busy_ns = time.monotonic_ns(), time.thread_time_ns()
             work.call(place).wait()

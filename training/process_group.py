@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from railx.fabric import Configuration
-from training.lanes import Lanes, Place, Work
+from training.lanes import Lanes, ToHost, Work
 from training.session import Operation, Session
 
 __all__ = ["RailxProcessGroup"]
@@ -113,7 +113,7 @@ class RailxProcessGroup(_ProcessGroup):
     def _issue(
         self,
         kind: str,
-        call: Callable[[Place], Any],
+        call: Callable[[ToHost], Any],
         *,
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
@@ -192,7 +192,7 @@ class RailxProcessGroup(_ProcessGroup):
         method = getattr(self._inner("collectives"), name)
         further = () if opts is None else (opts,)
 
-        def call(place: Place) -> Any:
+        def call(place: ToHost) -> Any:
             works = [
                 method(place(one), place(other), *further)
                 for one, other in zip(outputs, inputs, strict=True)
@@ -382,7 +382,7 @@ def _flat(rows: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
     return [tensor for row in rows for tensor in row]
 
 
-def _placed(value: Any, place: Place) -> Any:
+def _placed(value: Any, place: ToHost) -> Any:
     """The same nest of lists with every tensor in its place."""
     if isinstance(value, torch.Tensor):
         return place(value)

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from railx.economics.catalogue import Catalogue, read_catalogue
-from railx.economics.sensitivity import in_node_lanes_per_chip
+from railx.economics.sensitivity import in_node_lanes_of
 from railx.economics.settings import EconomicsSettings, PricedNetwork
 from railx.settings import SettingsError
 from railx.vocabulary.counts import TreeBill
@@ -188,7 +188,7 @@ def _tree_bill(tree: PricedNetwork) -> TreeBill[FamilySettings]:
 def _boundary(claim: str, case: _Case, settings: EconomicsSettings) -> _Line:
     railx, limits = case.railx.counts, settings.sensitivity
     ports = railx.components["transceiver"] / railx.chips
-    lanes = in_node_lanes_per_chip(case.railx) * case.lane
+    lanes = in_node_lanes_of(case.railx) * case.lane
     if claim == "absolute":
         return _Line(-(1 + lanes / ports), limits.absolute_cost_usd / (ports * railx.chips))
     tree = case.tree.counts

@@ -18,7 +18,7 @@ from railx.economics.settings import EconomicsSettings, PricedNetwork, Sensitivi
 from railx.settings import SettingsError
 from railx.vocabulary.counts import NetworkCounts
 
-__all__ = ["in_node_lanes_per_chip", "price_sensitivity"]
+__all__ = ["in_node_lanes_of", "price_sensitivity"]
 
 _PRICED = ("transceiver", "ocs_port", "electrical_switch_port")
 
@@ -37,7 +37,7 @@ class _Case:
     all_to_all_share: float
 
 
-def in_node_lanes_per_chip(network: PricedNetwork) -> float:
+def in_node_lanes_of(network: PricedNetwork) -> float:
     """Width of the links inside a node, which are in no bill, in external ports per
     chip; 0 where the family has no nodes.
     """
@@ -194,7 +194,7 @@ def _break_even_lane(
     """Both ratios grow in proportion to the cost of a RailX chip; None for a node of
     one chip, which has no links inside.
     """
-    lanes = in_node_lanes_per_chip(railx)
+    lanes = in_node_lanes_of(railx)
     if not lanes:
         return None
     headroom = min(

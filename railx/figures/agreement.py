@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, canvas, colours, label, share_legend
@@ -47,7 +47,7 @@ class AgreementFigureSettings(CanvasSettings):
     """Which figure it is."""
 
 
-def draw(settings: AgreementFigureSettings, inputs: Inputs, output: Path) -> None:
+def draw(settings: AgreementFigureSettings, inputs: FigureFiles, output: Path) -> None:
     """One point per topology, traffic pattern, routing and load; colour by topology,
     shape by traffic, hollow: balanced routing.
     """

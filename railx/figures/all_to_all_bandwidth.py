@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import AxisScale, CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import canvas, colours, label, lighter, quantity
@@ -62,7 +62,7 @@ class AllToAllBandwidthSettings(CanvasSettings):
     """Scale of the bandwidth axes."""
 
 
-def draw(settings: AllToAllBandwidthSettings, inputs: Inputs, output: Path) -> None:
+def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path) -> None:
     """A group of bars per topology for ``settings.traffic``: the ideal, then the bound
     under each routing.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, PALETTE, canvas, label, lighter, quantity
@@ -87,7 +87,7 @@ class ClaimMapFigureSettings(CanvasSettings):
     """Further boundaries of the claim per all-to-all bandwidth, in the same way."""
 
 
-def draw(settings: ClaimMapFigureSettings, inputs: Inputs, output: Path) -> None:
+def draw(settings: ClaimMapFigureSettings, inputs: FigureFiles, output: Path) -> None:
     """One panel per claim. Raises ValueError for lines that the table does not have."""
     table = read_frames(inputs, "claim_map", _COLUMNS)
     subtitle = (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import named_files
 from railx.figures.theme import canvas, colours, label, quantity, share_legend
@@ -71,7 +71,7 @@ class CorpusLengthsSettings(CanvasSettings):
             )
 
 
-def draw(settings: CorpusLengthsSettings, inputs: Inputs, output: Path) -> None:
+def draw(settings: CorpusLengthsSettings, inputs: FigureFiles, output: Path) -> None:
     """One line per corpus with dots at ``settings.quantiles``; raises ValueError for a
     corpus without sequences.
     """

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, PALETTE, canvas, colours, label, quantity
@@ -89,7 +89,7 @@ class CostSettings(CanvasSettings):
                 )
 
 
-def draw(settings: CostSettings, inputs: Inputs, output: Path) -> None:
+def draw(settings: CostSettings, inputs: FigureFiles, output: Path) -> None:
     """Draw ``settings.only`` (empty: all topologies of the economics tables); price
     lists where a sensitivity table has the reference.
 
@@ -121,7 +121,7 @@ def draw(settings: CostSettings, inputs: Inputs, output: Path) -> None:
             _under_price_lists(panels["prices"], prices, settings)
 
 
-def _summary(settings: CostSettings, inputs: Inputs) -> pd.DataFrame:
+def _summary(settings: CostSettings, inputs: FigureFiles) -> pd.DataFrame:
     summary = read_frames(inputs, "summary", _SUMMARY).set_index("topology", drop=False)
     summary = summary.assign(
         power_per_chip_watts=summary["power_watts"].astype(float) / summary["chips"]
@@ -147,7 +147,7 @@ def _summary(settings: CostSettings, inputs: Inputs) -> pd.DataFrame:
 
 
 def _price_lists(
-    settings: CostSettings, inputs: Inputs, summary: pd.DataFrame
+    settings: CostSettings, inputs: FigureFiles, summary: pd.DataFrame
 ) -> pd.DataFrame | None:
     if not inputs.get("sensitivity") or not {"injection", "all_to_all"} <= set(settings.compare):
         return None

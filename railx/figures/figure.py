@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from railx.figures.settings import CanvasSettings
 
-__all__ = ["Figure", "FigureInput", "Inputs"]
+__all__ = ["Figure", "FigureFiles", "FigureInput"]
 
 #: What a figure is drawn from: the files under each input key.
-Inputs = Mapping[str, Sequence[Path]]
+FigureFiles = Mapping[str, Sequence[Path]]
 
 
 @dataclass(frozen=True)
@@ -48,4 +48,4 @@ class Figure:
     alternative_text: str
     caption: str
     inputs: tuple[FigureInput, ...]
-    draw: Callable[[Any, Inputs, Path], None]
+    draw: Callable[[Any, FigureFiles, Path], None]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, PALETTE, canvas, label, quantity, share_legend
@@ -89,7 +89,7 @@ class LatencyLoadSettings(CanvasSettings):
     """Top of the latency axis in cycles; null: the largest latency."""
 
 
-def draw(settings: LatencyLoadSettings, inputs: Inputs, output: Path) -> None:
+def draw(settings: LatencyLoadSettings, inputs: FigureFiles, output: Path) -> None:
     """Above, the mean latency over the offered load by group of families; below,
     saturation and limits of every sweep.
     """

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import INK, PALETTE, canvas, label, lighter, quantity, share_legend
@@ -71,7 +71,7 @@ class PipelineScheduleSettings(CanvasSettings):
     """Whether blocks have the number of their chunk, where there is room."""
 
 
-def draw(settings: PipelineScheduleSettings, inputs: Inputs, output: Path) -> None:
+def draw(settings: PipelineScheduleSettings, inputs: FigureFiles, output: Path) -> None:
     """Draw ``settings.iteration`` of every schedule that has rows (a sequence-parallel
     plan has none), one panel per plan.
 
@@ -131,7 +131,7 @@ def _iteration(frame: pd.DataFrame, iteration: int, plan: str) -> pd.DataFrame:
     return rows
 
 
-def _with_kinds(rows: pd.DataFrame, inputs: Inputs) -> pd.DataFrame:
+def _with_kinds(rows: pd.DataFrame, inputs: FigureFiles) -> pd.DataFrame:
     """The rows with the kind of their chunk, where tables of the plans are given."""
     if not inputs.get("groups"):
         return rows.assign(chunk_kind="unknown")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import INK, canvas, label, quantity
@@ -65,7 +65,7 @@ class PriceSensitivitySettings(CanvasSettings):
     reference's."""
 
 
-def draw(settings: PriceSensitivitySettings, inputs: Inputs, output: Path) -> None:
+def draw(settings: PriceSensitivitySettings, inputs: FigureFiles, output: Path) -> None:
     """Two heat maps from the rows of view ``ratio``; raises ValueError when none has
     the reference and all-to-all bandwidth.
     """

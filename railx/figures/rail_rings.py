@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import named_files, read_frame
 from railx.figures.theme import GREY, INK, PALETTE, canvas, label, lighter
@@ -61,7 +61,7 @@ class RailRingsSettings(CanvasSettings):
     """Most rails that are drawn one by one; the overview has all of them together."""
 
 
-def draw(settings: RailRingsSettings, inputs: Inputs, output: Path) -> None:
+def draw(settings: RailRingsSettings, inputs: FigureFiles, output: Path) -> None:
     """Draw the line ``settings.line`` of ``settings.dimension`` from the first topology
     file that has circuits there.
 
@@ -88,7 +88,7 @@ def draw(settings: RailRingsSettings, inputs: Inputs, output: Path) -> None:
         _draw_panels(figure, circuits, nodes, shown)
 
 
-def _circuits(settings: RailRingsSettings, inputs: Inputs) -> tuple[str, pd.DataFrame]:
+def _circuits(settings: RailRingsSettings, inputs: FigureFiles) -> tuple[str, pd.DataFrame]:
     files = named_files(inputs, "graph", settings.only)
     for name, path in files:
         frame = read_frame(path, ["element"])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import (
@@ -80,7 +80,7 @@ class ReconfigurationSettings(CanvasSettings):
     """Whether each iteration is drawn as a dot."""
 
 
-def draw(settings: ReconfigurationSettings, inputs: Inputs, output: Path) -> None:
+def draw(settings: ReconfigurationSettings, inputs: FigureFiles, output: Path) -> None:
     """One column of panels per parallelism and plan: the iteration time above, the
     stall share below.
     """

@@ -11,7 +11,7 @@ import importlib
 from pathlib import Path
 from typing import Annotated, cast
 
-from railx.figures.figure import Figure, Inputs
+from railx.figures.figure import Figure, FigureFiles
 from railx.figures.settings import CanvasSettings
 from railx.settings import Registered
 
@@ -64,7 +64,7 @@ def _members() -> dict[str, type]:
 FigureSettings = Annotated[CanvasSettings, Registered("figure", _members)]
 
 
-def draw_figure(settings: CanvasSettings, inputs: Inputs, output: Path) -> None:
+def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> None:
     """Draw the figure that ``settings.figure`` names from the files under its input
     keys, as ``output`` with .svg and .png.
 

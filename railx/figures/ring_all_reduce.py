@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from railx.figures.fidelity import fidelity_line, ordered
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import canvas, colours, label, share_legend
@@ -58,7 +58,7 @@ class RingAllReduceSettings(CanvasSettings):
     all."""
 
 
-def draw(settings: RingAllReduceSettings, inputs: Inputs, output: Path) -> None:
+def draw(settings: RingAllReduceSettings, inputs: FigureFiles, output: Path) -> None:
     """One line per topology and scope; raises ValueError when no row has
     ``settings.scope``.
     """

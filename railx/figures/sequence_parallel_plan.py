@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import INK, canvas, degree_colours, label, quantity, share_legend
@@ -89,7 +89,7 @@ class SequenceParallelPlanSettings(CanvasSettings):
     """Whether blocks say what they hold, where there is room."""
 
 
-def draw(settings: SequenceParallelPlanSettings, inputs: Inputs, output: Path) -> None:
+def draw(settings: SequenceParallelPlanSettings, inputs: FigureFiles, output: Path) -> None:
     """Draw ``settings.iteration`` of every sequence-parallel plan given; plans of
     another kind are passed over.
 

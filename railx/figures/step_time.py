@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, canvas, label, quantity, share_legend
@@ -63,7 +63,7 @@ class StepTimeSettings(CanvasSettings):
     is."""
 
 
-def draw(settings: StepTimeSettings, inputs: Inputs, output: Path) -> None:
+def draw(settings: StepTimeSettings, inputs: FigureFiles, output: Path) -> None:
     """Horizontal bars in seconds, cut where much longer than the shortest; a note where
     there is no room or no price.
     """

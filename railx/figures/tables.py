@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from railx.figures.figure import Inputs
+from railx.figures.figure import FigureFiles
 from railx.io import read_metadata, read_table
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["named_files", "read_frame", "read_frames"]
 
 
-def named_files(inputs: Inputs, key: str, only: Sequence[str] = ()) -> list[tuple[str, Path]]:
+def named_files(inputs: FigureFiles, key: str, only: Sequence[str] = ()) -> list[tuple[str, Path]]:
     """The files under ``key`` with the names in their metadata: those in ``only`` in
     its order, all when it is empty.
 
@@ -52,7 +52,7 @@ def read_frame(path: Path, columns: Sequence[str], *, may_be_empty: bool = False
 
 
 def read_frames(
-    inputs: Inputs,
+    inputs: FigureFiles,
     key: str,
     columns: Sequence[str],
     name: str | None = None,
@@ -87,7 +87,7 @@ def read_frames(
     return pd.concat([frame[own == wanted] for wanted in only], ignore_index=True)
 
 
-def _files(inputs: Inputs, key: str) -> list[Path]:
+def _files(inputs: FigureFiles, key: str) -> list[Path]:
     paths = [Path(path) for path in inputs.get(key, ())]
     if not paths:
         raise ValueError(f"input {key}: no file given; allowed: one file or more")

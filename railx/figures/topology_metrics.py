@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import canvas, colours, label, lighter, quantity
@@ -51,7 +51,7 @@ class TopologyMetricsSettings(CanvasSettings):
     """Topologies to show, in that order; empty: all that there are."""
 
 
-def draw(settings: TopologyMetricsSettings, inputs: Inputs, output: Path) -> None:
+def draw(settings: TopologyMetricsSettings, inputs: FigureFiles, output: Path) -> None:
     """A row per topology: mean hops as a dot, the diameter as the end of a line, the
     bisection as a share of the injection.
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import INK, canvas, label, quantity, share_legend
@@ -72,7 +72,7 @@ class UtilisationSettings(CanvasSettings):
     """Offered load of the rows to show, as a share of the grid; null: the highest."""
 
 
-def draw(settings: UtilisationSettings, inputs: Inputs, output: Path) -> None:
+def draw(settings: UtilisationSettings, inputs: FigureFiles, output: Path) -> None:
     """One column per queue: utilisation above, below it rejected jobs (reject) or the
     mean wait; dots are the single draws.
 

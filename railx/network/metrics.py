@@ -15,7 +15,7 @@ from railx.network.path_diversity import disjoint_paths_min, minimal_path_counts
 from railx.vocabulary.line_graphs import LineGraph
 from railx.vocabulary.topology import INTERNAL, Topology
 
-__all__ = ["check_circuits", "chip_hop_counts", "node_hop_counts", "topology_metrics"]
+__all__ = ["check_optical_circuits", "chip_hop_counts", "node_hop_counts", "topology_metrics"]
 
 IntArray = NDArray[np.int64]
 
@@ -118,7 +118,7 @@ def chip_hop_counts(topology: Topology) -> IntArray | None:
     return np.bincount(hops[:, : topology.chips].ravel())
 
 
-def check_circuits(topology: Topology) -> None:
+def check_optical_circuits(topology: Topology) -> None:
     """Check the optical circuits; ValueError names the first that breaks a rule.
 
     Each port of each optical switch is used at most once and exists (``ocs_radix``);

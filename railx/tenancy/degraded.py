@@ -26,12 +26,19 @@ from numpy.typing import NDArray
 from railx.tenancy.grid import position_rings
 from railx.vocabulary.hamiltonian import undirected_rings
 
-__all__ = ["FaultKind", "LineSetting", "Plan", "degraded_rows", "line_bandwidth", "rewired_rings"]
+__all__ = [
+    "FaultKind",
+    "LinePlan",
+    "LineSetting",
+    "degraded_rows",
+    "line_bandwidth",
+    "rewired_rings",
+]
 
 IntArray = NDArray[np.int64]
 FaultKind = Literal["switch", "rail"]
 LineSetting = Literal["hyperx", "ring"]
-Plan = Literal["keep", "rewire", "shrink"]
+LinePlan = Literal["keep", "rewire", "shrink"]
 
 
 def rewired_rings(length: int, rails: int) -> IntArray:
@@ -52,7 +59,7 @@ def line_bandwidth(
     setting: LineSetting,
     fault: FaultKind,
     failed: Iterable[tuple[int, int]],
-    plan: Plan,
+    plan: LinePlan,
 ) -> dict[str, Any]:
     """What is left of a line of ``length`` nodes whose ``failed`` are (node, rail)
     pairs; for failed switches only the rail counts.
@@ -154,7 +161,7 @@ def degraded_rows(
     or change nothing for a setting have no row.
     """
     length = min(side, rails + 1)
-    plans: dict[tuple[str, str], tuple[Plan, ...]] = {
+    plans: dict[tuple[str, str], tuple[LinePlan, ...]] = {
         ("hyperx", "switch"): ("keep", "rewire", "shrink"),
         ("hyperx", "rail"): ("keep", "rewire", "shrink"),
         ("ring", "switch"): ("keep",),

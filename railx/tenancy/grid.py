@@ -24,7 +24,7 @@ from railx.vocabulary.topology import Circuits
 __all__ = [
     "Faults",
     "NodeGrid",
-    "Placement",
+    "PlacedJob",
     "check_placements",
     "placement_circuits",
     "position_rings",
@@ -99,7 +99,7 @@ class Faults:
 
 
 @dataclass(frozen=True)
-class Placement:
+class PlacedJob:
     """A job on its nodes: every node of ``rows`` x ``columns`` (positions in ascending
     order).
     """
@@ -178,7 +178,7 @@ def usable_rails(
 
 
 def placement_circuits(
-    grid: NodeGrid, placement: Placement, faults: Faults | None = None
+    grid: NodeGrid, placement: PlacedJob, faults: Faults | None = None
 ) -> Circuits:
     """The circuits that wire a placement: in each of its lines, the rings of
     :func:`position_rings` on the usable rails.
@@ -248,7 +248,7 @@ def _line(
 
 
 def check_placements(
-    grid: NodeGrid, faults: Faults, placed: Sequence[tuple[Placement, Circuits]]
+    grid: NodeGrid, faults: Faults, placed: Sequence[tuple[PlacedJob, Circuits]]
 ) -> dict[str, int]:
     """Check jobs against each other and against the failures, from their circuits
     alone; returns counts.

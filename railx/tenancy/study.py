@@ -15,7 +15,7 @@ from railx.tenancy.degraded import degraded_rows
 from railx.tenancy.grid import (
     Faults,
     NodeGrid,
-    Placement,
+    PlacedJob,
     check_placements,
     placement_circuits,
     random_faults,
@@ -28,8 +28,8 @@ from railx.vocabulary.topology import Circuits
 __all__ = [
     "degraded_table",
     "fault_table",
-    "grid_of",
     "mix_of_jobs",
+    "node_grid",
     "place_jobs",
     "tenancy_summary",
     "utilisation_table",
@@ -41,7 +41,7 @@ Rows = list[dict[str, Any]]
 _FAULTS, _DEGRADED, _MIX, _STREAM = range(4)
 
 
-def grid_of(settings: TenancySettings) -> NodeGrid:
+def node_grid(settings: TenancySettings) -> NodeGrid:
     """The grid of nodes: R/2 x R/2 with m n rails a side."""
     return NodeGrid(side=settings.side, rails=settings.rails)
 
@@ -121,7 +121,7 @@ def degraded_table(settings: TenancySettings, seed: int) -> Rows:
 
 def place_jobs(
     grid: NodeGrid, jobs: Sequence[GridJobSettings], faults: Faults
-) -> list[Placement | None]:
+) -> list[PlacedJob | None]:
     """Place jobs one after another, the largest first, around the failures; None for a
     job that no free product was found for.
 
@@ -129,7 +129,7 @@ def place_jobs(
     of its healthy nodes; a ring takes any line with a rail left.
     """
     free = faults.healthy(grid)
-    placed: list[Placement | None] = [None] * len(jobs)
+    placed: list[PlacedJob | None] = [None] * len(jobs)
     for index in sorted(range(len(jobs)), key=lambda i: -jobs[i].nodes):
         job = jobs[index]
         for a, b in dict.fromkeys(((job.rows, job.columns), (job.columns, job.rows))):
@@ -139,7 +139,7 @@ def place_jobs(
                 _wireable(grid, free, faults, job, a, b), a, b, "best_fit", turn=False
             )
             if lines is not None:
-                placed[index] = Placement(
+                placed[index] = PlacedJob(
                     tuple(map(int, lines[0])), tuple(map(int, lines[1])), job.setting
                 )
                 free[np.ix_(*lines)] = False
@@ -180,7 +180,7 @@ def mix_of_jobs(settings: TenancySettings, seed: int) -> dict[str, Any]:
     :func:`railx.tenancy.grid.check_placements` does; ``ports_shared`` and the counts of
     failed parts used are counted again here, from the circuits of all jobs.
     """
-    grid, mix = grid_of(settings), settings.mix
+    grid, mix = node_grid(settings), settings.mix
     rng = np.random.default_rng([seed, _MIX])
     faults = random_faults(grid, mix.failed_nodes, mix.failed_rails, mix.failed_switches, rng)
     placed = place_jobs(grid, mix.jobs, faults)
@@ -334,7 +334,7 @@ def tenancy_summary(
     mix: Mapping[str, Any],
 ) -> dict[str, Any]:
     """A flat summary of the tables: shares are ratios, times hours."""
-    grid = grid_of(settings)
+    grid = node_grid(settings)
     line = min(grid.side, grid.rails + 1)
     summary: dict[str, Any] = {
         "nodes": grid.nodes,

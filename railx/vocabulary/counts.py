@@ -35,7 +35,7 @@ __all__ = [
     "fewest_tiers",
     "largest_tree",
     "no_check",
-    "rail_ports",
+    "rail_tree_ports",
     "smallest_size",
     "too_large",
     "torus_all_to_all_ports",
@@ -247,7 +247,7 @@ def dragonfly_hops(group: int, groups: int, chips_per_node: int) -> tuple[float,
     return inside / groups + 2 * between * (group - 1) / group, between
 
 
-def rail_ports(*, chips: int, planes: int, tiers: int, port_gbps: float) -> Ports:
+def rail_tree_ports(*, chips: int, planes: int, tiers: int, port_gbps: float) -> Ports:
     """Rails of electrical switches, non-blocking trees of so many tiers: 2 T - 1 switch
     ports and 2 T transceivers per end port.
     """

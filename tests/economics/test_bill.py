@@ -20,7 +20,7 @@ from railx.economics import (
     cost_summary,
     read_catalogue,
 )
-from railx.economics.sensitivity import in_node_lanes_per_chip
+from railx.economics.sensitivity import in_node_lanes_of
 from railx.families import FAMILIES, TopologySettings
 from railx.families.railx_hyperx.bill import external_hops
 from railx.families.railx_hyperx.settings import RailXHyperXSettings, grid_of
@@ -292,11 +292,11 @@ def test_power_is_empty_where_a_component_has_no_sourced_power() -> None:
 
 
 def test_in_node_lanes() -> None:
-    assert in_node_lanes_per_chip(railx(1, 3)) == 0
+    assert in_node_lanes_of(railx(1, 3)) == 0
     assert (
-        in_node_lanes_per_chip(railx(2, 1, internal_width=1.0)) == 1.0
+        in_node_lanes_of(railx(2, 1, internal_width=1.0)) == 1.0
     )  # 4 pairs, one link each, 4 chips
-    assert in_node_lanes_per_chip(fat_tree()) == 0
+    assert in_node_lanes_of(fat_tree()) == 0
 
 
 @pytest.mark.parametrize(

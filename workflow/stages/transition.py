@@ -24,7 +24,10 @@ def run(job: Job) -> Summary:
     from railx.families import read_topology
     from railx.settings import load
     from railx.vocabulary.reconfiguration import TransitionSettings, reconfiguration_plan
-    from railx.vocabulary.reconfiguration_files import write_plan, write_plan_csv
+    from railx.vocabulary.reconfiguration_files import (
+        write_reconfiguration,
+        write_reconfiguration_csv,
+    )
 
     settings: TransitionSettings = load(TransitionSettings, job.settings, "transition")
     before, after = read_topology(job.file("before")), read_topology(job.file("after"))
@@ -49,9 +52,9 @@ def run(job: Job) -> Summary:
         "fidelity": "analytic",
     }
     if "plan" in job.outputs:
-        write_plan(job.outputs["plan"], plan)
+        write_reconfiguration(job.outputs["plan"], plan)
     if "csv" in job.outputs:
-        write_plan_csv(job.outputs["csv"], plan)
+        write_reconfiguration_csv(job.outputs["csv"], plan)
     job.write_table("summary", [row])
     return row
 

@@ -86,14 +86,14 @@ def global_pairs(settings: DragonflySettings) -> IntArray:
     rotation of the groups is a symmetry; the ports of a group are dealt to its switches
     in runs of at most h.
     """
-    others, ways = settings.groups - 1, settings.links_per_pair
-    group, way, offset = np.meshgrid(
-        np.arange(settings.groups), np.arange(ways), np.arange(1, settings.groups), indexing="ij"
+    others, copies = settings.groups - 1, settings.links_per_pair
+    group, copy, offset = np.meshgrid(
+        np.arange(settings.groups), np.arange(copies), np.arange(1, settings.groups), indexing="ij"
     )
     far = (group + offset) % settings.groups
-    port, back = way * others + offset - 1, way * others + settings.groups - offset - 1
-    near_switch = group * settings.a + port * settings.a // (ways * others)
-    far_switch = far * settings.a + back * settings.a // (ways * others)
+    port, back = copy * others + offset - 1, copy * others + settings.groups - offset - 1
+    near_switch = group * settings.a + port * settings.a // (copies * others)
+    far_switch = far * settings.a + back * settings.a // (copies * others)
     once = group < far
     pairs: IntArray = np.stack([near_switch[once], far_switch[once]], axis=1).astype(np.int64)
     return pairs

@@ -85,7 +85,7 @@ def _fill_plane(builder: TableBuilder, settings: FatTreeSettings, first: int, to
 
 def _down(builder: TableBuilder, vertex: IntArray, below: IntArray) -> NDArray[np.int32]:
     """The set of each single link from a vertex to one of ``below`` (int[vertices,
-    ways]).
+    links]).
     """
     return even_sets(builder, np.repeat(vertex, below.shape[1]), below.reshape(-1, 1)).reshape(
         below.shape

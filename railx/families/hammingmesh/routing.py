@@ -164,27 +164,30 @@ def _leave_sets(
     for chip, (minus, delays) in enumerate(
         zip(share.tolist(), (distance * settings.internal_latency_ns).tolist(), strict=True)
     ):
-        ways = []
+        by_end = []
         for end, rows in enumerate(line.up[chip].tolist()):
             if distance[chip, end] == 0:
-                ways.append(
+                by_end.append(
                     [
                         (builder.pool(rows, vc), line.channel + 1)
                         for vc in _switch_channels(builder, line)
                     ]
                 )
             else:
-                ways.append(
+                by_end.append(
                     [(int(walk[chip, end]), _HEADING[line.kind][end] if adaptive else line.channel)]
                 )
         if adaptive:
-            for heading, way in zip(_HEADING[line.kind], ways, strict=True):
-                sets[heading].append(builder.choice_set(way))
-        ends = np.repeat([0, 1], [len(way) for way in ways])
-        weights = np.array([minus, 1 - minus])[ends] / np.array([len(way) for way in ways])[ends]
+            for heading, choices in zip(_HEADING[line.kind], by_end, strict=True):
+                sets[heading].append(builder.choice_set(choices))
+        ends = np.repeat([0, 1], [len(choices) for choices in by_end])
+        weights = (
+            np.array([minus, 1 - minus])[ends]
+            / np.array([len(choices) for choices in by_end])[ends]
+        )
         probes = [int(line.up[chip, end, 0]) for end in ends]
         own = builder.choice_set(
-            [*ways[0], *ways[1]],
+            [*by_end[0], *by_end[1]],
             weights.tolist(),
             probes if adaptive else None,
             [delays[end] for end in ends] if adaptive else None,

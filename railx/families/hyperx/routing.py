@@ -104,13 +104,13 @@ def _line_sets(
     for router, own in enumerate(place.tolist()):
         for goal in range(length):
             if goal != own:
-                by_way_of = [
-                    (int(detour[router, way]), 0 if way == goal else 1)
-                    for way in range(length)
-                    if way != own
+                detours = [
+                    (int(detour[router, via]), 0 if via == goal else 1)
+                    for via in range(length)
+                    if via != own
                 ]
                 undecided[router, goal] = builder.choice_set(
-                    [*by_way_of, (int(direct[router, goal]), 0)]
+                    [*detours, (int(direct[router, goal]), 0)]
                 )
     return [undecided, builder.single(direct, 0)]
 

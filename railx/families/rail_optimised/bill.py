@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from railx.families.rail_optimised.settings import RailOptimisedSettings
 from railx.settings import SettingsError
-from railx.vocabulary.counts import Bill, Ports, fewest_tiers, largest_tree, rail_ports
+from railx.vocabulary.counts import Bill, Ports, fewest_tiers, largest_tree, rail_tree_ports
 
 __all__ = ["BILL", "check", "ports", "resize"]
 
@@ -29,7 +29,7 @@ def check(settings: RailOptimisedSettings) -> None:
 
 def ports(settings: RailOptimisedSettings) -> Ports:
     """What the rails are built of, and their bandwidths in ports per chip."""
-    return rail_ports(
+    return rail_tree_ports(
         chips=settings.chips,
         planes=settings.planes,
         tiers=settings.tiers,

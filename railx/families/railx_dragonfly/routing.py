@@ -153,7 +153,7 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
         )
         for vc, order in enumerate(_ORDERS)
     ]
-    first, across, last = _ways(builder, plan, walks, node, x)
+    first, across, last = _paths(builder, plan, walks, node, x)
 
     def fill(
         state: int, sets: NDArray[np.int32], here: NDArray[np.bool_], target: IntArray
@@ -162,35 +162,35 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
 
     fill(0, split_sets(builder, last, plan.last[x, local]), other_column, to_x)
     fill(1, split_sets(builder, across, plan.across[x, local]), other_row, rows_up)
-    for (j, k), way in first.items():
-        fill(plan.first_state(j, k), way.sets(builder), other_row, rows_up)
-    for q, way in enumerate(across):
-        fill(plan.column_state(q), way.sets(builder), other_row, rows_up)
-    for k, way in enumerate(last):
-        fill(plan.last_state(k), way.sets(builder), other_column, to_x)
+    for (j, k), path in first.items():
+        fill(plan.first_state(j, k), path.sets(builder), other_row, rows_up)
+    for q, path in enumerate(across):
+        fill(plan.column_state(q), path.sets(builder), other_row, rows_up)
+    for k, path in enumerate(last):
+        fill(plan.last_state(k), path.sets(builder), other_column, to_x)
     # At the source: any link to any column that will do, or a link of this column.
-    ways, shares = [], []
-    for (j, k), way in first.items():
+    paths, shares = [], []
+    for (j, k), path in first.items():
         column = plan.candidates[:, j]
         to_column = plan.by_column[x][:, :, np.arange(plan.rows), column].transpose(
             0, 2, 1
         )  # [chip, difference, b]
         shares.append(to_column * plan.first[x, local][:, column, k][:, :, None])
-        ways.append(way)
-    for q, way in enumerate(across):
+        paths.append(path)
+    for q, path in enumerate(across):
         stays = plan.by_column[x, :, :, x].transpose(0, 2, 1)
         shares.append(stays * plan.across[x, local][:, :, q][:, :, None])
-        ways.append(way)
-    flat = [_repeat(way, plan.columns) for way in ways]
-    weight = np.stack(shares, axis=-1).reshape(len(node), -1, len(ways))
+        paths.append(path)
+    flat = [_repeat(path, plan.columns) for path in paths]
+    weight = np.stack(shares, axis=-1).reshape(len(node), -1, len(paths))
     fill(0, split_sets(builder, flat, weight), other_row, rows_up * plan.columns + to_x)
     fill_final(builder, walks[3])
 
 
-def _ways(
+def _paths(
     builder: TableBuilder, plan: _Plan, walks: list[IntArray], node: IntArray, x: IntArray
 ) -> tuple[dict[tuple[int, int], Exits], list[Exits], list[Exits]]:
-    """The ways along the first row (by candidate column and link) and in the column,
+    """The paths along the first row (by candidate column and link) and in the column,
     both by difference of rows, and on the last row.
     """
     ports = rail_ports(builder.topology).link
@@ -221,10 +221,10 @@ def _ways(
     return first, across, last
 
 
-def _repeat(way: Exits, times: int) -> Exits:
+def _repeat(path: Exits, times: int) -> Exits:
     return Exits(
         *(
-            np.repeat(getattr(way, name), times, axis=1)
+            np.repeat(getattr(path, name), times, axis=1)
             for name in ("pool", "state", "rail", "steps")
         )
     )

@@ -59,7 +59,7 @@ def route(
         for hops in range(line.diameter, 0, -1):
             rail = np.where((line.hops[place] == hops)[..., None], rows, -1)
             walk = walk_pools(builder, settings.m, "xy", channel, by_rail=routing == "balanced")
-            ways = [
+            paths = [
                 exits(
                     builder,
                     walk,
@@ -71,9 +71,9 @@ def route(
                 for q in range(rail.shape[2])
             ]
             here = done & (line.hops[place[:, None], target] == hops)
-            builder.entry[0][here] = split_sets(builder, ways, shares)[:, target][here]
-            for q, way in enumerate(ways if states > 1 else []):
-                builder.entry[1 + q][here] = way.sets(builder)[:, target][here]
+            builder.entry[0][here] = split_sets(builder, paths, shares)[:, target][here]
+            for q, path in enumerate(paths if states > 1 else []):
+                builder.entry[1 + q][here] = path.sets(builder)[:, target][here]
             channel += 1
         done &= place[:, None] == target
     fill_final(builder, walk_pools(builder, settings.m, "xy", channel))

@@ -705,7 +705,7 @@ def route(net: Net, state: State, rules: Rules, packet: Int) -> None:
 
 @_phase
 def shortest_wait(net: Net, state: State, rules: Rules, first: Int, last: Int) -> Any:
-    """Adaptive routing: the choice with the least wait for its probed link and way;
+    """Adaptive routing: the choice with the least wait for its probed link and path;
     ties are drawn.
     """
     best, least, ties = first, np.inf, 0

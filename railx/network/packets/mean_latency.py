@@ -1,4 +1,4 @@
-"""The compiled loop over all ways of a routing table in an empty network."""
+"""The compiled loop over all paths of a routing table in an empty network."""
 
 # Types inside compiled functions are Numba's to check.
 # mypy: disable-error-code="untyped-decorator"

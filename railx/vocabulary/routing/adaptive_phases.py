@@ -52,7 +52,7 @@ def fill_adaptive(builder: TableBuilder, phases: Sequence[Phase]) -> None:
 
 
 class _Adaptive:
-    """What the entries are made of: ``ways[d][vc]`` the exits to each link of phase d
+    """What the entries are made of: ``paths[d][vc]`` the exits to each link of phase d
     for a packet on a channel.
     """
 
@@ -65,13 +65,13 @@ class _Adaptive:
         walks = [
             walk_pools(builder, phases[0].m, "xy", vc, by_rail=True) for vc in range(len(phases))
         ]
-        self.ways: list[list[list[Exits]]] = []
+        self.paths: list[list[list[Exits]]] = []
         self.heading: list[int] = []
         state = 1
         for phase in phases:
             rows = phase.rail_rows(ports)[self.node]
             self.heading.append(state)
-            self.ways.append(
+            self.paths.append(
                 [
                     [
                         exits(builder, walk, rows[..., k], vc=vc + 1, heading=state + k, after=0)
@@ -102,8 +102,8 @@ class _Adaptive:
         vc = len(self.phases) - len(left)
         for d in left:
             target = self.phases[d].coordinate(self.to_node)
-            for k, way in enumerate(self.ways[d][vc]):
-                self.builder.entry[self.heading[d] + k][here] = way.sets(self.builder)[:, target][
+            for k, path in enumerate(self.paths[d][vc]):
+                self.builder.entry[self.heading[d] + k][here] = path.sets(self.builder)[:, target][
                     here
                 ]
 
@@ -118,9 +118,9 @@ class _Adaptive:
         goal = self.builder.destinations[index] % self.chips
         onward = mesh_distance(phase.m)[phase.enter[a, b], goal[:, None]]
         shares = self.shares[d][a, self.local[chip], b]
-        ways = self.ways[d][len(self.phases) - 1]
+        paths = self.paths[d][len(self.phases) - 1]
         self.builder.entry[0][here] = adaptive_sets(
-            self.builder, ways, [(chip, b)] * len(ways), shares, onward
+            self.builder, paths, [(chip, b)] * len(paths), shares, onward
         )
 
     def fill_several(self, left: Sequence[int]) -> None:
@@ -132,15 +132,15 @@ class _Adaptive:
         nodes = np.unique(self.to_node)
         # All chips of a node have the same sets here.
         chip, index = np.nonzero(self.differs(nodes, left))
-        ways: list[Exits] = []
+        paths: list[Exits] = []
         at: list[tuple[IntArray, IntArray]] = []
         shares, onward = [], []
         for d in left:
             phase = self.phases[d]
             a, b = phase.coordinate(self.node[chip]), phase.coordinate(nodes[index])
             others = [self.phases[other] for other in left if other != d]
-            for k, way in enumerate(self.ways[d][len(self.phases) - len(left)]):
-                ways.append(way)
+            for k, path in enumerate(self.paths[d][len(self.phases) - len(left)]):
+                paths.append(path)
                 at.append((chip, b))
                 shares.append(self.shares[d][a, self.local[chip], b, k] / len(left))
                 onward.append(
@@ -148,7 +148,7 @@ class _Adaptive:
                 )
         sets = np.full((len(self.node), len(nodes)), -1, dtype=np.int32)
         sets[chip, index] = adaptive_sets(
-            self.builder, ways, at, np.stack(shares, axis=-1), np.stack(onward, axis=-1)
+            self.builder, paths, at, np.stack(shares, axis=-1), np.stack(onward, axis=-1)
         )
         self.builder.entry[0][here] = sets[:, np.searchsorted(nodes, self.to_node)][here]
 

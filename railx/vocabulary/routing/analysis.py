@@ -134,7 +134,7 @@ def _sums(
     stuck = np.zeros(3, dtype=np.int64)
     sums = np.zeros((topology.chips, len(table.destinations)))
     graph = _graph(topology, table, spread_options(topology, table))
-    kernels().way_sums(
+    kernels().path_sums(
         *graph, values, np.ones(sums.shape) if wanted is None else wanted, longest, stuck, sums
     )
     _raise_if_stuck(topology, table, stuck)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["dependencies", "loads", "way_sums"]
+__all__ = ["dependencies", "loads", "path_sums"]
 
 _DEAD_END = 1
 _CIRCLE = 2
@@ -84,7 +84,7 @@ def _postorder(
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def way_sums(
+def path_sums(
     entry: Any,
     destinations: Any,
     link_dst: Any,

@@ -48,7 +48,7 @@ _NO_SHARE = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Exits:
-    """One way out of its node for each chip and target: the next ``pool`` (int[chips,
+    """One path out of its node for each chip and target: the next ``pool`` (int[chips,
     T], -1: none) and the ``state`` after that hop.
 
     ``rail``: the link row of the exit's rail; ``steps``: links inside the node before
@@ -61,7 +61,7 @@ class Exits:
     steps: IntArray
 
     def sets(self, builder: TableBuilder) -> NDArray[np.int32]:
-        """Sets of this one way."""
+        """Sets of this one path."""
         return builder.single(self.pool, self.state)
 
 
@@ -93,7 +93,7 @@ def exits(
     heading: int,
     after: int,
 ) -> Exits:
-    """Ways to rails: ``rail`` (int[chips, T]) is the link row that each chip heads for
+    """Paths to rails: ``rail`` (int[chips, T]) is the link row that each chip heads for
     on the way to each target, -1 for none.
 
     ``walk``: as from :func:`walk_pools`; ``vc``: the rail's virtual channel (int[T]:
@@ -127,13 +127,13 @@ def exits(
 
 
 def split_sets(
-    builder: TableBuilder, ways: Sequence[Exits], shares: FloatArray
+    builder: TableBuilder, paths: Sequence[Exits], shares: FloatArray
 ) -> NDArray[np.int32]:
-    """Sets (int[chips, T]) that share the traffic among several ways; ``shares``:
-    float[chips, T, ways], -1 where no way has any.
+    """Sets (int[chips, T]) that share the traffic among several paths; ``shares``:
+    float[chips, T, paths], -1 where no path has any.
     """
     pool, state = (
-        np.stack([getattr(way, name) for way in ways], axis=-1) for name in ("pool", "state")
+        np.stack([getattr(path, name) for path in paths], axis=-1) for name in ("pool", "state")
     )
     weight = np.where((pool < 0) | (shares < _NO_SHARE), 0, shares)
     total = weight.sum(axis=-1, keepdims=True)
@@ -154,21 +154,23 @@ def split_sets(
 
 def adaptive_sets(
     builder: TableBuilder,
-    ways: Sequence[Exits],
+    paths: Sequence[Exits],
     at: Sequence[tuple[IntArray, IntArray]],
     shares: FloatArray,
     onward: IntArray,
 ) -> NDArray[np.int32]:
-    """Adaptive sets of k packets (int[k]) that may take any of W ways.
+    """Adaptive sets of k packets (int[k]) that may take any of W paths.
 
-    ``at``: for each way where the packets stand in its arrays (chip and target, int[k]
+    ``at``: for each path where the packets stand in its arrays (chip and target, int[k]
     each); ``shares`` (float[k, W]): the weights; ``onward`` (int[k, W]): steps inside
-    the next node. A way is probed at its rail; its delay is the time of flight of its
-    walk, its rail and the steps onward, in nanoseconds beyond the best way.
+    the next node. A path is probed at its rail; its delay is the time of flight of its
+    walk, its rail and the steps onward, in nanoseconds beyond the best path.
     """
     latency = builder.topology.links.latency_ns
     pool, state, rail, steps = (
-        np.stack([getattr(way, name)[index] for way, index in zip(ways, at, strict=True)], axis=-1)
+        np.stack(
+            [getattr(path, name)[index] for path, index in zip(paths, at, strict=True)], axis=-1
+        )
         for name in ("pool", "state", "rail", "steps")
     )
     # The first link of the table is inside a node wherever a walk has any.
@@ -218,7 +220,7 @@ def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRo
         walk = walk_pools(builder, m, orders[d], d, by_rail=routing == "balanced")
         vc = np.tile(np.arange(classes), phase.length) if classes > 1 else d + 1
         target = targets[d] * classes + targets[d + 1] % classes
-        ways = [
+        paths = [
             exits(
                 builder,
                 walk,
@@ -232,10 +234,10 @@ def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRo
         shares = np.repeat(
             by_node(flow.shares, phase, topology.nodes)[node, local], classes, axis=1
         )
-        builder.entry[0][here] = split_sets(builder, ways, shares)[:, target][here]
+        builder.entry[0][here] = split_sets(builder, paths, shares)[:, target][here]
         if routing == "balanced":
-            for k, way in enumerate(ways):
-                builder.entry[1 + k][here] = way.sets(builder)[:, target][here]
+            for k, path in enumerate(paths):
+                builder.entry[1 + k][here] = path.sets(builder)[:, target][here]
         done &= ~here
     fill_final(builder, walk_pools(builder, m, orders[-1], len(phases)))
 

@@ -105,5 +105,5 @@ def ring_sets(
     up, tie = ring_steps(place[:, None], goal, length)
     sets[_UNDECIDED] = np.where(up, *entering)
     if (split_ties or builder.routing == "balanced") and tie.any():
-        sets[_UNDECIDED][tie] = builder.merge(*(ways[tie] for ways in entering))
+        sets[_UNDECIDED][tie] = builder.merge(*(direction[tie] for direction in entering))
     return sets
