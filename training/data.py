@@ -124,8 +124,10 @@ def read_sequences(
 
 
 def pack(slices: Iterable[Slice], sequences: Sequences) -> PackedTokens:
-    """Slices one after another. The label of a slice's last token is the first of the
-    next slice, none at the sequence's end.
+    """Slices one after another.
+
+    The label of a slice's last token is the first of the next slice, none at the
+    sequence's end.
     """
     tokens, positions, labels = [], [], []
     for part in slices:

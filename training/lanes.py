@@ -34,8 +34,10 @@ ToHost = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Work(_TorchWork):
-    """The handle of one operation. ``wait`` also makes the current CUDA stream wait for
-    what the device still has to do.
+    """The handle of one operation.
+
+    ``wait`` also makes the current CUDA stream wait for what the device still has to
+    do.
     """
 
     def __init__(self, operation: Operation, call: Callable[[ToHost], Any]) -> None:

@@ -274,8 +274,9 @@ def _synchronize(device: torch.device) -> None:
 
 
 def _peaks(settings: RunSettings, plan: Plan, replica: _Replica) -> tuple[int | None, int | None]:
-    """The most chunks alive at once on this stage, as counted and as planned; None
-    where the plan is no pipeline.
+    """The most chunks alive at once on this stage, as counted and as planned.
+
+    None where the plan is no pipeline.
     """
     runner = replica.runner
     if not isinstance(runner, PipelineParallel):

@@ -122,8 +122,9 @@ class RailxProcessGroup(_ProcessGroup):
         peers: tuple[int, int] | None = None,
         tag: int = 0,
     ) -> Work:
-        """Put one operation on its lane. ``peers``: source and destination (global
-        ranks) of a message, in that order.
+        """Put one operation on its lane.
+
+        ``peers``: source and destination (global ranks) of a message, in that order.
         """
         channel = self._id if peers is None else f"{self._id}:{peers[0]}>{peers[1]}:{tag}"
         group = self._ranks if peers is None else tuple(sorted(set(peers)))
@@ -323,8 +324,9 @@ class RailxProcessGroup(_ProcessGroup):
         )
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        """Exchange lists of tensors; RuntimeError over gloo, which has no such
-        operation.
+        """Exchange lists of tensors.
+
+        Raises RuntimeError over gloo, which has no such operation.
         """
         if not self._nccl:
             raise RuntimeError(

@@ -35,8 +35,9 @@ class GradientReduction:
     timeline: Timeline
 
     def run(self) -> None:
-        """Replace every gradient by its sum over the group. Parameters without a
-        gradient here count as zero.
+        """Replace every gradient by its sum over the group.
+
+        Parameters without a gradient here count as zero.
         """
         for parameters, group in self.sums:
             if group is None:

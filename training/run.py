@@ -84,8 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def launch(settings: RunSettings, out: Path) -> int:
-    """Run one local process for each device of the plan; returns the exit code. The
-    ranks end with this process, however it ends.
+    """Run one local process for each device of the plan; returns the exit code.
+
+    The ranks end with this process, however it ends.
     """
     plan = read_plan(settings.plan)
     # Ranks connect to a store on a port that this process holds already, so that no

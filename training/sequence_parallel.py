@@ -56,8 +56,9 @@ def group_ranks(plan: Plan) -> list[tuple[int, ...]]:
 
 
 class ProcessGroups:
-    """The process groups of rank tuples, made once. Every rank must construct it with
-    the same tuples, also those it is not in.
+    """The process groups of rank tuples, made once.
+
+    Every rank must construct it with the same tuples, also those it is not in.
     """
 
     def __init__(self, ranks: Sequence[tuple[int, ...]]) -> None:

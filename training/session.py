@@ -164,8 +164,9 @@ class Session:
 
     @contextlib.contextmanager
     def circuits(self, operation: Operation) -> Iterator[None]:
-        """Hold the circuits of an operation, if it needs any; raises FabricError where
-        they cannot be had.
+        """Hold the circuits of an operation, if it needs any.
+
+        Raises FabricError where they cannot be had.
         """
         if operation.configuration is None:
             yield

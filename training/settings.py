@@ -134,8 +134,9 @@ def fabric_sweep(settings: RunSettings) -> list[FabricSettings]:
 
 
 def check_model(model: ModelSettings) -> None:
-    """Refuse models that the decoder of ``training.model`` is not; SettingsError names
-    the key.
+    """Refuse models that the decoder of ``training.model`` is not.
+
+    Raises SettingsError names the key.
     """
     if model.feed_forward_kind != "swiglu":
         raise SettingsError(
@@ -185,8 +186,9 @@ def check_plan(plan: Plan, model: ModelSettings, ranks: int) -> None:
 
 
 def pipeline_stages(plan: Plan) -> int:
-    """The stages of a pipeline plan; SettingsError where its batches have different
-    numbers.
+    """The stages of a pipeline plan.
+
+    Raises SettingsError where its batches have different numbers.
     """
     stages = {pipeline.stages for batch in plan.pipeline_batches() for pipeline in batch.pipelines}
     if len(stages) != 1:

@@ -47,8 +47,9 @@ def read(folder: Path, key: str) -> dict[str, Any] | None:
 
 
 def keep(folder: Path, key: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Keep ``config`` under ``key`` where the folder can be written to; returns it as
-    :func:`read` will.
+    """Keep ``config`` under ``key`` where the folder can be written to.
+
+    Returns it as :func:`read` will.
     """
     text = json.dumps(config).encode()
     with suppress(OSError):

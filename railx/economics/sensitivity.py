@@ -191,8 +191,9 @@ def _break_even_switch_port(
 def _break_even_lane(
     cost: float, ratios: tuple[float, float], railx: PricedNetwork, chosen: SensitivitySettings
 ) -> float | None:
-    """Both ratios grow in proportion to the cost of a RailX chip; None for a node of
-    one chip, which has no links inside.
+    """Both ratios grow in proportion to the cost of a RailX chip.
+
+    None for a node of one chip, which has no links inside.
     """
     lanes = in_node_lanes_of(railx)
     if not lanes:

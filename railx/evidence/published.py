@@ -30,8 +30,9 @@ class Published:
 def read_published(
     directory: str | Path, file: str, row_id: str, column: str = "value"
 ) -> Published:
-    """The number in ``column`` of the row ``row_id``; raises ValueError naming the file
-    and what it has instead.
+    """The number in ``column`` of the row ``row_id``.
+
+    Raises ValueError naming the file and what it has instead.
     """
     path = Path(directory) / file
     if not path.is_file():

@@ -46,8 +46,9 @@ class Statement:
 
 
 def read_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> Statement:
-    """Check the text of a query; raises ClaimError (one line) for all that is not one
-    SELECT over tables.
+    """Check the text of a query.
+
+    Raises ClaimError (one line) for all that is not one SELECT over tables.
     """
     _only_select(connection, sql)
     parsed = json.loads(connection.execute("select json_serialize_sql(?)", [sql]).fetchall()[0][0])

@@ -23,8 +23,9 @@ class CircuitSchedule:
     iterations: Mapping[int, tuple[Configuration, ...]] = field(default_factory=dict)
 
     def following(self, iteration: int, issued: int) -> Configuration | None:
-        """What operation number ``issued`` (from 0) of an iteration needs; None where
-        nothing is known.
+        """What operation number ``issued`` (from 0) of an iteration needs.
+
+        None where nothing is known.
         """
         operations = self.iterations.get(iteration, ())
         return operations[issued] if issued < len(operations) else None

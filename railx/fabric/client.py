@@ -45,15 +45,18 @@ class _Question:
 
 
 class FabricClient:
-    """The connection of one rank; every method may be called from any thread. Use as a
-    context manager or call ``close``.
+    """The connection of one rank; every method may be called from any thread.
+
+    Use as a context manager or call ``close``.
     """
 
     def __init__(
         self, address: str, rank: int, *, gpus_per_server: int, timeout_s: float = 30.0
     ) -> None:
-        """Connect and register. ``address`` is "host:port"; raises :class:`FabricError`
-        where that fails within ``timeout_s``.
+        """Connect and register.
+
+        ``address`` is "host:port"; raises :class:`FabricError` where that fails within
+        ``timeout_s``.
         """
         self.address = address
         self.rank = rank

@@ -80,8 +80,9 @@ class Server:
         )
 
     def handle(self, rank: int, message: Message) -> None:
-        """One message of a registered rank; raises ProtocolError where it makes no
-        sense.
+        """One message of a registered rank.
+
+        Raises ProtocolError where it makes no sense.
         """
         kind, now_ns = message["type"], time.monotonic_ns()
         if kind == "ACQUIRE":
@@ -202,8 +203,10 @@ def _configuration(message: Message) -> Configuration:
 
 
 async def serve(settings: FabricSettings, ranks: int, *, until_stdin_closes: bool = False) -> None:
-    """Serve until told to stop; raises SettingsError naming fabric.port or fabric.host
-    where the address cannot be had.
+    """Serve until told to stop.
+
+    Raises SettingsError naming fabric.port or fabric.host where the address cannot be
+    had.
     """
     server = Server(settings, ranks)
     loop = asyncio.get_running_loop()
@@ -265,8 +268,10 @@ def _watch_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> Non
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code (2 and one line on standard error for
-    settings that cannot be used).
+    """The command line.
+
+    Returns the exit code (2 and one line on standard error for settings that cannot be
+    used).
     """
     parser = argparse.ArgumentParser(
         prog="python -m railx.fabric.controller",

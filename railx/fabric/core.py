@@ -115,8 +115,10 @@ class _Hint:
 
 
 class ControllerCore:
-    """The state of all rails. Every method takes the present time in nanoseconds and
-    returns the actions that follow, in order.
+    """The state of all rails.
+
+    Every method takes the present time in nanoseconds and returns the actions that
+    follow, in order.
     """
 
     def __init__(self, layout: Layout, ranks: int) -> None:
@@ -157,8 +159,9 @@ class ControllerCore:
     def ask(
         self, rank: int, request: int, key: OperationKey, configuration: Configuration, now_ns: int
     ) -> list[Action]:
-        """``rank`` stands before operation ``key``. The same question asked again
-        changes nothing (and is answered again).
+        """``rank`` stands before operation ``key``.
+
+        The same question asked again changes nothing (and is answered again).
         """
         problem = self._problem(rank, key, configuration)
         if problem is not None:
@@ -200,8 +203,9 @@ class ControllerCore:
         return self._advance(now_ns)
 
     def release(self, rank: int, key: OperationKey, now_ns: int) -> list[Action]:
-        """``rank`` has ended its part of a granted operation. Unknown and repeated
-        releases change nothing.
+        """``rank`` has ended its part of a granted operation.
+
+        Unknown and repeated releases change nothing.
         """
         operation = self._operations.get(key)
         if operation is None or not operation.granted or rank not in operation.asked:

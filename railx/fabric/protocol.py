@@ -64,8 +64,9 @@ class MessageDecoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages completed by ``data``; raises :class:`ProtocolError` (after it
-        the stream cannot be used any more).
+        """The messages completed by ``data``.
+
+        Raises :class:`ProtocolError` (after it the stream cannot be used any more).
         """
         self._buffer += data
         messages = []

@@ -109,8 +109,9 @@ def family_named(name: str) -> Family[Any]:
 
 
 def family_of(network: FamilySettings | Topology) -> Family[Any]:
-    """The family of settings or of a topology; SettingsError as
-    :func:`family_named`.
+    """The family of settings or of a topology.
+
+    Raises SettingsError as :func:`family_named`.
     """
     return family_named(network.family)
 
@@ -134,8 +135,9 @@ def check_topology(settings: FamilySettings, key: str = "topology") -> None:
 
 
 def build_topology(settings: FamilySettings) -> Topology:
-    """Build the topology that the settings describe; SettingsError as
-    :func:`check_topology`.
+    """Build the topology that the settings describe.
+
+    Raises SettingsError as :func:`check_topology`.
     """
     check_topology(settings)
     return family_of(settings).build(settings)
@@ -144,8 +146,9 @@ def build_topology(settings: FamilySettings) -> Topology:
 def build_routing(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """The table of a routing, to all chips or to ``destinations`` alone; SettingsError
-    names the routings on offer.
+    """The table of a routing, to all chips or to ``destinations`` alone.
+
+    Raises SettingsError names the routings on offer.
     """
     family = family_of(topology)
     if routing not in family.routings:

@@ -44,8 +44,10 @@ def write_topology(path: str | Path, topology: Topology, name: str | None = None
 
 
 def read_topology(path: str | Path) -> Topology:
-    """Read what :func:`write_topology` wrote, its settings parsed; ValueError names a
-    file that is not a topology, SettingsError a setting that its family does not take.
+    """Read what :func:`write_topology` wrote, its settings parsed.
+
+    Raises ValueError names a file that is not a topology, SettingsError a setting that
+    its family does not take.
     """
     import pyarrow.compute as pc
 

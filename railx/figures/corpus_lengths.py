@@ -72,8 +72,9 @@ class CorpusLengthsSettings(CanvasSettings):
 
 
 def draw(settings: CorpusLengthsSettings, inputs: FigureFiles, output: Path) -> None:
-    """One line per corpus with dots at ``settings.quantiles``; raises ValueError for a
-    corpus without sequences.
+    """One line per corpus with dots at ``settings.quantiles``.
+
+    Raises ValueError for a corpus without sequences.
     """
     corpora = {}
     for name, path in named_files(inputs, "sequences", settings.only):

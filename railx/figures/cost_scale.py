@@ -63,8 +63,9 @@ class CostScaleSettings(CanvasSettings):
 
 
 def draw(settings: CostScaleSettings, inputs: FigureFiles, output: Path) -> None:
-    """Three panels; a topology is left out of a panel where it has no value. Raises
-    ValueError for an unknown name or price set.
+    """Three panels; a topology is left out of a panel where it has no value.
+
+    Raises ValueError for an unknown name or price set.
     """
     table = read_frames(inputs, "scale", _COLUMNS)
     rows = _chosen(settings, table)

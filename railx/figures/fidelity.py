@@ -21,8 +21,9 @@ FIDELITY_MEANING: dict[str, str] = {
 
 
 def ordered(fidelities: Iterable[str]) -> list[str]:
-    """The distinct fidelities, least faithful first. Raises ValueError for one that is
-    not known.
+    """The distinct fidelities, least faithful first.
+
+    Raises ValueError for one that is not known.
     """
     distinct = set(fidelities)
     unknown = distinct - set(FIDELITIES)

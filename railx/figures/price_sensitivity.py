@@ -66,8 +66,9 @@ class PriceSensitivitySettings(CanvasSettings):
 
 
 def draw(settings: PriceSensitivitySettings, inputs: FigureFiles, output: Path) -> None:
-    """Two heat maps from the rows of view ``ratio``; raises ValueError when none has
-    the reference and all-to-all bandwidth.
+    """Two heat maps from the rows of view ``ratio``.
+
+    Raises ValueError when none has the reference and all-to-all bandwidth.
     """
     table = read_frames(inputs, "sensitivity", _COLUMNS)
     rows = table[

@@ -59,8 +59,9 @@ class RingAllReduceSettings(CanvasSettings):
 
 
 def draw(settings: RingAllReduceSettings, inputs: FigureFiles, output: Path) -> None:
-    """One line per topology and scope; raises ValueError when no row has
-    ``settings.scope``.
+    """One line per topology and scope.
+
+    Raises ValueError when no row has ``settings.scope``.
     """
     from matplotlib.ticker import EngFormatter, NullLocator
 

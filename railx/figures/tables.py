@@ -36,8 +36,9 @@ def named_files(inputs: FigureFiles, key: str, only: Sequence[str] = ()) -> list
 
 
 def read_frame(path: Path, columns: Sequence[str], *, may_be_empty: bool = False) -> pd.DataFrame:
-    """The table in ``path`` with all its columns; raises ValueError that names the file
-    and the missing column or rows.
+    """The table in ``path`` with all its columns.
+
+    Raises ValueError that names the file and the missing column or rows.
     """
     frame: pd.DataFrame = read_table(path).to_pandas()
     missing = [column for column in columns if column not in frame.columns]
@@ -58,10 +59,10 @@ def read_frames(
     name: str | None = None,
     only: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """The tables under ``key``, one below the other. Of the column ``name`` the values
-    in ``only`` are kept, in its order; all when it is empty.
+    """The tables under ``key``, one below the other.
 
-    Tables without rows are left out (a topology too large for a model has none).
+    Of the column ``name`` the values in ``only`` are kept, in its order; all when it is
+    empty. Tables without rows are left out (a topology too large for a model has none).
     Raises ValueError where none has any, and for a name in ``only`` that no table has,
     unless it may be that of a table without rows.
     """

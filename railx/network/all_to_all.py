@@ -44,8 +44,9 @@ class AllToAll:
 
 
 def all_to_all(topology: Topology, chips: IntArray, routing: str) -> AllToAll | None:
-    """The all-to-all of ``chips`` under a routing; None where the network is too large
-    and no closed form is known.
+    """The all-to-all of ``chips`` under a routing.
+
+    None where the network is too large and no closed form is known.
     """
     if len(chips) * (len(chips) - 1) <= _MOST_ROUTED:
         return _routed(topology, chips, routing)

@@ -213,8 +213,9 @@ _Phase = Callable[[Sequence[float]], float]
 
 
 def _phases(topology: Topology, scope: _Scope, fidelity: str) -> list[_Phase] | None:
-    """How long a phase of each level takes; None where the flow model has no
-    messages.
+    """How long a phase of each level takes.
+
+    None where the flow model has no messages.
     """
     if fidelity == "analytic":
         return [_analytic_phase(level) for level in scope.levels]

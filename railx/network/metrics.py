@@ -25,14 +25,14 @@ _MOST_SEARCHED_VERTICES = 2000
 
 
 def topology_metrics(topology: Topology) -> dict[str, Any]:
-    """Size, hops and bisection of a topology as one flat mapping; None where a value
-    does not apply or is too large to search.
+    """Size, hops and bisection of a topology as one flat mapping.
 
-    ``links``: full-duplex channels, every lane counted. Hops are means and maxima over
-    ordered pairs of distinct chips, which is what uniform traffic sees: ``node_hops``
-    counts the links that leave a node on a path with the fewest of them (in a fat tree
-    every link), ``chip_hops`` all links of a shortest path. ``bisection_gbps``: rate in
-    one direction across the family's natural cut, counted in the graph;
+    None where a value does not apply or is too large to search. ``links``: full-duplex
+    channels, every lane counted. Hops are means and maxima over ordered pairs of
+    distinct chips, which is what uniform traffic sees: ``node_hops`` counts the links
+    that leave a node on a path with the fewest of them (in a fat tree every link),
+    ``chip_hops`` all links of a shortest path. ``bisection_gbps``: rate in one
+    direction across the family's natural cut, counted in the graph;
     ``bisection_closed_form_gbps`` is the formula for the same cut;
     ``bisection_gb_s_per_chip`` divides it by the chips of the smaller half, and
     ``bisection_equal_halves`` says whether the halves are equal. ``minimal_paths_min``
@@ -108,8 +108,9 @@ def node_hop_counts(topology: Topology) -> IntArray | None:
 
 
 def chip_hop_counts(topology: Topology) -> IntArray | None:
-    """How many ordered pairs of chips are h links apart (index h); None above 2,000
-    vertices.
+    """How many ordered pairs of chips are h links apart (index h).
+
+    None above 2,000 vertices.
     """
     if topology.vertices > _MOST_SEARCHED_VERTICES:
         return None
@@ -159,8 +160,9 @@ def _line_graphs(topology: Topology) -> list[LineGraph] | None:
 
 
 def _hops_from_all(vertices: int, edges: IntArray, sources: int) -> IntArray:
-    """Hops (int[sources, vertices]) from each of the first ``sources`` vertices;
-    ValueError where the graph is not connected.
+    """Hops (int[sources, vertices]) from each of the first ``sources`` vertices.
+
+    Raises ValueError where the graph is not connected.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra

@@ -68,8 +68,9 @@ class Flows:
         return listed + self.spread
 
     def demand(self) -> FloatArray:
-        """The traffic matrix (float64[chips, chips], row = source); ValueError above
-        :data:`MOST_EXPLICIT_CHIPS` chips.
+        """The traffic matrix (float64[chips, chips], row = source).
+
+        Raises ValueError above :data:`MOST_EXPLICIT_CHIPS` chips.
         """
         if self.chips > MOST_EXPLICIT_CHIPS:
             raise ValueError(
@@ -119,11 +120,10 @@ def hot_chips(topology: Topology, traffic: HotSpotTraffic, seed: int) -> NDArray
 
 
 def read_matrix(path: str | Path, chips: int) -> FloatArray:
-    """Read a traffic matrix (float64[chips, chips]) from a CSV or .npy file;
-    SettingsError names file, place and what is allowed.
+    """Read a traffic matrix (float64[chips, chips]) from a CSV or .npy file.
 
-    Allowed are numbers of 0 or more, a diagonal of zeros, and at least one number
-    greater than 0 in every row.
+    Raises SettingsError names file, place and what is allowed. Allowed are numbers of 0
+    or more, a diagonal of zeros, and at least one number greater than 0 in every row.
     """
     file = in_repository(path)
     allowed = f"{chips} rows of {chips} numbers (row = source, one a chip)"

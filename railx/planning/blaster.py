@@ -57,13 +57,12 @@ def bucket_lengths(
     allowed_tokens: int,
     method: Literal["least_error", "equal_width"],
 ) -> list[Positions]:
-    """Group lengths [n] into buckets, each as long as its longest member; returns
-    positions by bucket, longest bucket first.
+    """Group lengths [n] into buckets, each as long as its longest member.
 
-    "least_error" minimises Σ (bucket bound - length) (FlexSP eqs. 15-16) with
-    ``buckets`` buckets, or more until the rounded-up total is at most
-    ``allowed_tokens``. "equal_width" cuts [0, longest] into ``buckets`` equal
-    intervals, the naive alternative.
+    Returns positions by bucket, longest bucket first. "least_error" minimises Σ (bucket
+    bound - length) (FlexSP eqs. 15-16) with ``buckets`` buckets, or more until the
+    rounded-up total is at most ``allowed_tokens``. "equal_width" cuts [0, longest] into
+    ``buckets`` equal intervals, the naive alternative.
     """
     if method == "equal_width":
         width = lengths.max() / buckets
@@ -83,8 +82,9 @@ def bucket_lengths(
 def _least_error_bounds(
     values: Lengths, counts: Lengths, buckets: int, allowed_tokens: int
 ) -> list[int]:
-    """0 and the bucket bounds, ascending. ``values`` ascending and different,
-    ``counts`` how many sequences have each.
+    """0 and the bucket bounds, ascending.
+
+    ``values`` ascending and different, ``counts`` how many sequences have each.
     """
     number = np.concatenate(([0], np.cumsum(counts)))
     tokens = np.concatenate(([0], np.cumsum(counts * values)))

@@ -50,8 +50,9 @@ class SolverLimits:
 
 @dataclass(frozen=True)
 class Solution:
-    """The solver's answer; ``assignment`` is None where it found none. ``bound_ms``
-    bounds the rounded-up problem from below.
+    """The solver's answer; ``assignment`` is None where it found none.
+
+    ``bound_ms`` bounds the rounded-up problem from below.
     """
 
     assignment: Assignment | None
@@ -219,8 +220,9 @@ def _solver(limits: SolverLimits) -> Any:
 def _start_values(
     problem: _Problem, buckets: list[npt.NDArray[np.int64]], start: Assignment
 ) -> Floats | None:
-    """Column values for an assignment of positions; None where it breaks the rounded-up
-    problem's caps or has groups it lacks.
+    """Column values for an assignment of positions.
+
+    None where it breaks the rounded-up problem's caps or has groups it lacks.
     """
     bucket_of = {
         int(position): index for index, bucket in enumerate(buckets) for position in bucket

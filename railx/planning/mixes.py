@@ -141,8 +141,9 @@ def _fill(
 def _fill_all(
     lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel
 ) -> dict[Mix, tuple[float, tuple[int, ...]] | None] | None:
-    """Every mix filled; None where there are too many to try (more groups than
-    sequences never help).
+    """Every mix filled.
+
+    None where there are too many to try (more groups than sequences never help).
     """
     mixes: list[Mix] = []
     for mix in all_mixes(devices, degrees, len(lengths)):

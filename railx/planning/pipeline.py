@@ -156,7 +156,8 @@ def _best_replica(
     shape: PipelineShape,
     cost: CostModel,
 ) -> tuple[int, list[Pipeline]] | None:
-    """Slices of the longest sequence and the pipelines with the least simulated time;
+    """Slices of the longest sequence and the pipelines with the least simulated time.
+
     None where nothing fits memory.
     """
     best: tuple[float, int, list[Pipeline]] | None = None

@@ -65,6 +65,7 @@ class PlanError(ValueError):
 @dataclass(frozen=True)
 class Group:
     """One sequence-parallel group: the ranks that share the tokens of its sequences.
+
     The degree is the number of ranks.
     """
 
@@ -86,8 +87,9 @@ class Group:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Groups that run side by side; ranks in no group wait. ``predicted_ms`` is the
-    slowest group's time.
+    """Groups that run side by side; ranks in no group wait.
+
+    ``predicted_ms`` is the slowest group's time.
     """
 
     groups: Annotated[tuple[Group, ...], NotEmpty()]
@@ -100,8 +102,9 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class SequenceParallelBatch:
-    """One training step: micro-batches one after another. ``solver`` is the planner's
-    account of how it got there.
+    """One training step: micro-batches one after another.
+
+    ``solver`` is the planner's account of how it got there.
     """
 
     iteration: _Count
@@ -211,11 +214,11 @@ class PipelineBatch:
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan for ``devices`` ranks. ``settings`` are the planner's inputs as plain
-    data, for provenance.
+    """A plan for ``devices`` ranks.
 
-    In a pipeline plan one device may stand for a node that runs sequence parallelism
-    inside; ``devices`` counts pipeline ranks then.
+    ``settings`` are the planner's inputs as plain data, for provenance. In a pipeline
+    plan one device may stand for a node that runs sequence parallelism inside;
+    ``devices`` counts pipeline ranks then.
     """
 
     schema: Literal["railx.plan/1"]

@@ -142,8 +142,9 @@ def plan_static_batch(
     cost: CostModel,
     fill: float,
 ) -> SequenceParallelBatch:
-    """Plan one batch; ``degree`` None takes the best of this batch. PlanError names a
-    sequence that fits no group.
+    """Plan one batch; ``degree`` None takes the best of this batch.
+
+    PlanError names a sequence that fits no group.
     """
     largest = degree or cost.degrees[-1]
     limit = cost.tokens_per_device * largest

@@ -77,6 +77,7 @@ def caption_html(caption: str) -> Markup:
 
 def image_source(path: Path) -> str:
     """The image as a data URL; a very large SVG is replaced by the PNG beside it.
+
     Raises ValueError for another type of file.
     """
     chosen = path

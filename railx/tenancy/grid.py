@@ -139,12 +139,12 @@ class PlacedJob:
 
 
 def position_rings(length: int, rails: int, setting: Wiring) -> IntArray:
-    """The ring of positions 0..length-1 that each of ``rails`` rails closes; shape
-    (rails, length), no rows for a single node.
+    """The ring of positions 0..length-1 that each of ``rails`` rails closes.
 
-    torus and ring: the same ring on all rails. hyperx: the length - 1 rings of a
-    Hamiltonian decomposition (undirected for 4 and 6 nodes), again from the first where
-    rails are left. Raises ValueError where an all-to-all lacks rails.
+    Shape (rails, length), no rows for a single node. torus and ring: the same ring on
+    all rails. hyperx: the length - 1 rings of a Hamiltonian decomposition (undirected
+    for 4 and 6 nodes), again from the first where rails are left. Raises ValueError
+    where an all-to-all lacks rails.
     """
     if length == 1:
         return np.zeros((0, 1), dtype=np.int64)

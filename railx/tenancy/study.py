@@ -122,11 +122,11 @@ def degraded_table(settings: TenancySettings, seed: int) -> Rows:
 def place_jobs(
     grid: NodeGrid, jobs: Sequence[GridJobSettings], faults: Faults
 ) -> list[PlacedJob | None]:
-    """Place jobs one after another, the largest first, around the failures; None for a
-    job that no free product was found for.
+    """Place jobs one after another, the largest first, around the failures.
 
-    An all-to-all of k nodes takes no line with fewer than k - 1 rails that work on all
-    of its healthy nodes; a ring takes any line with a rail left.
+    None for a job that no free product was found for. An all-to-all of k nodes takes no
+    line with fewer than k - 1 rails that work on all of its healthy nodes; a ring takes
+    any line with a rail left.
     """
     free = faults.healthy(grid)
     placed: list[PlacedJob | None] = [None] * len(jobs)

@@ -31,10 +31,10 @@ def log_to_wandb(
     invocation: str,
     tags: Mapping[str, str],
 ) -> dict[str, tuple[str, bool]]:
-    """Log what the ledger lacks, grouped by ``invocation``; returns the run id by
-    result key, and whether it was found.
+    """Log what the ledger lacks, grouped by ``invocation``.
 
-    Runs stand in ``folder``/wandb. Raises RuntimeError where online mode has no login.
+    Returns the run id by result key, and whether it was found. Runs stand in
+    ``folder``/wandb. Raises RuntimeError where online mode has no login.
     """
     ledger_path = folder / "wandb" / "ledger.json"
     ledger = _read_ledger(ledger_path)

@@ -106,8 +106,9 @@ def port_nodes(circuits: Circuits) -> IntArray:
 
 
 def write_circuits(path: str | Path, topology: Topology) -> None:
-    """Write the cross-connect list as JSON, one line a switch; ValueError where the
-    topology has no optical switches.
+    """Write the cross-connect list as JSON, one line a switch.
+
+    Raises ValueError where the topology has no optical switches.
     """
     circuits = circuits_of(topology)
     head = {
@@ -122,8 +123,9 @@ def write_circuits(path: str | Path, topology: Topology) -> None:
 
 
 def read_circuits(path: str | Path) -> Circuits:
-    """Read what :func:`write_circuits` wrote; ValueError names the file and the first
-    thing that is wrong in it.
+    """Read what :func:`write_circuits` wrote.
+
+    Raises ValueError names the file and the first thing that is wrong in it.
     """
     stored = read_json(path)
     if not isinstance(stored, dict) or stored.get("schema") != CIRCUITS_SCHEMA:
@@ -146,8 +148,9 @@ def read_circuits(path: str | Path) -> Circuits:
 
 
 def write_circuits_csv(path: str | Path, topology: Topology) -> None:
-    """Write the cross-connect list as CSV, one row a circuit; ValueError where the
-    topology has no optical switches.
+    """Write the cross-connect list as CSV, one row a circuit.
+
+    Raises ValueError where the topology has no optical switches.
     """
     circuits = circuits_of(topology)
     names = np.array(switch_names(circuits))[circuits.ocs].tolist()
@@ -169,8 +172,9 @@ def write_circuits_csv(path: str | Path, topology: Topology) -> None:
 
 
 def read_circuits_csv(path: str | Path) -> Circuits:
-    """Read what :func:`write_circuits_csv` wrote; ValueError names the file and the
-    first thing that is wrong in it.
+    """Read what :func:`write_circuits_csv` wrote.
+
+    Raises ValueError names the file and the first thing that is wrong in it.
     """
     with Path(path).open(newline="", encoding="utf-8") as file:
         reader = csv.reader(file)

@@ -271,6 +271,7 @@ def rail_ports(topology: Topology) -> RailPorts:
 
 def rail_of_links(topology: Topology) -> IntArray:
     """The rail that each link row runs on (int[links]), -1 for links inside nodes.
+
     ValueError as :func:`rail_ports`.
     """
     if topology.circuits is None:
@@ -310,8 +311,9 @@ def line_wiring(topology: Topology, dimension: int) -> LineWiring:
 
 
 def pair_wiring(a: IntArray, b: IntArray, rail: IntArray, links: int) -> LineWiring:
-    """The ``links`` links between every ordered pair of positions, from arcs a -> b;
-    ValueError where a pair has another number.
+    """The ``links`` links between every ordered pair of positions, from arcs a -> b.
+
+    Raises ValueError where a pair has another number.
     """
     length = int(max(a.max(), b.max())) + 1
     ends = np.concatenate(

@@ -140,10 +140,9 @@ class GridRings:
         return line_rings(participants, len(own), self.vertices(dimension, lines), entries)
 
     def mesh_rings(self, dimension: int) -> LineRings | None:
-        """One ring there and back along the first chip row (column) of the first node;
-        None where a node is a single chip.
+        """One ring there and back along the first chip row (column) of the first node.
 
-        It takes all lanes of its links.
+        None where a node is a single chip. It takes all lanes of its links.
         """
         grid = self.grid
         if grid.m == 1:

@@ -69,14 +69,13 @@ class FamilySettings(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Directed links, one row each; a full-duplex link is two rows. All arrays have the
-    same length.
+    """Directed links, one row each; a full-duplex link is two rows.
 
-    ``src`` and ``dst`` are vertices (chips first, then switches), ``kind`` a code of
-    :data:`LINK_KINDS`, ``gbps`` the rate of one lane in one direction (10^9 bit/s),
-    ``latency_ns`` the time of flight, ``rail`` the rail's index in its line (-1 where
-    there is none) and ``lanes`` the number of parallel identical channels that the row
-    stands for.
+    All arrays have the same length. ``src`` and ``dst`` are vertices (chips first, then
+    switches), ``kind`` a code of :data:`LINK_KINDS`, ``gbps`` the rate of one lane in
+    one direction (10^9 bit/s), ``latency_ns`` the time of flight, ``rail`` the rail's
+    index in its line (-1 where there is none) and ``lanes`` the number of parallel
+    identical channels that the row stands for.
     """
 
     src: NDArray[np.int32]

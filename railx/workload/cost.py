@@ -197,7 +197,8 @@ class CostModel:
         return ChunkTime(forward, compute + exchange - forward, exchange)
 
     def smallest_degree(self, length: int) -> int | None:
-        """The smallest allowed degree whose group can hold a sequence of this length;
+        """The smallest allowed degree whose group can hold a sequence of this length.
+
         None where none can.
         """
         return next(

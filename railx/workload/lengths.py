@@ -133,8 +133,9 @@ def read_length_file(path: str | Path, column: str) -> Lengths:
 
 
 def check_lengths(values: Iterable[tuple[str, Any]], origin: str) -> Lengths:
-    """Lengths as an array; ``values`` are pairs (where in the file, value). ValueError
-    names ``origin`` and the place.
+    """Lengths as an array; ``values`` are pairs (where in the file, value).
+
+    ValueError names ``origin`` and the place.
     """
     lengths = []
     for place, value in values:

@@ -75,8 +75,9 @@ def results_folder(experiment: Settings) -> Path:
 
 
 def stage_of(output: str) -> Stage:
-    """The stage that makes an output such as ``network.bounds``; ValueError where none
-    does.
+    """The stage that makes an output such as ``network.bounds``.
+
+    Raises ValueError where none does.
     """
     name, _, key = output.partition(".")
     if name not in STAGES:

@@ -60,8 +60,9 @@ def run(job: Job) -> Summary:
 
 
 def _try(plan: ReconfigurationPlan, before: Topology, after: Topology) -> None:
-    """Take the steps one by one; ValueError where they are unsafe or do not end at the
-    other setting.
+    """Take the steps one by one.
+
+    Raises ValueError where they are unsafe or do not end at the other setting.
     """
     from railx.vocabulary.cross_connects import circuit_set
     from railx.vocabulary.reconfiguration import apply_plan

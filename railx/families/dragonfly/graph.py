@@ -34,8 +34,10 @@ def check(settings: DragonflySettings) -> None:
 
 
 def build(settings: DragonflySettings) -> Topology:
-    """Build the network. Chip c hangs on switch c // p of every plane; switches follow
-    the chips plane by plane, group by group.
+    """Build the network.
+
+    Chip c hangs on switch c // p of every plane; switches follow the chips plane by
+    plane, group by group.
     """
     chip, links = np.arange(settings.chips), []
     inside = np.triu_indices(settings.a, 1)
@@ -79,12 +81,11 @@ def build(settings: DragonflySettings) -> Topology:
 
 
 def global_pairs(settings: DragonflySettings) -> IntArray:
-    """The global links of one plane as pairs of its switches; shape (links_per_pair *
-    groups * (groups - 1) / 2, 2).
+    """The global links of one plane as pairs of its switches.
 
-    Port k of a group leads to the group k mod (groups - 1) + 1 further on, so every
-    rotation of the groups is a symmetry; the ports of a group are dealt to its switches
-    in runs of at most h.
+    Shape (links_per_pair * groups * (groups - 1) / 2, 2). Port k of a group leads to
+    the group k mod (groups - 1) + 1 further on, so every rotation of the groups is a
+    symmetry; the ports of a group are dealt to its switches in runs of at most h.
     """
     others, copies = settings.groups - 1, settings.links_per_pair
     group, copy, offset = np.meshgrid(

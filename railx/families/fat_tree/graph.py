@@ -51,11 +51,11 @@ def check(settings: FatTreeSettings) -> None:
 
 
 def build(settings: FatTreeSettings) -> Topology:
-    """Build the tree. Switches follow the chips: plane by plane, leaves (by pod), then
-    aggregation (by pod) or spines, then core.
+    """Build the tree.
 
-    Links of a chip to its leaf are of kind ``leaf``, those to the second tier
-    ``aggregation``, those to the third ``core``.
+    Switches follow the chips: plane by plane, leaves (by pod), then aggregation (by
+    pod) or spines, then core. Links of a chip to its leaf are of kind ``leaf``, those
+    to the second tier ``aggregation``, those to the third ``core``.
     """
     chips, up, links = settings.chips, settings.leaf_up, []
     for plane in range(settings.planes):

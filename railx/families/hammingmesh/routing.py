@@ -235,8 +235,9 @@ def _minus_share(builder: TableBuilder, distance: IntArray) -> NDArray[np.float6
 
 
 def _walk_pools(builder: TableBuilder, line: _Line, goal: IntArray, channel: int) -> IntArray:
-    """The pool of the next link from each chip to each position of its board line; -1
-    where it is; int[chips, goals].
+    """The pool of the next link from each chip to each position of its board line.
+
+    -1 where it is; int[chips, goals].
     """
     chip = np.arange(len(line.place))[:, None]
     step = np.sign(goal - line.place[:, None])

@@ -36,8 +36,10 @@ def check(settings: HyperXSettings) -> None:
 
 
 def build(settings: HyperXSettings) -> Topology:
-    """Build the network. Chip c hangs on router c // chips_per_switch of every plane;
-    switches follow the chips plane by plane.
+    """Build the network.
+
+    Chip c hangs on router c // chips_per_switch of every plane; switches follow the
+    chips plane by plane.
     """
     chip, links = np.arange(settings.chips), []
     for plane in range(settings.planes):

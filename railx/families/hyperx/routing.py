@@ -91,8 +91,9 @@ def _fill_ordered(
 def _line_sets(
     builder: TableBuilder, first: int, place: IntArray, stride: int, length: int
 ) -> list[SetArray]:
-    """For each state, the sets of one dimension by router and target place; -1 where
-    they are equal.
+    """For each state, the sets of one dimension by router and target place.
+
+    -1 where they are equal.
     """
     if builder.routing == "min":
         pools = [
@@ -150,8 +151,9 @@ def _set_of_each(builder: TableBuilder, pools: IntArray, state: int) -> SetArray
 def _line_pools(
     builder: TableBuilder, first: int, place: IntArray, stride: int, length: int, vc: int
 ) -> IntArray:
-    """The pool from each router to each place of its line; -1 to itself; int[routers,
-    length].
+    """The pool from each router to each place of its line.
+
+    -1 to itself; int[routers, length].
     """
     vertex = first + np.arange(len(place))
     near = vertex[:, None] + (np.arange(length) - place[:, None]) * stride

@@ -57,8 +57,9 @@ def route(
 def _ordered(
     builder: TableBuilder, settings: Mesh2DSettings, order: tuple[str, str], *, vc: int, state: int
 ) -> NDArray[np.int32]:
-    """Sets by chip and destination when one dimension is done after the other; -1 at
-    the destination.
+    """Sets by chip and destination when one dimension is done after the other.
+
+    -1 at the destination.
     """
     chip, to = np.arange(builder.topology.chips), builder.destinations.astype(np.int64)
     columns = settings.x_scale

@@ -29,11 +29,11 @@ def check(settings: OpusRailsSettings) -> None:
 
 
 def build(settings: OpusRailsSettings) -> Topology:
-    """Build the network. Optical switch and rail of ring j of rank i: i * ocs_ports / 2
-    + j; the only switches are scale-up ones.
+    """Build the network.
 
-    Circuits: dimension x, ``line`` = rail, nodes = servers; server a owns the ports 2a
-    (towards a + 1) and 2a + 1.
+    Optical switch and rail of ring j of rank i: i * ocs_ports / 2 + j; the only
+    switches are scale-up ones. Circuits: dimension x, ``line`` = rail, nodes = servers;
+    server a owns the ports 2a (towards a + 1) and 2a + 1.
     """
     g, own = settings.chips_per_server, settings.rings_per_chip
     rail, a = np.indices((g * own, settings.servers)).reshape(2, -1)

@@ -28,8 +28,9 @@ def check(settings: RailOnlySettings) -> None:
 
 
 def build(settings: RailOnlySettings) -> Topology:
-    """Build the network. Switches: the scale-up switches, then plane by plane the rail
-    switches.
+    """Build the network.
+
+    Switches: the scale-up switches, then plane by plane the rail switches.
     """
     g, chips = settings.chips_per_server, settings.chips
     chip = np.arange(chips)

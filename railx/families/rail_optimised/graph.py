@@ -43,8 +43,10 @@ def check(settings: RailOptimisedSettings) -> None:
 
 
 def build(settings: RailOptimisedSettings) -> Topology:
-    """Build the network. Switches: the scale-up switches, then plane by plane the rail
-    switches (pod by pod) and the spine.
+    """Build the network.
+
+    Switches: the scale-up switches, then plane by plane the rail switches (pod by pod)
+    and the spine.
     """
     g, chips = settings.chips_per_server, settings.chips
     chip = np.arange(chips)

@@ -30,10 +30,10 @@ FloatArray = NDArray[np.float64]
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """Row first. A packet with h rails to go in a line of diameter D walks on the
-    line's channel D - h.
+    """Row first.
 
-    ``min`` takes the nearest of the rails that bring it one hop closer, ``balanced``
+    A packet with h rails to go in a line of diameter D walks on the line's channel D -
+    h. ``min`` takes the nearest of the rails that bring it one hop closer, ``balanced``
     all of them alike (for sources that are spread evenly over a node). States: 0
     undecided; ``balanced`` has one more for each rail that a packet may have chosen.
     """

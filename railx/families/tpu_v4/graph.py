@@ -52,12 +52,12 @@ def check(settings: TpuV4Settings) -> None:
 
 
 def build(settings: TpuV4Settings) -> Topology:
-    """Build the torus. Rail of lane i at face position p: p * n + i; optical switch:
-    dimension * s^2 n + rail.
+    """Build the torus.
 
-    A switch serves all cubes: the plus face of cube c is plugged into port 2c, its
-    minus face into port 2c + 1. ``line`` of a circuit numbers the rows of cubes of its
-    dimension.
+    Rail of lane i at face position p: p * n + i; optical switch: dimension * s^2 n +
+    rail. A switch serves all cubes: the plus face of cube c is plugged into port 2c,
+    its minus face into port 2c + 1. ``line`` of a circuit numbers the rows of cubes of
+    its dimension.
     """
     parts = [_dimension(settings, dimension) for dimension in range(3)]
     names = Circuits.__dataclass_fields__

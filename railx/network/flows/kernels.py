@@ -34,11 +34,10 @@ def spread(
     flow_start: NDArray[np.int64],
     flow_latency: NDArray[np.float64],
 ) -> Any:
-    """Walk each flow's unit of traffic hop by hop through its places (state, vertex);
-    returns links and shares, flow by flow.
+    """Walk each flow's unit of traffic hop by hop through its places (state, vertex).
 
-    ``stuck`` reports (kind, place, flow): 1 where there is nowhere to go, 2 where
-    packets go round for ever.
+    Returns links and shares, flow by flow. ``stuck`` reports (kind, place, flow): 1
+    where there is nowhere to go, 2 where packets go round for ever.
     """
     vertices = entry.shape[1]
     places = entry.shape[0] * vertices

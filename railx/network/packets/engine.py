@@ -143,8 +143,10 @@ def _phase(function: Function) -> Function:
 
 
 def _compiled(function: Function) -> Function:
-    """Compile, and keep it on disk. Nothing here allocates, so arrays go without
-    reference counts, whose atomic updates would take half of the time.
+    """Compile, and keep it on disk.
+
+    Nothing here allocates, so arrays go without reference counts, whose atomic updates
+    would take half of the time.
     """
     return cast("Function", njit(cache=True, _nrt=False)(function))
 
@@ -705,8 +707,9 @@ def route(net: Net, state: State, rules: Rules, packet: Int) -> None:
 
 @_phase
 def shortest_wait(net: Net, state: State, rules: Rules, first: Int, last: Int) -> Any:
-    """Adaptive routing: the choice with the least wait for its probed link and path;
-    ties are drawn.
+    """Adaptive routing: the choice with the least wait for its probed link and path.
+
+    Ties are drawn.
     """
     best, least, ties = first, np.inf, 0
     for i in range(first, last):
@@ -771,8 +774,9 @@ def claim(state: State, packet: Int, row: Int) -> None:
 
 @_phase
 def allocate(net: Net, state: State, rules: Rules, packet: Int, status: Int, waking: Int) -> Any:
-    """Grant the packet a FIFO of its pool, -1 where none has room: it waits then. With
-    it, how many packets a grant of this cycle has woken.
+    """Grant the packet a FIFO of its pool, -1 where none has room: it waits then.
+
+    With it, how many packets a grant of this cycle has woken.
     """
     packets, pools, fifos = state.packets, state.pools, state.fifos
     pool = np.int64(packets[u(packet), WAY])

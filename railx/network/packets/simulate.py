@@ -120,8 +120,9 @@ def simulate_trace(
 
 
 def run_until(net: Any, state: Any, cycle: int) -> Any:
-    """Advance to ``cycle``, with more room for packets whenever it is needed; returns
-    the state.
+    """Advance to ``cycle``, with more room for packets whenever it is needed.
+
+    Returns the state.
     """
     from railx.network.packets import engine
 

@@ -70,8 +70,10 @@ class Options:
 
 
 def check_delivery(topology: Topology, table: RoutingTable) -> None:
-    """Check that every packet arrives; ValueError names the place where one gets stuck,
-    leaves the graph or goes round for ever.
+    """Check that every packet arrives.
+
+    Raises ValueError names the place where one gets stuck, leaves the graph or goes
+    round for ever.
     """
     options = spread_options(topology, table)
     starts = topology.links.src[options.link]

@@ -179,8 +179,9 @@ class TableBuilder:
     def single(
         self, pools: NDArray[np.integer], state: NDArray[np.integer] | int
     ) -> NDArray[np.int32]:
-        """Sets of one choice each: the pool and the state after the hop (any shape); -1
-        stays -1.
+        """Sets of one choice each: the pool and the state after the hop (any shape).
+
+        -1 stays -1.
         """
         pools, states = np.broadcast_arrays(
             np.asarray(pools, dtype=np.int64), np.asarray(state, dtype=np.int64)
