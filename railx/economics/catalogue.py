@@ -1,9 +1,9 @@
-"""The price and power catalogue: one row per price set and component, each with its
-source, date and confidence.
+"""The price and power catalogue: one row per price set and component.
 
-RailX's own component prices are not published, so every bill names the price set behind
-each of its rows. A set whose role is ``sensitivity`` (prices inferred from a paper's
-conclusion) may be looked at, but no bill may be drawn up from it.
+Each row has its source, date and confidence. RailX's own component prices are not
+published, so every bill names the price set behind each of its rows. A set whose role
+is ``sensitivity`` (prices inferred from a paper's conclusion) may be looked at, but no
+bill may be drawn up from it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ _CHOICES = {
 
 @dataclass(frozen=True)
 class Price:
-    """Price and power of one component in one price set; ``unit_watts`` and
-    ``port_gbps`` are None where no source gives them.
+    """Price and power of one component in one price set.
+
+    ``unit_watts`` and ``port_gbps`` are None where no source gives them.
     """
 
     price_set: str

@@ -37,8 +37,9 @@ _MOMENTS = frozenset(
 
 @dataclass(frozen=True)
 class Statement:
-    """A checked query: its text and the tables that it names, dots between the parts of
-    a name, in the order of the text.
+    """A checked query: its text and the tables that it names.
+
+    Names have dots between their parts and stand in the order of the text.
     """
 
     text: str

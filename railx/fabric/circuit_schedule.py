@@ -1,5 +1,7 @@
-"""The order in which a rank needs circuits, recorded in one run and used to ask ahead
-in the next. Operations inside a server need none and are left out.
+"""The order in which a rank needs circuits.
+
+It is recorded in one run and used to ask ahead in the next. Operations inside a server
+need none and are left out.
 """
 
 from __future__ import annotations

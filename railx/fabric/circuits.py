@@ -39,7 +39,7 @@ class Port(NamedTuple):
 
 
 class Circuit(NamedTuple):
-    """A light path between the right port of GPU ``right`` and the left port of GPU
+    """A light path from the right port of GPU ``right`` to the left port of GPU
     ``left``.
     """
 
@@ -54,7 +54,8 @@ class Circuit(NamedTuple):
 
 @dataclass(frozen=True)
 class Configuration:
-    """What one kind of operation needs: the circuit of a pair or the ring of a group;
+    """What one kind of operation needs: the circuit of a pair or the ring of a group.
+
     ``members`` are global ranks in order.
     """
 
@@ -104,14 +105,16 @@ class Layout:
         return gpu % self.gpus_per_server
 
     def is_scale_up(self, members: Iterable[int]) -> bool:
-        """Whether all members sit in one server (or there is only one), so that no
-        circuit is needed.
+        """Whether all members sit in one server, so that no circuit is needed.
+
+        True for a single member too.
         """
         return len({self.server(member) for member in members}) <= 1
 
     def circuits(self, configuration: Configuration) -> tuple[Circuit, ...]:
-        """The circuits that ``configuration`` needs: none within a server; always a
-        matching.
+        """The circuits that ``configuration`` needs: none within a server.
+
+        They are always a matching.
         """
         return _circuits(self, configuration)
 

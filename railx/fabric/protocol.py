@@ -1,5 +1,6 @@
-"""The messages between ranks and controller: JSON objects, each behind its length in
-four bytes (big-endian).
+"""The messages between ranks and controller.
+
+They are JSON objects, each behind its length in four bytes (big-endian).
 
 From a rank to the controller:
 

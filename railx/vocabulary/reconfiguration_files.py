@@ -54,8 +54,9 @@ def write_reconfiguration(path: str | Path, plan: ReconfigurationPlan) -> None:
 
 
 def read_reconfiguration(path: str | Path) -> ReconfigurationPlan:
-    """Read what :func:`write_reconfiguration` wrote (names of switches without a step are lost);
-    ValueError where it is not a plan.
+    """Read what :func:`write_reconfiguration` wrote.
+
+    Names of switches without a step are lost. Raises ValueError where it is not a plan.
     """
     stored = read_json(path)
     if not isinstance(stored, dict) or stored.get("schema") != RECONFIGURATION_SCHEMA:
