@@ -1,4 +1,7 @@
-"""Bills of materials and their summary: counts of the networks times catalogue prices."""
+"""Bills of materials and their summary: counts of the networks times prices.
+
+The prices are the catalogue's.
+"""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ class FabricClient:
             question.answered.set()
 
     def _fail(self, reason: str) -> None:
-        """Nobody waits for ever: every open question ends, and so does every later one."""
+        """Nobody waits for ever: every open and every later question ends."""
         with self._lock:
             self._broken = self._broken or reason
             questions = [*self._questions.values(), self._registered]

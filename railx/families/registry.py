@@ -117,8 +117,9 @@ def family_of(network: FamilySettings | Topology) -> Family[Any]:
 
 
 def families_with(capability: str) -> str:
-    """The names of the families that have a capability (a field of :class:`Family`),
-    for messages.
+    """The names of the families that have a capability, for messages.
+
+    A capability is a field of :class:`Family`.
     """
     return ", ".join(family.name for family in FAMILIES if getattr(family, capability))
 
@@ -148,7 +149,7 @@ def build_routing(
 ) -> RoutingTable:
     """The table of a routing, to all chips or to ``destinations`` alone.
 
-    Raises SettingsError names the routings on offer.
+    SettingsError names the routings on offer.
     """
     family = family_of(topology)
     if routing not in family.routings:

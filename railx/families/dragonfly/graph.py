@@ -1,8 +1,8 @@
-"""A Dragonfly: groups of switches that are all joined inside a group, and groups that
-are all joined by global links (Kim 2008).
+"""A Dragonfly: groups of switches, joined by global links (Kim 2008).
 
-``planes`` identical networks stand side by side and each chip has one port in every
-plane, so that injection bandwidth can be made equal to that of other families.
+All switches of a group are joined, and all groups are. ``planes`` identical networks
+stand side by side and each chip has one port in every plane, so that injection
+bandwidth can be made equal to that of other families.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check(settings: DragonflySettings) -> None:
 def build(settings: DragonflySettings) -> Topology:
     """Build the network.
 
-    Chip c hangs on switch c // p of every plane; switches follow the chips plane by
+    Chip c hangs on switch c // p of every plane. Switches follow the chips plane by
     plane, group by group.
     """
     chip, links = np.arange(settings.chips), []
@@ -85,7 +85,7 @@ def global_pairs(settings: DragonflySettings) -> IntArray:
 
     Shape (links_per_pair * groups * (groups - 1) / 2, 2). Port k of a group leads to
     the group k mod (groups - 1) + 1 further on, so every rotation of the groups is a
-    symmetry; the ports of a group are dealt to its switches in runs of at most h.
+    symmetry. The ports of a group are dealt to its switches in runs of at most h.
     """
     others, copies = settings.groups - 1, settings.links_per_pair
     group, copy, offset = np.meshgrid(
@@ -110,8 +110,9 @@ def halves(settings: DragonflySettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: DragonflySettings) -> int:
-    """Ports in one direction across that cut: the links of every pair of groups across,
-    in all planes.
+    """Ports in one direction across that cut.
+
+    They are the links of every pair of groups across, in all planes.
     """
     half = settings.groups // 2
     return settings.planes * settings.links_per_pair * half * (settings.groups - half)

@@ -1,5 +1,6 @@
-"""Routing on a HyperX: one hop for each dimension that differs, or two by way of a
-random router of the line.
+"""Routing on a HyperX: one hop for each dimension that differs, or two.
+
+With two hops the first is to a random router of the line.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ def route(
       drawn evenly.
     * ``balanced``: the dimensions in random order, each next hop one virtual channel
       up; minimal. Uniform traffic loads links as ``min`` does.
-    * ``adaptive``: the same, each router takes the dimension with the shortest queue.
+    * ``adaptive``: the same, but each router takes the dimension with the shortest
+      queue.
     * ``valiant``: dimension after dimension, in each by way of a router of the line
-      drawn evenly (Valiant 1982, line by line): the first hop on channel 0, the second
-      on channel 1. It levels any traffic at up to twice the load of ``min`` under
-      uniform.
+      drawn evenly (Valiant 1982, line by line). The first hop is on channel 0, the
+      second on channel 1. It levels any traffic at up to twice the load of ``min``
+      under uniform.
 
     States: hops taken (``balanced``, ``adaptive``); whether the first of two hops is
     done (``valiant``).
@@ -119,8 +121,9 @@ def _line_sets(
 def _fill_any_order(
     builder: TableBuilder, settings: HyperXSettings, first: int, target: IntArray
 ) -> None:
-    """Any dimension that still differs may be next; hop k of a packet is on virtual
-    channel k.
+    """Any dimension that still differs may be next.
+
+    Hop k of a packet is on virtual channel k.
     """
     router, goal = np.arange(settings.routers), np.arange(settings.routers)
     for hop in range(len(settings.shape)):
@@ -153,7 +156,7 @@ def _line_pools(
 ) -> IntArray:
     """The pool from each router to each place of its line.
 
-    -1 to itself; int[routers, length].
+    int[routers, length], -1 to itself.
     """
     vertex = first + np.arange(len(place))
     near = vertex[:, None] + (np.arange(length) - place[:, None]) * stride

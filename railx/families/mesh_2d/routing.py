@@ -1,6 +1,4 @@
-"""Dimension order on a plain 2D mesh: XY on one virtual channel, or XY and YX side by
-side.
-"""
+"""Dimension order on a plain 2D mesh: XY alone, or XY and YX side by side."""
 
 from __future__ import annotations
 
@@ -21,8 +19,7 @@ IntArray = NDArray[np.int64]
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """Minimal, and free of deadlock because each order has a virtual channel of its
-    own.
+    """Minimal, and free of deadlock because each order has its own virtual channel.
 
     * ``min``: XY.
     * ``balanced``: XY on channel 0 or YX on channel 1 with equal chance (O1TURN, Seo

@@ -1,5 +1,6 @@
-"""What rails of electrical switches cost that nothing joins: each rail is a tree of its
-own, between rails a packet first moves inside its server.
+"""What rails of electrical switches cost that nothing joins.
+
+Each rail is a tree of its own. Between rails a packet first moves inside its server.
 """
 
 from __future__ import annotations

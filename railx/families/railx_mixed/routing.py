@@ -1,10 +1,9 @@
-"""Routing on RailX with mixed rails: the fewest rails along the row, then along the
-column, then a walk to the chip.
+"""Routing on RailX with mixed rails: the fewest rails along the row, then the column.
 
-A line may hold rings and all-to-alls side by side, so that the paths with the fewest
-rails are found by a search over the positions of one line. Every rail raises the
-virtual channel, which needs no datelines on rings but as many channels as a path has
-rails, and one more.
+A walk to the chip comes last. A line may hold rings and all-to-alls side by side, so
+that the paths with the fewest rails are found by a search over the positions of one
+line. Every rail raises the virtual channel, which needs no datelines on rings but as
+many channels as a path has rails, and one more.
 """
 
 from __future__ import annotations
@@ -83,10 +82,11 @@ def route(
 class _MixedLine:
     """The positions of a row or column; all lines of a dimension are alike.
 
-    ``hops`` (int[L, L]): rails between positions; ``ports`` (int[L, L, q]): the ports
-    (2 rail + side) of a position that lead one hop closer to another, -1 for none;
-    ``shares`` (float[L, c, L, q]): the part of the traffic of each chip that takes each
-    of them.
+    * ``hops`` (int[L, L]): rails between positions.
+    * ``ports`` (int[L, L, q]): the ports (2 rail + side) of a position that lead one
+      hop closer to another, -1 for none.
+    * ``shares`` (float[L, c, L, q]): the part of the traffic of each chip that takes
+      each of them.
     """
 
     def __init__(
@@ -115,8 +115,9 @@ class _MixedLine:
         return node // self.stride % self.length
 
     def link_rows(self, links: IntArray) -> IntArray:
-        """The link rows behind ``ports`` at each node: int[nodes, L, q], -1 for
-        none.
+        """The link rows behind ``ports`` at each node.
+
+        int[nodes, L, q], -1 for none.
         """
         node = np.arange(links.shape[1])
         port = self.ports[self.place(node)]
