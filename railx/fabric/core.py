@@ -461,7 +461,7 @@ class ControllerCore:
         )
 
     def _switch(self, circuits: list[Circuit]) -> list[SwitchAction]:
-        """One command for each rail: ``circuits`` come up, what is in their way goes."""
+        """One command per rail: bring up ``circuits``, drop what is in their way."""
         actions = []
         for rail, connect in self.layout.rails(circuits).items():
             ports = [port for circuit in connect for port in circuit.ports]

@@ -1,8 +1,8 @@
-"""Channel loads under uniform all-to-all traffic: every channel in descending order of
-its load, by kind of channel.
+"""Channel loads under uniform all-to-all traffic, by kind of channel.
 
-The largest load bounds the throughput; how fast the line falls shows how much of the
-capacity is idle at that bound.
+Every channel stands in descending order of its load. The largest load bounds the
+throughput; how fast the line falls shows how much of the capacity is idle at that
+bound.
 """
 
 from __future__ import annotations

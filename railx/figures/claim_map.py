@@ -1,8 +1,8 @@
-"""Where RailX's three cost claims hold: the half-planes of price ratios, their
-boundaries, and where sourced price lists lie.
+"""Where RailX's three cost claims hold: half-planes of price ratios.
 
-For the two relative claims both axes are prices over the price of a transceiver; the
-absolute claim is a strip of USD.
+Their boundaries are drawn, and where sourced price lists lie. For the two relative
+claims both axes are prices over the price of a transceiver; the absolute claim is a
+strip of USD.
 """
 
 from __future__ import annotations
@@ -231,8 +231,10 @@ def _dots(
     vertical: str,
     places: Sequence[tuple[int, int, str]],
 ) -> None:
-    """Price lists from left to right, each name at the next of ``places`` around its
-    dot, so that neighbours do not overlap.
+    """Price lists from left to right.
+
+    Each name is at the next of ``places`` around its dot, so that neighbours do not
+    overlap.
     """
     for i, row in enumerate(rows.sort_values(horizontal).to_dict("records")):
         inferred = "not a price" in str(row["source"])

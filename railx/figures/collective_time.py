@@ -1,5 +1,6 @@
-"""Bandwidth of every collective over the payload, one panel per topology: closed form
-as lines, messages on the links as circles.
+"""Bandwidth of every collective over the payload, one panel per topology.
+
+The closed form is a line, messages on the links are circles.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ class CollectiveTimeSettings(CanvasSettings):
 
 
 def draw(settings: CollectiveTimeSettings, inputs: FigureFiles, output: Path) -> None:
-    """One panel per topology; raises ValueError when no row has ``settings.scope``."""
+    """One panel per topology.
+
+    Raises ValueError when no row has ``settings.scope``.
+    """
     from matplotlib.lines import Line2D
     from matplotlib.ticker import EngFormatter, NullLocator
 

@@ -1,8 +1,8 @@
-"""Survival function of sequence lengths: the share of sequences longer than a length,
-by corpus, on logarithmic axes.
+"""Survival function of sequence lengths: the share of sequences longer than a length.
 
-A long tail, few sequences that hold many of the tokens, is what adaptive parallelism
-lives on (FlexSP, section 2; InfiniPipe, section II).
+One line per corpus, on logarithmic axes. A long tail, few sequences that hold many of
+the tokens, is what adaptive parallelism lives on (FlexSP, section 2; InfiniPipe,
+section II).
 """
 
 from __future__ import annotations
@@ -114,8 +114,9 @@ def draw(settings: CorpusLengthsSettings, inputs: FigureFiles, output: Path) -> 
 def _line(
     axes: Axes, lengths: NDArray[np.int64], name: str, colour: str, settings: CorpusLengthsSettings
 ) -> None:
-    """At most ``settings.points`` steps, denser in the tail, where few sequences
-    decide.
+    """At most ``settings.points`` steps, denser in the tail.
+
+    There few sequences decide.
     """
     count = len(lengths)
     tail = np.unique(np.round(count - np.geomspace(1, count, settings.points)).astype(int))

@@ -1,9 +1,8 @@
-"""Cost by topology: bill of materials per chip, cost per bandwidth against a reference,
-and the same under several price lists.
+"""Cost by topology: bill of materials per chip, and cost per bandwidth.
 
-The abstract of RailX puts its cost per injection bandwidth below 10 % and per
-all-to-all bandwidth below 50 % of a fat tree; component prices are a catalogue's, not
-the paper's.
+The latter is relative to a reference, also under several price lists. The abstract of
+RailX puts its cost per injection bandwidth below 10 % and per all-to-all bandwidth
+below 50 % of a fat tree. Component prices are a catalogue's, not the paper's.
 """
 
 from __future__ import annotations
@@ -90,11 +89,11 @@ class CostSettings(CanvasSettings):
 
 
 def draw(settings: CostSettings, inputs: FigureFiles, output: Path) -> None:
-    """Draw ``settings.only`` (empty: all topologies of the economics tables); price
-    lists where a sensitivity table has the reference.
+    """Draw ``settings.only`` (empty: all topologies of the economics tables).
 
-    Raises ValueError when ``settings.reference`` or one of ``settings.only`` is not in
-    the summary, or has no value to compare.
+    Price lists are drawn where a sensitivity table has the reference. Raises ValueError
+    when ``settings.reference`` or one of ``settings.only`` is not in the summary, or
+    has no value to compare.
     """
     bill, summary = read_frames(inputs, "bill", _BILL), _summary(settings, inputs)
     bill = bill[bill["topology"].isin(summary.index)]
@@ -161,7 +160,10 @@ def _price_lists(
 
 
 def _bill_of_materials(axes: Axes, bill: pd.DataFrame, summary: pd.DataFrame) -> None:
-    """Stacked bars; the shares of a bar too short to read are written beside it."""
+    """Stacked bars.
+
+    The shares of a bar too short to read are written beside it.
+    """
     import pandas as pd
 
     table = bill.assign(per_chip=bill["total_usd"] / bill["chips"]).pivot_table(
@@ -216,8 +218,9 @@ def _bill_of_materials(axes: Axes, bill: pd.DataFrame, summary: pd.DataFrame) ->
 
 
 def _relative(axes: Axes, summary: pd.DataFrame, settings: CostSettings) -> None:
-    """A group of bars for each thing compared, in percent of the reference; the paper's
-    limits as dashed lines.
+    """A group of bars for each thing compared, in percent of the reference.
+
+    The paper's limits are dashed lines.
     """
     names = [name for name in summary.index if name != settings.reference]
     colour = colours(names)
@@ -289,8 +292,9 @@ def _limit(axes: Axes, group: int, percent: float) -> None:
 
 
 def _under_price_lists(axes: Axes, rows: pd.DataFrame, settings: CostSettings) -> None:
-    """Dots of both ratios under each price list: filled for the ideal all-to-all
-    bandwidth, hollow for another.
+    """Dots of both ratios under each price list.
+
+    Filled for the ideal all-to-all bandwidth, hollow for another.
     """
     from matplotlib.lines import Line2D
     from matplotlib.ticker import LogLocator, NullLocator

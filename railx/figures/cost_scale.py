@@ -1,7 +1,7 @@
-"""Cost per bandwidth and power over the number of chips, one line per topology, at
-equal injection bandwidth.
+"""Cost per bandwidth and power over the number of chips, one line per topology.
 
-A line ends where its family does; steps of a tree are tiers of switches.
+Injection bandwidth is equal. A line ends where its family does; steps of a tree are
+tiers of switches.
 """
 
 from __future__ import annotations

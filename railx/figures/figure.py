@@ -1,6 +1,4 @@
-"""What a figure declares: its settings, its words, the tables that it is drawn from and
-how it is drawn.
-"""
+"""What a figure declares: its settings, words, tables and how it is drawn."""
 
 from __future__ import annotations
 
@@ -39,8 +37,8 @@ class Figure:
 
     ``alternative_text`` replaces it for a reader who cannot see it. ``caption`` is
     reStructuredText. ``draw`` takes the settings, the files under each input key and
-    the path of the image, which it writes with .svg and .png; a table that does not
-    hold what it needs is a ValueError.
+    the path of the image, which it writes with .svg and .png. It raises ValueError for
+    a table that does not hold what it needs.
     """
 
     settings: type[CanvasSettings]

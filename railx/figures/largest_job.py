@@ -1,5 +1,6 @@
-"""Largest job that a grid with failed nodes still holds, by what a system lets one job
-take.
+"""Largest job that a grid with failed nodes still holds, by system.
+
+Systems differ in what they let one job take.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ class LargestJobSettings(CanvasSettings):
 
 
 def draw(settings: LargestJobSettings, inputs: FigureFiles, output: Path) -> None:
-    """Means over the random draws with a band between two quantiles; the formula for
-    failures in distinct lines beside them.
+    """Means over the random draws with a band between two quantiles.
+
+    Beside them is the formula for failures in distinct lines.
     """
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 

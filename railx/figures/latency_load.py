@@ -1,5 +1,6 @@
-"""Latency against offered load, and how far below its static limits each network of the
-packet simulator saturates.
+"""Latency against offered load, and where each network saturates.
+
+Saturation is shown as a share of the network's static limits.
 """
 
 from __future__ import annotations
@@ -71,8 +72,9 @@ _ROWS_AROUND = 4.5
 
 @dataclass(frozen=True)
 class LatencyLoadSettings(CanvasSettings):
-    """Latency over the offered load, one line per sweep, and the saturation points
-    against the static limits.
+    """Latency over the offered load, one line per sweep, and the saturation points.
+
+    The points stand against the static limits.
     """
 
     figure: Literal["latency_load"]
@@ -90,8 +92,9 @@ class LatencyLoadSettings(CanvasSettings):
 
 
 def draw(settings: LatencyLoadSettings, inputs: FigureFiles, output: Path) -> None:
-    """Above, the mean latency over the offered load by group of families; below,
-    saturation and limits of every sweep.
+    """Above, the mean latency over the offered load by group of families.
+
+    Below, saturation and limits of every sweep.
     """
     frame = read_frames(inputs, "points", _COLUMNS, "sweep", settings.only)
     subtitle = (

@@ -1,8 +1,8 @@
-"""For which prices the two relative cost claims of RailX hold: a grid of price ratios.
+"""For which prices the two relative cost claims of RailX hold.
 
-Both ratios depend on prices only through the price of an optical switch port and of an
-electrical switch port, each relative to a transceiver. Cells in which the ratio is
-below the abstract's limit are outlined.
+A grid of price ratios: both ratios of cost depend on prices only through the price of
+an optical switch port and of an electrical switch port, each relative to a transceiver.
+Cells in which the ratio is below the abstract's limit are outlined.
 """
 
 from __future__ import annotations

@@ -65,11 +65,11 @@ FigureSettings = Annotated[CanvasSettings, Registered("figure", _members)]
 
 
 def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> None:
-    """Draw the figure that ``settings.figure`` names from the files under its input
-    keys, as ``output`` with .svg and .png.
+    """Draw the figure that ``settings.figure`` names.
 
-    Raises ValueError for a missing or unknown input and for a table that does not hold
-    what the figure needs.
+    ``inputs`` holds the files under its input keys; ``output`` is written with .svg and
+    .png. Raises ValueError for a missing or unknown input and for a table that does not
+    hold what the figure needs.
     """
     figure = figure_of(settings.figure)
     known = [wanted.key for wanted in figure.inputs]

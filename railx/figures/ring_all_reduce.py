@@ -1,5 +1,4 @@
-"""Ring all-reduce over the payload: how long it takes and the bandwidth it reaches, by
-topology.
+"""Ring all-reduce over the payload: its time and bandwidth by topology.
 
 Every rail of a RailX line is a ring in the torus and in the all-to-all setting, so the
 rings of all rails share the payload (RailX, section on collectives).

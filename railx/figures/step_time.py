@@ -1,5 +1,6 @@
-"""Time of a training step by topology, stacked by what it is spent on: one column per
-job, equal bandwidth above equal cost.
+"""Time of a training step by topology, stacked by what it is spent on.
+
+One column per job, equal bandwidth above equal cost.
 """
 
 from __future__ import annotations
@@ -64,8 +65,9 @@ class StepTimeSettings(CanvasSettings):
 
 
 def draw(settings: StepTimeSettings, inputs: FigureFiles, output: Path) -> None:
-    """Horizontal bars in seconds, cut where much longer than the shortest; a note where
-    there is no room or no price.
+    """Horizontal bars in seconds, cut where much longer than the shortest.
+
+    A note stands where there is no room or no price.
     """
     rows = read_frames(inputs, "steps", _COLUMNS, "topology", settings.only)
     jobs = list(dict.fromkeys(rows["job"]))
@@ -127,8 +129,9 @@ def _panel(axes: Axes, rows: pd.DataFrame, job: str, basis: str, cut: float | No
 
 
 def _mark(axes: Axes, place: int, seconds: float, limit: float, without_room: bool) -> None:
-    """The number at the end of a bar, at the edge where the bar is cut, or the note in
-    the place of a bar.
+    """The number at the end of a bar, or the note in the place of a bar.
+
+    Where the bar is cut the number is at the edge.
     """
     style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": "x-small"}
     if seconds > limit:

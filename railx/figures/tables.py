@@ -1,7 +1,7 @@
-"""Reading the tables behind a figure into pandas, with errors that name the file and
-the column.
+"""Reading the tables behind a figure into pandas.
 
-What a table is about stands in it: in a column or, for large files, in the metadata.
+Errors name the file and the column. What a table is about stands in it: in a column or,
+for large files, in the metadata.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["named_files", "read_frame", "read_frames"]
 
 
 def named_files(inputs: FigureFiles, key: str, only: Sequence[str] = ()) -> list[tuple[str, Path]]:
-    """The files under ``key`` with the names in their metadata: those in ``only`` in
-    its order, all when it is empty.
+    """The files under ``key`` with the names in their metadata.
 
-    Raises ValueError for a name in ``only`` that no file has.
+    Those in ``only`` in its order, all when it is empty. Raises ValueError for a name
+    in ``only`` that no file has.
     """
     files = [(str(read_metadata(path).get("name", "")), path) for path in _files(inputs, key)]
     unknown = [name for name in only if name not in dict(files)]

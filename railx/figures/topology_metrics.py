@@ -1,6 +1,4 @@
-"""Hops and bisection of the topologies: how far chips are apart between nodes, and what
-crosses the middle.
-"""
+"""Hops between the nodes of the topologies, and what crosses their middle."""
 
 from __future__ import annotations
 
@@ -52,8 +50,10 @@ class TopologyMetricsSettings(CanvasSettings):
 
 
 def draw(settings: TopologyMetricsSettings, inputs: FigureFiles, output: Path) -> None:
-    """A row per topology: mean hops as a dot, the diameter as the end of a line, the
-    bisection as a share of the injection.
+    """One row per topology.
+
+    Mean hops are a dot, the diameter is the end of a line, the bisection is a share of
+    the injection.
     """
     frame = read_frames(inputs, "topologies", _COLUMNS, "topology", settings.only)
     title = "Hops between nodes and bisection by topology"

@@ -1,5 +1,6 @@
-"""How much of the grid a stream of jobs uses, by system, queue and failures, and what
-it costs the jobs.
+"""How much of the grid a stream of jobs uses, and what it costs the jobs.
+
+By system, queue and failures.
 """
 
 from __future__ import annotations
@@ -73,10 +74,10 @@ class UtilisationSettings(CanvasSettings):
 
 
 def draw(settings: UtilisationSettings, inputs: FigureFiles, output: Path) -> None:
-    """One column per queue: utilisation above, below it rejected jobs (reject) or the
-    mean wait; dots are the single draws.
+    """One column per queue: utilisation above, below it what it costs the jobs.
 
-    Raises ValueError when no row has the policy and offered load of the settings.
+    That is rejected jobs (reject) or the mean wait; dots are the single draws. Raises
+    ValueError when no row has the policy and offered load of the settings.
     """
     from matplotlib.ticker import PercentFormatter
 

@@ -21,8 +21,9 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SubGrid:
-    """The nodes of a job: all crossings of these columns and rows (positions in the
-    grid, in the order along a ring).
+    """The nodes of a job: all crossings of these columns and rows.
+
+    They are positions in the grid, in the order along a ring.
     """
 
     columns: tuple[int, ...]
@@ -59,11 +60,11 @@ def grid_rings(topology: Topology) -> GridRings | None:
 
 
 def sub_grid(topology: Topology, settings: CollectiveSettings) -> SubGrid | None:
-    """The nodes that take part (None: the topology is no grid of nodes, all its chips
-    do).
+    """The nodes that take part.
 
-    SettingsError says what is wrong with ``rows`` or ``columns`` and which are allowed:
-    they must exist, be distinct and be joined by links among themselves.
+    None: the topology is no grid of nodes, all its chips do. SettingsError says what is
+    wrong with ``rows`` or ``columns`` and which are allowed: they must exist, be
+    distinct and be joined by links among themselves.
     """
     rings = grid_rings(topology)
     if rings is None:
