@@ -1,5 +1,6 @@
-"""FlexSP's two dynamic programmes: cutting a batch into micro-batches and rounding
-lengths up to buckets.
+"""FlexSP's two dynamic programmes.
+
+One cuts a batch into micro-batches, one rounds lengths up to buckets.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ Positions = npt.NDArray[np.int64]
 def cut_batch(
     lengths: Lengths, micro_batches: int, order: Literal["sorted", "given"]
 ) -> list[Positions]:
-    """Cut a batch into ``micro_batches`` runs so that the most tokens in a run are as
-    few as possible (FlexSP, appendix A).
+    """Cut a batch into ``micro_batches`` runs with the most tokens of a run least.
 
-    ``order`` "sorted" cuts the sequences from the longest to the shortest, so that
-    lengths within a run are alike; "given" as they come. Lengths [n], n >=
-    micro_batches. Returns the positions in each run.
+    Source: FlexSP, appendix A. ``order`` "sorted" cuts the sequences from the longest
+    to the shortest, so that lengths within a run are alike; "given" as they come.
+    Lengths [n], n >= micro_batches. Returns the positions in each run.
 
     The programme is DP[k][i] = min_j max(DP[j][i-1], tokens of j+1..k). As DP grows
     with j and the last run's tokens shrink, the best j lies where they cross, which a

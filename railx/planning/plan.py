@@ -1,5 +1,4 @@
-"""The plan format: frozen dataclasses, JSON with a schema version, and the rules that
-every plan obeys.
+"""The plan format: frozen dataclasses, JSON with a schema version, and its rules.
 
 A plan is the only thing that passes from a planner to the training runtime. It names
 sequences by their row in the corpus file and carries their lengths after truncation, so
@@ -57,8 +56,9 @@ _Milliseconds = Annotated[float, NonNegative()]
 
 
 class PlanError(ValueError):
-    """A plan that cannot be run: one line that names the batch and the part, and what
-    is allowed.
+    """A plan that cannot be run.
+
+    One line names the batch and the part, and what is allowed.
     """
 
 
@@ -122,8 +122,9 @@ class SequenceParallelBatch:
 
 @dataclass(frozen=True)
 class Slice:
-    """Tokens ``start`` to ``stop`` (exclusive) of a sequence that is ``length`` tokens
-    long; ``start`` tokens of context precede it.
+    """Tokens ``start`` to ``stop`` (exclusive) of a sequence of ``length`` tokens.
+
+    ``start`` tokens of context precede it.
     """
 
     sequence: _Count
@@ -142,8 +143,9 @@ class Slice:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A micro-batch of a pipeline: slices processed together, attention kept within
-    each sequence.
+    """A micro-batch of a pipeline: slices processed together.
+
+    Attention is kept within each sequence.
 
     ``predicted_*_ms`` hold on any one stage (stages have equally many layers);
     ``predicted_all_to_all_ms`` is the part of forward plus backward that is all-to-all.
@@ -160,8 +162,10 @@ class Chunk:
 
     @property
     def kind(self) -> ChunkKind:
-        """InfiniPipe's three kinds: whole sequences; one slice of a cut sequence; the
-        tail of a cut sequence with whole ones.
+        """Which of InfiniPipe's three kinds it is.
+
+        Whole sequences; one slice of a cut sequence; the tail of a cut sequence with
+        whole ones.
         """
         if all(part.is_whole for part in self.slices):
             return "batched"
@@ -173,8 +177,9 @@ class Chunk:
 
     @property
     def cut_sequence(self) -> int | None:
-        """The one sequence of this chunk that has slices in other chunks too; None in a
-        batched chunk.
+        """The one sequence of this chunk that has slices in other chunks too.
+
+        None in a batched chunk.
         """
         return next((part.sequence for part in self.slices if not part.is_whole), None)
 
@@ -199,8 +204,9 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class PipelineBatch:
-    """One training step: pipelines of one replica run in the order given, replicas side
-    by side.
+    """One training step.
+
+    Pipelines of one replica run in the order given, replicas side by side.
     """
 
     iteration: _Count
@@ -242,8 +248,9 @@ class Plan:
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Read and validate a plan; a file that is no plan of this schema raises a
-    PlanError that names it.
+    """Read and validate a plan.
+
+    A file that is no plan of this schema raises a PlanError that names it.
     """
     data = read_json(path)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
@@ -273,8 +280,9 @@ def write_plan(path: str | Path, plan: Plan) -> None:
 
 
 def validate_plan(plan: Plan) -> None:
-    """Check every rule of the format; a PlanError names the batch, the micro-batch or
-    chunk, and the sequence.
+    """Check every rule of the format.
+
+    A PlanError names the batch, the micro-batch or chunk, and the sequence.
     """
     if not plan.batches:
         raise PlanError("the plan has no batches; allowed: at least one")
@@ -398,8 +406,9 @@ def _validate_chunk(chunk: Chunk, stages: int, place: str) -> None:
 
 
 def _validate_coverage(pipeline: Pipeline, place: str) -> None:
-    """Slices cover each sequence once, left to right, in neighbouring chunks (1F1B's
-    backward order needs the last).
+    """Slices cover each sequence once, left to right, in neighbouring chunks.
+
+    1F1B's backward order needs the last.
     """
     seen: dict[int, tuple[int, int, int]] = {}  # sequence -> (tokens covered, length, last chunk)
     for number, chunk in enumerate(pipeline.chunks):

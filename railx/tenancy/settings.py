@@ -1,6 +1,4 @@
-"""Settings of the tenancy studies: the grid of nodes, jobs, faults, and the stream of
-jobs that is scheduled on it.
-"""
+"""Settings of the tenancy studies: the grid, jobs, faults, and the stream of jobs."""
 
 from __future__ import annotations
 
@@ -46,8 +44,8 @@ class GridJobSettings:
     columns: Annotated[int, AtLeast(1)]
     """Columns of nodes that the job takes."""
     setting: Wiring
-    """How the rails of its lines are set: ``hyperx`` makes every line an all-to-all,
-    ``torus`` every line a ring, ``ring`` is one line of nodes only.
+    """How the rails of its lines are set. ``hyperx`` makes every line an all-to-all,
+    ``torus`` every line a ring; ``ring`` is one line of nodes only.
     """
 
     def __post_init__(self) -> None:
@@ -167,11 +165,11 @@ class StreamSettings:
 
 @dataclass(frozen=True)
 class TenancySettings:
-    """Jobs and failures on a grid of R/2 x R/2 nodes around optical switches of R =
-    ``ocs_radix`` ports.
+    """Jobs and failures on a grid of R/2 x R/2 nodes.
 
-    A node has m x m chips and r = m * n rails a side. A line takes an all-to-all of up
-    to r + 1 nodes and a ring of any length.
+    They stand around optical switches of R = ``ocs_radix`` ports. A node has m x m
+    chips and r = m * n rails per side. A line takes an all-to-all of up to r + 1 nodes
+    and a ring of any length.
     """
 
     m: Annotated[int, AtLeast(1)]
@@ -245,11 +243,11 @@ class TenancySettings:
 
 
 def check_job(job: GridJobSettings, side: int, rails: int) -> None:
-    """Whether a grid of ``side`` x ``side`` nodes with ``rails`` rails can hold the job
-    at all; SettingsError names what can.
+    """Refuse a job that the grid cannot hold at all; SettingsError names what can.
 
-    An all-to-all of k nodes needs k - 1 rails, so that a line of it has at most r + 1
-    nodes (RailX, theorem 3.1).
+    The grid has ``side`` x ``side`` nodes with ``rails`` rails. An all-to-all of k
+    nodes needs k - 1 rails, so that a line of it has at most r + 1 nodes (RailX,
+    theorem 3.1).
     """
     for key in ("rows", "columns"):
         length = getattr(job, key)

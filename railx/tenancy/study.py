@@ -1,5 +1,7 @@
-"""The tables of the tenancy studies: largest job against failures, use by a stream of
-jobs, degraded lines, and a mix of jobs.
+"""The tables of the tenancy studies.
+
+Largest job against failures, use by a stream of jobs, degraded lines, and a mix of
+jobs.
 """
 
 from __future__ import annotations
@@ -42,19 +44,19 @@ _FAULTS, _DEGRADED, _MIX, _STREAM = range(4)
 
 
 def node_grid(settings: TenancySettings) -> NodeGrid:
-    """The grid of nodes: R/2 x R/2 with m n rails a side."""
+    """The grid of nodes: R/2 x R/2 with m n rails per side."""
     return NodeGrid(side=settings.side, rails=settings.rails)
 
 
 def fault_table(settings: TenancySettings, seed: int) -> Rows:
-    """Largest usable job by number of failed nodes: one row per count, draw and system;
-    shares are of all side^2 nodes.
+    """Largest usable job by number of failed nodes.
 
-    ``placement``: random (nodes drawn uniformly) or distinct_lines (no two in one line,
-    the case of the formula). RailX and HammingMesh take products of lines and have the
-    same optimum; the torus takes a contiguous block. ``formula_share`` is NaN where so
-    many failures cannot lie in distinct lines. ``lines_needed`` is the size of a
-    maximum matching of the failed pairs.
+    One row per count, draw and system; shares are of all side^2 nodes. ``placement``:
+    random (nodes drawn uniformly) or distinct_lines (no two in one line, the case of
+    the formula). RailX and HammingMesh take products of lines and have the same
+    optimum; the torus takes a contiguous block. ``formula_share`` is NaN where so many
+    failures cannot lie in distinct lines. ``lines_needed`` is the size of a maximum
+    matching of the failed pairs.
     """
     side, rows = settings.side, []
     for count in settings.faults.counts:
@@ -91,8 +93,9 @@ def fault_table(settings: TenancySettings, seed: int) -> Rows:
 def _draws(
     settings: TenancySettings, count: int, seed: int
 ) -> Iterator[tuple[str, int, NDArray[np.bool_]]]:
-    """Healthy masks: one with the failures on a diagonal where it is long enough, then
-    random ones.
+    """Healthy masks.
+
+    One with the failures on a diagonal where it is long enough, then random ones.
     """
     side = settings.side
     if count <= side:
@@ -155,8 +158,9 @@ def _wireable(
     rows: int,
     columns: int,
 ) -> NDArray[np.bool_]:
-    """The free nodes without the lines whose rails do not suffice for the job lying as
-    ``rows`` x ``columns``.
+    """The free nodes without the lines whose rails do not suffice.
+
+    For the job lying as ``rows`` x ``columns``.
     """
     mask = free.copy()
     broken: list[dict[int, set[int]]] = [{}, {}]
@@ -173,12 +177,12 @@ def _wireable(
 
 
 def mix_of_jobs(settings: TenancySettings, seed: int) -> dict[str, Any]:
-    """Jobs of several shapes and settings placed together around random failures, and
-    checked port by port.
+    """Jobs of several shapes and settings placed together around random failures.
 
-    Returns the placements, the failures and flat counts. Raises ValueError where
-    :func:`railx.tenancy.grid.check_placements` does; ``ports_shared`` and the counts of
-    failed parts used are counted again here, from the circuits of all jobs.
+    They are checked port by port. Returns the placed jobs, the failures and flat
+    counts. Raises ValueError where :func:`railx.tenancy.grid.check_placements` does;
+    ``ports_shared`` and the counts of failed parts used are counted again here, from
+    the circuits of all jobs.
     """
     grid, mix = node_grid(settings), settings.mix
     rng = np.random.default_rng([seed, _MIX])
@@ -217,8 +221,9 @@ def mix_of_jobs(settings: TenancySettings, seed: int) -> dict[str, Any]:
 
 
 def _touched(grid: NodeGrid, circuits: Sequence[Circuits]) -> dict[str, Any]:
-    """Numbers of the nodes, rails of nodes, switches and ports that the circuits of all
-    jobs touch.
+    """Numbers of the parts that the circuits of all jobs touch.
+
+    Nodes, rails of nodes, switches and ports.
     """
     ocs, dimension, rail = (
         np.concatenate([getattr(own, name) for own in circuits]).astype(np.int64)
@@ -243,12 +248,12 @@ def _touched(grid: NodeGrid, circuits: Sequence[Circuits]) -> dict[str, Any]:
 
 
 def utilisation_table(settings: TenancySettings, seed: int) -> Rows:
-    """Use of the grid by a stream of jobs: one row per system, policy, queue, scenario,
-    offered load and draw.
+    """Use of the grid by a stream of jobs.
 
-    All systems and policies see the same arrivals and failures. HammingMesh places by
-    the rule of RailX, so its rows repeat those of RailX; what differs between the two
-    is not counted in nodes.
+    One row per system, policy, queue, scenario, offered load and draw. All systems and
+    policies see the same arrivals and failures. HammingMesh places by the rule of
+    RailX, so its rows repeat those of RailX; what differs between the two is not
+    counted in nodes.
     """
     rows: Rows = []
     stream = settings.stream

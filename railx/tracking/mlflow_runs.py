@@ -1,5 +1,6 @@
-"""Stage results as MLflow runs: params, metrics, tags and small files; a digest that is
-there already is only marked.
+"""Stage results as MLflow runs: params, metrics, tags and small files.
+
+A digest that is there already is only marked.
 """
 
 from __future__ import annotations
