@@ -51,8 +51,9 @@ class Work(_TorchWork):
         self._future: Any = None
 
     def finish(self, error: BaseException | None = None, event: Any = None) -> None:
-        """The host's part is over; ``event`` has passed when the device's part is over
-        too.
+        """The host's part is over.
+
+        ``event`` has passed when the device's part is over too.
         """
         with self._lock:
             if self._finished.is_set():
@@ -65,8 +66,9 @@ class Work(_TorchWork):
                 self._complete_future()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Wait for the host's part, then let the current CUDA stream wait for the
-        device's; raises what went wrong.
+        """Wait for the host's part; raises what went wrong.
+
+        The current CUDA stream then waits for the device's part.
         """
         limit_s = timeout.total_seconds()
         if not self._finished.wait(limit_s if limit_s > 0 else None):
@@ -131,8 +133,9 @@ class Work(_TorchWork):
 
 
 class _Lane:
-    """Runs jobs one after another, on a thread of its own or, where nothing is before
-    it, in the thread that brings the job.
+    """Runs jobs one after another, on a thread of its own.
+
+    Where nothing is before it, a job may run in the thread that brings it.
     """
 
     def __init__(self, name: str) -> None:
@@ -145,7 +148,9 @@ class _Lane:
         self._stopped = False
 
     def put(self, job: Callable[[bool], None], *, in_place: bool) -> None:
-        """``job`` takes whether it may still be carried out (False once the lane was
+        """Add a job.
+
+        ``job`` takes whether it may still be carried out (False once the lane was
         stopped).
         """
         with self._count:
@@ -194,8 +199,9 @@ class _Pinned:
     copies: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The host copy of a CUDA tensor (the same one each time), or the tensor itself
-        where it is on the host.
+        """The host copy of a CUDA tensor (the same one each time).
+
+        Or the tensor itself where it is on the host.
         """
         if tensor.device.type != "cuda":
             return tensor
@@ -218,8 +224,9 @@ class Lanes:
         self._streams: dict[str, Any] = {}
 
     def put(self, work: Work, *, in_place: bool) -> None:
-        """Bring a work to its lane without waiting; ``in_place``: it may run in this
-        thread where nothing is before it.
+        """Bring a work to its lane without waiting.
+
+        ``in_place``: it may run in this thread where nothing is before it.
         """
         channel = work.operation.channel
         lane = self._lanes.get(channel) or self._lanes.setdefault(
@@ -246,8 +253,9 @@ class Lanes:
         return self._streams[operation.channel]
 
     def _carry_out(self, work: Work, wanted: bool) -> None:
-        """Carry a work out where its tensors are; refuse it where it is not wanted any
-        more.
+        """Carry a work out where its tensors are.
+
+        Refuse it where it is not wanted any more.
         """
         if not wanted:
             self._session.drop(work.operation)
@@ -320,8 +328,9 @@ class Lanes:
             self._watch(work)
 
     def _launch(self, work: Work) -> None:
-        """Start an NCCL operation and let the work's handle end with an event behind
-        it.
+        """Start an NCCL operation.
+
+        The work's handle ends with an event behind it.
         """
         operation = work.operation
         with _cuda.device(operation.device):

@@ -1,7 +1,7 @@
-"""The process group that asks for circuits: torch's collectives and messages as
-operations on lanes, behind which an inner gloo or NCCL group does the work.
+"""The process group that asks for circuits.
 
-What is notable stands in :mod:`training.backend`.
+Torch's collectives and messages are operations on lanes, behind which an inner gloo or
+NCCL group does the work. What is notable stands in :mod:`training.backend`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ _distributed: Any = dist
 if TYPE_CHECKING:
 
     class _ProcessGroup:
-        """What is used of torch's class; its stub fits neither its Python subclasses
-        nor all versions from 2.11 on.
+        """What is used of torch's class.
+
+        Its stub fits neither its Python subclasses nor all versions from 2.11 on.
         """
 
         def __init__(self, rank: int, size: int) -> None: ...
@@ -44,8 +45,9 @@ def _bytes(tensors: Sequence[torch.Tensor]) -> int:
 
 
 class RailxProcessGroup(_ProcessGroup):
-    """A process group whose operations wait for their circuits; see the notes of the
-    module.
+    """A process group whose operations wait for their circuits.
+
+    See the notes of the module.
     """
 
     def __init__(self, options: Any, session: Session) -> None:
@@ -172,8 +174,9 @@ class RailxProcessGroup(_ProcessGroup):
         outputs: Any,
         size: int,
     ) -> Work:
-        """Issue the inner group's method ``name``; tensors in ``arguments`` (and in
-        lists there) may be replaced by host copies.
+        """Issue the inner group's method ``name``.
+
+        Tensors in ``arguments`` (and in lists there) may be replaced by host copies.
         """
         method = getattr(self._inner("collectives"), name)
         further = () if opts is None else (opts,)
@@ -326,7 +329,7 @@ class RailxProcessGroup(_ProcessGroup):
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Exchange lists of tensors.
 
-        Raises RuntimeError over gloo, which has no such operation.
+        RuntimeError over gloo, which has no such operation.
         """
         if not self._nccl:
             raise RuntimeError(
@@ -360,8 +363,9 @@ class RailxProcessGroup(_ProcessGroup):
         raise RuntimeError("railx: a receive from any source has no known circuit; name the source")
 
     def _message(self, kind: str, tensors: Any, peer: int, tag: int, path: tuple[int, int]) -> Work:
-        """Issue a send or receive of ``tensors`` along ``path`` (source, destination:
-        ranks of this group).
+        """Issue a send or receive of ``tensors`` along ``path``.
+
+        ``path``: source and destination, ranks of this group.
         """
         tag = 0 if self._nccl else tag
         method = getattr(self._inner("up" if path[0] < path[1] else "down"), kind)

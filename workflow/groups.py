@@ -17,8 +17,9 @@ __all__ = ["groups", "members"]
 
 
 def groups() -> dict[str, Any]:
-    """The type behind the files of each folder of conf/, and behind stage*.yaml beside
-    the folders.
+    """The type behind the files of each folder of conf/.
+
+    And behind stage*.yaml beside the folders.
     """
     stage = {name: hint for name, hint in field_hints(StageSettings).items() if name != "seed"}
     return {
@@ -36,8 +37,9 @@ def groups() -> dict[str, Any]:
 
 
 def members(hint: Any) -> tuple[str, dict[Any, type]] | None:
-    """The field that tells the members of a union of settings apart, and the class
-    behind each of its values; None where the hint is no such union.
+    """The field that tells the members of a union of settings apart.
+
+    And the class behind each of its values; None where the hint is no such union.
     """
     origin = get_origin(hint)
     if origin is Annotated:

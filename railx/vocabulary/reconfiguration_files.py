@@ -1,5 +1,7 @@
-"""Files of reconfiguration plans: JSON (schema ``railx.reconfiguration/1``), one line
-per switch that changes, and CSV, one row per step.
+"""Files of reconfiguration plans.
+
+JSON (schema ``railx.reconfiguration/1``), one line per switch that changes, and CSV,
+one row per step.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Stage transition: two settings of the same optical switches -> the steps from one to
-the other.
-"""
+"""Stage transition: two settings of the same optical switches -> the steps between."""
 
 from __future__ import annotations
 
@@ -16,9 +14,9 @@ __all__ = ["STAGE", "run"]
 
 
 def run(job: Job) -> Summary:
-    """Plan the change from one topology to another of the same hardware, and try the
-    plan step by step before it is written; return the row of its summary.
+    """Plan the change from one topology to another of the same hardware.
 
+    The plan is tried step by step before it is written. Returns the row of its summary.
     ValueError where the two are not settings of the same hardware.
     """
     from railx.families import read_topology
@@ -62,7 +60,7 @@ def run(job: Job) -> Summary:
 def _try(plan: ReconfigurationPlan, before: Topology, after: Topology) -> None:
     """Take the steps one by one.
 
-    Raises ValueError where they are unsafe or do not end at the other setting.
+    ValueError where they are unsafe or do not end at the other setting.
     """
     from railx.vocabulary.cross_connects import circuit_set
     from railx.vocabulary.reconfiguration import apply_plan
