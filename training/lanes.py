@@ -201,7 +201,7 @@ class _Pinned:
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The host copy of a CUDA tensor (the same one each time).
 
-        Or the tensor itself where it is on the host.
+        A tensor on the host stands for itself.
         """
         if tensor.device.type != "cuda":
             return tensor

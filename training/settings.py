@@ -86,7 +86,10 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """One launch: a plan, its corpus, the model, and the rails that the sweep switches."""
+    """One launch: a plan, its corpus, the model, and the rails to switch.
+
+    The sweep switches the rails.
+    """
 
     name: Annotated[str, NotEmpty()]
     """Name of the run."""

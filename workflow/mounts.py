@@ -71,7 +71,7 @@ def choices(group: str) -> list[str]:
 def primary_config(overrides: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
     """The primary config of the experiment that ``overrides`` choose.
 
-    And those of them that are left for Hydra. Raises
+    With it, those of them that are left for Hydra. Raises
     :class:`railx.settings.SettingsError` for what a file or the command line mounts but
     cannot.
     """

@@ -224,8 +224,7 @@ def _no_modules(settings: Settings, item: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage: the word for its rule, its module, its folder of results and its
-    command.
+    """A stage: the word for its rule, its module, its results and its command.
 
     ``name`` is that word. ``message`` is what Snakemake says when it runs, with the
     item in braces. ``settings`` picks its plain part of an experiment for an item (a

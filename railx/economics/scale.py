@@ -67,7 +67,7 @@ def _check_equal_injection(settings: EconomicsSettings) -> None:
             raise SettingsError(
                 "scale.networks",
                 f"{name} has {given:g} GB/s of injection a chip; allowed: networks with {wanted:g}"
-                " GB/s a chip",
+                " GB/s per chip",
             )
 
 

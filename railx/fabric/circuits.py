@@ -39,8 +39,9 @@ class Port(NamedTuple):
 
 
 class Circuit(NamedTuple):
-    """A light path from the right port of GPU ``right`` to the left port of GPU
-    ``left``.
+    """A light path from the right port of one GPU to the left port of another.
+
+    The GPUs are ``right`` and ``left``.
     """
 
     right: int

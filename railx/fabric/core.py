@@ -273,8 +273,7 @@ class ControllerCore:
         return actions + self._advance(now_ns)
 
     def abandon(self, rank: int, key: OperationKey, now_ns: int) -> list[Action]:
-        """``rank`` waited too long: the operation ends in an error for everyone who
-        asked.
+        """``rank`` waited too long: the operation fails for everyone who asked for it.
 
         The error names what was missing.
         """
@@ -376,8 +375,7 @@ class ControllerCore:
                 del self.leases[circuit]
 
     def _fail(self, operation: _Operation, message: str) -> list[Action]:
-        """End an operation that was not granted in an error for everyone who asked for
-        it.
+        """End an operation that was not granted in an error for all who asked for it.
 
         The caller advances.
         """

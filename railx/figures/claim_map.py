@@ -55,7 +55,7 @@ _COLUMNS = (
 _TITLES = {"injection": "Per injection bandwidth", "all_to_all": "Per all-to-all bandwidth"}
 _FACTORS = {
     "m": "nodes of {0:g} x {0:g} chips",
-    "n": "{0:g} ports a side",
+    "n": "{0:g} ports per side",
     "chips": "{0:,.0f} chips",
     "all_to_all_share": "routed as published ({0:.0%} of the ideal)",
     "in_node_lane_over_transceiver": "in-node lane at {0:g} transceivers",

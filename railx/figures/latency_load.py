@@ -66,7 +66,7 @@ _OFFERED, _ACCEPTED, _LATENCY = (
 _SATURATION, _BOUND, _IDEAL = (
     f"{what}_flits_per_chip_cycle" for what in ("saturation", "bound", "ideal")
 )
-#: Rows of text that the limits need for themselves, beside one a sweep.
+#: Rows of text that the limits need for themselves, beside one per sweep.
 _ROWS_AROUND = 4.5
 
 

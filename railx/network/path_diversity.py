@@ -168,9 +168,9 @@ def _count(vertices: int, edges: IntArray, sources: IntArray) -> tuple[IntArray,
 
 
 def _by_hops(hops: IntArray, paths: FloatArray) -> dict[int, tuple[float, float]]:
-    """For each distance the shortest paths of all ordered pairs together.
+    """Shortest paths by distance: of all ordered pairs together, and the fewest.
 
-    And the fewest of one pair.
+    The fewest are those of one pair.
     """
     return {
         h: (float(paths[hops == h].sum()), float(paths[hops == h].min()))

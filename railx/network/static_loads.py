@@ -26,7 +26,7 @@ __all__ = ["lane_loads", "static_routings", "uniform_lane_loads"]
 FloatArray = NDArray[np.float64]
 Routing = Literal["min", "balanced"]
 
-#: Above this a table over all pairs takes minutes, and a gigabyte a block.
+#: Above this a table over all pairs takes minutes, and a gigabyte per block.
 _MOST_TABLE_CHIPS = 6_000
 _BLOCK = 1_024
 

@@ -64,9 +64,9 @@ def lower_bound_ms(
 def fill_mix(lengths: Lengths, mix: Mix, cost: CostModel) -> tuple[float, tuple[int, ...]] | None:
     """Each sequence, longest first, to the group that finishes it soonest.
 
-    Or to the fullest that takes it, where that leaves no room. Returns the time in ms
-    and the group (index into ``mix``) of each of the lengths [n]. None where memory is
-    short either way.
+    Where that leaves no room, each goes to the fullest that takes it. Returns the time
+    in ms and the group (index into ``mix``) of each of the lengths [n]. None where
+    memory is short either way.
     """
     if lengths.sum() > sum(mix) * cost.tokens_per_device:
         return None

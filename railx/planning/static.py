@@ -118,9 +118,9 @@ def static_assignments(
 def best_static(
     lengths: Lengths, devices: int, cost: CostModel, fill: float, smallest_degree: int = 1
 ) -> tuple[int, list[Assignment]]:
-    """The degree with the least predicted time for this batch (FlexSP-BatchAda).
+    """The best degree for this batch and its micro-batches (FlexSP-BatchAda).
 
-    And its micro-batches.
+    Best is the least predicted time.
     """
     longest = int(lengths.max())
     candidates = [

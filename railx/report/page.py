@@ -153,10 +153,7 @@ def _quoted(text: str) -> str:
 
 
 def _table(table: ReportTable) -> dict[str, Any]:
-    """Columns and the first rows of a Parquet table.
-
-    Or the keys and values of a JSON object.
-    """
+    """Columns and first rows of a Parquet table, or keys and values of JSON."""
     if table.path.suffix == ".json":
         rows = [{"quantity": key, "value": value} for key, value in _flat(read_json(table.path))]
         columns = ["quantity", "value"]

@@ -122,7 +122,7 @@ class PlacedJob:
     def check(self, grid: NodeGrid) -> None:
         """Raises ValueError for lines outside the grid or named twice.
 
-        And for a shape that the wiring cannot join.
+        The same for a shape that the wiring cannot join.
         """
         for key, lines in (("rows", self.rows), ("columns", self.columns)):
             if (

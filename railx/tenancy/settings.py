@@ -191,7 +191,7 @@ class TenancySettings:
         if self.ocs_radix % 2:
             raise SettingsError(
                 "ocs_radix",
-                f"got {self.ocs_radix}; allowed: an even number, two ports a node (the nearest are"
+                f"got {self.ocs_radix}; allowed: an even number, two ports per node (the nearest are"
                 f" {self.ocs_radix - 1} and {self.ocs_radix + 1})",
             )
         for group, jobs in (("mix.jobs", self.mix.jobs), ("stream.jobs", self.stream.jobs)):
@@ -262,6 +262,6 @@ def check_job(job: GridJobSettings, side: int, rails: int) -> None:
             raise SettingsError(
                 key,
                 f"an all-to-all of {length} nodes needs {length - 1} rails and a side has {rails};"
-                f" allowed: at most {rails + 1} nodes a line (the nearest is {rails + 1}), or"
+                f" allowed: at most {rails + 1} nodes per line (the nearest is {rails + 1}), or"
                 f" setting {others} for {length}",
             )

@@ -56,8 +56,9 @@ def circuits_of(topology: Topology) -> Circuits:
 
 
 def circuit_set(circuits: Circuits) -> IntArray:
-    """The circuits without their direction: rows (ocs, lower port, higher port),
-    sorted; shape (circuits, 3).
+    """The circuits without their direction, sorted; shape (circuits, 3).
+
+    Rows are (ocs, lower port, higher port).
     """
     low, high = (
         np.minimum(circuits.port_a, circuits.port_b),

@@ -241,7 +241,7 @@ def line_nodes(
 ) -> IntArray:
     """The node at a position of a row (dimension 0) or of a column (1).
 
-    Or of a pair of columns.
+    A column line may be a pair of columns.
     """
     if dimension == 0:
         return line * grid.columns + position
@@ -258,7 +258,7 @@ def rail_ports(topology: Topology) -> RailPorts:
     circuits, links = topology.circuits, topology.links
     if circuits is None:
         raise ValueError(f"{topology.family}: a topology without optical circuits has no rails")
-    first = len(links) - 2 * len(circuits)  # internal links come first, then two rows a circuit
+    first = len(links) - 2 * len(circuits)  # internal links come first, then two rows per circuit
     rails = int(circuits.rail.max()) + 1
     ports = RailPorts(*(np.full((2, topology.nodes, rails, 2), -1) for _ in range(2)))
     row = first + 2 * np.arange(len(circuits))
@@ -363,8 +363,7 @@ def line_circuits(circuits: Circuits, dimension: int) -> IntArray:
 
 
 def grid_halves(grid: Grid, dimension: int | None = None) -> NDArray[np.int8]:
-    """Half (0, the smaller one, or 1) of each chip when a dimension is cut in the
-    middle.
+    """Half (0, the smaller, or 1) of each chip when a dimension is cut in the middle.
 
     The dimension of the grid of nodes; None: the longer one.
     """

@@ -50,14 +50,14 @@ def hamiltonian_cycles(n: int) -> IntArray:
 
 
 def undirected_rings(n: int) -> IntArray:
-    """Undirected Hamiltonian rings that join every pair of ``n`` vertices exactly
-    twice.
+    """Undirected Hamiltonian rings that join every pair of vertices exactly twice.
 
-    Pairs are unordered, and n >= 3. Returns an array of shape (n - 1, n). Full-duplex
-    links do not need the direction of a ring, so these wire a line as an all-to-all
-    with two links per pair even for n = 4 and n = 6. Odd n: the directed cycles, where
-    rings s and s + (n-1)/2 are the same ring. Even n: the zig-zag over n - 1 vertices
-    (odd, so the rotations of one path are all distinct) closed through one hub.
+    Pairs are unordered, and there are ``n`` >= 3 vertices. Returns an array of shape (n
+    - 1, n). Full-duplex links do not need the direction of a ring, so these wire a line
+    as an all-to-all with two links per pair even for n = 4 and n = 6. Odd n: the
+    directed cycles, where rings s and s + (n-1)/2 are the same ring. Even n: the
+    zig-zag over n - 1 vertices (odd, so the rotations of one path are all distinct)
+    closed through one hub.
     """
     if n < 3:
         raise ValueError(f"n: got {n}; allowed: at least 3, a ring needs 3 vertices")

@@ -194,8 +194,8 @@ def cut_dimension(
 ) -> tuple[int, int]:
     """The dimension whose cut in the middle is the natural one.
 
-    And the ports across it in one direction. Equal halves come first, then fewer ports,
-    then x.
+    With it, the ports across it in one direction. Equal halves come first, then fewer
+    ports, then x.
     """
     lengths = (grid.columns, grid.rows)
     ports = [crossing_ports(parts[d], lengths[d]) * lengths[1 - d] for d in (0, 1)]
@@ -288,7 +288,7 @@ def _multiples(value: int, step: int) -> str:
 def _near_sizes(part: PartSettings, length: int) -> str:
     """The sizes (at least 2) next to the part's that fit its stride.
 
-    Or the strides that fit any.
+    Where none fits, the strides that fit any.
     """
     fits = length // part.stride if length % part.stride == 0 else 1
     sizes = sorted(

@@ -31,7 +31,7 @@ from workflow.stages import circuits, transition
 CONF = Path(__file__).parents[2] / "conf"
 RING = [{"kind": "ring", "rails": 4, "size": 5, "stride": 1}]
 ALL = [{"kind": "all_to_all", "rails": 4, "size": 5, "stride": 1}]
-#: Settings of the same hardware: 5 x 5 nodes of 2 x 2 chips, 4 rails a side.
+#: Settings of the same hardware: 5 x 5 nodes of 2 x 2 chips, 4 rails per side.
 SAME: list[tuple[str, dict[str, Any]]] = [
     ("railx_hyperx", {}),
     ("railx_hyperx", {"rings": "undirected"}),

@@ -1,5 +1,4 @@
-"""Routing on a Dragonfly: a local hop, a global link and a local hop, or two such
-journeys.
+"""Routing on a Dragonfly: a local, a global and a local hop, or two such journeys.
 
 Either local hop may be missing. The two journeys go by way of another group. Each hop
 that may follow another of its kind is one virtual channel up (Kim 2008), so that no

@@ -42,7 +42,7 @@ def resize(settings: OpusRailsSettings, chips: int) -> OpusRailsSettings:
         raise too_large(
             chips,
             radix // 2 * settings.chips_per_server,
-            f"one switch of {radix} ports a rail",
+            f"one switch of {radix} ports per rail",
         )
     return replace(settings, servers=servers)
 

@@ -121,8 +121,7 @@ def bisection_ports(settings: RailXDragonflySettings) -> int:
 
 
 def node_hop_counts(settings: RailXDragonflySettings) -> IntArray:
-    """How many ordered pairs of chips are h inter-node hops apart (index h), at any
-    size.
+    """How many ordered pairs of chips are h inter-node hops apart (index h).
 
     Shifts of all rows are symmetries, so the sources of row 0 say it all. Within a row:
     1 hop. To a row d further: 1 hop in the own column where that column has difference

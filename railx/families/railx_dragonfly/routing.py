@@ -60,8 +60,7 @@ def route(
 
 
 class _Plan:
-    """Which columns and links packets take, by difference of rows, column and local
-    chip.
+    """Which columns and links packets take, by difference of rows, column and chip.
 
     There are G differences, C columns and c chips.
 

@@ -159,10 +159,9 @@ def _check_split(axis: str, sizes: tuple[int, ...], split: tuple[int, ...], rail
 
 
 def _fit(sizes: tuple[int, ...], rails: int) -> tuple[int, ...] | None:
-    """Rails of each part, a positive multiple of its size - 1 each, summing to
-    ``rails``.
+    """Rails of each part, a positive multiple of its size - 1 each.
 
-    None where there are none.
+    They sum to ``rails``; None where there are none.
     """
     if len(sizes) == 1:
         return (rails,) if rails and rails % (sizes[0] - 1) == 0 else None

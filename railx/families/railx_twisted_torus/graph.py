@@ -1,5 +1,4 @@
-"""RailX set to a 2a x a twisted torus: the wrap of the columns is shifted by half a
-row.
+"""RailX set to a 2a x a twisted torus: column wraps are shifted by half a row.
 
 Going up from row a - 1 of column X leads to row 0 of column X + a (Camara, Moreto,
 Vallejo, Beivide, Miguel-Alonso, Martinez and Navaridas, "Twisted Torus Topologies for
@@ -107,8 +106,7 @@ def ports_per_chip(settings: RailXTwistedTorusSettings) -> int:
 
 
 def node_hop_counts(settings: RailXTwistedTorusSettings) -> NDArray[np.int64]:
-    """How many ordered pairs of chips are h inter-node hops apart (index h), at any
-    size.
+    """How many ordered pairs of chips are h inter-node hops apart (index h).
 
     Node 0 stands for all. A node at (dx, dy) has the images (dx + k shift, dy - k
     rows). The shortest path is the best of them for k = -1, 0 and 1, each taken the

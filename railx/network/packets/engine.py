@@ -157,7 +157,7 @@ class Net(NamedTuple):
     """What does not change during a run."""
 
     parameters: Any  # int64[PARAMETERS]
-    rates: Any  # float64[2]: packets a cycle, share of hot traffic
+    rates: Any  # float64[2]: packets per cycle, share of hot traffic
     pool_fifo: Any  # int32[]: FIFOs of the pools
     fifo_pool_start: Any  # int32[fifos + 1]
     fifo_pool: Any  # int32[]: pools of each FIFO
@@ -166,7 +166,7 @@ class Net(NamedTuple):
     choice: Any  # int32[choices, 3]: pool, state after the hop, probed link row
     choice_limit: Any  # float64[choices]: running sum of weights inside the set
     choice_delay: Any  # float64[choices]: cycles
-    row_rate: Any  # float64[link rows]: flits a cycle of all lanes
+    row_rate: Any  # float64[link rows]: flits per cycle of all lanes
     source: Any  # int32[F]
     target: Any  # int32[F]
     accept: Any  # float64[F]

@@ -225,9 +225,9 @@ _COUNTED = (
 
 
 def _quantiles(histogram: NDArray[np.int64]) -> tuple[float, float, float]:
-    """The least latencies that half and 99 % of the packets do not exceed.
+    """The median, the 99 % quantile and the largest of the latencies.
 
-    And the largest.
+    A quantile is the least latency that its share of the packets does not exceed.
     """
     running = np.cumsum(histogram)
     if running[-1] == 0:

@@ -90,8 +90,7 @@ class _Adaptive:
         ]
 
     def differs(self, to_node: IntArray, left: Sequence[int]) -> BoolArray:
-        """Whether a chip's node differs from nodes in the coordinates ``left`` and no
-        other.
+        """Whether nodes differ from a chip's in exactly the coordinates ``left``.
 
         bool[chips, nodes given].
         """

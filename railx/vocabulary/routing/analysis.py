@@ -265,9 +265,9 @@ def _channel_name(topology: Topology, channel: int, channels: int) -> str:
 
 
 def _out_indices(src: IntArray) -> tuple[IntArray, int]:
-    """The place of each link among those that leave its vertex.
+    """The place of each link at its vertex, and the most links of a vertex.
 
-    And the most links that leave one.
+    Counted are links that leave the vertex.
     """
     order = np.argsort(src, kind="stable")
     counts = np.bincount(src)

@@ -1,5 +1,6 @@
-"""Routing on rail-optimised and rail-only networks: inside the server, then along a
-rail.
+"""Routing on rail networks: inside the server first, then along a rail.
+
+For rail-optimised and rail-only networks.
 
 A chip reaches another of its server through the scale-up switch, a chip of its own rank
 over its rail switch. For a chip of another rank it hands the packet to the chip of that

@@ -67,9 +67,9 @@ def route_rings(
 def ring_steps(
     place: IntArray, target: IntArray, length: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Whether the shorter path round a ring goes up.
+    """Whether the shorter path round a ring goes up, and whether it is a tie.
 
-    And whether both paths are equally long.
+    The two paths of a tie are equally long.
     """
     ahead = (target - place) % length
     return 2 * ahead <= length, 2 * ahead == length
