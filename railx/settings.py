@@ -190,13 +190,19 @@ class NotEmpty:
 class OneOf:
     """A choice among values known only when the module is imported.
 
-    ``Literal`` is better where it can be written.
+    Given a function, the values are known when settings are read. ``Literal`` is better
+    where it can be written.
     """
 
-    choices: tuple[Any, ...]
+    given: tuple[Any, ...] | Callable[[], tuple[Any, ...]]
 
     def __init__(self, *choices: Any) -> None:
-        object.__setattr__(self, "choices", choices)
+        listed = len(choices) == 1 and callable(choices[0])
+        object.__setattr__(self, "given", choices[0] if listed else choices)
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        return self.given() if callable(self.given) else self.given
 
     @property
     def allowed(self) -> str:

@@ -235,7 +235,7 @@ def stage_layers(layers: int, stages: int) -> Sequence[range]:
     """
     if stages > layers:
         raise ValueError(
-            f"{stages} pipeline stages for {layers} layers; allowed: at most one stage a layer"
+            f"{stages} pipeline stages for {layers} layers; allowed: at most one stage per layer"
         )
     share, rest = divmod(layers, stages)
     starts = [stage * share + min(stage, rest) for stage in range(stages + 1)]

@@ -19,7 +19,7 @@ from typing import Any
 
 from railx import __version__
 from workflow.stage import ByHand, Settings, Stage, Summary
-from workflow.stages import STAGES, claim_files, results_folder, stage_of
+from workflow.stages import STAGES, claim_files, inputs_of, results_folder, stage_of
 
 __all__ = ["BY_HAND", "main"]
 
@@ -93,9 +93,11 @@ def _add_sql(commands: Any) -> None:
         "Ask the tables of a run with SQL, as the claims do: a table's name is its path below"
         " results/EXPERIMENT without the ending, dots for slashes.",
         "example:\n"
-        '  railx sql "select topology, cost_usd from economics.summary" --experiment quick',
+        '  railx sql "select topology, cost_usd from economics.summary" --experiment quick\n'
+        "  railx sql --claim railx_absolute_cost --experiment quick",
     )
-    command.add_argument("query", metavar="QUERY", help="one SELECT")
+    command.add_argument("query", metavar="QUERY", nargs="?", help="one SELECT")
+    command.add_argument("--claim", metavar="ID", help="judge this claim instead, by its query")
     command.add_argument(
         "--experiment", default="paper", help="the experiment whose results are asked"
     )
@@ -252,13 +254,43 @@ def _sql(options: argparse.Namespace) -> int:
     # The declarations name files below results/NAME, which may stand elsewhere.
     named, folder = results_folder(experiment), options.results / options.experiment
     files = [str(file.relative_to(named)) for file in claim_files(experiment)]
-    with open_database(folder, [file for file in files if (folder / file).is_file()]) as database:
+    there = [file for file in files if (folder / file).is_file()]
+    if (options.query is None) == (options.claim is None):
+        raise ValueError("QUERY: allowed: either one SELECT or --claim ID")
+    if options.claim is not None:
+        _print_table(_judged(options.claim, experiment, folder, there), options)
+        return 0
+    with open_database(folder, there) as database:
         try:
             found = database.query(options.query)
         except NotAvailable as missing:
             raise ValueError(f"{missing}; there is: {', '.join(missing.there_is)}") from None
         _print_table(found, options)
     return 0
+
+
+def _judged(name: str, experiment: Settings, folder: Path, files: Sequence[str]) -> Any:
+    """What a claim says, ours and the verdict, one row each."""
+    import pyarrow as pa
+
+    from railx.evidence import judge, load_claims
+
+    read = inputs_of(STAGES["evidence"], experiment)
+    (of_claims, *_), (of_published, *_) = (_several(read[key]) for key in ("claims", "published"))
+    claims = load_claims(of_claims.parent, of_published.parent)
+    chosen = [claim for claim in claims if claim.id == name]
+    if not chosen:
+        raise ValueError(
+            f"--claim: got {name!r}; allowed: {', '.join(claim.id for claim in claims)}"
+        )
+    (row,) = judge(chosen, folder, files)
+    shown = ("claim", "kind", "sentence", "ours_text", "published_text", "fidelity", "verdict")
+    lines = [{"key": key, "value": str(row[key] or "")} for key in (*shown, "reason")]
+    return pa.Table.from_pylist(lines)
+
+
+def _several(files: Path | list[Path]) -> list[Path]:
+    return files if isinstance(files, list) else [files]
 
 
 def _experiment(results: Path, name: str) -> Settings:

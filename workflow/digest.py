@@ -15,7 +15,7 @@ from pathlib import Path
 
 import grimp
 
-__all__ = ["code_digest", "code_modules", "source_of"]
+__all__ = ["code_digest", "code_modules"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _PACKAGES = ("railx", "training", "workflow")
@@ -57,16 +57,11 @@ def _graph() -> grimp.ImportGraph:
     return grimp.build_graph(*_PACKAGES, cache_dir=str(_ROOT / ".cache" / "imports"))
 
 
-def source_of(module: str) -> Path:
-    """The file of a module of the project."""
-    base = _ROOT.joinpath(*module.split("."))
-    package = base / "__init__.py"
-    return package if package.is_file() else base.with_suffix(".py")
-
-
 @cache
 def _source(module: str) -> bytes:
-    return source_of(module).read_bytes()
+    base = _ROOT.joinpath(*module.split("."))
+    package = base / "__init__.py"
+    return (package if package.is_file() else base.with_suffix(".py")).read_bytes()
 
 
 def _packages_of(module: str) -> Iterator[str]:

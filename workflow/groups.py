@@ -6,12 +6,10 @@ import dataclasses
 import types
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from railx.figures import FigureSettings
 from railx.mapping.settings import JobSettings
-from railx.network import AgreementSettings, SweepSettings
 from railx.settings import Registered, field_hints, told_apart
-from railx.vocabulary.reconfiguration import TransitionSettings
-from workflow.config import Experiment, PlanSettings, RunChoice, StageSettings
+from workflow.config import Experiment, StageSettings
+from workflow.mounts import CHOSEN, LISTED
 
 __all__ = ["groups", "members"]
 
@@ -19,15 +17,12 @@ __all__ = ["groups", "members"]
 def groups() -> dict[str, Any]:
     """The type behind the files of each folder of conf/ and the stage*.yaml beside."""
     stage = {name: hint for name, hint in field_hints(StageSettings).items() if name != "seed"}
+    hints = field_hints(Experiment)
+    further = {"job": JobSettings, **{key: hints[key] for key in CHOSEN}}
+    further |= {group: get_args(hints[key])[1] for key, group in LISTED.items()}
     return {
         **stage,
-        "agreement": AgreementSettings,
-        "figure": FigureSettings,
-        "job": JobSettings,
-        "plan": PlanSettings,
-        "run": RunChoice,
-        "sweep": SweepSettings,
-        "transition": TransitionSettings,
+        **{name: further[name] for name in sorted(further) if name not in stage},
         "experiment": Experiment,
         "stage": StageSettings,
     }

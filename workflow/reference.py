@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from railx.settings import field_hints
+from railx.settings import OneOf, field_hints
 from workflow.field_docs import class_doc, field_doc
 from workflow.groups import groups, members
 from workflow.mounts import CONF
@@ -135,6 +135,9 @@ def _allowed(hint: Any) -> tuple[str, tuple[str, list[type]] | None]:
         return f"a mapping told apart by `{key}`{null}", ("", list(classes.values()))
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
+        chosen = next((one for one in arguments[1:] if isinstance(one, OneOf)), None)
+        if chosen is not None:
+            return ", ".join(map(_word, chosen.choices)), None
         words, below = _allowed(arguments[0])
         rules = ", ".join(["", *(constraint.allowed for constraint in arguments[1:])])
         kind, each, items = words.partition(", each:")

@@ -16,6 +16,8 @@ from railx.families.registry import (
     family_of,
     register,
     registered,
+    routing_names,
+    static_routing_names,
     unregister,
 )
 from railx.families.topology_file import read_topology, write_topology
@@ -33,6 +35,8 @@ __all__ = [
     "read_topology",
     "register",
     "registered",
+    "routing_names",
+    "static_routing_names",
     "unregister",
     "write_topology",
 ]

@@ -59,7 +59,10 @@ class Family(Generic[S]):
     """
 
     routings: tuple[str, ...]
-    """Names of the routings on offer, ``min`` first."""
+    """Names of the routings on offer, ``min`` first, then any other, be it the family's
+    own. What chooses by queues, and so has no exact loads, is called ``adaptive`` or
+    ``adaptive_...``.
+    """
 
     route: Route
     """The table of any of these routings."""

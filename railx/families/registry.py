@@ -44,6 +44,8 @@ __all__ = [
     "family_of",
     "register",
     "registered",
+    "routing_names",
+    "static_routing_names",
     "unregister",
 ]
 
@@ -122,6 +124,16 @@ def families_with(capability: str) -> str:
     A capability is a field of :class:`Family`.
     """
     return ", ".join(family.name for family in FAMILIES if getattr(family, capability))
+
+
+def routing_names() -> tuple[str, ...]:
+    """The routings that any family offers, each once."""
+    return tuple(dict.fromkeys(name for family in FAMILIES for name in family.routings))
+
+
+def static_routing_names() -> tuple[str, ...]:
+    """Those of them whose shares do not depend on queues."""
+    return tuple(name for name in routing_names() if name.split("_")[0] != "adaptive")
 
 
 def check_topology(settings: FamilySettings, key: str = "topology") -> None:

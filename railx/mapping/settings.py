@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
+from railx.network.settings import StaticRoutingName
 from railx.settings import AtLeast, Fraction, NotEmpty, Positive, SettingsError
 from railx.workload.model import ModelSettings
 
@@ -153,7 +154,7 @@ class JobSettings:
 class MappedTopology:
     """A topology of the comparison; its bill is that of the topology's own settings."""
 
-    routings: Annotated[tuple[Literal["min", "balanced", "valiant"], ...], NotEmpty()]
+    routings: Annotated[tuple[StaticRoutingName, ...], NotEmpty()]
     """Routings on offer; each transfer takes the best."""
 
     priced: bool = True

@@ -1,6 +1,9 @@
-"""Traffic on a topology: exact static channel loads, throughput bounds, collectives."""
+"""Traffic on a topology: exact static channel loads, throughput bounds, collectives.
 
-from railx.network.collectives import ring_all_reduce, simulate_collectives
+The package itself has the settings alone, so that a stage depends on no more of its
+modules than it imports.
+"""
+
 from railx.network.settings import (
     AgreementSettings,
     CollectiveSettings,
@@ -10,9 +13,6 @@ from railx.network.settings import (
     SweepSettings,
     TrafficSettings,
 )
-from railx.network.shortest_paths import shortest_path_lane_loads
-from railx.network.static_loads import static_routings, uniform_lane_loads
-from railx.network.throughput import simulate_static
 
 __all__ = [
     "AgreementSettings",
@@ -22,10 +22,4 @@ __all__ = [
     "StaticNetworkSettings",
     "SweepSettings",
     "TrafficSettings",
-    "ring_all_reduce",
-    "shortest_path_lane_loads",
-    "simulate_collectives",
-    "simulate_static",
-    "static_routings",
-    "uniform_lane_loads",
 ]

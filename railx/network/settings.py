@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
+from railx.families import routing_names, static_routing_names
 from railx.settings import (
     AtLeast,
     Between,
     Fraction,
     NonNegative,
     NotEmpty,
+    OneOf,
     Positive,
     SettingsError,
 )
@@ -26,7 +28,9 @@ __all__ = [
     "NetworkSettings",
     "PacketNetworkSettings",
     "PermutationTraffic",
+    "RoutingName",
     "StaticNetworkSettings",
+    "StaticRoutingName",
     "SweepSettings",
     "TrafficSettings",
     "UniformTraffic",
@@ -34,8 +38,11 @@ __all__ = [
 
 #: Offered load in flits/chip/cycle; static models take it as 1.
 Load: TypeAlias = Annotated[float, Positive()]
-#: How packets find their path; which of them a family offers, its ``routings`` say.
-RoutingName: TypeAlias = Literal["min", "balanced", "adaptive", "valiant"]
+#: How packets find their path, as any family offers it; which of them one family
+#: offers, its ``routings`` say.
+RoutingName: TypeAlias = Annotated[str, OneOf(routing_names)]
+#: The same without those that choose by queues.
+StaticRoutingName: TypeAlias = Annotated[str, OneOf(static_routing_names)]
 
 
 @dataclass(frozen=True)
@@ -137,10 +144,11 @@ class StaticNetworkSettings:
 
     model: Literal["static"]
     """Which model: static loads."""
-    routing: Literal["min", "balanced"]
+    routing: StaticRoutingName
     """``min`` is the minimal routing of the RailX simulator, where equal distances to
     both rails go to the minus side; ``balanced`` loads both rails of a pair alike. Tori
-    and fat trees split ties evenly in both.
+    and fat trees split ties evenly in both. Other names are routings that some families
+    offer.
     """
 
 
@@ -226,7 +234,7 @@ class AgreementSettings:
 
     topologies: Annotated[tuple[str, ...], NotEmpty()]
     """Names of the experiment's topologies."""
-    routings: Annotated[tuple[Literal["min", "balanced"], ...], NotEmpty()]
+    routings: Annotated[tuple[StaticRoutingName, ...], NotEmpty()]
     """Routings to compare; those of them that a family offers."""
     traffics: Annotated[dict[str, TrafficSettings], NotEmpty()]
     """Patterns by name; their own load is not used."""

@@ -10,43 +10,43 @@ multi-path for fat trees.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families import build_routing, families_with, family_of
+from railx.families import build_routing, families_with, family_of, static_routing_names
 from railx.network.settings import AllToAllTraffic, TrafficSettings, UniformTraffic
 from railx.network.traffic import traffic_flows
+from railx.settings import SettingsError
 from railx.vocabulary.routing.analysis import table_lane_loads
+from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.topology import Topology
 
 __all__ = ["lane_loads", "static_routings", "uniform_lane_loads"]
 
 FloatArray = NDArray[np.float64]
-Routing = Literal["min", "balanced"]
+
+#: The routings that closed forms speak of.
+_LINE_ROUTINGS: tuple[LineRouting, ...] = ("min", "balanced")
 
 #: Above this a table over all pairs takes minutes, and a gigabyte per block.
 _MOST_TABLE_CHIPS = 6_000
 _BLOCK = 1_024
 
 
-def static_routings(topology: Topology) -> tuple[Routing, ...]:
+def static_routings(topology: Topology) -> tuple[str, ...]:
     """The routings whose loads can be computed on a topology.
 
-    None of them where it is too large for a table over all pairs.
+    Those of closed forms alone where it is too large for a table over all pairs.
     """
-    if family_of(topology).loads is not None:
-        return ("min", "balanced")
+    family = family_of(topology)
+    closed = () if family.loads is None else _LINE_ROUTINGS
     if topology.chips > _MOST_TABLE_CHIPS:
-        return ()
-    offered = family_of(topology).routings
-    return tuple(routing for routing in ("min", "balanced") if routing in offered)
+        return closed
+    known = static_routing_names()
+    return tuple(dict.fromkeys([*closed, *(name for name in family.routings if name in known)]))
 
 
-def lane_loads(
-    topology: Topology, traffic: TrafficSettings, routing: Routing, seed: int
-) -> FloatArray:
+def lane_loads(topology: Topology, traffic: TrafficSettings, routing: str, seed: int) -> FloatArray:
     """As :func:`uniform_lane_loads` for any traffic pattern.
 
     Those other than uniform and all-to-all at up to 6,000 chips.
@@ -57,7 +57,7 @@ def lane_loads(
     return _table_loads(topology, routing, traffic_flows(topology, traffic, seed).demand())
 
 
-def uniform_lane_loads(topology: Topology, routing: Routing) -> FloatArray:
+def uniform_lane_loads(topology: Topology, routing: str) -> FloatArray:
     """Load of one lane of each link row under uniform all-to-all.
 
     In flits/cycle per flit/chip/cycle offered; the mean of the lanes of each row.
@@ -66,9 +66,10 @@ def uniform_lane_loads(topology: Topology, routing: Routing) -> FloatArray:
     :class:`railx.network.StaticNetworkSettings`.
     """
     known = family_of(topology).loads
-    if known is not None:
-        loads: FloatArray = known(topology, routing)
-        return loads
+    for line_routing in _LINE_ROUTINGS:
+        if known is not None and routing == line_routing:
+            loads: FloatArray = known(topology, line_routing)
+            return loads
     _check_size(topology, f"family {topology.family}")
     return _table_loads(topology, routing, None)
 
@@ -82,7 +83,7 @@ def _check_size(topology: Topology, what: str) -> None:
         )
 
 
-def _table_loads(topology: Topology, routing: Routing, demand: FloatArray | None) -> FloatArray:
+def _table_loads(topology: Topology, routing: str, demand: FloatArray | None) -> FloatArray:
     """The loads of a routing table over all pairs (None: uniform).
 
     A block of destinations at a time.
@@ -90,13 +91,17 @@ def _table_loads(topology: Topology, routing: Routing, demand: FloatArray | None
     blocks = np.split(
         np.arange(topology.chips, dtype=np.int32), range(_BLOCK, topology.chips, _BLOCK)
     )
-    loads = [
-        table_lane_loads(
-            topology,
-            build_routing(topology, routing, block),
-            None if demand is None else demand[:, block],
+    loads = []
+    for block in blocks:
+        table = build_routing(topology, routing, block)
+        if table.selection == "adaptive":
+            raise SettingsError(
+                "routing",
+                f"got {routing!r}, which chooses by queues; allowed: a routing with exact loads:"
+                f" {', '.join(static_routings(topology))}",
+            )
+        loads.append(
+            table_lane_loads(topology, table, None if demand is None else demand[:, block])
         )
-        for block in blocks
-    ]
     total: FloatArray = np.sum(loads, axis=0)
     return total

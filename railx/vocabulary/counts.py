@@ -204,7 +204,7 @@ def check_boards(side: int, **lengths: int) -> None:
             below, above = max(1, length // side) * side, (length // side + 1) * side
             raise SettingsError(
                 key,
-                f"got {length}; allowed: whole boards of {side} chips a side (board_side); the"
+                f"got {length}; allowed: whole boards of {side} chips per side (board_side); the"
                 f" nearest are {below} and {above}",
             )
 

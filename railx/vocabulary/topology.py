@@ -48,7 +48,7 @@ LINK_KINDS = (
 INTERNAL = 0
 DIMENSIONS = ("x", "y", "z")
 
-#: Above this a topology does not fit a workstation's memory (about 26 bytes a row in
+#: Above this a topology does not fit a workstation's memory (about 26 bytes per row in
 #: memory, more while building).
 _MOST_LINK_ROWS = 50_000_000
 
@@ -149,7 +149,11 @@ class Topology:
 
 
 def kind_code(name: str) -> int:
-    """The code of a link kind."""
+    """The code of a link kind; ValueError where :data:`LINK_KINDS` has none of this
+    name.
+    """
+    if name not in LINK_KINDS:
+        raise ValueError(f"link kind: got {name!r}; allowed: {', '.join(LINK_KINDS)}")
     return LINK_KINDS.index(name)
 
 

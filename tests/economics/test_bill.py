@@ -26,6 +26,7 @@ from railx.families.railx_hyperx.bill import external_hops
 from railx.families.railx_hyperx.settings import RailXHyperXSettings, grid_of
 from railx.settings import SettingsError, load, to_dict
 from railx.vocabulary.grid_counts import optical_switches
+from railx.vocabulary.topology import FamilySettings
 from workflow.config import compose_stage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +44,8 @@ def settings(name: str = "full_scale") -> EconomicsSettings:
 def grid(m: int, n: int, **changes: Any) -> RailXHyperXSettings:
     base = settings().networks["railx_hyperx_full"].topology
     assert isinstance(base, RailXHyperXSettings)
-    return replace(base, **{"m": m, "n": n, "rings": "undirected", "ocs_radix": None} | changes)
+    size: dict[str, Any] = {"m": m, "n": n, "rings": "undirected", "ocs_radix": None}
+    return replace(base, **size | changes)
 
 
 def railx(m: int, n: int, **changes: Any) -> PricedNetwork:
@@ -53,7 +55,7 @@ def railx(m: int, n: int, **changes: Any) -> PricedNetwork:
 def fat_tree(topology: Mapping[str, Any] | None = None, **changes: Any) -> PricedNetwork:
     """The full tree with a changed topology and changed entries beside it."""
     base = settings().networks["fat_tree_full"]
-    changed = load(TopologySettings, to_dict(base.topology) | dict(topology or {}))
+    changed: FamilySettings = load(TopologySettings, to_dict(base.topology) | dict(topology or {}))
     return replace(base, topology=changed, **changes)
 
 
@@ -171,7 +173,7 @@ def test_copper_at_one_tier_leaves_no_transceiver() -> None:
 def priced(name: str, topology: Mapping[str, Any], **changes: Any) -> PricedNetwork:
     """A network of the file with a changed topology and changed entries beside it."""
     base = settings().networks[name]
-    changed = load(TopologySettings, to_dict(base.topology) | dict(topology))
+    changed: FamilySettings = load(TopologySettings, to_dict(base.topology) | dict(topology))
     return replace(base, topology=changed, **changes)
 
 
@@ -307,7 +309,7 @@ def test_in_node_lanes() -> None:
         ({"price_set": "opus_800g"}, "networks.railx_hyperx_full.topology.port_gbps", "800"),
     ],
 )
-def test_unusable_price_sets_are_named(change: dict[str, str], key: str, allowed: str) -> None:
+def test_unusable_price_sets_are_named(change: dict[str, Any], key: str, allowed: str) -> None:
     with pytest.raises(SettingsError) as error:
         bill_of_materials(replace(settings(), **change))
     assert error.value.key == key
@@ -329,7 +331,7 @@ def test_a_set_without_the_component_names_those_that_have_it() -> None:
         ("railx_dragonfly_full", {"columns": 60}, "columns", "divides m * n = 63 rails"),
         ("railx_torus_full", {"x_scale": 65}, "ocs_radix", "at least 130"),
         ("railx_twisted_torus_full", {"x_scale": 60}, "x_scale", "60 x 30 and 64 x 32"),
-        ("hammingmesh_full", {"x_scale": 5000}, "x_scale", "at most 4096 boards a line"),
+        ("hammingmesh_full", {"x_scale": 5000}, "x_scale", "at most 4096 boards per line"),
         ("rail_only_full", {"servers": 600_000}, "servers", "2 to 524288 with 3 tiers"),
         ("rail_optimised_full", {"tiers": 2}, "tiers", "at most 1024 servers with 2 tiers"),
         ("dragonfly_full", {"groups": 3000}, "groups", "2 to a * h + 1 = 2049"),

@@ -13,9 +13,9 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
 
 from railx.families import build_routing, family_of
-from railx.network import uniform_lane_loads
 from railx.network.packets import simulate_packets
 from railx.network.settings import NetworkSettings, UniformTraffic
+from railx.network.static_loads import uniform_lane_loads
 from railx.settings import load
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,

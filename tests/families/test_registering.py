@@ -27,8 +27,11 @@ from railx.families import (
     register,
     registered,
 )
+from railx.figures.theme import colours, label
 from railx.mapping import Basis, JobSettings, place_ranks, step_times
-from railx.network import CollectiveSettings, simulate_collectives
+from railx.mapping.settings import MappedTopology
+from railx.network import CollectiveSettings
+from railx.network.collectives import simulate_collectives
 from railx.network.flows import fair_rates, link_gb_s, route_flows
 from railx.network.packets import simulate_packets
 from railx.network.settings import (
@@ -37,6 +40,7 @@ from railx.network.settings import (
     StaticNetworkSettings,
     UniformTraffic,
 )
+from railx.network.static_loads import static_routings, uniform_lane_loads
 from railx.network.throughput import simulate_static
 from railx.settings import AtLeast, Positive, SettingsError, load
 from railx.vocabulary.chip_rings import torus_rings
@@ -49,6 +53,7 @@ from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology, check_size, chip_nodes
 from workflow.config import read_choice
+from workflow.schemas import schema_of
 from workflow.stage import Job
 from workflow.stages import topology as topology_stage
 
@@ -93,7 +98,8 @@ def build(settings: PlainRingSettings) -> Topology:
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    return route_rings(topology, routing, (topology.chips,), destinations)
+    known = "balanced" if routing == "downhill" else routing
+    return route_rings(topology, known, (topology.chips,), destinations)
 
 
 def chip_rings(settings: PlainRingSettings) -> tuple[LineRings, ...]:
@@ -126,7 +132,7 @@ PLAIN_RING = Family(
     halves=lambda settings: (np.arange(settings.chips) >= settings.chips // 2).astype(np.int8),
     bisection_ports=lambda settings: 2,
     ports_per_chip=lambda settings: 2,
-    routings=("min", "balanced"),
+    routings=("min", "balanced", "downhill"),
     route=route,
     chip_rings=chip_rings,
     place=place,
@@ -169,14 +175,14 @@ def test_settings_graph_and_file(ring: Topology, tmp_path: Path) -> None:
     assert (metrics["disjoint_paths_min"], metrics["minimal_paths_min"]) == (2, 1)
 
 
-@pytest.mark.parametrize("routing", ["min", "balanced"])
+@pytest.mark.parametrize("routing", ["min", "balanced", "downhill"])
 def test_routing_delivers_by_shortest_paths_without_deadlock(ring: Topology, routing: str) -> None:
     table = build_routing(ring, routing)
     check_delivery(ring, table)
     check_deadlock_free(ring, table)
     hops = path_lengths(ring, table).links
     assert hops.sum() == 8 * 16
-    with pytest.raises(SettingsError, match="allowed on plain_ring: min, balanced"):
+    with pytest.raises(SettingsError, match="allowed on plain_ring: min, balanced, downhill"):
         build_routing(ring, "valiant")
 
 
@@ -186,6 +192,55 @@ def test_static_loads_fill_all_links_alike(ring: Topology) -> None:
     assert np.allclose(channels["load"], 8 / 7)
     assert row["bound_flits_per_chip_cycle"] == pytest.approx(7 / 8)
     assert row["fidelity"] == "analytic"
+
+
+def test_its_own_routing_is_allowed_wherever_settings_name_one(ring: Topology) -> None:
+    own = {"routing": "downhill"}
+    static = from_conf("network/static_min.yaml", StaticNetworkSettings, **own)
+    row, _ = simulate_static(ring, UniformTraffic("uniform", 1.0), static, "ring", seed=1)
+    assert row["routing"] == "downhill"
+    assert row["bound_flits_per_chip_cycle"] == pytest.approx(7 / 8)
+    assert static_routings(ring) == ("min", "balanced", "downhill")
+    assert from_conf("network/packet.yaml", PacketNetworkSettings, **own).routing == "downhill"
+    assert from_conf("collective/all.yaml", CollectiveSettings, **own).routing == "downhill"
+    assert load(MappedTopology, {"routings": ["downhill"]}).routings == ("downhill",)
+    (definition,) = schema_of(StaticNetworkSettings)["$defs"].values()
+    assert definition["properties"]["routing"]["enum"] == ["min", "balanced", "valiant", "downhill"]
+
+
+def test_a_routing_of_no_family_is_refused_with_the_names_of_all() -> None:
+    plain = read_choice(ROOT / "conf/network/static_min.yaml")
+    for name in ("uphill", "adaptive"):
+        with pytest.raises(SettingsError) as refused:
+            load(StaticNetworkSettings, plain | {"routing": name}, "network")
+        assert str(refused.value) == (
+            f"network.routing: got {name!r}; allowed: min, balanced, valiant, downhill"
+        )
+    FAMILIES.remove(PLAIN_RING)
+    try:
+        with pytest.raises(
+            SettingsError, match=r"got 'downhill'; allowed: min, balanced, valiant$"
+        ):
+            load(StaticNetworkSettings, plain | {"routing": "downhill"}, "network")
+    finally:
+        FAMILIES.append(PLAIN_RING)
+
+
+def test_exact_loads_of_a_table_that_looks_at_queues_are_refused(ring: Topology) -> None:
+    def queueing(
+        topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
+    ) -> RoutingTable:
+        return replace(route(topology, "min", destinations), selection="adaptive")
+
+    FAMILIES.remove(PLAIN_RING)
+    try:
+        with (
+            registered(replace(PLAIN_RING, route=queueing)),
+            pytest.raises(SettingsError, match="got 'min', which chooses by queues; allowed: a"),
+        ):
+            uniform_lane_loads(ring, "min")
+    finally:
+        FAMILIES.append(PLAIN_RING)
 
 
 def test_packets_reach_the_neighbours(ring: Topology) -> None:
@@ -274,6 +329,16 @@ def test_bill_prices_every_transceiver() -> None:
     assert (row["component"], row["count"], row["total_usd"]) == ("transceiver", 16, 16 * 879)
     assert network.at_scale(20).chips == 20
     assert network.counts.bisection_gb_s_per_chip == 4 / 8 * PORT_GB_S
+
+
+def test_a_link_of_no_known_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^link kind: got 'ring'; allowed: internal, rail_x,"):
+        duplex_links(np.arange(2), np.arange(2), "ring", gbps=1.0, latency_ns=1.0)
+
+
+def test_figures_give_it_a_colour_and_a_label() -> None:
+    assert len(set(colours(["railx_hyperx", "plain_ring", "torus_2d"]).values())) == 3
+    assert label("plain_ring") == "Plain ring"
 
 
 def test_lists_in_messages_follow_the_register() -> None:

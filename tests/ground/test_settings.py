@@ -139,3 +139,14 @@ def test_round_trip(nodes: int, gbps: float) -> None:
 def test_anything_else_is_refused_with_a_settings_error(value: object) -> None:
     with pytest.raises(SettingsError):
         load(Ring, value, "ring")
+
+
+def test_a_choice_may_be_looked_up_when_settings_are_read() -> None:
+    solvers = ["highs", "scip"]
+    solver = Annotated[str, OneOf(lambda: tuple(solvers))]
+    with pytest.raises(SettingsError) as refused:
+        load(solver, "gurobi", "solver")
+    assert str(refused.value) == "solver: got 'gurobi'; allowed: highs, scip"
+    solvers.append("gurobi")
+    assert load(solver, "gurobi", "solver") == "gurobi"
+    assert OneOf(lambda: tuple(solvers)).keywords == {"enum": ["highs", "scip", "gurobi"]}

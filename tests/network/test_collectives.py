@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.network import CollectiveSettings, ring_all_reduce
+from railx.network import CollectiveSettings
+from railx.network.collectives import ring_all_reduce
 from railx.settings import SettingsError, load
 from railx.vocabulary.topology import Topology
 from tests.builders import build, choice

@@ -15,7 +15,8 @@ from railx.families import (
     build_routing,
     family_of,
 )
-from railx.network import CollectiveSettings, simulate_collectives
+from railx.network import CollectiveSettings
+from railx.network.collectives import simulate_collectives
 from railx.settings import SettingsError, load
 from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.line_rings import ChannelIndex, LineRings

@@ -12,16 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.families import build_routing
-from railx.network import (
-    NetworkSettings,
-    TrafficSettings,
-    shortest_path_lane_loads,
-    simulate_static,
-    uniform_lane_loads,
-)
+from railx.network import NetworkSettings, StaticNetworkSettings, TrafficSettings
 from railx.network.settings import UniformTraffic
+from railx.network.shortest_paths import shortest_path_lane_loads
+from railx.network.static_loads import static_routings, uniform_lane_loads
+from railx.network.throughput import simulate_static
 from railx.settings import SettingsError, load, to_dict
-from railx.vocabulary.routing.analysis import table_lane_loads
+from railx.vocabulary.routing.analysis import path_lengths, table_lane_loads
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 from tests.builders import build, choice
 from workflow.config import read_choice
@@ -267,6 +264,21 @@ def test_rows_have_the_agreed_columns(name: str) -> None:
     assert row["bound_flits_per_chip_cycle"] == pytest.approx(1 / busiest.max())
 
 
+@pytest.mark.parametrize("name", ["hyperx", "dragonfly"])
+def test_detours_are_counted_in_the_exact_loads(name: str) -> None:
+    topology = build(name)
+    row, channels = simulate_static(
+        topology, UNIFORM, StaticNetworkSettings("static", "valiant"), name, seed=1
+    )
+    hops = path_lengths(topology, build_routing(topology, "valiant")).links
+    pairs = topology.chips * (topology.chips - 1)
+    carried = (channels["load"] * topology.links.lanes).sum() / topology.chips
+    assert carried == pytest.approx(hops.sum() / pairs)
+    assert row["bound_flits_per_chip_cycle"] > 0
+    assert "valiant" in static_routings(topology)
+    assert "adaptive" not in static_routings(topology)
+
+
 def test_too_large_a_table_is_refused() -> None:
     with pytest.raises(
         ValueError,
@@ -286,8 +298,8 @@ def test_too_large_a_graph_is_not_enumerated() -> None:
         (
             "network/static_min",
             NetworkSettings,
-            {"routing": "valiant"},
-            "network.routing: got 'valiant'; allowed: min, balanced",
+            {"routing": "adaptive"},
+            "network.routing: got 'adaptive'; allowed: min, balanced, valiant$",
         ),
         (
             "traffic/uniform",

@@ -277,6 +277,31 @@ def test_sql_refuses_in_one_line(
     assert expected in refused(capsys, *asked(results, query))
 
 
+def test_sql_judges_one_claim(capsys: pytest.CaptureFixture[str], results: Path) -> None:
+    name = "railx_absolute_cost"
+    own = ("--experiment", "quick", "--results", str(results))
+
+    def verdict() -> dict[str, str]:
+        assert main(("sql", "--claim", name, *own, "--json")) == 0
+        return {row["key"]: row["value"] for row in json.loads(capsys.readouterr().out)}
+
+    write_table(
+        results / "quick/economics/summary.parquet",
+        {"topology": ["railx_hyperx_full"], "cost_usd": [1.3e9], "fidelity": ["analytic"]},
+    )
+    found = verdict()
+    assert (found["claim"], found["kind"], found["verdict"]) == (name, "published", "reproduced")
+    (results / "quick/economics/summary.parquet").unlink()
+    found = verdict()
+    assert found["verdict"] == "not attempted"
+    assert "economics.summary is not among the results" in found["reason"]
+    message = refused(capsys, "sql", "--claim", "no", *own)
+    assert message.startswith("--claim: got 'no'; allowed: ")
+    for both in ((), ("select 1", "--claim", name)):
+        message = refused(capsys, "sql", *both, *own)
+        assert message == "QUERY: allowed: either one SELECT or --claim ID"
+
+
 def test_sql_names_an_unknown_experiment(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -27,9 +27,10 @@ from railx.settings import (
     Registered,
     field_hints,
 )
-from workflow.config import CONF
+from workflow.config import CONF, Experiment, StageSettings
 from workflow.field_docs import class_doc, field_doc
 from workflow.groups import groups
+from workflow.mounts import CHOSEN, LISTED
 from workflow.reference import REFERENCE, keys_of, reference, unit_of
 from workflow.schemas import SCHEMAS, marked, schema, schema_files, schema_name, schema_of
 
@@ -282,3 +283,12 @@ def test_every_key_is_described(cls: type) -> None:
 def test_schema_files_are_plain_json() -> None:
     for path, text in schema_files().items():
         assert json.loads(text)["$id"] == path.name
+
+
+def test_whatever_an_experiment_chooses_by_file_is_a_group() -> None:
+    hints = field_hints(Experiment)
+    for group in CHOSEN:
+        assert groups()[group] == hints[group]
+    for key, group in LISTED.items():
+        if group not in field_hints(StageSettings):
+            assert groups()[group] == get_args(hints[key])[1]

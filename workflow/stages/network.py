@@ -42,14 +42,10 @@ def run(job: Job) -> Summary:
 
     from railx.families import read_topology
     from railx.io import write_table
-    from railx.network import (
-        CollectiveSettings,
-        StaticNetworkSettings,
-        TrafficSettings,
-        simulate_collectives,
-        simulate_static,
-        static_routings,
-    )
+    from railx.network import CollectiveSettings, StaticNetworkSettings, TrafficSettings
+    from railx.network.collectives import simulate_collectives
+    from railx.network.static_loads import static_routings
+    from railx.network.throughput import simulate_static
     from railx.settings import load
 
     graph = read_topology(job.file("topology"))
