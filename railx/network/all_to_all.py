@@ -61,7 +61,7 @@ def all_to_all(topology: Topology, chips: IntArray, routing: str) -> AllToAll | 
     ):
         return None
     loads = family.loads(topology, "min" if routing == "min" else "balanced")
-    # A lane's load is relative to an external port that is full with one flit per cycle.
+    # A lane's load is relative to an external port, full with one flit per cycle.
     port_gbps = topology.settings.port_gbps
     width = topology.links.gbps / port_gbps
     bound = float((width[loads > 0] / loads[loads > 0]).min())

@@ -191,8 +191,8 @@ class TenancySettings:
         if self.ocs_radix % 2:
             raise SettingsError(
                 "ocs_radix",
-                f"got {self.ocs_radix}; allowed: an even number, two ports per node (the nearest are"
-                f" {self.ocs_radix - 1} and {self.ocs_radix + 1})",
+                f"got {self.ocs_radix}; allowed: an even number, two ports per node (the nearest"
+                f" are {self.ocs_radix - 1} and {self.ocs_radix + 1})",
             )
         for group, jobs in (("mix.jobs", self.mix.jobs), ("stream.jobs", self.stream.jobs)):
             for i, job in enumerate(jobs):
