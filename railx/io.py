@@ -1,9 +1,8 @@
-"""Reading and writing the files that stages pass on: Parquet tables and JSON, always
-atomically.
+"""Reading and writing the files that stages pass on: Parquet tables and JSON.
 
-A writer fills a file beside the target and renames it into place, so that a killed run
-leaves the old file or the new one, never half of one. Only numpy and pyarrow are
-needed, so that a bare GPU node can write its results.
+Writing is always atomic: a writer fills a file beside the target and renames it into
+place, so that a killed run leaves the old file or the new one, never half of one. Only
+numpy and pyarrow are needed, so that a bare GPU node can write its results.
 """
 
 from __future__ import annotations
@@ -53,8 +52,9 @@ _REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def in_repository(path: str | Path) -> Path:
-    """A path as given where it exists, else below the repository, so that stages find
-    shipped data from any folder.
+    """A path as given where it exists, else below the repository.
+
+    Stages so find shipped data from any folder.
     """
     given = Path(path)
     return given if given.exists() or not (_REPOSITORY / given).exists() else _REPOSITORY / given
@@ -62,8 +62,9 @@ def in_repository(path: str | Path) -> Path:
 
 @contextmanager
 def atomic_path(target: str | Path) -> Iterator[Path]:
-    """A path beside ``target`` to write to; it becomes ``target`` when the block ends
-    without an error.
+    """A path beside ``target`` to write to.
+
+    It becomes ``target`` when the block ends without an error.
     """
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -134,8 +135,9 @@ def read_rows(path: str | Path) -> list[dict[str, Any]]:
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
-    """The JSON metadata that :func:`write_table` stored with the table ({} where there
-    is none).
+    """The JSON metadata that :func:`write_table` stored with the table.
+
+    {} where there is none.
     """
     stored = pq.read_schema(path).metadata or {}
     metadata: dict[str, Any] = json.loads(stored.get(_METADATA_KEY, b"{}"))

@@ -1,8 +1,7 @@
-"""Where results come from: the commit, the versions and the hardware behind them,
-without names of people, machines or folders.
+"""Where results come from: the commit, the versions and the hardware behind them.
 
-Only the standard library is used, so that a bare GPU node can say the same about
-itself.
+No names of people, machines or folders are kept. Only the standard library is used, so
+that a bare GPU node can say the same about itself.
 """
 
 from __future__ import annotations
@@ -60,8 +59,9 @@ def collect_provenance(repository: str | Path = _ROOT) -> dict[str, Any]:
 
 
 def _commit(repository: Path) -> tuple[str | None, bool | None]:
-    """The commit and whether files differ from it; (None, None) where the folder is not
-    itself the root of a repository.
+    """The commit and whether files differ from it.
+
+    (None, None) where the folder is not itself the root of a repository.
     """
     root = _output(["git", "-C", str(repository), "rev-parse", "--show-toplevel"])
     if not root or Path(root).resolve() != repository.resolve():

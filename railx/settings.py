@@ -1,7 +1,7 @@
-"""Checked settings: from a plain mapping (a resolved Hydra config, a JSON file) to
-frozen dataclasses.
+"""Checked settings: from a plain mapping to frozen dataclasses.
 
-Every room declares its settings as frozen dataclasses; the type hints are the schema:
+The mapping is a resolved Hydra config or a JSON file. Every room declares its settings
+as frozen dataclasses; the type hints are the schema:
 
 * ``Annotated[int, AtLeast(1)]`` carries a range, ``Literal["a", "b"]`` a choice;
 * a union of dataclasses is told apart by the one field that is a ``Literal`` in all of
@@ -49,8 +49,9 @@ T = TypeVar("T")
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be used: one line that names the key and says what is
-    allowed.
+    """A setting that cannot be used.
+
+    One line names the key and says what is allowed.
     """
 
     def __init__(self, key: str, message: str) -> None:
@@ -64,8 +65,9 @@ class SettingsError(ValueError):
 
 
 class Constraint(Protocol):
-    """What an ``Annotated`` hint may carry: a test, the words for what it allows, and
-    the keywords of JSON Schema that say the same.
+    """What an ``Annotated`` hint may carry: a test and the words for what it allows.
+
+    The keywords of JSON Schema say the same.
     """
 
     @property
@@ -186,8 +188,10 @@ class NotEmpty:
 
 @dataclass(frozen=True, init=False)
 class OneOf:
-    """A choice among values known only when the module is imported, or, given a
-    function, when settings are read; ``Literal`` is better where it can be written.
+    """A choice among values known only when the module is imported.
+
+    Given a function, the values are known when settings are read. ``Literal`` is better
+    where it can be written.
     """
 
     given: tuple[Any, ...] | Callable[[], tuple[Any, ...]]
@@ -214,11 +218,10 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Registered:
-    """A union whose members stand in a list elsewhere, looked up when settings are
-    read.
+    """A union whose members stand in a list elsewhere.
 
-    ``key`` is the field that tells the members apart. ``members`` gives the settings
-    class behind each of its values.
+    It is looked up when settings are read. ``key`` is the field that tells the members
+    apart. ``members`` gives the settings class behind each of its values.
     """
 
     key: str
@@ -226,10 +229,10 @@ class Registered:
 
 
 def load(hint: type[T] | Any, value: Any, path: str = "") -> T:
-    """Build ``hint`` (a dataclass, a union of dataclasses, a container of them) from
-    plain data; what is built already stays.
+    """Build ``hint`` from plain data; what is built already stays.
 
-    Raises :class:`SettingsError` that names the key below ``path`` and what is allowed.
+    ``hint`` is a dataclass, a union of dataclasses or a container of them. Raises
+    :class:`SettingsError` that names the key below ``path`` and what is allowed.
     """
     return typing.cast("T", _load(hint, value, path))
 
@@ -242,8 +245,9 @@ def field_hints(cls: type) -> dict[str, Any]:
 
 @functools.cache
 def told_apart(options: tuple[Any, ...]) -> tuple[str, dict[Any, type]]:
-    """The field that is a Literal in every option, and the option behind each of its
-    values.
+    """The field that tells the options apart, and the option behind each of its values.
+
+    It is a Literal in every option.
     """
     for name in field_hints(options[0]):
         literals = [field_hints(option).get(name) for option in options]

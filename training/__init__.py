@@ -1,6 +1,6 @@
-"""Real training with torch: model, attention, sequence parallelism, the pipeline
-runtime and the loop that runs plans.
+"""Real training with torch.
 
-Needs torch, numpy and pyarrow only, so that a bare GPU node can run it; see ``python -m
-training.run --help``.
+Model, attention, sequence parallelism, the pipeline runtime and the loop that runs
+plans. Needs torch, numpy and pyarrow only, so that a bare GPU node can run it; see
+``python -m training.run --help``.
 """

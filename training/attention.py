@@ -29,11 +29,10 @@ Kernel = Literal["sdpa", "varlen"]
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the sequences of a packed call lie: tokens of each among the queries and
-    among the keys, in packed order.
+    """Where the sequences of a packed call lie.
 
-    Raises ValueError where they do not pair up or a sequence has fewer keys than
-    queries.
+    Tokens of each among the queries and among the keys, in packed order. Raises
+    ValueError where they do not pair up or a sequence has fewer keys than queries.
     """
 
     queries: tuple[int, ...]
@@ -74,10 +73,10 @@ def choose_kernel(
     precision: torch.dtype,
     head_size: int,
 ) -> Kernel:
-    """The kernel for ``choice``; ``auto`` takes the fused one where it can run: CUDA,
-    half precision, head size a multiple of 8.
+    """The kernel for ``choice``.
 
-    Raises ValueError where ``varlen`` is demanded and cannot run.
+    ``auto`` takes the fused one where it can run: CUDA, half precision, head size a
+    multiple of 8. Raises ValueError where ``varlen`` is demanded and cannot run.
     """
     possible = (
         device.type == "cuda"
@@ -102,8 +101,9 @@ def varlen_available() -> bool:
 
 
 def _one_by_one(queries: Tensor, keys: Tensor, values: Tensor, packing: Packing) -> Tensor:
-    """Each sequence alone, as the single element of a batch [1, heads, tokens, head
-    size].
+    """Each sequence alone, as the single element of a batch.
+
+    [1, heads, tokens, head size].
     """
     mixed = [
         _causal(q.transpose(0, 1)[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None])[
@@ -183,7 +183,8 @@ def _varlen_attn() -> Callable[..., Any] | None:
 
 @cache
 def _parameters(kernel: Callable[..., Any]) -> frozenset[str]:
-    """The keyword names of the kernel, which differ between torch 2.10 and later
-    versions.
+    """The keyword names of the kernel.
+
+    They differ between torch 2.10 and later versions.
     """
     return frozenset(inspect.signature(kernel).parameters)

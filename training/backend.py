@@ -1,6 +1,6 @@
-"""A torch.distributed backend named ``railx``: every collective and send asks the
-fabric for its circuits before it may start.
+"""A torch.distributed backend named ``railx``.
 
+Every collective and send asks the fabric for its circuits before it may start.
 Importing this module registers the backend. What is notable:
 
 * One process group (:mod:`training.process_group`) wraps an inner gloo or NCCL group.
@@ -50,12 +50,12 @@ _session: Session | None = None
 
 
 def configure(options: BackendOptions, recorder: Recorder) -> None:
-    """Connect this process (global rank ``recorder.rank``) to the fabric; call it
-    before ``init_process_group(backend="railx")``.
+    """Connect this process (global rank ``recorder.rank``) to the fabric.
 
-    May be called again for the next setting once the groups of the last one are
-    destroyed (RuntimeError otherwise). Raises :class:`railx.fabric.FabricError` where
-    no controller answers, or where it refuses.
+    Call it before ``init_process_group(backend="railx")``. It may be called again for
+    the next setting once the groups of the last one are destroyed (RuntimeError
+    otherwise). Raises :class:`railx.fabric.FabricError` where no controller answers, or
+    where it refuses.
     """
     global _session
     if _session is not None:
@@ -65,22 +65,25 @@ def configure(options: BackendOptions, recorder: Recorder) -> None:
 
 
 def begin_iteration(i: int) -> None:
-    """Operations issued from now on belong to iteration ``i``, for the recorder and for
-    the schedule.
+    """Operations issued from now on belong to iteration ``i``.
+
+    For the recorder and for the schedule.
     """
     _current().begin_iteration(i)
 
 
 def recorded_schedule() -> CircuitSchedule:
-    """What this rank's operations needed so far, in the order of issue, per iteration;
-    operations inside a server are left out.
+    """What this rank's operations needed so far, in the order of issue, per iteration.
+
+    Operations inside a server are left out.
     """
     return _current().recorded_schedule()
 
 
 def use_schedule(schedule: CircuitSchedule | None) -> None:
-    """Announce operations ahead by this schedule (mode provisioned); None stops
-    announcing.
+    """Announce operations ahead by this schedule (mode provisioned).
+
+    None stops announcing.
     """
     _current().schedule = schedule
 

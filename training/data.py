@@ -30,8 +30,9 @@ Sequences = Mapping[int, NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """Packed tokens: ids, positions in their sequences and next-token labels, each an
-    int64 tensor [T].
+    """Packed tokens: ids, positions in their sequences and next-token labels.
+
+    Each is an int64 tensor [T].
     """
 
     tokens: Tensor
@@ -52,8 +53,9 @@ class PackedTokens:
 
 
 def plan_lengths(plan: Plan) -> dict[int, int]:
-    """The tokens that the plan needs of each sequence (the most, where batches truncate
-    it differently).
+    """The tokens that the plan needs of each sequence.
+
+    The most, where batches truncate it differently.
     """
     lengths: dict[int, int] = {}
     for batch in plan.batches:
@@ -63,8 +65,9 @@ def plan_lengths(plan: Plan) -> dict[int, int]:
 
 
 def valid_tokens(batch: SequenceParallelBatch | PipelineBatch) -> int:
-    """Tokens of the whole batch that have a label: all but the last of each truncated
-    sequence.
+    """Tokens of the whole batch that have a label.
+
+    All but the last of each truncated sequence.
     """
     return sum(length - 1 for _, length in _batch_lengths(batch))
 
@@ -80,11 +83,11 @@ def whole_slices(sequences: Sequence[int], lengths: Sequence[int]) -> list[Slice
 def read_sequences(
     path: str | Path, needed: Mapping[int, int], vocabulary: int
 ) -> dict[int, NDArray[np.int64]]:
-    """Token ids of the ``needed`` sequences (id -> tokens wanted), truncated to what is
-    wanted.
+    """Token ids of the ``needed`` sequences, truncated to what is wanted.
 
-    ValueError names the file and the sequence where one is missing, has no text, is
-    shorter than wanted or has an id that is not below ``vocabulary``.
+    ``needed``: id -> tokens wanted. ValueError names the file and the sequence where
+    one is missing, has no text, is shorter than wanted or has an id that is not below
+    ``vocabulary``.
     """
     table = read_table(path, ["sequence", "length_tokens", "tokens"])
     table = table.filter(
@@ -124,8 +127,10 @@ def read_sequences(
 
 
 def pack(slices: Iterable[Slice], sequences: Sequences) -> PackedTokens:
-    """Slices one after another. The label of a slice's last token is the first of the
-    next slice, none at the sequence's end.
+    """Slices one after another.
+
+    The label of a slice's last token is the first of the next slice, none at the
+    sequence's end.
     """
     tokens, positions, labels = [], [], []
     for part in slices:

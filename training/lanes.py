@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import Work as _TorchWork
 from railx.fabric import FabricError
 from training.session import Operation, Session
 
-__all__ = ["Lanes", "Place", "Work"]
+__all__ = ["Lanes", "ToHost", "Work"]
 
 #: How long a group that is shut down waits for the threads of its lanes.
 _SHUTDOWN_S = 5.0
@@ -30,15 +30,17 @@ _SHUTDOWN_S = 5.0
 _cuda: Any = torch.cuda
 
 #: From a tensor to the one that the inner group works on: itself, or its host copy.
-Place = Callable[[torch.Tensor], torch.Tensor]
+ToHost = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Work(_TorchWork):
-    """The handle of one operation. ``wait`` also makes the current CUDA stream wait for
-    what the device still has to do.
+    """The handle of one operation.
+
+    ``wait`` also makes the current CUDA stream wait for what the device still has to
+    do.
     """
 
-    def __init__(self, operation: Operation, call: Callable[[Place], Any]) -> None:
+    def __init__(self, operation: Operation, call: Callable[[ToHost], Any]) -> None:
         super().__init__()
         self.operation = operation
         self.call = call
@@ -49,8 +51,9 @@ class Work(_TorchWork):
         self._future: Any = None
 
     def finish(self, error: BaseException | None = None, event: Any = None) -> None:
-        """The host's part is over; ``event`` has passed when the device's part is over
-        too.
+        """The host's part is over.
+
+        ``event`` has passed when the device's part is over too.
         """
         with self._lock:
             if self._finished.is_set():
@@ -63,8 +66,9 @@ class Work(_TorchWork):
                 self._complete_future()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Wait for the host's part, then let the current CUDA stream wait for the
-        device's; raises what went wrong.
+        """Wait for the host's part; raises what went wrong.
+
+        The current CUDA stream then waits for the device's part.
         """
         limit_s = timeout.total_seconds()
         if not self._finished.wait(limit_s if limit_s > 0 else None):
@@ -129,8 +133,9 @@ class Work(_TorchWork):
 
 
 class _Lane:
-    """Runs jobs one after another, on a thread of its own or, where nothing is before
-    it, in the thread that brings the job.
+    """Runs jobs one after another, on a thread of its own.
+
+    Where nothing is before it, a job may run in the thread that brings it.
     """
 
     def __init__(self, name: str) -> None:
@@ -143,7 +148,9 @@ class _Lane:
         self._stopped = False
 
     def put(self, job: Callable[[bool], None], *, in_place: bool) -> None:
-        """``job`` takes whether it may still be carried out (False once the lane was
+        """Add a job.
+
+        ``job`` takes whether it may still be carried out (False once the lane was
         stopped).
         """
         with self._count:
@@ -192,8 +199,9 @@ class _Pinned:
     copies: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The host copy of a CUDA tensor (the same one each time), or the tensor itself
-        where it is on the host.
+        """The host copy of a CUDA tensor (the same one each time).
+
+        A tensor on the host stands for itself.
         """
         if tensor.device.type != "cuda":
             return tensor
@@ -216,8 +224,9 @@ class Lanes:
         self._streams: dict[str, Any] = {}
 
     def put(self, work: Work, *, in_place: bool) -> None:
-        """Bring a work to its lane without waiting; ``in_place``: it may run in this
-        thread where nothing is before it.
+        """Bring a work to its lane without waiting.
+
+        ``in_place``: it may run in this thread where nothing is before it.
         """
         channel = work.operation.channel
         lane = self._lanes.get(channel) or self._lanes.setdefault(
@@ -244,8 +253,9 @@ class Lanes:
         return self._streams[operation.channel]
 
     def _carry_out(self, work: Work, wanted: bool) -> None:
-        """Carry a work out where its tensors are; refuse it where it is not wanted any
-        more.
+        """Carry a work out where its tensors are.
+
+        Refuse it where it is not wanted any more.
         """
         if not wanted:
             self._session.drop(work.operation)
@@ -281,7 +291,7 @@ class Lanes:
         explained.__cause__ = error
         return explained
 
-    def _on_host(self, work: Work, place: Place) -> None:
+    def _on_host(self, work: Work, place: ToHost) -> None:
         with self._session.circuits(work.operation):
             start_ns, busy_ns = time.monotonic_ns(), time.thread_time_ns()
             work.call(place).wait()
@@ -318,8 +328,9 @@ class Lanes:
             self._watch(work)
 
     def _launch(self, work: Work) -> None:
-        """Start an NCCL operation and let the work's handle end with an event behind
-        it.
+        """Start an NCCL operation.
+
+        The work's handle ends with an event behind it.
         """
         operation = work.operation
         with _cuda.device(operation.device):

@@ -1,13 +1,12 @@
-"""One rank of a training run: the same training under every fabric setting of the
-sweep, timed and traced.
+"""One rank of a training run: the same training under every fabric setting.
 
-Notable:
+Each is timed and traced. Notable:
 
 * every setting starts anew: a process group of the backend ``railx``, the model and the
   optimizer from the same seed. So the losses must agree, and only times may differ;
-* iterations begin together, held by a gloo group that the fabric does not see, and
-  losses and norms are added up over it after the clock has stopped: what is measured is
-  the training alone;
+* iterations begin together, held by a gloo group that the fabric does not see. Losses
+  and norms are added up over it after the clock has stopped: what is measured is the
+  training alone;
 * electrical switching runs first; what it needed in which order is the schedule that
   provisioned switching asks ahead by.
 """
@@ -57,8 +56,10 @@ PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": to
 
 @dataclass(frozen=True)
 class Place:
-    """Where this process stands: its rank of ``ranks``, the store that all share, its
-    device and the backend below ``railx``.
+    """Where this process stands.
+
+    Its rank of ``ranks``, the store that all share, its device and the backend below
+    ``railx``.
     """
 
     rank: int
@@ -70,8 +71,9 @@ class Place:
 
 @dataclass(frozen=True)
 class SettingResult:
-    """What all ranks saw under one fabric setting (gathered on rank 0): a row for each
-    timed iteration and rank, and the trace.
+    """What all ranks saw under one fabric setting (gathered on rank 0).
+
+    A row for each timed iteration and rank, and the trace.
     """
 
     fabric: FabricSettings
@@ -84,8 +86,9 @@ class SettingResult:
 
 
 class Runner(Protocol):
-    """A parallelism: runs a batch forward and backward and returns this rank's part of
-    the loss.
+    """A parallelism.
+
+    It runs a batch forward and backward and returns this rank's part of the loss.
     """
 
     def run(self, batch: Any) -> Tensor: ...
@@ -104,12 +107,12 @@ class _Replica:
 
 
 def train(settings: RunSettings, place: Place) -> Iterator[SettingResult]:
-    """Train under every fabric of the sweep; yields the gathered result of each on rank
-    0, nothing on other ranks.
+    """Train under every fabric of the sweep.
 
-    Raises SettingsError, PlanError or ValueError (one line each) before anything is
-    trained where plan, corpus, model, ranks or device do not fit together, and
-    SettingsError where the address of the fabric's controller cannot be had.
+    Yields the gathered result of each on rank 0, nothing on other ranks. Raises
+    SettingsError, PlanError or ValueError (one line each) before anything is trained
+    where plan, corpus, model, ranks or device do not fit together, and SettingsError
+    where the address of the fabric's controller cannot be had.
     """
     plan = read_plan(settings.plan)
     check_plan(plan, settings.model, place.ranks)
@@ -137,8 +140,9 @@ def train(settings: RunSettings, place: Place) -> Iterator[SettingResult]:
 def _fabric(
     fabric: FabricSettings, number: int, place: Place, recorder: Recorder, timeout_s: float
 ) -> Iterator[dist.ProcessGroup]:
-    """The process group ``railx`` over ``fabric`` for the length of the block; yields
-    the control group, which the fabric never sees.
+    """The process group ``railx`` over ``fabric`` for the length of the block.
+
+    Yields the control group, which the fabric never sees.
     """
     with launch_controller(fabric, place.ranks) if place.rank == 0 else nullcontext() as controller:
         key = f"controller/{number}"
@@ -210,8 +214,9 @@ def _iterations(
     replica: _Replica,
     control: dist.ProcessGroup,
 ) -> list[dict[str, Any]]:
-    """Warm-up and timed iterations on this rank; a row for each timed one (the table of
-    the run without what names the run).
+    """Warm-up and timed iterations on this rank.
+
+    A row for each timed one (the table of the run without what names the run).
     """
     rows = []
     warmup = settings.training.warmup_iterations
@@ -274,8 +279,9 @@ def _synchronize(device: torch.device) -> None:
 
 
 def _peaks(settings: RunSettings, plan: Plan, replica: _Replica) -> tuple[int | None, int | None]:
-    """The most chunks alive at once on this stage, as counted and as planned; None
-    where the plan is no pipeline.
+    """The most chunks alive at once on this stage, as counted and as planned.
+
+    None where the plan is no pipeline.
     """
     runner = replica.runner
     if not isinstance(runner, PipelineParallel):

@@ -4,10 +4,10 @@ Notable:
 
 * RMSNorm before each sub-layer, rotary position embedding from explicit position ids,
   SwiGLU, grouped-query attention, untied or tied head, no biases and no dropout;
-* tokens are packed: one axis of T tokens, no batch axis and no padding; where sequences
+* tokens are packed: one axis of T tokens, no batch axis and no padding. Where sequences
   begin and end is the business of the attention function that the caller passes in
   (``Attend``), so the model knows nothing of parallelism;
-* a decoder may hold a range of the layers only (a pipeline stage); parameters keep the
+* a decoder may hold a range of the layers only (a pipeline stage). Parameters keep the
   names they have in the whole model, and each is drawn from its own seeded generator,
   so that any split of the model starts from the same weights;
 * parameters stay in the master precision, and products are computed in the precision of
@@ -52,8 +52,9 @@ class RMSNorm(nn.Module):
 
 
 class Linear(nn.Module):
-    """A product without bias; the master weight is cast to the precision of the
-    activations.
+    """A product without bias.
+
+    The master weight is cast to the precision of the activations.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -102,8 +103,9 @@ class SwiGLU(nn.Module):
 
 
 class Layer(nn.Module):
-    """One decoder layer: attention and feed-forward, each behind a norm and beside a
-    residual.
+    """One decoder layer: attention and feed-forward.
+
+    Each is behind a norm and beside a residual.
     """
 
     def __init__(self, model: ModelSettings) -> None:
@@ -191,8 +193,9 @@ class Decoder(nn.Module):
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """The last layer's hidden states [T, hidden] to next-token scores [T,
-        vocabulary].
+        """The last layer's hidden states to next-token scores [T, vocabulary].
+
+        The hidden states are [T, hidden].
         """
         normed = self.final_norm(hidden)
         scores: Tensor = (
@@ -205,34 +208,34 @@ class Decoder(nn.Module):
     def forward(
         self, tokens: Tensor, positions: Tensor, attend: Attend, checkpoint_layers: int = 0
     ) -> Tensor:
-        """Token ids and positions [T] to next-token scores [T, vocabulary], for a
-        decoder that holds every layer.
+        """Token ids and positions [T] to next-token scores [T, vocabulary].
+
+        For a decoder that holds every layer.
         """
         return self.logits(self.transform(self.embed(tokens), positions, attend, checkpoint_layers))
 
 
 def token_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    """The sum of the cross entropies of the tokens, a scalar in at least single
-    precision.
+    """The sum of the cross entropies of the tokens.
 
-    ``logits`` [T, vocabulary], ``labels`` [T] with :data:`IGNORED_LABEL` where a token
-    has no next one. Zero (with a gradient of zero) where no token has a label. Divide
-    by the valid tokens of the whole batch to weight every token alike, whatever the
-    plan.
+    A scalar in at least single precision. ``logits`` [T, vocabulary], ``labels`` [T]
+    with :data:`IGNORED_LABEL` where a token has no next one. Zero (with a gradient of
+    zero) where no token has a label. Divide by the valid tokens of the whole batch to
+    weight every token alike, whatever the plan.
     """
     exact = logits if logits.dtype == torch.float64 else logits.float()
     return functional.cross_entropy(exact, labels, ignore_index=IGNORED_LABEL, reduction="sum")
 
 
 def stage_layers(layers: int, stages: int) -> Sequence[range]:
-    """Consecutive layers for each pipeline stage, as even as can be; the first stages
-    get one more where it does not divide.
+    """Consecutive layers for each pipeline stage, as even as can be.
 
-    Raises ValueError where a stage would stay empty.
+    The first stages get one more where it does not divide. Raises ValueError where a
+    stage would stay empty.
     """
     if stages > layers:
         raise ValueError(
-            f"{stages} pipeline stages for {layers} layers; allowed: at most one stage a layer"
+            f"{stages} pipeline stages for {layers} layers; allowed: at most one stage per layer"
         )
     share, rest = divmod(layers, stages)
     starts = [stage * share + min(stage, rest) for stage in range(stages + 1)]
@@ -240,8 +243,9 @@ def stage_layers(layers: int, stages: int) -> Sequence[range]:
 
 
 def _rotation(positions: Tensor, head_size: int, base: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [T, 1, head size / 2]; angles in double precision, for
-    positions go into the hundred thousands.
+    """Cosines and sines [T, 1, head size / 2].
+
+    Angles are in double precision, for positions go into the hundred thousands.
     """
     pairs = torch.arange(0, head_size, 2, dtype=torch.float64, device=positions.device)
     angles = positions.to(torch.float64)[:, None, None] * base ** (-pairs / head_size)
@@ -259,8 +263,9 @@ def _rotate(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def _draw_weights(decoder: Decoder, layers: int, seed: int) -> None:
-    """Normal weights of deviation 0.02, the two that end in a residual smaller by
-    sqrt(2 layers), as in GPT-2.
+    """Normal weights of deviation 0.02, as in GPT-2.
+
+    The two that end in a residual are smaller by sqrt(2 layers).
     """
     for name, parameter in decoder.named_parameters():
         if parameter.dim() == 1:

@@ -2,14 +2,14 @@
 
 Notable:
 
-* a chunk is a micro-batch of packed slices; at most one slice has context, the earlier
+* a chunk is a micro-batch of packed slices. At most one slice has context, the earlier
   slices of its sequence (InfiniPipe section III);
-* keys and values of a slice are kept for the later slices as detached leaves: a later
-  slice's backward pass leaves its dK and dV in the leaves, and the slice's own backward
+* keys and values of a slice are kept for the later slices as detached leaves. A later
+  slice's backward pass leaves its dK and dV in the leaves. The slice's own backward
   pass, which runs after (slices go right to left), starts from them as well as from the
   output;
 * activations and their gradients travel between neighbours by asynchronous sends, so
-  that a stage never waits for its neighbour to take what it sent; shapes follow from
+  that a stage never waits for its neighbour to take what it sent. Shapes follow from
   the plan (the backend keeps the two directions apart);
 * the order of operations is ``railx.planning.schedule``'s, and the most chunks alive at
   once are counted.
@@ -38,24 +38,27 @@ __all__ = ["ChunkAttention", "KeptSlice", "PipelineParallel", "StageLinks"]
 
 @dataclass(eq=False)
 class KeptSlice:
-    """Keys and values of one slice, layer by layer: as computed (in the graph) and as
-    seen by later slices (detached leaves).
+    """Keys and values of one slice, layer by layer.
+
+    As computed (in the graph) and as seen by later slices (detached leaves).
     """
 
     computed: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     leaves: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def keep(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Keep a layer's keys and values; a second call (a recomputed layer) changes
-        nothing.
+        """Keep a layer's keys and values.
+
+        A second call (a recomputed layer) changes nothing.
         """
         if layer not in self.computed:
             self.computed[layer] = (keys, values)
             self.leaves[layer] = (keys.detach().requires_grad_(), values.detach().requires_grad_())
 
     def gradients(self) -> Iterable[tuple[Tensor, Tensor]]:
-        """What the later slices' backward passes add: pairs of a computed tensor and
-        its gradient.
+        """What the later slices' backward passes add.
+
+        Pairs of a computed tensor and its gradient.
         """
         for layer, computed in self.computed.items():
             for tensor, leaf in zip(computed, self.leaves[layer], strict=True):
@@ -64,11 +67,11 @@ class KeptSlice:
 
 
 class ChunkAttention:
-    """Attention inside the slices of one chunk, the slice with context also to the kept
-    slices before it (an ``Attend``).
+    """Attention inside the slices of one chunk (an ``Attend``).
 
-    ``context`` are the earlier slices of the sequence whose slice has context, left to
-    right; ``kept`` receives the keys and values of a chunk that later slices will read.
+    The slice with context also attends to the kept slices before it. ``context`` are
+    the earlier slices of the sequence whose slice has context, left to right. ``kept``
+    receives the keys and values of a chunk that later slices will read.
     """
 
     def __init__(
@@ -99,8 +102,9 @@ class ChunkAttention:
 
 
 class StageLinks:
-    """Messages between neighbouring stages; sent tensors are kept alive until they are
-    gone.
+    """Messages between neighbouring stages.
+
+    Sent tensors are kept alive until they are gone.
     """
 
     def __init__(self) -> None:
@@ -135,8 +139,9 @@ class _LiveChunk:
 
 
 class PipelineParallel:
-    """Runs the batches of a pipeline plan on this rank's stage of the model (rank =
-    replica * stages + stage).
+    """Runs the batches of a pipeline plan on this rank's stage of the model.
+
+    rank = replica * stages + stage.
     """
 
     def __init__(
@@ -158,11 +163,10 @@ class PipelineParallel:
         self._kept: dict[int, list[KeptSlice]] = defaultdict(list)
 
     def run(self, batch: PipelineBatch) -> Tensor:
-        """Forward and backward passes of one batch, its pipelines one after another;
-        adds to the gradients of the decoder.
+        """Forward and backward passes of one batch, its pipelines one after another.
 
-        Returns this rank's part of the loss (a scalar; the sum over the ranks is the
-        mean over the valid tokens of the batch).
+        Adds to the gradients of the decoder. Returns this rank's part of the loss (a
+        scalar; the sum over the ranks is the mean over the valid tokens of the batch).
         """
         weight = 1.0 / max(valid_tokens(batch), 1)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -199,8 +203,9 @@ class PipelineParallel:
         return _LiveChunk(inputs, outputs, kept)
 
     def _inputs(self, packed: PackedTokens) -> Tensor:
-        """What enters the stage: hidden states [T, hidden] of the stage before; nothing
-        on the first stage, which embeds tokens.
+        """What enters the stage: hidden states [T, hidden] of the stage before.
+
+        Nothing on the first stage, which embeds tokens.
         """
         if self.stage == 0:
             return torch.empty(0, device=self.device)
@@ -210,8 +215,9 @@ class PipelineParallel:
         return self.links.receive(hidden, self.rank - 1).requires_grad_()
 
     def _attention(self, chunk: Chunk) -> tuple[ChunkAttention, KeptSlice | None]:
-        """The attention of a chunk, and the slice that it keeps for later ones (a slice
-        before the tail is alone in its chunk).
+        """The attention of a chunk, and the slice that it keeps for later ones.
+
+        A slice before the tail is alone in its chunk.
         """
         with_context = next((part.sequence for part in chunk.slices if part.start > 0), None)
         context = list(self._kept[with_context]) if with_context is not None else []

@@ -1,7 +1,7 @@
-"""The process group that asks for circuits: torch's collectives and messages as
-operations on lanes, behind which an inner gloo or NCCL group does the work.
+"""The process group that asks for circuits.
 
-What is notable stands in :mod:`training.backend`.
+Torch's collectives and messages are operations on lanes, behind which an inner gloo or
+NCCL group does the work. What is notable stands in :mod:`training.backend`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from railx.fabric import Configuration
-from training.lanes import Lanes, Place, Work
+from training.lanes import Lanes, ToHost, Work
 from training.session import Operation, Session
 
 __all__ = ["RailxProcessGroup"]
@@ -28,8 +28,9 @@ _distributed: Any = dist
 if TYPE_CHECKING:
 
     class _ProcessGroup:
-        """What is used of torch's class; its stub fits neither its Python subclasses
-        nor all versions from 2.11 on.
+        """What is used of torch's class.
+
+        Its stub fits neither its Python subclasses nor all versions from 2.11 on.
         """
 
         def __init__(self, rank: int, size: int) -> None: ...
@@ -44,8 +45,9 @@ def _bytes(tensors: Sequence[torch.Tensor]) -> int:
 
 
 class RailxProcessGroup(_ProcessGroup):
-    """A process group whose operations wait for their circuits; see the notes of the
-    module.
+    """A process group whose operations wait for their circuits.
+
+    See the notes of the module.
     """
 
     def __init__(self, options: Any, session: Session) -> None:
@@ -113,7 +115,7 @@ class RailxProcessGroup(_ProcessGroup):
     def _issue(
         self,
         kind: str,
-        call: Callable[[Place], Any],
+        call: Callable[[ToHost], Any],
         *,
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
@@ -122,8 +124,9 @@ class RailxProcessGroup(_ProcessGroup):
         peers: tuple[int, int] | None = None,
         tag: int = 0,
     ) -> Work:
-        """Put one operation on its lane. ``peers``: source and destination (global
-        ranks) of a message, in that order.
+        """Put one operation on its lane.
+
+        ``peers``: source and destination (global ranks) of a message, in that order.
         """
         channel = self._id if peers is None else f"{self._id}:{peers[0]}>{peers[1]}:{tag}"
         group = self._ranks if peers is None else tuple(sorted(set(peers)))
@@ -171,8 +174,9 @@ class RailxProcessGroup(_ProcessGroup):
         outputs: Any,
         size: int,
     ) -> Work:
-        """Issue the inner group's method ``name``; tensors in ``arguments`` (and in
-        lists there) may be replaced by host copies.
+        """Issue the inner group's method ``name``.
+
+        Tensors in ``arguments`` (and in lists there) may be replaced by host copies.
         """
         method = getattr(self._inner("collectives"), name)
         further = () if opts is None else (opts,)
@@ -192,7 +196,7 @@ class RailxProcessGroup(_ProcessGroup):
         method = getattr(self._inner("collectives"), name)
         further = () if opts is None else (opts,)
 
-        def call(place: Place) -> Any:
+        def call(place: ToHost) -> Any:
             works = [
                 method(place(one), place(other), *further)
                 for one, other in zip(outputs, inputs, strict=True)
@@ -323,8 +327,9 @@ class RailxProcessGroup(_ProcessGroup):
         )
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        """Exchange lists of tensors; RuntimeError over gloo, which has no such
-        operation.
+        """Exchange lists of tensors.
+
+        RuntimeError over gloo, which has no such operation.
         """
         if not self._nccl:
             raise RuntimeError(
@@ -358,8 +363,9 @@ class RailxProcessGroup(_ProcessGroup):
         raise RuntimeError("railx: a receive from any source has no known circuit; name the source")
 
     def _message(self, kind: str, tensors: Any, peer: int, tag: int, path: tuple[int, int]) -> Work:
-        """Issue a send or receive of ``tensors`` along ``path`` (source, destination:
-        ranks of this group).
+        """Issue a send or receive of ``tensors`` along ``path``.
+
+        ``path``: source and destination, ranks of this group.
         """
         tag = 0 if self._nccl else tag
         method = getattr(self._inner("up" if path[0] < path[1] else "down"), kind)
@@ -382,7 +388,7 @@ def _flat(rows: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
     return [tensor for row in rows for tensor in row]
 
 
-def _placed(value: Any, place: Place) -> Any:
+def _placed(value: Any, place: ToHost) -> Any:
     """The same nest of lists with every tensor in its place."""
     if isinstance(value, torch.Tensor):
         return place(value)

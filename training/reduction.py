@@ -2,7 +2,7 @@
 
 Every rank weighs its loss by the valid tokens of the whole batch, so that the gradients
 of the batch are the plain SUM of what the ranks have, whatever plan shared the tokens
-out. Gradients travel in one flat message a group.
+out. Gradients travel in one flat message per group.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ __all__ = ["GradientReduction", "pipeline_reduction", "sequence_parallel_reducti
 
 @dataclass(frozen=True)
 class GradientReduction:
-    """Which parameters are added over which process group (None: only this rank has
-    them).
+    """Which parameters are added over which process group.
 
-    ``counted`` are the parameters that this rank answers for when the norm of all
-    gradients is computed: each parameter of the model is counted on exactly one of the
-    ranks of a replica, and only on the first replica.
+    None: only this rank has them. ``counted`` are the parameters that this rank answers
+    for when the norm of all gradients is computed: each parameter of the model is
+    counted on exactly one of the ranks of a replica, and only on the first replica.
     """
 
     sums: tuple[tuple[tuple[nn.Parameter, ...], dist.ProcessGroup | None], ...]
@@ -35,8 +34,9 @@ class GradientReduction:
     timeline: Timeline
 
     def run(self) -> None:
-        """Replace every gradient by its sum over the group. Parameters without a
-        gradient here count as zero.
+        """Replace every gradient by its sum over the group.
+
+        Parameters without a gradient here count as zero.
         """
         for parameters, group in self.sums:
             if group is None:
@@ -50,8 +50,9 @@ class GradientReduction:
                     parameter.grad = piece.view_as(parameter)
 
     def squared_norm(self) -> Tensor:
-        """The sum of the squared gradients that this rank answers for, a float64
-        scalar; add it over all ranks for the whole.
+        """The sum of the squared gradients that this rank answers for.
+
+        A float64 scalar; add it over all ranks for the whole.
         """
         squares = [
             _gradient(parameter).to(torch.float64).square().sum() for parameter in self.counted
@@ -73,10 +74,10 @@ def sequence_parallel_reduction(decoder: Decoder, timeline: Timeline) -> Gradien
 
 
 def pipeline_reduction(decoder: Decoder, stages: int, timeline: Timeline) -> GradientReduction:
-    """Gradients of a stage are added over its replicas; those of a tied head over the
-    first and last stages of all replicas.
+    """Gradients of a stage are added over its replicas.
 
-    Makes process groups: every rank has to call it at the same point.
+    Those of a tied head over the first and last stages of all replicas. Makes process
+    groups: every rank has to call it at the same point.
     """
     ranks, rank = dist.get_world_size(), dist.get_rank()
     replica, stage = divmod(rank, stages)

@@ -1,5 +1,6 @@
-"""The files of a training run: the table of iterations, the traces and the summary,
-written by rank 0 when all is done.
+"""The files of a training run: the table of iterations, the traces and the summary.
+
+Rank 0 writes them when all is done.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ SCHEMA = "railx.training/1"
 
 @dataclass(frozen=True)
 class _Step:
-    """One iteration under one setting, over all ranks: the slowest rank's times and the
-    mean rank's counts.
+    """One iteration under one setting, over all ranks.
+
+    The slowest rank's times and the mean rank's counts.
     """
 
     iteration_ms: float
@@ -43,9 +45,9 @@ class _Step:
 def write_results(
     folder: Path, settings: RunSettings, plan: Plan, place: Place, results: Sequence[SettingResult]
 ) -> dict[str, Any]:
-    """Write iterations.parquet, trace.parquet, trace.json and result.json into
-    ``folder``, the last one last; returns the summary.
+    """Write the results of a run into ``folder``; returns the summary.
 
+    iterations.parquet, trace.parquet, trace.json and result.json, the last one last.
     The Chrome trace shows the timed iterations, the table of the trace the warm-up too.
     """
     summed = summary(settings, plan, place, results)
@@ -84,11 +86,11 @@ def iteration_rows(
 def summary(
     settings: RunSettings, plan: Plan, place: Place, results: Sequence[SettingResult]
 ) -> dict[str, Any]:
-    """The run in one object: what ran where, the means of each setting, and whether the
-    losses of all settings agree.
+    """The run in one object.
 
-    Times of a setting are those of its slowest rank, requests and reconfigurations
-    those of its mean rank, all per iteration.
+    What ran where, the means of each setting, and whether the losses of all settings
+    agree. Times of a setting are those of its slowest rank, requests and
+    reconfigurations those of its mean rank, all per iteration.
     """
     first, training = results[0], settings.training
     difference = _loss_difference(results)
@@ -160,8 +162,9 @@ def _steps(result: SettingResult) -> list[_Step]:
 
 
 def _loss_difference(results: Sequence[SettingResult]) -> float:
-    """The largest difference of any iteration's loss from the first setting's, relative
-    to that.
+    """The largest difference of any iteration's loss from the first setting's.
+
+    Relative to that.
     """
     losses = [[step.loss for step in _steps(result)] for result in results]
     return max(

@@ -84,8 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def launch(settings: RunSettings, out: Path) -> int:
-    """Run one local process for each device of the plan; returns the exit code. The
-    ranks end with this process, however it ends.
+    """Run one local process for each device of the plan; returns the exit code.
+
+    The ranks end with this process, however it ends.
     """
     plan = read_plan(settings.plan)
     # Ranks connect to a store on a port that this process holds already, so that no
@@ -129,8 +130,9 @@ def launch(settings: RunSettings, out: Path) -> int:
 
 
 def run_rank(settings: RunSettings, out: Path) -> None:
-    """One rank, placed by torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK,
-    MASTER_ADDR, MASTER_PORT); rank 0 writes ``out``.
+    """One rank, placed by torchrun's environment; rank 0 writes ``out``.
+
+    RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT.
     """
     plan = read_plan(settings.plan)
     store, rank, ranks = next(iter(rendezvous("env://")))
@@ -153,8 +155,10 @@ def run_rank(settings: RunSettings, out: Path) -> None:
 def _rank(
     rank: int, ranks: int, port: int, settings: dict[str, Any], out: str, complaints: Any
 ) -> None:
-    """A launched rank: stands in torchrun's environment, ends when the launcher does,
-    and hands its complaint to it.
+    """A launched rank.
+
+    It stands in torchrun's environment, ends when the launcher does, and hands its
+    complaint to it.
     """
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -210,8 +214,9 @@ def _read_settings(path: Path) -> RunSettings:
 
 
 def _check(settings: RunSettings, out: Path, ranks: int | None) -> None:
-    """Everything that can be known before a rank starts; ``ranks`` is torchrun's
-    number, None where there are as many as the plan wants.
+    """Everything that can be known before a rank starts.
+
+    ``ranks`` is torchrun's number, None where there are as many as the plan wants.
     """
     plan = read_plan(settings.plan)
     check_plan(plan, settings.model, plan.devices if ranks is None else ranks)
@@ -234,8 +239,9 @@ def _device_type(settings: RunSettings) -> Literal["cpu", "cuda"]:
 
 
 def _place(device_type: Literal["cpu", "cuda"], store: Store, rank: int, ranks: int) -> Place:
-    """The device of this rank, and NCCL where every rank of the launch has a GPU of its
-    own; gloo otherwise.
+    """The device of this rank and its backend.
+
+    NCCL where every rank of the launch has a GPU of its own, gloo otherwise.
     """
     if device_type == "cpu":
         return Place(rank, ranks, store, torch.device("cpu"), "gloo")

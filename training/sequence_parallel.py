@@ -33,16 +33,18 @@ __all__ = ["ProcessGroups", "SequenceParallel", "UlyssesAttention", "group_ranks
 
 
 def token_cut(tokens: int, degree: int) -> list[int]:
-    """How many of the packed tokens each rank of a group takes; the first ranks one
-    more where it does not divide.
+    """How many of the packed tokens each rank of a group takes.
+
+    The first ranks take one more where it does not divide.
     """
     share, rest = divmod(tokens, degree)
     return [share + (rank < rest) for rank in range(degree)]
 
 
 def group_ranks(plan: Plan) -> list[tuple[int, ...]]:
-    """The rank tuples of all groups of a plan with more than one rank, in an order that
-    every rank finds alike.
+    """The rank tuples of all groups of a plan with more than one rank.
+
+    In an order that every rank finds alike.
     """
     return sorted(
         {
@@ -56,8 +58,9 @@ def group_ranks(plan: Plan) -> list[tuple[int, ...]]:
 
 
 class ProcessGroups:
-    """The process groups of rank tuples, made once. Every rank must construct it with
-    the same tuples, also those it is not in.
+    """The process groups of rank tuples, made once.
+
+    Every rank must construct it with the same tuples, also those it is not in.
     """
 
     def __init__(self, ranks: Sequence[tuple[int, ...]]) -> None:
@@ -68,11 +71,10 @@ class ProcessGroups:
 
 
 class UlyssesAttention:
-    """Attention over the tokens of a whole group, from and to the parts of its ranks
-    (an ``Attend`` of ``training.model``).
+    """Attention over the tokens of a whole group (an ``Attend``).
 
-    ``cut`` are the tokens of each rank; ``packing`` describes the whole packed
-    micro-batch.
+    From and to the parts of its ranks. ``cut`` are the tokens of each rank; ``packing``
+    describes the whole packed micro-batch. ``Attend`` stands in ``training.model``.
     """
 
     def __init__(
@@ -145,11 +147,10 @@ class SequenceParallel:
         self.device = next(decoder.parameters()).device
 
     def run(self, batch: SequenceParallelBatch) -> Tensor:
-        """Forward and backward passes of one batch; adds to the gradients of the
-        decoder.
+        """Forward and backward passes of one batch.
 
-        Returns this rank's part of the loss (a scalar; the sum over the ranks is the
-        mean over the valid tokens of the batch).
+        Adds to the gradients of the decoder. Returns this rank's part of the loss (a
+        scalar; the sum over the ranks is the mean over the valid tokens of the batch).
         """
         weight = 1.0 / max(valid_tokens(batch), 1)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)

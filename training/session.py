@@ -1,5 +1,6 @@
-"""One rank's standing with the fabric under one setting: its connection, its counts,
-and what it needed when.
+"""One rank's standing with the fabric under one setting.
+
+Its connection, its counts, and what it needed when.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ __all__ = ["BackendOptions", "Operation", "Session", "Statistics"]
 
 @dataclass(frozen=True)
 class BackendOptions:
-    """What the process groups created from now on stand on; ``controller`` is
-    "host:port", None in electrical mode.
+    """What the process groups created from now on stand on.
+
+    ``controller`` is "host:port", None in electrical mode.
     """
 
     inner: Literal["gloo", "nccl"]
@@ -48,13 +50,16 @@ class BackendOptions:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What this rank's operations met since the last reset, as the controller accounts
-    it.
+    """What this rank's operations met since the last reset.
 
-    ``requests``: operations that asked; ``reconfigurations``: those for which circuits
-    were switched, ahead or while they waited; ``stall_ns``: waiting for light paths;
-    ``wait_ns``: waiting for other members and for ports in use; ``mispredictions``:
-    operations that were not what had been announced.
+    As the controller accounts it:
+
+    * ``requests``: operations that asked.
+    * ``reconfigurations``: those for which circuits were switched, ahead or while they
+      waited.
+    * ``stall_ns``: waiting for light paths.
+    * ``wait_ns``: waiting for other members and for ports in use.
+    * ``mispredictions``: operations that were not what had been announced.
     """
 
     requests: int = 0
@@ -93,9 +98,7 @@ class Operation:
 
 
 class Session:
-    """One rank's standing with the fabric under one setting: connection, counts,
-    schedule.
-    """
+    """One rank's connection, counts and schedule under one fabric setting."""
 
     def __init__(self, options: BackendOptions, recorder: Recorder) -> None:
         self.options = options
@@ -125,8 +128,9 @@ class Session:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """End the connection whatever still stands on it; waiting operations end in an
-        error.
+        """End the connection whatever still stands on it.
+
+        Waiting operations end in an error.
         """
         if self.client is not None:
             self.client.close()
@@ -164,8 +168,9 @@ class Session:
 
     @contextlib.contextmanager
     def circuits(self, operation: Operation) -> Iterator[None]:
-        """Hold the circuits of an operation, if it needs any; raises FabricError where
-        they cannot be had.
+        """Hold the circuits of an operation, if it needs any.
+
+        Raises FabricError where they cannot be had.
         """
         if operation.configuration is None:
             yield

@@ -1,7 +1,7 @@
-"""Settings of a training run: what ``python -m training.run`` reads from its resolved
-JSON config.
+"""Settings of a training run.
 
-Needs no torch, so that a pipeline can check its settings before anything runs.
+``python -m training.run`` reads them from its resolved JSON config. Needs no torch, so
+that a pipeline can check its settings before anything runs.
 """
 
 from __future__ import annotations
@@ -86,8 +86,9 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """One launch: a plan, the corpus that it was made for, the model, and the rails
-    that the sweep switches.
+    """One launch: a plan, its corpus, the model, and the rails to switch.
+
+    The sweep switches the rails.
     """
 
     name: Annotated[str, NotEmpty()]
@@ -118,8 +119,9 @@ def load_run_settings(value: Mapping[str, Any]) -> RunSettings:
 
 
 def fabric_sweep(settings: RunSettings) -> list[FabricSettings]:
-    """The fabrics to train on: electrical first, for provisioning learns its schedule
-    there, then the optical modes.
+    """The fabrics to train on: electrical first, then the optical modes.
+
+    Provisioning learns its schedule from the electrical one.
     """
     modes: list[tuple[Mode, tuple[float, ...]]] = [
         ("electrical", (0.0,)),
@@ -134,8 +136,9 @@ def fabric_sweep(settings: RunSettings) -> list[FabricSettings]:
 
 
 def check_model(model: ModelSettings) -> None:
-    """Refuse models that the decoder of ``training.model`` is not; SettingsError names
-    the key.
+    """Refuse models that the decoder of ``training.model`` is not.
+
+    SettingsError names the key.
     """
     if model.feed_forward_kind != "swiglu":
         raise SettingsError(
@@ -151,8 +154,9 @@ def check_model(model: ModelSettings) -> None:
 
 
 def check_plan(plan: Plan, model: ModelSettings, ranks: int) -> None:
-    """Refuse a plan that these ranks or this model cannot run: PlanError or
-    SettingsError, one line.
+    """Refuse a plan that these ranks or this model cannot run.
+
+    PlanError or SettingsError, one line.
     """
     check_ranks(plan, ranks)
     if plan.kind == "sequence_parallel":
@@ -185,8 +189,9 @@ def check_plan(plan: Plan, model: ModelSettings, ranks: int) -> None:
 
 
 def pipeline_stages(plan: Plan) -> int:
-    """The stages of a pipeline plan; SettingsError where its batches have different
-    numbers.
+    """The stages of a pipeline plan.
+
+    SettingsError where its batches have different numbers.
     """
     stages = {pipeline.stages for batch in plan.pipeline_batches() for pipeline in batch.pipelines}
     if len(stages) != 1:

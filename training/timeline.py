@@ -23,8 +23,9 @@ class SpanRecorder(Protocol):
 
 
 class Timeline:
-    """Compute spans of one rank, each with the phase it belongs to; without a recorder
-    nothing is kept.
+    """Compute spans of one rank, each with the phase it belongs to.
+
+    Without a recorder nothing is kept.
     """
 
     def __init__(self, recorder: SpanRecorder | None = None) -> None:

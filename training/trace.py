@@ -1,9 +1,9 @@
-"""What happened when: one event per computation, collective and wait for light, on a
-clock that all processes of a host share.
+"""What happened when: one event per computation, collective and wait for light.
 
-``start_ns`` and ``end_ns`` are CLOCK_MONOTONIC. ``busy_ns`` is the time that the
-recording thread itself spent on a processor, or on CUDA the time on the device; ranks
-that share a core can so be told apart from ranks that wait.
+The clock is one that all processes of a host share: ``start_ns`` and ``end_ns`` are
+CLOCK_MONOTONIC. ``busy_ns`` is the time that the recording thread itself spent on a
+processor, or on CUDA the time on the device. Ranks that share a core can so be told
+apart from ranks that wait.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class Recorder:
     """Collects the events of one rank; every method may be called from any thread."""
 
     def __init__(self, rank: int, *, device: str = "cpu") -> None:
-        """``device`` "cuda" takes the times of spans from events on the current stream
+        """Start to record.
+
+        ``device`` "cuda" takes the times of spans from events on the current stream
         instead of from this thread.
         """
         self.rank = rank
@@ -92,8 +94,9 @@ class Recorder:
         *,
         iteration: int | None = None,
     ) -> None:
-        """Record an event whose times are known; ``iteration`` where it is not the
-        present one.
+        """Record an event whose times are known.
+
+        ``iteration`` where it is not the present one.
         """
         self._append(
             self._iteration if iteration is None else iteration,
@@ -110,8 +113,9 @@ class Recorder:
         return self._iteration
 
     def table(self) -> pa.Table:
-        """All events so far, by start time (waits for the device where spans are timed
-        on it).
+        """All events so far, by start time.
+
+        Waits for the device where spans are timed on it.
         """
         with self._lock:
             events = list(self._events)
@@ -166,8 +170,9 @@ class Recorder:
 
     @staticmethod
     def _drop_anchor() -> tuple[int, Any]:
-        """A moment known on both clocks: an idle device makes the event's time the
-        host's time.
+        """Note a moment known on both clocks.
+
+        An idle device makes the event's time the host's time.
         """
         _cuda.synchronize()
         anchor = _cuda.Event(enable_timing=True)
@@ -177,12 +182,12 @@ class Recorder:
 
 
 def write_chrome_trace(path: str | Path, table: pa.Table) -> None:
-    """Write events (the columns of :data:`SCHEMA`, of one or more ranks) as a Chrome
-    trace, which opens in Perfetto.
+    """Write events as a Chrome trace, which opens in Perfetto.
 
-    One process per rank with the threads compute, network and reconfiguration; events
-    that overlap without one holding the other go to further threads of the same name.
-    Times are microseconds from the first event.
+    They have the columns of :data:`SCHEMA`, of one or more ranks. One process per rank
+    with the threads compute, network and reconfiguration; events that overlap without
+    one holding the other go to further threads of the same name. Times are microseconds
+    from the first event.
     """
     rows = table.select(SCHEMA.names).to_pylist()
     origin_ns = min((row["start_ns"] for row in rows), default=0)
@@ -233,8 +238,9 @@ def _track(kind: str) -> str:
 
 
 def _lanes(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Spread events so that in each lane two events are either apart or one holds the
-    other (what a viewer can draw).
+    """Spread events so that in each lane two are either apart or one holds the other.
+
+    That is what a viewer can draw.
     """
     lanes: list[tuple[list[Mapping[str, Any]], list[int]]] = []
     for row in sorted(rows, key=lambda item: (item["start_ns"], -item["end_ns"])):
@@ -250,8 +256,9 @@ def _lanes(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
 
 
 def _fits(open_ends: list[int], start_ns: int, end_ns: int) -> bool:
-    """Whether an event lies behind or inside what is open; ends that have passed are
-    dropped.
+    """Whether an event lies behind or inside what is open.
+
+    Ends that have passed are dropped.
     """
     while open_ends and open_ends[-1] <= start_ns:
         open_ends.pop()

@@ -1,3 +1,4 @@
-"""The pipeline around the science: configuration, stages, the ``railx`` command and the
-Snakemake rules.
+"""The pipeline around the science.
+
+Configuration, stages, the ``railx`` command and the Snakemake rules.
 """

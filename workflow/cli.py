@@ -1,5 +1,6 @@
-"""``railx STAGE``: any stage by hand, with the same configs as the pipeline; what its
-results say, by SQL; and the comparison of two runs.
+"""``railx STAGE``: any stage by hand, with the same configs as the pipeline.
+
+It also says what the results hold, by SQL, and compares two runs.
 """
 
 from __future__ import annotations
@@ -189,8 +190,9 @@ def _run_stage(options: argparse.Namespace) -> int:
 
 
 def _by_hand(stage: Stage, by_hand: ByHand, chosen: Settings, out: Path | None) -> Summary:
-    """Make what the stage reads from the same choices, in a folder that is thrown away
-    or in ``out`` where that is a folder; then run the stage.
+    """Make what the stage reads from the same choices, then run the stage.
+
+    In a folder that is thrown away, or in ``out`` where that is a folder.
     """
     outputs = stage.outputs if by_hand.outputs is None else by_hand.outputs
     own = replace(stage, outputs=outputs, run=by_hand.run or stage.run)
@@ -211,8 +213,9 @@ def _make(
     folder: Path,
     made: dict[str, Path],
 ) -> Summary:
-    """Run a stage after those that it reads from, each of them once: ``made`` holds
-    what is there already.
+    """Run a stage after those that it reads from, each of them once.
+
+    ``made`` holds what is there already.
     """
     for output in by_hand.before.values():
         if output not in made:
@@ -324,8 +327,9 @@ def _print_table(table: Any, options: argparse.Namespace) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Sums of whole numbers leave the database as decimals; what else JSON lacks is
-    text.
+    """A value that JSON can hold.
+
+    Sums of whole numbers leave the database as decimals; what else JSON lacks is text.
     """
     return int(value) if isinstance(value, Decimal) and value == int(value) else str(value)
 

@@ -1,7 +1,7 @@
 """Configs composed once, kept in files, so that the next run composes nothing.
 
 A file is named by the digest of everything that the config was composed from, so it
-never goes out of date; what is in it is checked against a digest of its own, so a
+never goes out of date. What is in it is checked against a digest of its own, so a
 damaged file counts as none.
 """
 
@@ -26,8 +26,10 @@ _PACKAGES = ("hydra-core", "omegaconf", "PyYAML")
 
 
 def key(request: Sequence[str | None], sources: Iterable[Path]) -> str:
-    """The name of what ``request`` asks for: a digest over it, the files that it is
-    composed from and the versions of the packages that compose.
+    """The name of what ``request`` asks for.
+
+    A digest over it, the files that it is composed from and the versions of the
+    packages that compose.
     """
     digest = hashlib.sha256(json.dumps([request, [version(name) for name in _PACKAGES]]).encode())
     for path in sorted(sources):
@@ -47,8 +49,9 @@ def read(folder: Path, key: str) -> dict[str, Any] | None:
 
 
 def keep(folder: Path, key: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Keep ``config`` under ``key`` where the folder can be written to; returns it as
-    :func:`read` will.
+    """Keep ``config`` under ``key`` where the folder can be written to.
+
+    Returns it as :func:`read` will.
     """
     text = json.dumps(config).encode()
     with suppress(OSError):

@@ -235,11 +235,10 @@ class StageSettings:
 
 
 def compose_experiment(overrides: Iterable[str] = ()) -> Experiment:
-    """The experiment that conf/config.yaml and ``overrides`` (Hydra's syntax) describe,
-    checked.
+    """The experiment that conf/config.yaml and ``overrides`` describe, checked.
 
-    Raises :class:`railx.settings.SettingsError`: one line that names the key and what
-    is allowed.
+    ``overrides`` are in Hydra's syntax. Raises :class:`railx.settings.SettingsError`:
+    one line that names the key and what is allowed.
     """
     experiment: Experiment = load(
         Experiment, _drop_missing(_compose(None, Experiment, list(overrides)))
@@ -250,11 +249,10 @@ def compose_experiment(overrides: Iterable[str] = ()) -> Experiment:
 def compose_stage(
     overrides: Iterable[str] = (), groups: Iterable[str] | None = None, primary: str = "stage"
 ) -> dict[str, Any]:
-    """The settings of a single stage: conf/``primary``.yaml with ``overrides``,
-    checked, by group.
+    """The settings of a single stage, checked, by group.
 
-    ``groups`` limits the result (and the check) to those of :class:`StageSettings` that
-    the stage uses.
+    They are conf/``primary``.yaml with ``overrides``. ``groups`` limits the result (and
+    the check) to those of :class:`StageSettings` that the stage uses.
     """
     hints = typing.get_type_hints(StageSettings, include_extras=True)
     wanted = list(groups) if groups is not None else list(hints)
@@ -266,8 +264,9 @@ def compose_stage(
 
 
 def read_choice(path: Path) -> dict[str, Any]:
-    """The plain content of a file of a group in conf/ with all that it inherits, not
-    checked; what it leaves open is ``???``.
+    """The plain content of a file of a group in conf/ with all that it inherits.
+
+    Not checked; what it leaves open is ``???``.
     """
     group = path.parent.name
     content: dict[str, Any] = _compose(f"{group}/{path.stem}", StageSettings, [])[group]
@@ -275,8 +274,10 @@ def read_choice(path: Path) -> dict[str, Any]:
 
 
 def _compose(primary: str | None, schema: type, overrides: list[str]) -> dict[str, Any]:
-    """The plain config of conf/``primary``.yaml (GROUP/NAME: of that choice, None:
-    of an experiment), from the last time where nothing has changed since.
+    """The plain config of conf/``primary``.yaml.
+
+    From the last time where nothing has changed since. ``primary``: GROUP/NAME: of that
+    choice, None: of an experiment.
     """
     for override in overrides:
         if "=" not in override and not override.startswith("~"):
@@ -319,8 +320,9 @@ def _with_hydra(primary: str | None, schema: type, overrides: list[str]) -> dict
 
 
 def _forced(override: str) -> str:
-    """Dotted values are set whether the key stands in a file or not: the schema, not
-    the file, says which keys exist.
+    """Dotted values are set whether the key stands in a file or not.
+
+    The schema, not the file, says which keys exist.
     """
     key = override.split("=", 1)[0]
     return (
@@ -331,8 +333,9 @@ def _forced(override: str) -> str:
 
 
 def _drop_missing(node: Any) -> Any:
-    """Without the keys that a file leaves open (``???``), so that the schema reports
-    them as missing.
+    """Without the keys that a file leaves open (``???``).
+
+    The schema so reports them as missing.
     """
     if isinstance(node, dict):
         return {key: _drop_missing(item) for key, item in node.items() if item != "???"}
@@ -340,8 +343,9 @@ def _drop_missing(node: Any) -> Any:
 
 
 def _one_line(error: Exception, schema: type) -> SettingsError:
-    """Hydra's and OmegaConf's messages span lines and speak of their own internals;
-    keep what a user can act on.
+    """A message of Hydra or OmegaConf as one line that a user can act on.
+
+    Theirs span lines and speak of their own internals.
     """
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -1,5 +1,4 @@
-"""Digests of code, so that a changed module reruns the stages that import it and no
-others.
+"""Digests of code: a changed module reruns the stages that import it and no others.
 
 Snakemake watches the script of a rule but not the libraries behind it. Each rule
 therefore carries, among its params, a digest of the project's own modules that its
@@ -25,10 +24,10 @@ _LISTS = frozenset({"workflow.stages"})
 
 
 def code_modules(*modules: str) -> list[str]:
-    """The project's modules that ``modules`` (dotted names) import, themselves and the
-    packages on the way included, sorted by name.
+    """The project's modules that ``modules`` import, sorted by name.
 
-    Raises ValueError for a name that is no module of the project.
+    ``modules`` are dotted names; they themselves and the packages on the way are
+    included. Raises ValueError for a name that is no module of the project.
     """
     graph, found, waiting = _graph(), set(_LISTS), list(modules)
     for module in modules:

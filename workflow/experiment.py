@@ -21,11 +21,11 @@ _SOURCES = ("railx", "training", "workflow")
 
 
 def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """The experiment that conf/config.yaml and ``overrides`` (Hydra's syntax) describe,
-    checked, as plain data.
+    """The experiment that conf/config.yaml and ``overrides`` describe, as plain data.
 
-    Raises :class:`railx.settings.SettingsError`: one line that names the key and what
-    is allowed.
+    It is checked; ``overrides`` are in Hydra's syntax. Raises
+    :class:`railx.settings.SettingsError`: one line that names the key and what is
+    allowed.
     """
     request = ["checked", *overrides]
     # Lists such as that of the figures are imported by name: no walk sees all schemas.
@@ -42,8 +42,9 @@ def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def overrides_from(config: Mapping[str, Any]) -> list[str]:
-    """Hydra overrides from Snakemake's ``--config``: plain entries are choices,
-    ``hydra`` holds dotted ones (text or a list).
+    """Hydra overrides from Snakemake's ``--config``.
+
+    Plain entries are choices, ``hydra`` holds dotted ones (text or a list).
     """
     overrides = []
     for key, value in config.items():

@@ -15,9 +15,7 @@ __all__ = ["groups", "members"]
 
 
 def groups() -> dict[str, Any]:
-    """The type behind the files of each folder of conf/, and behind stage*.yaml beside
-    the folders.
-    """
+    """The type behind the files of each folder of conf/ and the stage*.yaml beside."""
     stage = {name: hint for name, hint in field_hints(StageSettings).items() if name != "seed"}
     hints = field_hints(Experiment)
     further = {"job": JobSettings, **{key: hints[key] for key in CHOSEN}}
@@ -31,8 +29,9 @@ def groups() -> dict[str, Any]:
 
 
 def members(hint: Any) -> tuple[str, dict[Any, type]] | None:
-    """The field that tells the members of a union of settings apart, and the class
-    behind each of its values; None where the hint is no such union.
+    """The field that tells the members of a union of settings apart.
+
+    With it, the class behind each of its values. None where the hint is no such union.
     """
     origin = get_origin(hint)
     if origin is Annotated:

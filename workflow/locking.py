@@ -18,11 +18,11 @@ _HELD: list[FileLock] = []
 
 
 def hold_folder(state: Path) -> FileLock | None:
-    """Take the folder until this process ends and remove stale marks under
-    ``state``/locks.
+    """Take the folder until this process ends.
 
-    Returns the lock, or None when another run holds the folder (Snakemake's own marks
-    then stay and speak for themselves).
+    Stale marks under ``state``/locks are removed. Returns the lock, or None when
+    another run holds the folder (Snakemake's own marks then stay and speak for
+    themselves).
     """
     state.mkdir(parents=True, exist_ok=True)
     lock = FileLock(state / "pipeline.lock", mode=0o666)

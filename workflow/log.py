@@ -13,8 +13,9 @@ __all__ = ["logged"]
 
 @contextmanager
 def logged(path: str | Path) -> Iterator[None]:
-    """Send this process's output (and that of its children) to ``path``; a ValueError
-    or a failed child ends it with one line.
+    """Send this process's output (and that of its children) to ``path``.
+
+    A ValueError or a failed child ends it with one line.
     """
     with Path(path).open("wb") as log:
         for stream in (sys.stdout, sys.stderr):

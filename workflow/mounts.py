@@ -59,8 +59,9 @@ class _Mounts:
 
 
 def choices(group: str) -> list[str]:
-    """The files of a group that can be chosen; those named base... are for others to
-    inherit.
+    """The files of a group that can be chosen.
+
+    Those named base... are for others to inherit.
     """
     names = (path.stem for path in (CONF / group).glob("*.yaml"))
     return sorted(name for name in names if not name.startswith("base"))
@@ -69,8 +70,9 @@ def choices(group: str) -> list[str]:
 def primary_config(
     overrides: Iterable[str], single: tuple[str, ...]
 ) -> tuple[dict[str, Any], list[str]]:
-    """The primary config of the experiment that ``overrides`` choose, and those of them
-    that are left for Hydra.
+    """The primary config of the experiment that ``overrides`` choose.
+
+    With it, those of them that are left for Hydra.
 
     ``single`` are the keys of an experiment that hold one file of the group of the same
     name. Where no layer chooses one, it is the group's default.yaml, if there is one.
@@ -128,8 +130,10 @@ def _with_layer(mounts: _Mounts, layer: Mapping[str, Any], origin: str) -> _Moun
 
 
 def _with_entries(mounts: _Mounts, key: str, content: Any) -> _Mounts:
-    """A list says which entries there are; a mapping adds, changes and (with null)
-    removes entries.
+    """``mounts`` with the entries of a list or mapping.
+
+    A list says which entries there are; a mapping adds, changes and (with null) removes
+    entries.
     """
     files, values = dict(mounts.files[key]), dict(mounts.values.get(key, {}))
     if isinstance(content, list):
@@ -165,8 +169,10 @@ def _with_entries(mounts: _Mounts, key: str, content: Any) -> _Mounts:
 
 
 def _items(key: str, items: Sequence[Any]) -> dict[str, Any]:
-    """The items of a list by name: ``name`` alone is {} (nothing on top of its file),
-    ``name: file`` and ``name: {values}`` what they say.
+    """The items of a list by name.
+
+    ``name`` alone is {} (nothing on top of its file), ``name: file`` and ``name:
+    {values}`` what they say.
     """
     entries: dict[str, Any] = {}
     for item in items:
@@ -243,8 +249,9 @@ def _read(path: Path) -> dict[str, Any]:
 def _command_line(
     overrides: Sequence[str], single: tuple[str, ...]
 ) -> tuple[list[dict[str, Any]], list[str], str | None]:
-    """What the command line mounts as layers, the other overrides as they are, and the
-    experiment that it chooses.
+    """What the command line mounts as layers.
+
+    With them the other overrides as they are, and the experiment that it chooses.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
 

@@ -76,8 +76,9 @@ def reference() -> str:
 
 
 def keys_of(cls: type, prefix: str = "") -> Iterator[Row]:
-    """The keys of a settings class, nested ones below their own; a key that holds a
-    group of its own refers to that group.
+    """The keys of a settings class, nested ones below their own.
+
+    A key that holds a group of its own refers to that group.
     """
     hints = field_hints(cls)
     for field in dataclasses.fields(cls):
@@ -120,8 +121,9 @@ def _class(cls: type) -> list[str]:
 
 
 def _allowed(hint: Any) -> tuple[str, tuple[str, list[type]] | None]:
-    """What a key may be in words, and the classes of what lies below it with the place
-    (``[]``, ``.*``) where they begin.
+    """What a key may be in words, and the classes of what lies below it.
+
+    With the place (``[]``, ``.*``) where they begin.
     """
     group = _group_behind(hint)
     if group is not None:

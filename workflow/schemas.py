@@ -1,9 +1,8 @@
-"""JSON Schemas of the config groups, made from the settings classes, so that editors
-check conf/ as it is typed.
+"""JSON Schemas of the config groups, made from the settings classes.
 
-``python -m workflow.schemas`` (``make schemas``) writes them to resources/schemas/conf,
-the reference page to docs/reference.md, and into every file of conf/ the comment that
-tells editors which schema is its own.
+Editors so check conf/ as it is typed. ``python -m workflow.schemas`` (``make schemas``)
+writes them to resources/schemas/conf, the reference page to docs/reference.md, and into
+every file of conf/ the comment that tells editors which schema is its own.
 """
 
 from __future__ import annotations
@@ -82,8 +81,9 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def schema_name(path: Path) -> str:
-    """The name of the schema of a file below conf/: its group, or ``GROUP.base`` for
-    those that only others mount.
+    """The name of the schema of a file below conf/: its group.
+
+    ``GROUP.base`` for those that only others mount.
     """
     if path.parent == CONF:
         return "config" if path.stem == "config" else "stage"
@@ -91,7 +91,10 @@ def schema_name(path: Path) -> str:
 
 
 def schema_of(hint: Any) -> dict[str, Any]:
-    """The JSON Schema of a type hint alone; every key without a default is required."""
+    """The JSON Schema of a type hint alone.
+
+    Every key without a default is required.
+    """
     writer = _Writer()
     return {**writer.of(hint, "whole"), "$defs": writer.definitions}
 
@@ -107,8 +110,9 @@ def schema_files() -> dict[Path, str]:
 
 
 def marked(path: Path) -> str:
-    """The text of a file below conf/ with the comment that names its schema: in the
-    first line, or in the first below those that speak to Hydra (``# @package``).
+    """The text of a file below conf/ with the comment that names its schema.
+
+    In the first line, or in the first below those that speak to Hydra (``# @package``).
     """
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     lines = [line for line in lines if not line.startswith(_MARK)]
@@ -166,8 +170,9 @@ def _closed(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Writer:
-    """Writes type hints as JSON Schema; classes go into ``definitions``, once in each
-    form that is used.
+    """Writes type hints as JSON Schema.
+
+    Classes go into ``definitions``, once in each form that is used.
     """
 
     def __init__(self) -> None:
@@ -201,8 +206,9 @@ class _Writer:
     def _union(
         self, hint: Any, key: str, classes: Mapping[Any, type], form: Form
     ) -> dict[str, Any]:
-        """One schema per member; whole settings name theirs, so that exactly one
-        fits.
+        """One schema per member.
+
+        Whole settings name theirs, so that exactly one fits.
         """
         options = [self._reference(cls, form) for cls in dict.fromkeys(classes.values())]
         if type(None) in get_args(hint):

@@ -1,9 +1,9 @@
-"""What a stage is: its name, its settings, what it reads, what it writes and the
-function, declared once.
+"""What a stage is, declared once.
 
-The rules, the command line, the tracked runs, the verdicts, the report and the digests
-of the code take what they need from the declarations in ``workflow/stages``. This
-module imports no science and no pyarrow, so that a dry run starts fast.
+Its name, its settings, what it reads, what it writes and the function. The rules, the
+command line, the tracked runs, the verdicts, the report and the digests of the code
+take what they need from the declarations in ``workflow/stages``. This module imports no
+science and no pyarrow, so that a dry run starts fast.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ def typed_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 @dataclass(frozen=True)
 class Output:
-    """A file that a stage writes: its path below the stage's folder, with the item in
-    braces.
+    """A file that a stage writes.
 
-    ``claims``: whether verdicts and ``railx sql`` may read it.
+    Its path is below the stage's folder, with the item in braces. ``claims``: whether
+    verdicts and ``railx sql`` may read it.
     """
 
     path: str
@@ -174,8 +174,9 @@ Inputs = Mapping[str, "Made | Path | Sequence[Path]"]
 
 @dataclass(frozen=True)
 class Item:
-    """What a stage does one job for: the wildcard of its files, and how to list the
-    items of an experiment.
+    """What a stage does one job for.
+
+    The wildcard of its files, and how to list the items of an experiment.
     """
 
     wildcard: str
@@ -184,11 +185,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Tracked:
-    """How a result becomes a tracked run: the output with its numbers and those that
-    are kept with it.
+    """How a result becomes a tracked run.
 
-    ``name`` is the run's name where the stage has no items; ``fidelity`` where the
-    numbers do not say it.
+    The output with its numbers and those that are kept with it. ``name`` is the run's
+    name where the stage has no items; ``fidelity`` where the numbers do not say it.
     """
 
     numbers: str
@@ -199,16 +199,16 @@ class Tracked:
 
 @dataclass(frozen=True)
 class ByHand:
-    """How ``railx STAGE`` runs a stage: the config groups that it reads, an example,
-    and what ``--out`` takes.
+    """How ``railx STAGE`` runs a stage.
 
-    ``settings`` turns the choices into the settings of the stage and ``item`` into the
-    name of what it works on. ``before`` says which outputs of other stages are made
-    first from the same choices, by the name of the input. ``out`` describes what
-    ``--out`` takes; ``writes`` is the output behind it by the ending of its name, or
-    None for a folder that takes every output. ``primary`` is the config that holds the
-    choices nobody made. ``run`` and ``outputs`` stand for the stage's own where one run
-    by hand is less than a job of the pipeline.
+    The config groups that it reads, an example, and what ``--out`` takes. ``settings``
+    turns the choices into the settings of the stage and ``item`` into the name of what
+    it works on. ``before`` says which outputs of other stages are made first from the
+    same choices, by the name of the input. ``out`` describes what ``--out`` takes.
+    ``writes`` is the output behind it by the ending of its name, or None for a folder
+    that takes every output. ``primary`` is the config that holds the choices nobody
+    made. ``run`` and ``outputs`` stand for the stage's own where one run by hand is
+    less than a job of the pipeline.
     """
 
     groups: tuple[str, ...]
@@ -237,14 +237,13 @@ def _no_modules(settings: Settings, item: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage: ``name`` is the word for its rule, its module, its folder of results and
-    its command.
+    """A stage: the word for its rule, its module, its results and its command.
 
-    ``message`` is what Snakemake says when it runs, with the item in braces.
-    ``settings`` picks its plain part of an experiment for an item (a change in it, and
-    only in it, reruns the job), ``inputs`` the files that the job reads, ``modules``
-    further modules that its code digest covers. ``in_folder`` is false for a stage
-    whose files stand at the top of the results.
+    ``name`` is that word. ``message`` is what Snakemake says when it runs, with the
+    item in braces. ``settings`` picks its plain part of an experiment for an item (a
+    change in it, and only in it, reruns the job), ``inputs`` the files that the job
+    reads, ``modules`` further modules that its code digest covers. ``in_folder`` is
+    false for a stage whose files stand at the top of the results.
     """
 
     name: str
@@ -262,8 +261,9 @@ class Stage:
 
     @property
     def wildcard(self) -> str:
-        """The item as Snakemake writes it in a path: ``{topology}``; empty without
-        items.
+        """The item as Snakemake writes it in a path: ``{topology}``.
+
+        Empty without items.
         """
         return f"{{{self.item.wildcard}}}" if self.item else ""
 
@@ -272,10 +272,10 @@ class Stage:
         return tuple(self.item.names(settings)) if self.item else ("",)
 
     def pattern(self, output: str) -> str:
-        """Where an output stands below the results of an experiment, with the wildcard
-        in it.
+        """Where an output stands below the results of an experiment.
 
-        Raises ValueError for an output that the stage does not have.
+        With the wildcard in it. Raises ValueError for an output that the stage does not
+        have.
         """
         if output not in self.outputs:
             raise ValueError(
@@ -296,8 +296,9 @@ class Stage:
         inputs: Mapping[str, str | Path | Sequence[str | Path]] | None = None,
         outputs: Mapping[str, str | Path] | None = None,
     ) -> Summary:
-        """Run the stage on files: those of ``outputs`` are written and checked against
-        the declared columns, the summary is returned.
+        """Run the stage on files; the summary is returned.
+
+        Those of ``outputs`` are written and checked against the declared columns.
         """
         read = {
             name: (Path(files),)
@@ -318,8 +319,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a stage: the item and settings it was given, the files it reads and
-    those that are wanted of it.
+    """One run of a stage.
+
+    The item and settings it was given, the files it reads and those that are wanted of
+    it.
     """
 
     stage: Stage

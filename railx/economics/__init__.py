@@ -1,6 +1,6 @@
-"""What the networks cost and what power they draw: price catalogue, bills of materials,
-scale, where the cost claims hold.
+"""What the networks cost and what power they draw.
 
+Price catalogue, bills of materials, cost over scale, and where the cost claims hold.
 What a network is built of, its family says (``railx.families.NAME.bill``).
 """
 

@@ -1,5 +1,6 @@
-"""Bills of materials and their summary: counts of the networks times prices of the
-catalogue.
+"""Bills of materials and their summary: counts of the networks times prices.
+
+The prices are the catalogue's.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ __all__ = ["bill_of_materials", "cost_summary", "price_network"]
 def bill_of_materials(
     settings: EconomicsSettings, catalogue: Catalogue | None = None
 ) -> list[dict[str, Any]]:
-    """One row per network and component: count, USD and W per unit and in total, and
-    where the price comes from.
+    """One row per network and component.
 
+    A row has count, USD and W per unit and in total, and where the price comes from.
     Reads ``settings.catalogue`` unless a catalogue is given. Watts are None where no
     source gives them. Raises SettingsError naming the network where a price set is
     unknown, lacks a component, is for another port speed or is for sensitivity only,
@@ -35,8 +36,9 @@ def bill_of_materials(
 def price_network(
     name: str, network: PricedNetwork, price_set: str, catalogue: Catalogue
 ) -> list[dict[str, Any]]:
-    """The rows of one network in the bill of materials; ``price_set`` holds where the
-    network names none.
+    """The rows of one network in the bill of materials.
+
+    ``price_set`` holds where the network names none.
     """
     counts = network.counts
     rows: list[dict[str, Any]] = []
@@ -62,13 +64,12 @@ def price_network(
 def cost_summary(
     settings: EconomicsSettings, catalogue: Catalogue | None = None
 ) -> list[dict[str, Any]]:
-    """One row per network: bandwidth per chip, cost, cost per bandwidth and power; the
-    sums of :func:`bill_of_materials`.
+    """One row per network: bandwidth per chip, cost, cost per bandwidth and power.
 
-    ``usd_per_injection_gb_s`` and ``usd_per_all_to_all_gb_s`` divide the cost per chip
-    by the bandwidth per chip (RailX compares topologies by these two). None where the
-    bandwidth has no closed form or a component's power no source. Errors as for the
-    bill.
+    The sums are those of :func:`bill_of_materials`. ``usd_per_injection_gb_s`` and
+    ``usd_per_all_to_all_gb_s`` divide the cost per chip by the bandwidth per chip
+    (RailX compares topologies by these two). They are None where the bandwidth has no
+    closed form, power where a component's has no source. Errors as for the bill.
     """
     bill = bill_of_materials(settings, catalogue)
     rows: list[dict[str, Any]] = []
@@ -99,8 +100,9 @@ def cost_summary(
 def _price_of(
     component: str, network: PricedNetwork, name: str, price_set: str, catalogue: Catalogue
 ) -> Price:
-    """The price that a network pays for a component, from its own price set or the
-    experiment's.
+    """The price that a network pays for a component.
+
+    It is from the network's own price set, or the experiment's.
     """
     key = "copper_price_set" if component == "copper_cable" else "price_set"
     own: str | None = getattr(network, key)

@@ -1,9 +1,9 @@
-"""The price and power catalogue: one row per price set and component, each with its
-source, date and confidence.
+"""The price and power catalogue: one row per price set and component.
 
-RailX's own component prices are not published, so every bill names the price set behind
-each of its rows. A set whose role is ``sensitivity`` (prices inferred from a paper's
-conclusion) may be looked at, but no bill may be drawn up from it.
+Each row has its source, date and confidence. RailX's own component prices are not
+published, so every bill names the price set behind each of its rows. A set whose role
+is ``sensitivity`` (prices inferred from a paper's conclusion) may be looked at, but no
+bill may be drawn up from it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ _CHOICES = {
 
 @dataclass(frozen=True)
 class Price:
-    """Price and power of one component in one price set; ``unit_watts`` and
-    ``port_gbps`` are None where no source gives them.
+    """Price and power of one component in one price set.
+
+    ``unit_watts`` and ``port_gbps`` are None where no source gives them.
     """
 
     price_set: str
@@ -76,8 +77,9 @@ class Catalogue:
         return tuple(dict.fromkeys(price.price_set for price in self.prices))
 
     def components(self, price_set: str) -> dict[str, Price]:
-        """The prices of one set by component; raises SettingsError where the set is
-        unknown.
+        """The prices of one set by component.
+
+        Raises SettingsError where the set is unknown.
         """
         if price_set not in self.price_sets:
             raise SettingsError(
@@ -88,8 +90,9 @@ class Catalogue:
         return {price.component: price for price in self.prices if price.price_set == price_set}
 
     def price(self, price_set: str, component: str) -> Price:
-        """The price of a component; raises SettingsError where the set has none and
-        names the sets that do.
+        """The price of a component.
+
+        Raises SettingsError where the set has none and names the sets that do.
         """
         prices = self.components(price_set)
         if component not in prices:
@@ -105,8 +108,9 @@ class Catalogue:
 
 
 def read_catalogue(path: str | Path) -> Catalogue:
-    """Read a catalogue (CSV; USD and W per unit, Gb/s per port); raises ValueError
-    naming file, line and column.
+    """Read a catalogue (CSV; USD and W per unit, Gb/s per port).
+
+    Raises ValueError naming file, line and column.
     """
     path = in_repository(path)
     if not path.is_file():

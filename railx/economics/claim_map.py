@@ -1,12 +1,12 @@
-"""Where the three cost claims of RailX's abstract hold: closed-form boundaries over
-price ratios, and what moves them.
+"""Where the three cost claims of RailX's abstract hold, and what moves them.
 
-With prices relative to a transceiver, x = c_o / c_t of an OCS port, y = c_s / c_t of an
-electrical switch port and z of an in-node lane, both relative claims are half-planes
-above a straight line y = slope x + intercept. A RailX chip costs u (1 + x) + l z with u
-= 4 n / m optical ports and l in-node lanes; an end port of the tree costs a y + c, with
-a = 5 and c = 6 for three full tiers (RailX, cost model). With h external hops and
-routing that reaches a share s of the ideal all-to-all:
+The boundaries are closed forms over price ratios. Prices are relative to a transceiver:
+x = c_o / c_t of an OCS port, y = c_s / c_t of an electrical switch port, and z of an
+in-node lane. Both relative claims are half-planes above a straight line y = slope x +
+intercept. A RailX chip costs u (1 + x) + l z with u = 4 n / m optical ports and l
+in-node lanes. An end port of the tree costs a y + c, with a = 5 and c = 6 for three
+full tiers (RailX, cost model). With h external hops and routing that reaches a share s
+of the ideal all-to-all:
 
 * per injection, limit q: (1 + x) / m < q (a y + c), so slope = 1 / (m q a) and
   intercept = slope - c / a;
@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from railx.economics.catalogue import Catalogue, read_catalogue
-from railx.economics.sensitivity import in_node_lanes_per_chip
+from railx.economics.sensitivity import in_node_lanes_of
 from railx.economics.settings import EconomicsSettings, PricedNetwork
 from railx.settings import SettingsError
 from railx.vocabulary.counts import TreeBill
@@ -40,8 +40,9 @@ _PRICED = ("transceiver", "ocs_port", "electrical_switch_port")
 
 @dataclass(frozen=True)
 class _Case:
-    """One setting of everything but the prices x and y; ``factor`` is what differs from
-    the base case, at ``level``.
+    """One setting of everything but the prices x and y.
+
+    ``factor`` is what differs from the base case, at ``level``.
     """
 
     factor: str
@@ -55,8 +56,10 @@ class _Case:
 
 @dataclass(frozen=True)
 class _Line:
-    """y = slope x + intercept in price ratios (injection, all_to_all); c_o = slope c_t
-    + intercept in USD (absolute).
+    """A boundary: y = slope x + intercept.
+
+    x and y are price ratios (injection, all_to_all). The absolute line is c_o = slope
+    c_t + intercept in USD.
     """
 
     slope: float
@@ -68,7 +71,10 @@ class _Line:
 
 @dataclass(frozen=True)
 class _Prices:
-    """A point of the map; USD are None on the grid, which has ratios only."""
+    """A point of the map.
+
+    USD are None on the grid, which has ratios only.
+    """
 
     name: str | None
     ocs: float
@@ -80,16 +86,18 @@ class _Prices:
 def claim_map(
     settings: EconomicsSettings, catalogue: Catalogue | None = None
 ) -> list[dict[str, Any]]:
-    """One row per case, claim and point: named price sets in every case (view
-    ``price_set``), a grid at the base case (``grid``).
+    """One row per case, claim and point.
 
-    ``value`` is the cost ratio of RailX to the tree, or USD of the absolute claim.
+    Points are the named price sets in every case (view ``price_set``) and a grid at the
+    base case (``grid``). ``value`` is the cost ratio of RailX to the tree, or USD of
+    the absolute claim.
+
     ``boundary_slope`` and ``boundary_intercept`` give the line where it equals
-    ``limit``: switch port over OCS port, each in transceivers, for the relative claims,
-    OCS port over transceiver in USD for the absolute one (a strip of the tolerance
-    around it counts as holding). ``switch_port_at_boundary`` is the line at the point's
-    OCS port price; ``binding`` says which relative claim needs the dearer switch port
-    there. Errors as for the bill of materials.
+    ``limit``. For the relative claims this is switch port over OCS port, each in
+    transceivers. For the absolute one it is OCS port over transceiver in USD, and a
+    strip of the tolerance around it counts as holding. ``switch_port_at_boundary`` is
+    the line at the point's OCS port price. ``binding`` says which relative claim needs
+    the dearer switch port there. Errors as for the bill of materials.
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
     named = _named(settings, catalogue)
@@ -188,7 +196,7 @@ def _tree_bill(tree: PricedNetwork) -> TreeBill[FamilySettings]:
 def _boundary(claim: str, case: _Case, settings: EconomicsSettings) -> _Line:
     railx, limits = case.railx.counts, settings.sensitivity
     ports = railx.components["transceiver"] / railx.chips
-    lanes = in_node_lanes_per_chip(case.railx) * case.lane
+    lanes = in_node_lanes_of(case.railx) * case.lane
     if claim == "absolute":
         return _Line(-(1 + lanes / ports), limits.absolute_cost_usd / (ports * railx.chips))
     tree = case.tree.counts
@@ -209,8 +217,9 @@ def _boundary(claim: str, case: _Case, settings: EconomicsSettings) -> _Line:
 
 
 def _tree_parts(case: _Case) -> tuple[float, float]:
-    """Switch ports per chip of the tree, and its transceivers, with another cable to
-    the leaf where the case has one.
+    """Switch ports per chip of the tree, and its transceivers.
+
+    The cable to the leaf is another one where the case has one.
     """
     tree, ports = case.tree.counts, case.tree.ports
     leaf_cables = ports.cables[_tree_bill(case.tree).leaf] / 2 / tree.chips

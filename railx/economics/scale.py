@@ -1,5 +1,6 @@
-"""Cost and power of every network over the number of chips, at equal injection
-bandwidth and under every price set.
+"""Cost and power of every network over the number of chips.
+
+Networks have equal injection bandwidth, and there is a row for every price set.
 """
 
 from __future__ import annotations
@@ -38,15 +39,16 @@ class _Cost:
 def cost_by_scale(
     settings: EconomicsSettings, catalogue: Catalogue | None = None
 ) -> list[dict[str, Any]]:
-    """One row per network, wanted number of chips and price set: the smallest size of
-    the family with at least so many chips.
+    """One row per network, wanted number of chips and price set.
 
-    ``target_chips`` is the wanted number, ``chips`` the network's own; sizes that a
-    family cannot reach have no row. The ratios are to the reference network of exactly
-    the same chips (``*_over_reference``). None where a bandwidth has no closed form, a
-    power no source, or the reference does not reach the size. Raises SettingsError
-    where a network of the scale has another injection bandwidth than the others, or a
-    price set cannot price it.
+    A row is the smallest size of the family with at least so many chips:
+    ``target_chips`` is the wanted number, ``chips`` the network's own. Sizes that a
+    family cannot reach have no row. The ratios (``*_over_reference``) are to the
+    reference network of exactly the same chips.
+
+    None where a bandwidth has no closed form, a power no source, or the reference does
+    not reach the size. Raises SettingsError where a network of the scale has another
+    injection bandwidth than the others, or a price set cannot price it.
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
     _check_equal_injection(settings)
@@ -65,7 +67,7 @@ def _check_equal_injection(settings: EconomicsSettings) -> None:
             raise SettingsError(
                 "scale.networks",
                 f"{name} has {given:g} GB/s of injection a chip; allowed: networks with {wanted:g}"
-                " GB/s a chip",
+                " GB/s per chip",
             )
 
 

@@ -1,11 +1,11 @@
-"""For which prices the three cost claims of RailX's abstract hold: named price sets,
-and a grid of price ratios.
+"""For which prices the three cost claims of RailX's abstract hold.
 
-The two relative claims depend on price ratios alone; the absolute one on the sum of
-transceiver and OCS port. With b the bandwidth of a port (RailX, cost model), a RailX
-chip costs (4n/m)(c_t + c_o) for 4 n b of injection and about 2 n b / m of all-to-all,
-so its cost per all-to-all, 2 (c_t + c_o) / b, depends neither on m nor on n; a
-three-tier fat tree costs 5 c_s + 6 c_t per b of both.
+Prices are those of named price sets and of a grid of ratios. The two relative claims
+depend on price ratios alone, the absolute one on the sum of transceiver and OCS port.
+With b the bandwidth of a port (RailX, cost model), a RailX chip costs (4n/m)(c_t + c_o)
+for 4 n b of injection and about 2 n b / m of all-to-all. So its cost per all-to-all, 2
+(c_t + c_o) / b, depends neither on m nor on n. A three-tier fat tree costs 5 c_s + 6
+c_t per b of both.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from railx.economics.settings import EconomicsSettings, PricedNetwork, Sensitivi
 from railx.settings import SettingsError
 from railx.vocabulary.counts import NetworkCounts
 
-__all__ = ["in_node_lanes_per_chip", "price_sensitivity"]
+__all__ = ["in_node_lanes_of", "price_sensitivity"]
 
 _PRICED = ("transceiver", "ocs_port", "electrical_switch_port")
 
 
 @dataclass(frozen=True)
 class _Case:
-    """Prices in USD to look at, where they come from, and the all-to-all bandwidth of
-    RailX as a share of the ideal.
+    """Prices in USD to look at.
+
+    With them stands where they come from, and the all-to-all bandwidth of RailX as a
+    share of the ideal.
     """
 
     view: str
@@ -37,9 +39,10 @@ class _Case:
     all_to_all_share: float
 
 
-def in_node_lanes_per_chip(network: PricedNetwork) -> float:
-    """Width of the links inside a node, which are in no bill, in external ports per
-    chip; 0 where the family has no nodes.
+def in_node_lanes_of(network: PricedNetwork) -> float:
+    """Width of the links inside a node in external ports per chip.
+
+    They are in no bill. 0 where the family has no nodes.
     """
     lanes = network.bill.in_node_lanes
     return 0.0 if lanes is None else lanes(network.topology)
@@ -48,15 +51,16 @@ def in_node_lanes_per_chip(network: PricedNetwork) -> float:
 def price_sensitivity(
     settings: EconomicsSettings, catalogue: Catalogue | None = None
 ) -> list[dict[str, Any]]:
-    """One row per price case, fat tree and all-to-all bound (ideal or published minimal
-    routing).
+    """One row per price case, fat tree and all-to-all bound.
 
-    ``view`` is ``price_set`` (prices of a catalogue set) or ``ratio`` (a grid relative
-    to the default set's transceiver). The ratios are RailX over fat tree.
+    The bound is the ideal or the published minimal routing. ``view`` is ``price_set``
+    (prices of a catalogue set) or ``ratio`` (a grid relative to the default set's
+    transceiver). The ratios are RailX over fat tree.
+
     ``break_even_switch_port_usd`` is the electrical switch port price below which the
-    all-to-all claim fails, the other prices held; ``break_even_in_node_lane_usd`` the
-    price of one external-port width of link inside a node above which the first of the
-    two relative claims fails (0 where one fails already): these links are in no bill.
+    all-to-all claim fails, the other prices held. ``break_even_in_node_lane_usd`` is
+    the price of one external-port width of link inside a node, which is in no bill,
+    above which the first of the two relative claims fails (0 where one fails already).
     Errors as for the bill of materials.
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
@@ -177,7 +181,9 @@ def _break_even_switch_port(
     chosen: SensitivitySettings,
 ) -> float:
     """Switch port price at which RailX costs exactly the limit per all-to-all
-    bandwidth; 0 where optics alone decide.
+    bandwidth.
+
+    0 where optics alone decide.
     """
     needed_per_chip = (
         usd_per_all_to_all / chosen.all_to_all_cost_limit * fat.injection_gb_s_per_chip
@@ -191,10 +197,12 @@ def _break_even_switch_port(
 def _break_even_lane(
     cost: float, ratios: tuple[float, float], railx: PricedNetwork, chosen: SensitivitySettings
 ) -> float | None:
-    """Both ratios grow in proportion to the cost of a RailX chip; None for a node of
-    one chip, which has no links inside.
+    """Lane price at which the first of the two relative claims fails.
+
+    Both ratios grow in proportion to the cost of a RailX chip. None for a node of one
+    chip, which has no links inside.
     """
-    lanes = in_node_lanes_per_chip(railx)
+    lanes = in_node_lanes_of(railx)
     if not lanes:
         return None
     headroom = min(

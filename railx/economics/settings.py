@@ -1,6 +1,4 @@
-"""Settings of the bills of materials: which networks, at which prices, over which
-sizes.
-"""
+"""Settings of the bills of materials: which networks, prices and sizes."""
 
 from __future__ import annotations
 
@@ -45,9 +43,9 @@ class PricedNetwork:
     """Price set of the catalogue; null: the one that holds for all networks."""
 
     copper_links: tuple[str, ...] = ()
-    """Kinds of links whose cables are copper, in the place of a fibre with a
-    transceiver at both ends: ``leaf`` of a fat tree; ``leaf`` and ``local`` of a
-    Dragonfly; ``row`` and ``column`` of a HammingMesh.
+    """Kinds of links whose cables are copper, not a fibre with a transceiver at both
+    ends. They are ``leaf`` of a fat tree; ``leaf`` and ``local`` of a Dragonfly;
+    ``row`` and ``column`` of a HammingMesh.
     """
 
     copper_price_set: str | None = None
@@ -56,10 +54,10 @@ class PricedNetwork:
     """
 
     counting: str | None = None
-    """A way of counting other than by used ports that the family knows:
-    ``opus_artifact`` counts a rail-optimised network as the released cost script of
-    Opus (transceivers at the chips), ``opus_artifact_both_ends`` with transceivers at
-    the switches too; null: by used ports.
+    """A way of counting, other than by used ports, that the family knows; null: by used
+    ports. ``opus_artifact`` counts a rail-optimised network as the released cost script
+    of Opus does (transceivers at the chips), ``opus_artifact_both_ends`` has
+    transceivers at the switches too.
     """
 
     def __post_init__(self) -> None:
@@ -118,10 +116,10 @@ class PricedNetwork:
         return self.counts.chips
 
     def at_scale(self, chips: int) -> PricedNetwork:
-        """The smallest network of the same kind with at least so many chips; ports per
-        chip, node and switches are kept.
+        """The smallest network of the same kind with at least so many chips.
 
-        Raises SettingsError("chips") with the largest size where it ends earlier.
+        Ports per chip, node and switches are kept. Raises SettingsError("chips") with
+        the largest size where it ends earlier.
         """
         if chips < 2:
             raise SettingsError("chips", f"got {chips}; allowed: at least 2; the nearest is 2")
@@ -167,12 +165,12 @@ class SensitivitySettings:
     """
 
     injection_cost_limit: Annotated[float, Fraction()]
-    """Cost per injection bandwidth over that of a tree, below which the claim holds
+    """Cost per injection bandwidth, over that of a tree, below which the claim holds
     (0.1 in the abstract).
     """
 
     all_to_all_cost_limit: Annotated[float, Fraction()]
-    """Cost per all-to-all bandwidth over that of a tree, below which the claim holds
+    """Cost per all-to-all bandwidth, over that of a tree, below which the claim holds
     (0.5 in the abstract).
     """
 
@@ -199,7 +197,7 @@ class ScaleSettings:
     """Wanted numbers of chips; a network has at least as many."""
 
     price_sets: Annotated[tuple[str, ...], NotEmpty()]
-    """Price sets of the catalogue, a row each."""
+    """Price sets of the catalogue, one row each."""
 
     injection_gb_s_per_chip: Annotated[float, Positive()]
     """Injection bandwidth that all networks of the list have, in GB/s per chip and

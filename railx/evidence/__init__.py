@@ -1,5 +1,7 @@
-"""Claims of the papers as data, published numbers with their sources, and verdicts
-computed by queries over result tables.
+"""Claims of the papers as data, and verdicts on them.
+
+Published numbers stand with their sources. Verdicts are computed by queries over the
+result tables.
 """
 
 from railx.evidence.claims import (

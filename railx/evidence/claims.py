@@ -1,10 +1,10 @@
-"""Claims as data: what a paper says, where its number stands, and the query that finds
-ours in the tables of a run.
+"""Claims as data: what a paper says, its number, and the query that finds ours.
 
 A claim file is YAML: ``paper`` and a list ``claims``. Every claim refers to a published
 number by file and id and holds one SQL query (see :mod:`railx.evidence.database` for
-the names of tables) that returns one row with the columns ``ours`` and ``fidelity``; a
-trend returns a row per point with the columns ``x``, ``ours`` and ``fidelity``.
+the names of tables). The query returns one row with the columns ``ours`` and
+``fidelity``. For a trend it returns a row per point with the columns ``x``, ``ours``
+and ``fidelity``.
 """
 
 from __future__ import annotations
@@ -122,11 +122,11 @@ class Claim:
 
 
 def load_claims(claims_dir: str | Path, published_dir: str | Path) -> tuple[Claim, ...]:
-    """All claims of the YAML files in ``claims_dir``, in the order of file names, each
-    with its published number.
+    """All claims of the YAML files in ``claims_dir``, each with its published number.
 
-    Raises :class:`ClaimError`: one line naming file, claim and key, for unknown keys,
-    wrong types, missing published rows and ids used twice.
+    They are in the order of file names. Raises :class:`ClaimError`, one line naming
+    file, claim and key, for unknown keys, wrong types, missing published rows and ids
+    used twice.
     """
     paths = sorted(Path(claims_dir).glob("*.yaml"))
     if not paths:

@@ -222,8 +222,9 @@ def _one_row(path: Path, name: str) -> pa.Table:
 
 
 def _leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of nested mappings, keys joined by underscores; an empty mapping is left
-    out.
+    """Leaves of nested mappings, keys joined by underscores.
+
+    An empty mapping is left out.
     """
     for key, item in value.items():
         name = f"{prefix}{key}".replace(".", "_")

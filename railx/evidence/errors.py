@@ -1,5 +1,6 @@
-"""The two ways in which a claim cannot be judged: its file or query is wrong, or what
-it needs is not among the results.
+"""The two ways in which a claim cannot be judged.
+
+Its file or query is wrong, or what it needs is not among the results.
 """
 
 from __future__ import annotations
@@ -8,16 +9,17 @@ __all__ = ["ClaimError", "NotAvailable"]
 
 
 class ClaimError(ValueError):
-    """A mistake in a claim file, a query or the published number it points to: one line
-    that names the claim and the key.
+    """A mistake in a claim file, a query or the published number that it points to.
+
+    The message is one line that names the claim and the key.
     """
 
 
 class NotAvailable(ValueError):
     """The results hold nothing to judge a claim by; the message is the reason.
 
-    A finding ("not attempted"), not a failure. Where a table is missing ``there_is``
-    names those of its stage, or all where there is none.
+    A finding ("not attempted"), not a failure. Where a table is missing, ``there_is``
+    names those of its stage, or all of them where the stage has none.
     """
 
     def __init__(self, reason: str, there_is: tuple[str, ...] = ()) -> None:

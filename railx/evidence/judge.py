@@ -53,22 +53,23 @@ _TREND_COLUMNS = ("x", "ours", "fidelity")
 def judge(
     claims: Sequence[Claim], results_dir: str | Path, files: Iterable[str]
 ) -> list[dict[str, Any]]:
-    """One row per claim with the columns of evidence/claims.parquet; the verdict and
-    its reason follow from the numbers.
+    """One row per claim with the columns of evidence/claims.parquet.
 
-    ``results_dir`` holds the tables of one experiment; ``files`` names those that count
-    (paths below it), so that what an earlier run left behind proves nothing. Where a
-    table or a value is missing the claim is not attempted, and the reason says what is
-    missing. Raises :class:`ClaimError` (one line: claim, key, what is allowed) where a
-    query does not fit the tables.
+    The verdict and its reason follow from the numbers. ``results_dir`` holds the tables
+    of one experiment. ``files`` names those that count (paths below it), so that what
+    an earlier run left behind proves nothing. Where a table or a value is missing the
+    claim is not attempted, and the reason says what is missing. Raises
+    :class:`ClaimError` (one line: claim, key, what is allowed) where a query does not
+    fit the tables.
     """
     with open_database(results_dir, files) as database:
         return [_judge_one(claim, database) for claim in claims]
 
 
 def claims_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """The rows of :func:`judge` as a typed table (a column of nothing but empty cells
-    keeps its type).
+    """The rows of :func:`judge` as a typed table.
+
+    A column of nothing but empty cells keeps its type.
     """
     return pa.table(
         {name: pa.array([row[name] for row in rows], kind) for name, kind in CLAIM_COLUMNS.items()}
@@ -104,8 +105,10 @@ def _judge_one(claim: Claim, database: Database) -> dict[str, Any]:
 
 
 def _points(claim: Claim, found: pa.Table, tables: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows that the query finds, checked: their columns, how many they are, and
-    that every value is a finite number.
+    """The rows that the query finds, checked.
+
+    Checked are their columns, how many they are, and that every value is a finite
+    number.
     """
     trend = claim.settings.comparison == "trend"
     columns = _TREND_COLUMNS if trend else _VALUE_COLUMNS
@@ -164,7 +167,10 @@ def _find(claim: Claim, points: list[dict[str, Any]]) -> tuple[float, Finding]:
 
 
 def _lowest(points: list[dict[str, Any]]) -> Fidelity | None:
-    """The least faithful origin among the rows; None where one of them has none."""
+    """The least faithful origin among the rows.
+
+    None where one of them has none.
+    """
     found = [point["fidelity"] for point in points]
     for fidelity in found:
         if fidelity is not None and fidelity not in FIDELITIES:

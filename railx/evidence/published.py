@@ -1,5 +1,6 @@
-"""Published numbers: CSV files whose rows have an id and a source, so that claims refer
-to a number and never retype it.
+"""Published numbers: CSV files whose rows have an id and a source.
+
+Claims refer to a number and never retype it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ __all__ = ["Published", "read_published"]
 
 @dataclass(frozen=True)
 class Published:
-    """One published number with its unit (empty for a plain ratio), source and the
-    confidence in the reading.
+    """One published number with its unit, source and the confidence in the reading.
+
+    The unit is empty for a plain ratio.
     """
 
     file: str
@@ -30,8 +32,9 @@ class Published:
 def read_published(
     directory: str | Path, file: str, row_id: str, column: str = "value"
 ) -> Published:
-    """The number in ``column`` of the row ``row_id``; raises ValueError naming the file
-    and what it has instead.
+    """The number in ``column`` of the row ``row_id``.
+
+    Raises ValueError naming the file and what it has instead.
     """
     path = Path(directory) / file
     if not path.is_file():

@@ -37,8 +37,9 @@ _MOMENTS = frozenset(
 
 @dataclass(frozen=True)
 class Statement:
-    """A checked query: its text and the tables that it names, dots between the parts of
-    a name, in the order of the text.
+    """A checked query: its text and the tables that it names.
+
+    Names have dots between their parts and stand in the order of the text.
     """
 
     text: str
@@ -46,8 +47,9 @@ class Statement:
 
 
 def read_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> Statement:
-    """Check the text of a query; raises ClaimError (one line) for all that is not one
-    SELECT over tables.
+    """Check the text of a query.
+
+    Raises ClaimError (one line) for all that is not one SELECT over tables.
     """
     _only_select(connection, sql)
     parsed = json.loads(connection.execute("select json_serialize_sql(?)", [sql]).fetchall()[0][0])

@@ -56,8 +56,9 @@ class Finding:
 
 
 def number_text(value: float, unit: str = "") -> str:
-    """A number for readers: whole thousands with separators, else four digits; then the
-    unit.
+    """A number for readers, then its unit.
+
+    Whole thousands have separators, other numbers four digits.
     """
     text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{text} {unit}".strip()
@@ -112,8 +113,9 @@ def compare(claim: Claim, ours: float) -> Finding:
 
 
 def compare_trend(claim: Claim, points: Sequence[tuple[float, float]]) -> tuple[float, Finding]:
-    """Last over first value of points (what the trend runs over, value), and the
-    finding. NotAvailable below two points.
+    """Last over first value of the points, and the finding.
+
+    A point is (what the trend runs over, value). NotAvailable below two points.
     """
     if len(points) < 2:
         raise NotAvailable(f"a trend needs at least two points; the results have {len(points)}")

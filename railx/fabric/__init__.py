@@ -1,7 +1,7 @@
-"""The optical control plane: circuits, the controller that switches them, its clients
-and the replay of a latency.
+"""The optical control plane: circuits, the controller that switches them, its clients.
 
-Needs the standard library alone, so that it runs on a bare GPU node.
+It also replays a latency. It needs the standard library alone, so that it runs on a
+bare GPU node.
 """
 
 from __future__ import annotations

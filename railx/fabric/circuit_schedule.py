@@ -1,5 +1,7 @@
-"""The order in which a rank needs circuits, recorded in one run and used to ask ahead
-in the next. Operations inside a server need none and are left out.
+"""The order in which a rank needs circuits.
+
+It is recorded in one run and used to ask ahead in the next. Operations inside a server
+need none and are left out.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ class CircuitSchedule:
     iterations: Mapping[int, tuple[Configuration, ...]] = field(default_factory=dict)
 
     def following(self, iteration: int, issued: int) -> Configuration | None:
-        """What operation number ``issued`` (from 0) of an iteration needs; None where
-        nothing is known.
+        """What operation number ``issued`` (from 0) of an iteration needs.
+
+        None where nothing is known.
         """
         operations = self.iterations.get(iteration, ())
         return operations[issued] if issued < len(operations) else None

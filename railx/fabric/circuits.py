@@ -39,8 +39,9 @@ class Port(NamedTuple):
 
 
 class Circuit(NamedTuple):
-    """A light path between the right port of GPU ``right`` and the left port of GPU
-    ``left``.
+    """A light path from the right port of one GPU to the left port of another.
+
+    The GPUs are ``right`` and ``left``.
     """
 
     right: int
@@ -54,7 +55,8 @@ class Circuit(NamedTuple):
 
 @dataclass(frozen=True)
 class Configuration:
-    """What one kind of operation needs: the circuit of a pair or the ring of a group;
+    """What one kind of operation needs: the circuit of a pair or the ring of a group.
+
     ``members`` are global ranks in order.
     """
 
@@ -104,14 +106,16 @@ class Layout:
         return gpu % self.gpus_per_server
 
     def is_scale_up(self, members: Iterable[int]) -> bool:
-        """Whether all members sit in one server (or there is only one), so that no
-        circuit is needed.
+        """Whether all members sit in one server, so that no circuit is needed.
+
+        True for a single member too.
         """
         return len({self.server(member) for member in members}) <= 1
 
     def circuits(self, configuration: Configuration) -> tuple[Circuit, ...]:
-        """The circuits that ``configuration`` needs: none within a server; always a
-        matching.
+        """The circuits that ``configuration`` needs: none within a server.
+
+        They are always a matching.
         """
         return _circuits(self, configuration)
 

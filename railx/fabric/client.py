@@ -1,5 +1,7 @@
-"""A rank's side of the protocol: blocking questions from any thread, one reader thread,
-and no way on without an answer.
+"""A rank's side of the protocol.
+
+Questions block and may come from any thread. One thread reads, and nobody goes on
+without an answer.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ class FabricError(RuntimeError):
 
 @dataclass(frozen=True)
 class Grant:
-    """The controller's answer to one request, see
-    :class:`railx.fabric.core.GrantAction`; the clock is CLOCK_MONOTONIC.
+    """The controller's answer to one request.
+
+    See :class:`railx.fabric.core.GrantAction`; the clock is CLOCK_MONOTONIC.
     """
 
     generation: int
@@ -45,15 +48,18 @@ class _Question:
 
 
 class FabricClient:
-    """The connection of one rank; every method may be called from any thread. Use as a
-    context manager or call ``close``.
+    """The connection of one rank; every method may be called from any thread.
+
+    Use as a context manager or call ``close``.
     """
 
     def __init__(
         self, address: str, rank: int, *, gpus_per_server: int, timeout_s: float = 30.0
     ) -> None:
-        """Connect and register. ``address`` is "host:port"; raises :class:`FabricError`
-        where that fails within ``timeout_s``.
+        """Connect and register.
+
+        ``address`` is "host:port". Raises :class:`FabricError` where that fails within
+        ``timeout_s``.
         """
         self.address = address
         self.rank = rank
@@ -85,8 +91,9 @@ class FabricClient:
 
     @property
     def notice(self) -> str | None:
-        """What the controller last said about an operation already granted (a peer died
-        during it), or None.
+        """What the controller last said about an operation already granted, or None.
+
+        Said where a peer died during it.
         """
         return self._notice
 
@@ -133,8 +140,9 @@ class FabricClient:
         )
 
     def release(self, channel: str, sequence: int, *, prepare: Configuration | None = None) -> None:
-        """This rank's part of a granted operation has ended; ``prepare``: what its next
-        operation will need, if that is known.
+        """This rank's part of a granted operation has ended.
+
+        ``prepare``: what its next operation will need, if that is known.
         """
         data = encode("RELEASE", channel=channel, sequence=sequence)
         if prepare is not None:
@@ -146,8 +154,9 @@ class FabricClient:
         self._send("PREPARE", kind=configuration.kind, members=configuration.members)
 
     def statistics(self) -> dict[str, Any]:
-        """The controller's counters, see
-        :meth:`railx.fabric.core.ControllerCore.statistics`.
+        """The controller's counters.
+
+        See :meth:`railx.fabric.core.ControllerCore.statistics`.
         """
         question, _ = self._ask("STATS")
         if not question.answered.wait(self.timeout_s):
@@ -233,9 +242,7 @@ class FabricClient:
             question.answered.set()
 
     def _fail(self, reason: str) -> None:
-        """Nobody waits for ever: every question that is open ends, and so does every
-        later one.
-        """
+        """Nobody waits for ever: every open and every later question ends."""
         with self._lock:
             self._broken = self._broken or reason
             questions = [*self._questions.values(), self._registered]

@@ -1,9 +1,9 @@
-"""The controller process: a TCP server around the state machine of
-:mod:`railx.fabric.core`.
+"""The controller process: a TCP server around the state machine of the core.
 
-``python -m railx.fabric.controller --help`` explains itself. It prints ``{"host": ...,
-"port": ...}`` on one line when it is ready, and ends on a SHUTDOWN message, on SIGTERM
-or SIGINT, or (with ``--until-stdin-closes``) with the process that started it.
+The state machine is :mod:`railx.fabric.core`. ``python -m railx.fabric.controller
+--help`` explains itself. It prints ``{"host": ..., "port": ...}`` on one line when it
+is ready. It ends on a SHUTDOWN message, on SIGTERM or SIGINT, or (with
+``--until-stdin-closes``) with the process that started it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ __all__ = ["Server", "main", "serve"]
 
 
 class Server:
-    """Connections on one side, core and switch on the other; everything runs on one
-    event loop.
-    """
+    """Connections on one side, core and switch on the other, on one event loop."""
 
     def __init__(self, settings: FabricSettings, ranks: int) -> None:
         self.settings = settings
@@ -53,8 +51,9 @@ class Server:
             connection.close()
 
     def register(self, connection: _Connection, rank: int, gpus_per_server: int) -> None:
-        """Bind a connection to a rank; a wrong rank, a rank that is already here or
-        another layout is refused.
+        """Bind a connection to a rank.
+
+        Refused are a wrong rank, a rank that is already here and another layout.
         """
         problem = (
             self.core.register(rank)
@@ -80,8 +79,9 @@ class Server:
         )
 
     def handle(self, rank: int, message: Message) -> None:
-        """One message of a registered rank; raises ProtocolError where it makes no
-        sense.
+        """One message of a registered rank.
+
+        Raises ProtocolError where it makes no sense.
         """
         kind, now_ns = message["type"], time.monotonic_ns()
         if kind == "ACQUIRE":
@@ -202,8 +202,10 @@ def _configuration(message: Message) -> Configuration:
 
 
 async def serve(settings: FabricSettings, ranks: int, *, until_stdin_closes: bool = False) -> None:
-    """Serve until told to stop; raises SettingsError naming fabric.port or fabric.host
-    where the address cannot be had.
+    """Serve until told to stop.
+
+    Raises SettingsError naming fabric.port or fabric.host where the address cannot be
+    had.
     """
     server = Server(settings, ranks)
     loop = asyncio.get_running_loop()
@@ -223,8 +225,9 @@ async def serve(settings: FabricSettings, ranks: int, *, until_stdin_closes: boo
 
 
 def _break_down(server: Server, context: dict[str, Any]) -> None:
-    """A mistake in here must not leave ranks waiting: say what it was and end, which
-    ends every client's wait.
+    """A mistake in here must not leave ranks waiting.
+
+    Say what it was and end, which ends every client's wait.
     """
     error = context.get("exception")
     print(
@@ -265,8 +268,10 @@ def _watch_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> Non
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code (2 and one line on standard error for
-    settings that cannot be used).
+    """The command line.
+
+    Returns the exit code (2 and one line on standard error for settings that cannot be
+    used).
     """
     parser = argparse.ArgumentParser(
         prog="python -m railx.fabric.controller",

@@ -1,14 +1,14 @@
-"""The decisions of the controller as a deterministic state machine: events with a time
-stamp in, actions out, no input or output.
+"""The decisions of the controller as a deterministic state machine.
 
-What it holds to (the correctness conditions of photonic rails, Opus, arXiv 2602.12521):
+Events with a time stamp go in, actions come out. There is no input or output. What it
+holds to (the correctness conditions of photonic rails, Opus, arXiv 2602.12521):
 
 * an operation is granted when all its members asked for it and all its circuits are up;
-  its circuits are leased until every member released it, and a leased circuit is never
+* its circuits are leased until every member released it, and a leased circuit is never
   torn down;
 * the circuits that are up or coming up are a matching at every moment;
 * operations whose members have all asked form one queue. All circuits of an operation
-  are leased at once and in the order of the queue where ports overlap, so nobody holds
+  are leased at once and in the order of the queue where ports overlap. So nobody holds
   one circuit while waiting for another (no deadlock) and nobody is overtaken for ever;
 * disjoint port sets switch at the same time, circuits that nobody needs to move stay
   up, and an operation whose circuits are up is granted at once;
@@ -18,7 +18,7 @@ What it holds to (the correctness conditions of photonic rails, Opus, arXiv 2602
 * an operation with a dead member ends in an error for everyone who asked for it.
 
 Port accounting: the ports of a circuit that comes up are moving until the switch
-reports; a port that only lost its circuit is dark and free at once.
+reports. A port that only lost its circuit is dark and free at once.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ OperationKey = tuple[str, int]
 class GrantAction:
     """Tell ``rank`` that the operation it asked for with ``request`` may start.
 
-    ``wait_ns``: waiting for other members and for ports in use; ``stall_ns``: waiting
-    for light after all members had asked; ``reconfigured``: switch commands made for
-    this operation, ahead of it or while it waited; ``mispredicted``: the hint that this
-    rank gave before was for something else.
+    * ``wait_ns``: waiting for other members and for ports in use.
+    * ``stall_ns``: waiting for light after all members had asked.
+    * ``reconfigured``: switch commands made for this operation, ahead of it or while it
+      waited.
+    * ``mispredicted``: the hint that this rank gave before was for something else.
     """
 
     rank: int
@@ -64,8 +65,9 @@ class GrantAction:
 
 @dataclass(frozen=True)
 class RefuseAction:
-    """Tell ``rank`` that the operation cannot go on; ``request`` is None where it was
-    already granted.
+    """Tell ``rank`` that the operation cannot go on.
+
+    ``request`` is None where it was already granted.
     """
 
     rank: int
@@ -75,8 +77,9 @@ class RefuseAction:
 
 @dataclass(frozen=True)
 class SwitchAction:
-    """Tell the switch of ``rail`` to drop ``disconnect`` and bring up ``connect``;
-    report with ``switched(command)``.
+    """Tell the switch of ``rail`` to drop ``disconnect`` and bring up ``connect``.
+
+    It reports with ``switched(command)``.
     """
 
     command: int
@@ -115,8 +118,10 @@ class _Hint:
 
 
 class ControllerCore:
-    """The state of all rails. Every method takes the present time in nanoseconds and
-    returns the actions that follow, in order.
+    """The state of all rails.
+
+    Every method takes the present time in nanoseconds and returns the actions that
+    follow, in order.
     """
 
     def __init__(self, layout: Layout, ranks: int) -> None:
@@ -157,8 +162,9 @@ class ControllerCore:
     def ask(
         self, rank: int, request: int, key: OperationKey, configuration: Configuration, now_ns: int
     ) -> list[Action]:
-        """``rank`` stands before operation ``key``. The same question asked again
-        changes nothing (and is answered again).
+        """``rank`` stands before operation ``key``.
+
+        The same question asked again changes nothing (and is answered again).
         """
         problem = self._problem(rank, key, configuration)
         if problem is not None:
@@ -200,8 +206,9 @@ class ControllerCore:
         return self._advance(now_ns)
 
     def release(self, rank: int, key: OperationKey, now_ns: int) -> list[Action]:
-        """``rank`` has ended its part of a granted operation. Unknown and repeated
-        releases change nothing.
+        """``rank`` has ended its part of a granted operation.
+
+        Unknown and repeated releases change nothing.
         """
         operation = self._operations.get(key)
         if operation is None or not operation.granted or rank not in operation.asked:
@@ -211,8 +218,9 @@ class ControllerCore:
         return self._advance(now_ns)
 
     def hint(self, rank: int, configuration: Configuration, now_ns: int) -> list[Action]:
-        """The next operation of ``rank`` will need ``configuration``; a newer hint
-        replaces an older one.
+        """The next operation of ``rank`` will need ``configuration``.
+
+        A newer hint replaces an older one.
         """
         if (
             rank not in configuration.members
@@ -237,8 +245,9 @@ class ControllerCore:
         return self._advance(now_ns)
 
     def leave(self, rank: int, reason: str, now_ns: int) -> list[Action]:
-        """``rank`` is gone (``reason`` completes "rank 3 ..."): whoever waits for it
-        gets an error, and its leases end.
+        """``rank`` is gone: whoever waits for it gets an error, and its leases end.
+
+        ``reason`` completes "rank 3 ...".
         """
         self._gone[rank] = reason
         self._hints.pop(rank, None)
@@ -264,8 +273,9 @@ class ControllerCore:
         return actions + self._advance(now_ns)
 
     def abandon(self, rank: int, key: OperationKey, now_ns: int) -> list[Action]:
-        """``rank`` waited too long: the operation ends in an error for everyone who
-        asked for it, naming what was missing.
+        """``rank`` waited too long: the operation fails for everyone who asked for it.
+
+        The error names what was missing.
         """
         operation = self._operations.get(key)
         if operation is None or operation.granted or rank not in operation.asked:
@@ -285,9 +295,9 @@ class ControllerCore:
     def statistics(self) -> dict[str, object]:
         """Counters of the whole controller and of each rank; times in nanoseconds.
 
-        ``reconfigurations`` counts switch commands (one for each rail and operation),
-        ``speculative`` those begun from hints, ``wasted`` the speculative ones torn
-        down again before an operation used them.
+        ``reconfigurations`` counts switch commands (one for each rail and operation).
+        ``speculative`` counts those begun from hints, ``wasted`` the speculative ones
+        torn down again before an operation used them.
         """
         names = (
             "requests",
@@ -365,8 +375,9 @@ class ControllerCore:
                 del self.leases[circuit]
 
     def _fail(self, operation: _Operation, message: str) -> list[Action]:
-        """End an operation that was not granted in an error for everyone who asked for
-        it; the caller advances.
+        """End an operation that was not granted in an error for all who asked for it.
+
+        The caller advances.
         """
         del self._operations[operation.key]
         if operation in self._queue:
@@ -381,9 +392,7 @@ class ControllerCore:
         return self.moving.get(circuit.ports[0]) == circuit
 
     def _advance(self, now_ns: int) -> list[Action]:
-        """Grant and switch whatever can be, first for queued operations in order, then
-        for hints.
-        """
+        """Grant and switch whatever can be: queued operations in order, then hints."""
         actions: list[Action] = []
         claimed: set[Port] = set()
         for operation in list(self._queue):
@@ -450,9 +459,7 @@ class ControllerCore:
         )
 
     def _switch(self, circuits: list[Circuit]) -> list[SwitchAction]:
-        """One command for each rail that brings up ``circuits`` and drops what is in
-        their way.
-        """
+        """One command per rail: bring up ``circuits``, drop what is in their way."""
         actions = []
         for rail, connect in self.layout.rails(circuits).items():
             ports = [port for circuit in connect for port in circuit.ports]
@@ -505,8 +512,10 @@ class ControllerCore:
         return actions
 
     def _all_expect(self, configuration: Configuration) -> bool:
-        """Whether each member hinted ``configuration`` or already stands before an
-        operation that needs it.
+        """Whether each member expects ``configuration``.
+
+        A member does that hinted it, or already stands before an operation that needs
+        it.
         """
         asked = {
             rank

@@ -24,8 +24,9 @@ _STOP_S = 5.0
 
 @dataclass(frozen=True)
 class Controller:
-    """A running controller: ``address`` is "host:port", or None where the fabric is
-    electrical and needs none.
+    """A running controller.
+
+    ``address`` is "host:port", or None where the fabric is electrical and needs none.
     """
 
     address: str | None

@@ -1,5 +1,6 @@
-"""The messages between ranks and controller: JSON objects, each behind its length in
-four bytes (big-endian).
+"""The messages between ranks and controller.
+
+They are JSON objects, each behind its length in four bytes (big-endian).
 
 From a rank to the controller:
 
@@ -64,8 +65,9 @@ class MessageDecoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages completed by ``data``; raises :class:`ProtocolError` (after it
-        the stream cannot be used any more).
+        """The messages completed by ``data``.
+
+        Raises :class:`ProtocolError` (after it the stream cannot be used any more).
         """
         self._buffer += data
         messages = []

@@ -1,15 +1,17 @@
-"""What another switch would have meant for a recorded run: by formula from its windows,
-and by replaying it against the controller.
+"""What another switch would have meant for a recorded run.
 
-The formula is Opus' (arXiv 2602.12521): a window W is the idle time of the network
-between two phases, and a switch asked for when the first of them ends costs max(0, L -
-W), so that an iteration takes T(L) = T0 + sum of max(0, L - W). Asked for at first
-need, nothing is hidden and it takes T0 + N * L.
+It is found by formula from the run's windows, and by replaying it against the
+controller.
 
-The replay goes further than the formula: the operations of an electrical run, with the
+The formula is Opus' (arXiv 2602.12521). A window W is the idle time of the network
+between two phases. A switch asked for when the first of them ends costs max(0, L - W),
+so that an iteration takes T(L) = T0 + sum of max(0, L - W). Asked for at first need,
+nothing is hidden and it takes T0 + N * L.
+
+The replay goes further than the formula. The operations of an electrical run, with the
 computation between them, meet the controller's own state machine
-(:class:`railx.fabric.core.ControllerCore`) under a virtual clock. Waits for peers,
-conflicts between groups and hints that come too late so have the effect that they would
+(:class:`railx.fabric.core.ControllerCore`) under a virtual clock. So waits for peers,
+conflicts between groups and hints that come too late have the effect that they would
 have.
 """
 
@@ -47,15 +49,17 @@ COMMUNICATION = (
 
 
 def stall_ms(latency_ms: float, windows_ms: Iterable[float]) -> float:
-    """Time lost to switching, in ms: the sum of max(0, L - W) over the windows (a
-    negative window hides nothing).
+    """Time lost to switching, in ms: the sum of max(0, L - W) over the windows.
+
+    A negative window hides nothing.
     """
     return sum(max(0.0, latency_ms - max(window_ms, 0.0)) for window_ms in windows_ms)
 
 
 def iteration_ms(electrical_ms: float, latency_ms: float, windows_ms: Iterable[float]) -> float:
-    """T(L) = T0 + sum of max(0, L - W), in ms; N windows of 0 give the on-demand time
-    T0 + N * L.
+    """T(L) = T0 + sum of max(0, L - W), in ms.
+
+    N windows of 0 give the on-demand time T0 + N * L.
     """
     return electrical_ms + stall_ms(latency_ms, windows_ms)
 
@@ -63,16 +67,19 @@ def iteration_ms(electrical_ms: float, latency_ms: float, windows_ms: Iterable[f
 def utilisation(
     compute_ms: float, exposed_ms: float, latency_ms: float, windows_ms: Iterable[float]
 ) -> float:
-    """Computation's share of an iteration: compute / (compute + exposed communication +
-    stall).
+    """Computation's share of an iteration.
+
+    compute / (compute + exposed communication + stall).
     """
     return compute_ms / (compute_ms + exposed_ms + stall_ms(latency_ms, windows_ms))
 
 
 @dataclass(frozen=True)
 class ReplayedOperation:
-    """One collective or message: its key (alike on all members), what it needs between
-    servers, and its length.
+    """One collective or message of a replay.
+
+    It has its key (alike on all members), what it needs between servers, and its
+    length.
     """
 
     key: OperationKey
@@ -82,12 +89,12 @@ class ReplayedOperation:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing a rank does: ``operation``, or None for the begin and for the end of an
-    iteration.
+    """One thing a rank does.
 
-    It comes ``gap_ns`` after its anchor (the end of the step ``after``, or the start of
-    the step before this one where ``after`` is None), and not before all steps in
-    ``needs`` have ended. Steps are numbers in the rank's program.
+    ``operation`` is None for the begin and for the end of an iteration. The step comes
+    ``gap_ns`` after its anchor and not before all steps in ``needs`` have ended. The
+    anchor is the end of the step ``after``, or the start of the step before this one
+    where ``after`` is None. Steps are numbers in the rank's program.
     """
 
     iteration: int
@@ -99,8 +106,9 @@ class Step:
 
 @dataclass
 class ReplayedIteration:
-    """One rank's iteration in a replay, in ns of the virtual clock; the rest as in
-    :class:`railx.fabric.core.GrantAction`.
+    """One rank's iteration in a replay, in ns of the virtual clock.
+
+    The rest as in :class:`railx.fabric.core.GrantAction`.
     """
 
     iteration: int
@@ -122,11 +130,11 @@ class ReplayedIteration:
 def replay(
     programs: Mapping[int, Sequence[Step]], layout: Layout, mode: Mode, latency_ns: int
 ) -> list[ReplayedIteration]:
-    """Carry out the programs (by rank) on a virtual clock that starts at 0; one row per
-    iteration and rank, in order.
+    """Carry out the programs (by rank) on a virtual clock that starts at 0.
 
-    Raises ValueError where the programs cannot end, because a rank waits for an
-    operation that another never comes to.
+    Returns one row per iteration and rank, in order. Raises ValueError where the
+    programs cannot end, because a rank waits for an operation that another never comes
+    to.
     """
     run = _Replay(programs, layout, mode, latency_ns)
     run.run()
@@ -296,8 +304,9 @@ class _Replay:
         self._plan_next(rank)
 
     def _following(self, state: _Rank, step: Step) -> Configuration | None:
-        """What this rank's next operation of the iteration will need, where that may be
-        announced now.
+        """What this rank's next operation of the iteration will need.
+
+        None where that may not be announced now.
         """
         if self._mode != "provisioned" or state.under_way > 0:
             return None
@@ -313,9 +322,9 @@ def programs_of(events: Iterable[Mapping[str, Any]]) -> dict[int, list[Step]]:
     """The programs of a recorded electrical run, by rank.
 
     ``events`` are rows of a trace (iteration, rank, kind, group, start_ns, end_ns) of
-    one run; kinds other than collectives and messages of two or more ranks count as
+    one run. Kinds other than collectives and messages of two or more ranks count as
     computation. What the recording shows to have ended before a step is taken to be
-    needed by it; an operation takes as long as it took from the arrival of its last
+    needed by it. An operation takes as long as it took from the arrival of its last
     member to the end of the last one. Raises ValueError naming the operation that some
     member did not record.
     """

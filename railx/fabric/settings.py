@@ -1,5 +1,7 @@
-"""Settings of the fabric between the GPUs: its rails, and how one repetition of a
-training run asks for their circuits.
+"""Settings of the fabric between the GPUs.
+
+They say which rails there are, and how one repetition of a training run asks for their
+circuits.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ Mode = Literal["electrical", "on_demand", "provisioned"]
 
 @dataclass(frozen=True)
 class RailSettings:
-    """The rails of a training run, the same in every repetition of it: one switch per
-    GPU of a server, two optical ports per GPU (left and right).
+    """The rails of a training run, the same in every repetition of it.
+
+    One switch per GPU of a server, two optical ports per GPU (left and right).
     """
 
     gpus_per_server: Annotated[int, AtLeast(1)]
@@ -37,9 +40,7 @@ class RailSettings:
 
 @dataclass(frozen=True)
 class FabricSettings(RailSettings):
-    """The fabric of one repetition of a training run: its rails and how they are
-    switched.
-    """
+    """The fabric of one repetition of a training run: its rails and how they switch."""
 
     mode: Mode
     """How circuits are asked for (the modes of Opus, arXiv 2602.12521).

@@ -1,9 +1,9 @@
-"""Drivers of the optical switches. A driver carries out the core's commands and reports
-when the light is there.
+"""Drivers of the optical switches.
 
-The one driver here emulates the switch: every command takes the configured latency,
-commands on disjoint ports (of one rail or of different rails) run at the same time, and
-commands on a common port one after another.
+A driver carries out the core's commands and reports when the light is there. The one
+driver here emulates the switch: every command takes the configured latency. Commands on
+disjoint ports (of one rail or of different rails) run at the same time, commands on a
+common port one after another.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class SwitchFault(RuntimeError):
 
 
 class EmulatedSwitch:
-    """Circuits in memory and a timer thread; ``done(command)`` is called on that thread
-    ``latency_ns`` after a command began.
+    """Circuits in memory and a timer thread.
 
-    Checks every command against the circuits it holds, so that a mistake of the
+    ``done(command)`` is called on that thread ``latency_ns`` after a command began.
+    Every command is checked against the circuits it holds, so that a mistake of the
     controller is seen and never passes as light.
     """
 
@@ -51,8 +51,10 @@ class EmulatedSwitch:
         self._thread.start()
 
     def apply(self, action: SwitchAction) -> None:
-        """Begin a command; raises :class:`SwitchFault` where it drops a circuit that is
-        not there or takes a port in use.
+        """Begin a command.
+
+        Raises :class:`SwitchFault` where it drops a circuit that is not there or takes
+        a port in use.
         """
         ports = [port for circuit in action.connect for port in circuit.ports]
         with self._condition:

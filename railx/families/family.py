@@ -30,8 +30,9 @@ Route = Callable[[Topology, str, NDArray[np.int32] | None], RoutingTable]
 
 @dataclass(frozen=True)
 class Family(Generic[S]):
-    """A network family: what every family knows, then what only some do (None where a
-    family does not).
+    """A network family: what every family knows, then what only some do.
+
+    None stands where a family does not.
     """
 
     name: str

@@ -111,15 +111,17 @@ def family_named(name: str) -> Family[Any]:
 
 
 def family_of(network: FamilySettings | Topology) -> Family[Any]:
-    """The family of settings or of a topology; SettingsError as
-    :func:`family_named`.
+    """The family of settings or of a topology.
+
+    Raises SettingsError as :func:`family_named`.
     """
     return family_named(network.family)
 
 
 def families_with(capability: str) -> str:
-    """The names of the families that have a capability (a field of :class:`Family`),
-    for messages.
+    """The names of the families that have a capability, for messages.
+
+    A capability is a field of :class:`Family`.
     """
     return ", ".join(family.name for family in FAMILIES if getattr(family, capability))
 
@@ -146,8 +148,9 @@ def check_topology(settings: FamilySettings, key: str = "topology") -> None:
 
 
 def build_topology(settings: FamilySettings) -> Topology:
-    """Build the topology that the settings describe; SettingsError as
-    :func:`check_topology`.
+    """Build the topology that the settings describe.
+
+    Raises SettingsError as :func:`check_topology`.
     """
     check_topology(settings)
     return family_of(settings).build(settings)
@@ -156,8 +159,9 @@ def build_topology(settings: FamilySettings) -> Topology:
 def build_routing(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """The table of a routing, to all chips or to ``destinations`` alone; SettingsError
-    names the routings on offer.
+    """The table of a routing, to all chips or to ``destinations`` alone.
+
+    SettingsError names the routings on offer.
     """
     family = family_of(topology)
     if routing not in family.routings:

@@ -1,5 +1,6 @@
-"""The file of a topology: one Parquet table of its links and circuits, and everything
-else as metadata.
+"""The file of a topology: one Parquet table of its links and circuits.
+
+Everything else is metadata.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ __all__ = ["read_topology", "write_topology"]
 
 
 def write_topology(path: str | Path, topology: Topology, name: str | None = None) -> None:
-    """Write one Parquet file: links and circuits as rows told apart by ``element``,
-    everything else as metadata, also the ``name`` (None: its family's).
+    """Write one Parquet file: links and circuits as rows told apart by ``element``.
+
+    Everything else is metadata, also the ``name`` (None: its family's).
     """
     import pyarrow as pa
 
@@ -44,8 +46,10 @@ def write_topology(path: str | Path, topology: Topology, name: str | None = None
 
 
 def read_topology(path: str | Path) -> Topology:
-    """Read what :func:`write_topology` wrote, its settings parsed; ValueError names a
-    file that is not a topology, SettingsError a setting that its family does not take.
+    """Read what :func:`write_topology` wrote, its settings parsed.
+
+    ValueError names a file that is not a topology, SettingsError a setting that its
+    family does not take.
     """
     import pyarrow.compute as pc
 

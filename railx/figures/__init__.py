@@ -1,9 +1,9 @@
-"""Figures from tables: one module per figure with all that it is, and one list of them.
+"""Figures from tables: one module per figure, and one list of them.
 
 No plotting library is imported here, and none to check a figure's settings.
 """
 
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.registry import (
     FIGURES,
     FigureSettings,
@@ -17,9 +17,9 @@ __all__ = [
     "FIGURES",
     "CanvasSettings",
     "Figure",
+    "FigureFiles",
     "FigureInput",
     "FigureSettings",
-    "Inputs",
     "draw_figure",
     "figure_module",
     "figure_of",

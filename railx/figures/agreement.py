@@ -1,5 +1,6 @@
-"""Throughput of the flow model against that of the packet simulator, and their ratio
-over the offered load.
+"""Throughput of the flow model against that of the packet simulator.
+
+Below it their ratio over the offered load.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, canvas, colours, label, share_legend
@@ -39,17 +40,16 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 @dataclass(frozen=True)
 class AgreementFigureSettings(CanvasSettings):
-    """Throughput of the flow model against that of the packet simulator, and their
-    ratio over the load.
-    """
+    """Throughput of the flow model against the packet simulator's, and their ratio."""
 
     figure: Literal["agreement"]
     """Which figure it is."""
 
 
-def draw(settings: AgreementFigureSettings, inputs: Inputs, output: Path) -> None:
-    """One point per topology, traffic pattern, routing and load; colour by topology,
-    shape by traffic, hollow: balanced routing.
+def draw(settings: AgreementFigureSettings, inputs: FigureFiles, output: Path) -> None:
+    """One point per topology, traffic pattern, routing and load.
+
+    Colour by topology, shape by traffic, hollow for balanced routing.
     """
     from matplotlib.lines import Line2D
     from matplotlib.ticker import NullFormatter, StrMethodFormatter

@@ -1,9 +1,8 @@
-"""All-to-all bandwidth per chip by topology: the ideal, the bound of the most loaded
-channel, and both against the injection bandwidth.
+"""All-to-all bandwidth per chip by topology: the ideal and the routing's bound.
 
-The ideal spreads the load evenly over the external channels; the bound divides the
-capacity by the largest static channel load under the routing (RailX, all-to-all
-formulas).
+Both stand beside the injection bandwidth too. The ideal spreads the load evenly over
+the external channels. The bound divides the capacity by the largest static channel load
+under the routing (RailX, all-to-all formulas).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import AxisScale, CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import canvas, colours, label, lighter, quantity
@@ -62,11 +61,11 @@ class AllToAllBandwidthSettings(CanvasSettings):
     """Scale of the bandwidth axes."""
 
 
-def draw(settings: AllToAllBandwidthSettings, inputs: Inputs, output: Path) -> None:
-    """A group of bars per topology for ``settings.traffic``: the ideal, then the bound
-    under each routing.
+def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path) -> None:
+    """A group of bars per topology: the ideal, then the bound under each routing.
 
-    Raises ValueError when no row has that traffic.
+    The rows are those of ``settings.traffic``. Raises ValueError when no row has that
+    traffic.
     """
     frame = read_frames(inputs, "bounds", _COLUMNS, "topology", settings.only)
     rows = frame[frame["traffic"] == settings.traffic].reset_index(drop=True)
@@ -104,8 +103,9 @@ def draw(settings: AllToAllBandwidthSettings, inputs: Inputs, output: Path) -> N
 
 
 def _groups(axes: Axes, rows: pd.DataFrame, unit: str) -> None:
-    """Horizontal bars in groups; where all routings have the same bound, one bar stands
-    for them.
+    """Horizontal bars in groups.
+
+    Where all routings have the same bound, one bar stands for them.
     """
     colour = colours(rows["family"])
     place, ticks, names = 0.0, [], []

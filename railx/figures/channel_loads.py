@@ -1,8 +1,8 @@
-"""Channel loads under uniform all-to-all traffic: every channel in descending order of
-its load, by kind of channel.
+"""Channel loads under uniform all-to-all traffic, by kind of channel.
 
-The largest load bounds the throughput; how fast the line falls shows how much of the
-capacity is idle at that bound.
+Every channel stands in descending order of its load. The largest load bounds the
+throughput; how fast the line falls shows how much of the capacity is idle at that
+bound.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import AxisScale, CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import canvas, colours, label, panel_title, quantity
@@ -55,7 +55,7 @@ class ChannelLoadsSettings(CanvasSettings):
     """Scale of the load axes."""
 
 
-def draw(settings: ChannelLoadsSettings, inputs: Inputs, output: Path) -> None:
+def draw(settings: ChannelLoadsSettings, inputs: FigureFiles, output: Path) -> None:
     """One panel per topology and routing."""
     frame = read_frames(inputs, "channels", _COLUMNS, "topology", settings.only)
     frame = frame.assign(

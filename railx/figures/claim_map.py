@@ -1,8 +1,8 @@
-"""Where RailX's three cost claims hold: the half-planes of price ratios, their
-boundaries, and where sourced price lists lie.
+"""Where RailX's three cost claims hold: half-planes of price ratios.
 
-For the two relative claims both axes are prices over the price of a transceiver; the
-absolute claim is a strip of USD.
+Their boundaries are drawn, and where sourced price lists lie. For the two relative
+claims both axes are prices over the price of a transceiver; the absolute claim is a
+strip of USD.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, PALETTE, canvas, label, lighter, quantity
@@ -55,7 +55,7 @@ _COLUMNS = (
 _TITLES = {"injection": "Per injection bandwidth", "all_to_all": "Per all-to-all bandwidth"}
 _FACTORS = {
     "m": "nodes of {0:g} x {0:g} chips",
-    "n": "{0:g} ports a side",
+    "n": "{0:g} ports per side",
     "chips": "{0:,.0f} chips",
     "all_to_all_share": "routed as published ({0:.0%} of the ideal)",
     "in_node_lane_over_transceiver": "in-node lane at {0:g} transceivers",
@@ -87,7 +87,7 @@ class ClaimMapFigureSettings(CanvasSettings):
     """Further boundaries of the claim per all-to-all bandwidth, in the same way."""
 
 
-def draw(settings: ClaimMapFigureSettings, inputs: Inputs, output: Path) -> None:
+def draw(settings: ClaimMapFigureSettings, inputs: FigureFiles, output: Path) -> None:
     """One panel per claim. Raises ValueError for lines that the table does not have."""
     table = read_frames(inputs, "claim_map", _COLUMNS)
     subtitle = (
@@ -231,8 +231,10 @@ def _dots(
     vertical: str,
     places: Sequence[tuple[int, int, str]],
 ) -> None:
-    """Price lists from left to right, each name at the next of ``places`` around its
-    dot, so that neighbours do not overlap.
+    """Price lists from left to right.
+
+    Each name is at the next of ``places`` around its dot, so that neighbours do not
+    overlap.
     """
     for i, row in enumerate(rows.sort_values(horizontal).to_dict("records")):
         inferred = "not a price" in str(row["source"])

@@ -1,5 +1,6 @@
-"""Bandwidth of every collective over the payload, one panel per topology: closed form
-as lines, messages on the links as circles.
+"""Bandwidth of every collective over the payload, one panel per topology.
+
+The closed form is a line, messages on the links are circles.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, PALETTE, canvas, label, panel_title, share_legend
@@ -62,8 +63,11 @@ class CollectiveTimeSettings(CanvasSettings):
     """Panels side by side."""
 
 
-def draw(settings: CollectiveTimeSettings, inputs: Inputs, output: Path) -> None:
-    """One panel per topology; raises ValueError when no row has ``settings.scope``."""
+def draw(settings: CollectiveTimeSettings, inputs: FigureFiles, output: Path) -> None:
+    """One panel per topology.
+
+    Raises ValueError when no row has ``settings.scope``.
+    """
     from matplotlib.lines import Line2D
     from matplotlib.ticker import EngFormatter, NullLocator
 

@@ -1,8 +1,8 @@
-"""Survival function of sequence lengths: the share of sequences longer than a length,
-by corpus, on logarithmic axes.
+"""Survival function of sequence lengths: the share of sequences longer than a length.
 
-A long tail, few sequences that hold many of the tokens, is what adaptive parallelism
-lives on (FlexSP, section 2; InfiniPipe, section II).
+One line per corpus, on logarithmic axes. A long tail, few sequences that hold many of
+the tokens, is what adaptive parallelism lives on (FlexSP, section 2; InfiniPipe,
+section II).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import named_files
 from railx.figures.theme import canvas, colours, label, quantity, share_legend
@@ -71,9 +71,10 @@ class CorpusLengthsSettings(CanvasSettings):
             )
 
 
-def draw(settings: CorpusLengthsSettings, inputs: Inputs, output: Path) -> None:
-    """One line per corpus with dots at ``settings.quantiles``; raises ValueError for a
-    corpus without sequences.
+def draw(settings: CorpusLengthsSettings, inputs: FigureFiles, output: Path) -> None:
+    """One line per corpus with dots at ``settings.quantiles``.
+
+    Raises ValueError for a corpus without sequences.
     """
     corpora = {}
     for name, path in named_files(inputs, "sequences", settings.only):
@@ -113,8 +114,9 @@ def draw(settings: CorpusLengthsSettings, inputs: Inputs, output: Path) -> None:
 def _line(
     axes: Axes, lengths: NDArray[np.int64], name: str, colour: str, settings: CorpusLengthsSettings
 ) -> None:
-    """At most ``settings.points`` steps, denser in the tail, where few sequences
-    decide.
+    """At most ``settings.points`` steps, denser in the tail.
+
+    There few sequences decide.
     """
     count = len(lengths)
     tail = np.unique(np.round(count - np.geomspace(1, count, settings.points)).astype(int))

@@ -1,9 +1,8 @@
-"""Cost by topology: bill of materials per chip, cost per bandwidth against a reference,
-and the same under several price lists.
+"""Cost by topology: bill of materials per chip, and cost per bandwidth.
 
-The abstract of RailX puts its cost per injection bandwidth below 10 % and per
-all-to-all bandwidth below 50 % of a fat tree; component prices are a catalogue's, not
-the paper's.
+The latter is relative to a reference, also under several price lists. The abstract of
+RailX puts its cost per injection bandwidth below 10 % and per all-to-all bandwidth
+below 50 % of a fat tree. Component prices are a catalogue's, not the paper's.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, PALETTE, canvas, colours, label, quantity
@@ -89,12 +88,12 @@ class CostSettings(CanvasSettings):
                 )
 
 
-def draw(settings: CostSettings, inputs: Inputs, output: Path) -> None:
-    """Draw ``settings.only`` (empty: all topologies of the economics tables); price
-    lists where a sensitivity table has the reference.
+def draw(settings: CostSettings, inputs: FigureFiles, output: Path) -> None:
+    """Draw ``settings.only`` (empty: all topologies of the economics tables).
 
-    Raises ValueError when ``settings.reference`` or one of ``settings.only`` is not in
-    the summary, or has no value to compare.
+    Price lists are drawn where a sensitivity table has the reference. Raises ValueError
+    when ``settings.reference`` or one of ``settings.only`` is not in the summary, or
+    has no value to compare.
     """
     bill, summary = read_frames(inputs, "bill", _BILL), _summary(settings, inputs)
     bill = bill[bill["topology"].isin(summary.index)]
@@ -121,7 +120,7 @@ def draw(settings: CostSettings, inputs: Inputs, output: Path) -> None:
             _under_price_lists(panels["prices"], prices, settings)
 
 
-def _summary(settings: CostSettings, inputs: Inputs) -> pd.DataFrame:
+def _summary(settings: CostSettings, inputs: FigureFiles) -> pd.DataFrame:
     summary = read_frames(inputs, "summary", _SUMMARY).set_index("topology", drop=False)
     summary = summary.assign(
         power_per_chip_watts=summary["power_watts"].astype(float) / summary["chips"]
@@ -147,7 +146,7 @@ def _summary(settings: CostSettings, inputs: Inputs) -> pd.DataFrame:
 
 
 def _price_lists(
-    settings: CostSettings, inputs: Inputs, summary: pd.DataFrame
+    settings: CostSettings, inputs: FigureFiles, summary: pd.DataFrame
 ) -> pd.DataFrame | None:
     if not inputs.get("sensitivity") or not {"injection", "all_to_all"} <= set(settings.compare):
         return None
@@ -161,7 +160,10 @@ def _price_lists(
 
 
 def _bill_of_materials(axes: Axes, bill: pd.DataFrame, summary: pd.DataFrame) -> None:
-    """Stacked bars; the shares of a bar too short to read are written beside it."""
+    """Stacked bars.
+
+    The shares of a bar too short to read are written beside it.
+    """
     import pandas as pd
 
     table = bill.assign(per_chip=bill["total_usd"] / bill["chips"]).pivot_table(
@@ -216,8 +218,9 @@ def _bill_of_materials(axes: Axes, bill: pd.DataFrame, summary: pd.DataFrame) ->
 
 
 def _relative(axes: Axes, summary: pd.DataFrame, settings: CostSettings) -> None:
-    """A group of bars for each thing compared, in percent of the reference; the paper's
-    limits as dashed lines.
+    """A group of bars for each thing compared, in percent of the reference.
+
+    The paper's limits are dashed lines.
     """
     names = [name for name in summary.index if name != settings.reference]
     colour = colours(names)
@@ -289,8 +292,9 @@ def _limit(axes: Axes, group: int, percent: float) -> None:
 
 
 def _under_price_lists(axes: Axes, rows: pd.DataFrame, settings: CostSettings) -> None:
-    """Dots of both ratios under each price list: filled for the ideal all-to-all
-    bandwidth, hollow for another.
+    """Dots of both ratios under each price list.
+
+    Filled for the ideal all-to-all bandwidth, hollow for another.
     """
     from matplotlib.lines import Line2D
     from matplotlib.ticker import LogLocator, NullLocator

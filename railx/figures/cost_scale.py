@@ -1,7 +1,7 @@
-"""Cost per bandwidth and power over the number of chips, one line per topology, at
-equal injection bandwidth.
+"""Cost per bandwidth and power over the number of chips, one line per topology.
 
-A line ends where its family does; steps of a tree are tiers of switches.
+Injection bandwidth is equal. A line ends where its family does; steps of a tree are
+tiers of switches.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import PALETTE, canvas, colours, label, share_legend
@@ -62,9 +62,10 @@ class CostScaleSettings(CanvasSettings):
     """Price set of the rows to show."""
 
 
-def draw(settings: CostScaleSettings, inputs: Inputs, output: Path) -> None:
-    """Three panels; a topology is left out of a panel where it has no value. Raises
-    ValueError for an unknown name or price set.
+def draw(settings: CostScaleSettings, inputs: FigureFiles, output: Path) -> None:
+    """Three panels; a topology is left out of a panel where it has no value.
+
+    Raises ValueError for an unknown name or price set.
     """
     table = read_frames(inputs, "scale", _COLUMNS)
     rows = _chosen(settings, table)

@@ -21,8 +21,9 @@ FIDELITY_MEANING: dict[str, str] = {
 
 
 def ordered(fidelities: Iterable[str]) -> list[str]:
-    """The distinct fidelities, least faithful first. Raises ValueError for one that is
-    not known.
+    """The distinct fidelities, least faithful first.
+
+    Raises ValueError for one that is not known.
     """
     distinct = set(fidelities)
     unknown = distinct - set(FIDELITIES)
@@ -37,8 +38,9 @@ def ordered(fidelities: Iterable[str]) -> list[str]:
 def fidelity_line(
     fidelities: Iterable[str], note: str = "", *, shows: Mapping[str, str] | None = None
 ) -> str:
-    """The caption line inside a figure: every fidelity it shows with its meaning (and
-    what has it), and an optional note.
+    """The caption line inside a figure: every fidelity it shows with its meaning.
+
+    With it stands what has it, and an optional note.
     """
     parts = []
     for fidelity in ordered(fidelities):

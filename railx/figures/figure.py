@@ -1,6 +1,4 @@
-"""What a figure declares: its settings, its words, the tables that it is drawn from and
-how it is drawn.
-"""
+"""What a figure declares: its settings, words, tables and how it is drawn."""
 
 from __future__ import annotations
 
@@ -11,10 +9,10 @@ from typing import Any, Literal
 
 from railx.figures.settings import CanvasSettings
 
-__all__ = ["Figure", "FigureInput", "Inputs"]
+__all__ = ["Figure", "FigureFiles", "FigureInput"]
 
 #: What a figure is drawn from: the files under each input key.
-Inputs = Mapping[str, Sequence[Path]]
+FigureFiles = Mapping[str, Sequence[Path]]
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,8 @@ class Figure:
 
     ``alternative_text`` replaces it for a reader who cannot see it. ``caption`` is
     reStructuredText. ``draw`` takes the settings, the files under each input key and
-    the path of the image, which it writes with .svg and .png; a table that does not
-    hold what it needs is a ValueError.
+    the path of the image, which it writes with .svg and .png. It raises ValueError for
+    a table that does not hold what it needs.
     """
 
     settings: type[CanvasSettings]
@@ -48,4 +46,4 @@ class Figure:
     alternative_text: str
     caption: str
     inputs: tuple[FigureInput, ...]
-    draw: Callable[[Any, Inputs, Path], None]
+    draw: Callable[[Any, FigureFiles, Path], None]

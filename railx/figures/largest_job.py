@@ -1,5 +1,6 @@
-"""Largest job that a grid with failed nodes still holds, by what a system lets one job
-take.
+"""Largest job that a grid with failed nodes still holds, by system.
+
+Systems differ in what they let one job take.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, canvas, share_legend
@@ -61,9 +62,10 @@ class LargestJobSettings(CanvasSettings):
     """Upper end of the band over the random draws."""
 
 
-def draw(settings: LargestJobSettings, inputs: Inputs, output: Path) -> None:
-    """Means over the random draws with a band between two quantiles; the formula for
-    failures in distinct lines beside them.
+def draw(settings: LargestJobSettings, inputs: FigureFiles, output: Path) -> None:
+    """Means over the random draws with a band between two quantiles.
+
+    Beside them is the formula for failures in distinct lines.
     """
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 

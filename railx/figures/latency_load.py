@@ -1,5 +1,6 @@
-"""Latency against offered load, and how far below its static limits each network of the
-packet simulator saturates.
+"""Latency against offered load, and where each network saturates.
+
+Saturation is shown as a share of the network's static limits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, PALETTE, canvas, label, quantity, share_legend
@@ -65,14 +66,15 @@ _OFFERED, _ACCEPTED, _LATENCY = (
 _SATURATION, _BOUND, _IDEAL = (
     f"{what}_flits_per_chip_cycle" for what in ("saturation", "bound", "ideal")
 )
-#: Rows of text that the limits need for themselves, beside one a sweep.
+#: Rows of text that the limits need for themselves, beside one per sweep.
 _ROWS_AROUND = 4.5
 
 
 @dataclass(frozen=True)
 class LatencyLoadSettings(CanvasSettings):
-    """Latency over the offered load, one line per sweep, and the saturation points
-    against the static limits.
+    """Latency over the offered load, one line per sweep, and the saturation points.
+
+    The points stand against the static limits.
     """
 
     figure: Literal["latency_load"]
@@ -89,9 +91,10 @@ class LatencyLoadSettings(CanvasSettings):
     """Top of the latency axis in cycles; null: the largest latency."""
 
 
-def draw(settings: LatencyLoadSettings, inputs: Inputs, output: Path) -> None:
-    """Above, the mean latency over the offered load by group of families; below,
-    saturation and limits of every sweep.
+def draw(settings: LatencyLoadSettings, inputs: FigureFiles, output: Path) -> None:
+    """Above, the mean latency over the offered load by group of families.
+
+    Below, saturation and limits of every sweep.
     """
     frame = read_frames(inputs, "points", _COLUMNS, "sweep", settings.only)
     subtitle = (

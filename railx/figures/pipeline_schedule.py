@@ -1,9 +1,9 @@
-"""Gantt chart of a pipeline plan: one row per stage, one block per forward or backward
-pass of a chunk.
+"""Gantt chart of a pipeline plan: one row per stage, one block per pass of a chunk.
 
-Chunks run in 1F1B order; the kind of a chunk (whole sequences, a slice of one, or a
-tail with whole ones; InfiniPipe, section III) sets the hue, the direction sets the
-lightness. The bubble is the share of a row in which a stage has nothing to run.
+Chunks run in 1F1B order. The kind of a chunk (whole sequences, a slice of one, or a
+tail with whole ones; InfiniPipe, section III) sets the hue, the direction (forward or
+backward) sets the lightness. The bubble is the share of a row in which a stage has
+nothing to run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import INK, PALETTE, canvas, label, lighter, quantity, share_legend
@@ -71,11 +71,11 @@ class PipelineScheduleSettings(CanvasSettings):
     """Whether blocks have the number of their chunk, where there is room."""
 
 
-def draw(settings: PipelineScheduleSettings, inputs: Inputs, output: Path) -> None:
-    """Draw ``settings.iteration`` of every schedule that has rows (a sequence-parallel
-    plan has none), one panel per plan.
+def draw(settings: PipelineScheduleSettings, inputs: FigureFiles, output: Path) -> None:
+    """Draw ``settings.iteration`` of every schedule that has rows, one panel per plan.
 
-    Raises ValueError when no schedule has rows, or one lacks the iteration.
+    A sequence-parallel plan has none. Raises ValueError when no schedule has rows, or
+    one lacks the iteration.
     """
     from matplotlib.patches import Patch
 
@@ -131,8 +131,11 @@ def _iteration(frame: pd.DataFrame, iteration: int, plan: str) -> pd.DataFrame:
     return rows
 
 
-def _with_kinds(rows: pd.DataFrame, inputs: Inputs) -> pd.DataFrame:
-    """The rows with the kind of their chunk, where tables of the plans are given."""
+def _with_kinds(rows: pd.DataFrame, inputs: FigureFiles) -> pd.DataFrame:
+    """The rows with the kind of their chunk.
+
+    Unchanged where no tables of the plans are given.
+    """
     if not inputs.get("groups"):
         return rows.assign(chunk_kind="unknown")
     keys = ["plan", "iteration", "pipeline", "chunk"]
@@ -145,8 +148,9 @@ def _with_kinds(rows: pd.DataFrame, inputs: Inputs) -> pd.DataFrame:
 
 
 def _one_after_another(rows: pd.DataFrame) -> pd.DataFrame:
-    """The pipelines of a replica one after another, also where the table counts the
-    time of each from its own start.
+    """The pipelines of a replica one after another.
+
+    Also where the table counts the time of each from its own start.
     """
     import pandas as pd
 

@@ -1,8 +1,8 @@
-"""For which prices the two relative cost claims of RailX hold: a grid of price ratios.
+"""For which prices the two relative cost claims of RailX hold.
 
-Both ratios depend on prices only through the price of an optical switch port and of an
-electrical switch port, each relative to a transceiver. Cells in which the ratio is
-below the abstract's limit are outlined.
+A grid of price ratios: both ratios of cost depend on prices only through the price of
+an optical switch port and of an electrical switch port, each relative to a transceiver.
+Cells in which the ratio is below the abstract's limit are outlined.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import INK, canvas, label, quantity
@@ -65,9 +65,10 @@ class PriceSensitivitySettings(CanvasSettings):
     reference's."""
 
 
-def draw(settings: PriceSensitivitySettings, inputs: Inputs, output: Path) -> None:
-    """Two heat maps from the rows of view ``ratio``; raises ValueError when none has
-    the reference and all-to-all bandwidth.
+def draw(settings: PriceSensitivitySettings, inputs: FigureFiles, output: Path) -> None:
+    """Two heat maps from the rows of view ``ratio``.
+
+    Raises ValueError when none has the reference and all-to-all bandwidth.
     """
     table = read_frames(inputs, "sensitivity", _COLUMNS)
     rows = table[

@@ -1,9 +1,9 @@
-"""Rail rings of one RailX line: Hamiltonian cycles over its nodes, and the circuits of
-the optical switches that make them.
+"""Rail rings of one RailX line: Hamiltonian cycles over its nodes.
 
-RailX wires every rail of a line of nodes as a ring; a Hamiltonian decomposition makes
-the rings together join every ordered pair of nodes exactly once (RailX, Theorem 3.1 and
-Appendix A.1). Each rail has one optical circuit switch (OCS) per line.
+Beside them are the circuits of the optical switches that make them. RailX wires every
+rail of a line of nodes as a ring. A Hamiltonian decomposition makes the rings together
+join every ordered pair of nodes exactly once (RailX, Theorem 3.1 and Appendix A.1).
+Each rail has one optical circuit switch (OCS) per line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import named_files, read_frame
 from railx.figures.theme import GREY, INK, PALETTE, canvas, label, lighter
@@ -61,11 +61,11 @@ class RailRingsSettings(CanvasSettings):
     """Most rails that are drawn one by one; the overview has all of them together."""
 
 
-def draw(settings: RailRingsSettings, inputs: Inputs, output: Path) -> None:
-    """Draw the line ``settings.line`` of ``settings.dimension`` from the first topology
-    file that has circuits there.
+def draw(settings: RailRingsSettings, inputs: FigureFiles, output: Path) -> None:
+    """Draw one line from the first topology file that has circuits there.
 
-    Raises ValueError when no file has any.
+    The line is ``settings.line`` of ``settings.dimension``. Raises ValueError when no
+    file has any.
     """
     name, circuits = _circuits(settings, inputs)
     nodes = sorted(set(circuits["node_a"]) | set(circuits["node_b"]))
@@ -88,7 +88,7 @@ def draw(settings: RailRingsSettings, inputs: Inputs, output: Path) -> None:
         _draw_panels(figure, circuits, nodes, shown)
 
 
-def _circuits(settings: RailRingsSettings, inputs: Inputs) -> tuple[str, pd.DataFrame]:
+def _circuits(settings: RailRingsSettings, inputs: FigureFiles) -> tuple[str, pd.DataFrame]:
     files = named_files(inputs, "graph", settings.only)
     for name, path in files:
         frame = read_frame(path, ["element"])
@@ -130,8 +130,10 @@ def _draw_panels(
 def _ring(
     axes: Axes, rows: pd.DataFrame, nodes: Sequence[int], colours: dict[int, str], *, arrows: bool
 ) -> None:
-    """Nodes on a circle, clockwise from the top; an arc from each node to its successor
-    on the rail, bent so that both senses show.
+    """Nodes on a circle, clockwise from the top.
+
+    An arc leads from each node to its successor on the rail, bent so that both senses
+    show.
     """
     place = {
         node: (math.sin(2 * math.pi * i / len(nodes)), math.cos(2 * math.pi * i / len(nodes)))
@@ -176,8 +178,9 @@ def _ring(
 
 
 def _switch(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
-    """The ports of one optical switch in two columns, a line for each circuit; every
-    port is used at most once.
+    """The ports of one optical switch in two columns, a line for each circuit.
+
+    Every port is used at most once.
     """
     left = {port: i for i, port in enumerate(sorted(rows["port_a"]))}
     right = {port: i for i, port in enumerate(sorted(rows["port_b"]))}

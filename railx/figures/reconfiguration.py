@@ -1,10 +1,9 @@
-"""Iteration time and stall share of training runs against the reconfiguration latency
-of the optical switches, by fabric mode.
+"""Iteration time and stall share of training runs against reconfiguration latency.
 
-Electrical runs know no reconfiguration and give the level that the others are held
-against (Opus, evaluation of on-demand and provisioned switching). An iteration takes as
-long as its slowest rank; the stall is what the controller accounts as waiting for light
-paths.
+The latency is that of the optical switches; lines are fabric modes. Electrical runs
+know no reconfiguration and give the level that the others are held against (Opus,
+evaluation of on-demand and provisioned switching). An iteration takes as long as its
+slowest rank. The stall is what the controller accounts as waiting for light paths.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import (
@@ -80,9 +79,10 @@ class ReconfigurationSettings(CanvasSettings):
     """Whether each iteration is drawn as a dot."""
 
 
-def draw(settings: ReconfigurationSettings, inputs: Inputs, output: Path) -> None:
-    """One column of panels per parallelism and plan: the iteration time above, the
-    stall share below.
+def draw(settings: ReconfigurationSettings, inputs: FigureFiles, output: Path) -> None:
+    """One column of panels per parallelism and plan.
+
+    The iteration time is above, the stall share below.
     """
     frame = read_frames(inputs, "iterations", _COLUMNS, "run", settings.only)
     steps = _steps(frame)
@@ -119,8 +119,9 @@ def draw(settings: ReconfigurationSettings, inputs: Inputs, output: Path) -> Non
 
 
 def _steps(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per iteration: the time of its slowest rank and the mean share of the
-    ranks' time that is stall.
+    """One row per iteration: its slowest rank's time and the mean stall share.
+
+    The share is of the ranks' time.
     """
     frame = frame.assign(
         reconfiguration_latency_ms=frame["reconfiguration_latency_ms"].fillna(0.0),
@@ -133,8 +134,9 @@ def _steps(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _origins(frame: pd.DataFrame) -> dict[str, str]:
-    """Which modes have which fidelity, so that an emulated line is never taken for a
-    measured one.
+    """Which modes have which fidelity.
+
+    An emulated line so is never taken for a measured one.
     """
     pairs = frame[["fidelity", "mode"]].drop_duplicates()
     return {
@@ -190,8 +192,9 @@ def _lines(axes: Axes, rows: pd.DataFrame, column: str, settings: Reconfiguratio
 
 
 def _latency_axis(axes: Axes, latencies: Sequence[float]) -> None:
-    """Logarithmic beyond the smallest latency, linear down to 0, with a tick at each
-    latency that was run.
+    """Logarithmic beyond the smallest latency, linear down to 0.
+
+    There is a tick at each latency that was run.
     """
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 

@@ -11,7 +11,7 @@ import importlib
 from pathlib import Path
 from typing import Annotated, cast
 
-from railx.figures.figure import Figure, Inputs
+from railx.figures.figure import Figure, FigureFiles
 from railx.figures.settings import CanvasSettings
 from railx.settings import Registered
 
@@ -64,12 +64,12 @@ def _members() -> dict[str, type]:
 FigureSettings = Annotated[CanvasSettings, Registered("figure", _members)]
 
 
-def draw_figure(settings: CanvasSettings, inputs: Inputs, output: Path) -> None:
-    """Draw the figure that ``settings.figure`` names from the files under its input
-    keys, as ``output`` with .svg and .png.
+def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> None:
+    """Draw the figure that ``settings.figure`` names.
 
-    Raises ValueError for a missing or unknown input and for a table that does not hold
-    what the figure needs.
+    ``inputs`` holds the files under its input keys; ``output`` is written with .svg and
+    .png. Raises ValueError for a missing or unknown input and for a table that does not
+    hold what the figure needs.
     """
     figure = figure_of(settings.figure)
     known = [wanted.key for wanted in figure.inputs]

@@ -1,5 +1,4 @@
-"""Ring all-reduce over the payload: how long it takes and the bandwidth it reaches, by
-topology.
+"""Ring all-reduce over the payload: its time and bandwidth by topology.
 
 Every rail of a RailX line is a ring in the torus and in the all-to-all setting, so the
 rings of all rails share the payload (RailX, section on collectives).
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from railx.figures.fidelity import fidelity_line, ordered
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import canvas, colours, label, share_legend
@@ -58,9 +57,10 @@ class RingAllReduceSettings(CanvasSettings):
     all."""
 
 
-def draw(settings: RingAllReduceSettings, inputs: Inputs, output: Path) -> None:
-    """One line per topology and scope; raises ValueError when no row has
-    ``settings.scope``.
+def draw(settings: RingAllReduceSettings, inputs: FigureFiles, output: Path) -> None:
+    """One line per topology and scope.
+
+    Raises ValueError when no row has ``settings.scope``.
     """
     from matplotlib.ticker import EngFormatter, NullLocator
 

@@ -1,9 +1,9 @@
-"""One iteration of sequence-parallel plans: devices over predicted time, one block per
-group, coloured by its degree.
+"""One iteration of sequence-parallel plans: devices over predicted time.
 
-Groups of a micro-batch run side by side and micro-batches one after another, so a block
-that ends before its micro-batch does leaves its devices idle (FlexSP, section 4). Plans
-are drawn one above the other on the same time axis.
+One block per group, coloured by its degree. Groups of a micro-batch run side by side
+and micro-batches one after another, so a block that ends before its micro-batch does
+leaves its devices idle (FlexSP, section 4). Plans are drawn one above the other on the
+same time axis.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import INK, canvas, degree_colours, label, quantity, share_legend
@@ -51,8 +51,10 @@ _IDLE: dict[str, Any] = {"facecolor": "#f1f2f4", "edgecolor": "#c4c9d0", "hatch"
 
 @dataclass(frozen=True)
 class _Look:
-    """What all panels share: unit of time, milliseconds in it, colour per degree,
-    whether blocks are labelled, size of a panel.
+    """What all panels share.
+
+    Unit of time, milliseconds in it, colour per degree, whether blocks are labelled,
+    size of a panel.
     """
 
     unit: str
@@ -63,8 +65,9 @@ class _Look:
     panel_height_inches: float
 
     def fits(self, width_share: float, height_share: float, characters: int, lines: int) -> bool:
-        """Whether a text fits in a block that has these shares of a panel (a character
-        is about 0.08 inches wide, a line 0.15).
+        """Whether a text fits in a block that has these shares of a panel.
+
+        A character is about 0.08 inches wide, a line 0.15.
         """
         return (
             self.panel_width_inches * width_share > 0.08 * characters
@@ -89,11 +92,11 @@ class SequenceParallelPlanSettings(CanvasSettings):
     """Whether blocks say what they hold, where there is room."""
 
 
-def draw(settings: SequenceParallelPlanSettings, inputs: Inputs, output: Path) -> None:
-    """Draw ``settings.iteration`` of every sequence-parallel plan given; plans of
-    another kind are passed over.
+def draw(settings: SequenceParallelPlanSettings, inputs: FigureFiles, output: Path) -> None:
+    """Draw ``settings.iteration`` of every sequence-parallel plan given.
 
-    Raises ValueError when none is left, or when a plan lacks the iteration.
+    Plans of another kind are passed over. Raises ValueError when none is left, or when
+    a plan lacks the iteration.
     """
     from matplotlib.patches import Patch
 

@@ -1,5 +1,6 @@
-"""Time of a training step by topology, stacked by what it is spent on: one column per
-job, equal bandwidth above equal cost.
+"""Time of a training step by topology, stacked by what it is spent on.
+
+One column per job, equal bandwidth above equal cost.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, canvas, label, quantity, share_legend
@@ -63,9 +64,10 @@ class StepTimeSettings(CanvasSettings):
     is."""
 
 
-def draw(settings: StepTimeSettings, inputs: Inputs, output: Path) -> None:
-    """Horizontal bars in seconds, cut where much longer than the shortest; a note where
-    there is no room or no price.
+def draw(settings: StepTimeSettings, inputs: FigureFiles, output: Path) -> None:
+    """Horizontal bars in seconds, cut where much longer than the shortest.
+
+    A note stands where there is no room or no price.
     """
     rows = read_frames(inputs, "steps", _COLUMNS, "topology", settings.only)
     jobs = list(dict.fromkeys(rows["job"]))
@@ -127,8 +129,9 @@ def _panel(axes: Axes, rows: pd.DataFrame, job: str, basis: str, cut: float | No
 
 
 def _mark(axes: Axes, place: int, seconds: float, limit: float, without_room: bool) -> None:
-    """The number at the end of a bar, at the edge where the bar is cut, or the note in
-    the place of a bar.
+    """The number at the end of a bar, or the note in the place of a bar.
+
+    Where the bar is cut the number is at the edge.
     """
     style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": "x-small"}
     if seconds > limit:

@@ -1,7 +1,7 @@
-"""Reading the tables behind a figure into pandas, with errors that name the file and
-the column.
+"""Reading the tables behind a figure into pandas.
 
-What a table is about stands in it: in a column or, for large files, in the metadata.
+Errors name the file and the column. What a table is about stands in it: in a column or,
+for large files, in the metadata.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from railx.figures.figure import Inputs
+from railx.figures.figure import FigureFiles
 from railx.io import read_metadata, read_table
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["named_files", "read_frame", "read_frames"]
 
 
-def named_files(inputs: Inputs, key: str, only: Sequence[str] = ()) -> list[tuple[str, Path]]:
-    """The files under ``key`` with the names in their metadata: those in ``only`` in
-    its order, all when it is empty.
+def named_files(inputs: FigureFiles, key: str, only: Sequence[str] = ()) -> list[tuple[str, Path]]:
+    """The files under ``key`` with the names in their metadata.
 
-    Raises ValueError for a name in ``only`` that no file has.
+    Those in ``only`` in its order, all when it is empty. Raises ValueError for a name
+    in ``only`` that no file has.
     """
     files = [(str(read_metadata(path).get("name", "")), path) for path in _files(inputs, key)]
     unknown = [name for name in only if name not in dict(files)]
@@ -36,8 +36,9 @@ def named_files(inputs: Inputs, key: str, only: Sequence[str] = ()) -> list[tupl
 
 
 def read_frame(path: Path, columns: Sequence[str], *, may_be_empty: bool = False) -> pd.DataFrame:
-    """The table in ``path`` with all its columns; raises ValueError that names the file
-    and the missing column or rows.
+    """The table in ``path`` with all its columns.
+
+    Raises ValueError that names the file and the missing column or rows.
     """
     frame: pd.DataFrame = read_table(path).to_pandas()
     missing = [column for column in columns if column not in frame.columns]
@@ -52,16 +53,16 @@ def read_frame(path: Path, columns: Sequence[str], *, may_be_empty: bool = False
 
 
 def read_frames(
-    inputs: Inputs,
+    inputs: FigureFiles,
     key: str,
     columns: Sequence[str],
     name: str | None = None,
     only: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """The tables under ``key``, one below the other. Of the column ``name`` the values
-    in ``only`` are kept, in its order; all when it is empty.
+    """The tables under ``key``, one below the other.
 
-    Tables without rows are left out (a topology too large for a model has none).
+    Of the column ``name`` the values in ``only`` are kept, in its order; all when it is
+    empty. Tables without rows are left out (a topology too large for a model has none).
     Raises ValueError where none has any, and for a name in ``only`` that no table has,
     unless it may be that of a table without rows.
     """
@@ -87,7 +88,7 @@ def read_frames(
     return pd.concat([frame[own == wanted] for wanted in only], ignore_index=True)
 
 
-def _files(inputs: Inputs, key: str) -> list[Path]:
+def _files(inputs: FigureFiles, key: str) -> list[Path]:
     paths = [Path(path) for path in inputs.get(key, ())]
     if not paths:
         raise ValueError(f"input {key}: no file given; allowed: one file or more")

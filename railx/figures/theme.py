@@ -1,10 +1,10 @@
-"""The look that all figures share: type, colours that stay with what they stand for,
-the frame with the fidelity line, and saving.
+"""The look that all figures share: type, colours, the frame, and saving.
 
-Colours are the colour-blind-safe set of Okabe and Ito. A topology family, planner or
-fabric mode has the same colour in every figure. Figures are made without pyplot, so
-that nothing is left open, and saved without dates, so that equal tables give equal
-files. The plotting libraries are imported when something is drawn.
+Colours stay with what they stand for: a topology family, planner or fabric mode has the
+same colour in every figure. They are the colour-blind-safe set of Okabe and Ito. The
+frame has the fidelity line. Figures are made without pyplot, so that nothing is left
+open, and saved without dates, so that equal tables give equal files. The plotting
+libraries are imported when something is drawn.
 """
 
 from __future__ import annotations
@@ -128,11 +128,10 @@ _STYLE: dict[str, Any] = {
 def canvas(
     settings: CanvasSettings, output: Path, title: str, subtitle: str, footnote: str
 ) -> Iterator[Figure]:
-    """A figure with a title above and the fidelity line below; saved as ``output`` with
-    .svg and .png when the block ends.
+    """A figure with a title above and the fidelity line below.
 
-    The layout engine keeps the axes, their labels and legends between the two bands of
-    text.
+    It is saved as ``output`` with .svg and .png when the block ends. The layout engine
+    keeps the axes, their labels and legends between the two bands of text.
     """
     import matplotlib as mpl
     import seaborn as sns
@@ -155,8 +154,9 @@ def canvas(
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each name: its own (``fat_tree_full`` takes that of ``fat_tree``),
-    else the next of the palette not yet used.
+    """A colour for each name: its own, else the next of the palette not yet used.
+
+    ``fat_tree_full`` takes that of ``fat_tree``.
     """
     chosen: dict[str, str] = {}
     distinct = list(dict.fromkeys(names))
@@ -171,11 +171,10 @@ def colours(names: Iterable[str]) -> dict[str, str]:
 
 
 def degree_colours(degrees: Iterable[int], largest: int) -> dict[int, str]:
-    """Colours of sequence-parallel degrees, light to dark with the logarithm of the
-    degree up to ``largest``.
+    """Colours of sequence-parallel degrees, light to dark.
 
-    The scale belongs to ``largest`` alone, so that two plans on the same devices can be
-    compared.
+    They darken with the logarithm of the degree up to ``largest``. The scale belongs to
+    ``largest`` alone, so that two plans on the same devices can be compared.
     """
     import seaborn as sns
 
@@ -188,8 +187,10 @@ def degree_colours(degrees: Iterable[int], largest: int) -> dict[int, str]:
 
 
 def label(name: str) -> str:
-    """A name as a reader sees it: known ones as the papers write them (also in front of
-    a longer name), others with spaces.
+    """A name as a reader sees it.
+
+    Known ones are as the papers write them (also in front of a longer name), others
+    have spaces.
     """
     if name in MODE_LABELS:
         return MODE_LABELS[name]
@@ -210,8 +211,9 @@ def lighter(colour: str, share: float) -> tuple[float, float, float]:
 
 
 def quantity(value: float) -> str:
-    """A number with three significant digits and a thousands separator, for labels
-    inside a figure.
+    """A number with three significant digits and a thousands separator.
+
+    For labels inside a figure.
     """
     if value == 0:
         return "0"
@@ -221,8 +223,9 @@ def quantity(value: float) -> str:
 
 
 def panel_title(text: str, panels: int, settings: CanvasSettings) -> str:
-    """A panel's title broken into lines that fit one of ``panels`` panels side by side
-    (bold type, medium size).
+    """A panel's title broken into lines that fit.
+
+    ``panels`` panels stand side by side (bold type, medium size).
     """
     room_inches = settings.width_inches / panels - 0.75
     wide = max(10, int(room_inches * 72 / (6.9 * settings.font_scale)))
@@ -232,8 +235,9 @@ def panel_title(text: str, panels: int, settings: CanvasSettings) -> str:
 def share_legend(
     figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int
 ) -> None:
-    """One legend for all panels, between them and the footnote; the panels move up by
-    its height.
+    """One legend for all panels, between them and the footnote.
+
+    The panels move up by its height.
     """
     engine = figure.get_layout_engine()
     assert engine is not None
@@ -254,8 +258,9 @@ def share_legend(
 
 
 def _stem(name: str, known: Iterable[str]) -> str:
-    """The longest known name that ``name`` is, or starts with as whole words; empty
-    where there is none.
+    """The longest known name that ``name`` is, or starts with as whole words.
+
+    Empty where there is none.
     """
     return max(
         (stem for stem in known if name == stem or name.startswith(f"{stem}_")), key=len, default=""

@@ -1,6 +1,4 @@
-"""Hops and bisection of the topologies: how far chips are apart between nodes, and what
-crosses the middle.
-"""
+"""Hops between the nodes of the topologies, and what crosses their middle."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import canvas, colours, label, lighter, quantity
@@ -51,9 +49,11 @@ class TopologyMetricsSettings(CanvasSettings):
     """Topologies to show, in that order; empty: all that there are."""
 
 
-def draw(settings: TopologyMetricsSettings, inputs: Inputs, output: Path) -> None:
-    """A row per topology: mean hops as a dot, the diameter as the end of a line, the
-    bisection as a share of the injection.
+def draw(settings: TopologyMetricsSettings, inputs: FigureFiles, output: Path) -> None:
+    """One row per topology.
+
+    Mean hops are a dot, the diameter is the end of a line, the bisection is a share of
+    the injection.
     """
     frame = read_frames(inputs, "topologies", _COLUMNS, "topology", settings.only)
     title = "Hops between nodes and bisection by topology"

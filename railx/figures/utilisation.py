@@ -1,5 +1,6 @@
-"""How much of the grid a stream of jobs uses, by system, queue and failures, and what
-it costs the jobs.
+"""How much of the grid a stream of jobs uses, and what it costs the jobs.
+
+By system, queue and failures.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureInput, Inputs
+from railx.figures.figure import Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import INK, canvas, label, quantity, share_legend
@@ -72,11 +73,11 @@ class UtilisationSettings(CanvasSettings):
     """Offered load of the rows to show, as a share of the grid; null: the highest."""
 
 
-def draw(settings: UtilisationSettings, inputs: Inputs, output: Path) -> None:
-    """One column per queue: utilisation above, below it rejected jobs (reject) or the
-    mean wait; dots are the single draws.
+def draw(settings: UtilisationSettings, inputs: FigureFiles, output: Path) -> None:
+    """One column per queue: utilisation above, below it what it costs the jobs.
 
-    Raises ValueError when no row has the policy and offered load of the settings.
+    That is rejected jobs (reject) or the mean wait; dots are the single draws. Raises
+    ValueError when no row has the policy and offered load of the settings.
     """
     from matplotlib.ticker import PercentFormatter
 

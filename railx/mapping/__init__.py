@@ -1,5 +1,6 @@
-"""Training jobs on topologies: which parallelism lies on which axis, what each step
-sends, and how long that takes.
+"""Training jobs on topologies: what each step sends, and how long it takes.
+
+A job says which parallelism lies on which axis.
 """
 
 from railx.mapping.cost import (

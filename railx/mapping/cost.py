@@ -1,5 +1,6 @@
-"""What topologies are compared at: equal injection bandwidth, and equal cost of the
-network.
+"""What topologies are compared at: equal injection bandwidth, and equal cost.
+
+The cost is that of the network.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ _BITS_PER_BYTE = 8
 
 
 def injection_gb_s_per_chip(topology: Topology) -> float:
-    """Injection bandwidth of a chip, one direction: all ports that leave its node
-    together.
+    """Injection bandwidth of a chip, one direction.
+
+    All ports that leave its node together.
     """
     settings = topology.settings
     return family_of(settings).ports_per_chip(settings) * settings.port_gbps / _BITS_PER_BYTE
 
 
 def equal_bandwidth(settings: MappingSettings, topology: Topology) -> Basis:
-    """All links scaled by what brings the ports to the wanted injection bandwidth;
-    without a cost.
+    """The basis at which the ports have the wanted injection bandwidth.
+
+    All links are scaled by the same factor; it has no cost.
     """
     factor = settings.injection_gb_s_per_chip / injection_gb_s_per_chip(topology)
     return Basis("equal_bandwidth", factor, factor, None)
@@ -42,14 +45,15 @@ def equal_bandwidth(settings: MappingSettings, topology: Topology) -> Basis:
 def comparison_bases(
     settings: MappingSettings, topology: Topology, name: str, reference: FamilySettings
 ) -> list[Basis]:
-    """``equal_bandwidth`` and, where topology ``name`` is priced and its family has a
-    bill, ``equal_cost``; ``reference`` are the settings of the reference topology.
+    """``equal_bandwidth`` and, where it has a price, ``equal_cost``.
 
-    A network costs in proportion to the rate of its ports, so that at equal bandwidth
-    it costs its USD per GB/s of injection times the injection bandwidth, and at equal
-    cost its ports have the bandwidth that the reference's cost buys. Links inside a
-    node (and scale-up switches) stand in no bill: at equal cost they keep the rate of
-    equal bandwidth. Raises SettingsError where the reference has no bill, and as
+    Topology ``name`` has one where it is priced and its family has a bill;
+    ``reference`` are the settings of the reference topology. A network costs in
+    proportion to the rate of its ports. So at equal bandwidth it costs its USD per GB/s
+    of injection times the injection bandwidth, and at equal cost its ports have the
+    bandwidth that the reference's cost buys. Links inside a node (and scale-up
+    switches) stand in no bill: at equal cost they keep the rate of equal bandwidth.
+    Raises SettingsError where the reference has no bill, and as
     :func:`railx.economics.price_network`.
     """
     equal = equal_bandwidth(settings, topology)

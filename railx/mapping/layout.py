@@ -1,5 +1,6 @@
-"""Where the ranks of a job stand: the chips of each axis, and the groups that
-communicate.
+"""Where the ranks of a job stand: the chips of each axis, and the groups.
+
+The ranks of a group communicate.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ IntArray = NDArray[np.int64]
 
 
 def place_ranks(topology: Topology, sizes: Sizes) -> Placement:
-    """Place a job of chips of a node x nodes of a row x nodes of a column, as the
-    family does or else in runs of chips; SettingsError("layout") where there is no room
-    for it.
+    """Place a job of chips of a node x nodes of a row x nodes of a column.
+
+    As the family does, or else in runs of chips. SettingsError("layout") where there is
+    no room for it.
     """
     return (family_of(topology).place or place_runs)(topology, sizes)
 
 
 def group_members(layout: LayoutSettings, chips: IntArray, parallelisms: Sequence[str]) -> IntArray:
-    """The groups that span ``parallelisms``: int[groups, members], members in rank
-    order from the innermost axis out.
+    """The groups that span ``parallelisms``: int[groups, members].
 
-    Ranks belong to one group where they agree in every other parallelism.
+    Members are in rank order from the innermost axis out. Ranks belong to one group
+    where they agree in every other parallelism.
     """
     return _groups(
         layout, chips, [i for i, (name, _) in enumerate(_degrees(layout)) if name in parallelisms]
@@ -42,8 +44,9 @@ def group_members(layout: LayoutSettings, chips: IntArray, parallelisms: Sequenc
 def group_levels(
     layout: LayoutSettings, chips: IntArray, parallelisms: Sequence[str]
 ) -> list[IntArray]:
-    """The same taken apart: the groups along each axis and parallelism of more than one
-    member, from the innermost axis out.
+    """The same taken apart: the groups along each axis and parallelism.
+
+    Those of more than one member, from the innermost axis out.
     """
     degrees = _degrees(layout)
     return [

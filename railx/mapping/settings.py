@@ -1,5 +1,6 @@
-"""Settings of the mapping stage: jobs, the axes their parallelisms lie on, and the
-topologies they are laid on.
+"""Settings of the mapping stage: jobs and the topologies they are laid on.
+
+A job says on which axes its parallelisms lie.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ class LayoutSettings:
 
 @dataclass(frozen=True)
 class ExpertSettings:
-    """A mixture of experts: every feed-forward layer becomes several, of which a token
-    visits a few.
+    """A mixture of experts.
+
+    Every feed-forward layer becomes several, of which a token visits a few.
     """
 
     experts: Annotated[int, AtLeast(2)]
@@ -97,8 +99,9 @@ class ChipSettings:
 
 @dataclass(frozen=True)
 class JobSettings:
-    """One training job: every replica takes the same micro-batches per step (1F1B
-    pipeline).
+    """One training job; every replica takes the same micro-batches per step.
+
+    They run as a 1F1B pipeline.
     """
 
     model: ModelSettings

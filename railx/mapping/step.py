@@ -1,13 +1,14 @@
-"""How long a step takes on a topology: exact channel loads of every kind of
-communication, one bottleneck each.
+"""How long a step takes on a topology, by exact channel loads.
 
-All groups of one kind communicate at once. Their traffic is routed over the topology as
-any other, so that contention between groups and the walk inside the nodes count; the
-busiest channel sets the rate. A gather is done in the better of two ways: every member
-sends its part to every other (direct), or round a ring in both directions; over several
-axes also one axis after the other (reduce-scatter from the first to the last,
-all-gather back), each with what the others left to it. Where a topology has several
-routings, each transfer takes the best.
+Every kind of communication has one bottleneck. All groups of one kind communicate at
+once. Their traffic is routed over the topology as any other, so that contention between
+groups and the walk inside the nodes count; the busiest channel sets the rate.
+
+A gather is done in the better of two ways: every member sends its part to every other
+(direct), or round a ring in both directions. Over several axes it may also go one axis
+after the other (reduce-scatter from the first to the last, all-gather back), each with
+what the others left to it. Where a topology has several routings, each transfer takes
+the best.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Basis:
-    """What topologies are compared at: ``ports`` and ``inside`` scale the links between
-    and inside nodes.
+    """What topologies are compared at.
+
+    ``ports`` and ``inside`` scale the links between and inside nodes.
     """
 
     name: str
@@ -52,9 +54,9 @@ class Basis:
 
 @dataclass(frozen=True)
 class _Way:
-    """One way to move data within groups: what a chip sends over the bytes of the
-    transfer, its rates and its latency.
+    """One way to move data within groups.
 
+    It has what a chip sends over the bytes of the transfer, its rates and its latency.
     The rates are those that the busiest channel between nodes and the busiest inside
     one allow each chip.
     """
@@ -67,16 +69,18 @@ class _Way:
     latency_ns: float
 
     def time_ns(self, size_bytes: float, basis: Basis) -> float:
-        """Bytes over GB/s are nanoseconds; a faster port shortens the transmission, not
-        the flight.
+        """Bytes over GB/s are nanoseconds.
+
+        A faster port shortens the transmission, not the flight.
         """
         gb_s = min(self.between_gb_s * basis.ports, self.inside_gb_s * basis.inside)
         return self.latency_ns + size_bytes * self.sent / gb_s
 
 
 class _Network:
-    """A topology under one routing that answers how fast given groups communicate;
-    answers are kept, layouts share them.
+    """A topology under one routing that answers how fast given groups communicate.
+
+    Answers are kept, layouts share them.
     """
 
     def __init__(self, topology: Topology, routing: str) -> None:
@@ -89,8 +93,9 @@ class _Network:
         return build_routing(self.topology, self.routing)
 
     def ways(self, groups: IntArray, pattern: str) -> list[_Way]:
-        """The ways to do ``pattern`` within every group (int[groups, members])
-        at once.
+        """The ways to do ``pattern`` within every group at once.
+
+        ``groups``: int[groups, members].
         """
         members = groups.shape[1]
         share = (members - 1) / members
@@ -124,8 +129,9 @@ class _Network:
 
 
 def _everyone(members: int) -> FloatArray:
-    """What part of what a member sends goes to which other (float[members, members]):
-    the same to all.
+    """What part of what a member sends goes to which other: the same to all.
+
+    float[members, members].
     """
     return (1 - np.eye(members)) / (members - 1)
 
@@ -150,17 +156,17 @@ def step_times(
     bases: Sequence[Basis],
     name: str,
 ) -> list[dict[str, Any]]:
-    """Time of one training step of every job on every basis, one row per part of the
-    step.
+    """Time of one training step of every job on every basis, one row per part.
 
     Columns: topology, family, topology_chips, job, chips, placement, basis,
     port_factor, cost_per_chip_usd (of the network), part (compute, bubble and the
     parallelisms), way and routing (how the data moved), ms, step_ms (the whole step),
-    tokens_per_s, reason, fidelity. A job without room has one row a basis: no part and
-    no times, ``reason`` says why. Nothing overlaps except that stages of the pipeline
-    work at the same time: an upper bound for schedules that hide communication.
-    ``bubble`` is what the first and last stages wait: (stages - 1) micro-batches
-    (1F1B).
+    tokens_per_s, reason, fidelity. A job without room has one row per basis: no part
+    and no times, ``reason`` says why.
+
+    Nothing overlaps except that stages of the pipeline work at the same time: an upper
+    bound for schedules that hide communication. ``bubble`` is what the first and last
+    stages wait: (stages - 1) micro-batches (1F1B).
     """
     networks = [_Network(topology, routing) for routing in routings]
     rows: list[dict[str, Any]] = []
@@ -257,8 +263,9 @@ def _fastest(
     layout: LayoutSettings,
     basis: Basis,
 ) -> tuple[float, list[_Way]]:
-    """The least time of a transfer, and the way taken or, one axis after the other, the
-    ways.
+    """The least time of a transfer, and the way taken.
+
+    There are several ways where one axis goes after the other.
     """
     groups = group_members(layout, placement.chips, transfer.over)
     time_ns, way = _best(networks, groups, transfer.pattern, transfer.bytes, basis)

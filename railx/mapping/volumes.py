@@ -1,11 +1,15 @@
 """What a training step computes and sends, in closed form.
 
-Per micro-batch and stage: tensor parallelism with sequence-parallel norms gathers and
-scatters the activations twice a layer in each direction (Korthikanti 2022); sequence
-parallelism passes the keys and values round a ring (Liu 2023); experts exchange tokens
-by all-to-all before and after (Lepikhin 2020); stages hand on activations and their
-gradients. Per step: gradients are reduce-scattered and parameters all-gathered over the
-replicas (Rajbhandari 2020).
+Per micro-batch and stage:
+
+* tensor parallelism with sequence-parallel norms gathers and scatters the activations
+  twice per layer in each direction (Korthikanti 2022);
+* sequence parallelism passes the keys and values round a ring (Liu 2023);
+* experts exchange tokens by all-to-all before and after (Lepikhin 2020);
+* stages hand on activations and their gradients.
+
+Per step gradients are reduce-scattered and parameters all-gathered over the replicas
+(Rajbhandari 2020).
 """
 
 from __future__ import annotations
@@ -26,11 +30,13 @@ _TRAINING_OVER_FORWARD = 3
 class Transfer:
     """One kind of communication of a chip.
 
-    ``name``: the parallelism that causes it; ``over``: those that span its groups;
-    ``pattern``: ``gather`` (all-gather or reduce-scatter), ``all_to_all`` or ``next``
-    (to the next member); ``bytes``: the gathered (or scattered) tensor, what a chip
-    exchanges in an all-to-all, or what it hands on; ``times``: how often, per
-    micro-batch or (``per_step``) per step.
+    * ``name``: the parallelism that causes it.
+    * ``over``: the parallelisms that span its groups.
+    * ``pattern``: ``gather`` (all-gather or reduce-scatter), ``all_to_all`` or ``next``
+      (to the next member).
+    * ``bytes``: the gathered (or scattered) tensor, what a chip exchanges in an
+      all-to-all, or what it hands on.
+    * ``times``: how often, per micro-batch or (``per_step``) per step.
     """
 
     name: str
@@ -42,8 +48,9 @@ class Transfer:
 
 
 def compute_flops(job: JobSettings) -> float:
-    """Operations of one chip for one micro-batch, forward and backward: its share of a
-    stage.
+    """Operations of one chip for one micro-batch, forward and backward.
+
+    They are its share of a stage.
     """
     layout, model = job.layout, job.model
     tokens = job.sequence_tokens
@@ -114,8 +121,9 @@ def step_transfers(job: JobSettings) -> list[Transfer]:
 
 
 def _keys_and_values_bytes(job: JobSettings) -> float:
-    """Keys and values of a whole sequence that a chip's heads attend to; a chip keeps
-    at least one head of each.
+    """Keys and values of a whole sequence that a chip's heads attend to.
+
+    A chip keeps at least one head of each.
     """
     width = max(key_value_width(job.model) / job.layout.degree("tensor"), job.model.head_width)
     return 2 * width * job.sequence_tokens * job.bytes_per_element

@@ -1,5 +1,7 @@
-"""All-to-all among chips of a network: the bottleneck of the routing's exact loads, and
-all messages at once with fair rates.
+"""All-to-all among chips of a network.
+
+It is timed by the bottleneck of the routing's exact loads, and by all messages at once
+with fair rates.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ _BLOCK = 1_024
 
 @dataclass(frozen=True)
 class AllToAll:
-    """``gb_s``: what a chip can send to all others together while the busiest link is
-    full; ``latency_ns``: the longest path.
+    """The bottleneck and the longest path of an all-to-all.
 
-    Where the network is too large to follow every path, the latency is the family's
-    bound.
+    ``gb_s``: what a chip can send to all others together while the busiest link is
+    full. ``latency_ns``: the longest path. Where the network is too large to follow
+    every path, the latency is the family's bound.
     """
 
     participants: int
@@ -44,8 +46,9 @@ class AllToAll:
 
 
 def all_to_all(topology: Topology, chips: IntArray, routing: str) -> AllToAll | None:
-    """The all-to-all of ``chips`` under a routing; None where the network is too large
-    and no closed form is known.
+    """The all-to-all of ``chips`` under a routing.
+
+    None where the network is too large and no closed form is known.
     """
     if len(chips) * (len(chips) - 1) <= _MOST_ROUTED:
         return _routed(topology, chips, routing)
@@ -58,7 +61,7 @@ def all_to_all(topology: Topology, chips: IntArray, routing: str) -> AllToAll | 
     ):
         return None
     loads = family.loads(topology, "min" if routing == "min" else "balanced")
-    # A lane's load is relative to an external port that is full with one flit a cycle.
+    # A lane's load is relative to an external port, full with one flit per cycle.
     port_gbps = topology.settings.port_gbps
     width = topology.links.gbps / port_gbps
     bound = float((width[loads > 0] / loads[loads > 0]).min())
@@ -67,9 +70,7 @@ def all_to_all(topology: Topology, chips: IntArray, routing: str) -> AllToAll | 
 
 
 class Messages:
-    """All messages of an all-to-all, sent at once and sharing the links max-min
-    fairly.
-    """
+    """All messages of an all-to-all, sent at once; they share links max-min fairly."""
 
     def __init__(self, topology: Topology, chips: IntArray, routing: str) -> None:
         paths = route_flows(topology, routing, *_pairs(chips))
@@ -77,8 +78,9 @@ class Messages:
         self._sending = finish_times(paths, link_gb_s(topology), 1 / len(chips)) - paths.latency_ns
 
     def time_ns(self, payload_bytes: float) -> float:
-        """When the last message has arrived; equal messages that start at once take in
-        proportion to their size.
+        """When the last message has arrived.
+
+        Equal messages that start at once take in proportion to their size.
         """
         return float((self._sending * payload_bytes + self._latency).max())
 
@@ -99,8 +101,9 @@ def _routed(topology: Topology, chips: IntArray, routing: str) -> AllToAll:
 
 
 def _pairs(chips: IntArray) -> tuple[IntArray, IntArray]:
-    """All ordered pairs, ascending by destination, so that a block needs few columns of
-    a routing table.
+    """All ordered pairs, ascending by destination.
+
+    A block so needs few columns of a routing table.
     """
     dst, src = (axis.ravel() for axis in np.meshgrid(chips, chips, indexing="ij"))
     return src[src != dst], dst[src != dst]

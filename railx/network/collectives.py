@@ -1,7 +1,6 @@
-"""Times of collectives: in closed form, and with the messages of their steps on the
-links.
+"""Times of collectives, in closed form and with messages on the links.
 
-A ring reduce-scatter or all-gather over P participants takes P - 1 steps; in every step
+A ring reduce-scatter or all-gather over P participants takes P - 1 steps. In every step
 each participant passes on 1/P of the ring's share of the payload. An all-reduce is a
 reduce-scatter and an all-gather. On d dimensions the payload is cut in d equal parts,
 each of which starts along another dimension and goes on to the next, so that all
@@ -16,7 +15,7 @@ the routing offers.
 
 * ``analytic``: latency along the slowest chain of P - 1 messages, plus the
   serialisation at the ports of the rings.
-* ``flow``: the messages of a step share all links they cross max-min fairly; a step of
+* ``flow``: the messages of a step share all links they cross max-min fairly. A step of
   a dimension starts when its last step has ended everywhere, while the other dimensions
   go through their own steps.
 """
@@ -62,12 +61,12 @@ _HALVES: dict[CollectiveName, int] = {
 
 @dataclass(frozen=True, eq=False)
 class _Rings:
-    """Rings of one dimension: ``participants`` on each, ``rings`` at once (both
-    directions counted), ``gb_s`` each.
+    """Rings of one dimension.
 
-    ``chain_latency_ns``: latency along the slowest participants - 1 messages in a row.
-    ``paths``: the messages of one step, None where only the closed form is wanted or
-    known; ``sent_rings`` is how many rings they make up in a line.
+    ``participants`` on each, ``rings`` at once (both directions counted), ``gb_s``
+    each. ``chain_latency_ns``: latency along the slowest participants - 1 messages in a
+    row. ``paths``: the messages of one step, None where only the closed form is wanted
+    or known. ``sent_rings`` is how many rings they make up in a line.
     """
 
     participants: int
@@ -80,11 +79,10 @@ class _Rings:
 
 @dataclass(frozen=True, eq=False)
 class _Scope:
-    """Who takes part: rings of one dimension or of several, for each level from the
-    inside out (the mesh of a node, the nodes).
+    """Who takes part: rings of one dimension or of several, for each level.
 
-    A level works on what the level inside it has reduced; its payload is that of all
-    its rings together.
+    Levels go from the inside out (the mesh of a node, the nodes). A level works on what
+    the level inside it has reduced; its payload is that of all its rings together.
     """
 
     name: str
@@ -112,20 +110,24 @@ def simulate_collectives(
 ) -> list[dict[str, Any]]:
     """Time of every collective, scope, payload and fidelity, one row each.
 
-    Scopes: ``row``, ``column`` and in three dimensions ``pillar`` (one line of x, y or
-    z), ``nodes`` (RailX, HammingMesh: all nodes or boards, rows and columns at once),
-    ``chips`` (all chips; rings run through the chips of each line, all dimensions at
-    once; one ring over the chips in order where there are no lines). A participant is a
-    node (board) in the scopes row, column and nodes of RailX (HammingMesh), where the
-    payload is the node's, and a chip elsewhere. ``rings``: rings at once through a
-    participant, both directions counted. ``algorithm``: ``ring`` of a line,
-    ``ring_2d``, ``ring_3d``, ... of as many dimensions at once, ``hierarchical`` (the
-    mesh of a node, then the nodes) or ``chip_order_ring_K_of_P_ports``, whose messages
-    go at the rate of K of the P ports of a chip, all planes of its network together.
+    Scopes:
+
+    * ``row``, ``column`` and in three dimensions ``pillar``: one line of x, y or z.
+    * ``nodes`` (RailX, HammingMesh): all nodes or boards, rows and columns at once.
+    * ``chips``: all chips. Rings run through the chips of each line, all dimensions at
+      once; one ring over the chips in order where there are no lines.
+
+    A participant is a node (board) in the scopes row, column and nodes of RailX
+    (HammingMesh), where the payload is the node's, and a chip elsewhere. ``rings``:
+    rings at once through a participant, both directions counted. ``algorithm``:
+    ``ring`` of a line, ``ring_2d``, ``ring_3d``, ... of as many dimensions at once,
+    ``hierarchical`` (the mesh of a node, then the nodes) or
+    ``chip_order_ring_K_of_P_ports``, whose messages go at the rate of K of the P ports
+    of a chip, all planes of its network together.
+
     Over P participants with all ports of rate b busy, the time of an all-reduce tends
-    to 2 D (P - 1)/P / (ports * b); with lines of different lengths the longest holds up
-    the others. SettingsError for nodes
-    that do not exist or are not joined.
+    to 2 D (P - 1)/P / (ports * b). With lines of different lengths the longest holds up
+    the others. SettingsError for nodes that do not exist or are not joined.
     """
     nodes = sub_grid(topology, collective)
     timed = []
@@ -213,8 +215,9 @@ _Phase = Callable[[Sequence[float]], float]
 
 
 def _phases(topology: Topology, scope: _Scope, fidelity: str) -> list[_Phase] | None:
-    """How long a phase of each level takes; None where the flow model has no
-    messages.
+    """How long a phase of each level takes.
+
+    None where the flow model has no messages.
     """
     if fidelity == "analytic":
         return [_analytic_phase(level) for level in scope.levels]
@@ -224,8 +227,9 @@ def _phases(topology: Topology, scope: _Scope, fidelity: str) -> list[_Phase] | 
 
 
 def _reduce_scatter_ns(scope: _Scope, phases: list[_Phase], payload: float) -> float:
-    """Over all levels; the shards of an inner level make up the whole payload of the
-    level around it.
+    """Time of a reduce-scatter over all levels.
+
+    The shards of an inner level make up the whole payload of the level around it.
     """
     return sum(
         _level_ns(level, phase, payload) for level, phase in zip(scope.levels, phases, strict=True)
@@ -233,8 +237,9 @@ def _reduce_scatter_ns(scope: _Scope, phases: list[_Phase], payload: float) -> f
 
 
 def _level_ns(level: tuple[_Rings, ...], phase: _Phase, payload: float) -> float:
-    """One phase for each dimension; all parts of the payload end it before any goes on
-    along its next dimension.
+    """Time of a level: one phase for each dimension.
+
+    All parts of the payload end it before any goes on along its next dimension.
     """
     total, parts = (
         0.0,
@@ -261,8 +266,9 @@ def _analytic_phase(level: tuple[_Rings, ...]) -> _Phase:
 
 
 def _flow_phase(topology: Topology, level: tuple[_Rings, ...]) -> _Phase:
-    """All messages of one step of every dimension at once; how long they send grows in
-    proportion to the payload.
+    """All messages of one step of every dimension at once.
+
+    How long they send grows in proportion to the payload.
     """
     parts = [rings.paths for rings in level if rings.paths is not None]
     paths = join_paths(parts)
@@ -347,8 +353,9 @@ def _grid_scopes(index: ChannelIndex, grid: GridRings, nodes: SubGrid, most: int
 def _chip_scopes(
     index: ChannelIndex, grid: GridRings, nodes: SubGrid, level: tuple[_Rings, ...], most: int
 ) -> list[_Scope]:
-    """Nodes of several chips: one ring level over all chips, and the hierarchy of the
-    meshes inside the nodes and the nodes.
+    """Nodes of several chips: one ring level over all chips, and the hierarchy.
+
+    The hierarchy is the meshes inside the nodes, then the nodes.
     """
     scopes = []
     chips = nodes.nodes * grid.grid.m**2
@@ -370,8 +377,9 @@ def _chip_scopes(
 
 
 def _rings(index: ChannelIndex, line: LineRings, most_messages: int) -> _Rings:
-    """All lines of a dimension; one stands for all where their messages are too
-    many.
+    """All lines of a dimension.
+
+    One stands for all where their messages are too many.
     """
     one = _line_paths(index, line, 0)
     hops = one.latency_ns.reshape(line.rings, line.participants)
@@ -391,14 +399,14 @@ def _line_paths(index: ChannelIndex, line: LineRings, number: int) -> FlowPaths:
 def _chip_order_scope(
     topology: Topology, collective: CollectiveSettings, wants_flow: bool
 ) -> _Scope | None:
-    """One ring over all chips in order, both directions at once, on the routing's
-    paths.
+    """One ring over all chips in order, both directions at once.
 
-    A message spreads over all planes and ports that the routing offers from one chip to
-    the next. Families may know the closed form (a fat tree: a ring in every plane, on
-    all ports of a chip). Elsewhere the rate is that of the slowest message of a step,
-    and the algorithm's name says how many ports of a chip that fills; it counts at most
-    all, though chips of a server pass messages on over its scale-up links as well.
+    It runs on the routing's paths. A message spreads over all planes and ports that the
+    routing offers from one chip to the next. Families may know the closed form (a fat
+    tree: a ring in every plane, on all ports of a chip). Elsewhere the rate is that of
+    the slowest message of a step, and the algorithm's name says how many ports of a
+    chip that fills. It counts at most all, though chips of a server pass messages on
+    over its scale-up links as well.
     """
     settings = topology.settings
     paths = None

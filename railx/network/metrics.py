@@ -1,5 +1,6 @@
-"""Graph metrics: hops between nodes and between chips, bisection, and the checks of the
-optical circuits.
+"""Graph metrics: hops between nodes and between chips, bisection.
+
+The optical circuits are checked here too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from railx.network.path_diversity import disjoint_paths_min, minimal_path_counts
 from railx.vocabulary.line_graphs import LineGraph
 from railx.vocabulary.topology import INTERNAL, Topology
 
-__all__ = ["check_circuits", "chip_hop_counts", "node_hop_counts", "topology_metrics"]
+__all__ = ["check_optical_circuits", "chip_hop_counts", "node_hop_counts", "topology_metrics"]
 
 IntArray = NDArray[np.int64]
 
@@ -25,20 +26,23 @@ _MOST_SEARCHED_VERTICES = 2000
 
 
 def topology_metrics(topology: Topology) -> dict[str, Any]:
-    """Size, hops and bisection of a topology as one flat mapping; None where a value
-    does not apply or is too large to search.
+    """Size, hops and bisection of a topology as one flat mapping.
 
-    ``links``: full-duplex channels, every lane counted. Hops are means and maxima over
-    ordered pairs of distinct chips, which is what uniform traffic sees: ``node_hops``
-    counts the links that leave a node on a path with the fewest of them (in a fat tree
-    every link), ``chip_hops`` all links of a shortest path. ``bisection_gbps``: rate in
-    one direction across the family's natural cut, counted in the graph;
-    ``bisection_closed_form_gbps`` is the formula for the same cut;
-    ``bisection_gb_s_per_chip`` divides it by the chips of the smaller half, and
-    ``bisection_equal_halves`` says whether the halves are equal. ``minimal_paths_min``
-    and ``minimal_paths_mean``: shortest paths of nodes (and switches) between two
-    distinct nodes, parallel links counted as one; ``disjoint_paths_min``: link-disjoint
-    paths between the two nodes that have the fewest, every lane counted.
+    None where a value does not apply or is too large to search.
+
+    * ``links``: full-duplex channels, every lane counted.
+    * Hops are means and maxima over ordered pairs of distinct chips, which is what
+      uniform traffic sees. ``node_hops`` counts the links that leave a node on a path
+      with the fewest of them (in a fat tree every link), ``chip_hops`` all links of a
+      shortest path.
+    * ``bisection_gbps``: rate in one direction across the family's natural cut, counted
+      in the graph. ``bisection_closed_form_gbps`` is the formula for the same cut,
+      ``bisection_gb_s_per_chip`` divides it by the chips of the smaller half, and
+      ``bisection_equal_halves`` says whether the halves are equal.
+    * ``minimal_paths_min`` and ``minimal_paths_mean``: shortest paths of nodes (and
+      switches) between two distinct nodes, parallel links counted as one.
+    * ``disjoint_paths_min``: link-disjoint paths between the two nodes that have the
+      fewest, every lane counted.
     """
     settings, family = topology.settings, family_of(topology)
     links = topology.links
@@ -78,13 +82,12 @@ def topology_metrics(topology: Topology) -> dict[str, Any]:
 
 
 def node_hop_counts(topology: Topology) -> IntArray | None:
-    """How many ordered pairs of chips are h inter-node hops apart (index h; a chip and
-    itself count at 0).
+    """How many ordered pairs of chips are h inter-node hops apart (index h).
 
-    Where the lines of a family are all alike, the node graph is the product of a row
-    and a column and the hops add up: exact at any size. Families may know
-    their own counts. Other graphs are searched breadth first; None above 2,000
-    vertices.
+    A chip and itself count at 0. Where the lines of a family are all alike, the node
+    graph is the product of a row and a column and the hops add up: exact at any size.
+    Families may know their own counts. Other graphs are searched breadth first; None
+    above 2,000 vertices.
     """
     known = family_of(topology).node_hop_counts
     if known is not None:
@@ -108,8 +111,9 @@ def node_hop_counts(topology: Topology) -> IntArray | None:
 
 
 def chip_hop_counts(topology: Topology) -> IntArray | None:
-    """How many ordered pairs of chips are h links apart (index h); None above 2,000
-    vertices.
+    """How many ordered pairs of chips are h links apart (index h).
+
+    None above 2,000 vertices.
     """
     if topology.vertices > _MOST_SEARCHED_VERTICES:
         return None
@@ -118,11 +122,11 @@ def chip_hop_counts(topology: Topology) -> IntArray | None:
     return np.bincount(hops[:, : topology.chips].ravel())
 
 
-def check_circuits(topology: Topology) -> None:
+def check_optical_circuits(topology: Topology) -> None:
     """Check the optical circuits; ValueError names the first that breaks a rule.
 
-    Each port of each optical switch is used at most once and exists (``ocs_radix``);
-    what the circuits join, the family checks itself where it has a check.
+    Each port of each optical switch is used at most once and exists (``ocs_radix``).
+    What the circuits join, the family checks itself where it has a check.
     """
     circuits = topology.circuits
     if circuits is None:
@@ -151,15 +155,17 @@ def check_circuits(topology: Topology) -> None:
 
 
 def _line_graphs(topology: Topology) -> list[LineGraph] | None:
-    """A row and a column of nodes, where all rows are alike and all columns are; None
-    elsewhere.
+    """A row and a column of nodes, where all rows are alike and all columns are.
+
+    None elsewhere.
     """
     known = family_of(topology).line_graphs
     return None if known is None else known(topology)
 
 
 def _hops_from_all(vertices: int, edges: IntArray, sources: int) -> IntArray:
-    """Hops (int[sources, vertices]) from each of the first ``sources`` vertices;
+    """Hops (int[sources, vertices]) from each of the first ``sources`` vertices.
+
     ValueError where the graph is not connected.
     """
     from scipy.sparse import csr_array

@@ -74,8 +74,9 @@ class PermutationTraffic:
 
 @dataclass(frozen=True)
 class HotSpotTraffic:
-    """Uniform, but a share of every chip's traffic goes to a few chips, drawn by the
-    seed.
+    """Uniform, but a share of every chip's traffic goes to a few chips.
+
+    The seed draws them.
     """
 
     pattern: Literal["hot_spot"]
@@ -90,8 +91,9 @@ class HotSpotTraffic:
 
 @dataclass(frozen=True)
 class NeighbourTraffic:
-    """Every chip sends in equal shares to the chips it is directly linked to (through a
-    switch: of the same first switch).
+    """Every chip sends in equal shares to the chips it is directly linked to.
+
+    Through a switch: to those of the same first switch.
     """
 
     pattern: Literal["neighbour"]
@@ -102,8 +104,9 @@ class NeighbourTraffic:
 
 @dataclass(frozen=True)
 class AllToAllTraffic:
-    """Every chip sends one packet to each other chip in turn, in the order i + 1, i +
-    2, ... (a scheduled all-to-all).
+    """Every chip sends one packet to each other chip in turn: a scheduled all-to-all.
+
+    The order is i + 1, i + 2, ...
     """
 
     pattern: Literal["all_to_all"]
@@ -151,14 +154,16 @@ class StaticNetworkSettings:
 
 @dataclass(frozen=True)
 class PacketNetworkSettings:
-    """Packet by packet, cycle by cycle: virtual cut-through with the cycle model of the
-    RailX simulator. A cycle moves one flit over one external port.
+    """Packet by packet, cycle by cycle: virtual cut-through.
+
+    The cycle model is the RailX simulator's. A cycle moves one flit over one external
+    port.
     """
 
     model: Literal["packet"]
     """Which model: the packet simulator."""
     routing: RoutingName
-    """How packets find their way; which of them a family offers, its routing says."""
+    """How packets find their path; which of them a family offers, its routing says."""
     cycle_ns: Annotated[float, Positive()]
     """Length of a cycle."""
     packet_flits: Annotated[int, Between(1, 4096)]
@@ -204,8 +209,9 @@ NetworkSettings: TypeAlias = StaticNetworkSettings | PacketNetworkSettings
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """Latency against offered load on one topology, with a search for the saturation
-    point.
+    """Latency against offered load on one topology.
+
+    With a search for the saturation point.
     """
 
     topology: Annotated[str, NotEmpty()]
@@ -224,9 +230,7 @@ class SweepSettings:
 
 @dataclass(frozen=True)
 class AgreementSettings:
-    """The flow model and the packet simulator side by side on some of the experiment's
-    topologies.
-    """
+    """The flow model and the packet simulator side by side on some topologies."""
 
     topologies: Annotated[tuple[str, ...], NotEmpty()]
     """Names of the experiment's topologies."""

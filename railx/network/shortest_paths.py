@@ -1,5 +1,6 @@
-"""Channel loads when every pair splits evenly over all its shortest paths: an
-independent check for small topologies.
+"""Channel loads when every pair splits evenly over all its shortest paths.
+
+An independent check for small topologies.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _MOST_VERTICES = 2000
 
 
 def shortest_path_lane_loads(topology: Topology) -> FloatArray:
-    """Load of one lane of each link row when each pair of chips splits evenly over all
-    its shortest paths (in links).
+    """Load of one lane of each link row when pairs split over all shortest paths.
 
-    Flits/cycle per flit/chip/cycle of uniform traffic; parallel lanes count as
-    different paths. The accumulation is that of Brandes (2001) for edge betweenness.
-    ValueError above 2,000 vertices.
+    Each pair of chips splits evenly; paths are shortest in links. Flits/cycle per
+    flit/chip/cycle of uniform traffic; parallel lanes count as different paths. The
+    accumulation is that of Brandes (2001) for edge betweenness. ValueError above 2,000
+    vertices.
     """
     if topology.vertices > _MOST_VERTICES:
         raise ValueError(
@@ -43,8 +44,9 @@ def shortest_path_lane_loads(topology: Topology) -> FloatArray:
 
 
 def _loads_from(topology: Topology, lanes: Any, sources: NDArray[np.int64]) -> FloatArray:
-    """Summed over the sources: flow on one lane of each row when each sends 1 to every
-    other chip.
+    """Flow on one lane of each row, summed over the sources.
+
+    Each sends 1 to every other chip.
     """
     levels = _path_counts(topology, lanes, sources)
     paths = sum(levels)
@@ -65,8 +67,9 @@ def _loads_from(topology: Topology, lanes: Any, sources: NDArray[np.int64]) -> F
 
 
 def _path_counts(topology: Topology, lanes: Any, sources: NDArray[np.int64]) -> list[FloatArray]:
-    """Numbers of shortest paths (float[sources, vertices]) to the vertices at 0, 1, 2,
-    ... hops.
+    """Numbers of shortest paths (float[sources, vertices]) by hops.
+
+    To the vertices at 0, 1, 2, ... hops.
     """
     level = np.zeros((len(sources), topology.vertices))
     level[np.arange(len(sources)), sources] = 1

@@ -1,11 +1,11 @@
-"""Exact static channel loads: of uniform all-to-all in closed form where a family has
-one, else over its routing table.
+"""Exact static channel loads.
 
-Every function returns one load per row of ``topology.links``: flits per cycle on one
-lane when chips offer one flit per cycle on average, for uniform traffic spread evenly
-over all other chips. A cycle moves one flit over an external port. Sources: the MIN
-routing of the RailX simulator; dimension-order routing for tori; equal-cost multi-path
-for fat trees.
+Of uniform all-to-all in closed form where a family has one, else over its routing
+table. Every function returns one load per row of ``topology.links``: flits per cycle on
+one lane when chips offer one flit per cycle on average, for uniform traffic spread
+evenly over all other chips. A cycle moves one flit over an external port. Sources: the
+MIN routing of the RailX simulator; dimension-order routing for tori; equal-cost
+multi-path for fat trees.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ FloatArray = NDArray[np.float64]
 #: The routings that closed forms speak of.
 _LINE_ROUTINGS: tuple[LineRouting, ...] = ("min", "balanced")
 
-#: Above this a table over all pairs takes minutes, and a gigabyte a block.
+#: Above this a table over all pairs takes minutes, and a gigabyte per block.
 _MOST_TABLE_CHIPS = 6_000
 _BLOCK = 1_024
 
 
 def static_routings(topology: Topology) -> tuple[str, ...]:
-    """The routings whose loads can be computed on a topology; none where it is too
-    large for a table over all pairs.
+    """The routings whose loads can be computed on a topology.
+
+    Those of closed forms alone where it is too large for a table over all pairs.
     """
     family = family_of(topology)
     closed = () if family.loads is None else _LINE_ROUTINGS
@@ -46,8 +47,9 @@ def static_routings(topology: Topology) -> tuple[str, ...]:
 
 
 def lane_loads(topology: Topology, traffic: TrafficSettings, routing: str, seed: int) -> FloatArray:
-    """As :func:`uniform_lane_loads` for any traffic pattern; those other than uniform
-    and all-to-all at up to 6,000 chips.
+    """As :func:`uniform_lane_loads` for any traffic pattern.
+
+    Those other than uniform and all-to-all at up to 6,000 chips.
     """
     if isinstance(traffic, UniformTraffic | AllToAllTraffic):
         return uniform_lane_loads(topology, routing)
@@ -56,11 +58,11 @@ def lane_loads(topology: Topology, traffic: TrafficSettings, routing: str, seed:
 
 
 def uniform_lane_loads(topology: Topology, routing: str) -> FloatArray:
-    """Load of one lane of each link row under uniform all-to-all, in flits/cycle per
-    flit/chip/cycle offered.
+    """Load of one lane of each link row under uniform all-to-all.
 
-    The mean of the lanes of each row. Exact; at any size for families with closed
-    forms, at up to 6,000 chips for the others, ValueError above. ``routing`` as in
+    In flits/cycle per flit/chip/cycle offered; the mean of the lanes of each row.
+    Exact. At any size for families with closed forms, at up to 6,000 chips for the
+    others, ValueError above. ``routing`` as in
     :class:`railx.network.StaticNetworkSettings`.
     """
     known = family_of(topology).loads
@@ -82,8 +84,9 @@ def _check_size(topology: Topology, what: str) -> None:
 
 
 def _table_loads(topology: Topology, routing: str, demand: FloatArray | None) -> FloatArray:
-    """The loads of a routing table over all pairs (None: uniform), a block of
-    destinations at a time.
+    """The loads of a routing table over all pairs (None: uniform).
+
+    A block of destinations at a time.
     """
     blocks = np.split(
         np.arange(topology.chips, dtype=np.int32), range(_BLOCK, topology.chips, _BLOCK)

@@ -21,8 +21,9 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SubGrid:
-    """The nodes of a job: all crossings of these columns and rows (positions in the
-    grid, in the order along a ring).
+    """The nodes of a job: all crossings of these columns and rows.
+
+    They are positions in the grid, in the order along a ring.
     """
 
     columns: tuple[int, ...]
@@ -50,19 +51,20 @@ class SubGrid:
 
 
 def grid_rings(topology: Topology) -> GridRings | None:
-    """The rings through the lines of a topology's grid of nodes; None where its family
-    has none.
+    """The rings through the lines of a topology's grid of nodes.
+
+    None where its family has none.
     """
     known = family_of(topology).grid_rings
     return None if known is None else known(topology)
 
 
 def sub_grid(topology: Topology, settings: CollectiveSettings) -> SubGrid | None:
-    """The nodes that take part (None: the topology is no grid of nodes, all its chips
-    do).
+    """The nodes that take part.
 
-    SettingsError says what is wrong with ``rows`` or ``columns`` and which are allowed:
-    they must exist, be distinct and be joined by links among themselves.
+    None: the topology is no grid of nodes, all its chips do. SettingsError says what is
+    wrong with ``rows`` or ``columns`` and which are allowed: they must exist, be
+    distinct and be joined by links among themselves.
     """
     rings = grid_rings(topology)
     if rings is None:

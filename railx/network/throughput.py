@@ -25,8 +25,9 @@ def simulate_static(
     *,
     seed: int,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Throughput bounds of a traffic pattern from exact static channel loads; ``seed``
-    draws what the pattern leaves to chance.
+    """Throughput bounds of a traffic pattern from exact static channel loads.
+
+    ``seed`` draws what the pattern leaves to chance.
 
     Returns a summary row and the columns of a table of channels (src, dst, kind, rail,
     load of one lane, fidelity; one row per link row of the topology). Throughput is in
@@ -78,7 +79,8 @@ def simulate_static(
 
 
 def ideal_bound(topology: Topology, load: NDArray[np.float64]) -> float:
-    """Offered load at which the average lane of the scarcest external kind is full;
+    """Offered load at which the average lane of the scarcest external kind is full.
+
     ``load``: of one lane of each link row.
     """
     kinds = topology.links.kind
@@ -92,8 +94,9 @@ def ideal_bound(topology: Topology, load: NDArray[np.float64]) -> float:
 
 
 def _channels(topology: Topology, load: NDArray[np.float64]) -> dict[str, Any]:
-    """The channel table as columns; repeated names are dictionary-encoded, there are
-    millions of rows at full scale.
+    """The channel table as columns.
+
+    Repeated names are dictionary-encoded, there are millions of rows at full scale.
     """
     import pyarrow as pa
 

@@ -1,9 +1,9 @@
-"""Traffic patterns: who sends how much to whom, as flows for exact models and as what a
-packet simulator draws from.
+"""Traffic patterns: who sends how much to whom.
 
-Loads are relative: the shares of all flows sum to the number of chips, so that the mean
-chip sends 1, and a simulator multiplies by the offered load. No chip sends to itself; a
-chip that a permutation maps to itself sends nothing.
+They are flows for exact models and what a packet simulator draws from. Loads are
+relative: the shares of all flows sum to the number of chips, so that the mean chip
+sends 1, and a simulator multiplies by the offered load. No chip sends to itself; a chip
+that a permutation maps to itself sends nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ IntArray: TypeAlias = NDArray[np.int64]
 class Flows:
     """Flows between chips, each pair at most once and none to itself.
 
-    ``src``, ``dst`` (int32[F]) and ``share`` (float64[F], greater than 0) list flows;
+    ``src``, ``dst`` (int32[F]) and ``share`` (float64[F], greater than 0) list flows.
     ``spread`` (float64[chips]) is what each chip sends in equal parts to all others
     beside the list, 0 everywhere for up to :data:`MOST_EXPLICIT_CHIPS` chips. All
     shares and spreads together sum to the number of chips.
@@ -68,8 +68,9 @@ class Flows:
         return listed + self.spread
 
     def demand(self) -> FloatArray:
-        """The traffic matrix (float64[chips, chips], row = source); ValueError above
-        :data:`MOST_EXPLICIT_CHIPS` chips.
+        """The traffic matrix (float64[chips, chips], row = source).
+
+        ValueError above :data:`MOST_EXPLICIT_CHIPS` chips.
         """
         if self.chips > MOST_EXPLICIT_CHIPS:
             raise ValueError(
@@ -119,11 +120,10 @@ def hot_chips(topology: Topology, traffic: HotSpotTraffic, seed: int) -> NDArray
 
 
 def read_matrix(path: str | Path, chips: int) -> FloatArray:
-    """Read a traffic matrix (float64[chips, chips]) from a CSV or .npy file;
-    SettingsError names file, place and what is allowed.
+    """Read a traffic matrix (float64[chips, chips]) from a CSV or .npy file.
 
     Allowed are numbers of 0 or more, a diagonal of zeros, and at least one number
-    greater than 0 in every row.
+    greater than 0 in every row. SettingsError names file, place and what is allowed.
     """
     file = in_repository(path)
     allowed = f"{chips} rows of {chips} numbers (row = source, one a chip)"
@@ -214,8 +214,9 @@ def _listed(chips: int, src: IntArray, dst: IntArray, weight: FloatArray) -> Flo
 def _with_spread(
     chips: int, spread: FloatArray, listed: tuple[IntArray, IntArray, FloatArray] | None
 ) -> Flows:
-    """Flows that go to everyone, ``spread[i]`` of chip i together, on top of those
-    listed.
+    """Flows that go to everyone, on top of those listed.
+
+    ``spread[i]`` of chip i together.
     """
     src, dst, share = (
         listed
@@ -232,8 +233,9 @@ def _with_spread(
 
 
 def _hot_spot(topology: Topology, traffic: HotSpotTraffic, seed: int) -> Flows:
-    """The hot share goes in equal parts to the hot chips other than the sender; an only
-    hot chip spreads its own share.
+    """The hot share goes in equal parts to the hot chips other than the sender.
+
+    An only hot chip spreads its own share.
     """
     chips, hot = topology.chips, hot_chips(topology, traffic, seed)
     src, dst = (
@@ -278,8 +280,9 @@ def _permutation(chips: int, traffic: PermutationTraffic, seed: int) -> IntArray
 
 
 def _derangement(chips: int, seed: int) -> IntArray:
-    """A permutation without fixed points, each with the same probability (draws until
-    one has none: e tries in the mean).
+    """A permutation without fixed points, each with the same probability.
+
+    Draws until one has none: e tries in the mean.
     """
     rng = np.random.default_rng(seed)
     while True:

@@ -1,5 +1,6 @@
-"""FlexSP's two dynamic programmes: cutting a batch into micro-batches and rounding
-lengths up to buckets.
+"""FlexSP's two dynamic programmes.
+
+One cuts a batch into micro-batches, one rounds lengths up to buckets.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ Positions = npt.NDArray[np.int64]
 def cut_batch(
     lengths: Lengths, micro_batches: int, order: Literal["sorted", "given"]
 ) -> list[Positions]:
-    """Cut a batch into ``micro_batches`` runs so that the most tokens in a run are as
-    few as possible (FlexSP, appendix A).
+    """Cut a batch into ``micro_batches`` runs with the most tokens of a run least.
 
-    ``order`` "sorted" cuts the sequences from the longest to the shortest, so that
-    lengths within a run are alike; "given" as they come. Lengths [n], n >=
-    micro_batches. Returns the positions in each run.
+    Source: FlexSP, appendix A. ``order`` "sorted" cuts the sequences from the longest
+    to the shortest, so that lengths within a run are alike; "given" as they come.
+    Lengths [n], n >= micro_batches. Returns the positions in each run.
 
     The programme is DP[k][i] = min_j max(DP[j][i-1], tokens of j+1..k). As DP grows
     with j and the last run's tokens shrink, the best j lies where they cross, which a
@@ -57,13 +57,12 @@ def bucket_lengths(
     allowed_tokens: int,
     method: Literal["least_error", "equal_width"],
 ) -> list[Positions]:
-    """Group lengths [n] into buckets, each as long as its longest member; returns
-    positions by bucket, longest bucket first.
+    """Group lengths [n] into buckets, each as long as its longest member.
 
-    "least_error" minimises Σ (bucket bound - length) (FlexSP eqs. 15-16) with
-    ``buckets`` buckets, or more until the rounded-up total is at most
-    ``allowed_tokens``. "equal_width" cuts [0, longest] into ``buckets`` equal
-    intervals, the naive alternative.
+    Returns positions by bucket, longest bucket first. "least_error" minimises Σ (bucket
+    bound - length) (FlexSP eqs. 15-16) with ``buckets`` buckets, or more until the
+    rounded-up total is at most ``allowed_tokens``. "equal_width" cuts [0, longest] into
+    ``buckets`` equal intervals, the naive alternative.
     """
     if method == "equal_width":
         width = lengths.max() / buckets
@@ -83,8 +82,9 @@ def bucket_lengths(
 def _least_error_bounds(
     values: Lengths, counts: Lengths, buckets: int, allowed_tokens: int
 ) -> list[int]:
-    """0 and the bucket bounds, ascending. ``values`` ascending and different,
-    ``counts`` how many sequences have each.
+    """0 and the bucket bounds, ascending.
+
+    ``values`` ascending and different, ``counts`` how many sequences have each.
     """
     number = np.concatenate(([0], np.cumsum(counts)))
     tokens = np.concatenate(([0], np.cumsum(counts * values)))

@@ -1,7 +1,7 @@
-"""InfiniPipe's sequence processor: long sequences cut by one mesh of equal time, short
-ones packed beside the tails (Algorithm 1).
+"""InfiniPipe's sequence processor (Algorithm 1).
 
-The paper prints the algorithm without the mesh's formula; here the cuts x_i of the
+It cuts long sequences by one mesh of equal time and packs short ones beside the tails.
+The paper prints the algorithm without the mesh's formula. Here the cuts x_i of the
 longest sequence solve w(x_i) = (i/K) w(L) for the work w(x) = a1 x² + g x of a prefix,
 with g the linear cost of a token including its all-to-all. The cost of a prefix depends
 on positions alone, so that the same cuts are of equal time in every sequence.
@@ -36,8 +36,9 @@ class PipelineShape:
 
 @dataclass(frozen=True)
 class SequenceChunks:
-    """Chunks that must stay neighbours: those of one cut sequence, left to right, or a
-    single batched chunk.
+    """Chunks that must stay neighbours.
+
+    Those of one cut sequence, left to right, or a single batched chunk.
     """
 
     chunks: tuple[Chunk, ...]
@@ -59,11 +60,10 @@ class _Bucket:
 def mesh(
     length: int, slices: int, shape: PipelineShape, cost: CostModel, alignment_tokens: int
 ) -> list[int]:
-    """Cut positions in tokens, ascending, that divide a sequence of ``length`` tokens
-    into up to ``slices`` slices of equal time.
+    """Cut positions in tokens, ascending, for slices of equal time.
 
-    Positions are rounded to the alignment; those that coincide or reach the end are
-    left out.
+    They divide a sequence of ``length`` tokens into up to ``slices`` slices. Positions
+    are rounded to the alignment; those that coincide or reach the end are left out.
     """
     quadratic, linear = (
         cost.quadratic_ms,
@@ -89,13 +89,13 @@ def build_chunks(
     cost: CostModel,
     beside_tails: bool = True,
 ) -> list[SequenceChunks] | None:
-    """Split, hybrid and batched chunks of ``sequences`` (corpus rows [n]) with
-    ``lengths`` [n], longest first.
+    """Split, hybrid and batched chunks of ``sequences``, longest first.
 
-    ``cuts`` come from :func:`mesh` for the longest sequence. The token target is its
-    longest slice and the time target its slowest; tokens are a hard limit, time a soft
-    one. ``beside_tails`` false keeps tails alone, which holds fewer tokens at once.
-    None where a slice is over ``capacity_tokens``.
+    ``sequences`` are corpus rows [n] with ``lengths`` [n]; ``cuts`` come from
+    :func:`mesh` for the longest sequence. The token target is its longest slice and the
+    time target its slowest; tokens are a hard limit, time a soft one. ``beside_tails``
+    false keeps tails alone, which holds fewer tokens at once. None where a slice is
+    over ``capacity_tokens``.
     """
     longest = int(lengths.max())
     bounds = [0, *cuts, longest]
@@ -144,11 +144,11 @@ def _pack(
     shape: PipelineShape,
     cost: CostModel,
 ) -> None:
-    """Best-fit-decreasing with two limits, tokens hard and time soft; adds to
-    ``buckets`` and opens new ones at their end.
+    """Best-fit-decreasing with two limits, tokens hard and time soft.
 
-    Buckets are tried from the least time per token: few tokens of long context leave
-    most room for short sequences.
+    Adds to ``buckets`` and opens new ones at their end. Buckets are tried from the
+    least time per token: few tokens of long context leave most room for short
+    sequences.
     """
     base = cost.chunk_time_ms([(0, 0)], shape.stages, shape.degree).total_ms
     added = {

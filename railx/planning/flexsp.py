@@ -1,5 +1,4 @@
-"""FlexSP: sequence-parallel groups of different degrees, chosen anew for each
-micro-batch of each batch.
+"""FlexSP: sequence-parallel groups of different degrees for each micro-batch.
 
 One batch: cut it into M micro-batches (``blaster``), find for each the mix of degrees
 and the sequences of each group (``mixes``, then ``milp``), and keep the M with the
@@ -9,8 +8,8 @@ than they are. The constant b1 is paid once per micro-batch.
 
 Deviations from the paper: list scheduling with moves and swaps comes before the integer
 programme, bounds it from above and narrows its virtual groups to the degrees of the
-best few mixes; the programme runs on trials within the gap of the best alone; degree 1
-is allowed (a setting); where none of the first trials fits, M grows until one does. The
+best few mixes. The programme runs on trials within the gap of the best alone. Degree 1
+is allowed (a setting). Where none of the first trials fits, M grows until one does. The
 result is deterministic unless the solver's time guard strikes, which the plan records.
 """
 
@@ -91,8 +90,9 @@ class FlexSPSettings(PlannerBase):
 
 @dataclass(frozen=True)
 class _Part:
-    """One micro-batch on its way: positions in the batch, a bound and the best
-    assignment (of positions in the part).
+    """One micro-batch on its way.
+
+    Positions in the batch, a bound and the best assignment (of positions in the part).
     """
 
     positions: Lengths
@@ -120,11 +120,11 @@ class _Context:
 def plan_flexsp_batch(
     iteration: int, batch: SampledBatch, settings: FlexSPSettings, devices: int, cost: CostModel
 ) -> SequenceParallelBatch:
-    """Plan one batch. PlanError names a sequence that fits no group.
+    """Plan one batch.
 
     ``solver`` of the result: predicted totals by number of micro-batches, which
     candidate won, a lower bound on its micro-batches, and how many of them were ended
-    by what.
+    by what. PlanError names a sequence that fits no group.
     """
     degrees = tuple(degree for degree in cost.degrees if degree >= settings.smallest_degree)
     if not degrees:
@@ -171,8 +171,7 @@ def plan_flexsp_batch(
 
 
 def _trials(lengths: Lengths, context: _Context) -> list[list[_Part]]:
-    """Searched micro-batches for the first numbers of micro-batches that work, in
-    rising order.
+    """Searched micro-batches for the first numbers of them that work, in rising order.
 
     A number is passed over where its lower bound is no better than a total found
     before.
@@ -205,7 +204,10 @@ def _cuts(lengths: Lengths, context: _Context) -> Iterator[list[Lengths]]:
 def _search(
     lengths: Lengths, cut: list[Lengths], bounds: list[float], context: _Context
 ) -> list[_Part] | None:
-    """Each micro-batch of a cut searched; None where one does not fit memory."""
+    """Each micro-batch of a cut searched.
+
+    None where one does not fit memory.
+    """
     parts = []
     for positions, bound in zip(cut, bounds, strict=True):
         good_enough = bound * (1 + context.settings.relative_gap)
@@ -230,8 +232,9 @@ def _polished(trials: list[list[_Part]], context: _Context) -> list[_Part]:
 
 
 def _solved(part: _Part, context: _Context) -> _Part:
-    """The micro-batch after the solver, where it is not good enough yet and its
-    programme is not too large.
+    """The micro-batch after the solver.
+
+    Unchanged where it is good enough already or its programme is too large.
     """
     # The solver is large: only who plans loads it.
     from railx.planning.milp import SolverLimits, solve_micro_batch, virtual_groups

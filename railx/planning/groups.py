@@ -1,5 +1,6 @@
-"""Assignments of sequences to groups, the form that sequence-parallel planners share,
-and their way into a plan.
+"""Assignments of sequences to groups, and their way into a plan.
+
+It is the form that sequence-parallel planners share.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ Lengths = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Assignment:
-    """One micro-batch: ``groups[i]`` lists the positions (in the batch) of the
-    sequences in a group of degree ``degrees[i]``.
+    """One micro-batch as degrees and positions.
+
+    ``groups[i]`` lists the positions (in the batch) of the sequences in a group of
+    degree ``degrees[i]``.
     """
 
     degrees: tuple[int, ...]
@@ -46,11 +49,11 @@ def micro_batch_ms(assignment: Assignment, lengths: Lengths, cost: CostModel) ->
 def micro_batch(
     assignment: Assignment, sequences: Lengths, lengths: Lengths, cost: CostModel
 ) -> MicroBatch:
-    """The plan's form of an assignment; ``sequences`` [n] are corpus rows, ``lengths``
-    [n] their tokens.
+    """The plan's form of an assignment.
 
-    Groups take consecutive ranks in order of falling degree, so that each one starts at
-    a multiple of its power-of-two size.
+    ``sequences`` [n] are corpus rows, ``lengths`` [n] their tokens. Groups take
+    consecutive ranks in order of falling degree, so that each one starts at a multiple
+    of its power-of-two size.
     """
     groups, rank = [], 0
     order = sorted(
@@ -79,10 +82,10 @@ def micro_batch(
 
 
 def best_fit_decreasing(lengths: npt.ArrayLike, capacity: int) -> list[list[int]]:
-    """Pack lengths [n] into bins of ``capacity`` tokens: longest first, each into the
-    fullest bin that still takes it.
+    """Pack lengths [n] into bins of ``capacity`` tokens.
 
-    Returns the positions in each bin, bins in the order in which they were opened.
+    Longest first, each into the fullest bin that still takes it. Returns the positions
+    in each bin, bins in the order in which they were opened.
     """
     tokens = np.asarray(lengths, dtype=np.int64)
     bins: list[list[int]] = []
@@ -102,8 +105,9 @@ def best_fit_decreasing(lengths: npt.ArrayLike, capacity: int) -> list[list[int]
 
 
 def check_lengths_fit(sequences: Lengths, lengths: Lengths, limit: int, where: str) -> None:
-    """PlanError that names the longest sequence where it is over ``limit`` tokens;
-    ``where`` says what the limit is.
+    """Refuse a longest sequence over ``limit`` tokens.
+
+    PlanError names it; ``where`` says what the limit is.
     """
     longest = int(np.argmax(lengths))
     if lengths[longest] > limit:
@@ -114,8 +118,9 @@ def check_lengths_fit(sequences: Lengths, lengths: Lengths, limit: int, where: s
 
 
 def levelled(positions: Sequence[int], lengths: Lengths, bins: int) -> list[list[int]]:
-    """Distribute positions over bins, longest first, each to the bin with the fewest
-    tokens (no capacity).
+    """Distribute positions over bins by tokens.
+
+    Longest first, each to the bin with the fewest tokens (no capacity).
     """
     filled: list[list[int]] = [[] for _ in range(bins)]
     tokens = np.zeros(bins, dtype=np.int64)

@@ -35,12 +35,12 @@ def make_plan(
     batch: BatchSettings,
     seed: int,
 ) -> Plan:
-    """Draw batches from a corpus of ``lengths`` (int64 [n], tokens) and plan each of
-    them.
+    """Draw batches from a corpus and plan each of them.
 
-    The same arguments give the same plan. One-line errors: SettingsError for a cost
-    model or a cluster that does not suit the model, ValueError for a corpus too small
-    for a batch, PlanError (a ValueError) for a sequence longer than the plan can hold.
+    ``lengths`` (int64 [n], tokens) are the corpus. The same arguments give the same
+    plan. One-line errors: SettingsError for a cost model or a cluster that does not
+    suit the model, ValueError for a corpus too small for a batch, PlanError (a
+    ValueError) for a sequence longer than the plan can hold.
     """
     filled = batch.filled(lengths)
     cost = build_cost_model(cost_model, cluster, model, filled.max_length_tokens)
@@ -68,12 +68,12 @@ def make_plan(
 
 
 def plan_rows(plan: Plan, name: str, corpus: str) -> list[dict[str, Any]]:
-    """One row for each group of a sequence-parallel plan, or each chunk of a pipeline
-    plan (times on one stage).
+    """One row for each group or chunk of a plan.
 
-    Columns: plan, planner, corpus, devices, kind, iteration, micro_batch (pipeline),
-    group (chunk), first_rank (ranks are consecutive), degree (stages), sequences,
-    tokens, longest_tokens, predicted_ms, predicted_compute_ms,
+    Groups are those of a sequence-parallel plan, chunks those of a pipeline plan (times
+    on one stage). Columns: plan, planner, corpus, devices, kind, iteration, micro_batch
+    (pipeline), group (chunk), first_rank (ranks are consecutive), degree (stages),
+    sequences, tokens, longest_tokens, predicted_ms, predicted_compute_ms,
     predicted_all_to_all_ms, chunk_kind (null in a sequence-parallel plan), fidelity.
     """
     head = {
@@ -91,11 +91,10 @@ def plan_rows(plan: Plan, name: str, corpus: str) -> list[dict[str, Any]]:
 
 
 def schedule_rows(plan: Plan, name: str) -> list[dict[str, Any]]:
-    """One row for each simulated operation of a pipeline plan, as a Gantt chart shows
-    them; the clock restarts with each batch.
+    """One row for each simulated operation of a pipeline plan, as in a Gantt chart.
 
-    Columns: plan, iteration, pipeline, replica, stage, chunk, kind (forward or
-    backward), start_ms, end_ms, fidelity.
+    The clock restarts with each batch. Columns: plan, iteration, pipeline, replica,
+    stage, chunk, kind (forward or backward), start_ms, end_ms, fidelity.
     """
     rows: list[dict[str, Any]] = []
     for batch in plan.pipeline_batches():
@@ -119,8 +118,9 @@ def schedule_rows(plan: Plan, name: str) -> list[dict[str, Any]]:
 
 
 def plan_summary(plan: Plan) -> dict[str, Any]:
-    """Totals of a plan: batches, sequences and tokens, and the mean predicted time of a
-    batch in ms.
+    """Totals of a plan.
+
+    Batches, sequences and tokens, and the mean predicted time of a batch in ms.
     """
     if plan.kind == "sequence_parallel":
         steps = plan.sequence_parallel_batches()
@@ -203,8 +203,9 @@ def _chunk_rows(batch: PipelineBatch) -> list[dict[str, Any]]:
 
 
 def _started(batch: PipelineBatch) -> list[tuple[int, Pipeline, float]]:
-    """Each pipeline of a batch with its index and start in ms: after those of the same
-    replica before it.
+    """Each pipeline of a batch with its index and start in ms.
+
+    It starts after those of the same replica before it.
     """
     clock: dict[int, float] = {}
     started = []

@@ -39,8 +39,9 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SolverLimits:
-    """When the solver stops: relative gap and nodes are deterministic, the time guard
-    (s) is not.
+    """When the solver stops.
+
+    Relative gap and nodes are deterministic, the time guard (s) is not.
     """
 
     relative_gap: float
@@ -50,8 +51,9 @@ class SolverLimits:
 
 @dataclass(frozen=True)
 class Solution:
-    """The solver's answer; ``assignment`` is None where it found none. ``bound_ms``
-    bounds the rounded-up problem from below.
+    """The solver's answer; ``assignment`` is None where it found none.
+
+    ``bound_ms`` bounds the rounded-up problem from below.
     """
 
     assignment: Assignment | None
@@ -93,13 +95,12 @@ def solve_micro_batch(
     limits: SolverLimits,
     start: Assignment | None,
 ) -> Solution:
-    """Solve for lengths [n] rounded up to ``buckets`` (positions by bucket) and virtual
-    ``groups`` (degrees, ascending).
+    """Solve for lengths [n] rounded up to ``buckets`` and virtual ``groups``.
 
-    ``start`` is offered to the solver as a first solution. Sequences of a bucket are
-    handed out longest first, each to the group with the least time among those that
-    still get one; the times of the caller's true lengths can only be shorter than the
-    programme's.
+    Buckets are positions by bucket, groups degrees, ascending. ``start`` is offered to
+    the solver as a first solution. Sequences of a bucket are handed out longest first,
+    each to the group with the least time among those that still get one. The times of
+    the caller's true lengths can only be shorter than the programme's.
     """
     problem = _Problem.build(lengths, buckets, groups, cost)
     solver = _solver(limits)
@@ -116,8 +117,9 @@ def solve_micro_batch(
 
 @dataclass(frozen=True)
 class _Problem:
-    """Arrays of the programme: bucket bounds and sizes [q], group degrees [p], and the
-    pairs (q, p) that exist [a].
+    """Arrays of the programme.
+
+    Bucket bounds and sizes [q], group degrees [p], and the pairs (q, p) that exist [a].
     """
 
     bound: npt.NDArray[np.int64]
@@ -219,8 +221,9 @@ def _solver(limits: SolverLimits) -> Any:
 def _start_values(
     problem: _Problem, buckets: list[npt.NDArray[np.int64]], start: Assignment
 ) -> Floats | None:
-    """Column values for an assignment of positions; None where it breaks the rounded-up
-    problem's caps or has groups it lacks.
+    """Column values for an assignment of positions.
+
+    None where it breaks the rounded-up problem's caps or has groups it lacks.
     """
     bucket_of = {
         int(position): index for index, bucket in enumerate(buckets) for position in bucket
@@ -276,8 +279,9 @@ def _hand_out(
     buckets: list[npt.NDArray[np.int64]],
     cost: CostModel,
 ) -> Assignment:
-    """Concrete sequences for the counts: longest first, each to the group with least
-    time so far among those that still get one.
+    """Concrete sequences for the counts, longest first.
+
+    Each goes to the group with least time so far among those that still get one.
     """
     left = np.zeros((len(problem.bound), len(problem.degree)), dtype=np.int64)
     left[problem.bucket, problem.group] = counts

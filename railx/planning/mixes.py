@@ -1,10 +1,10 @@
-"""Searching the mix of group degrees of one micro-batch: quick, and close enough to the
-bound to start the solver or to replace it.
+"""Searching the mix of group degrees of one micro-batch.
 
+The search is quick, and close enough to the bound to start the solver or to replace it.
 A mix is a multiset of degrees that adds up to the devices. For a given mix, sequences
 go longest first to the group that finishes them soonest (list scheduling on machines of
-different speeds, within the token cap), then sequences are moved and swapped out of the
-slowest group while that helps. Short lists of mixes are tried completely; otherwise the
+different speeds, within the token cap). Then sequences are moved and swapped out of the
+slowest group while that helps. Short lists of mixes are tried completely. Otherwise the
 mix is improved by splitting a group in two halves and by merging two groups of equal
 degree.
 """
@@ -34,8 +34,9 @@ _KEPT = 5
 
 @dataclass(frozen=True)
 class MixSearch:
-    """The best assignment found with its time in ms, and the largest number of groups
-    of each degree in the best few mixes.
+    """The best assignment found with its time in ms.
+
+    With it, the largest number of groups of each degree in the best few mixes.
     """
 
     time_ms: float
@@ -48,9 +49,9 @@ def lower_bound_ms(
 ) -> float:
     """A time that no micro-batch of these lengths [n] can beat.
 
-    The larger of: every sequence at its cheapest degree, in device time shared by all
-    devices; and the slowest sequence alone in the group that runs it soonest. Infinite
-    where a sequence fits no degree.
+    The larger of two: every sequence at its cheapest degree, in device time shared by
+    all devices, and the slowest sequence alone in the group that runs it soonest.
+    Infinite where a sequence fits no degree.
     """
     width = np.array(degrees)
     per_token = np.array([cost.all_to_all_ms[degree] for degree in degrees])
@@ -61,11 +62,11 @@ def lower_bound_ms(
 
 
 def fill_mix(lengths: Lengths, mix: Mix, cost: CostModel) -> tuple[float, tuple[int, ...]] | None:
-    """Longest first, each sequence to the group that finishes it soonest, or to the
-    fullest that takes it where that leaves no room.
+    """Each sequence, longest first, to the group that finishes it soonest.
 
-    Returns the time in ms and the group (index into ``mix``) of each of the lengths
-    [n]; None where memory is short either way.
+    Where that leaves no room, each goes to the fullest that takes it. Returns the time
+    in ms and the group (index into ``mix``) of each of the lengths [n]. None where
+    memory is short either way.
     """
     if lengths.sum() > sum(mix) * cost.tokens_per_device:
         return None
@@ -75,8 +76,9 @@ def fill_mix(lengths: Lengths, mix: Mix, cost: CostModel) -> tuple[float, tuple[
 def search_mix(
     lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel, good_enough_ms: float
 ) -> MixSearch | None:
-    """The best assignment of lengths [n] that the search finds; it stops at
-    ``good_enough_ms``. None where no mix tried holds all.
+    """The best assignment of lengths [n] that the search finds.
+
+    It stops at ``good_enough_ms``. None where no mix tried holds all.
     """
     filled = _fill_all(lengths, devices, degrees, cost)
     if filled is None:
@@ -103,8 +105,9 @@ def search_mix(
 
 
 def all_mixes(devices: int, degrees: tuple[int, ...], most_groups: int) -> Iterator[Mix]:
-    """Every mix of at most ``most_groups`` groups that adds up to ``devices``, degrees
-    falling.
+    """Every mix of at most ``most_groups`` groups that adds up to ``devices``.
+
+    Degrees fall.
     """
     if devices == 0:
         yield ()
@@ -118,8 +121,9 @@ def all_mixes(devices: int, degrees: tuple[int, ...], most_groups: int) -> Itera
 def _fill(
     lengths: Lengths, mix: Mix, cost: CostModel, *, soonest: bool
 ) -> tuple[float, tuple[int, ...]] | None:
-    """One pass, longest first: list scheduling (``soonest``) or best-fit-decreasing,
-    which wastes the least memory.
+    """One pass, longest first.
+
+    List scheduling (``soonest``) or best-fit-decreasing, which wastes the least memory.
     """
     width = np.array(mix)
     per_token = np.array([cost.all_to_all_ms[degree] for degree in mix])
@@ -141,8 +145,9 @@ def _fill(
 def _fill_all(
     lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel
 ) -> dict[Mix, tuple[float, tuple[int, ...]] | None] | None:
-    """Every mix filled; None where there are too many to try (more groups than
-    sequences never help).
+    """Every mix filled; None where there are too many to try.
+
+    More groups than sequences never help.
     """
     mixes: list[Mix] = []
     for mix in all_mixes(devices, degrees, len(lengths)):
@@ -155,8 +160,9 @@ def _fill_all(
 def _climb(
     lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel, good_enough_ms: float
 ) -> dict[Mix, tuple[float, tuple[int, ...]] | None]:
-    """Mixes filled on the way from homogeneous ones up to one that no split or merge
-    improves.
+    """Mixes filled on the way up from homogeneous ones.
+
+    The way ends where no split or merge improves.
     """
     filled: dict[Mix, tuple[float, tuple[int, ...]] | None] = {}
     best_ms, best_mix = np.inf, None
@@ -180,8 +186,9 @@ def _climb(
 def _first_mixes(
     lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel
 ) -> Iterator[Mix]:
-    """For each degree: groups of that degree, after a group for each sequence that
-    needs a larger one.
+    """For each degree a mix of groups of that degree.
+
+    They come after a group for each sequence that needs a larger one.
     """
     longest_first = sorted(lengths.tolist(), reverse=True)
     needed = [
@@ -239,8 +246,9 @@ def _assignment(mix: Mix, owner: tuple[int, ...]) -> Assignment:
 def _improve(
     lengths: Lengths, mix: Mix, owner: tuple[int, ...], cost: CostModel
 ) -> tuple[float, tuple[int, ...]]:
-    """Move or swap a sequence out of the slowest group as long as the slower of the two
-    groups gets faster than it was.
+    """Move or swap sequences out of the slowest group.
+
+    As long as the slower of the two groups gets faster than it was.
     """
     width, group = np.array(mix), np.array(owner)
     per_token = np.array([cost.all_to_all_ms[degree] for degree in mix])

@@ -1,15 +1,14 @@
-"""Elastic pipelines of split, hybrid and batched chunks (InfiniPipe), without
-recomputation.
+"""Elastic pipelines of split, hybrid and batched chunks (InfiniPipe).
 
-For every number of slices K up to a limit the sequence processor (``chunks``) makes
-chunks of about equal time; they form one 1F1B pipeline, longest sequences first, or
-several one after another where memory cannot hold the window of the longest (the
-paper's grouping programme, eq. 14, over classes of equal chunk count). The K with the
-least simulated time wins.
+There is no recomputation. For every number of slices K up to a limit the sequence
+processor (``chunks``) makes chunks of about equal time. They form one 1F1B pipeline,
+longest sequences first, or several one after another where memory cannot hold the
+window of the longest (the paper's grouping programme, eq. 14, over classes of equal
+chunk count). The K with the least simulated time wins.
 
 Deviations: nothing is recomputed (the paper's integer programme for checkpoints is left
-out, so memory decides between pipelines alone); several data-parallel replicas may
-share a batch, each planned by itself; memory counts activations and the gradients of
+out, so memory decides between pipelines alone). Several data-parallel replicas may
+share a batch, each planned by itself. Memory counts activations and the gradients of
 split keys and values (eq. 5) but no logits, for which no constant is published.
 """
 
@@ -105,8 +104,9 @@ def plan_pipeline_batch(
 
 
 def share_among_replicas(lengths: Lengths, replicas: int, cost: CostModel) -> list[Lengths]:
-    """Positions [.] for each replica: longest first, each sequence to the replica with
-    the least compute time so far.
+    """Positions [.] for each replica, longest sequence first.
+
+    Each goes to the replica with the least compute time so far.
     """
     work, busy = cost.sequence_ms(lengths), np.zeros(replicas)
     shared: list[list[int]] = [[] for _ in range(replicas)]
@@ -118,10 +118,10 @@ def share_among_replicas(lengths: Lengths, replicas: int, cost: CostModel) -> li
 
 
 def peak_tokens(pipeline: Pipeline, cost: CostModel) -> float:
-    """The most tokens whose activations the first stage holds at once; a split token
-    weighs more (InfiniPipe eqs. 5-8).
+    """The most tokens whose activations the first stage holds at once.
 
-    The first stage has the widest window, so that no other holds more.
+    A split token weighs more (InfiniPipe eqs. 5-8). The first stage has the widest
+    window, so that no other holds more.
     """
     live = peak = 0.0
     weight = [
@@ -156,7 +156,8 @@ def _best_replica(
     shape: PipelineShape,
     cost: CostModel,
 ) -> tuple[int, list[Pipeline]] | None:
-    """Slices of the longest sequence and the pipelines with the least simulated time;
+    """Slices of the longest sequence and the pipelines with the least simulated time.
+
     None where nothing fits memory.
     """
     best: tuple[float, int, list[Pipeline]] | None = None
@@ -186,8 +187,9 @@ def _best_replica(
 def _longest_fitting(
     too_long: int, settings: PipelineSettings, shape: PipelineShape, cost: CostModel
 ) -> int:
-    """The longest sequence below one that does not fit that a pipeline holds alone, by
-    bisection.
+    """The longest sequence that a pipeline holds alone, by bisection.
+
+    It is below one that does not fit.
     """
     fits, fails = 0, too_long
     while fails - fits > 1:
@@ -200,11 +202,10 @@ def _longest_fitting(
 def _grouped(
     groups: list[SequenceChunks], replica: int, shape: PipelineShape, cost: CostModel
 ) -> list[Pipeline] | None:
-    """One pipeline where memory holds it, else the cheapest division into pipelines of
-    neighbouring chunk counts (eq. 14).
+    """One pipeline where memory holds it, else the cheapest division (eq. 14).
 
-    Where two sequences of one count do not fit together, cut sequences are divided one
-    by one.
+    The division is into pipelines of neighbouring chunk counts. Where two sequences of
+    one count do not fit together, cut sequences are divided one by one.
     """
     whole = _pipeline(groups, replica, shape)
     if _fits(whole, cost, shape):
@@ -223,8 +224,9 @@ def _grouped(
 def _divided(
     units: list[list[SequenceChunks]], replica: int, shape: PipelineShape, cost: CostModel
 ) -> list[Pipeline] | None:
-    """Neighbouring units joined to pipelines that fit memory, with the least time to
-    fill and drain; None where a unit does not fit.
+    """Neighbouring units joined to pipelines that fit memory.
+
+    With the least time to fill and drain; None where a unit does not fit.
     """
     best: list[tuple[float, list[Pipeline]]] = [(0.0, [])]
     for end in range(1, len(units) + 1):
@@ -255,8 +257,9 @@ def _fits(pipeline: Pipeline, cost: CostModel, shape: PipelineShape) -> bool:
 
 
 def _fill_and_drain_ms(pipeline: Pipeline) -> float:
-    """What a further pipeline costs: (stages - 1) times the mean chunk time (eqs.
-    12-13).
+    """What a further pipeline costs (eqs. 12-13).
+
+    (stages - 1) times the mean chunk time.
     """
     return (pipeline.stages - 1) * sum(map(_chunk_ms, pipeline.chunks)) / len(pipeline.chunks)
 

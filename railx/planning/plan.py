@@ -1,5 +1,4 @@
-"""The plan format: frozen dataclasses, JSON with a schema version, and the rules that
-every plan obeys.
+"""The plan format: frozen dataclasses, JSON with a schema version, and its rules.
 
 A plan is the only thing that passes from a planner to the training runtime. It names
 sequences by their row in the corpus file and carries their lengths after truncation, so
@@ -57,14 +56,16 @@ _Milliseconds = Annotated[float, NonNegative()]
 
 
 class PlanError(ValueError):
-    """A plan that cannot be run: one line that names the batch and the part, and what
-    is allowed.
+    """A plan that cannot be run.
+
+    One line names the batch and the part, and what is allowed.
     """
 
 
 @dataclass(frozen=True)
 class Group:
     """One sequence-parallel group: the ranks that share the tokens of its sequences.
+
     The degree is the number of ranks.
     """
 
@@ -86,8 +87,9 @@ class Group:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Groups that run side by side; ranks in no group wait. ``predicted_ms`` is the
-    slowest group's time.
+    """Groups that run side by side; ranks in no group wait.
+
+    ``predicted_ms`` is the slowest group's time.
     """
 
     groups: Annotated[tuple[Group, ...], NotEmpty()]
@@ -100,8 +102,9 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class SequenceParallelBatch:
-    """One training step: micro-batches one after another. ``solver`` is the planner's
-    account of how it got there.
+    """One training step: micro-batches one after another.
+
+    ``solver`` is the planner's account of how it got there.
     """
 
     iteration: _Count
@@ -119,8 +122,9 @@ class SequenceParallelBatch:
 
 @dataclass(frozen=True)
 class Slice:
-    """Tokens ``start`` to ``stop`` (exclusive) of a sequence that is ``length`` tokens
-    long; ``start`` tokens of context precede it.
+    """Tokens ``start`` to ``stop`` (exclusive) of a sequence of ``length`` tokens.
+
+    ``start`` tokens of context precede it.
     """
 
     sequence: _Count
@@ -139,8 +143,9 @@ class Slice:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A micro-batch of a pipeline: slices processed together, attention kept within
-    each sequence.
+    """A micro-batch of a pipeline: slices processed together.
+
+    Attention is kept within each sequence.
 
     ``predicted_*_ms`` hold on any one stage (stages have equally many layers);
     ``predicted_all_to_all_ms`` is the part of forward plus backward that is all-to-all.
@@ -157,8 +162,10 @@ class Chunk:
 
     @property
     def kind(self) -> ChunkKind:
-        """InfiniPipe's three kinds: whole sequences; one slice of a cut sequence; the
-        tail of a cut sequence with whole ones.
+        """Which of InfiniPipe's three kinds it is.
+
+        Whole sequences; one slice of a cut sequence; the tail of a cut sequence with
+        whole ones.
         """
         if all(part.is_whole for part in self.slices):
             return "batched"
@@ -170,8 +177,9 @@ class Chunk:
 
     @property
     def cut_sequence(self) -> int | None:
-        """The one sequence of this chunk that has slices in other chunks too; None in a
-        batched chunk.
+        """The one sequence of this chunk that has slices in other chunks too.
+
+        None in a batched chunk.
         """
         return next((part.sequence for part in self.slices if not part.is_whole), None)
 
@@ -196,8 +204,9 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class PipelineBatch:
-    """One training step: pipelines of one replica run in the order given, replicas side
-    by side.
+    """One training step.
+
+    Pipelines of one replica run in the order given, replicas side by side.
     """
 
     iteration: _Count
@@ -211,11 +220,11 @@ class PipelineBatch:
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan for ``devices`` ranks. ``settings`` are the planner's inputs as plain
-    data, for provenance.
+    """A plan for ``devices`` ranks.
 
-    In a pipeline plan one device may stand for a node that runs sequence parallelism
-    inside; ``devices`` counts pipeline ranks then.
+    ``settings`` are the planner's inputs as plain data, for provenance. In a pipeline
+    plan one device may stand for a node that runs sequence parallelism inside;
+    ``devices`` counts pipeline ranks then.
     """
 
     schema: Literal["railx.plan/1"]
@@ -239,8 +248,9 @@ class Plan:
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Read and validate a plan; a file that is no plan of this schema raises a
-    PlanError that names it.
+    """Read and validate a plan.
+
+    A file that is no plan of this schema raises a PlanError that names it.
     """
     data = read_json(path)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
@@ -270,8 +280,9 @@ def write_plan(path: str | Path, plan: Plan) -> None:
 
 
 def validate_plan(plan: Plan) -> None:
-    """Check every rule of the format; a PlanError names the batch, the micro-batch or
-    chunk, and the sequence.
+    """Check every rule of the format.
+
+    A PlanError names the batch, the micro-batch or chunk, and the sequence.
     """
     if not plan.batches:
         raise PlanError("the plan has no batches; allowed: at least one")
@@ -395,8 +406,9 @@ def _validate_chunk(chunk: Chunk, stages: int, place: str) -> None:
 
 
 def _validate_coverage(pipeline: Pipeline, place: str) -> None:
-    """Slices cover each sequence once, left to right, in neighbouring chunks (1F1B's
-    backward order needs the last).
+    """Slices cover each sequence once, left to right, in neighbouring chunks.
+
+    1F1B's backward order needs the last.
     """
     seen: dict[int, tuple[int, int, int]] = {}  # sequence -> (tokens covered, length, last chunk)
     for number, chunk in enumerate(pipeline.chunks):

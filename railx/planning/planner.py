@@ -1,6 +1,4 @@
-"""What a planner declares: its settings, the kind of plan that it makes and the
-function that makes it.
-"""
+"""What a planner declares: its settings, the kind of its plans and its function."""
 
 from __future__ import annotations
 
@@ -28,8 +26,10 @@ class PlannerBase:
 
 @dataclass(frozen=True)
 class PlanningTask:
-    """What there is to plan: the drawn batches, the devices, their cost model and the
-    longest context that they must hold.
+    """What there is to plan.
+
+    The drawn batches, the devices, their cost model and the longest context that they
+    must hold.
     """
 
     batches: tuple[SampledBatch, ...]

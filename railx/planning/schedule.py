@@ -1,14 +1,14 @@
-"""One-forward-one-backward order for pipelines of chunks, and the simulation of its
-times.
+"""One-forward-one-backward order for pipelines of chunks, and its simulated times.
 
-The order rules are InfiniPipe's (section III-C): forward in chunk order, so the slices
-of a sequence run left to right; backward takes the sequences first in, first out and
-the slices of each right to left, so that gradients of keys and values reach earlier
-slices from the later ones. Stage p (1-based) of d_p runs d_p - p + N_split - 1 forwards
-before it alternates forward and backward, with N_split the number of chunks of the
-longest sequence of the pipeline (eq. 7); it then holds at most d_p - p + N_split
-chunks. The training runtime and the Gantt figure share this module, which needs the
-standard library alone.
+The order rules are InfiniPipe's (section III-C). Forward is in chunk order, so the
+slices of a sequence run left to right. Backward takes the sequences first in, first out
+and the slices of each right to left, so that gradients of keys and values reach earlier
+slices from the later ones.
+
+Stage p (1-based) of d_p runs d_p - p + N_split - 1 forwards before it alternates
+forward and backward, with N_split the number of chunks of the longest sequence of the
+pipeline (eq. 7). It then holds at most d_p - p + N_split chunks. The training runtime
+and the Gantt figure share this module, which needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Op:
-    """One step of one stage: the forward or backward pass of the chunk with this index
-    in forward order.
+    """One step of one stage: the forward or backward pass of a chunk.
+
+    The chunk is given by its index in forward order.
     """
 
     kind: Literal["forward", "backward"]
@@ -54,8 +55,9 @@ class ScheduledOp:
 
 
 def backward_order(chunks: Sequence[Chunk]) -> list[int]:
-    """Chunk indices in backward order: sequences first in, first out; slices of one
-    sequence right to left.
+    """Chunk indices in backward order.
+
+    Sequences first in, first out; slices of one sequence right to left.
     """
     order: list[int] = []
     for run in _runs(chunks):
@@ -69,7 +71,8 @@ def longest_split(chunks: Sequence[Chunk]) -> int:
 
 
 def warm_up_forwards(pipeline: Pipeline, stage: int) -> int:
-    """Forwards before the first forward-backward pair on ``stage`` (0-based),
+    """Forwards before the first forward-backward pair on ``stage`` (0-based).
+
     InfiniPipe eq. 7 less one.
     """
     _check_stage(pipeline, stage)
@@ -91,8 +94,9 @@ def one_f_one_b(pipeline: Pipeline, stage: int) -> list[Op]:
 
 
 def peak_live_chunks(pipeline: Pipeline, stage: int) -> int:
-    """The most chunks of ``stage`` (0-based) whose forward has run and whose backward
-    has not.
+    """The most chunks of ``stage`` (0-based) alive at once.
+
+    Their forward has run and their backward has not.
     """
     live = peak = 0
     for op in one_f_one_b(pipeline, stage):
@@ -102,12 +106,12 @@ def peak_live_chunks(pipeline: Pipeline, stage: int) -> int:
 
 
 def simulate_pipeline(pipeline: Pipeline, start_ms: float = 0.0) -> list[ScheduledOp]:
-    """Times of every operation when each stage runs its 1F1B order and starts an
-    operation as soon as its input is there.
+    """Times of every operation when each stage runs its 1F1B order.
 
-    A forward needs the forward of the stage before; a backward needs the backward of
-    the stage after (the order within a stage does the rest). Sending between stages
-    takes no time (InfiniPipe neglects it). Returns the operations stage by stage.
+    A stage starts an operation as soon as its input is there. A forward needs the
+    forward of the stage before, a backward the backward of the stage after (the order
+    within a stage does the rest). Sending between stages takes no time (InfiniPipe
+    neglects it). Returns the operations stage by stage.
     """
     orders = [one_f_one_b(pipeline, stage) for stage in range(pipeline.stages)]
     finished: dict[tuple[str, int, int], float] = {}
@@ -143,8 +147,9 @@ def pipeline_ms(pipeline: Pipeline) -> float:
 
 
 def _runs(chunks: Sequence[Chunk]) -> list[list[int]]:
-    """Neighbouring chunks that share a cut sequence, in forward order; every other
-    chunk is a run of its own.
+    """Neighbouring chunks that share a cut sequence, in forward order.
+
+    Every other chunk is a run of its own.
     """
     runs: list[list[int]] = []
     previous: int | None = None
@@ -161,8 +166,9 @@ def _runs(chunks: Sequence[Chunk]) -> list[list[int]]:
 def _ready_ms(
     op: Op, stage: int, stages: int, finished: dict[tuple[str, int, int], float], start_ms: float
 ) -> float | None:
-    """When the input of an operation is there; None while what makes it has not been
-    scheduled.
+    """When the input of an operation is there.
+
+    None while what makes it has not been scheduled.
     """
     source = stage - 1 if op.kind == "forward" else stage + 1
     if source < 0:

@@ -1,10 +1,9 @@
-"""Static sequence parallelism: one degree for every group, as DeepSpeed runs it and
-FlexSP compares with.
+"""Static sequence parallelism: one degree for every group.
 
-Sequences are packed by best-fit-decreasing into bins of max(fill · cap · d, longest
-sequence) tokens; bins become groups of degree d, N / d to a micro-batch in the order of
-the bins, and the last micro-batch is levelled by tokens over its groups (FlexSP, public
-code, baselines).
+DeepSpeed runs it and FlexSP compares with it. Sequences are packed by
+best-fit-decreasing into bins of max(fill · cap · d, longest sequence) tokens. Bins
+become groups of degree d, N / d to a micro-batch in the order of the bins, and the last
+micro-batch is levelled by tokens over its groups (FlexSP, public code, baselines).
 """
 
 from __future__ import annotations
@@ -40,8 +39,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class StaticSettings(PlannerBase):
-    """One degree of sequence parallelism for all groups, best-fit-decreasing packing
-    (the baselines of FlexSP).
+    """One degree of sequence parallelism for all groups, packed best-fit-decreasing.
+
+    These are the baselines of FlexSP.
     """
 
     planner: Literal["static"]
@@ -95,8 +95,9 @@ def static_degree(settings: StaticSettings, cost: CostModel, max_length_tokens: 
 def static_assignments(
     lengths: Lengths, degree: int, devices: int, cost: CostModel, fill: float
 ) -> list[Assignment]:
-    """Micro-batches of groups of one degree for lengths [n]; every sequence must fit
-    the degree.
+    """Micro-batches of groups of one degree for lengths [n].
+
+    Every sequence must fit the degree.
     """
     cap = cost.tokens_per_device * degree
     bins = best_fit_decreasing(lengths, max(int(fill * cap), int(lengths.max())))
@@ -117,8 +118,9 @@ def static_assignments(
 def best_static(
     lengths: Lengths, devices: int, cost: CostModel, fill: float, smallest_degree: int = 1
 ) -> tuple[int, list[Assignment]]:
-    """The degree with the least predicted time for this batch, and its micro-batches
-    (FlexSP-BatchAda).
+    """The best degree for this batch and its micro-batches (FlexSP-BatchAda).
+
+    Best is the least predicted time.
     """
     longest = int(lengths.max())
     candidates = [
@@ -142,8 +144,9 @@ def plan_static_batch(
     cost: CostModel,
     fill: float,
 ) -> SequenceParallelBatch:
-    """Plan one batch; ``degree`` None takes the best of this batch. PlanError names a
-    sequence that fits no group.
+    """Plan one batch; ``degree`` None takes the best of this batch.
+
+    PlanError names a sequence that fits no group.
     """
     largest = degree or cost.degrees[-1]
     limit = cost.tokens_per_device * largest

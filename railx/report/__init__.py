@@ -1,5 +1,6 @@
-"""The report of an experiment: one HTML file with verdicts, figures, tables, config and
-provenance, which needs no network.
+"""The report of an experiment: one HTML file, which needs no network.
+
+It holds verdicts, figures, tables, config and provenance.
 """
 
 from railx.report.entries import ReportFigure, ReportTable, caption_html, figure_entry

@@ -1,5 +1,6 @@
-"""What goes into a report: figures with their captions and the tables behind them, and
-tables to print.
+"""What goes into a report: figures and tables to print.
+
+Figures come with their captions and the tables behind them.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ _LARGEST_SVG_BYTES = 3_000_000
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """A figure: its image file (.svg or .png), caption (safe HTML), the words for a
-    reader who cannot see it, the files behind it.
+    """A figure of the report.
+
+    Its image file (.svg or .png), caption (safe HTML), the words for a reader who
+    cannot see it, and the files behind it.
     """
 
     name: str
@@ -37,8 +40,10 @@ class ReportFigure:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table to print: the file, its name as the report shows it (relative to the
-    results folder) and the columns (empty: all).
+    """A table to print.
+
+    The file, its name as the report shows it (relative to the results folder) and the
+    columns (empty: all).
     """
 
     title: str
@@ -64,8 +69,9 @@ def figure_entry(kind: str, name: str, image: str | Path, tables: Iterable[str])
 
 
 def caption_html(caption: str) -> Markup:
-    """A caption as HTML: paragraphs, ``literals`` and *emphasis*, which is all that
-    captions use.
+    """A caption as HTML: paragraphs, ``literals`` and *emphasis*.
+
+    Captions use nothing else.
     """
     paragraphs = re.split(r"\n\s*\n", caption.strip())
     return Markup("\n").join(
@@ -77,6 +83,7 @@ def caption_html(caption: str) -> Markup:
 
 def image_source(path: Path) -> str:
     """The image as a data URL; a very large SVG is replaced by the PNG beside it.
+
     Raises ValueError for another type of file.
     """
     chosen = path

@@ -1,5 +1,6 @@
-"""Rendering the report: rows of the claims table, images and tables put into one page
-that holds everything it needs.
+"""Rendering the report: one page that holds everything it needs.
+
+Rows of the claims table, images and tables are put into it.
 """
 
 from __future__ import annotations
@@ -152,9 +153,7 @@ def _quoted(text: str) -> str:
 
 
 def _table(table: ReportTable) -> dict[str, Any]:
-    """Columns and the first rows of a Parquet table, or the keys and values of a JSON
-    object.
-    """
+    """Columns and first rows of a Parquet table, or keys and values of JSON."""
     if table.path.suffix == ".json":
         rows = [{"quantity": key, "value": value} for key, value in _flat(read_json(table.path))]
         columns = ["quantity", "value"]

@@ -1,18 +1,20 @@
-"""What failed switches and rails leave of a line's bandwidth, counted link by link on
-its rings, and what rewiring gives back.
+"""What failed switches and rails leave of a line's bandwidth.
 
-A line of N nodes with r rails is a ring per rail. As an all-to-all (N = r + 1) every
-pair has two links. A failed switch takes one whole ring; a failed rail of one node
-takes that node's two links of one ring. Static loads under routing are not part of this
-room.
+It is counted link by link on the line's rings, and so is what rewiring gives back. A
+line of N nodes with r rails is a ring per rail. As an all-to-all (N = r + 1) every pair
+has two links. A failed switch takes one whole ring; a failed rail of one node takes
+that node's two links of one ring. Static loads under routing are not part of this room.
 
-Plans: ``keep`` leaves all other circuits as they are. ``rewire`` sets them anew: after
-failed switches the rails left over carry the first rings of the undirected
-decomposition, of which any first k cover as many pairs as k rings can, and from ceil(N
-/ 2) rings on all of them (derived: for even N ring s joins the pairs whose sum modulo N
-- 1 is 2 s or 2 s + 1, and the hub to s and s - (N - 2) / 2; for odd N the first half of
-the rings is a decomposition of K_N); after failed rails the ring passes the node by.
-``shrink`` leaves nodes out until every pair has its two links again.
+Plans:
+
+* ``keep`` leaves all other circuits as they are.
+* ``rewire`` sets them anew. After failed switches the rails left over carry the first
+  rings of the undirected decomposition, of which any first k cover as many pairs as k
+  rings can, and from ceil(N / 2) rings on all of them (derived: for even N ring s joins
+  the pairs whose sum modulo N - 1 is 2 s or 2 s + 1, and the hub to s and s - (N - 2) /
+  2; for odd N the first half of the rings is a decomposition of K_N). After failed
+  rails the ring passes the node by.
+* ``shrink`` leaves nodes out until every pair has its two links again.
 """
 
 from __future__ import annotations
@@ -26,21 +28,27 @@ from numpy.typing import NDArray
 from railx.tenancy.grid import position_rings
 from railx.vocabulary.hamiltonian import undirected_rings
 
-__all__ = ["FaultKind", "LineSetting", "Plan", "degraded_rows", "line_bandwidth", "rewired_rings"]
+__all__ = [
+    "FaultKind",
+    "LinePlan",
+    "LineSetting",
+    "degraded_rows",
+    "line_bandwidth",
+    "rewired_rings",
+]
 
 IntArray = NDArray[np.int64]
 FaultKind = Literal["switch", "rail"]
 LineSetting = Literal["hyperx", "ring"]
-Plan = Literal["keep", "rewire", "shrink"]
+LinePlan = Literal["keep", "rewire", "shrink"]
 
 
 def rewired_rings(length: int, rails: int) -> IntArray:
-    """All-to-all rings of ``length`` nodes for fewer (or more) rails than its length -
-    1; shape (rails, length).
+    """All-to-all rings of ``length`` nodes for other than its length - 1 rails.
 
-    The first ``rails`` rings of the undirected decomposition, again from the first
-    where rails are left: every pair has a link from ceil(length / 2) rails on, two from
-    length - 1 on.
+    Shape (rails, length). The first ``rails`` rings of the undirected decomposition,
+    again from the first where rails are left: every pair has a link from ceil(length /
+    2) rails on, two from length - 1 on.
     """
     rings = undirected_rings(length)
     return rings[np.arange(rails) % len(rings)]
@@ -52,17 +60,21 @@ def line_bandwidth(
     setting: LineSetting,
     fault: FaultKind,
     failed: Iterable[tuple[int, int]],
-    plan: Plan,
+    plan: LinePlan,
 ) -> dict[str, Any]:
-    """What is left of a line of ``length`` nodes whose ``failed`` are (node, rail)
-    pairs; for failed switches only the rail counts.
+    """What is left of a line of ``length`` nodes after failures.
 
-    ``ring_share``: rails whose ring still joins all nodes used, over r, the share of a
-    ring collective's bandwidth. Pairs are those joined directly when all is well, among
-    the nodes used; ``worst_pair_share`` and ``mean_pair_share`` compare their links
-    with that state (a rewired pair may have more). ``worst_node_share``: working links
-    of the node with the fewest over 2 r. Raises ValueError for an all-to-all that r
-    rails cannot make, and where shrink leaves fewer than 3 nodes or no rail is left.
+    ``failed`` are (node, rail) pairs; for failed switches only the rail counts.
+
+    * ``ring_share``: rails whose ring still joins all nodes used, over r, the share of
+      a ring collective's bandwidth.
+    * ``worst_pair_share`` and ``mean_pair_share`` compare the links of pairs with those
+      when all is well (a rewired pair may have more). Pairs are those joined directly
+      then, among the nodes used.
+    * ``worst_node_share``: working links of the node with the fewest over 2 r.
+
+    Raises ValueError for an all-to-all that r rails cannot make, and where shrink
+    leaves fewer than 3 nodes or no rail is left.
     """
     pairs_failed = sorted(set(failed))
     dead = sorted({rail for _, rail in pairs_failed}) if fault == "switch" else []
@@ -127,7 +139,8 @@ def _links(rings: IntArray, length: int) -> IntArray:
 
 
 def _rail_links(ring: IntArray, length: int, out: list[int], *, bypass: bool) -> IntArray:
-    """The links of one rail without those of the nodes ``out``, which cannot use it;
+    """The links of one rail without those of the nodes ``out``, which cannot use it.
+
     ``bypass`` closes the ring over the others.
     """
     if bypass:
@@ -147,14 +160,13 @@ def _rail_links(ring: IntArray, length: int, out: list[int], *, bypass: bool) ->
 def degraded_rows(
     side: int, rails: int, failures: tuple[int, ...], samples: int, rng: np.random.Generator
 ) -> list[dict[str, Any]]:
-    """One row per setting, kind of failure, number of failures, plan and random draw,
-    for a line of min(side, r + 1) nodes.
+    """One row per setting, kind and number of failures, plan and random draw.
 
-    The same draw of failures serves all settings and plans; plans that are impossible
-    or change nothing for a setting have no row.
+    The line has min(side, r + 1) nodes. The same draw of failures serves all settings
+    and plans; plans that are impossible or change nothing for a setting have no row.
     """
     length = min(side, rails + 1)
-    plans: dict[tuple[str, str], tuple[Plan, ...]] = {
+    plans: dict[tuple[str, str], tuple[LinePlan, ...]] = {
         ("hyperx", "switch"): ("keep", "rewire", "shrink"),
         ("hyperx", "rail"): ("keep", "rewire", "shrink"),
         ("ring", "switch"): ("keep",),

@@ -1,11 +1,10 @@
-"""Jobs on a RailX grid: which nodes each takes, the circuits that wire it, and the
-check that nothing is shared or broken.
+"""Jobs on a RailX grid: which nodes each takes, and the circuits that wire it.
 
-Rails of X leave a node only along its row and rails of Y only along its column, and an
-optical switch joins any two of its ports. A job can therefore take any set of rows
-times any set of columns, adjacent or not, and jobs whose nodes are disjoint share no
-port (RailX, abstract: jobs of different shape and scale; the product rule is derived
-from the wiring).
+Nothing may be shared or broken, which is checked. Rails of X leave a node only along
+its row and rails of Y only along its column, and an optical switch joins any two of its
+ports. A job can therefore take any set of rows times any set of columns, adjacent or
+not, and jobs whose nodes are disjoint share no port (RailX, abstract: jobs of different
+shape and scale; the product rule is derived from the wiring).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from railx.vocabulary.topology import Circuits
 __all__ = [
     "Faults",
     "NodeGrid",
-    "Placement",
+    "PlacedJob",
     "check_placements",
     "placement_circuits",
     "position_rings",
@@ -38,11 +37,11 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class NodeGrid:
-    """``side`` x ``side`` nodes, ``rails`` rails a side; switch i of row Y is number Y
-    r + i, of column X (side + X) r + i.
+    """``side`` x ``side`` nodes with ``rails`` rails per side.
 
-    The node at position p of a line owns the ports 2p (plus side) and 2p + 1 (minus
-    side) of every switch of that line.
+    Switch i of row Y is number Y r + i, of column X (side + X) r + i. The node at
+    position p of a line owns the ports 2p (plus side) and 2p + 1 (minus side) of every
+    switch of that line.
     """
 
     side: int
@@ -59,11 +58,11 @@ class NodeGrid:
 
 @dataclass(frozen=True)
 class Faults:
-    """What has failed: ``nodes`` as (row, column), ``switches`` as (dimension, line,
-    rail), ``rails`` as (row, column, dimension, rail).
+    """What has failed.
 
-    A failed rail is both ports of that rail of one node. Dimension 0 is X (lines are
-    rows), 1 is Y (lines are columns).
+    ``nodes`` as (row, column), ``switches`` as (dimension, line, rail), ``rails`` as
+    (row, column, dimension, rail). A failed rail is both ports of that rail of one
+    node. Dimension 0 is X (lines are rows), 1 is Y (lines are columns).
     """
 
     nodes: frozenset[tuple[int, int]] = frozenset()
@@ -89,8 +88,9 @@ class Faults:
                     )
 
     def healthy(self, grid: NodeGrid) -> BoolArray:
-        """Which nodes work, bool[side, side] by row and column; failed rails and
-        switches leave their nodes usable.
+        """Which nodes work, bool[side, side] by row and column.
+
+        Failed rails and switches leave their nodes usable.
         """
         mask = np.ones((grid.side, grid.side), dtype=np.bool_)
         for row, column in self.nodes:
@@ -99,9 +99,10 @@ class Faults:
 
 
 @dataclass(frozen=True)
-class Placement:
-    """A job on its nodes: every node of ``rows`` x ``columns`` (positions in ascending
-    order).
+class PlacedJob:
+    """A job on its nodes: every node of ``rows`` x ``columns``.
+
+    Positions are in ascending order.
     """
 
     rows: tuple[int, ...]
@@ -119,8 +120,9 @@ class Placement:
         return mask
 
     def check(self, grid: NodeGrid) -> None:
-        """Raises ValueError for lines outside the grid or named twice, and for a shape
-        that the wiring cannot join.
+        """Raises ValueError for lines outside the grid or named twice.
+
+        The same for a shape that the wiring cannot join.
         """
         for key, lines in (("rows", self.rows), ("columns", self.columns)):
             if (
@@ -139,12 +141,12 @@ class Placement:
 
 
 def position_rings(length: int, rails: int, setting: Wiring) -> IntArray:
-    """The ring of positions 0..length-1 that each of ``rails`` rails closes; shape
-    (rails, length), no rows for a single node.
+    """The ring of positions 0..length-1 that each of ``rails`` rails closes.
 
-    torus and ring: the same ring on all rails. hyperx: the length - 1 rings of a
-    Hamiltonian decomposition (undirected for 4 and 6 nodes), again from the first where
-    rails are left. Raises ValueError where an all-to-all lacks rails.
+    Shape (rails, length), no rows for a single node. torus and ring: the same ring on
+    all rails. hyperx: the length - 1 rings of a Hamiltonian decomposition (undirected
+    for 4 and 6 nodes), again from the first where rails are left. Raises ValueError
+    where an all-to-all lacks rails.
     """
     if length == 1:
         return np.zeros((0, 1), dtype=np.int64)
@@ -162,8 +164,9 @@ def position_rings(length: int, rails: int, setting: Wiring) -> IntArray:
 def usable_rails(
     grid: NodeGrid, faults: Faults, dimension: int, line: int, positions: Sequence[int]
 ) -> IntArray:
-    """The rails of a line on which its switch and both ports of every node at
-    ``positions`` work, ascending.
+    """The rails of a line that work at ``positions``, ascending.
+
+    Its switch and both ports of every node there work.
     """
     usable = np.ones(grid.rails, dtype=np.bool_)
     for d, at, rail in faults.switches:
@@ -178,13 +181,13 @@ def usable_rails(
 
 
 def placement_circuits(
-    grid: NodeGrid, placement: Placement, faults: Faults | None = None
+    grid: NodeGrid, placement: PlacedJob, faults: Faults | None = None
 ) -> Circuits:
-    """The circuits that wire a placement: in each of its lines, the rings of
-    :func:`position_rings` on the usable rails.
+    """The circuits that wire a placed job.
 
-    Raises ValueError where an all-to-all line lacks rails (the message names the line),
-    or a line has none left.
+    In each of its lines they are the rings of :func:`position_rings` on the usable
+    rails. Raises ValueError where an all-to-all line lacks rails (the message names the
+    line), or a line has none left.
     """
     placement.check(grid)
     faults = Faults() if faults is None else faults
@@ -227,8 +230,9 @@ _COLUMNS = {
 def _line(
     grid: NodeGrid, dimension: int, line: int, rails: IntArray, rings: IntArray
 ) -> dict[str, IntArray]:
-    """The circuits of one line; ``rings`` holds positions on the line, shape (rails,
-    nodes).
+    """The circuits of one line.
+
+    ``rings`` holds positions on the line, shape (rails, nodes).
     """
     a, b = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
     rail = np.repeat(rails, rings.shape[1])
@@ -248,14 +252,14 @@ def _line(
 
 
 def check_placements(
-    grid: NodeGrid, faults: Faults, placed: Sequence[tuple[Placement, Circuits]]
+    grid: NodeGrid, faults: Faults, placed: Sequence[tuple[PlacedJob, Circuits]]
 ) -> dict[str, int]:
-    """Check jobs against each other and against the failures, from their circuits
-    alone; returns counts.
+    """Check jobs against each other and against the failures; returns counts.
 
-    Every circuit must join two nodes of its own job through the switch of the line and
-    rail that they share, no port of a switch may be used twice, and no failed node,
-    rail or switch may be touched. Raises ValueError that names the first offence.
+    The check is from their circuits alone. Every circuit must join two nodes of its own
+    job through the switch of the line and rail that they share, no port of a switch may
+    be used twice, and no failed node, rail or switch may be touched. Raises ValueError
+    that names the first offence.
     """
     faults.check(grid)
     owner = np.full(grid.nodes, -1, dtype=np.int64)

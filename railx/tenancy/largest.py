@@ -1,13 +1,14 @@
-"""The largest job that a grid with failed nodes still holds: exact, for products of
-lines and for contiguous blocks.
+"""The largest job that a grid with failed nodes still holds, exactly.
 
-A product of rows and columns avoids the failed nodes if every failed (row, column) pair
-has its row or its column left out: the lines left out are a vertex cover of a bipartite
-graph. With a rows and c columns left out the job has (R - a)(C - c) nodes, so what is
-wanted is, for every a, the least c. Unlike a minimum vertex cover alone this is not
-solved by matching: it depends on how the cover is divided between rows and columns. Two
-exact methods are given: branching over connected components (fast where the graph is
-sparse, as with tens of failures on thousands of nodes) and an integer programme for
+It is found for products of lines and for contiguous blocks. A product of rows and
+columns avoids the failed nodes if every failed (row, column) pair has its row or its
+column left out: the lines left out are a vertex cover of a bipartite graph. With a rows
+and c columns left out the job has (R - a)(C - c) nodes, so what is wanted is, for every
+a, the least c. Unlike a minimum vertex cover alone this is not solved by matching: it
+depends on how the cover is divided between rows and columns.
+
+Two exact methods are given: branching over connected components (fast where the graph
+is sparse, as with tens of failures on thousands of nodes) and an integer programme for
 every a, pruned by the size of a maximum matching (Kőnig's theorem). Source: RailX,
 faults (the model is derived; the paper's own numbers are not available).
 """
@@ -46,11 +47,11 @@ class Largest:
 
 
 def formula_share(failed: int, side: int) -> float:
-    """Share of side x side nodes in the largest product when no two of the failed nodes
-    share a line: (1 - f / (2 side))^2.
+    """Share of the nodes in the largest product when no failed nodes share a line.
 
-    With R = 2 side this is 1 - 2 f / R + f^2 / R^2; it is exact for even f, and for odd
-    f the real-valued optimum over how the lines left out divide into rows and columns.
+    Of side x side nodes it is (1 - f / (2 side))^2. With R = 2 side this is 1 - 2 f / R
+    + f^2 / R^2. It is exact for even f, and for odd f the real-valued optimum over how
+    the lines left out divide into rows and columns.
     """
     if not 0 <= failed <= side:
         raise ValueError(
@@ -62,11 +63,10 @@ def formula_share(failed: int, side: int) -> float:
 def largest_product(
     healthy: BoolArray, method: Literal["auto", "branch", "milp"] = "auto"
 ) -> Largest:
-    """The largest set of rows times set of columns without a failed node; ``healthy``
-    is bool[rows, columns].
+    """The largest set of rows times set of columns without a failed node.
 
-    Exact with either method; ``auto`` branches unless a connected component of the
-    failed pairs is large.
+    ``healthy`` is bool[rows, columns]. Exact with either method; ``auto`` branches
+    unless a connected component of the failed pairs is large.
     """
     edges = [(int(row), int(column)) for row, column in np.argwhere(~healthy)]
     parts = _components(edges)
@@ -84,8 +84,9 @@ def largest_product(
 
 
 def matching_size(healthy: BoolArray) -> int:
-    """Lines that any cover of the failed nodes leaves out at least: the size of a
-    maximum matching.
+    """Lines that any cover of the failed nodes leaves out at least.
+
+    The size of a maximum matching.
     """
     return int((maximum_bipartite_matching(csr_array((~healthy).astype(np.int8))) >= 0).sum())
 
@@ -120,8 +121,9 @@ def _components(edges: Iterable[Edge]) -> list[list[Edge]]:
 
 
 def _branch(edges: frozenset[Edge], known: dict[frozenset[Edge], list[_Cover]]) -> list[_Cover]:
-    """Least columns by number of rows for one component: its busiest line is left out,
-    or all lines that cross it there are.
+    """Least columns by number of rows for one component.
+
+    Its busiest line is left out, or all lines that cross it there are.
     """
     if edges in known:
         return known[edges]
@@ -157,8 +159,9 @@ def _shifted(covers: list[_Cover], side: int, lines: frozenset[int]) -> list[_Co
 
 
 def _lower(first: list[_Cover | None], second: list[_Cover | None]) -> list[_Cover]:
-    """The better of two at every number of rows, never more columns than with fewer
-    rows.
+    """The better of two at every number of rows.
+
+    Never more columns than with fewer rows.
     """
     result: list[_Cover] = []
     for a in range(max(len(first), len(second))):
@@ -171,8 +174,9 @@ def _lower(first: list[_Cover | None], second: list[_Cover | None]) -> list[_Cov
 
 
 def _combine(first: list[_Cover], second: list[_Cover]) -> list[_Cover]:
-    """Covers of two parts that share no line: for every total of rows, the best
-    division between them.
+    """Covers of two parts that share no line.
+
+    For every total of rows, the best division between them.
     """
     result: list[_Cover | None] = [None] * (len(first) + len(second) - 1)
     for a, (c, rows, columns) in enumerate(first):
@@ -184,8 +188,9 @@ def _combine(first: list[_Cover], second: list[_Cover]) -> list[_Cover]:
 
 
 def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
-    """For every number of rows left out, the least columns by an integer programme; a
-    is skipped where Kőnig's bound says no.
+    """For every number of rows left out, the least columns by an integer programme.
+
+    A number is skipped where Kőnig's bound says no.
     """
     rows, columns = (sorted({edge[axis] for edge in edges}) for axis in (0, 1))
     at_row, at_column = ({line: i for i, line in enumerate(lines)} for lines in (rows, columns))
@@ -225,16 +230,19 @@ def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
 
 
 def largest_block(healthy: BoolArray) -> int:
-    """Nodes of the largest contiguous rectangle without a failed node on a torus
-    (blocks may wrap around); bool[rows, columns].
+    """Nodes of the largest contiguous rectangle without a failed node on a torus.
+
+    Blocks may wrap around; bool[rows, columns].
     """
     return int(_largest_block(np.ascontiguousarray(healthy)))
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _largest_block(healthy: BoolArray) -> int:
-    """Exact: for every bottom row and left column, rectangles grow to the right under
-    the lowest of the columns' heights.
+    """Exact search for the largest block.
+
+    For every bottom row and left column, rectangles grow to the right under the lowest
+    of the columns' heights.
     """
     rows, columns = healthy.shape
     height = np.zeros(columns, dtype=np.int64)

@@ -1,6 +1,4 @@
-"""Settings of the tenancy studies: the grid of nodes, jobs, faults, and the stream of
-jobs that is scheduled on it.
-"""
+"""Settings of the tenancy studies: the grid, jobs, faults, and the stream of jobs."""
 
 from __future__ import annotations
 
@@ -46,8 +44,8 @@ class GridJobSettings:
     columns: Annotated[int, AtLeast(1)]
     """Columns of nodes that the job takes."""
     setting: Wiring
-    """How the rails of its lines are set: ``hyperx`` makes every line an all-to-all,
-    ``torus`` every line a ring, ``ring`` is one line of nodes only.
+    """How the rails of its lines are set. ``hyperx`` makes every line an all-to-all,
+    ``torus`` every line a ring; ``ring`` is one line of nodes only.
     """
 
     def __post_init__(self) -> None:
@@ -167,11 +165,11 @@ class StreamSettings:
 
 @dataclass(frozen=True)
 class TenancySettings:
-    """Jobs and failures on a grid of R/2 x R/2 nodes around optical switches of R =
-    ``ocs_radix`` ports.
+    """Jobs and failures on a grid of R/2 x R/2 nodes.
 
-    A node has m x m chips and r = m * n rails a side. A line takes an all-to-all of up
-    to r + 1 nodes and a ring of any length.
+    They stand around optical switches of R = ``ocs_radix`` ports. A node has m x m
+    chips and r = m * n rails per side. A line takes an all-to-all of up to r + 1 nodes
+    and a ring of any length.
     """
 
     m: Annotated[int, AtLeast(1)]
@@ -193,8 +191,8 @@ class TenancySettings:
         if self.ocs_radix % 2:
             raise SettingsError(
                 "ocs_radix",
-                f"got {self.ocs_radix}; allowed: an even number, two ports a node (the nearest are"
-                f" {self.ocs_radix - 1} and {self.ocs_radix + 1})",
+                f"got {self.ocs_radix}; allowed: an even number, two ports per node (the nearest"
+                f" are {self.ocs_radix - 1} and {self.ocs_radix + 1})",
             )
         for group, jobs in (("mix.jobs", self.mix.jobs), ("stream.jobs", self.stream.jobs)):
             for i, job in enumerate(jobs):
@@ -245,11 +243,11 @@ class TenancySettings:
 
 
 def check_job(job: GridJobSettings, side: int, rails: int) -> None:
-    """Whether a grid of ``side`` x ``side`` nodes with ``rails`` rails can hold the job
-    at all; SettingsError names what can.
+    """Refuse a job that the grid cannot hold at all; SettingsError names what can.
 
-    An all-to-all of k nodes needs k - 1 rails, so that a line of it has at most r + 1
-    nodes (RailX, theorem 3.1).
+    The grid has ``side`` x ``side`` nodes with ``rails`` rails. An all-to-all of k
+    nodes needs k - 1 rails, so that a line of it has at most r + 1 nodes (RailX,
+    theorem 3.1).
     """
     for key in ("rows", "columns"):
         length = getattr(job, key)
@@ -264,6 +262,6 @@ def check_job(job: GridJobSettings, side: int, rails: int) -> None:
             raise SettingsError(
                 key,
                 f"an all-to-all of {length} nodes needs {length - 1} rails and a side has {rails};"
-                f" allowed: at most {rails + 1} nodes a line (the nearest is {rails + 1}), or"
+                f" allowed: at most {rails + 1} nodes per line (the nearest is {rails + 1}), or"
                 f" setting {others} for {length}",
             )

@@ -1,10 +1,10 @@
-"""A random stream of jobs on a grid with failures: how much of it is used, how long
-jobs wait, how many are turned away.
+"""A random stream of jobs on a grid with failures.
 
-Event-driven and deterministic: arrivals, finishes, failures and repairs in order of
-time, each followed by an attempt to start what waits. Nodes are all that is counted; no
-network is simulated. The paper prints no such numbers, so the distributions of sizes,
-arrivals and durations are settings of our own.
+It tells how much of the grid is used, how long jobs wait, and how many are turned away.
+The stream is event-driven and deterministic: arrivals, finishes, failures and repairs
+come in order of time, each followed by an attempt to start what waits. Nodes are all
+that is counted; no network is simulated. The paper prints no such numbers, so the
+distributions of sizes, arrivals and durations are settings of our own.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ _FINISH, _REPAIR, _FAILURE, _ARRIVAL = range(4)
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Jobs by arrival: ``kind`` (index into the settings' jobs), ``arrival_hours`` and
-    ``duration_hours``.
+    """Jobs by arrival.
+
+    ``kind`` (index into the settings' jobs), ``arrival_hours`` and ``duration_hours``.
     """
 
     kind: IntArray
@@ -44,8 +45,10 @@ class Stream:
 
 @dataclass(frozen=True, eq=False)
 class Failures:
-    """Failures while jobs run: at ``hours`` (ascending) the node (row, column) of
-    ``nodes`` (int[failures, 2]) fails.
+    """Failures while jobs run.
+
+    At ``hours`` (ascending) the node (row, column) of ``nodes`` (int[failures, 2])
+    fails.
     """
 
     hours: Floats
@@ -56,13 +59,15 @@ class Failures:
 class Outcome:
     """What became of every job and of the grid.
 
-    ``start_hours`` and ``end_hours`` are NaN for a job that never started or ended,
-    ``remaining_hours`` what it still had to do. The averages count from ``from_hours``
-    to ``to_hours``; ``busy_node_hours`` and ``healthy_node_hours`` are integrals over
-    that time, ``total_node_hours`` is the busy one over the whole run.
-    ``lost_node_hours`` is work since the last checkpoint that a failure undid (whole
-    run). ``blocked_hours``: time in which the job at the head of the queue waited
-    although as many nodes were free as it needs.
+    * ``start_hours`` and ``end_hours`` are NaN for a job that never started or ended,
+      ``remaining_hours`` what it still had to do.
+    * The averages count from ``from_hours`` to ``to_hours``. ``busy_node_hours`` and
+      ``healthy_node_hours`` are integrals over that time, ``total_node_hours`` is the
+      busy one over the whole run.
+    * ``lost_node_hours`` is work since the last checkpoint that a failure undid (whole
+      run).
+    * ``blocked_hours``: time in which the job at the head of the queue waited although
+      as many nodes were free as it needs.
     """
 
     start_hours: Floats
@@ -83,8 +88,9 @@ class Outcome:
 def draw_stream(
     settings: StreamSettings, nodes: int, load: float, rng: np.random.Generator
 ) -> Stream:
-    """A stream for a grid of ``nodes`` nodes; with the same state of ``rng`` only the
-    time axis of arrivals depends on ``load``.
+    """A stream for a grid of ``nodes`` nodes.
+
+    With the same state of ``rng`` only the time axis of arrivals depends on ``load``.
     """
     weights = np.array([job.weight for job in settings.jobs])
     sizes = np.array([job.nodes for job in settings.jobs])
@@ -102,8 +108,9 @@ def draw_stream(
 def draw_failures(
     side: int, mean_hours: float | None, until_hours: float, rng: np.random.Generator
 ) -> Failures:
-    """Poisson failures of ``side`` x ``side`` nodes, each after ``mean_hours`` on
-    average; none where that is None.
+    """Poisson failures of ``side`` x ``side`` nodes.
+
+    Each node fails after ``mean_hours`` on average; none does where that is None.
     """
     if mean_hours is None:
         return Failures(np.zeros(0), np.zeros((0, 2), dtype=np.int64))
@@ -125,11 +132,11 @@ def simulate_stream(
     repair_hours: float,
     checkpoint_hours: float,
 ) -> Outcome:
-    """Run the stream to its last finish on the nodes of ``healthy`` (bool[side, side]);
-    the averages end with the last arrival.
+    """Run the stream to its last finish on the nodes of ``healthy``.
 
-    A job that fits nowhere even on the idle grid never starts; with fifo it would hold
-    up all others, so it counts as rejected.
+    bool[side, side]. The averages end with the last arrival. A job that fits nowhere
+    even on the idle grid never starts; with fifo it would hold up all others, so it
+    counts as rejected.
     """
     run = _Run(jobs, stream, healthy.copy(), system, policy, queue, repair_hours, checkpoint_hours)
     run.from_hours = float(stream.arrival_hours[int(warmup_share * len(stream.kind))])

@@ -1,5 +1,7 @@
-"""The tables of the tenancy studies: largest job against failures, use by a stream of
-jobs, degraded lines, and a mix of jobs.
+"""The tables of the tenancy studies.
+
+Largest job against failures, use by a stream of jobs, degraded lines, and a mix of
+jobs.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from railx.tenancy.degraded import degraded_rows
 from railx.tenancy.grid import (
     Faults,
     NodeGrid,
-    Placement,
+    PlacedJob,
     check_placements,
     placement_circuits,
     random_faults,
@@ -28,8 +30,8 @@ from railx.vocabulary.topology import Circuits
 __all__ = [
     "degraded_table",
     "fault_table",
-    "grid_of",
     "mix_of_jobs",
+    "node_grid",
     "place_jobs",
     "tenancy_summary",
     "utilisation_table",
@@ -41,20 +43,20 @@ Rows = list[dict[str, Any]]
 _FAULTS, _DEGRADED, _MIX, _STREAM = range(4)
 
 
-def grid_of(settings: TenancySettings) -> NodeGrid:
-    """The grid of nodes: R/2 x R/2 with m n rails a side."""
+def node_grid(settings: TenancySettings) -> NodeGrid:
+    """The grid of nodes: R/2 x R/2 with m n rails per side."""
     return NodeGrid(side=settings.side, rails=settings.rails)
 
 
 def fault_table(settings: TenancySettings, seed: int) -> Rows:
-    """Largest usable job by number of failed nodes: one row per count, draw and system;
-    shares are of all side^2 nodes.
+    """Largest usable job by number of failed nodes.
 
-    ``placement``: random (nodes drawn uniformly) or distinct_lines (no two in one line,
-    the case of the formula). RailX and HammingMesh take products of lines and have the
-    same optimum; the torus takes a contiguous block. ``formula_share`` is NaN where so
-    many failures cannot lie in distinct lines. ``lines_needed`` is the size of a
-    maximum matching of the failed pairs.
+    One row per count, draw and system; shares are of all side^2 nodes. ``placement``:
+    random (nodes drawn uniformly) or distinct_lines (no two in one line, the case of
+    the formula). RailX and HammingMesh take products of lines and have the same
+    optimum; the torus takes a contiguous block. ``formula_share`` is NaN where so many
+    failures cannot lie in distinct lines. ``lines_needed`` is the size of a maximum
+    matching of the failed pairs.
     """
     side, rows = settings.side, []
     for count in settings.faults.counts:
@@ -91,8 +93,9 @@ def fault_table(settings: TenancySettings, seed: int) -> Rows:
 def _draws(
     settings: TenancySettings, count: int, seed: int
 ) -> Iterator[tuple[str, int, NDArray[np.bool_]]]:
-    """Healthy masks: one with the failures on a diagonal where it is long enough, then
-    random ones.
+    """Healthy masks.
+
+    One with the failures on a diagonal where it is long enough, then random ones.
     """
     side = settings.side
     if count <= side:
@@ -121,15 +124,15 @@ def degraded_table(settings: TenancySettings, seed: int) -> Rows:
 
 def place_jobs(
     grid: NodeGrid, jobs: Sequence[GridJobSettings], faults: Faults
-) -> list[Placement | None]:
-    """Place jobs one after another, the largest first, around the failures; None for a
-    job that no free product was found for.
+) -> list[PlacedJob | None]:
+    """Place jobs one after another, the largest first, around the failures.
 
-    An all-to-all of k nodes takes no line with fewer than k - 1 rails that work on all
-    of its healthy nodes; a ring takes any line with a rail left.
+    None for a job that no free product was found for. An all-to-all of k nodes takes no
+    line with fewer than k - 1 rails that work on all of its healthy nodes; a ring takes
+    any line with a rail left.
     """
     free = faults.healthy(grid)
-    placed: list[Placement | None] = [None] * len(jobs)
+    placed: list[PlacedJob | None] = [None] * len(jobs)
     for index in sorted(range(len(jobs)), key=lambda i: -jobs[i].nodes):
         job = jobs[index]
         for a, b in dict.fromkeys(((job.rows, job.columns), (job.columns, job.rows))):
@@ -139,7 +142,7 @@ def place_jobs(
                 _wireable(grid, free, faults, job, a, b), a, b, "best_fit", turn=False
             )
             if lines is not None:
-                placed[index] = Placement(
+                placed[index] = PlacedJob(
                     tuple(map(int, lines[0])), tuple(map(int, lines[1])), job.setting
                 )
                 free[np.ix_(*lines)] = False
@@ -155,8 +158,9 @@ def _wireable(
     rows: int,
     columns: int,
 ) -> NDArray[np.bool_]:
-    """The free nodes without the lines whose rails do not suffice for the job lying as
-    ``rows`` x ``columns``.
+    """The free nodes without the lines whose rails do not suffice.
+
+    For the job lying as ``rows`` x ``columns``.
     """
     mask = free.copy()
     broken: list[dict[int, set[int]]] = [{}, {}]
@@ -173,14 +177,14 @@ def _wireable(
 
 
 def mix_of_jobs(settings: TenancySettings, seed: int) -> dict[str, Any]:
-    """Jobs of several shapes and settings placed together around random failures, and
-    checked port by port.
+    """Jobs of several shapes and settings placed together around random failures.
 
-    Returns the placements, the failures and flat counts. Raises ValueError where
-    :func:`railx.tenancy.grid.check_placements` does; ``ports_shared`` and the counts of
-    failed parts used are counted again here, from the circuits of all jobs.
+    They are checked port by port. Returns the placed jobs, the failures and flat
+    counts. Raises ValueError where :func:`railx.tenancy.grid.check_placements` does;
+    ``ports_shared`` and the counts of failed parts used are counted again here, from
+    the circuits of all jobs.
     """
-    grid, mix = grid_of(settings), settings.mix
+    grid, mix = node_grid(settings), settings.mix
     rng = np.random.default_rng([seed, _MIX])
     faults = random_faults(grid, mix.failed_nodes, mix.failed_rails, mix.failed_switches, rng)
     placed = place_jobs(grid, mix.jobs, faults)
@@ -217,8 +221,9 @@ def mix_of_jobs(settings: TenancySettings, seed: int) -> dict[str, Any]:
 
 
 def _touched(grid: NodeGrid, circuits: Sequence[Circuits]) -> dict[str, Any]:
-    """Numbers of the nodes, rails of nodes, switches and ports that the circuits of all
-    jobs touch.
+    """Numbers of the parts that the circuits of all jobs touch.
+
+    Nodes, rails of nodes, switches and ports.
     """
     ocs, dimension, rail = (
         np.concatenate([getattr(own, name) for own in circuits]).astype(np.int64)
@@ -243,12 +248,12 @@ def _touched(grid: NodeGrid, circuits: Sequence[Circuits]) -> dict[str, Any]:
 
 
 def utilisation_table(settings: TenancySettings, seed: int) -> Rows:
-    """Use of the grid by a stream of jobs: one row per system, policy, queue, scenario,
-    offered load and draw.
+    """Use of the grid by a stream of jobs.
 
-    All systems and policies see the same arrivals and failures. HammingMesh places by
-    the rule of RailX, so its rows repeat those of RailX; what differs between the two
-    is not counted in nodes.
+    One row per system, policy, queue, scenario, offered load and draw. All systems and
+    policies see the same arrivals and failures. HammingMesh places by the rule of
+    RailX, so its rows repeat those of RailX; what differs between the two is not
+    counted in nodes.
     """
     rows: Rows = []
     stream = settings.stream
@@ -334,7 +339,7 @@ def tenancy_summary(
     mix: Mapping[str, Any],
 ) -> dict[str, Any]:
     """A flat summary of the tables: shares are ratios, times hours."""
-    grid = grid_of(settings)
+    grid = node_grid(settings)
     line = min(grid.side, grid.rails + 1)
     summary: dict[str, Any] = {
         "nodes": grid.nodes,

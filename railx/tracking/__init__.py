@@ -1,5 +1,6 @@
-"""Tracked runs in MLflow and W&B, written by one caller from the files of all stages,
-and the comparison of two invocations.
+"""Tracked runs in MLflow and W&B, and the comparison of two invocations.
+
+One caller writes them, from the files of all stages.
 """
 
 from railx.tracking.compare import compare_runs, list_invocations

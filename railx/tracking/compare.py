@@ -1,5 +1,6 @@
-"""Comparing two pipeline invocations from the MLflow store of a results folder, with no
-network.
+"""Comparing two pipeline invocations from the MLflow store of a results folder.
+
+No network is needed.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ _MARK = f"{INVOCATION}/"
 
 
 def list_invocations(folder: str | Path, experiment: str | None = None) -> list[dict[str, Any]]:
-    """One row per invocation, oldest first: invocation, experiment, logged_utc (its
-    first mark), runs, new (runs it added).
+    """One row per invocation, oldest first.
 
+    invocation, experiment, logged_utc (its first mark), runs, new (runs it added).
     Raises ValueError where nothing has been tracked in ``folder``, or not under
     ``experiment``.
     """
@@ -49,9 +50,9 @@ def compare_runs(
     invocation_b: str = "latest",
     experiment: str | None = None,
 ) -> list[dict[str, Any]]:
-    """One row per metric of both invocations: stage, name, metric, a, b, ratio (b over
-    a; None where one is missing or a is 0).
+    """One row per metric of both invocations.
 
+    stage, name, metric, a, b, ratio (b over a; None where one is missing or a is 0).
     ``latest`` and ``previous`` stand for the last two invocations. Raises ValueError
     naming the invocations that there are.
     """

@@ -1,5 +1,6 @@
-"""Stage results as MLflow runs: params, metrics, tags and small files; a digest that is
-there already is only marked.
+"""Stage results as MLflow runs: params, metrics, tags and small files.
+
+A digest that is there already is only marked.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ def log_to_mlflow(
     invocation: str,
     tags: Mapping[str, str],
 ) -> dict[str, tuple[str, bool]]:
-    """Log what is new and mark all as part of ``invocation``; returns the run id by
-    result key, and whether it was found.
+    """Log what is new and mark all as part of ``invocation``.
+
+    Returns the run id by result key, and whether it was found.
     """
     client = open_store(folder, create=True)
     identifier = open_experiment(client, experiment, folder)

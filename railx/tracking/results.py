@@ -17,11 +17,11 @@ _BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class StageResult:
-    """The result of one stage: ``digest`` stands for the code, config and inputs that
-    made it (see :func:`result_digest`).
+    """The result of one stage.
 
-    ``metrics`` may be nested; what is not a number in it is left out. ``artifacts`` are
-    the files it wrote.
+    ``digest`` stands for the code, config and inputs that made it (see
+    :func:`result_digest`). ``metrics`` may be nested; what is not a number in it is
+    left out. ``artifacts`` are the files it wrote.
     """
 
     stage: str
@@ -39,16 +39,15 @@ class StageResult:
 
     @property
     def key(self) -> str:
-        """16 hexadecimal digits that are the same for the same result of the same
-        stage.
-        """
+        """16 hexadecimal digits, the same for the same result of the same stage."""
         return hashlib.sha256(f"{self.stage}\0{self.name}\0{self.digest}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """Where a stage result is tracked; ``*_found`` says that an earlier invocation had
-    logged it. None: tracker is off.
+    """Where a stage result is tracked.
+
+    ``*_found`` says that an earlier invocation had logged it. None: tracker is off.
     """
 
     stage: str
@@ -61,11 +60,10 @@ class TrackedRun:
 
 
 def result_digest(config: Any, inputs: Iterable[str | Path] = (), code: str = "") -> str:
-    """SHA-256 (hexadecimal) of a resolved config, the contents of the input files in
-    the order given, and a digest of the code.
+    """SHA-256 (hexadecimal) of a resolved config, its input files and its code.
 
-    Names and times of files play no part. Raises OSError for an input that cannot be
-    read.
+    The contents of the files count in the order given, the code by a digest. Names and
+    times of files play no part. Raises OSError for an input that cannot be read.
     """
     digest = hashlib.sha256(
         json.dumps(config, sort_keys=True, separators=(",", ":"), default=str).encode()

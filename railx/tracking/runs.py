@@ -1,5 +1,6 @@
-"""Logging the stage results of one invocation to the trackers that are on; called once,
-when all stages are done.
+"""Logging the stage results of one invocation to the trackers that are on.
+
+It is called once, when all stages are done.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ def log_runs(
     invocation: str,
     commit: str | None = None,
 ) -> list[TrackedRun]:
-    """One tracked run per stage result; one that is there already (same stage, name and
-    digest) is found, not added.
+    """One tracked run per stage result.
 
+    One that is there already (same stage, name and digest) is found, not added.
     ``folder`` is the results folder (MLflow in ``folder``/mlflow.db, W&B in
     ``folder``/wandb), ``experiment`` the MLflow experiment, ``invocation`` the pipeline
     invocation that groups the runs. A killed call can simply be repeated. Raises

@@ -1,5 +1,6 @@
-"""The MLflow store of a results folder: one SQLite file, opened without noise,
-telemetry or network.
+"""The MLflow store of a results folder: one SQLite file.
+
+It is opened without noise, telemetry or network.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ def open_store(folder: Path, *, create: bool) -> Any:
 
 
 def open_experiment(client: Any, name: str, folder: Path) -> str:
-    """The id of the experiment, made or restored as needed; its artifacts are kept in
-    the results folder.
+    """The id of the experiment, made or restored as needed.
+
+    Its artifacts are kept in the results folder.
     """
     known = client.get_experiment_by_name(name)
     if known is None:

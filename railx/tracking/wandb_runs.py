@@ -1,9 +1,8 @@
-"""Stage results as W&B runs, offline unless the settings say otherwise; a ledger in the
-results folder knows what is logged.
+"""Stage results as W&B runs, offline unless the settings say otherwise.
 
-An offline run cannot be asked what it holds, so the ledger maps result keys to run
-folders. The id of a run follows from its result: a run that is logged or synced twice
-stays one run on the server.
+An offline run cannot be asked what it holds, so a ledger in the results folder maps
+result keys to run folders. The id of a run follows from its result: a run that is
+logged or synced twice stays one run on the server.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ def log_to_wandb(
     invocation: str,
     tags: Mapping[str, str],
 ) -> dict[str, tuple[str, bool]]:
-    """Log what the ledger lacks, grouped by ``invocation``; returns the run id by
-    result key, and whether it was found.
+    """Log what the ledger lacks, grouped by ``invocation``.
 
-    Runs stand in ``folder``/wandb. Raises RuntimeError where online mode has no login.
+    Returns the run id by result key, and whether it was found. Runs stand in
+    ``folder``/wandb. Raises RuntimeError where online mode has no login.
     """
     ledger_path = folder / "wandb" / "ledger.json"
     ledger = _read_ledger(ledger_path)
@@ -72,8 +71,9 @@ def _read_ledger(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _session(settings: TrackingSettings, folder: Path) -> Iterator[Any]:
-    """The wandb module with its service, which all runs share and which ends with the
-    block.
+    """The wandb module with its service.
+
+    All runs share the service; it ends with the block.
     """
     quiet = {"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB_ERROR_REPORTING": "false"}
     if settings.wandb == "offline":

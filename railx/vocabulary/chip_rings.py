@@ -1,8 +1,8 @@
 """Rings through the lines of grids of single chips.
 
-A line of a torus is n rings each way. A line of L chips that are all joined has L - 1
-rings each way which take every pair of neighbours twice, so that each has half of the
-links of a pair; together they fill all ports.
+A line of a torus is n rings in each direction. A line of L chips that are all joined
+has L - 1 rings in each direction which take every pair of neighbours twice, so that
+each has half of the links of a pair. Together they fill all ports.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ IntArray = NDArray[np.int64]
 
 
 def torus_rings(chip: IntArray, n: int) -> tuple[LineRings, ...]:
-    """The rings of every dimension of a torus, all lines of each; ``chip``: the number
-    of the chip at each place, ``n``: links between neighbours.
+    """The rings of every dimension of a torus, all lines of each.
+
+    ``chip``: the number of the chip at each place, ``n``: links between neighbours.
     """
     return tuple(_torus(lines, n) for lines in _lines(chip))
 

@@ -1,6 +1,4 @@
-"""Checks of the optical circuits of a grid of nodes, counted from the circuits
-alone.
-"""
+"""Checks of the optical circuits of a grid of nodes, from the circuits alone."""
 
 from __future__ import annotations
 
@@ -17,8 +15,10 @@ IntArray = NDArray[np.int64]
 
 
 def check_ports(circuits: Circuits, grid: Grid, *, paired: bool) -> None:
-    """Port 2p (plus side) or 2p + 1 (minus side) of a switch of a line is the one of
-    the node at position p of that line.
+    """Every port of a switch is the one of the node at its position.
+
+    Port 2p (plus side) or 2p + 1 (minus side) of a switch of a line belongs to the node
+    at position p of that line.
     """
     for node, port, side in (
         (circuits.node_a, circuits.port_a, 0),
@@ -41,8 +41,9 @@ def check_ports(circuits: Circuits, grid: Grid, *, paired: bool) -> None:
 
 
 def check_part(circuits: Circuits, dimension: int, part: LinePart, *, directed: bool) -> None:
-    """Every sub-line of every line: its arcs are those of the part, each as often as
-    the part says.
+    """The arcs of every sub-line of every line are those of the part.
+
+    Each as often as the part says.
     """
     own = (
         (circuits.dimension == dimension)

@@ -1,16 +1,16 @@
-"""What a network is built of and how much bandwidth it gives, in closed form: what the
-bill of every network family answers.
+"""What a network is built of and how much bandwidth it gives, in closed form.
 
-RailX and its rivals follow the counts per chip port of RailX (m x m chips per node, n
-ports per side, r = m n rails). One direction of a port counts as its bandwidth. Ports
-are counted as used: a switch that is not full is charged by the port. Chips, links
-inside a node and fibres are in no bill: no source gives their price.
+It is what the bill of every network family answers. RailX and its rivals follow the
+counts per chip port of RailX (m x m chips per node, n ports per side, r = m n rails).
+One direction of a port counts as its bandwidth. Ports are counted as used: a switch
+that is not full is charged by the port. Chips, links inside a node and fibres are in no
+bill: no source gives their price.
 
 All-to-all bandwidth is uniform traffic that is routed minimally with ties spread
-evenly: for every kind of link, its ports per chip over the mean number of such links on
-a path, the least of them, and never more than the injection bandwidth. Bisection is one
-direction across the middle of the longest dimension (tori and grids) or of the groups,
-per chip of one half.
+evenly. For every kind of link it is the link's ports per chip over the mean number of
+such links on a path. The least of them counts, and never more than the injection
+bandwidth. Bisection is one direction across the middle of the longest dimension (tori
+and grids) or of the groups, per chip of one half.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
     "fewest_tiers",
     "largest_tree",
     "no_check",
-    "rail_ports",
+    "rail_tree_ports",
     "smallest_size",
     "too_large",
     "torus_all_to_all_ports",
@@ -59,7 +59,7 @@ class Ports:
     """Rate of a port in one direction, the speed at which its parts are priced."""
 
     cables: Mapping[str, int]
-    """Ends of cables by kind of link; an end is a transceiver, two ends are one copper
+    """Ends of cables by kind of link. An end is a transceiver, two ends are one copper
     cable.
     """
 
@@ -110,8 +110,8 @@ class TreeBill(Generic[S]):
     """Tiers of the tree that the settings describe."""
 
     filled: Callable[[S, int, float], S]
-    """The tree with these tiers and this taper (uplinks per downlink of a leaf), and as
-    many of its chips as then fit.
+    """The tree with these tiers and this taper (uplinks per downlink of a leaf). It has
+    as many of its chips as then fit.
     """
 
     leaf: str
@@ -130,10 +130,10 @@ class Bill(Generic[S]):
     """What a network is built of."""
 
     resize: Callable[[S, int], FamilySettings]
-    """The smallest network with at least so many chips and the same ports per chip, of
-    another family where only that has the shape.
+    """The smallest network with at least so many chips and the same ports per chip.
 
-    SettingsError("chips") names the largest.
+    It is of another family where only that has the shape. SettingsError("chips") names
+    the largest.
     """
 
     check: Callable[[S], None] = no_check
@@ -149,7 +149,7 @@ class Bill(Generic[S]):
     """What a tree knows beside."""
 
     in_node_lanes: Callable[[S], float] | None = None
-    """Width of the links inside a node in external ports per chip; they are in no bill,
+    """Width of the links inside a node in external ports per chip. They are in no bill;
     it serves break-even prices.
     """
 
@@ -160,8 +160,10 @@ class Bill(Generic[S]):
 
 
 def count_ports(ports: Ports, copper: Collection[str] = ()) -> NetworkCounts:
-    """Components and bandwidths (GB/s per chip) of a network whose cables of the kinds
-    ``copper`` are copper, all others fibres with a transceiver at each end.
+    """Components and bandwidths (GB/s per chip) of a network.
+
+    Cables of the kinds ``copper`` are copper, all others fibres with a transceiver at
+    each end.
     """
     components = {
         "electrical_switch_port": ports.electrical_switch_ports,
@@ -202,14 +204,16 @@ def check_boards(side: int, **lengths: int) -> None:
             below, above = max(1, length // side) * side, (length // side + 1) * side
             raise SettingsError(
                 key,
-                f"got {length}; allowed: whole boards of {side} chips a side (board_side); the"
+                f"got {length}; allowed: whole boards of {side} chips per side (board_side); the"
                 f" nearest are {below} and {above}",
             )
 
 
 def torus_ports(lengths: tuple[int, ...], *, board_side: int, n: int, port_gbps: float) -> Ports:
-    """A torus without switches: ``n`` ports on each side of a chip, a transceiver at
-    both ends of every link between boards of ``board_side`` chips per side.
+    """A torus without switches: ``n`` ports on each side of a chip.
+
+    A transceiver stands at both ends of every link between boards of ``board_side``
+    chips per side.
     """
     dimensions = len(lengths)
     faces = 2 * dimensions * board_side ** (dimensions - 1) * n
@@ -225,8 +229,10 @@ def torus_ports(lengths: tuple[int, ...], *, board_side: int, n: int, port_gbps:
 
 
 def torus_boards(chips: int, dimensions: int, board_side: int) -> tuple[int, ...]:
-    """Chips per dimension, the most first, of the torus as near to a square (cube) as
-    holds the chips: the boards per dimension differ by one at most.
+    """Chips per dimension, the most first, of a torus of whole boards.
+
+    It is as near to a square (cube) as holds the chips: the boards per dimension differ
+    by one at most.
     """
     boards = math.ceil(chips / board_side**dimensions)
     side = max(2, math.ceil(boards ** (1 / dimensions) - 1e-9))
@@ -238,8 +244,9 @@ def torus_boards(chips: int, dimensions: int, board_side: int) -> tuple[int, ...
 
 
 def dragonfly_hops(group: int, groups: int, chips_per_node: int) -> tuple[float, float]:
-    """Mean hops inside and between groups: a packet to another group leaves by a random
-    node and arrives at a random one.
+    """Mean hops inside and between groups.
+
+    A packet to another group leaves by a random node and arrives at a random one.
     """
     chips = group * groups * chips_per_node
     between = (groups - 1) / groups * chips / (chips - 1)
@@ -247,9 +254,10 @@ def dragonfly_hops(group: int, groups: int, chips_per_node: int) -> tuple[float,
     return inside / groups + 2 * between * (group - 1) / group, between
 
 
-def rail_ports(*, chips: int, planes: int, tiers: int, port_gbps: float) -> Ports:
-    """Rails of electrical switches, non-blocking trees of so many tiers: 2 T - 1 switch
-    ports and 2 T transceivers per end port.
+def rail_tree_ports(*, chips: int, planes: int, tiers: int, port_gbps: float) -> Ports:
+    """Rails of electrical switches, non-blocking trees of so many tiers.
+
+    2 T - 1 switch ports and 2 T transceivers per end port.
     """
     ends = chips * planes
     return Ports(
@@ -264,11 +272,11 @@ def rail_ports(*, chips: int, planes: int, tiers: int, port_gbps: float) -> Port
 
 
 def largest_tree(tiers: int, radix: int, leaf_down: int | None = None) -> int:
-    """Most end ports of a tree of ``radix``-port switches with ``leaf_down`` ports of a
-    leaf to chips (None: half of them).
+    """Most end ports of a tree of ``radix``-port switches.
 
-    A single tier is one switch without ports upwards. Two tiers have as many leaves as
-    a switch has ports, three and more 2 (k/2)^(T-1).
+    ``leaf_down`` ports of a leaf lead to chips (None: half of them). A single tier is
+    one switch without ports upwards. Two tiers have as many leaves as a switch has
+    ports, three and more 2 (k/2)^(T-1).
     """
     if tiers == 1:
         return radix
@@ -320,10 +328,10 @@ def best_size(options: Iterable[S], ports: Callable[[S], Ports]) -> S:
 
 
 def smallest_size(options: Iterable[S], chips: int, ports: Callable[[S], Ports], what: str) -> S:
-    """The settings with the fewest chips, ``chips`` at least, then the most all-to-all
-    bandwidth.
+    """The settings with the fewest chips, ``chips`` at least.
 
-    Raises SettingsError("chips") with the largest size where none is large enough.
+    Of equals the one with the most all-to-all bandwidth. Raises SettingsError("chips")
+    with the largest size where none is large enough.
     """
     best: S | None = None
     best_rank, largest = (math.inf, 0.0), 0

@@ -56,8 +56,9 @@ def circuits_of(topology: Topology) -> Circuits:
 
 
 def circuit_set(circuits: Circuits) -> IntArray:
-    """The circuits without their direction: rows (ocs, lower port, higher port),
-    sorted; shape (circuits, 3).
+    """The circuits without their direction, sorted; shape (circuits, 3).
+
+    Rows are (ocs, lower port, higher port).
     """
     low, high = (
         np.minimum(circuits.port_a, circuits.port_b),
@@ -67,8 +68,9 @@ def circuit_set(circuits: Circuits) -> IntArray:
 
 
 def switch_names(circuits: Circuits) -> tuple[str, ...]:
-    """The name of each switch: dimension and line, then the rail, as in ``x3-rail7``;
-    ``x-rail7`` where it serves several lines.
+    """The name of each switch: dimension and line, then the rail.
+
+    As in ``x3-rail7``; ``x-rail7`` where it serves several lines.
     """
     dimension, line, rail = switch_places(circuits)
     return tuple(
@@ -80,8 +82,9 @@ def switch_names(circuits: Circuits) -> tuple[str, ...]:
 
 
 def switch_places(circuits: Circuits) -> tuple[IntArray, IntArray, IntArray]:
-    """Dimension, line (-1: several) and rail of each switch; dimension -1 where no
-    circuit uses it.
+    """Dimension, line (-1: several) and rail of each switch.
+
+    Dimension -1 where no circuit uses it.
     """
     count = int(circuits.ocs.max()) + 1 if len(circuits) else 0
     dimension, line, rail = (np.full(count, -1) for _ in range(3))
@@ -95,8 +98,9 @@ def switch_places(circuits: Circuits) -> tuple[IntArray, IntArray, IntArray]:
 
 
 def port_nodes(circuits: Circuits) -> IntArray:
-    """The node behind each port of each switch: shape (switches, ports), -1 where no
-    circuit uses the port.
+    """The node behind each port of each switch: shape (switches, ports).
+
+    -1 where no circuit uses the port.
     """
     ports = int(max(circuits.port_a.max(), circuits.port_b.max())) + 1
     nodes = np.full((int(circuits.ocs.max()) + 1, ports), -1)
@@ -106,8 +110,9 @@ def port_nodes(circuits: Circuits) -> IntArray:
 
 
 def write_circuits(path: str | Path, topology: Topology) -> None:
-    """Write the cross-connect list as JSON, one line a switch; ValueError where the
-    topology has no optical switches.
+    """Write the cross-connect list as JSON, one line per switch.
+
+    ValueError where the topology has no optical switches.
     """
     circuits = circuits_of(topology)
     head = {
@@ -122,8 +127,9 @@ def write_circuits(path: str | Path, topology: Topology) -> None:
 
 
 def read_circuits(path: str | Path) -> Circuits:
-    """Read what :func:`write_circuits` wrote; ValueError names the file and the first
-    thing that is wrong in it.
+    """Read what :func:`write_circuits` wrote.
+
+    ValueError names the file and the first thing that is wrong in it.
     """
     stored = read_json(path)
     if not isinstance(stored, dict) or stored.get("schema") != CIRCUITS_SCHEMA:
@@ -146,8 +152,9 @@ def read_circuits(path: str | Path) -> Circuits:
 
 
 def write_circuits_csv(path: str | Path, topology: Topology) -> None:
-    """Write the cross-connect list as CSV, one row a circuit; ValueError where the
-    topology has no optical switches.
+    """Write the cross-connect list as CSV, one row per circuit.
+
+    ValueError where the topology has no optical switches.
     """
     circuits = circuits_of(topology)
     names = np.array(switch_names(circuits))[circuits.ocs].tolist()
@@ -169,8 +176,9 @@ def write_circuits_csv(path: str | Path, topology: Topology) -> None:
 
 
 def read_circuits_csv(path: str | Path) -> Circuits:
-    """Read what :func:`write_circuits_csv` wrote; ValueError names the file and the
-    first thing that is wrong in it.
+    """Read what :func:`write_circuits_csv` wrote.
+
+    ValueError names the file and the first thing that is wrong in it.
     """
     with Path(path).open(newline="", encoding="utf-8") as file:
         reader = csv.reader(file)

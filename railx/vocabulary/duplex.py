@@ -1,5 +1,6 @@
-"""Full-duplex links between listed pairs of vertices: what every family without rails
-builds its link table from.
+"""Full-duplex links between listed pairs of vertices.
+
+Every family without rails builds its link table from them.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ def duplex_links(
     lanes: int = 1,
     rail: NDArray[np.integer] | int = -1,
 ) -> Links:
-    """Both directions of a link for each pair (arrays of any one shape): row 2i goes
-    from ``one`` to ``other``, row 2i + 1 back.
+    """Both directions of a link for each pair (arrays of any one shape).
 
-    ``gbps``: rate of one lane in one direction; ``latency_ns``: time of flight;
-    ``rail``: index kept with both rows.
+    Row 2i goes from ``one`` to ``other``, row 2i + 1 back. ``gbps``: rate of one lane
+    in one direction; ``latency_ns``: time of flight; ``rail``: index kept with both
+    rows.
     """
     one, other, index = (np.ravel(array) for array in np.broadcast_arrays(one, other, rail))
     rows = 2 * one.size

@@ -1,13 +1,12 @@
-"""What every RailX setting shares: nodes of m x m chips on a grid, rails of each line
-plugged into their own optical switch.
+"""What every RailX setting shares: nodes of m x m chips on a grid, and rails.
 
-A RailX setting differs from another only in the circuits that the optical switches
-close, so a setting is given by the arcs of its rails: from the plus side of one
-position of a line to the minus side of another. An optical switch is any matching of
-its ports, so a rail of a line is any set of disjoint rings over the line's nodes. Link
-rows: the internal ones first, then two rows (plus to minus, minus to plus) for each
-circuit, in the order of the circuits. Source: RailX (abstract) and its public simulator
-(node layout, rail numbering).
+Each rail of each line is plugged into its own optical switch. A RailX setting differs
+from another only in the circuits that the optical switches close, so a setting is given
+by the arcs of its rails: from the plus side of one position of a line to the minus side
+of another. An optical switch is any matching of its ports, so a rail of a line is any
+set of disjoint rings over the line's nodes. Link rows: the internal ones first, then
+two rows (plus to minus, minus to plus) for each circuit, in the order of the circuits.
+Source: RailX (abstract) and its public simulator (node layout, rail numbering).
 """
 
 from __future__ import annotations
@@ -73,10 +72,10 @@ class NodeSettings(Protocol):
 class Grid:
     """The numbers a RailX grid is built from.
 
-    ``columns`` by ``rows`` nodes of ``m`` x ``m`` chips with ``n`` ports a side; r = m
-    * n rails a side. ``internal_width``: rate of an internal lane over the rate of an
-    external port. Node (X, Y) is number Y * columns + X; its chip (x, y) adds y * m +
-    x.
+    ``columns`` by ``rows`` nodes of ``m`` x ``m`` chips with ``n`` ports per side; r =
+    m * n rails per side. ``internal_width``: rate of an internal lane over the rate of
+    an external port. Node (X, Y) is number Y * columns + X; its chip (x, y) adds y * m
+    + x.
     """
 
     m: int
@@ -122,11 +121,11 @@ class Grid:
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
-    """Circuits before they have ports: rail ``rail`` of line ``line``, plus side of
-    position ``a`` to minus side of ``b``.
+    """Circuits before they have ports.
 
-    All arrays (int64) have the same length. A position is on at most one arc as ``a``
-    and on at most one as ``b``, a rail.
+    Rail ``rail`` of line ``line``, plus side of position ``a`` to minus side of ``b``.
+    All arrays (int64) have the same length. On a rail a position is on at most one arc
+    as ``a`` and on at most one as ``b``.
     """
 
     line: IntArray
@@ -140,9 +139,9 @@ class Arcs:
 
 @dataclass(frozen=True, eq=False)
 class RailPorts:
-    """What is behind each external port: arrays of shape (2, nodes, r, 2) by dimension
-    (0: x), node, rail and side (1: plus).
+    """What is behind each external port.
 
+    Arrays of shape (2, nodes, r, 2) by dimension (0: x), node, rail and side (1: plus).
     ``link``: the row of ``topology.links`` that leaves the node there; ``neighbour``:
     the node at its other end. -1 where no circuit uses the port.
     """
@@ -153,12 +152,12 @@ class RailPorts:
 
 @dataclass(frozen=True, eq=False)
 class LineWiring:
-    """The k links between every ordered pair of positions of a line of L nodes, in a
-    fixed order (minus side first, then by rail).
+    """The k links between every ordered pair of positions of a line of L nodes.
 
-    ``rail`` (int[L, L, k]): the rail of each link from a to b; ``plus`` (bool[L, L,
-    k]): whether it leaves a on its plus side. The diagonal holds rail -1. k is 2 where
-    each rail of a line is used once (:func:`line_wiring`).
+    They have a fixed order (minus side first, then by rail). ``rail`` (int[L, L, k]):
+    the rail of each link from a to b; ``plus`` (bool[L, L, k]): whether it leaves a on
+    its plus side. The diagonal holds rail -1. k is 2 where each rail of a line is used
+    once (:func:`line_wiring`).
     """
 
     rail: IntArray
@@ -172,8 +171,10 @@ class LineWiring:
 def build_grid(
     settings: FamilySettings, grid: Grid, rings_x: IntArray, rings_y: IntArray
 ) -> Topology:
-    """Build a RailX topology: ``rings_x`` (r, columns) and ``rings_y`` (r, rows) hold
-    the ring of line positions of each rail.
+    """Build a RailX topology from the rings of its rails.
+
+    ``rings_x`` (r, columns) and ``rings_y`` (r, rows) hold the ring of line positions
+    of each rail.
     """
     return build_lines(
         settings, grid, ring_arcs(rings_x, grid.rows), ring_arcs(rings_y, grid.columns)
@@ -188,12 +189,12 @@ def build_lines(
     *,
     paired_columns: bool = False,
 ) -> Topology:
-    """Build a RailX topology from the arcs that the optical switches of the rows and of
-    the columns close.
+    """Build a RailX topology from the arcs that its optical switches close.
 
-    ``paired_columns``: columns X and X + columns/2 are cabled to the same optical
-    switches, so that a column line has 2 rows positions: 0..rows-1 in column X, then
-    rows..2 rows - 1 in column X + columns/2 (see :func:`line_nodes`).
+    The arcs are those of the rows and of the columns. ``paired_columns``: columns X and
+    X + columns/2 are cabled to the same optical switches, so that a column line has 2
+    rows positions: 0..rows-1 in column X, then rows..2 rows - 1 in column X + columns/2
+    (see :func:`line_nodes`).
     """
     x_links, x_circuits = _rails(grid, 0, arcs_x, paired_columns)
     y_links, y_circuits = _rails(grid, 1, arcs_y, paired_columns)
@@ -215,8 +216,9 @@ def build_lines(
 
 
 def ring_arcs(rings: IntArray, lines: int) -> Arcs:
-    """The arcs of one ring per rail (shape (r, L): positions in ring order), alike on
-    each of ``lines`` lines.
+    """The arcs of one ring per rail, alike on each of ``lines`` lines.
+
+    Rings have shape (r, L): positions in ring order.
     """
     line = np.arange(lines)[:, None, None]
     rail = np.arange(len(rings))[None, :, None]
@@ -225,8 +227,9 @@ def ring_arcs(rings: IntArray, lines: int) -> Arcs:
 
 
 def successor_arcs(successors: IntArray) -> Arcs:
-    """The arcs of ``successors`` (shape (lines, r, L)): the position that follows on
-    the ring of each line, rail and position.
+    """The arcs of ``successors`` (shape (lines, r, L)).
+
+    They hold the position that follows on the ring of each line, rail and position.
     """
     lines, rails, length = successors.shape
     line, rail, a = (axis.ravel() for axis in np.indices((lines, rails, length)))
@@ -236,8 +239,9 @@ def successor_arcs(successors: IntArray) -> Arcs:
 def line_nodes(
     grid: Grid, dimension: int, line: IntArray, position: IntArray, *, paired_columns: bool = False
 ) -> IntArray:
-    """The node at a position of a row (dimension 0) or of a column (1), or of a pair of
-    columns.
+    """The node at a position of a row (dimension 0) or of a column (1).
+
+    A column line may be a pair of columns.
     """
     if dimension == 0:
         return line * grid.columns + position
@@ -247,15 +251,14 @@ def line_nodes(
 
 
 def rail_ports(topology: Topology) -> RailPorts:
-    """The links and neighbours behind every external port of every node of a RailX
-    setting.
+    """The links and neighbours behind every external port of every node.
 
     Raises ValueError where the topology has no optical circuits.
     """
     circuits, links = topology.circuits, topology.links
     if circuits is None:
         raise ValueError(f"{topology.family}: a topology without optical circuits has no rails")
-    first = len(links) - 2 * len(circuits)  # internal links come first, then two rows a circuit
+    first = len(links) - 2 * len(circuits)  # internal links come first, then two rows per circuit
     rails = int(circuits.rail.max()) + 1
     ports = RailPorts(*(np.full((2, topology.nodes, rails, 2), -1) for _ in range(2)))
     row = first + 2 * np.arange(len(circuits))
@@ -271,6 +274,7 @@ def rail_ports(topology: Topology) -> RailPorts:
 
 def rail_of_links(topology: Topology) -> IntArray:
     """The rail that each link row runs on (int[links]), -1 for links inside nodes.
+
     ValueError as :func:`rail_ports`.
     """
     if topology.circuits is None:
@@ -280,8 +284,9 @@ def rail_of_links(topology: Topology) -> IntArray:
 
 
 def mesh_links(m: int) -> IntArray:
-    """The directed links of an m x m mesh as pairs of local chips (shape (4 m (m - 1),
-    2)); chip (x, y) is y * m + x.
+    """The directed links of an m x m mesh as pairs of local chips.
+
+    Shape (4 m (m - 1), 2); chip (x, y) is y * m + x.
     """
     chip = np.arange(m * m).reshape(m, m)
     pairs = np.concatenate(
@@ -294,11 +299,11 @@ def mesh_links(m: int) -> IntArray:
 
 
 def line_wiring(topology: Topology, dimension: int) -> LineWiring:
-    """The links between every pair of nodes of a line of an all-to-all setting, read
-    from the circuits of its first line.
+    """The links between every pair of nodes of a line of an all-to-all setting.
 
-    ``dimension``: 0 for rows, 1 for columns. Raises ValueError where the lines differ
-    from each other or a pair has not two links.
+    They are read from the circuits of its first line. ``dimension``: 0 for rows, 1 for
+    columns. Raises ValueError where the lines differ from each other or a pair has not
+    two links.
     """
     circuits = topology.circuits
     if circuits is None:
@@ -310,7 +315,8 @@ def line_wiring(topology: Topology, dimension: int) -> LineWiring:
 
 
 def pair_wiring(a: IntArray, b: IntArray, rail: IntArray, links: int) -> LineWiring:
-    """The ``links`` links between every ordered pair of positions, from arcs a -> b;
+    """The ``links`` links between every ordered pair of positions, from arcs a -> b.
+
     ValueError where a pair has another number.
     """
     length = int(max(a.max(), b.max())) + 1
@@ -338,9 +344,9 @@ def pair_wiring(a: IntArray, b: IntArray, rail: IntArray, links: int) -> LineWir
 
 
 def line_circuits(circuits: Circuits, dimension: int) -> IntArray:
-    """The circuits of one line as (position with the plus side, position with the minus
-    side, rail); shape (r L, 3).
+    """The circuits of one line; shape (r L, 3).
 
+    Columns: position with the plus side, position with the minus side, rail.
     ``dimension``: 0 for rows, 1 for columns. Raises ValueError where the lines of the
     dimension are not all wired alike.
     """
@@ -357,8 +363,9 @@ def line_circuits(circuits: Circuits, dimension: int) -> IntArray:
 
 
 def grid_halves(grid: Grid, dimension: int | None = None) -> NDArray[np.int8]:
-    """Cut one dimension of the grid of nodes (None: the longer one) in the middle: half
-    of each chip, 0 (the smaller one) or 1.
+    """Half (0, the smaller, or 1) of each chip when a dimension is cut in the middle.
+
+    The dimension of the grid of nodes; None: the longer one.
     """
     if dimension is None:
         dimension = 0 if grid.columns >= grid.rows else 1
@@ -385,8 +392,9 @@ def _internal(grid: Grid) -> Links:
 
 
 def _rails(grid: Grid, dimension: int, arcs: Arcs, paired_columns: bool) -> tuple[Links, Circuits]:
-    """Links and circuits of one dimension, in the order of the arcs; the two directions
-    of a link follow each other.
+    """Links and circuits of one dimension, in the order of the arcs.
+
+    The two directions of a link follow each other.
     """
     line, rail, a, b = arcs.line, arcs.rail, arcs.a, arcs.b
     node_a, node_b = (

@@ -1,11 +1,11 @@
-"""Rings through the lines of a grid of nodes: who passes a message to whom, and over
-which channels.
+"""Rings through the lines of a grid of nodes: who passes a message to whom.
 
-:class:`GridRings` is a torus of nodes; families whose lines are joined in another way
-say in a subclass what differs. Every rail of a line is one ring through all its nodes,
-so that r rails make 2 r directed rings at once (RailX, abstract). A job may take some
-positions of a line only: c neighbours on a ring keep a chain, on which a ring goes
-there and back, so that one is left of the two directions.
+They also say over which channels. :class:`GridRings` is a torus of nodes; families
+whose lines are joined in another way say in a subclass what differs. Every rail of a
+line is one ring through all its nodes, so that r rails make 2 r directed rings at once
+(RailX, abstract). A job may take some positions of a line only: c neighbours on a ring
+keep a chain, on which a ring goes there and back, so that one is left of the two
+directions.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ Link: TypeAlias = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Arc:
-    """From position ``a`` of a line to ``b`` on a rail, out of the plus or the minus
-    side of a.
+    """From position ``a`` of a line to ``b`` on a rail.
+
+    Out of the plus or the minus side of a.
     """
 
     a: int
@@ -64,8 +65,9 @@ class GridRings:
     single_chips: ClassVar[bool] = False
 
     def arcs(self, positions: Sequence[int], dimension: int) -> tuple[list[list[Arc]], bool]:
-        """The directed rings through positions of a line, and whether they are closed
-        (else there and back along a chain).
+        """The directed rings through positions of a line, and whether they are closed.
+
+        Those that are not go there and back along a chain.
         """
         if len(positions) == self.length(dimension):
             return closed_rings(self.rail_orders(dimension)), True
@@ -85,8 +87,9 @@ class GridRings:
         return [(src, dst, arc.rail, second)]
 
     def vertices(self, dimension: int, lines: Sequence[int]) -> IntArray:
-        """The vertices of whole lines, int[lines, places]: the chips of all
-        positions.
+        """The vertices of whole lines: the chips of all positions.
+
+        int[lines, places].
         """
         grid = self.grid
         node = np.arange(grid.nodes).reshape(grid.rows, grid.columns)
@@ -97,8 +100,9 @@ class GridRings:
     def node_rings(
         self, positions: Sequence[int], dimension: int, lines: Sequence[int]
     ) -> LineRings:
-        """Rings whose participants are the nodes at ``positions`` of each of ``lines``;
-        a node takes a message in at one edge chip of it and passes it on from another.
+        """Rings whose participants are the nodes at ``positions`` of each of ``lines``.
+
+        A node takes a message in at one edge chip of it and passes it on from another.
         """
         m = self.grid.m
         arcs, closed = self.arcs(positions, dimension)
@@ -117,11 +121,11 @@ class GridRings:
     def chip_rings(
         self, positions: Sequence[int], dimension: int, lines: Sequence[int]
     ) -> LineRings | None:
-        """Rings whose participants are all chips of one chip row (column) of the nodes:
-        2 n closed rings, n on a chain.
+        """Rings whose participants are all chips of one chip row (column) of the nodes.
 
-        The first chip row of a line stands for all m. None where the links of a part of
-        a line do not spread evenly over the chip rows.
+        2 n closed rings, n on a chain. The first chip row of a line stands for all m.
+        None where the links of a part of a line do not spread evenly over the chip
+        rows.
         """
         grid = self.grid
         if self.whole_lines and len(positions) < self.length(dimension):
@@ -140,10 +144,9 @@ class GridRings:
         return line_rings(participants, len(own), self.vertices(dimension, lines), entries)
 
     def mesh_rings(self, dimension: int) -> LineRings | None:
-        """One ring there and back along the first chip row (column) of the first node;
-        None where a node is a single chip.
+        """One ring there and back along the first chip row (column) of the first node.
 
-        It takes all lanes of its links.
+        It takes all lanes of its links. None where a node is a single chip.
         """
         grid = self.grid
         if grid.m == 1:
@@ -161,8 +164,9 @@ class GridRings:
         return self.grid.columns if dimension == 0 else self.grid.rows
 
     def edge_chip(self, dimension: int, rail: int, plus: bool) -> int:
-        """The chip of a node (its place in it) behind a rail on the plus or
-        minus side.
+        """The chip of a node behind a rail on the plus or minus side.
+
+        Its place in the node.
         """
         m = self.grid.m
         edge, beside = (m - 1 if plus else 0), rail // self.grid.n
@@ -175,8 +179,9 @@ class GridRings:
         return src, arc.b * chips + self.edge_chip(dimension, arc.rail, not arc.plus)
 
     def rail_orders(self, dimension: int) -> list[list[int]]:
-        """The positions along the ring of each rail of a line, as the circuits join
-        them; in order without circuits.
+        """The positions along the ring of each rail of a line.
+
+        As the circuits join them; in order without circuits.
         """
         length, rails = self.length(dimension), self.grid.rails
         if self.topology.circuits is None:
@@ -221,8 +226,7 @@ def closed_rings(orders: Sequence[Sequence[int]]) -> list[list[Arc]]:
 
 
 def _places(participants: int, closed: bool) -> list[int]:
-    """The place in its ring of the participant that sends the message which crosses
-    link k of the ring.
+    """The place in its ring of the participant that sends over link k of the ring.
 
     Along a chain every second participant takes part on the way up and the others on
     the way back, so that no message is longer than two links.

@@ -1,10 +1,10 @@
-"""Hamiltonian decompositions of complete graphs: how the rails of a RailX line become
-an all-to-all.
+"""Hamiltonian decompositions of complete graphs.
 
-A line of N nodes has r = N - 1 rails, and every rail is one ring. If the rings are the
-directed Hamiltonian cycles of a decomposition of the complete directed graph K*_N, then
-every ordered pair of nodes is joined by exactly one rail: the same wiring serves ring
-collectives and all-to-all (RailX, theorem 3.1 and appendix A.1).
+By them the rails of a RailX line become an all-to-all. A line of N nodes has r = N - 1
+rails, and every rail is one ring. If the rings are the directed Hamiltonian cycles of a
+decomposition of the complete directed graph K*_N, then every ordered pair of nodes is
+joined by exactly one rail: the same wiring serves ring collectives and all-to-all
+(RailX, theorem 3.1 and appendix A.1).
 
 * odd N: Walecki's zig-zag paths, closed through one hub.
 * even N >= 8: a decomposition for N - 1 with the new vertex N - 1 inserted into one arc
@@ -27,13 +27,13 @@ IntArray = NDArray[np.int64]
 
 
 def hamiltonian_cycles(n: int) -> IntArray:
-    """Directed Hamiltonian cycles that together use every arc of the complete directed
-    graph on ``n`` vertices exactly once.
+    """Directed Hamiltonian cycles that use every arc of a complete graph exactly once.
 
-    Returns an array of shape (n - 1, n): row i lists the vertices 0..n-1 in the order
-    of cycle i, which returns from the last column to the first. Raises ValueError for n
-    < 3 and for n = 4 and n = 6, which have no directed decomposition. Source: RailX,
-    appendix A.1 (odd n and n = 4k); this module for n = 4k + 2.
+    The graph is directed and has ``n`` vertices. Returns an array of shape (n - 1, n):
+    row i lists the vertices 0..n-1 in the order of cycle i, which returns from the last
+    column to the first. Raises ValueError for n < 3 and for n = 4 and n = 6, which have
+    no directed decomposition. Source: RailX, appendix A.1 (odd n and n = 4k); this
+    module for n = 4k + 2.
     """
     if n < 3:
         raise ValueError(f"n: got {n}; allowed: at least 3, a Hamiltonian cycle needs 3 vertices")
@@ -50,14 +50,14 @@ def hamiltonian_cycles(n: int) -> IntArray:
 
 
 def undirected_rings(n: int) -> IntArray:
-    """Undirected Hamiltonian rings that join every unordered pair of ``n`` vertices
-    exactly twice, for every n >= 3.
+    """Undirected Hamiltonian rings that join every pair of vertices exactly twice.
 
-    Returns an array of shape (n - 1, n). Full-duplex links do not need the direction of
-    a ring, so these wire a line as an all-to-all with two links a pair even for n = 4
-    and n = 6. Odd n: the directed cycles, where rings s and s + (n-1)/2 are the same
-    ring. Even n: the zig-zag over n - 1 vertices (odd, so the rotations of one path are
-    all distinct) closed through one hub.
+    Pairs are unordered, and there are ``n`` >= 3 vertices. Returns an array of shape (n
+    - 1, n). Full-duplex links do not need the direction of a ring, so these wire a line
+    as an all-to-all with two links per pair even for n = 4 and n = 6. Odd n: the
+    directed cycles, where rings s and s + (n-1)/2 are the same ring. Even n: the
+    zig-zag over n - 1 vertices (odd, so the rotations of one path are all distinct)
+    closed through one hub.
     """
     if n < 3:
         raise ValueError(f"n: got {n}; allowed: at least 3, a ring needs 3 vertices")
@@ -65,8 +65,9 @@ def undirected_rings(n: int) -> IntArray:
 
 
 def check_decomposition(cycles: IntArray) -> None:
-    """Check that ``cycles`` (shape (n - 1, n)) are Hamiltonian and use every arc
-    exactly once; ValueError says what is wrong.
+    """Check that ``cycles`` are Hamiltonian and use every arc exactly once.
+
+    Shape (n - 1, n). ValueError says what is wrong.
     """
     counts = _arc_counts(cycles)
     wrong = np.argwhere(counts != 1 - np.eye(len(counts), dtype=np.int64))
@@ -79,8 +80,9 @@ def check_decomposition(cycles: IntArray) -> None:
 
 
 def check_undirected(rings: IntArray) -> None:
-    """Check that ``rings`` (shape (n - 1, n)) are Hamiltonian and join every unordered
-    pair exactly twice; ValueError otherwise.
+    """Check that ``rings`` are Hamiltonian and join every unordered pair exactly twice.
+
+    Shape (n - 1, n). ValueError otherwise.
     """
     counts = _arc_counts(rings)
     both = counts + counts.T
@@ -91,8 +93,9 @@ def check_undirected(rings: IntArray) -> None:
 
 
 def _arc_counts(cycles: IntArray) -> IntArray:
-    """How often each arc (row: tail, column: head) is used, after checking the shape
-    and that every row spans all vertices.
+    """How often each arc (row: tail, column: head) is used.
+
+    Checked first are the shape and that every row spans all vertices.
     """
     cycles = np.asarray(cycles)
     if cycles.ndim != 2 or cycles.shape[0] != cycles.shape[1] - 1:
@@ -115,8 +118,9 @@ def _zig_zag(count: int) -> IntArray:
 
 
 def _rotations(path: IntArray) -> IntArray:
-    """Every rotation of a path over Z_count, closed through a hub that gets the number
-    count.
+    """Every rotation of a path over Z_count, closed through a hub.
+
+    The hub gets the number count.
     """
     count = len(path)
     rotated = (path[None, :] + np.arange(count)[:, None]) % count
@@ -128,8 +132,9 @@ def _odd_cycles(n: int) -> IntArray:
 
 
 def _insert_vertex(base: IntArray, cuts: IntArray) -> IntArray:
-    """A decomposition on one more vertex: the new vertex goes into cycle s of ``base``
-    after position ``cuts[s]``.
+    """A decomposition on one more vertex.
+
+    The new vertex goes into cycle s of ``base`` after position ``cuts[s]``.
     """
     old = base.shape[1]
     position = np.arange(old + 1)[None, :]
@@ -154,8 +159,9 @@ def _path_from_arcs(successor: IntArray) -> list[int]:
 
 
 def _cuts_of_4k(base: IntArray) -> IntArray:
-    """Where to cut each cycle when n = 4k, k >= 2 (RailX, appendix A.1): told by the
-    vertex at position 2h - 1, h = k - 1.
+    """Where to cut each cycle when n = 4k, k >= 2 (RailX, appendix A.1).
+
+    Told by the vertex at position 2h - 1, h = k - 1.
     """
     h = (base.shape[1] + 1) // 4 - 1
     at = base[:, 2 * h - 1]
@@ -166,12 +172,11 @@ def _cuts_of_4k(base: IntArray) -> IntArray:
 
 
 def _cuts_of_4k_plus_2(base: IntArray) -> IntArray:
-    """Where to cut each cycle when n = 4k + 2, k >= 2: one arc of every cycle, together
-    a Hamiltonian path.
+    """Where to cut each cycle when n = 4k + 2, k >= 2.
 
-    Arc a -> b of Z_M (M = n - 2) belongs to the cycle that is rotated by the midpoint
-    of a and b, so the path must have M distinct midpoints. See :func:`_rainbow_path`
-    for the path.
+    One arc of every cycle, together a Hamiltonian path. Arc a -> b of Z_M (M = n - 2)
+    belongs to the cycle that is rotated by the midpoint of a and b, so the path must
+    have M distinct midpoints. See :func:`_rainbow_path` for the path.
     """
     path = _rainbow_path(len(base))
     position = np.argsort(base, axis=1)  # position[s, v]: where vertex v stands in cycle s
@@ -191,14 +196,14 @@ def _cuts_of_4k_plus_2(base: IntArray) -> IntArray:
 
 
 def _rainbow_path(count: int) -> IntArray:
-    """A Hamiltonian path over Z_count and the hub (number count) with one arc of each
-    of the count odd cycles; count = 4k >= 8.
+    """A Hamiltonian path with one arc of each of the count odd cycles.
 
-    A walk over Z_count with steps c, e, c, e, ... visits every vertex and takes its
-    arcs from count - 1 different cycles. Cutting it after a few positions and joining
-    the pieces and the hub in another order frees as many cycles as it needs. The
-    parameters, found by exhaustive search on small sizes and linear in count for each
-    residue modulo 12, are checked for n up to 3,000.
+    It is over Z_count and the hub (number count); count = 4k >= 8. A walk over Z_count
+    with steps c, e, c, e, ... visits every vertex and takes its arcs from count - 1
+    different cycles. Cutting it after a few positions and joining the pieces and the
+    hub in another order frees as many cycles as it needs. The parameters, found by
+    exhaustive search on small sizes and linear in count for each residue modulo 12, are
+    checked for n up to 3,000.
     """
     j, residue = divmod(count, 12)
     cuts: tuple[int, ...]

@@ -1,5 +1,7 @@
-"""The graphs of a row and of a column, for grids whose rows are all wired alike and
-whose columns are: the graph of nodes is their product.
+"""The graphs of a row and of a column.
+
+For grids whose rows are all wired alike and whose columns are: the graph of nodes is
+their product.
 """
 
 from __future__ import annotations

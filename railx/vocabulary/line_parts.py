@@ -1,12 +1,12 @@
-"""Parts of a line: some of its rails wire equal sub-lines of its nodes, each as a ring
-or as an all-to-all.
+"""Parts of a line: some of its rails wire equal sub-lines of its nodes.
 
-A line of L nodes has r rails. A part takes ``rails`` of them, in order, and cuts the
-line into L / size sub-lines of ``size`` nodes that stand ``stride`` positions apart:
-position p is coordinate (p // stride) % size of its sub-line. With strides 1, s1, s1
-s2, ... the parts of sizes s1, s2, s3, ... arrange the line as a grid, one logical
-dimension each. An optical switch is any matching of its ports, so that one rail of one
-switch closes the rings of all sub-lines of the line at once.
+Each sub-line is a ring or an all-to-all. A line of L nodes has r rails. A part takes
+``rails`` of them, in order, and cuts the line into L / size sub-lines of ``size`` nodes
+that stand ``stride`` positions apart: position p is coordinate (p // stride) % size of
+its sub-line. With strides 1, s1, s1 s2, ... the parts of sizes s1, s2, s3, ... arrange
+the line as a grid, one logical dimension each. An optical switch is any matching of its
+ports, so that one rail of one switch closes the rings of all sub-lines of the line at
+once.
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ class PartSettings:
 
 @dataclass(frozen=True)
 class LinePart:
-    """A part with its place among the rails of its line: rails ``first_rail`` to
-    ``first_rail + rails - 1`` of all lines.
+    """A part with its place among the rails of its line.
+
+    Rails ``first_rail`` to ``first_rail + rails - 1`` of all lines.
     """
 
     kind: Literal["ring", "all_to_all"]
@@ -77,8 +78,9 @@ class LinePart:
 
     @property
     def copies(self) -> int:
-        """Copies of the all-to-all, or of the ring; a pair of an all-to-all has 2 links
-        a copy, a neighbour in a ring one.
+        """Copies of the all-to-all, or of the ring.
+
+        A pair of an all-to-all has 2 links per copy, a neighbour in a ring one.
         """
         return self.rails // (self.size - 1) if self.kind == "all_to_all" else self.rails
 
@@ -91,8 +93,9 @@ class LinePart:
         return position + (coordinate - self.coordinate(position)) * self.stride
 
     def sub_lines(self, length: int) -> IntArray:
-        """The positions of every sub-line of a line of ``length`` nodes: shape (length
-        / size, size).
+        """The positions of every sub-line of a line of ``length`` nodes.
+
+        Shape (length / size, size).
         """
         block, offset, place = np.indices(
             (length // (self.size * self.stride), self.stride, self.size)
@@ -125,11 +128,10 @@ def part_rings(part: LinePart, rings: Rings) -> IntArray:
 
 
 def part_wiring(part: LinePart, rings: Rings) -> LineWiring:
-    """The 2 * copies links between every ordered pair of places of a sub-line of an
-    all-to-all part.
+    """The 2 * copies links between every ordered pair of places of a sub-line.
 
-    ``rail`` counts within the line (``first_rail`` is included). Raises ValueError for
-    a ring part.
+    For an all-to-all part. ``rail`` counts within the line (``first_rail`` is
+    included). Raises ValueError for a ring part.
     """
     if part.kind == "ring":
         raise ValueError(
@@ -146,8 +148,9 @@ def build_parts(
     parts: tuple[tuple[LinePart, ...], tuple[LinePart, ...]],
     rings: Rings,
 ) -> Topology:
-    """Build a RailX topology whose rows and columns are wired by parts: a rail closes
-    the rings of its part on all sub-lines.
+    """Build a RailX topology whose rows and columns are wired by parts.
+
+    A rail closes the rings of its part on all sub-lines.
     """
     next_x = line_successors(parts[0], grid.columns, rings)
     next_y = line_successors(parts[1], grid.rows, rings)
@@ -157,8 +160,9 @@ def build_parts(
 
 
 def line_successors(parts: tuple[LinePart, ...], length: int, rings: Rings) -> IntArray:
-    """The position that follows each position of a line on each rail: shape (r,
-    length).
+    """The position that follows each position of a line on each rail.
+
+    Shape (r, length).
     """
     successors = np.full((sum(part.rails for part in parts), length), -1)
     for part in parts:
@@ -169,11 +173,11 @@ def line_successors(parts: tuple[LinePart, ...], length: int, rings: Rings) -> I
 
 
 def crossing_ports(parts: tuple[LinePart, ...], length: int) -> int:
-    """Links of one line between its first ``length // 2`` positions and the others: the
-    closed form of its cut in the middle.
+    """Links of one line across its middle, in closed form.
 
-    A sub-line with h of its s places below the cut has 2 h (s - h) links across it a
-    copy of its all-to-all, and 2 a rail of its ring where 0 < h < s.
+    Between its first ``length // 2`` positions and the others. A sub-line with h of its
+    s places below the cut has 2 h (s - h) links across it per copy of its all-to-all,
+    and 2 per rail of its ring where 0 < h < s.
     """
     total = 0
     for part in parts:
@@ -188,10 +192,10 @@ def crossing_ports(parts: tuple[LinePart, ...], length: int) -> int:
 def cut_dimension(
     grid: Grid, parts: tuple[tuple[LinePart, ...], tuple[LinePart, ...]]
 ) -> tuple[int, int]:
-    """The dimension whose cut in the middle is the natural one, and the ports across it
-    in one direction.
+    """The dimension whose cut in the middle is the natural one.
 
-    Equal halves come first, then fewer ports, then x.
+    With it, the ports across it in one direction. Equal halves come first, then fewer
+    ports, then x.
     """
     lengths = (grid.columns, grid.rows)
     ports = [crossing_ports(parts[d], lengths[d]) * lengths[1 - d] for d in (0, 1)]
@@ -200,8 +204,9 @@ def cut_dimension(
 
 
 def check_line(key: str, parts: tuple[PartSettings, ...], length: int, rails: int) -> None:
-    """Check that the parts fit a line of ``length`` nodes with ``rails`` rails and join
-    it; SettingsError names ``key``.
+    """Check that the parts fit a line and join it; SettingsError names ``key``.
+
+    The line has ``length`` nodes with ``rails`` rails.
     """
     for i, part in enumerate(parts):
         where = f"{key}[{i}]"
@@ -236,8 +241,9 @@ def check_line(key: str, parts: tuple[PartSettings, ...], length: int, rails: in
 
 
 def check_rings(key: str, parts: tuple[PartSettings, ...], rings: Rings) -> None:
-    """Refuse directed rings for an all-to-all over 4 or 6 nodes, which has no directed
-    Hamiltonian decomposition.
+    """Refuse directed rings for an all-to-all over 4 or 6 nodes.
+
+    It has no directed Hamiltonian decomposition.
     """
     for i, part in enumerate(parts):
         if rings == "directed" and part.kind == "all_to_all" and part.size in (4, 6):
@@ -280,8 +286,9 @@ def _multiples(value: int, step: int) -> str:
 
 
 def _near_sizes(part: PartSettings, length: int) -> str:
-    """The sizes (at least 2) next to the part's that fit its stride, or the strides
-    that fit any.
+    """The sizes (at least 2) next to the part's that fit its stride.
+
+    Where none fits, the strides that fit any.
     """
     fits = length // part.stride if length % part.stride == 0 else 1
     sizes = sorted(

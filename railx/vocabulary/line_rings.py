@@ -1,9 +1,9 @@
-"""Rings of a line, link by link: one description for the rings of every family, and how
-to find their links.
+"""Rings of a line, link by link.
 
-A line is a row of nodes, of boards or of chips. A collective over d dimensions runs the
-rings of all lines of all d dimensions at once; what a family has to say is who follows
-whom on its rings, and over which channels.
+One description for the rings of every family, and how to find their links. A line is a
+row of nodes, of boards or of chips. A collective over d dimensions runs the rings of
+all lines of all d dimensions at once. What a family has to say is who follows whom on
+its rings, and over which channels.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ RingLink: TypeAlias = tuple[int, int, int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class LineRings:
-    """Directed rings at once through ``participants`` of a line, link by link, for
-    lines that are all alike.
+    """Directed rings through ``participants`` of a line, all at once, link by link.
 
-    In a step each participant of each ring passes one message on; entry k says that
-    message ``message[k]`` (ring * participants + place of the sender in its ring) goes
-    from place ``src[k]`` to place ``dst[k]`` of the line, over channel number
-    ``channel[k]`` of those between the two on rail ``rail[k]`` (-1: on any rail),
-    counted over the lanes of all link rows in the order of their rails. ``vertices``
-    (int[lines, places]): the vertex at each place of each line. ``ports``: the rate of
-    each ring, as a multiple of that of an external port, with all rings at work.
+    Lines are all alike. In a step each participant of each ring passes one message on.
+    Entry k says that message ``message[k]`` (ring * participants + place of the sender
+    in its ring) goes from place ``src[k]`` to place ``dst[k]`` of the line. It goes
+    over channel number ``channel[k]`` of those between the two on rail ``rail[k]`` (-1:
+    on any rail), counted over the lanes of all link rows in the order of their rails.
+
+    ``vertices`` (int[lines, places]): the vertex at each place of each line. ``ports``:
+    the rate of each ring, as a multiple of that of an external port, with all rings at
+    work.
     """
 
     participants: int
@@ -78,8 +79,9 @@ def line_rings(
     entries: Sequence[RingLink],
     ports: float = 1.0,
 ) -> LineRings:
-    """The rings of these entries, in the order of their messages; the links of a
-    message stay in the order given.
+    """The rings of these entries, in the order of their messages.
+
+    The links of a message stay in the order given.
     """
     columns = np.array(entries, dtype=np.int64).T
     message, src, dst, rail, channel = columns[:, np.argsort(columns[0], kind="stable")]
@@ -87,8 +89,9 @@ def line_rings(
 
 
 class ChannelIndex:
-    """Finds the link row of a channel by its two vertices, its rail and its place among
-    the channels between them.
+    """Finds the link row of a channel.
+
+    By its two vertices, its rail and its place among the channels between them.
     """
 
     def __init__(self, topology: Topology) -> None:

@@ -29,10 +29,14 @@ Sizes: TypeAlias = tuple[int, int, int]
 class Placement:
     """The chip of each rank (int64[mesh, x, y]) and how they were found.
 
-    ``kind``: ``grid`` (nodes of a row are neighbours in a row of the network, and
-    likewise for columns), ``snake`` (the network's grid has another shape: nodes follow
-    each other along a snake through its rows, x fastest) or ``runs`` (nodes of
-    consecutive chips, cut across as few switches as leave room for the job).
+    ``kind`` is one of:
+
+    * ``grid``: nodes of a row are neighbours in a row of the network, and likewise for
+      columns.
+    * ``snake``: the network's grid has another shape: nodes follow each other along a
+      snake through its rows, x fastest.
+    * ``runs``: nodes of consecutive chips, cut across as few switches as leave room for
+      the job.
     """
 
     chips: IntArray
@@ -40,10 +44,10 @@ class Placement:
 
 
 def snake(columns: int, rows: int) -> IntArray:
-    """Places (y * columns + x) of a mesh along a path of neighbours; a ring where the
-    columns or rows are even and more than one.
+    """Places (y * columns + x) of a mesh along a path of neighbours.
 
-    Up column 0 and snaking back through the others.
+    Up column 0 and snaking back through the others. It is a ring where the columns or
+    rows are even and more than one.
     """
     if rows % 2 and columns % 2 == 0 and rows > 1:
         y, x = np.divmod(snake(rows, columns), rows)
@@ -59,13 +63,12 @@ def snake(columns: int, rows: int) -> IntArray:
 
 
 def place_nodes(topology: Topology, sizes: Sizes, grid: tuple[int, int] | None = None) -> Placement:
-    """On the grid of nodes, along a snake through it where it has another shape, or by
-    node number where there is no grid.
+    """On the grid of nodes, or along a snake where the grid has another shape.
 
-    ``grid``: columns and rows of nodes, node (X, Y) being number Y * columns + X.
-    Within a node ranks follow a snake, so that neighbours in rank are neighbours in the
-    mesh and the last closes the ring where a side is even. SettingsError("layout")
-    where there is no room.
+    By node number where there is no grid. ``grid``: columns and rows of nodes, node (X,
+    Y) being number Y * columns + X. Within a node ranks follow a snake, so that
+    neighbours in rank are neighbours in the mesh and the last closes the ring where a
+    side is even. SettingsError("layout") where there is no room.
     """
     mesh, x, y = sizes
     per_node = topology.chips // topology.nodes
@@ -95,8 +98,9 @@ def _rows_snake(columns: int, rows: int) -> IntArray:
 
 
 def place_blocks(topology: Topology, sizes: Sizes, scales: tuple[int, ...]) -> Placement:
-    """Blocks as nodes, those with the smallest surface that leave room; in three
-    dimensions the first two make the row.
+    """Blocks as nodes, those with the smallest surface that leave room.
+
+    In three dimensions the first two make the row.
     """
     mesh, x, y = sizes
     rooms = {block: _block_room(scales, block) for block in _blocks_of(mesh, len(scales))}
@@ -138,8 +142,9 @@ def _surface(block: Sequence[int]) -> float:
 
 
 def _walk(block: Sequence[int]) -> IntArray:
-    """Places of a box (int[places, dimensions]) along a path of neighbours, a ring in
-    layers of an even side.
+    """Places of a box (int[places, dimensions]) along a path of neighbours.
+
+    A ring in layers of an even side.
     """
     layer = np.stack(np.divmod(snake(block[0], block[1]), block[0])[::-1], axis=1)
     if len(block) == 2:
@@ -155,8 +160,9 @@ def _walk(block: Sequence[int]) -> IntArray:
 
 
 def place_runs(topology: Topology, sizes: Sizes) -> Placement:
-    """Nodes of consecutive chips, cut into as few equal parts (each below one switch or
-    in one server) as leave room.
+    """Nodes of consecutive chips, cut into as few equal parts as leave room.
+
+    Each part is below one switch or in one server.
     """
     mesh, x, y = sizes
     total = mesh * x * y
@@ -177,8 +183,9 @@ def place_runs(topology: Topology, sizes: Sizes) -> Placement:
 
 
 def _chips_below_a_switch(topology: Topology) -> int:
-    """Chips of a server, or below the first switch of chip 0 (chips below a switch are
-    numbered in a row).
+    """Chips of a server, or below the first switch of chip 0.
+
+    Chips below a switch are numbered in a row.
     """
     per_node = topology.chips // topology.nodes
     if per_node > 1:

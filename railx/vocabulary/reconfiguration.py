@@ -1,10 +1,9 @@
-"""Reconfiguration plans: the steps that take the optical switches from one setting to
-another, and taking them.
+"""Reconfiguration plans: the steps that take the optical switches between settings.
 
-A plan lists for each switch that changes what to disconnect and then what to connect.
-Switches do not wait for each other; inside one switch all its disconnects come before
-its connects, so that no port is in two circuits at any time. Circuits that both
-settings have stay up.
+They are taken here too. A plan lists for each switch that changes what to disconnect
+and then what to connect. Switches do not wait for each other. Inside one switch all its
+disconnects come before its connects, so that no port is in two circuits at any time.
+Circuits that both settings have stay up.
 """
 
 from __future__ import annotations
@@ -40,8 +39,9 @@ ACTIONS = ("disconnect", "connect")
 
 @dataclass(frozen=True)
 class TransitionSettings:
-    """Two topologies of an experiment, settings of the same hardware, to plan the
-    change from one to the other.
+    """Two topologies of an experiment, to plan the change from one to the other.
+
+    They are settings of the same hardware.
     """
 
     before: Annotated[str, NotEmpty()]
@@ -59,13 +59,12 @@ class TransitionSettings:
 
 @dataclass(frozen=True, eq=False)
 class ReconfigurationPlan:
-    """Steps from one setting of the switches to another, in a safe order: by switch,
-    its disconnects before its connects.
+    """Steps from one setting of the switches to another, in a safe order.
 
-    ``ocs``, ``action`` (an index of :data:`ACTIONS`), ``port_a`` < ``port_b`` (int64)
-    have one entry per step. ``before`` and ``after`` are the settings of the two
-    topologies, ``kept`` the circuits that stay up, ``switches`` all switches, ``names``
-    their names.
+    By switch, its disconnects before its connects. ``ocs``, ``action`` (an index of
+    :data:`ACTIONS`), ``port_a`` < ``port_b`` (int64) have one entry per step.
+    ``before`` and ``after`` are the settings of the two topologies, ``kept`` the
+    circuits that stay up, ``switches`` all switches, ``names`` their names.
     """
 
     before: dict[str, Any]
@@ -106,15 +105,15 @@ class ReconfigurationPlan:
 
     @property
     def most_steps_of_a_switch(self) -> int:
-        """Steps of the switch that changes most: how long the change takes where
-        switches work at once, one step after another.
+        """Steps of the switch that changes most.
+
+        So long the change takes where switches work at once, one step after another.
         """
         return int(np.bincount(self.ocs).max()) if len(self) else 0
 
 
 def reconfiguration_plan(before: Topology, after: Topology) -> ReconfigurationPlan:
-    """The steps that take the optical switches from the circuits of ``before`` to
-    exactly those of ``after``.
+    """The steps from the circuits of ``before`` to exactly those of ``after``.
 
     Raises ValueError where the two are not settings of the same hardware: other m, n,
     chips, nodes or optical switches, a switch of another line or rail, or a port cabled
@@ -146,11 +145,11 @@ def reconfiguration_plan(before: Topology, after: Topology) -> ReconfigurationPl
 
 
 def apply_plan(circuits: Circuits, plan: ReconfigurationPlan) -> IntArray:
-    """Take the steps one by one from ``circuits``; the circuits at the end as
-    :func:`circuit_set` gives them.
+    """Take the steps one by one from ``circuits``.
 
-    Raises ValueError at the first step that disconnects a circuit that is not there or
-    connects a port that is in use.
+    Returns the circuits at the end as :func:`circuit_set` gives them. Raises ValueError
+    at the first step that disconnects a circuit that is not there or connects a port
+    that is in use.
     """
     start = circuit_set(circuits)
     steps = np.stack([plan.ocs, plan.port_a, plan.port_b], axis=1)
@@ -230,8 +229,9 @@ def _check_same_hardware(before: Topology, after: Topology) -> None:
 
 
 def _keys(*tables: IntArray) -> list[IntArray]:
-    """One number for each row of tables (ocs, port, port) with the same meaning in all
-    of them.
+    """One number for each row of tables (ocs, port, port).
+
+    With the same meaning in all of them.
     """
     span = max((int(table[:, 1:].max()) + 1 for table in tables if len(table)), default=1)
     return [(table[:, 0] * span + table[:, 1]) * span + table[:, 2] for table in tables]

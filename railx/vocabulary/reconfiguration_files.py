@@ -1,5 +1,7 @@
-"""Files of reconfiguration plans: JSON (schema ``railx.reconfiguration/1``), one line
-per switch that changes, and CSV, one row per step.
+"""Files of reconfiguration plans.
+
+JSON (schema ``railx.reconfiguration/1``), one line per switch that changes, and CSV,
+one row per step.
 """
 
 from __future__ import annotations
@@ -14,15 +16,20 @@ import numpy as np
 from railx.io import read_json, write_text
 from railx.vocabulary.reconfiguration import ACTIONS, ReconfigurationPlan
 
-__all__ = ["PLAN_SCHEMA", "read_plan", "write_plan", "write_plan_csv"]
+__all__ = [
+    "RECONFIGURATION_SCHEMA",
+    "read_reconfiguration",
+    "write_reconfiguration",
+    "write_reconfiguration_csv",
+]
 
-PLAN_SCHEMA = "railx.reconfiguration/1"
+RECONFIGURATION_SCHEMA = "railx.reconfiguration/1"
 
 
-def write_plan(path: str | Path, plan: ReconfigurationPlan) -> None:
+def write_reconfiguration(path: str | Path, plan: ReconfigurationPlan) -> None:
     """Write a plan as JSON, one line per switch that changes."""
     head = {
-        "schema": PLAN_SCHEMA,
+        "schema": RECONFIGURATION_SCHEMA,
         "before": plan.before,
         "after": plan.after,
         "kept": plan.kept,
@@ -48,15 +55,16 @@ def write_plan(path: str | Path, plan: ReconfigurationPlan) -> None:
     write_text(path, json.dumps(head)[:-1] + ', "switches": [\n' + ",\n".join(lines) + "\n]}\n")
 
 
-def read_plan(path: str | Path) -> ReconfigurationPlan:
-    """Read what :func:`write_plan` wrote (names of switches without a step are lost);
-    ValueError where it is not a plan.
+def read_reconfiguration(path: str | Path) -> ReconfigurationPlan:
+    """Read what :func:`write_reconfiguration` wrote.
+
+    Names of switches without a step are lost. Raises ValueError where it is not a plan.
     """
     stored = read_json(path)
-    if not isinstance(stored, dict) or stored.get("schema") != PLAN_SCHEMA:
+    if not isinstance(stored, dict) or stored.get("schema") != RECONFIGURATION_SCHEMA:
         found = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
         raise ValueError(
-            f"{path}: schema {found!r}; allowed: {PLAN_SCHEMA}, a reconfiguration plan"
+            f"{path}: schema {found!r}; allowed: {RECONFIGURATION_SCHEMA}, a reconfiguration plan"
         )
     names = [f"unused{i}" for i in range(stored["optical_switches"])]
     rows = []
@@ -78,7 +86,7 @@ def read_plan(path: str | Path) -> ReconfigurationPlan:
     )
 
 
-def write_plan_csv(path: str | Path, plan: ReconfigurationPlan) -> None:
+def write_reconfiguration_csv(path: str | Path, plan: ReconfigurationPlan) -> None:
     """Write a plan as CSV, one row per step in the order to take them."""
     names = np.array(plan.names)[plan.ocs].tolist()
     actions = np.array(ACTIONS)[plan.action].tolist()

@@ -19,11 +19,11 @@ def scale_up_links(
     width: float,
     latency_ns: float,
 ) -> Links:
-    """The links of every chip to the scale-up switch of its server, ``ports`` lanes of
-    ``width`` times a port each.
+    """The links of every chip to the scale-up switch of its server.
 
-    Chip i of server a is vertex a * chips_per_server + i; the scale-up switches are the
-    first switches, in the servers' order.
+    ``ports`` lanes of ``width`` times a port each. Chip i of server a is vertex a *
+    chips_per_server + i; the scale-up switches are the first switches, in the servers'
+    order.
     """
     chip = np.arange(servers * chips_per_server)
     switch = servers * chips_per_server + chip // chips_per_server

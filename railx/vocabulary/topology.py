@@ -1,6 +1,4 @@
-"""The one data structure of networks: a topology as arrays of links and optical
-circuits.
-"""
+"""The one data structure of networks: arrays of links and optical circuits."""
 
 from __future__ import annotations
 
@@ -50,14 +48,15 @@ LINK_KINDS = (
 INTERNAL = 0
 DIMENSIONS = ("x", "y", "z")
 
-#: Above this a topology does not fit a workstation's memory (about 26 bytes a row in
+#: Above this a topology does not fit a workstation's memory (about 26 bytes per row in
 #: memory, more while building).
 _MOST_LINK_ROWS = 50_000_000
 
 
 class FamilySettings(Protocol):
-    """What the settings of every network family have: the family's name, and the rate
-    of an external port in one direction (10^9 bit/s).
+    """What the settings of every network family have.
+
+    The family's name, and the rate of an external port in one direction (10^9 bit/s).
     """
 
     @property
@@ -69,14 +68,13 @@ class FamilySettings(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Directed links, one row each; a full-duplex link is two rows. All arrays have the
-    same length.
+    """Directed links, one row each; a full-duplex link is two rows.
 
-    ``src`` and ``dst`` are vertices (chips first, then switches), ``kind`` a code of
-    :data:`LINK_KINDS`, ``gbps`` the rate of one lane in one direction (10^9 bit/s),
-    ``latency_ns`` the time of flight, ``rail`` the rail's index in its line (-1 where
-    there is none) and ``lanes`` the number of parallel identical channels that the row
-    stands for.
+    All arrays have the same length. ``src`` and ``dst`` are vertices (chips first, then
+    switches), ``kind`` a code of :data:`LINK_KINDS`, ``gbps`` the rate of one lane in
+    one direction (10^9 bit/s), ``latency_ns`` the time of flight, ``rail`` the rail's
+    index in its line (-1 where there is none) and ``lanes`` the number of parallel
+    identical channels that the row stands for.
     """
 
     src: NDArray[np.int32]
@@ -98,9 +96,9 @@ class Links:
 
 @dataclass(frozen=True, eq=False)
 class Circuits:
-    """Optical cross-connects, one row each: port_a and port_b of optical switch ``ocs``
-    are joined, in both directions.
+    """Optical cross-connects, one row each.
 
+    port_a and port_b of optical switch ``ocs`` are joined, in both directions.
     ``dimension`` is a code of :data:`DIMENSIONS`, ``line`` the row (x) or column (y) of
     nodes that the switch serves. The node at position a of its line owns the ports 2a
     (plus side) and 2a + 1 (minus side) of every switch of the line, so that a circuit
@@ -125,11 +123,11 @@ class Circuits:
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """A network: ``chips`` vertices 0..chips-1, then ``switches`` electrical switches,
-    and the links between them.
+    """A network: chips, electrical switches, and the links between them.
 
-    ``settings`` are those it was built from, ``chip_node`` (int32[chips]) the node of
-    each chip; ``circuits`` is None where there are no optical switches.
+    Vertices 0..chips-1 are the chips, then come ``switches`` switches. ``settings`` are
+    those it was built from, ``chip_node`` (int32[chips]) the node of each chip;
+    ``circuits`` is None where there are no optical switches.
     """
 
     settings: FamilySettings
@@ -170,8 +168,9 @@ def join_links(parts: list[Links]) -> Links:
 
 
 def check_size(key: str, rows: int) -> None:
-    """Refuse a topology whose link table would not fit in memory; ``key`` is the
-    setting to lower.
+    """Refuse a topology whose link table would not fit in memory.
+
+    ``key`` is the setting to lower.
     """
     if rows > _MOST_LINK_ROWS:
         raise SettingsError(

@@ -1,5 +1,4 @@
-"""What is trained: corpora of sequence lengths, transformer arithmetic, clusters, cost
-models and global batches.
+"""What is trained: corpora, transformer arithmetic, clusters, cost models and batches.
 
 Needs the standard library, numpy and pyarrow alone, because a bare GPU node reads its
 model's settings from here.

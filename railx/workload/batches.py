@@ -15,8 +15,9 @@ __all__ = ["BatchSettings", "FilledBatchSettings", "SampledBatch", "sample_batch
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """The global batches of a plan: how many sequences each training step takes, and
-    how long they may be.
+    """The global batches of a plan.
+
+    How many sequences each training step takes, and how long they may be.
     """
 
     batch_size: Annotated[int, AtLeast(1)] | None
@@ -54,8 +55,9 @@ class FilledBatchSettings:
 
 @dataclass(frozen=True)
 class SampledBatch:
-    """One step: corpus rows int64 [batch_size], each at most once, and their lengths
-    int64 [batch_size] after truncation.
+    """One step: corpus rows int64 [batch_size], each at most once, and lengths.
+
+    The lengths int64 [batch_size] are those after truncation.
     """
 
     sequences: npt.NDArray[np.int64]
@@ -65,12 +67,12 @@ class SampledBatch:
 def sample_batches(
     lengths: npt.ArrayLike, settings: FilledBatchSettings, seed: int
 ) -> list[SampledBatch]:
-    """Draw batches without replacement, in a new random order each time the corpus has
-    been used up.
+    """Draw batches without replacement.
 
-    ``lengths`` int64 [n] are those of the corpus. What is left of an order that no
-    longer fills a batch is passed over, so that no batch holds a sequence twice.
-    ValueError where fewer sequences may be used than a batch needs.
+    The order is new and random each time the corpus has been used up. ``lengths`` int64
+    [n] are those of the corpus. What is left of an order that no longer fills a batch
+    is passed over, so that no batch holds a sequence twice. ValueError where fewer
+    sequences may be used than a batch needs.
     """
     corpus = np.asarray(lengths, dtype=np.int64)
     limit = settings.max_length_tokens

@@ -1,5 +1,6 @@
-"""The machine that plans are made for: devices, memory and all-to-all bandwidth by the
-degree of sequence parallelism.
+"""The machine that plans are made for.
+
+Devices, memory and all-to-all bandwidth by the degree of sequence parallelism.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ class ClusterSettings:
 
 
 def all_to_all_gb_s(cluster: ClusterSettings) -> dict[int, float]:
-    """Bandwidth (GB/s per device) by degree, degrees ascending, up to the number of
-    devices.
+    """Bandwidth (GB/s per device) by degree, degrees ascending.
+
+    Up to the number of devices.
     """
     table = {int(degree): bandwidth for degree, bandwidth in cluster.all_to_all_gb_s.items()}
     return {degree: table[degree] for degree in sorted(table) if degree <= cluster.devices}

@@ -1,9 +1,9 @@
-"""Corpora: the sequences that plans distribute and training reads, each named by where
-its lengths come from.
+"""Corpora: the sequences that plans distribute and training reads.
 
-``kind`` says how real a corpus is: ``real_text`` (tokens and lengths), ``real_lengths``
-(a user's lengths, no tokens), ``published_quantiles`` (drawn from a published
-distribution) and ``synthetic`` (a stand-in where no lengths are published).
+Each is named by where its lengths come from. ``kind`` says how real a corpus is:
+``real_text`` (tokens and lengths), ``real_lengths`` (a user's lengths, no tokens),
+``published_quantiles`` (drawn from a published distribution) and ``synthetic`` (a
+stand-in where no lengths are published).
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ _Path = Annotated[str, NotEmpty()]
 
 @dataclass(frozen=True)
 class StdlibCorpusSettings:
-    """The running interpreter's own standard-library sources: real text, no network, a
-    real long tail.
+    """The running interpreter's own standard-library sources.
+
+    Real text with a real long tail, without a network.
     """
 
     source: Literal["stdlib"]
@@ -129,8 +130,9 @@ class FileCorpusSettings:
 
 @dataclass(frozen=True)
 class FolderCorpusSettings:
-    """A user's own text: each file below ``path`` that matches the glob ``pattern`` is
-    a document.
+    """A user's own text.
+
+    Each file below ``path`` that matches the glob ``pattern`` is a document.
     """
 
     source: Literal["folder"]
@@ -156,8 +158,9 @@ CorpusSettings = (
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sequences in a fixed order: ``lengths`` int64 [n] in tokens, and the text of each
-    (beginning-of-sequence token not included).
+    """Sequences in a fixed order: ``lengths`` int64 [n] in tokens, and the texts.
+
+    The beginning-of-sequence token is not included in a text.
     """
 
     name: str
@@ -204,12 +207,11 @@ def build_corpus(settings: CorpusSettings, seed: int) -> Corpus:
 
 
 def write_corpus(path: str | Path, corpus: Corpus) -> None:
-    """Write a corpus as one Parquet table: sequence, length_tokens, tokens (the bytes
-    of the text; null where only lengths are known).
+    """Write a corpus as one Parquet table: sequence, length_tokens, tokens.
 
-    The metadata names the corpus, its kind, the vocabulary and the
-    beginning-of-sequence token that stands before the bytes, and gives the summary of
-    its lengths.
+    Tokens are the bytes of the text, null where only lengths are known. The metadata
+    names the corpus, its kind, the vocabulary and the beginning-of-sequence token that
+    stands before the bytes, and gives the summary of its lengths.
     """
     text = corpus.documents is not None
     table = pa.table(

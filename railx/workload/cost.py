@@ -1,8 +1,8 @@
-"""Time and memory of sequences on a cluster: one form, fitted to measurements or
-derived from operations and bytes.
+"""Time and memory of sequences on a cluster.
 
-Both kinds come down to the same few coefficients (:class:`CostModel`): a group of
-degree d that holds sequences of lengths s takes
+There is one form, fitted to measurements or derived from operations and bytes. Both
+kinds come down to the same few coefficients (:class:`CostModel`): a group of degree d
+that holds sequences of lengths s takes
 
     compute = (1/d) Σ (a1 s² + a2 s) + b1        (FlexSP eq. 12)
     all-to-all = Σ s · c(d), 0 for d = 1          (Ulysses; FlexSP, public code)
@@ -49,12 +49,11 @@ _MIB = 2.0**20
 
 @dataclass(frozen=True)
 class FittedCostSettings:
-    """Coefficients fitted to measurements of one model (FlexSP's public constants are
-    of this kind).
+    """Coefficients fitted to measurements of one model.
 
-    Times are those of one device for forward and backward together. FlexSP divides MiB
-    by GB/s and calls it ms, so its bandwidth unit is 2^20 · 1000 byte/s; this kind
-    keeps that convention.
+    FlexSP's public constants are of this kind. Times are those of one device for
+    forward and backward together. FlexSP divides MiB by GB/s and calls it ms, so its
+    bandwidth unit is 2^20 · 1000 byte/s; this kind keeps that convention.
     """
 
     kind: Literal["fitted"]
@@ -83,8 +82,9 @@ class FittedCostSettings:
 
 @dataclass(frozen=True)
 class AnalyticCostSettings:
-    """Operations over the device's throughput and bytes over its bandwidth; for
-    machines that nobody has profiled.
+    """Operations over the device's throughput and bytes over its bandwidth.
+
+    For machines that nobody has profiled.
     """
 
     kind: Literal["analytic"]
@@ -122,8 +122,9 @@ class GroupTime:
 
 @dataclass(frozen=True)
 class ChunkTime:
-    """Predicted time of a chunk on one pipeline stage; all-to-all is contained in
-    forward and backward, half in each.
+    """Predicted time of a chunk on one pipeline stage.
+
+    All-to-all is contained in forward and backward, half in each.
     """
 
     forward_ms: float
@@ -139,13 +140,16 @@ class ChunkTime:
 class CostModel:
     """Coefficients of time and memory.
 
-    ``quadratic_ms`` (ms/token²) and ``linear_ms`` (ms/token): forward and backward on
-    one device. ``constant_ms``: once per micro-batch. ``all_to_all_ms``: per token of a
-    group, by degree (degree 1: 0); its keys are the degrees that may be used,
-    ascending. ``tokens_per_device``: how many tokens a group may hold per rank.
-    ``forward_share``: forward part of the compute time. ``split_memory``: memory of a
-    split token relative to a batched one, because the gradients of keys and values of
-    all its slices are alive at once (InfiniPipe eq. 5).
+    * ``quadratic_ms`` (ms/token²) and ``linear_ms`` (ms/token): forward and backward on
+      one device.
+    * ``constant_ms``: once per micro-batch.
+    * ``all_to_all_ms``: per token of a group, by degree (degree 1: 0). Its keys are the
+      degrees that may be used, ascending.
+    * ``tokens_per_device``: how many tokens a group may hold per rank.
+    * ``forward_share``: forward part of the compute time.
+    * ``split_memory``: memory of a split token relative to a batched one, because the
+      gradients of keys and values of all its slices are alive at once (InfiniPipe eq.
+      5).
     """
 
     quadratic_ms: float
@@ -158,21 +162,21 @@ class CostModel:
 
     @property
     def degrees(self) -> tuple[int, ...]:
-        """Degrees of sequence parallelism that the cluster and the model allow,
-        ascending.
-        """
+        """Degrees of sequence parallelism that cluster and model allow, ascending."""
         return tuple(self.all_to_all_ms)
 
     def sequence_ms(self, lengths: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Compute time (ms) of each sequence on one device, a1 s² + a2 s; lengths [n]
-        in tokens.
+        """Compute time (ms) of each sequence on one device, a1 s² + a2 s.
+
+        Lengths [n] in tokens.
         """
         tokens = np.asarray(lengths, dtype=np.float64)
         return self.quadratic_ms * tokens**2 + self.linear_ms * tokens
 
     def group_time_ms(self, lengths: npt.ArrayLike, degree: int) -> GroupTime:
-        """Time of a group that runs sequences of these lengths [n] with this degree
-        (FlexSP eq. 12 and its all-to-all term).
+        """Time of a group that runs sequences of these lengths [n] with this degree.
+
+        FlexSP eq. 12 and its all-to-all term.
         """
         compute = float(self.sequence_ms(lengths).sum()) / degree + self.constant_ms
         return GroupTime(compute, float(np.sum(lengths)) * self.all_to_all_ms[degree])
@@ -180,12 +184,11 @@ class CostModel:
     def chunk_time_ms(
         self, slices: Sequence[tuple[int, int]], stages: int, degree: int
     ) -> ChunkTime:
-        """Time of a chunk on one of ``stages`` stages of ``degree`` ranks each
-        (InfiniPipe eqs. 1-4).
+        """Time of a chunk on one of ``stages`` stages of ``degree`` ranks each.
 
-        ``slices`` are pairs (tokens of context, tokens). The latency term of eq. 2 is
-        0: it is published for no cluster. Communication between stages is ignored, as
-        in the paper.
+        InfiniPipe eqs. 1-4. ``slices`` are pairs (tokens of context, tokens). The
+        latency term of eq. 2 is 0: it is published for no cluster. Communication
+        between stages is ignored, as in the paper.
         """
         tokens = sum(new for _, new in slices)
         squares = sum((context + new) ** 2 - context**2 for context, new in slices)
@@ -197,7 +200,8 @@ class CostModel:
         return ChunkTime(forward, compute + exchange - forward, exchange)
 
     def smallest_degree(self, length: int) -> int | None:
-        """The smallest allowed degree whose group can hold a sequence of this length;
+        """The smallest allowed degree whose group can hold a sequence of this length.
+
         None where none can.
         """
         return next(
@@ -216,11 +220,11 @@ def build_cost_model(
     model: ModelSettings,
     max_length_tokens: int,
 ) -> CostModel:
-    """Coefficients for a model on a cluster; ``max_length_tokens`` sizes learned
-    positions, hence model states.
+    """Coefficients for a model on a cluster.
 
-    SettingsError where the coefficients were fitted for another model or the model's
-    states leave no memory for tokens.
+    ``max_length_tokens`` sizes learned positions, hence model states. SettingsError
+    where the coefficients were fitted for another model or the model's states leave no
+    memory for tokens.
     """
     degrees = {1: float("inf")} | {
         d: b for d, b in all_to_all_gb_s(cluster).items() if model.heads % d == 0
@@ -268,11 +272,10 @@ def model_state_mib(
     model: ModelSettings,
     max_length_tokens: int,
 ) -> float:
-    """MiB of parameters, gradients and optimizer states on one device under ZeRO
-    (FlexSP's public code, memory model).
+    """MiB of parameters, gradients and optimizer states on one device under ZeRO.
 
-    Stage 3 shards all; stage 2 all but 1/8 (half-precision parameters); stage 1 all but
-    2/8 (and gradients).
+    Source: FlexSP's public code, memory model. Stage 3 shards all; stage 2 all but 1/8
+    (half-precision parameters); stage 1 all but 2/8 (and gradients).
     """
     whole = parameter_count(model, max_length_tokens) * settings.state_bytes_per_parameter / _MIB
     kept = {3: 0.0, 2: 1 / 8, 1: 2 / 8}[settings.zero_stage]
@@ -286,8 +289,9 @@ def _tokens_per_device(
     max_length_tokens: int,
     activation_mib: float,
 ) -> int:
-    """The token cap: what model states leave of a device's memory, in tokens (FlexSP,
-    public code, memory model).
+    """The token cap: what model states leave of a device's memory, in tokens.
+
+    Source: FlexSP, public code, memory model.
     """
     if cluster.tokens_per_device is not None:
         return cluster.tokens_per_device

@@ -1,5 +1,6 @@
-"""Sequence lengths: drawn from published quantiles or a synthetic mixture, or read from
-a user's file.
+"""Sequence lengths, drawn or read from a user's file.
+
+They are drawn from published quantiles or a synthetic mixture.
 """
 
 from __future__ import annotations
@@ -29,13 +30,12 @@ Lengths = npt.NDArray[np.int64]
 def published_quantiles(
     path: str | Path,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Points (length, share of sequences above it) of a quantile table, both monotone:
-    lengths [n] up, shares [n] down.
+    """Points (length, share of sequences above it) of a quantile table.
 
-    The table has rows ``percentile_lower,p,length`` and
-    ``ccdf_frac_seqs_gt,length,share`` (columns kind, key, value) and
-    ``summary,count,n``; the longest of n sequences has the share 1 / n at its length,
-    to keep the logarithm finite.
+    Both are monotone: lengths [n] up, shares [n] down. The table has rows
+    ``percentile_lower,p,length`` and ``ccdf_frac_seqs_gt,length,share`` (columns kind,
+    key, value) and ``summary,count,n``. The longest of n sequences has the share 1 / n
+    at its length, to keep the logarithm finite.
     """
     if not Path(path).is_file():
         raise ValueError(
@@ -74,12 +74,11 @@ def published_quantiles(
 def sample_quantiles(
     lengths: npt.NDArray[np.float64], above: npt.NDArray[np.float64], sequences: int, seed: int
 ) -> Lengths:
-    """Draw ``sequences`` lengths by the inverse of a distribution known at points
-    (length, share above it).
+    """Draw ``sequences`` lengths by the inverse of a distribution known at points.
 
-    Between points the logarithm of the length is linear in the logarithm of the share
-    above it, a Pareto piece, so that the inverse is monotone and never leaves the
-    published range.
+    Points are (length, share above it). Between them the logarithm of the length is
+    linear in the logarithm of the share above it, a Pareto piece, so that the inverse
+    is monotone and never leaves the published range.
     """
     uniform = np.random.default_rng(seed).random(sequences)
     # np.interp needs ascending positions: -log(share above) ascends with the length.
@@ -98,13 +97,12 @@ def sample_mixture(
     tail_exponent: float,
     longest_tokens: int,
 ) -> Lengths:
-    """Draw lengths from a log-normal body and, with probability ``tail_fraction``, a
-    Pareto tail.
+    """Draw lengths from a log-normal body and a Pareto tail.
 
-    The body has the given median and standard deviation of the logarithm. The tail has
+    The tail has probability ``tail_fraction``. The body has the given median and
+    standard deviation of the logarithm and is clipped to the range. The tail has
     P(length > x) = (start / x)^exponent, cut off at ``longest_tokens`` (by the inverse
-    of the truncated distribution, so that nothing piles up there); the body is clipped
-    to the range.
+    of the truncated distribution, so that nothing piles up there).
     """
     random = np.random.default_rng(seed)
     in_tail = random.random(sequences) < tail_fraction
@@ -115,11 +113,11 @@ def sample_mixture(
 
 
 def read_length_file(path: str | Path, column: str) -> Lengths:
-    """Lengths in tokens from a JSON list, a text file with one per line, or the
-    ``column`` of a CSV or Parquet table.
+    """Lengths in tokens from a file.
 
-    ValueError names the file, and the sequence or line, of what is missing, empty, not
-    an integer or not positive.
+    A JSON list, a text file with one per line, or the ``column`` of a CSV or Parquet
+    table. ValueError names the file, and the sequence or line, of what is missing,
+    empty, not an integer or not positive.
     """
     if not Path(path).is_file():
         raise ValueError(
@@ -133,8 +131,10 @@ def read_length_file(path: str | Path, column: str) -> Lengths:
 
 
 def check_lengths(values: Iterable[tuple[str, Any]], origin: str) -> Lengths:
-    """Lengths as an array; ``values`` are pairs (where in the file, value). ValueError
-    names ``origin`` and the place.
+    """Lengths as an array.
+
+    ``values`` are pairs (where in the file, value). ValueError names ``origin`` and the
+    place.
     """
     lengths = []
     for place, value in values:
@@ -154,8 +154,9 @@ def check_lengths(values: Iterable[tuple[str, Any]], origin: str) -> Lengths:
 
 
 def length_statistics(lengths: npt.ArrayLike) -> dict[str, float | int]:
-    """Summary of lengths [n] in tokens: count, sum, mean, quantiles, and the shares
-    above 8 192 and 65 536 tokens.
+    """Summary of lengths [n] in tokens.
+
+    Count, sum, mean, quantiles, and the shares above 8 192 and 65 536 tokens.
     """
     array = np.asarray(lengths, dtype=np.int64)
     quantiles = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}

@@ -1,9 +1,9 @@
-"""Transformer arithmetic: parameters, floating-point operations, activation bytes and
-all-to-all bytes of a decoder.
+"""Transformer arithmetic of a decoder.
 
-Counts are closed forms of the shapes; nothing here is measured. A multiplication and an
-addition count as two operations. Needs the standard library alone, because the training
-runtime reads its model settings from here too.
+Parameters, floating-point operations, activation bytes and all-to-all bytes. Counts are
+closed forms of the shapes; nothing here is measured. A multiplication and an addition
+count as two operations. Needs the standard library alone, because the training runtime
+reads its model settings from here too.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ def key_value_width(model: ModelSettings) -> int:
 
 
 def parameter_count(model: ModelSettings, max_length_tokens: int) -> int:
-    """Parameters of the whole model; ``max_length_tokens`` sizes the table of learned
-    positions.
+    """Parameters of the whole model.
 
-    With MHA, GELU of width 4h, biases, learned positions and untied embeddings this is
-    12 l h² + 13 l h + 2 h (V + ½ L) + 2 h, which gives FlexSP's published sizes at 192
-    000 and 384 000 positions (public code, cost constants).
+    ``max_length_tokens`` sizes the table of learned positions. With MHA, GELU of width
+    4h, biases, learned positions and untied embeddings this is 12 l h² + 13 l h + 2 h
+    (V + ½ L) + 2 h, which gives FlexSP's published sizes at 192 000 and 384 000
+    positions (public code, cost constants).
     """
     hidden, norm = model.hidden, model.hidden * (2 if model.biases else 1)
     layer = _linear_weights(model) + (_linear_biases(model) if model.biases else 0) + 2 * norm
@@ -110,20 +110,20 @@ def parameter_count(model: ModelSettings, max_length_tokens: int) -> int:
 
 
 def linear_flops_per_token(model: ModelSettings) -> int:
-    """Forward operations per token of all matrix products but attention's: 2 per
-    weight, output projection included.
+    """Forward operations per token of all matrix products but attention's.
+
+    2 per weight, output projection included.
     """
     return 2 * (model.layers * _linear_weights(model) + model.vocabulary * model.hidden)
 
 
 def attention_flops(model: ModelSettings, tokens: int, context: int = 0) -> int:
-    """Forward operations of causal attention for ``tokens`` tokens that follow
-    ``context`` tokens of the same sequence.
+    """Forward operations of causal attention for ``tokens`` tokens.
 
-    Scores and weighted values are 2 products of 2 h operations per pair; a query sees
-    itself and what precedes it, to leading order ((C + s)² - C²) / 2 pairs, hence 2 l h
-    ((C + s)² - C²). Slices of a sequence add up exactly to the whole (InfiniPipe eq.
-    1).
+    They follow ``context`` tokens of the same sequence. Scores and weighted values are
+    2 products of 2 h operations per pair. A query sees itself and what precedes it, to
+    leading order ((C + s)² - C²) / 2 pairs, hence 2 l h ((C + s)² - C²). Slices of a
+    sequence add up exactly to the whole (InfiniPipe eq. 1).
     """
     return 2 * model.layers * model.hidden * ((context + tokens) ** 2 - context**2)
 
@@ -134,26 +134,25 @@ def forward_flops(model: ModelSettings, tokens: int, context: int = 0) -> int:
 
 
 def all_to_all_bytes_per_token(model: ModelSettings, bytes_per_element: int = 2) -> int:
-    """Bytes per token that Ulysses exchanges in forward and backward together, over all
-    layers.
+    """Bytes per token that Ulysses exchanges over all layers.
 
-    Each layer exchanges queries and outputs of width h and keys and values of width
-    D_kv, once forward and once backward: 4 e l (h + D_kv) (InfiniPipe eq. 3, both
-    directions), which is FlexSP's 16 l h for e = 2 and as many key-value heads as
-    heads.
+    In forward and backward together. Each layer exchanges queries and outputs of width
+    h and keys and values of width D_kv, once forward and once backward: 4 e l (h +
+    D_kv) (InfiniPipe eq. 3, both directions), which is FlexSP's 16 l h for e = 2 and as
+    many key-value heads as heads.
     """
     return 4 * bytes_per_element * model.layers * (model.hidden + key_value_width(model))
 
 
 def activation_bytes_per_token(model: ModelSettings, bytes_per_element: int = 2) -> int:
-    """Bytes per token kept for the backward pass of all layers, without recomputation
-    and with attention scores never stored.
+    """Bytes per token kept for the backward pass of all layers.
 
-    Per layer: the inputs of both norms and of the products after them, q, k, v and the
-    attention output, and what the feed-forward keeps (2 wide tensors for GELU; 3 for
-    SwiGLU: gate, up and their product). For MHA with GELU of width 4h at two bytes this
-    is 32 l h; FlexSP's published 4.48 MB/token of the 7B model is 34 bytes h l with
-    dropout masks and the like.
+    Without recomputation and with attention scores never stored. Per layer: the inputs
+    of both norms and of the products after them, q, k, v and the attention output, and
+    what the feed-forward keeps (2 wide tensors for GELU; 3 for SwiGLU: gate, up and
+    their product). For MHA with GELU of width 4h at two bytes this is 32 l h. FlexSP's
+    published 4.48 MB/token of the 7B model is 34 bytes h l with dropout masks and the
+    like.
     """
     wide = 3 if model.feed_forward_kind == "swiglu" else 2
     narrow = 4 + 2  # norm inputs and outputs (two norms), queries and attention output
@@ -162,8 +161,9 @@ def activation_bytes_per_token(model: ModelSettings, bytes_per_element: int = 2)
 
 
 def _linear_weights(model: ModelSettings) -> int:
-    """Weights of one layer's matrices: q and o, k and v, and two (GELU) or three
-    (SwiGLU) feed-forward ones.
+    """Weights of one layer's matrices.
+
+    q and o, k and v, and two (GELU) or three (SwiGLU) feed-forward ones.
     """
     attention = 2 * model.hidden**2 + 2 * model.hidden * key_value_width(model)
     matrices = 3 if model.feed_forward_kind == "swiglu" else 2

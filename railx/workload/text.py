@@ -1,5 +1,6 @@
-"""Real text as documents: the running interpreter's own sources and a user's folder of
-files, one byte a token.
+"""Real text as documents, one byte per token.
+
+The running interpreter's own sources and a user's folder of files.
 """
 
 from __future__ import annotations
@@ -57,11 +58,10 @@ def stdlib_documents(unit: Literal["file", "definition"]) -> list[bytes]:
 
 
 def folder_documents(folder: str | Path, pattern: str) -> list[bytes]:
-    """The files below ``folder`` whose path matches ``pattern`` (a glob, ``**`` for any
-    depth), in the order of their paths.
+    """The files below ``folder`` whose path matches ``pattern``, sorted by path.
 
-    Empty files hold no sequence and are left out. Raises ValueError where the folder is
-    missing or nothing remains.
+    A glob, ``**`` for any depth. Empty files hold no sequence and are left out. Raises
+    ValueError where the folder is missing or nothing remains.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -79,8 +79,9 @@ def folder_documents(folder: str | Path, pattern: str) -> list[bytes]:
 
 
 def split_definitions(source: bytes) -> list[bytes]:
-    """A Python source cut before each top-level function and class (decorators
-    included); joined again it is unchanged.
+    """A Python source cut before each top-level function and class.
+
+    Decorators are included; joined again it is unchanged.
     """
     starts = [match.start() for match in _DEFINITION.finditer(source)]
     bounds = [0, *(start for start in starts if start > 0), len(source)]

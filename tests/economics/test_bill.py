@@ -19,7 +19,7 @@ from railx.economics import (
     cost_summary,
     read_catalogue,
 )
-from railx.economics.sensitivity import in_node_lanes_per_chip
+from railx.economics.sensitivity import in_node_lanes_of
 from railx.families import FAMILIES, TopologySettings
 from railx.families.railx_hyperx.bill import external_hops
 from railx.families.railx_hyperx.settings import RailXHyperXSettings, grid_of
@@ -284,11 +284,11 @@ def test_power_is_empty_where_a_component_has_no_sourced_power() -> None:
 
 
 def test_in_node_lanes() -> None:
-    assert in_node_lanes_per_chip(railx(1, 3)) == 0
+    assert in_node_lanes_of(railx(1, 3)) == 0
     assert (
-        in_node_lanes_per_chip(railx(2, 1, internal_width=1.0)) == 1.0
+        in_node_lanes_of(railx(2, 1, internal_width=1.0)) == 1.0
     )  # 4 pairs, one link each, 4 chips
-    assert in_node_lanes_per_chip(fat_tree()) == 0
+    assert in_node_lanes_of(fat_tree()) == 0
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_a_set_without_the_component_names_those_that_have_it() -> None:
         ("railx_dragonfly_full", {"columns": 60}, "columns", "divides m * n = 63 rails"),
         ("railx_torus_full", {"x_scale": 65}, "ocs_radix", "at least 130"),
         ("railx_twisted_torus_full", {"x_scale": 60}, "x_scale", "60 x 30 and 64 x 32"),
-        ("hammingmesh_full", {"x_scale": 5000}, "x_scale", "at most 4096 boards a line"),
+        ("hammingmesh_full", {"x_scale": 5000}, "x_scale", "at most 4096 boards per line"),
         ("rail_only_full", {"servers": 600_000}, "servers", "2 to 524288 with 3 tiers"),
         ("rail_optimised_full", {"tiers": 2}, "tiers", "at most 1024 servers with 2 tiers"),
         ("dragonfly_full", {"groups": 3000}, "groups", "2 to a * h + 1 = 2049"),

@@ -1,8 +1,8 @@
 """HammingMesh's cost table recomputed from counts and the same price list.
 
 Table and prices are both from memory and unverified; that one follows from the other to
-three digits speaks for both. 16 ports a chip, of which the torus and the boards have 4
-on each side; 64-port switches; copper from chips to leaves and to row switches.
+three digits speaks for both. 16 ports per chip, of which the torus and the boards have
+4 on each side; 64-port switches; copper from chips to leaves and to row switches.
 """
 
 from __future__ import annotations

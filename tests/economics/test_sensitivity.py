@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from railx.economics import EconomicsSettings, PricedNetwork, cost_summary, price_sensitivity
-from railx.economics.sensitivity import in_node_lanes_per_chip
+from railx.economics.sensitivity import in_node_lanes_of
 from railx.settings import SettingsError
 from tests.builders import published
 from workflow.config import compose_stage
@@ -95,7 +95,7 @@ def test_break_even_lane_price_is_where_the_first_relative_claim_tips(
     row = one(rows, prices="opus_400g", reference="fat_tree_full", all_to_all="ideal")
     grid = economics.networks["railx_hyperx_full"]
     chip_usd = row["cost_usd"] / 200_704
-    dearer = 1 + in_node_lanes_per_chip(grid) * row["break_even_in_node_lane_usd"] / chip_usd
+    dearer = 1 + in_node_lanes_of(grid) * row["break_even_in_node_lane_usd"] / chip_usd
     assert max(
         row["injection_cost_ratio"] * dearer / 0.1, row["all_to_all_cost_ratio"] * dearer / 0.5
     ) == pytest.approx(1)

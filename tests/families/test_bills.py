@@ -353,7 +353,7 @@ def test_every_setting_costs_the_same(setting: str) -> None:
 
 
 def test_full_scale_torus_is_sixteen_times_slower_at_all_to_all() -> None:
-    """8 n / K for a torus of K = 448 chips a side (times (N - 1) / N) against 130.6
+    """8 n / K for a torus of K = 448 chips per side (times (N - 1) / N) against 130.6
     GB/s of the same hardware as a HyperX.
     """
     torus = counts_of(FULL["torus"]).all_to_all_gb_s_per_chip
@@ -407,7 +407,7 @@ def test_links_on_a_board_need_no_transceiver() -> None:
     assert counts_of(boards).components == {"transceiver": 36 * 36 * 8 // 4}
     assert counts_of(boards).all_to_all_gb_s_per_chip == counts_of(chips).all_to_all_gb_s_per_chip
     with pytest.raises(
-        SettingsError, match=r"whole boards of 5 chips a side .* 35 and 40"
+        SettingsError, match=r"whole boards of 5 chips per side .* 35 and 40"
     ) as error:
         network("torus_2d", **plain, board_side=5)
     assert error.value.key == "x_scale"

@@ -20,7 +20,7 @@ from railx.families import (
 )
 from railx.families.railx_hyperx.settings import RailXHyperXSettings
 from railx.io import read_metadata, write_table
-from railx.network.metrics import check_circuits
+from railx.network.metrics import check_optical_circuits
 from railx.settings import SettingsError, to_dict
 from railx.vocabulary.grid import line_wiring
 from railx.vocabulary.topology import (
@@ -120,7 +120,7 @@ def test_railx_at_full_scale_has_the_derived_counts() -> None:
     assert 2 * len(topology.circuits) == 1_032_192
     assert int(topology.circuits.ocs.max()) + 1 == 8_064
     assert int(max(topology.circuits.port_a.max(), topology.circuits.port_b.max())) == 127
-    check_circuits(topology)
+    check_optical_circuits(topology)
 
 
 @settings(deadline=None, max_examples=30)
@@ -129,7 +129,7 @@ def test_hyperx_joins_every_pair_of_a_line(m: int, n: int, rings: str) -> None:
     if m * n < 2 or (m * n in (3, 5) and rings == "directed"):
         return
     topology = build_topology(topology_settings("railx_hyperx", m=m, n=n, rings=rings))
-    check_circuits(topology)
+    check_optical_circuits(topology)
     side, links = m * n + 1, topology.links
     assert topology.nodes == side**2
     assert topology.chips == side**2 * m**2
@@ -164,7 +164,7 @@ def test_line_wiring_puts_the_minus_side_first() -> None:
 @given(m=st.integers(1, 3), n=st.integers(1, 3), x=st.integers(2, 5), y=st.integers(2, 5))
 def test_railx_torus_is_a_torus_of_chips(m: int, n: int, x: int, y: int) -> None:
     topology = build_topology(topology_settings("railx_torus", m=m, n=n, x_scale=x, y_scale=y))
-    check_circuits(topology)
+    check_optical_circuits(topology)
     plain = build_topology(topology_settings("torus_2d", n=n, x_scale=m * x, y_scale=m * y))
     node, local = topology.chip_node.astype(int), np.arange(topology.chips) % m**2
     place = (node // x * m + local // m) * m * x + node % x * m + local % m
@@ -178,22 +178,22 @@ def test_check_circuits_notices_damage() -> None:
         topology.circuits, port_a=_changed(topology.circuits.port_a, 0, topology.circuits.port_a[1])
     )
     with pytest.raises(ValueError, match="port 2 of optical switch 0 is used 2 times"):
-        check_circuits(dataclasses.replace(topology, circuits=taken))
+        check_optical_circuits(dataclasses.replace(topology, circuits=taken))
     astray = dataclasses.replace(topology.circuits, node_a=_changed(topology.circuits.node_a, 0, 7))
     with pytest.raises(ValueError, match="port 0 of optical switch 0 is not one of node 7's ports"):
-        check_circuits(dataclasses.replace(topology, circuits=astray))
+        check_optical_circuits(dataclasses.replace(topology, circuits=astray))
     torus = build_topology(topology_settings("railx_torus", m=2, n=2, x_scale=5, y_scale=5))
     with pytest.raises(ValueError, match="pairs of nodes are joined instead of 200"):
-        check_circuits(dataclasses.replace(topology, circuits=torus.circuits))
+        check_optical_circuits(dataclasses.replace(topology, circuits=torus.circuits))
     with pytest.raises(ValueError, match="port 9 does not exist; allowed: 0 to 7"):
-        check_circuits(
+        check_optical_circuits(
             dataclasses.replace(
                 torus,
                 settings=dataclasses.replace(torus.settings, ocs_radix=8, x_scale=4, y_scale=4),
             )
         )
     with pytest.raises(ValueError, match=r"torus_2d: .* no circuits to check"):
-        check_circuits(build_topology(topology_settings("torus_2d")))
+        check_optical_circuits(build_topology(topology_settings("torus_2d")))
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_impossible_sizes_name_the_key_and_what_works(
 @pytest.mark.parametrize(("m", "n"), [(3, 1), (1, 5)])
 def test_undirected_rings_wire_the_sizes_without_a_directed_decomposition(m: int, n: int) -> None:
     topology = build_topology(topology_settings("railx_hyperx", m=m, n=n, rings="undirected"))
-    check_circuits(topology)
+    check_optical_circuits(topology)
     assert topology.nodes == (m * n + 1) ** 2
     assert isinstance(topology.settings, RailXHyperXSettings)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from railx.families import family_of
 from railx.families.railx_dragonfly import graph as dragonfly
 from railx.families.railx_split import settings as split_settings
-from railx.network.metrics import check_circuits, node_hop_counts, topology_metrics
+from railx.network.metrics import check_optical_circuits, node_hop_counts, topology_metrics
 from railx.settings import SettingsError
 from railx.vocabulary.grid import rail_ports
 from railx.vocabulary.line_parts import (
@@ -47,7 +47,7 @@ FULL = [
 @pytest.mark.parametrize("name", [*SMALL, "railx_dragonfly_largest", "railx_twisted_torus_m4n2"])
 def test_hops_and_cuts_agree_with_another_search(name: str) -> None:
     topology = build(name)
-    check_circuits(topology)
+    check_optical_circuits(topology)
     counts = node_hop_counts(topology)
     assert counts is not None
     assert np.array_equal(counts, _searched_hops(topology))
@@ -109,7 +109,7 @@ def test_full_scale_settings(name: str, chips: int, nodes: int, diameter: int) -
     assert (topology.chips, topology.nodes) == (chips, nodes)
     assert topology.circuits is not None
     assert int(max(topology.circuits.port_a.max(), topology.circuits.port_b.max())) == 127
-    check_circuits(topology)
+    check_optical_circuits(topology)
     counts = node_hop_counts(topology)
     assert counts is not None
     assert counts.sum() == chips**2
@@ -133,7 +133,7 @@ def test_full_scale_split_has_the_mean_hops_of_its_coordinates() -> None:
 def test_twisted_torus_is_the_published_graph(a: int, m: int, n: int, twisted: bool) -> None:
     wrap = "twisted" if twisted else "straight"
     topology = build("railx_twisted_torus", m=m, n=n, x_scale=2 * a, y_scale=a, wrap=wrap)
-    check_circuits(topology)
+    check_optical_circuits(topology)
     expected = nx.MultiGraph()
     for x in range(2 * a):
         for y in range(a):
@@ -200,7 +200,7 @@ def test_split_joins_nodes_that_differ_in_one_coordinate(
         split_y=list(fit),
         rings=rings,
     )
-    check_circuits(topology)
+    check_optical_circuits(topology)
     all_sizes, copies = (
         [*sizes, *other],
         [r // (s - 1) for r, s in zip([*first, *fit], [*sizes, *other], strict=True)],
@@ -233,7 +233,7 @@ def test_dragonfly_joins_all_rows_evenly_within_three_hops(
     if rings == "directed" and columns in (4, 6):
         return
     topology = build("railx_dragonfly", m=1, n=rails, columns=columns, rows=rows, rings=rings)
-    check_circuits(topology)
+    check_optical_circuits(topology)
     counts = node_hop_counts(topology)
     assert counts is not None
     assert len(counts) <= 4
@@ -298,7 +298,7 @@ def test_mixed_lines_are_what_their_parts_say(
     topology = build(
         "railx_mixed", m=1, n=rails, x_scale=length, y_scale=3, parts_x=parts, parts_y=column
     )
-    check_circuits(topology)
+    check_optical_circuits(topology)
     position = np.arange(length)
     group = position % groups if strided else position // size
     expected = 2 * copies * ((group[:, None] == group) & (position[:, None] != position))
@@ -381,9 +381,9 @@ def test_checks_notice_damage() -> None:
     assert topology.circuits is not None
     other = build("railx_split", sizes_x=[9], split_x=[8], sizes_y=[9], split_y=[8], m=2, n=4)
     with pytest.raises(ValueError, match="only positions of one sub-line"):
-        check_circuits(dataclasses.replace(topology, circuits=other.circuits))
+        check_optical_circuits(dataclasses.replace(topology, circuits=other.circuits))
     with pytest.raises(ValueError, match=r"is not one of node \d+'s ports"):
-        check_circuits(
+        check_optical_circuits(
             dataclasses.replace(
                 topology,
                 circuits=_with(topology.circuits, node_b=topology.circuits.node_b[::-1].copy()),
@@ -391,7 +391,7 @@ def test_checks_notice_damage() -> None:
         )
     straight = build("railx_straight_torus")
     with pytest.raises(ValueError, match=r"nodes 24 and 0 are joined, which are no neighbours"):
-        check_circuits(
+        check_optical_circuits(
             dataclasses.replace(straight, settings=build("railx_twisted_torus").settings)
         )
     flyer = build("railx_dragonfly")
@@ -406,7 +406,7 @@ def test_checks_notice_damage() -> None:
         name: getattr(flyer.circuits, name)[keep] for name in flyer.circuits.__dataclass_fields__
     }
     with pytest.raises(ValueError, match="no column joins rows 0 and 5"):
-        check_circuits(dataclasses.replace(flyer, circuits=type(flyer.circuits)(**fewer)))
+        check_optical_circuits(dataclasses.replace(flyer, circuits=type(flyer.circuits)(**fewer)))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from railx.families import build_topology, check_topology, family_of
 from railx.families.torus_3d.settings import Torus3DSettings
-from railx.network.metrics import check_circuits, chip_hop_counts, topology_metrics
+from railx.network.metrics import check_optical_circuits, chip_hop_counts, topology_metrics
 from railx.settings import SettingsError
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 from tests.builders import build, topology_settings
@@ -130,7 +130,7 @@ def test_rail_only_meets_in_one_switch_a_rank(g: int, servers: int, planes: int)
 @given(g=st.integers(1, 4), servers=st.integers(2, 9), rings=st.integers(1, 3))
 def test_photonic_rails_close_a_ring_on_every_switch(g: int, servers: int, rings: int) -> None:
     topology = build("opus_rails", chips_per_server=g, servers=servers, ocs_ports=2 * rings)
-    check_circuits(topology)
+    check_optical_circuits(topology)
     circuits = topology.circuits
     assert circuits is not None
     assert len(circuits) == g * rings * servers
@@ -159,7 +159,7 @@ def test_photonic_rails_close_a_ring_on_every_switch(g: int, servers: int, rings
 def test_cubes_form_a_torus(side: int, shape: tuple[int, int, int]) -> None:
     x, y, z = shape
     topology = build("tpu_v4", cube_side=side, x_cubes=x, y_cubes=y, z_cubes=z, n=2)
-    check_circuits(topology)
+    check_optical_circuits(topology)
     metrics = check_cut(topology)
     plain = build_topology(
         Torus3DSettings("torus_3d", 2, side * x, side * y, side * z, 400.0, 10.0)
@@ -184,7 +184,7 @@ def test_cubes_form_a_torus(side: int, shape: tuple[int, int, int]) -> None:
 
 def test_tpu_v4_at_full_scale() -> None:
     topology = build("tpu_v4_full")
-    check_circuits(topology)
+    check_optical_circuits(topology)
     metrics = check_cut(topology)
     circuits = topology.circuits
     assert circuits is not None

@@ -29,13 +29,13 @@ from tests.commands import loaded
 from workflow.config import choices
 
 SHIPPED = choices("figure")
-Inputs = dict[str, dict[str, list[Path]]]
+FigureFiles = dict[str, dict[str, list[Path]]]
 SettingsOf = Callable[..., CanvasSettings]
 
 
 @pytest.fixture(scope="module")
 def drawn(
-    inputs: Inputs, settings_of: SettingsOf, tmp_path_factory: pytest.TempPathFactory
+    inputs: FigureFiles, settings_of: SettingsOf, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Path]:
     """Each shipped figure once: its path without suffix."""
     folder = tmp_path_factory.mktemp("figures")
@@ -78,7 +78,7 @@ def test_files_hold_no_date_and_no_name_of_the_machine(name: str, drawn: dict[st
 
 @pytest.mark.parametrize("name", ["rail_rings", "cost", "reconfiguration"])
 def test_equal_tables_give_equal_files(
-    name: str, drawn: dict[str, Path], inputs: Inputs, settings_of: SettingsOf, tmp_path: Path
+    name: str, drawn: dict[str, Path], inputs: FigureFiles, settings_of: SettingsOf, tmp_path: Path
 ) -> None:
     settings = settings_of(name)
     draw_figure(settings, inputs[settings.figure], tmp_path / name)
@@ -221,7 +221,7 @@ def test_what_a_table_does_not_hold_is_named(
     name: str,
     change: dict[str, Any],
     message: str,
-    inputs: Inputs,
+    inputs: FigureFiles,
     settings_of: SettingsOf,
     tmp_path: Path,
 ) -> None:
@@ -232,7 +232,7 @@ def test_what_a_table_does_not_hold_is_named(
 
 
 def test_wrong_inputs_name_the_key_or_file_and_column(
-    inputs: Inputs, settings_of: SettingsOf, tmp_path: Path
+    inputs: FigureFiles, settings_of: SettingsOf, tmp_path: Path
 ) -> None:
     settings = settings_of("all_to_all_bandwidth")
     with pytest.raises(

@@ -51,7 +51,7 @@ def shipped_mapping() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def small_mapping(shipped_mapping: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """RailX of 100 chips (nodes of 2 x 2, 8 ports a chip), a fat tree of 128 and a
+    """RailX of 100 chips (nodes of 2 x 2, 8 ports per chip), a fat tree of 128 and a
     torus of 100, with one small job.
     """
     topologies = {

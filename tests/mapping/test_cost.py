@@ -123,7 +123,7 @@ def test_shipped_comparison_prices_each_topology_as_it_is(
             400, rel=1e-12
         )
         if mapped.priced:
-            # m = 4, n = 2: two ports a chip of a transceiver and an OCS port each.
+            # m = 4, n = 2: two ports per chip of a transceiver and an OCS port each.
             assert bases[1].cost_per_chip_usd == pytest.approx(2 * (879 + 520), rel=1e-12)
 
 

@@ -36,7 +36,7 @@ def times(
 
 @pytest.fixture(scope="module")
 def railx() -> Topology:
-    """5 x 5 nodes of 2 x 2 chips with 2 ports a side."""
+    """5 x 5 nodes of 2 x 2 chips with 2 ports per side."""
     return build("railx_hyperx")
 
 

@@ -629,7 +629,7 @@ def test_messages_of_an_all_to_all_are_not_faster_than_its_bottleneck(
 
 
 def test_all_to_all_at_full_scale() -> None:
-    """2 flits a chip and cycle under the published routing at m = 7, n = 9: 100
+    """2 flits per chip and cycle under the published routing at m = 7, n = 9: 100
     GB/s.
     """
     topology = build("railx_hyperx_full")

@@ -120,7 +120,7 @@ def test_neighbours_in_a_mesh_and_below_a_leaf_switch() -> None:
     assert demand[0, [1, 3]].tolist() == [0.5, 0.5]
     tree = build("fat_tree", switch_radix=4, planes=2)
     flows = traffic_flows(tree, NeighbourTraffic("neighbour", 1.0), 1)
-    assert len(flows) == tree.chips  # two chips a leaf
+    assert len(flows) == tree.chips  # two chips per leaf
     assert (flows.src // 2 == flows.dst // 2).all()
 
 

@@ -20,7 +20,7 @@ from railx.tenancy.allocate import find_block, find_product
 from railx.tenancy.grid import (
     Faults,
     NodeGrid,
-    Placement,
+    PlacedJob,
     check_placements,
     placement_circuits,
     position_rings,
@@ -87,7 +87,7 @@ def test_circuits_of_a_job_are_the_setting_on_its_own_nodes(
     rows: int, columns: int, setting: Wiring, rails: int
 ) -> None:
     grid = NodeGrid(9, rails)
-    placement = Placement(tuple(range(9 - rows, 9)), tuple(range(columns)), setting)
+    placement = PlacedJob(tuple(range(9 - rows, 9)), tuple(range(columns)), setting)
     circuits = placement_circuits(grid, placement)
     links: dict[tuple[int, int], int] = {}
     for a, b in zip(circuits.node_a.tolist(), circuits.node_b.tolist(), strict=True):
@@ -123,7 +123,7 @@ def test_a_job_on_the_whole_grid_is_the_topology_itself() -> None:
     settings_of: list[tuple[Wiring, object]] = [("hyperx", hyperx), ("torus", torus)]
     for setting, topology in settings_of:
         ours = placement_circuits(
-            NodeGrid(9, 8), Placement(tuple(range(9)), tuple(range(9)), setting)
+            NodeGrid(9, 8), PlacedJob(tuple(range(9)), tuple(range(9)), setting)
         )
         theirs = topology.circuits  # type: ignore[attr-defined]
         for field in dataclasses.fields(ours):
@@ -145,8 +145,8 @@ def test_a_failed_rail_or_switch_leaves_its_line_the_other_rails() -> None:
             r" nodes"
         ),
     ):
-        placement_circuits(grid, Placement(tuple(range(9)), tuple(range(9)), "hyperx"), faults)
-    ring = Placement((2,), tuple(range(9)), "ring")
+        placement_circuits(grid, PlacedJob(tuple(range(9)), tuple(range(9)), "hyperx"), faults)
+    ring = PlacedJob((2,), tuple(range(9)), "ring")
     circuits = placement_circuits(grid, ring, faults)
     assert len(circuits) == 6 * 9
     assert check_placements(grid, faults, [(ring, circuits)])["circuits"] == 54
@@ -154,9 +154,9 @@ def test_a_failed_rail_or_switch_leaves_its_line_the_other_rails() -> None:
 
 def test_the_check_finds_every_offence() -> None:
     grid = NodeGrid(5, 4)
-    one = Placement((0, 1), (0, 1, 2), "torus")
+    one = PlacedJob((0, 1), (0, 1, 2), "torus")
     wired = placement_circuits(grid, one)
-    other = Placement((1, 2), (2, 3), "torus")
+    other = PlacedJob((1, 2), (2, 3), "torus")
     with pytest.raises(ValueError, match="job 1: takes a node of another job"):
         check_placements(grid, Faults(), [(one, wired), (other, placement_circuits(grid, other))])
     with pytest.raises(ValueError, match="job 0: takes a failed node"):
@@ -165,7 +165,7 @@ def test_the_check_finds_every_offence() -> None:
         check_placements(grid, Faults(rails=frozenset({(1, 2, 1, 3)})), [(one, wired)])
     with pytest.raises(ValueError, match="job 0: uses a failed switch"):
         check_placements(grid, Faults(switches=frozenset({(0, 1, 2)})), [(one, wired)])
-    apart = Placement((3, 4), (3, 4), "torus")
+    apart = PlacedJob((3, 4), (3, 4), "torus")
     with pytest.raises(ValueError, match="job 1: has a circuit to a node that is not its own"):
         check_placements(grid, Faults(), [(one, wired), (apart, wired)])
     twice = dataclasses.replace(wired, port_b=wired.port_a)
@@ -251,7 +251,7 @@ def test_shapes_that_cannot_be_are_refused_in_one_line() -> None:
             r" 9.*torus"
         ),
     ):
-        placement_circuits(grid, Placement((0, 1), tuple(range(12)), "hyperx"))
+        placement_circuits(grid, PlacedJob((0, 1), tuple(range(12)), "hyperx"))
     with pytest.raises(
         SettingsError, match=r"setting: got ring for 2 x 3 nodes; .*the nearest is 1 x 6"
     ):
@@ -259,7 +259,7 @@ def test_shapes_that_cannot_be_are_refused_in_one_line() -> None:
     with pytest.raises(
         ValueError, match=r"rows: got \[0, 16\]; allowed: distinct positions from 0 to 15"
     ):
-        Placement((0, 16), (1,), "torus").check(grid)
+        PlacedJob((0, 16), (1,), "torus").check(grid)
     with pytest.raises(
         ValueError,
         match=r"faults.nodes: \(16, 0\) lies outside the grid; allowed: \(0 to 15, 0 to 15\)",

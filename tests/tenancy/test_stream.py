@@ -228,8 +228,8 @@ def test_stage_writes_the_tables_that_it_sums_up(tmp_path: Path) -> None:
             ("ocs_radix",),
             17,
             (
-                "tenancy.ocs_radix: got 17; allowed: an even number, two ports a node (the nearest"
-                " are 16 and 18)"
+                "tenancy.ocs_radix: got 17; allowed: an even number, two ports per node (the"
+                " nearest are 16 and 18)"
             ),
         ),
         (

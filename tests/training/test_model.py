@@ -125,7 +125,7 @@ def test_token_loss_is_the_sum_over_labelled_tokens() -> None:
 @given(layers=st.integers(1, 40), stages=st.integers(1, 40))
 def test_stage_layers_cover_all_layers_evenly(layers: int, stages: int) -> None:
     if stages > layers:
-        with pytest.raises(ValueError, match="at most one stage a layer"):
+        with pytest.raises(ValueError, match="at most one stage per layer"):
             stage_layers(layers, stages)
         return
     ranges = stage_layers(layers, stages)

@@ -18,7 +18,11 @@ from railx.vocabulary.cross_connects import (
     read_circuits,
 )
 from railx.vocabulary.reconfiguration import TransitionSettings, apply_plan, reconfiguration_plan
-from railx.vocabulary.reconfiguration_files import read_plan, write_plan, write_plan_csv
+from railx.vocabulary.reconfiguration_files import (
+    read_reconfiguration,
+    write_reconfiguration,
+    write_reconfiguration_csv,
+)
 from railx.vocabulary.topology import Circuits, Topology
 from tests.builders import build, checked, choice
 from workflow.config import choices
@@ -26,7 +30,7 @@ from workflow.stages import circuits, transition
 
 RING = [{"kind": "ring", "rails": 4, "size": 5, "stride": 1}]
 ALL = [{"kind": "all_to_all", "rails": 4, "size": 5, "stride": 1}]
-#: Settings of the same hardware: 5 x 5 nodes of 2 x 2 chips, 4 rails a side.
+#: Settings of the same hardware: 5 x 5 nodes of 2 x 2 chips, 4 rails per side.
 SAME: list[tuple[str, dict[str, Any]]] = [
     ("railx_hyperx", {}),
     ("railx_hyperx", {"rings": "undirected"}),
@@ -62,12 +66,12 @@ def test_a_plan_ends_at_exactly_the_other_setting(before: int, after: int, tmp_p
         plan.connected,
         plan.disconnected,
     )
-    write_plan(tmp_path / "plan.json", plan)
-    again = read_plan(tmp_path / "plan.json")
+    write_reconfiguration(tmp_path / "plan.json", plan)
+    again = read_reconfiguration(tmp_path / "plan.json")
     for field in dataclasses.fields(plan):
         if field.name != "names":
             assert np.array_equal(getattr(again, field.name), getattr(plan, field.name)), field.name
-    write_plan_csv(tmp_path / "plan.csv", plan)
+    write_reconfiguration_csv(tmp_path / "plan.csv", plan)
     with (tmp_path / "plan.csv").open() as file:
         steps = [
             (int(s["ocs"]), s["action"], int(s["port_a"]), int(s["port_b"]))
@@ -228,7 +232,7 @@ def test_stage_writes_lists_plans_and_one_row(tmp_path: Path) -> None:
         150,
         150,
     )
-    plan = read_plan(tmp_path / "plan.json")
+    plan = read_reconfiguration(tmp_path / "plan.json")
     after = circuit_set(circuits_of(build("railx_torus")))
     assert np.array_equal(apply_plan(read_circuits(tmp_path / "list.json"), plan), after)
 

@@ -1,7 +1,8 @@
-"""The stages of the pipeline, in the order in which a reader follows them, and what is
-asked of all of them: which files they read and write in an experiment.
+"""The stages of the pipeline, in the order in which a reader follows them.
 
-A stage is one module with its declaration ``STAGE`` and the function behind it.
+Here stands too what is asked of all of them: which files they read and write in an
+experiment. A stage is one module with its declaration ``STAGE`` and the function behind
+it.
 """
 
 from __future__ import annotations
@@ -75,8 +76,9 @@ def results_folder(experiment: Settings) -> Path:
 
 
 def stage_of(output: str) -> Stage:
-    """The stage that makes an output such as ``network.bounds``; ValueError where none
-    does.
+    """The stage that makes an output such as ``network.bounds``.
+
+    ValueError where none does.
     """
     name, _, key = output.partition(".")
     if name not in STAGES:
@@ -86,8 +88,9 @@ def stage_of(output: str) -> Stage:
 
 
 def files_of(experiment: Settings, output: str, only: Sequence[str] = ()) -> dict[str, Path]:
-    """The files of an output such as ``network.bounds`` by item (one empty name for a
-    stage without items): those of ``only``, or all.
+    """The files of an output such as ``network.bounds`` by item.
+
+    Those of ``only``, or all; one empty name for a stage without items.
     """
     stage, key = stage_of(output), output.partition(".")[2]
     names = tuple(only) or stage.items(experiment)
@@ -112,8 +115,9 @@ def _paths(experiment: Settings, wanted: Made | Path | Sequence[Path]) -> Path |
 
 
 def claim_files(experiment: Settings, before: str = "") -> list[Path]:
-    """The files that verdicts and SQL may read: of every stage, or of those before
-    one.
+    """The files that verdicts and SQL may read.
+
+    Of every stage, or of those before one.
     """
     names = list(STAGES)
     stages = names[: names.index(before)] if before else names
@@ -169,8 +173,9 @@ def _tracked(stage: Stage, experiment: Settings, item: str) -> dict[str, Any]:
 
 
 def code_of(stage: Stage, experiment: Settings, item: str = "") -> str:
-    """The digest of everything that a stage imports: a changed module reruns the stages
-    that use it.
+    """The digest of everything that a stage imports.
+
+    A changed module reruns the stages that use it.
     """
     from workflow.digest import code_digest
 

@@ -1,6 +1,4 @@
-"""Stage agreement: what the flow model and the packet simulator deliver of the same
-traffic.
-"""
+"""Stage agreement: what flow model and packet simulator deliver of the same traffic."""
 
 from __future__ import annotations
 

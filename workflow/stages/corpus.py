@@ -44,8 +44,9 @@ def run(job: Job) -> Summary:
 
 
 def _own_files(experiment: Settings, corpus: str) -> Inputs:
-    """The user's own file or folder, where the corpus is one; a change in it reruns
-    what depends on it.
+    """The user's own file or folder, where the corpus is one.
+
+    A change in it reruns what depends on it.
     """
     path = experiment["corpora"][corpus].get("path")
     return {"source": Path(path)} if path is not None else {}

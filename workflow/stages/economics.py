@@ -1,5 +1,6 @@
-"""Stage economics: price catalogue -> bill of materials, cost per bandwidth and over
-scale, for which prices the cost claims hold.
+"""Stage economics: price catalogue -> bill of materials and cost per bandwidth.
+
+Also over scale, and for which prices the cost claims hold.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ _PUBLISHED = Path("resources/published")
 
 
 def run(job: Job) -> Summary:
-    """Judge every claim from the results; write the verdicts and how many claims of
-    each kind have each of them, return the counts.
+    """Judge every claim from the results; return the counts.
+
+    Writes the verdicts and how many claims of each kind have each of them.
     """
     from railx.evidence import claims_table, count_verdicts, judge, load_claims
     from railx.io import write_table

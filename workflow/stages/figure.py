@@ -20,8 +20,9 @@ def run(job: Job) -> Summary:
 
 
 def caption_of(experiment: Settings, figure: str) -> str:
-    """The caption of a figure (reStructuredText), which Snakemake's report and the
-    experiment's own share.
+    """The caption of a figure (reStructuredText).
+
+    Snakemake's report and the experiment's own share it.
     """
     return str(_declared(experiment, figure).caption)
 
@@ -33,8 +34,9 @@ def _declared(experiment: Settings, figure: str) -> Any:
 
 
 def _inputs(experiment: Settings, figure: str) -> Inputs:
-    """The tables a figure is drawn from: those of the names under ``only``, or of all
-    items that fit.
+    """The tables a figure is drawn from.
+
+    Those of the names under ``only``, or of all items that fit.
     """
     from workflow.stages import stage_of
 

@@ -1,5 +1,6 @@
-"""Stage mapping: one topology -> the time of a training step of every job, at equal
-bandwidth and at equal cost.
+"""Stage mapping: one topology -> the time of a training step of every job.
+
+At equal bandwidth and at equal cost.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ __all__ = ["STAGE", "run", "run_any_topology"]
 
 
 def run(job: Job) -> Summary:
-    """Lay every job on the topology, as the item of the settings' topologies; return
-    the step times as one flat summary.
+    """Lay every job on the topology; return the step times as one flat summary.
 
-    ``reference`` is the topology against which the others are priced.
+    The topology is used as the item of the settings' topologies says. ``reference`` is
+    the topology against which the others are priced.
     """
     from railx.families import read_topology
     from railx.mapping import MappingSettings, comparison_bases
@@ -52,9 +53,10 @@ def run(job: Job) -> Summary:
 
 
 def run_any_topology(job: Job) -> Summary:
-    """Lay every job on any topology: it takes the routings of the settings' reference
-    that its family has (else the family's first) and is compared at equal bandwidth
-    alone.
+    """Lay every job on any topology, compared at equal bandwidth alone.
+
+    It takes the routings of the settings' reference that its family has (else the
+    family's first).
     """
     from railx.families import family_of, read_topology
     from railx.mapping import MappingSettings, equal_bandwidth

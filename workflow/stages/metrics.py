@@ -8,8 +8,9 @@ __all__ = ["STAGE", "run"]
 
 
 def run(job: Job) -> Summary:
-    """Gather the metrics of topologies, given in the order of their names, as one row
-    each; return how many.
+    """Gather the metrics of topologies as one row each; return how many.
+
+    They are given in the order of their names.
     """
     from railx.io import read_json
 

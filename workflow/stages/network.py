@@ -1,6 +1,4 @@
-"""Stage network: one topology -> throughput bounds, channel loads and collective
-times.
-"""
+"""Stage network: one topology -> throughput bounds, channel loads, collective times."""
 
 from __future__ import annotations
 
@@ -33,12 +31,12 @@ __all__ = ["STAGE", "run"]
 
 
 def run(job: Job) -> Summary:
-    """Compute every network model of the settings and the collectives on the topology;
-    return the rows as one flat summary, by model where there are several.
+    """Compute every network model and the collectives on the topology.
 
-    Of several models those are left out whose routing the family lacks, or whose exact
-    loads are out of reach at its size; a model alone raises SettingsError or ValueError
-    then. The channel loads are those of every model, told apart by ``routing``.
+    Returns the rows as one flat summary, by model where there are several. Of several
+    models those are left out whose routing the family lacks, or whose exact loads are
+    out of reach at its size; a model alone raises SettingsError or ValueError then. The
+    channel loads are those of every model, told apart by ``routing``.
     """
     import pyarrow as pa
 

@@ -1,5 +1,6 @@
-"""Stage packets: one topology, routing and traffic pattern, packet by packet -> latency
-against offered load and the saturation point.
+"""Stage packets: one topology, packet by packet -> latency and the saturation point.
+
+For one routing and traffic pattern, against the offered load.
 """
 
 from __future__ import annotations
@@ -85,8 +86,9 @@ def run_one_load(job: Job) -> Summary:
 def _limits(
     topology: Topology, table: RoutingTable, traffic: TrafficSettings, seed: int
 ) -> tuple[float, float]:
-    """Offered loads at which the busiest lane is full (bound) and at which the external
-    ones would be, evenly loaded (ideal).
+    """Offered loads at which the busiest lane is full (bound), and the ideal.
+
+    At the ideal the external lanes would be full, evenly loaded.
     """
     import numpy as np
 

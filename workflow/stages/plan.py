@@ -1,5 +1,6 @@
-"""Stage plan: a corpus and settings -> a plan, its table and, for pipelines, its
-schedule.
+"""Stage plan: a corpus and settings -> a plan, its table and its schedule.
+
+Only pipelines have a schedule.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Stage tenancy: a grid of nodes -> largest job against failures, use by a stream of
-jobs, bandwidth of degraded lines.
+"""Stage tenancy: a grid of nodes -> tables of jobs and failures on it.
+
+Largest job against failures, use by a stream of jobs, bandwidth of degraded lines.
 """
 
 from __future__ import annotations

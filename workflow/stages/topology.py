@@ -22,12 +22,12 @@ __all__ = ["STAGE", "run"]
 def run(job: Job) -> Summary:
     """Build and check the topology; write it and its metrics; return the metrics."""
     from railx.families import TopologySettings, build_topology, write_topology
-    from railx.network.metrics import check_circuits, topology_metrics
+    from railx.network.metrics import check_optical_circuits, topology_metrics
     from railx.settings import load
 
     topology = build_topology(load(TopologySettings, job.settings, "topology"))
     if topology.circuits is not None:
-        check_circuits(topology)
+        check_optical_circuits(topology)
     metrics = topology_metrics(topology)
     if "graph" in job.outputs:
         write_topology(job.outputs["graph"], topology, job.item or None)

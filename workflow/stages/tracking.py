@@ -71,8 +71,10 @@ def _result(result: Mapping[str, Any]) -> StageResult:
 
 
 def _numbers(path: Path) -> tuple[dict[str, Any], str | None]:
-    """The numbers of a summary: a JSON object as it is, a table as ``row.column`` with
-    rows named by their first column.
+    """The numbers of a summary.
+
+    A JSON object as it is, a table as ``row.column`` with rows named by their first
+    column.
     """
     from railx.io import read_json, read_rows
 

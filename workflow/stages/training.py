@@ -1,5 +1,6 @@
-"""Stage training: a plan and its corpus -> measured iterations under every fabric
-setting, by ``python -m training.run``.
+"""Stage training: a plan and its corpus -> iterations under every fabric setting.
+
+They are measured by ``python -m training.run``.
 """
 
 from __future__ import annotations
@@ -86,8 +87,9 @@ def _resolved(job: Job) -> Any:
 
 
 def _row(name: str, result: Mapping[str, Any], setting: Mapping[str, Any]) -> dict[str, Any]:
-    """One fabric setting of a run, with its iteration time relative to the electrical
-    one of the same launch.
+    """One fabric setting of a run.
+
+    With its iteration time relative to the electrical one of the same launch.
     """
     electrical = next(
         other["iteration_ms"] for other in result["settings"] if other["mode"] == "electrical"

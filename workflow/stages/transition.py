@@ -1,6 +1,4 @@
-"""Stage transition: two settings of the same optical switches -> the steps from one to
-the other.
-"""
+"""Stage transition: two settings of the same optical switches -> the steps between."""
 
 from __future__ import annotations
 
@@ -16,15 +14,18 @@ __all__ = ["STAGE", "run"]
 
 
 def run(job: Job) -> Summary:
-    """Plan the change from one topology to another of the same hardware, and try the
-    plan step by step before it is written; return the row of its summary.
+    """Plan the change from one topology to another of the same hardware.
 
+    The plan is tried step by step before it is written. Returns the row of its summary.
     ValueError where the two are not settings of the same hardware.
     """
     from railx.families import read_topology
     from railx.settings import load
     from railx.vocabulary.reconfiguration import TransitionSettings, reconfiguration_plan
-    from railx.vocabulary.reconfiguration_files import write_plan, write_plan_csv
+    from railx.vocabulary.reconfiguration_files import (
+        write_reconfiguration,
+        write_reconfiguration_csv,
+    )
 
     settings: TransitionSettings = load(TransitionSettings, job.settings, "transition")
     before, after = read_topology(job.file("before")), read_topology(job.file("after"))
@@ -49,16 +50,17 @@ def run(job: Job) -> Summary:
         "fidelity": "analytic",
     }
     if "plan" in job.outputs:
-        write_plan(job.outputs["plan"], plan)
+        write_reconfiguration(job.outputs["plan"], plan)
     if "csv" in job.outputs:
-        write_plan_csv(job.outputs["csv"], plan)
+        write_reconfiguration_csv(job.outputs["csv"], plan)
     job.write_table("summary", [row])
     return row
 
 
 def _try(plan: ReconfigurationPlan, before: Topology, after: Topology) -> None:
-    """Take the steps one by one; ValueError where they are unsafe or do not end at the
-    other setting.
+    """Take the steps one by one.
+
+    ValueError where they are unsafe or do not end at the other setting.
     """
     from railx.vocabulary.cross_connects import circuit_set
     from railx.vocabulary.reconfiguration import apply_plan

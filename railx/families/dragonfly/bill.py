@@ -42,8 +42,9 @@ def resize(settings: DragonflySettings, chips: int) -> DragonflySettings:
 
 
 def _delivered(settings: DragonflySettings) -> float:
-    """Uniform traffic that the links inside and between groups carry, in ports of a
-    plane per chip.
+    """Uniform traffic that the links carry, in ports of a plane per chip.
+
+    The links are those inside and between groups.
     """
     inside, between = dragonfly_hops(settings.a, settings.groups, settings.p)
     share = settings.h / settings.p / between

@@ -1,8 +1,8 @@
-"""A Dragonfly: groups of switches that are all joined inside a group, and groups that
-are all joined by global links (Kim 2008).
+"""A Dragonfly: groups of switches, joined by global links (Kim 2008).
 
-``planes`` identical networks stand side by side and each chip has one port in every
-plane, so that injection bandwidth can be made equal to that of other families.
+All switches of a group are joined, and all groups are. ``planes`` identical networks
+stand side by side and each chip has one port in every plane, so that injection
+bandwidth can be made equal to that of other families.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ def check(settings: DragonflySettings) -> None:
 
 
 def build(settings: DragonflySettings) -> Topology:
-    """Build the network. Chip c hangs on switch c // p of every plane; switches follow
-    the chips plane by plane, group by group.
+    """Build the network.
+
+    Chip c hangs on switch c // p of every plane. Switches follow the chips plane by
+    plane, group by group.
     """
     chip, links = np.arange(settings.chips), []
     inside = np.triu_indices(settings.a, 1)
@@ -79,21 +81,20 @@ def build(settings: DragonflySettings) -> Topology:
 
 
 def global_pairs(settings: DragonflySettings) -> IntArray:
-    """The global links of one plane as pairs of its switches; shape (links_per_pair *
-    groups * (groups - 1) / 2, 2).
+    """The global links of one plane as pairs of its switches.
 
-    Port k of a group leads to the group k mod (groups - 1) + 1 further on, so every
-    rotation of the groups is a symmetry; the ports of a group are dealt to its switches
-    in runs of at most h.
+    Shape (links_per_pair * groups * (groups - 1) / 2, 2). Port k of a group leads to
+    the group k mod (groups - 1) + 1 further on, so every rotation of the groups is a
+    symmetry. The ports of a group are dealt to its switches in runs of at most h.
     """
-    others, ways = settings.groups - 1, settings.links_per_pair
-    group, way, offset = np.meshgrid(
-        np.arange(settings.groups), np.arange(ways), np.arange(1, settings.groups), indexing="ij"
+    others, copies = settings.groups - 1, settings.links_per_pair
+    group, copy, offset = np.meshgrid(
+        np.arange(settings.groups), np.arange(copies), np.arange(1, settings.groups), indexing="ij"
     )
     far = (group + offset) % settings.groups
-    port, back = way * others + offset - 1, way * others + settings.groups - offset - 1
-    near_switch = group * settings.a + port * settings.a // (ways * others)
-    far_switch = far * settings.a + back * settings.a // (ways * others)
+    port, back = copy * others + offset - 1, copy * others + settings.groups - offset - 1
+    near_switch = group * settings.a + port * settings.a // (copies * others)
+    far_switch = far * settings.a + back * settings.a // (copies * others)
     once = group < far
     pairs: IntArray = np.stack([near_switch[once], far_switch[once]], axis=1).astype(np.int64)
     return pairs
@@ -109,8 +110,9 @@ def halves(settings: DragonflySettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: DragonflySettings) -> int:
-    """Ports in one direction across that cut: the links of every pair of groups across,
-    in all planes.
+    """Ports in one direction across that cut.
+
+    They are the links of every pair of groups across, in all planes.
     """
     half = settings.groups // 2
     return settings.planes * settings.links_per_pair * half * (settings.groups - half)

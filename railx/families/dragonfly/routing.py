@@ -1,9 +1,8 @@
-"""Routing on a Dragonfly: at most one local hop, a global link and a local hop, or two
-such journeys by way of another group.
+"""Routing on a Dragonfly: a local, a global and a local hop, or two such journeys.
 
-Each hop that may follow another of its kind is one virtual channel up (Kim 2008), so
-that no circle of waiting packets can close: local 0, global 0, local 1, global 1, local
-2.
+Either local hop may be missing. The two journeys go by way of another group. Each hop
+that may follow another of its kind is one virtual channel up (Kim 2008), so that no
+circle of waiting packets can close: local 0, global 0, local 1, global 1, local 2.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ def route(
 
     * ``min``: a global link of the packet's own switch to the destination's group where
       there is one, else of another switch of the group, drawn evenly over the links
-      between both groups; on any of the three channels, as only one phase uses global
-      links.
+      between both groups. It is on any of the three channels, as only one phase uses
+      global links.
     * ``valiant``: first over a global link of the group drawn evenly, from the group it
       leads to as ``min`` (Valiant 1982).
     * ``adaptive``: the source's switch takes a path of ``min`` or one of its own global
-      links, by what waits for the global link and the time of flight of the whole path:
-      UGAL (Kim 2008) whose candidates are the switch's own links, and which knows what
-      waits for the links of its group. In static loads it goes as ``min``.
+      links, by what waits for the global link and the time of flight of the whole path.
+      This is UGAL (Kim 2008) whose candidates are the switch's own links, and which
+      knows what waits for the links of its group. In static loads it goes as ``min``.
 
     Packets for the same group go there at once in every routing.
     """
@@ -71,8 +70,9 @@ def route(
 
 
 class _PlaneLinks:
-    """The links of one plane by switch (numbered within the plane) and group; parallel
-    links of two switches are one pool.
+    """The links of one plane by switch (numbered within the plane) and group.
+
+    Parallel links of two switches are one pool.
     """
 
     def __init__(self, builder: TableBuilder, settings: DragonflySettings, first: int) -> None:
@@ -105,8 +105,9 @@ class _PlaneLinks:
             self.between.setdefault((one, other), []).append(place)
 
     def toward(self, switch: int, group: int) -> list[int]:
-        """The global links that a packet at a switch may take to another group: the
-        switch's own, or else its group's.
+        """The global links that a packet at a switch may take to another group.
+
+        They are the switch's own, or else its group's.
         """
         ways = self.between[int(self.group[switch]), group]
         return [way for way in ways if self.near[way] == switch] or ways
@@ -189,8 +190,9 @@ def _fill_adaptive(builder: TableBuilder, links: _PlaneLinks, target: IntArray) 
 
 
 def _adaptive_set(builder: TableBuilder, links: _PlaneLinks, switch: int, group: int) -> int:
-    """Paths of ``min`` (which have all the weight in static loads), then the switch's
-    own links to other groups.
+    """Paths of ``min``, then the switch's own links to other groups.
+
+    In static loads the paths of ``min`` have all the weight.
     """
     settings = links.settings
     minimal = links.toward(switch, group)
@@ -227,11 +229,11 @@ def _minimal_sets(
     after: int,
     global_vcs: Sequence[int] = (),
 ) -> SetArray:
-    """The sets of ``min`` by switch and group: over a global link (then ``after``), or
-    to a switch that has one (``stay``).
+    """The sets of ``min`` by switch and group.
 
-    ``vc``: virtual channel; global links take one of ``global_vcs`` where there are
-    any.
+    They lead over a global link (then ``after``), or to a switch that has one
+    (``stay``). ``vc``: virtual channel; global links take one of ``global_vcs`` where
+    there are any.
     """
     sets = np.full((len(links.group), links.settings.groups), -1, dtype=np.int32)
     for switch, group in np.ndindex(*sets.shape):
@@ -254,9 +256,7 @@ def _minimal_sets(
 def _fill(
     builder: TableBuilder, links: _PlaneLinks, target: IntArray, state: int, sets: SetArray
 ) -> None:
-    """Write sets by switch and group where the destination's switch is in another
-    group.
-    """
+    """Write sets by switch and group where the destination is in another group."""
     to_group = target // links.settings.a
     outside = links.group[:, None] != to_group
     builder.entry[state][links.vertices][outside] = sets[:, to_group][outside]
@@ -265,8 +265,9 @@ def _fill(
 def _fill_local(
     builder: TableBuilder, links: _PlaneLinks, target: IntArray, channels: dict[int, int]
 ) -> None:
-    """Write the hop inside the destination's group, by state the virtual channel it
-    takes.
+    """Write the hop inside the destination's group.
+
+    For each state it takes that state's virtual channel.
     """
     inside = links.group[:, None] == target // links.settings.a
     for state, vc in channels.items():

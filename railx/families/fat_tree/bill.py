@@ -1,6 +1,4 @@
-"""What a fat tree costs; each port of a chip is an end port of it, in a plane of its
-own.
-"""
+"""What a fat tree costs; each port of a chip is an end port of it, in its own plane."""
 
 from __future__ import annotations
 
@@ -41,8 +39,10 @@ def resize(settings: FatTreeSettings, chips: int) -> FatTreeSettings:
 
 
 def filled(settings: FatTreeSettings, tiers: int, taper: float) -> FatTreeSettings:
-    """The tree with other tiers and another taper, and as many of its chips as then
-    fit: what matters here is the cost of an end port, whatever the size.
+    """The tree with other tiers and another taper.
+
+    It has as many of its chips as then fit: what matters here is the cost of an end
+    port, whatever the size.
     """
     whole = replace(settings, tiers=tiers, taper=taper, leaf_down_ports=None, populated_chips=None)
     room = largest_tree(tiers, whole.switch_radix, whole.leaf_down)

@@ -1,13 +1,15 @@
-"""A fat tree of k-port switches, two or three tiers, in as many identical planes as a
-chip has ports, tapered at the leaf or not.
+"""A fat tree of k-port switches in two or three tiers, tapered at the leaf or not.
 
-Each chip has one port in every plane. A leaf switch has d ports down and u = k - d up
-(u = d: non-blocking). Two tiers: k leaves, and u spines that join all leaves once each;
-k d chips. Three tiers: k pods of k/2 leaves and u aggregation switches, each of those
-with k/2 ports up, u k/2 core switches that join all pods once each; k^2 d / 2 chips,
-which is the k-ary fat tree of k^3/4 chips for d = k/2. Sources: Leiserson 1985;
-Al-Fares 2008; the two-tier sizes are those of the RailX simulator's fat-tree inputs
-(radix 50, 41 and 38 in 8 planes).
+There are as many identical planes as a chip has ports, and each chip has one port in
+every plane. A leaf switch has d ports down and u = k - d up (u = d: non-blocking).
+
+Two tiers have k leaves, u spines that join all leaves once each, and k d chips. Three
+tiers have k pods of k/2 leaves and u aggregation switches, each of those with k/2 ports
+up. Their u k/2 core switches join all pods once each. They have k^2 d / 2 chips, which
+is the k-ary fat tree of k^3/4 chips for d = k/2.
+
+Sources: Leiserson 1985; Al-Fares 2008. The two-tier sizes are those of the RailX
+simulator's fat-tree inputs (radix 50, 41 and 38 in 8 planes).
 """
 
 from __future__ import annotations
@@ -51,11 +53,11 @@ def check(settings: FatTreeSettings) -> None:
 
 
 def build(settings: FatTreeSettings) -> Topology:
-    """Build the tree. Switches follow the chips: plane by plane, leaves (by pod), then
-    aggregation (by pod) or spines, then core.
+    """Build the tree.
 
-    Links of a chip to its leaf are of kind ``leaf``, those to the second tier
-    ``aggregation``, those to the third ``core``.
+    Switches follow the chips plane by plane: leaves (by pod), then aggregation (by pod)
+    or spines, then core. Links of a chip to its leaf are of kind ``leaf``, those to the
+    second tier ``aggregation``, those to the third ``core``.
     """
     chips, up, links = settings.chips, settings.leaf_up, []
     for plane in range(settings.planes):
@@ -97,11 +99,11 @@ def build(settings: FatTreeSettings) -> Topology:
 
 
 def halves(settings: FatTreeSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex: the pods (two tiers: the leaves) are cut in the
-    middle, an odd one goes to half 1.
+    """Half (0 or 1) of each vertex when the pods (two tiers: the leaves) are cut.
 
-    The core switches are cut in the middle, spines all stand in half 1; either way each
-    adds one link for every pod of half 0.
+    The cut is in the middle; an odd pod goes to half 1. The core switches are cut in
+    the middle, spines all stand in half 1. Either adds one link for every pod of half
+    0.
     """
     pods = np.arange(settings.pods) >= settings.pods // 2
     leaf = np.repeat(pods, settings.leaves // settings.pods)
@@ -117,11 +119,11 @@ def halves(settings: FatTreeSettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: FatTreeSettings) -> int:
-    """Ports in one direction across that cut: all ports up of the top tier's k//2 pods
-    in the smaller half.
+    """Ports in one direction across that cut.
 
-    Without a taper half of the chips can send at full rate to the other half; a taper
-    divides that by d / u.
+    They are all ports up of the top tier's k//2 pods in the smaller half. Without a
+    taper half of the chips can send at full rate to the other half; a taper divides
+    that by d / u.
     """
     top = settings.core_switches if settings.tiers == 3 else settings.upper_switches
     return settings.pods // 2 * top * settings.planes
@@ -133,8 +135,9 @@ def ports_per_chip(settings: FatTreeSettings) -> int:
 
 
 def _tier(settings: FatTreeSettings, kind: str, lower: IntArray, upper: IntArray) -> Links:
-    """Both directions of the links between two tiers; tables are laid out as (link, up
-    then down).
+    """Both directions of the links between two tiers.
+
+    Tables are laid out as (link, up then down).
     """
     latency_ns = settings.leaf_latency_ns if kind == "leaf" else settings.global_latency_ns
     return duplex_links(lower, upper, kind, gbps=settings.port_gbps, latency_ns=latency_ns)

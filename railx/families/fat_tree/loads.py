@@ -13,11 +13,11 @@ __all__ = ["uniform_loads"]
 
 
 def uniform_loads(topology: Topology, routing: LineRouting) -> NDArray[np.float64]:
-    """Equal-cost multi-path: a chip spreads over its planes, a switch over its upward
-    ports; up and down carry the same.
+    """Equal-cost multi-path.
 
-    A tapered leaf has fewer ports up than down, and each of them carries so much more;
-    so do those of the tier above. All routings load the links alike.
+    A chip spreads over its planes, a switch over its upward ports; up and down carry
+    the same. A tapered leaf has fewer ports up than down, and each of them carries so
+    much more; so do those of the tier above. All routings load the links alike.
     """
     settings = topology.settings
     assert isinstance(settings, FatTreeSettings)

@@ -11,8 +11,8 @@ __all__ = ["chip_order_ring"]
 def chip_order_ring(settings: FatTreeSettings) -> ChipOrderRing:
     """A ring in every plane, on all ports of a chip.
 
-    Around the chips in order all hops but the fastest: one hop a leaf leaves it, one a
-    pod of three tiers leaves the pod.
+    Around the chips in order all hops but the fastest: one hop per leaf leaves it, one
+    per pod of three tiers leaves the pod.
     """
     in_leaf, up = 2 * settings.leaf_latency_ns, 2 * settings.global_latency_ns
     changes = settings.leaves + (settings.pods if settings.tiers == 3 else 0)

@@ -1,9 +1,9 @@
-"""Up*/down* on a fat tree: up to the lowest switch that has the destination below it,
-then down the only path.
+"""Up*/down* on a fat tree: up to the lowest switch above the destination, then down.
 
-The plane is chosen at the source, after which the vertex implies it. Links up come
-before links down, so nothing can wait in a circle on any number of virtual channels; a
-packet takes one of three at every hop (the RailX simulator's fat tree takes any).
+There is one path down. The plane is chosen at the source, after which the vertex
+implies it. Links up come before links down, so nothing can wait in a circle on any
+number of virtual channels. A packet takes one of three at every hop (the RailX
+simulator's fat tree takes any).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ IntArray = NDArray[np.int64]
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """``min`` draws plane and ports up evenly; ``adaptive`` takes those with the
-    shortest queues.
+    """Up*/down* by the name of a routing.
 
-    Exact loads are the same for both: an adaptive router has no reason to prefer a port
-    before queues form.
+    ``min`` draws plane and ports up evenly, ``adaptive`` takes those with the shortest
+    queues. Exact loads are the same for both: an adaptive router has no reason to
+    prefer a port before queues form.
     """
     settings = topology.settings
     assert isinstance(settings, FatTreeSettings)
@@ -54,8 +54,9 @@ def route(
 
 
 def _fill_plane(builder: TableBuilder, settings: FatTreeSettings, first: int, to: IntArray) -> None:
-    """The switches of one plane, whose first leaf is vertex ``first``: up from
-    everywhere, then down where there is a path down.
+    """The switches of one plane, whose first leaf is vertex ``first``.
+
+    Up from everywhere, then down where there is a path down.
     """
     entry, up, pods = (
         builder.entry[0],
@@ -84,8 +85,9 @@ def _fill_plane(builder: TableBuilder, settings: FatTreeSettings, first: int, to
 
 
 def _down(builder: TableBuilder, vertex: IntArray, below: IntArray) -> NDArray[np.int32]:
-    """The set of each single link from a vertex to one of ``below`` (int[vertices,
-    ways]).
+    """The set of each single link from a vertex to one of ``below``.
+
+    ``below``: int[vertices, links].
     """
     return even_sets(builder, np.repeat(vertex, below.shape[1]), below.reshape(-1, 1)).reshape(
         below.shape

@@ -125,8 +125,9 @@ class FatTreeSettings:
 
     @property
     def uplinks_per_downlink(self) -> float:
-        """Uplinks per downlink of a leaf; 1 for a non-blocking tree and a single
-        switch.
+        """Uplinks per downlink of a leaf.
+
+        1 for a non-blocking tree and a single switch.
         """
         if self.tiers == 1:
             return 1.0

@@ -14,8 +14,10 @@ __all__ = ["BILL", "ports", "resize"]
 
 @dataclass(frozen=True)
 class _Dimension:
-    """The lines of one dimension: ends at boards, uplinks of the leaves, and bounds of
-    all-to-all and of the cut in ports per chip.
+    """The lines of one dimension.
+
+    Ends at boards, uplinks of the leaves, and bounds of all-to-all and of the cut in
+    ports per chip.
     """
 
     ends: int
@@ -27,9 +29,9 @@ class _Dimension:
 def ports(settings: HammingMeshSettings) -> Ports:
     """What the lines are joined by, and the bandwidths in ports per chip.
 
-    An end is a port of a board at a switch: 2 n of them per board and line of chips; a
-    board has m lines in each dimension. A line of more ends than a switch has ports is
-    a two-level tree.
+    An end is a port of a board at a switch. There are 2 n of them per board and line of
+    chips, and a board has m lines in each dimension. A line of more ends than a switch
+    has ports is a two-level tree.
     """
     rows, columns = (
         _dimension(settings, boards) for boards in (settings.x_scale, settings.y_scale)

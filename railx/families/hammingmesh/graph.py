@@ -1,10 +1,10 @@
-"""HammingMesh: boards of m x m chips, and a switched network for every row and every
-column of chips (Hoefler 2022).
+"""HammingMesh: boards of m x m chips, joined by switches in rows and columns.
 
-Boards stand on a grid. The ports at the left and right ends of chip row y of all boards
-of a board row meet in the row network of that chip row, one switch for each of the n
-parallel lanes; columns alike. Source of the layout: the HammingMesh that the RailX
-simulator compares with.
+Every row and every column of chips has a switched network (Hoefler 2022). Boards stand
+on a grid. The ports at the left and right ends of chip row y of all boards of a board
+row meet in the row network of that chip row, one switch for each of the n parallel
+lanes; columns alike. Source of the layout: the HammingMesh that the RailX simulator
+compares with.
 """
 
 from __future__ import annotations
@@ -70,16 +70,18 @@ def build(settings: HammingMeshSettings) -> Topology:
 
 
 def row_switches(settings: HammingMeshSettings) -> IntArray:
-    """The vertex of each row switch, by board row, chip row and lane; int[y_scale, m,
-    n].
+    """The vertex of each row switch: int[y_scale, m, n].
+
+    By board row, chip row and lane.
     """
     shape = (settings.y_scale, settings.m, settings.n)
     return settings.chips + np.arange(np.prod(shape)).reshape(shape)
 
 
 def column_switches(settings: HammingMeshSettings) -> IntArray:
-    """The vertex of each column switch, by board column, chip column and lane;
-    int[x_scale, m, n].
+    """The vertex of each column switch: int[x_scale, m, n].
+
+    By board column, chip column and lane.
     """
     shape = (settings.x_scale, settings.m, settings.n)
     return (
@@ -92,11 +94,10 @@ def column_switches(settings: HammingMeshSettings) -> IntArray:
 def side_links(
     settings: HammingMeshSettings, kind: Literal["row", "column"], end: Literal[0, 1]
 ) -> IntArray:
-    """Rows of the link table that join the boards' minus (``end`` 0) or plus (1) sides
-    to the switches of one kind.
+    """Rows of the link table that join one side of the boards to switches of one kind.
 
-    int[lines, m, n, boards of the line, 2]: by line, chip line, lane, board, and up to
-    the switch (0) or down from it (1).
+    The side is minus (``end`` 0) or plus (1). int[lines, m, n, boards of the line, 2]:
+    by line, chip line, lane, board, and up to the switch (0) or down from it (1).
     """
     lines, boards = (
         (settings.y_scale, settings.x_scale)
@@ -113,11 +114,11 @@ def side_links(
 
 
 def halves(settings: HammingMeshSettings) -> NDArray[np.int8]:
-    """Half (0, the smaller, or 1) of each vertex when the longer dimension of the grid
-    of boards is cut in the middle.
+    """Half (0 or 1) of each vertex when the longer dimension of the grid is cut.
 
-    The switches of the lines that are cut go with the larger half, so that the ports of
-    the smaller half are what crosses.
+    The cut is in the middle of the boards, half 0 is the smaller one. The switches of
+    the lines that are cut go with the larger half, so that the ports of the smaller
+    half are what crosses.
     """
     cut_rows = settings.x_scale >= settings.y_scale
     length = max(settings.x_scale, settings.y_scale)
@@ -134,8 +135,9 @@ def halves(settings: HammingMeshSettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: HammingMeshSettings) -> int:
-    """Ports in one direction across that cut: both ends of every chip row and lane of
-    the smaller half's boards.
+    """Ports in one direction across that cut.
+
+    They are both ends of every chip row and lane of the smaller half's boards.
     """
     shorter, longer = sorted((settings.x_scale, settings.y_scale))
     return 2 * settings.m * settings.n * shorter * (longer // 2)
@@ -147,8 +149,9 @@ def ports_per_chip(settings: HammingMeshSettings) -> int:
 
 
 def node_hop_counts(settings: HammingMeshSettings) -> IntArray:
-    """How many ordered pairs of chips have h links outside boards between them (index
-    h): two for each dimension that differs.
+    """How many ordered pairs of chips have h links between boards (index h).
+
+    Two links for each dimension that differs.
     """
     counts = np.array([settings.m**4], dtype=np.int64)
     for length in (settings.x_scale, settings.y_scale):
@@ -173,8 +176,9 @@ def _internal(settings: HammingMeshSettings) -> Links:
 def _lines(
     settings: HammingMeshSettings, kind: Literal["row", "column"], switches: IntArray
 ) -> list[Links]:
-    """The links of all boards to the switches of one kind, minus side then plus side;
-    by (line, chip line, lane, board).
+    """The links of all boards to the switches of one kind, minus side then plus side.
+
+    By (line, chip line, lane, board).
     """
     m, n = settings.m, settings.n
     boards = np.arange(settings.boards).reshape(settings.y_scale, settings.x_scale)

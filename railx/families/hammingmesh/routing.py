@@ -1,11 +1,11 @@
-"""Routing on a HammingMesh: along the chip row to the destination's chip column, then
-along that column.
+"""Routing on a HammingMesh: along the chip row, then along the chip column.
 
-A packet for another board of the row leaves on the nearer end of its own chip row
-(RailX simulator). The rest of the path is not published; here it enters the other board
-at the end nearer to the destination's chip column and walks to that column before it
-turns, so that every chip row and every chip column carries the same uniform traffic. A
-path passes the fewest switches, and has the fewest links of all that do.
+A packet turns at the destination's chip column. A packet for another board of the row
+leaves on the nearer end of its own chip row (RailX simulator). The rest of the path is
+not published. Here it enters the other board at the end nearer to the destination's
+chip column and walks to that column before it turns, so that every chip row and every
+chip column carries the same uniform traffic. A path passes the fewest switches, and has
+the fewest links of all that do.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ _HEADING = {"row": (3, 4), "column": (5, 6)}
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """Row first, then column; each switch raises the virtual channel by one, walks stay
-    on theirs.
+    """Row first, then column; each switch raises the virtual channel by one.
+
+    Walks stay on their channel.
 
     * ``min`` (RailX simulator): at equal distance to both ends the minus side, out and
-      in; the links to and from a switch are taken on the channel of the walk behind it.
+      in. The links to and from a switch are taken on the channel of the walk behind it.
     * ``balanced``: splits equal distances evenly (for even m there are none) and draws
       one of the three channels for the links to and from a switch. Only one phase of a
       path uses those, so this closes no circle of waiting packets, and fewer of them
@@ -72,12 +73,13 @@ def route(
 class _Line:
     """One dimension: where the chips are in it, and the links to its switches.
 
-    ``place`` and ``board`` (int[chips]): position in the board, and of the board in its
-    line; ``stride``: from chip to chip. ``up`` (int[chips, 2, n]): link rows from both
-    ends of a chip's own line to the switches; ``down`` (int[switches, boards, 2]): from
-    a switch to both ends of its line in each board; ``first_switch``: the first of
-    these switches. ``channel``: of the walks before the switch, one less than that of
-    its links.
+    * ``place`` and ``board`` (int[chips]): position in the board, and of the board in
+      its line. ``stride``: from chip to chip.
+    * ``up`` (int[chips, 2, n]): link rows from both ends of a chip's own line to the
+      switches.
+    * ``down`` (int[switches, boards, 2]): from a switch to both ends of its line in
+      each board. ``first_switch``: the first of these switches.
+    * ``channel``: of the walks before the switch, one less than that of its links.
     """
 
     kind: Literal["row", "column"]
@@ -152,8 +154,9 @@ def _fill_chips(
 def _leave_sets(
     builder: TableBuilder, settings: HammingMeshSettings, line: _Line
 ) -> dict[int, SetArray]:
-    """By state, the sets (int32[chips]) of packets that leave their board along this
-    line.
+    """Sets (int32[chips]) of packets that leave their board along this line.
+
+    By state.
     """
     last, adaptive = settings.m - 1, builder.selection == "adaptive"
     distance = np.stack([line.place, last - line.place], axis=1)
@@ -164,27 +167,30 @@ def _leave_sets(
     for chip, (minus, delays) in enumerate(
         zip(share.tolist(), (distance * settings.internal_latency_ns).tolist(), strict=True)
     ):
-        ways = []
+        by_end = []
         for end, rows in enumerate(line.up[chip].tolist()):
             if distance[chip, end] == 0:
-                ways.append(
+                by_end.append(
                     [
                         (builder.pool(rows, vc), line.channel + 1)
                         for vc in _switch_channels(builder, line)
                     ]
                 )
             else:
-                ways.append(
+                by_end.append(
                     [(int(walk[chip, end]), _HEADING[line.kind][end] if adaptive else line.channel)]
                 )
         if adaptive:
-            for heading, way in zip(_HEADING[line.kind], ways, strict=True):
-                sets[heading].append(builder.choice_set(way))
-        ends = np.repeat([0, 1], [len(way) for way in ways])
-        weights = np.array([minus, 1 - minus])[ends] / np.array([len(way) for way in ways])[ends]
+            for heading, choices in zip(_HEADING[line.kind], by_end, strict=True):
+                sets[heading].append(builder.choice_set(choices))
+        ends = np.repeat([0, 1], [len(choices) for choices in by_end])
+        weights = (
+            np.array([minus, 1 - minus])[ends]
+            / np.array([len(choices) for choices in by_end])[ends]
+        )
         probes = [int(line.up[chip, end, 0]) for end in ends]
         own = builder.choice_set(
-            [*ways[0], *ways[1]],
+            [*by_end[0], *by_end[1]],
             weights.tolist(),
             probes if adaptive else None,
             [delays[end] for end in ends] if adaptive else None,
@@ -194,8 +200,9 @@ def _leave_sets(
 
 
 def _fill_switches(builder: TableBuilder, settings: HammingMeshSettings, line: _Line) -> None:
-    """From a switch to the end of the destination's board line that is nearer to the
-    destination.
+    """From a switch to the nearer end of the destination's board line.
+
+    Nearer to the destination.
     """
     to = builder.destinations.astype(np.int64)
     distance = np.stack([line.place[to], settings.m - 1 - line.place[to]], axis=1)
@@ -222,8 +229,9 @@ def _switch_channels(builder: TableBuilder, line: _Line) -> Sequence[int]:
 
 
 def _minus_share(builder: TableBuilder, distance: IntArray) -> NDArray[np.float64]:
-    """Share of the traffic to the minus end, by the distances (int[chips, 2]) to both
-    ends.
+    """Share of the traffic to the minus end.
+
+    By the distances (int[chips, 2]) to both ends.
     """
     tie = 1.0 if builder.routing == "min" else 0.5
     return np.where(
@@ -232,8 +240,9 @@ def _minus_share(builder: TableBuilder, distance: IntArray) -> NDArray[np.float6
 
 
 def _walk_pools(builder: TableBuilder, line: _Line, goal: IntArray, channel: int) -> IntArray:
-    """The pool of the next link from each chip to each position of its board line; -1
-    where it is; int[chips, goals].
+    """The pool of the next link from each chip to each position of its board line.
+
+    int[chips, goals], -1 where the chip is there.
     """
     chip = np.arange(len(line.place))[:, None]
     step = np.sign(goal - line.place[:, None])

@@ -59,7 +59,7 @@ class HammingMeshSettings:
             if getattr(self, key) > largest:
                 raise SettingsError(
                     key,
-                    f"got {getattr(self, key)}; allowed: at most {largest} boards a line with two"
+                    f"got {getattr(self, key)}; allowed: at most {largest} boards per line with two"
                     f" levels of {self.switch_radix}-port switches; the nearest is {largest}",
                 )
 

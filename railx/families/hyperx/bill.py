@@ -34,11 +34,10 @@ def ports(settings: HyperXSettings) -> Ports:
 
 
 def resize(settings: HyperXSettings, chips: int) -> HyperXSettings:
-    """The narrowest, in as few dimensions, that holds the chips with no more of them on
-    a switch than keep all-to-all uncut.
+    """The narrowest, in as few dimensions, that holds the chips.
 
-    Where the chips are the routers the shape fixes their ports, so that no larger
-    network has the same.
+    It has no more of them on a switch than keep all-to-all uncut. Where the chips are
+    the routers the shape fixes their ports, so that no larger network has the same.
     """
     if settings.switchless:
         if chips > settings.chips:

@@ -1,8 +1,7 @@
-"""A HyperX: routers on a grid of any dimension, all-to-all along every line (Ahn 2009;
-flattened butterfly: Kim 2007).
+"""A HyperX: routers on a grid of any dimension, all-to-all along every line.
 
-The routers are the chips themselves (``chips_per_switch`` 0) or switches with chips
-below them.
+Sources: Ahn 2009; flattened butterfly: Kim 2007. The routers are the chips themselves
+(``chips_per_switch`` 0) or switches with chips below them.
 """
 
 from __future__ import annotations
@@ -36,8 +35,10 @@ def check(settings: HyperXSettings) -> None:
 
 
 def build(settings: HyperXSettings) -> Topology:
-    """Build the network. Chip c hangs on router c // chips_per_switch of every plane;
-    switches follow the chips plane by plane.
+    """Build the network.
+
+    Chip c hangs on router c // chips_per_switch of every plane. Switches follow the
+    chips plane by plane.
     """
     chip, links = np.arange(settings.chips), []
     for plane in range(settings.planes):
@@ -78,8 +79,9 @@ def halves(settings: HyperXSettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: HyperXSettings) -> int:
-    """Ports in one direction across that cut: ``lanes`` for each pair across, in each
-    line of the longest dimension and plane.
+    """Ports in one direction across that cut.
+
+    ``lanes`` for each pair across, in each line of the longest dimension and plane.
     """
     longest = max(settings.shape)
     pairs = (longest // 2) * (longest - longest // 2)
@@ -87,8 +89,9 @@ def bisection_ports(settings: HyperXSettings) -> int:
 
 
 def ports_per_chip(settings: HyperXSettings) -> int:
-    """Ports of a chip: lanes to every other router of its lines, or one in each plane
-    where switches route.
+    """Ports of a chip.
+
+    Lanes to every other router of its lines, or one in each plane where switches route.
     """
     if settings.switchless:
         return settings.lanes * (sum(settings.shape) - len(settings.shape))
@@ -96,8 +99,9 @@ def ports_per_chip(settings: HyperXSettings) -> int:
 
 
 def node_hop_counts(settings: HyperXSettings) -> IntArray:
-    """How many ordered pairs of chips are h links apart (index h): one for each
-    dimension that differs, two more with switches.
+    """How many ordered pairs of chips are h links apart (index h).
+
+    One link for each dimension that differs, two more with switches.
     """
     counts = np.ones(1, dtype=np.int64)
     for length in settings.shape:
@@ -113,8 +117,9 @@ def node_hop_counts(settings: HyperXSettings) -> IntArray:
 
 
 def _all_to_alls(settings: HyperXSettings, first: int) -> list[Links]:
-    """The links of one plane, a table for each dimension; ``first`` is the vertex of
-    its router 0.
+    """The links of one plane, one table for each dimension.
+
+    ``first`` is the vertex of its router 0.
     """
     router = first + np.arange(settings.routers).reshape(settings.shape[::-1])
     tables = []

@@ -12,8 +12,9 @@ __all__ = ["chip_rings"]
 
 
 def chip_rings(settings: HyperXSettings) -> tuple[LineRings, ...] | None:
-    """The rings of every dimension where the chips are the routers; None with
-    switches.
+    """The rings of every dimension where the chips are the routers.
+
+    None with switches.
     """
     if not settings.switchless:
         return None

@@ -1,5 +1,6 @@
-"""Routing on a HyperX: one hop for each dimension that differs, or two by way of a
-random router of the line.
+"""Routing on a HyperX: one hop for each dimension that differs, or two.
+
+With two hops the first is to a random router of the line.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ def route(
       drawn evenly.
     * ``balanced``: the dimensions in random order, each next hop one virtual channel
       up; minimal. Uniform traffic loads links as ``min`` does.
-    * ``adaptive``: the same, each router takes the dimension with the shortest queue.
+    * ``adaptive``: the same, but each router takes the dimension with the shortest
+      queue.
     * ``valiant``: dimension after dimension, in each by way of a router of the line
-      drawn evenly (Valiant 1982, line by line): the first hop on channel 0, the second
-      on channel 1. It levels any traffic at up to twice the load of ``min`` under
-      uniform.
+      drawn evenly (Valiant 1982, line by line). The first hop is on channel 0, the
+      second on channel 1. It levels any traffic at up to twice the load of ``min``
+      under uniform.
 
     States: hops taken (``balanced``, ``adaptive``); whether the first of two hops is
     done (``valiant``).
@@ -91,8 +93,9 @@ def _fill_ordered(
 def _line_sets(
     builder: TableBuilder, first: int, place: IntArray, stride: int, length: int
 ) -> list[SetArray]:
-    """For each state, the sets of one dimension by router and target place; -1 where
-    they are equal.
+    """For each state, the sets of one dimension by router and target place.
+
+    -1 where they are equal.
     """
     if builder.routing == "min":
         pools = [
@@ -104,13 +107,13 @@ def _line_sets(
     for router, own in enumerate(place.tolist()):
         for goal in range(length):
             if goal != own:
-                by_way_of = [
-                    (int(detour[router, way]), 0 if way == goal else 1)
-                    for way in range(length)
-                    if way != own
+                detours = [
+                    (int(detour[router, via]), 0 if via == goal else 1)
+                    for via in range(length)
+                    if via != own
                 ]
                 undecided[router, goal] = builder.choice_set(
-                    [*by_way_of, (int(direct[router, goal]), 0)]
+                    [*detours, (int(direct[router, goal]), 0)]
                 )
     return [undecided, builder.single(direct, 0)]
 
@@ -118,8 +121,9 @@ def _line_sets(
 def _fill_any_order(
     builder: TableBuilder, settings: HyperXSettings, first: int, target: IntArray
 ) -> None:
-    """Any dimension that still differs may be next; hop k of a packet is on virtual
-    channel k.
+    """Any dimension that still differs may be next.
+
+    Hop k of a packet is on virtual channel k.
     """
     router, goal = np.arange(settings.routers), np.arange(settings.routers)
     for hop in range(len(settings.shape)):
@@ -150,8 +154,9 @@ def _set_of_each(builder: TableBuilder, pools: IntArray, state: int) -> SetArray
 def _line_pools(
     builder: TableBuilder, first: int, place: IntArray, stride: int, length: int, vc: int
 ) -> IntArray:
-    """The pool from each router to each place of its line; -1 to itself; int[routers,
-    length].
+    """The pool from each router to each place of its line.
+
+    int[routers, length], -1 to itself.
     """
     vertex = first + np.arange(len(place))
     near = vertex[:, None] + (np.arange(length) - place[:, None]) * stride

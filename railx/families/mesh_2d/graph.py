@@ -1,5 +1,6 @@
-"""A plain 2D mesh: single chips with n parallel links to each of their up to 4
-neighbours; the ports at the rim stay open.
+"""A plain 2D mesh: single chips with n parallel links to each of up to 4 neighbours.
+
+The ports at the rim stay open.
 """
 
 from __future__ import annotations
@@ -67,8 +68,9 @@ def halves(settings: Mesh2DSettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: Mesh2DSettings) -> int:
-    """Ports in one direction across that cut: n links in each line of the other
-    dimension.
+    """Ports in one direction across that cut.
+
+    n links in each line of the other dimension.
     """
     return settings.n * min(settings.x_scale, settings.y_scale)
 
@@ -79,8 +81,9 @@ def ports_per_chip(settings: Mesh2DSettings) -> int:
 
 
 def node_hop_counts(settings: Mesh2DSettings) -> IntArray:
-    """How many ordered pairs of chips are h links apart (index h): the distances along
-    x and along y add up.
+    """How many ordered pairs of chips are h links apart (index h).
+
+    The distances along x and along y add up.
     """
     line_x, line_y = (
         np.bincount(np.abs(np.subtract.outer(line, line)).ravel())

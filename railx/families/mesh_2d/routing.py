@@ -1,6 +1,4 @@
-"""Dimension order on a plain 2D mesh: XY on one virtual channel, or XY and YX side by
-side.
-"""
+"""Dimension order on a plain 2D mesh: XY alone, or XY and YX side by side."""
 
 from __future__ import annotations
 
@@ -21,8 +19,7 @@ IntArray = NDArray[np.int64]
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """Minimal, and free of deadlock because each order has a virtual channel of its
-    own.
+    """Minimal, and free of deadlock because each order has its own virtual channel.
 
     * ``min``: XY.
     * ``balanced``: XY on channel 0 or YX on channel 1 with equal chance (O1TURN, Seo
@@ -57,8 +54,9 @@ def route(
 def _ordered(
     builder: TableBuilder, settings: Mesh2DSettings, order: tuple[str, str], *, vc: int, state: int
 ) -> NDArray[np.int32]:
-    """Sets by chip and destination when one dimension is done after the other; -1 at
-    the destination.
+    """Sets by chip and destination when one dimension is done after the other.
+
+    -1 at the destination.
     """
     chip, to = np.arange(builder.topology.chips), builder.destinations.astype(np.int64)
     columns = settings.x_scale

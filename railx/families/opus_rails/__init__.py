@@ -1,6 +1,4 @@
-"""Network family ``opus_rails``: servers whose ranks are joined in rings by optical
-switches.
-"""
+"""Network family ``opus_rails``: servers whose ranks are joined in optical rings."""
 
 from railx.families.family import Family
 from railx.families.opus_rails import graph, routing

@@ -1,5 +1,6 @@
-"""What photonic rails cost, as the released cost script of Opus counts them (fig. 15):
-optical ports share transceivers, two of them one in the script.
+"""What photonic rails cost, as the released cost script of Opus counts them (fig. 15).
+
+Optical ports share transceivers, two of them one in the script.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ __all__ = ["BILL", "ports", "resize"]
 
 
 def ports(settings: OpusRailsSettings) -> Ports:
-    """What the rails are built of, and their injection in ports per chip; a port is a
-    transceiver with its optical ports.
+    """What the rails are built of, and their injection in ports per chip.
 
-    Two circuits per chip carry no all-to-all directly, and what is left over multiple
-    hops depends on the job: neither bandwidth has a closed form.
+    A port is a transceiver with its optical ports. Two circuits per chip carry no
+    all-to-all directly, and what is left over multiple hops depends on the job: neither
+    bandwidth has a closed form.
     """
     shared = settings.ocs_ports_per_transceiver
     transceivers = settings.ocs_ports // shared
@@ -41,7 +42,7 @@ def resize(settings: OpusRailsSettings, chips: int) -> OpusRailsSettings:
         raise too_large(
             chips,
             radix // 2 * settings.chips_per_server,
-            f"one switch of {radix} ports a rail",
+            f"one switch of {radix} ports per rail",
         )
     return replace(settings, servers=servers)
 

@@ -1,13 +1,12 @@
-"""Photonic rails: chips of equal rank in all servers share an optical circuit switch,
-set to rings over all servers.
+"""Photonic rails: chips of equal rank in all servers share an optical circuit switch.
 
 A server is g chips behind a scale-up switch. Every chip has ``ocs_ports`` optical
-ports, two on each of its switches, so that it can sit in one ring (or face two peers) a
-switch. This is the static setting, a ring over all servers on every switch;
-reconfiguration changes the circuits between phases of a job and is not part of the
+ports, two on each of its switches, so that it can sit in one ring (or face two peers)
+per switch. This is the static setting, a ring over all servers on every switch.
+Reconfiguration changes the circuits between phases of a job and is not part of the
 graph.
 
-Source: Opus (photonic rails; two ports a chip).
+Source: Opus (photonic rails; two ports per chip).
 """
 
 from __future__ import annotations
@@ -29,11 +28,14 @@ def check(settings: OpusRailsSettings) -> None:
 
 
 def build(settings: OpusRailsSettings) -> Topology:
-    """Build the network. Optical switch and rail of ring j of rank i: i * ocs_ports / 2
-    + j; the only switches are scale-up ones.
+    """Build the network.
 
-    Circuits: dimension x, ``line`` = rail, nodes = servers; server a owns the ports 2a
-    (towards a + 1) and 2a + 1.
+    Optical switch and rail of ring j of rank i: i * ocs_ports / 2 + j; the only
+    switches are scale-up ones.
+
+    Optical switch and rail of ring j of rank i: i * ocs_ports / 2 + j; the only
+    switches are scale-up ones. Circuits: dimension x, ``line`` = rail, nodes = servers;
+    server a owns the ports 2a (towards a + 1) and 2a + 1.
     """
     g, own = settings.chips_per_server, settings.rings_per_chip
     rail, a = np.indices((g * own, settings.servers)).reshape(2, -1)
@@ -88,7 +90,8 @@ def bisection_ports(settings: OpusRailsSettings) -> int:
 
 
 def ports_per_chip(settings: OpusRailsSettings) -> int:
-    """Optical ports of a chip (the link to the scale-up switch does not leave the
-    server).
+    """Optical ports of a chip.
+
+    The link to the scale-up switch does not leave the server.
     """
     return settings.ocs_ports

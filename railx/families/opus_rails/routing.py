@@ -1,5 +1,6 @@
-"""Routing on photonic rails set to rings: inside the server first, then round the ring
-of the destination's rank.
+"""Routing on photonic rails set to rings: inside the server, then round a ring.
+
+The ring is that of the destination's rank.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ ROUTINGS = ("min", "balanced")
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """The shorter path; at equal distance ``min`` goes up and ``balanced`` splits
-    the packets evenly.
+    """The shorter path round the ring.
 
-    States and the two virtual channels of a ring as in
+    At equal distance ``min`` goes up and ``balanced`` splits the packets evenly. States
+    and the two virtual channels of a ring are as in
     :func:`railx.vocabulary.routing.rings.route_rings`. Links to and from scale-up
     switches, on channel 0, come before all links of rings, so they close no circle.
     """

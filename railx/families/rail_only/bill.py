@@ -1,5 +1,6 @@
-"""What rails of electrical switches cost that nothing joins: each rail is a tree of its
-own, between rails a packet first moves inside its server.
+"""What rails of electrical switches cost that nothing joins.
+
+Each rail is a tree of its own. Between rails a packet first moves inside its server.
 """
 
 from __future__ import annotations
@@ -8,14 +9,14 @@ import math
 from dataclasses import replace
 
 from railx.families.rail_only.settings import RailOnlySettings
-from railx.vocabulary.counts import Bill, Ports, fewest_tiers, rail_ports
+from railx.vocabulary.counts import Bill, Ports, fewest_tiers, rail_tree_ports
 
 __all__ = ["BILL", "ports", "resize"]
 
 
 def ports(settings: RailOnlySettings) -> Ports:
     """What the rails are built of, and their bandwidths in ports per chip."""
-    return rail_ports(
+    return rail_tree_ports(
         chips=settings.chips,
         planes=settings.planes,
         tiers=settings.tiers,

@@ -1,9 +1,9 @@
-"""Rail-only network: chips of equal rank in all servers share a rail switch, and
-nothing joins the rails but the scale-up switches.
+"""Rail-only network: chips of equal rank in all servers share a rail switch.
 
-The rail-optimised network without its spine: a chip reaches chips of another rank
-through the scale-up switch of its own server. Source: Wang et al. 2023, "Optimized
-network architectures for large language model training with billions of parameters".
+Nothing joins the rails but the scale-up switches. It is the rail-optimised network
+without its spine: a chip reaches chips of another rank through the scale-up switch of
+its own server. Source: Wang et al. 2023, "Optimized network architectures for large
+language model training with billions of parameters".
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ def check(settings: RailOnlySettings) -> None:
 
 
 def build(settings: RailOnlySettings) -> Topology:
-    """Build the network. Switches: the scale-up switches, then plane by plane the rail
-    switches.
+    """Build the network.
+
+    Switches: the scale-up switches, then plane by plane the rail switches.
     """
     g, chips = settings.chips_per_server, settings.chips
     chip = np.arange(chips)
@@ -63,8 +64,9 @@ def build(settings: RailOnlySettings) -> Topology:
 
 
 def halves(settings: RailOnlySettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex: the servers are cut in the middle, the rail
-    switches stand in half 1.
+    """Half (0 or 1) of each vertex when the servers are cut in the middle.
+
+    The rail switches stand in half 1.
     """
     server = np.arange(settings.servers) >= settings.servers // 2
     rails = np.ones(settings.chips_per_server * settings.planes, dtype=np.bool_)
@@ -79,7 +81,8 @@ def bisection_ports(settings: RailOnlySettings) -> int:
 
 
 def ports_per_chip(settings: RailOnlySettings) -> int:
-    """Ports of a chip to the rails: one in each plane (the link to the scale-up switch
-    does not leave the server).
+    """Ports of a chip to the rails: one in each plane.
+
+    The link to the scale-up switch does not leave the server.
     """
     return settings.planes

@@ -1,6 +1,4 @@
-"""Network family ``rail_optimised``: servers whose ranks meet at rail switches below a
-spine.
-"""
+"""Network family ``rail_optimised``: servers, rail switches for ranks, a spine."""
 
 from railx.families.family import Family
 from railx.families.rail_optimised import graph, routing

@@ -1,5 +1,6 @@
-"""What rails of electrical switches cost that a spine joins: a fat tree over all chips,
-each port of a chip in a plane of its own.
+"""What rails of electrical switches cost that a spine joins.
+
+They are a fat tree over all chips, each port of a chip in a plane of its own.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from dataclasses import replace
 
 from railx.families.rail_optimised.settings import RailOptimisedSettings
 from railx.settings import SettingsError
-from railx.vocabulary.counts import Bill, Ports, fewest_tiers, largest_tree, rail_ports
+from railx.vocabulary.counts import Bill, Ports, fewest_tiers, largest_tree, rail_tree_ports
 
 __all__ = ["BILL", "check", "ports", "resize"]
 
@@ -29,7 +30,7 @@ def check(settings: RailOptimisedSettings) -> None:
 
 def ports(settings: RailOptimisedSettings) -> Ports:
     """What the rails are built of, and their bandwidths in ports per chip."""
-    return rail_ports(
+    return rail_tree_ports(
         chips=settings.chips,
         planes=settings.planes,
         tiers=settings.tiers,
@@ -47,11 +48,12 @@ def resize(settings: RailOptimisedSettings, chips: int) -> RailOptimisedSettings
 
 
 def _opus_artifact(settings: RailOptimisedSettings, *, switch_side: bool) -> Ports:
-    """The released cost script of Opus (fig. 15): S servers of g chips with one port
-    each, switches of k = round(sqrt(4 S)) ports, 2 floor(S / floor(k/2)) leaves per
-    rail and g S / k spines, all their ports counted.
+    """The released cost script of Opus (fig. 15).
 
-    Transceivers stand at the chips, and where ``switch_side`` at every switch port too.
+    It has S servers of g chips with one port each, switches of k = round(sqrt(4 S))
+    ports, 2 floor(S / floor(k/2)) leaves per rail and g S / k spines, all their ports
+    counted. Transceivers stand at the chips, and where ``switch_side`` at every switch
+    port too.
     """
     servers, rails = settings.servers, settings.chips_per_server
     radix = round(math.sqrt(4 * servers))

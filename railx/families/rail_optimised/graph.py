@@ -1,10 +1,10 @@
-"""Rail-optimised network: chips of equal rank in all servers of a pod share a leaf
-switch, and a spine joins all rails.
+"""Rail-optimised network: chips of equal rank share leaf switches below a spine.
 
-A server is g chips behind a scale-up switch. A leaf (rail) switch of k ports serves one
-rank of the k/2 servers of a pod and has k/2 ports up; the spine's p g / 2 switches
-spread their ports over all p g leaves alike, so that every chip can send at full rate
-to any other (full bisection). A chip has one port in each of ``planes`` such networks.
+A leaf switch is shared by the servers of a pod, and the spine joins all rails. A server
+is g chips behind a scale-up switch. A leaf (rail) switch of k ports serves one rank of
+the k/2 servers of a pod and has k/2 ports up. The spine's p g / 2 switches spread their
+ports over all p g leaves alike, so that every chip can send at full rate to any other
+(full bisection). A chip has one port in each of ``planes`` such networks.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ def check(settings: RailOptimisedSettings) -> None:
 
 
 def build(settings: RailOptimisedSettings) -> Topology:
-    """Build the network. Switches: the scale-up switches, then plane by plane the rail
-    switches (pod by pod) and the spine.
+    """Build the network.
+
+    Switches: the scale-up switches, then plane by plane the rail switches (pod by pod)
+    and the spine.
     """
     g, chips = settings.chips_per_server, settings.chips
     chip = np.arange(chips)
@@ -88,8 +90,9 @@ def build(settings: RailOptimisedSettings) -> Topology:
 
 
 def halves(settings: RailOptimisedSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex: the pods are cut in the middle, a single pod
-    between its servers; the spine is in half 1.
+    """Half (0 or 1) of each vertex when the pods are cut in the middle.
+
+    A single pod is cut between its servers. The spine is in half 1.
     """
     if settings.pods > 1:
         in_upper = np.arange(settings.servers) // settings.servers_per_pod >= settings.pods // 2
@@ -114,7 +117,8 @@ def bisection_ports(settings: RailOptimisedSettings) -> int:
 
 
 def ports_per_chip(settings: RailOptimisedSettings) -> int:
-    """Ports of a chip to the rails: one in each plane (the link to the scale-up switch
-    does not leave the server).
+    """Ports of a chip to the rails: one in each plane.
+
+    The link to the scale-up switch does not leave the server.
     """
     return settings.planes

@@ -76,9 +76,7 @@ class RailOptimisedSettings:
             )
 
     def pods_that_work(self) -> str:
-        """The numbers of pods next to this one whose rail switches a two-tier graph can
-        join alike.
-        """
+        """The numbers of pods next to this one that a two-tier graph can join alike."""
         k, g = self.switch_radix, self.chips_per_server
         fits = [pods for pods in range(1, k // g + 1) if pods * g % 2 == 0 and k % (pods * g) == 0]
         if not fits:

@@ -37,8 +37,10 @@ def external_hops(settings: RailXDragonflySettings) -> float:
 
 
 def resize(settings: RailXDragonflySettings, chips: int) -> RailXDragonflySettings:
-    """The most all-to-all bandwidth among sizes up to a tenth above the smallest that
-    has at least so many chips; the all-to-all of a group uses every rail.
+    """The most all-to-all bandwidth among sizes close to the smallest.
+
+    Sizes go up to a tenth above the smallest that has at least so many chips. The
+    all-to-all of a group uses every rail.
     """
     rails, node = settings.m * settings.n, settings.m**2
     longest = longest_line(settings.ocs_radix, settings.columns, settings.rows)

@@ -13,8 +13,10 @@ __all__ = ["check_circuits"]
 
 
 def check_circuits(settings: RailXDragonflySettings, circuits: Circuits) -> None:
-    """Every port is its node's own; every pair of columns of a row is joined, and every
-    pair of rows in some column; ValueError names the first fault.
+    """Check the circuits of the groups; ValueError names the first fault.
+
+    Every port is its node's own. Every pair of columns of a row is joined, and every
+    pair of rows in some column.
     """
     check_ports(circuits, grid_of(settings), paired=False)
     check_part(circuits, 0, row_part(settings), directed=settings.rings == "directed")

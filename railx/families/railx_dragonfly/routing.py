@@ -1,10 +1,10 @@
-"""Routing on RailX set to a Dragonfly: along the row to a column that leads to the
-right row, up or down it, along that row.
+"""Routing on RailX set to a Dragonfly: along a row, a column and a row.
 
-At most three rails, one of them along a column, and four virtual channels: a walk or a
-rail of phase p is on channel p or p + 1, and packets that need fewer rails start in a
-later phase. A shift of all rows is a symmetry of the network, so that everything
-depends on the difference of the rows alone and one row stands for all.
+The column is one that leads to the right row. A path has at most three rails, one of
+them along a column, and four virtual channels: a walk or a rail of phase p is on
+channel p or p + 1, and packets that need fewer rails start in a later phase. A shift of
+all rows is a symmetry of the network, so that everything depends on the difference of
+the rows alone and one row stands for all.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _ORDERS: tuple[WalkOrder, ...] = ("yx", "xy", "yx", "xy")
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """Through the column that needs the fewest rails; where several need as few, in
-    proportion to their rails to the right row.
+    """Through the column that needs the fewest rails.
 
-    ``min`` takes the nearest of the links that will do, ``balanced`` all of them alike
-    under uniform traffic. States: 0 at the source and on the last row, 1 in the column
-    where the packet changes rows, then those on the way to a link: of the first row by
-    column and link, of the column, of the last row.
+    Where several need as few, in proportion to their rails to the right row. ``min``
+    takes the nearest of the links that will do, ``balanced`` all of them alike under
+    uniform traffic. States: 0 at the source and on the last row, 1 in the column where
+    the packet changes rows, then those on the way to a link: of the first row by column
+    and link, of the column, of the last row.
     """
     settings = topology.settings
     assert isinstance(settings, RailXDragonflySettings)
@@ -60,15 +60,18 @@ def route(
 
 
 class _Plan:
-    """Which columns and links packets take, by difference of rows (G of them), column
-    (C) and local chip (c).
+    """Which columns and links packets take, by difference of rows, column and chip.
 
-    ``ports`` (int[G, C, Q]): the Y ports (2 rail + side) of each column that lead a
-    difference of rows away, -1 for none; ``candidates`` (int[G, J]): the columns that
-    have any; ``by_column`` (float[C, C, G, C]): from column a to column b, the share
-    that changes rows in each column; ``first`` (float[C, c, C, k]), ``across``
-    (float[C, c, G, Q]) and ``last`` (float[C, c, C, k]): the shares of the links on the
-    first row, in the column, on the last row.
+    There are G differences, C columns and c chips.
+
+    * ``ports`` (int[G, C, Q]): the Y ports (2 rail + side) of each column that lead a
+      difference of rows away, -1 for none.
+    * ``candidates`` (int[G, J]): the columns that have any.
+    * ``by_column`` (float[C, C, G, C]): from column a to column b, the share that
+      changes rows in each column.
+    * ``first`` (float[C, c, C, k]), ``across`` (float[C, c, G, Q]) and ``last``
+      (float[C, c, C, k]): the shares of the links on the first row, in the column, on
+      the last row.
     """
 
     def __init__(self, settings: RailXDragonflySettings, *, balanced: bool) -> None:
@@ -101,8 +104,9 @@ class _Plan:
         return self.column_state(self.ports.shape[2]) + link
 
     def _share_column_and_last_row(self) -> None:
-        """Follow uniform traffic of one flit from each chip to each other node to see
-        what stands at the chips of a column.
+        """Follow uniform traffic to see what stands at the chips of a column.
+
+        One flit goes from each chip to each other node.
         """
         distance = mesh_distance(self.settings.m)
         leave, enter = _port_chips(self.settings, self.ports)
@@ -153,7 +157,7 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
         )
         for vc, order in enumerate(_ORDERS)
     ]
-    first, across, last = _ways(builder, plan, walks, node, x)
+    first, across, last = _paths(builder, plan, walks, node, x)
 
     def fill(
         state: int, sets: NDArray[np.int32], here: NDArray[np.bool_], target: IntArray
@@ -162,36 +166,38 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
 
     fill(0, split_sets(builder, last, plan.last[x, local]), other_column, to_x)
     fill(1, split_sets(builder, across, plan.across[x, local]), other_row, rows_up)
-    for (j, k), way in first.items():
-        fill(plan.first_state(j, k), way.sets(builder), other_row, rows_up)
-    for q, way in enumerate(across):
-        fill(plan.column_state(q), way.sets(builder), other_row, rows_up)
-    for k, way in enumerate(last):
-        fill(plan.last_state(k), way.sets(builder), other_column, to_x)
+    for (j, k), path in first.items():
+        fill(plan.first_state(j, k), path.sets(builder), other_row, rows_up)
+    for q, path in enumerate(across):
+        fill(plan.column_state(q), path.sets(builder), other_row, rows_up)
+    for k, path in enumerate(last):
+        fill(plan.last_state(k), path.sets(builder), other_column, to_x)
     # At the source: any link to any column that will do, or a link of this column.
-    ways, shares = [], []
-    for (j, k), way in first.items():
+    paths, shares = [], []
+    for (j, k), path in first.items():
         column = plan.candidates[:, j]
         to_column = plan.by_column[x][:, :, np.arange(plan.rows), column].transpose(
             0, 2, 1
         )  # [chip, difference, b]
         shares.append(to_column * plan.first[x, local][:, column, k][:, :, None])
-        ways.append(way)
-    for q, way in enumerate(across):
+        paths.append(path)
+    for q, path in enumerate(across):
         stays = plan.by_column[x, :, :, x].transpose(0, 2, 1)
         shares.append(stays * plan.across[x, local][:, :, q][:, :, None])
-        ways.append(way)
-    flat = [_repeat(way, plan.columns) for way in ways]
-    weight = np.stack(shares, axis=-1).reshape(len(node), -1, len(ways))
+        paths.append(path)
+    flat = [_repeat(path, plan.columns) for path in paths]
+    weight = np.stack(shares, axis=-1).reshape(len(node), -1, len(paths))
     fill(0, split_sets(builder, flat, weight), other_row, rows_up * plan.columns + to_x)
     fill_final(builder, walks[3])
 
 
-def _ways(
+def _paths(
     builder: TableBuilder, plan: _Plan, walks: list[IntArray], node: IntArray, x: IntArray
 ) -> tuple[dict[tuple[int, int], Exits], list[Exits], list[Exits]]:
-    """The ways along the first row (by candidate column and link) and in the column,
-    both by difference of rows, and on the last row.
+    """The paths along the first row, in the column and on the last row.
+
+    Those of the first row are by candidate column and link. They and those in the
+    column are by difference of rows.
     """
     ports = rail_ports(builder.topology).link
     along = plan.row.rail_rows(ports)[node]  # [chip, column, link]
@@ -221,17 +227,18 @@ def _ways(
     return first, across, last
 
 
-def _repeat(way: Exits, times: int) -> Exits:
+def _repeat(path: Exits, times: int) -> Exits:
     return Exits(
         *(
-            np.repeat(getattr(way, name), times, axis=1)
+            np.repeat(getattr(path, name), times, axis=1)
             for name in ("pool", "state", "rail", "steps")
         )
     )
 
 
 def _row_ports(settings: RailXDragonflySettings) -> IntArray:
-    """The Y ports (2 rail + side, plus is 1) that lead each difference of rows away:
+    """The Y ports (2 rail + side, plus is 1) that lead each difference of rows away.
+
     int[G, C, Q], -1 for none.
     """
     up = differences(settings)
@@ -252,8 +259,9 @@ def _row_ports(settings: RailXDragonflySettings) -> IntArray:
 
 
 def _columns_taken(count: IntArray) -> FloatArray:
-    """Shares of the columns that need the fewest rails, in proportion to their ports
-    (int[G, C]): float[C, C, G, C].
+    """Shares of the columns that need the fewest rails: float[C, C, G, C].
+
+    In proportion to their ports (int[G, C]).
     """
     columns = np.arange(count.shape[1])
     rails = (columns[:, None, None] != columns) + (columns[:, None] != columns)[

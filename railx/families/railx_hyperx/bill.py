@@ -1,5 +1,6 @@
-"""What a RailX grid costs that is set to a 2D HyperX: every row and column of r + 1
-nodes one all-to-all.
+"""What a RailX grid costs that is set to a 2D HyperX.
+
+Every row and column of r + 1 nodes is one all-to-all.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ def external_hops(settings: RailXHyperXSettings) -> float:
 
 
 def resize(settings: RailXHyperXSettings, chips: int) -> RailXHyperXSettings | RailXSplitSettings:
-    """The smallest grid of whole all-to-alls with at least so many chips; another than
-    the full square is a ``railx_split`` of one size per line.
+    """The smallest grid of whole all-to-alls with at least so many chips.
+
+    Another than the full square is a ``railx_split`` of one size per line.
     """
     side, rails = settings.m * settings.n + 1, settings.m * settings.n
     sized = split.resize(
@@ -65,9 +67,10 @@ def resize(settings: RailXHyperXSettings, chips: int) -> RailXHyperXSettings | R
 
 
 def square(settings: RailXHyperXSettings, m: int | None, n: int | None) -> RailXHyperXSettings:
-    """The largest square all-to-all of nodes of ``m`` x ``m`` chips with ``n`` ports
-    per side (None: as they are): r + 1 nodes in a line, on switches with just the ports
-    for it.
+    """The largest square all-to-all of nodes of ``m`` x ``m`` chips.
+
+    They have ``n`` ports per side (None: as they are) and r + 1 nodes in a line, on
+    switches with just the ports for it.
     """
     m, n = settings.m if m is None else m, settings.n if n is None else n
     rings = "undirected" if m * n in (3, 5) else settings.rings

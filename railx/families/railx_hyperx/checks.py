@@ -12,9 +12,11 @@ __all__ = ["check_circuits"]
 
 
 def check_circuits(settings: RailXHyperXSettings, circuits: Circuits) -> None:
-    """Every port is its node's own, and every ordered pair of nodes of a line is joined
-    by exactly one rail (directed rings), or every unordered pair by exactly two
-    (undirected rings); ValueError names the first fault.
+    """Check the circuits of the all-to-alls; ValueError names the first fault.
+
+    Every port is its node's own. With directed rings every ordered pair of nodes of a
+    line is joined by exactly one rail. With undirected rings every unordered pair is
+    joined by exactly two.
     """
     grid = grid_of(settings)
     check_ports(circuits, grid, paired=False)
@@ -22,8 +24,9 @@ def check_circuits(settings: RailXHyperXSettings, circuits: Circuits) -> None:
 
 
 def _check_pairs(circuits: Circuits, nodes: int, *, directed: bool) -> None:
-    """Every pair of nodes of a line joined by exactly one rail (ordered pairs), or by
-    exactly two (unordered pairs).
+    """Every pair of nodes of a line is joined as its rings say.
+
+    Ordered pairs by exactly one rail, or unordered pairs by exactly two.
     """
     a, b = circuits.node_a.astype(np.int64), circuits.node_b.astype(np.int64)
     if not directed:

@@ -1,5 +1,6 @@
-"""RailX set to a 2D HyperX: every row and every column of nodes is an all-to-all of
-rail rings (RailX, theorem 3.1).
+"""RailX set to a 2D HyperX: every row and column of nodes is an all-to-all.
+
+The all-to-all is made of rail rings (RailX, theorem 3.1).
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ def check(settings: RailXHyperXSettings) -> None:
 
 
 def build(settings: RailXHyperXSettings) -> Topology:
-    """Build the topology; every ordered pair of nodes of a line gets one rail, every
-    unordered pair two full-duplex links.
+    """Build the topology.
+
+    Every ordered pair of nodes of a line gets one rail, every unordered pair two
+    full-duplex links.
     """
     grid = grid_of(settings)
     rings = (
@@ -34,15 +37,17 @@ def build(settings: RailXHyperXSettings) -> Topology:
 
 
 def halves(settings: RailXHyperXSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex when the rows are cut in the middle; r + 1 must be
-    even for equal halves.
+    """Half (0 or 1) of each vertex when the rows are cut in the middle.
+
+    r + 1 must be even for equal halves.
     """
     return grid_halves(grid_of(settings))
 
 
 def bisection_ports(settings: RailXHyperXSettings) -> int:
-    """Ports in one direction across that cut: 2 links for each pair across, in each of
-    r + 1 rows.
+    """Ports in one direction across that cut.
+
+    2 links for each pair across, in each of r + 1 rows.
     """
     side = settings.m * settings.n + 1
     return 2 * (side // 2) * (side - side // 2) * side

@@ -1,7 +1,7 @@
 """Rings through the lines of family ``railx_hyperx``.
 
 Every rail of a line is one ring through all its nodes. Any c positions of a line keep
-two links a pair, which make 2 (c - 1) directed rings.
+two links per pair, which make 2 (c - 1) directed rings.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ def grid_rings(topology: Topology) -> GridRings:
 
 
 def _part_rings(topology: Topology, positions: Sequence[int], dimension: int) -> list[list[Arc]]:
-    """Both directions of the undirected rings over some positions of an all-to-all
-    line, each of a pair's two links used once.
+    """Both directions of the undirected rings over some positions of a line.
+
+    The line is an all-to-all; each of a pair's two links is used once.
     """
     wiring = line_wiring(topology, dimension)
 

@@ -1,8 +1,7 @@
-"""Routing on RailX set to a 2D HyperX: one rail along the row, one along the column, a
-walk to the chip.
+"""Routing on RailX set to a 2D HyperX: one rail per dimension, a walk to the chip.
 
-Every ordered pair of nodes of a line has two links, which start at different chips; the
-routings differ in who takes which.
+The rail along the row comes first. Every ordered pair of nodes of a line has two links,
+which start at different chips. The routings differ in who takes which.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ ROUTINGS = ("min", "balanced", "adaptive")
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """Row first (``adaptive``: either first), with a virtual channel for each of the
-    three walks; a rail takes the one after it.
+    """Row first (``adaptive``: either first), each walk on its own virtual channel.
+
+    There are three walks. A rail takes the channel after its walk's.
 
     * ``min`` (RailX simulator): the nearer link of the pair, at equal distance the one
       on the minus side; XY inside the nodes.

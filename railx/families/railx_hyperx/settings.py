@@ -13,8 +13,9 @@ __all__ = ["RailXHyperXSettings", "grid_of"]
 
 @dataclass(frozen=True)
 class RailXHyperXSettings:
-    """RailX set to a 2D HyperX: (r + 1)^2 nodes of m x m chips, r = m * n rails
-    a side.
+    """RailX set to a 2D HyperX.
+
+    (r + 1)^2 nodes of m x m chips, r = m * n rails per side.
     """
 
     family: Literal["railx_hyperx"]

@@ -1,14 +1,16 @@
-"""RailX with mixed rails: each dimension is a list of parts, some rails as rings,
-others as all-to-alls over sub-lines.
+"""RailX with mixed rails: some rails as rings, others as all-to-alls over sub-lines.
 
-The general form of the settings that keep all lines alike: an optical switch is any
-matching of its ports, so each rail can be set on its own (RailX, abstract:
-reconfigurable; the description by parts is this module's own). Examples for a line of L
-nodes: one ``ring`` part of size L is the torus; one ``all_to_all`` part of size L the
-HyperX; all-to-alls of sizes s1 (stride 1) and s2 (stride s1) the split of
-:mod:`railx.families.railx_split.graph`; a ring over the line beside an all-to-all over
-sub-lines of neighbours serves ring collectives of a whole row and expert parallelism
-within groups at once.
+Each dimension is a list of parts. This is the general form of the settings that keep
+all lines alike: an optical switch is any matching of its ports, so each rail can be set
+on its own (RailX, abstract: reconfigurable; the description by parts is this module's
+own). Examples for a line of L nodes:
+
+* one ``ring`` part of size L is the torus;
+* one ``all_to_all`` part of size L is the HyperX;
+* all-to-alls of sizes s1 (stride 1) and s2 (stride s1) are the split of
+  :mod:`railx.families.railx_split.graph`;
+* a ring over the line beside an all-to-all over sub-lines of neighbours serves ring
+  collectives of a whole row and expert parallelism within groups at once.
 
 Layout: nodes, chips and rails as in :mod:`railx.vocabulary.grid`; parts as in
 :mod:`railx.vocabulary.line_parts`. Routers read ``parts_of(settings)[dimension]``
@@ -54,23 +56,26 @@ def check(settings: RailXMixedSettings) -> None:
 
 
 def build(settings: RailXMixedSettings) -> Topology:
-    """Build the topology; every rail of a line closes the rings of its part on all
-    sub-lines.
+    """Build the topology; every rail of a line closes the rings of its part.
+
+    On all sub-lines.
     """
     return build_parts(settings, grid_of(settings), parts_of(settings), settings.rings)
 
 
 def halves(settings: RailXMixedSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex when a dimension is cut in the middle: the one with
-    equal halves and then with fewer ports.
+    """Half (0 or 1) of each vertex when a dimension is cut in the middle.
+
+    It is the one with equal halves and then with fewer ports.
     """
     grid = grid_of(settings)
     return grid_halves(grid, cut_dimension(grid, parts_of(settings))[0])
 
 
 def bisection_ports(settings: RailXMixedSettings) -> int:
-    """Ports in one direction across that cut, part by part
-    (:func:`railx.vocabulary.line_parts.crossing_ports`).
+    """Ports in one direction across that cut, part by part.
+
+    See :func:`railx.vocabulary.line_parts.crossing_ports`.
     """
     return cut_dimension(grid_of(settings), parts_of(settings))[1]
 

@@ -1,10 +1,9 @@
-"""Routing on RailX with mixed rails: the fewest rails along the row, then along the
-column, then a walk to the chip.
+"""Routing on RailX with mixed rails: the fewest rails along the row, then the column.
 
-A line may hold rings and all-to-alls side by side, so that the paths with the fewest
-rails are found by a search over the positions of one line. Every rail raises the
-virtual channel, which needs no datelines on rings but as many channels as a path has
-rails, and one more.
+A walk to the chip comes last. A line may hold rings and all-to-alls side by side, so
+that the paths with the fewest rails are found by a search over the positions of one
+line. Every rail raises the virtual channel, which needs no datelines on rings but as
+many channels as a path has rails, and one more.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ FloatArray = NDArray[np.float64]
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """Row first. A packet with h rails to go in a line of diameter D walks on the
-    line's channel D - h.
+    """Row first.
 
-    ``min`` takes the nearest of the rails that bring it one hop closer, ``balanced``
+    A packet with h rails to go in a line of diameter D walks on the line's channel D -
+    h. ``min`` takes the nearest of the rails that bring it one hop closer, ``balanced``
     all of them alike (for sources that are spread evenly over a node). States: 0
     undecided; ``balanced`` has one more for each rail that a packet may have chosen.
     """
@@ -59,7 +58,7 @@ def route(
         for hops in range(line.diameter, 0, -1):
             rail = np.where((line.hops[place] == hops)[..., None], rows, -1)
             walk = walk_pools(builder, settings.m, "xy", channel, by_rail=routing == "balanced")
-            ways = [
+            paths = [
                 exits(
                     builder,
                     walk,
@@ -71,9 +70,9 @@ def route(
                 for q in range(rail.shape[2])
             ]
             here = done & (line.hops[place[:, None], target] == hops)
-            builder.entry[0][here] = split_sets(builder, ways, shares)[:, target][here]
-            for q, way in enumerate(ways if states > 1 else []):
-                builder.entry[1 + q][here] = way.sets(builder)[:, target][here]
+            builder.entry[0][here] = split_sets(builder, paths, shares)[:, target][here]
+            for q, path in enumerate(paths if states > 1 else []):
+                builder.entry[1 + q][here] = path.sets(builder)[:, target][here]
             channel += 1
         done &= place[:, None] == target
     fill_final(builder, walk_pools(builder, settings.m, "xy", channel))
@@ -83,10 +82,11 @@ def route(
 class _MixedLine:
     """The positions of a row or column; all lines of a dimension are alike.
 
-    ``hops`` (int[L, L]): rails between positions; ``ports`` (int[L, L, q]): the ports
-    (2 rail + side) of a position that lead one hop closer to another, -1 for none;
-    ``shares`` (float[L, c, L, q]): the part of the traffic of each chip that takes each
-    of them.
+    * ``hops`` (int[L, L]): rails between positions.
+    * ``ports`` (int[L, L, q]): the ports (2 rail + side) of a position that lead one
+      hop closer to another, -1 for none.
+    * ``shares`` (float[L, c, L, q]): the part of the traffic of each chip that takes
+      each of them.
     """
 
     def __init__(
@@ -115,8 +115,9 @@ class _MixedLine:
         return node // self.stride % self.length
 
     def link_rows(self, links: IntArray) -> IntArray:
-        """The link rows behind ``ports`` at each node: int[nodes, L, q], -1 for
-        none.
+        """The link rows behind ``ports`` at each node.
+
+        int[nodes, L, q], -1 for none.
         """
         node = np.arange(links.shape[1])
         port = self.ports[self.place(node)]

@@ -1,6 +1,4 @@
-"""Network family ``railx_split``: RailX with lines split in all-to-all parts
-and rings.
-"""
+"""Network family ``railx_split``: RailX with lines split in all-to-all parts."""
 
 from railx.families.family import Family
 from railx.families.railx_split import checks, graph, loads, routing

@@ -1,5 +1,6 @@
-"""What a RailX grid costs whose lines are split in all-to-alls, one per logical
-dimension.
+"""What a RailX grid costs whose lines are split in all-to-alls.
+
+There is one all-to-all per logical dimension.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ _SLACK = 1.1
 
 
 def ports(settings: RailXSplitSettings) -> Ports:
-    """What the grid is built of, and its bandwidths in ports per chip; rails in no part
-    are not counted in the bandwidths.
+    """What the grid is built of, and its bandwidths in ports per chip.
+
+    Rails in no part are not counted in the bandwidths.
     """
     grid = grid_of(settings)
     dimensions = [

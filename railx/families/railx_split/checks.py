@@ -11,8 +11,10 @@ __all__ = ["check_circuits"]
 
 
 def check_circuits(settings: RailXSplitSettings, circuits: Circuits) -> None:
-    """Every port is its node's own, and every pair of a sub-line is joined as often as
-    the copies of its part say; ValueError names the first fault.
+    """Check the circuits of the parts; ValueError names the first fault.
+
+    Every port is its node's own. Every pair of a sub-line is joined as often as the
+    copies of its part say.
     """
     check_ports(circuits, grid_of(settings), paired=False)
     for dimension, parts in enumerate(parts_of(settings)):

@@ -14,7 +14,5 @@ __all__ = ["uniform_loads"]
 
 
 def uniform_loads(topology: Topology, routing: LineRouting) -> NDArray[np.float64]:
-    """Load of one lane of each link row, one coordinate of the nodes after the
-    other.
-    """
+    """Load of one lane of each link row, one node coordinate after the other."""
     return phase_lane_loads(topology, phases_of(topology), routing)

@@ -1,5 +1,6 @@
-"""Routing on RailX with split dimensions: one logical coordinate after the other, then
-a walk to the chip.
+"""Routing on RailX with split dimensions: one logical coordinate after the other.
+
+A walk to the chip comes last.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ ROUTINGS = ("min", "balanced", "adaptive")
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """The parts of the row, then those of the column; D parts take D + 1 virtual
-    channels.
+    """The parts of the row, then those of the column.
+
+    D parts take D + 1 virtual channels.
 
     * ``min``: the nearest link to the next node, as on the 2D HyperX.
     * ``balanced``: all links of a pair carry the same share of the pair's uniform
@@ -55,8 +57,9 @@ def route(
 
 
 def phases_of(topology: Topology) -> list[Phase]:
-    """The parts of the row and of the column as phases, each one logical coordinate of
-    the nodes.
+    """The parts of the row and of the column as phases.
+
+    Each is one logical coordinate of the nodes.
     """
     settings = topology.settings
     assert isinstance(settings, RailXSplitSettings)

@@ -126,8 +126,9 @@ def _check_sizes(axis: str, sizes: tuple[int, ...], rails: int) -> None:
 
 
 def _check_split(axis: str, sizes: tuple[int, ...], split: tuple[int, ...], rails: int) -> None:
-    """One number of rails for each size, multiples of size - 1, r together; the error
-    names a split that works.
+    """One number of rails for each size, multiples of size - 1, r together.
+
+    The error names a split that works.
     """
     key = f"split_{axis}"
     fit = _fit(sizes, rails)
@@ -158,8 +159,9 @@ def _check_split(axis: str, sizes: tuple[int, ...], split: tuple[int, ...], rail
 
 
 def _fit(sizes: tuple[int, ...], rails: int) -> tuple[int, ...] | None:
-    """Rails of each part, a positive multiple of its size - 1 each, summing to
-    ``rails``; None where there are none.
+    """Rails of each part, a positive multiple of its size - 1 each.
+
+    They sum to ``rails``; None where there are none.
     """
     if len(sizes) == 1:
         return (rails,) if rails and rails % (sizes[0] - 1) == 0 else None

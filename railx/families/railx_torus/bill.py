@@ -36,8 +36,9 @@ def external_hops(settings: RailXTorusSettings) -> float:
 
 
 def resize(settings: RailXTorusSettings, chips: int) -> RailXTorusSettings:
-    """The most all-to-all bandwidth among sizes up to a tenth above the smallest that
-    has at least so many chips.
+    """The most all-to-all bandwidth among sizes close to the smallest.
+
+    Sizes go up to a tenth above the smallest that has at least so many chips.
     """
     node = settings.m**2
     longest = longest_line(settings.ocs_radix, settings.x_scale, settings.y_scale)

@@ -11,8 +11,9 @@ __all__ = ["check_circuits"]
 
 
 def check_circuits(settings: RailXTorusSettings, circuits: Circuits) -> None:
-    """Every port is its node's own, and the neighbours of each line are joined r times;
-    ValueError names the first fault.
+    """Check the circuits of the rings; ValueError names the first fault.
+
+    Every port is its node's own, and the neighbours of each line are joined r times.
     """
     check_ports(circuits, grid_of(settings), paired=False)
     rails = settings.m * settings.n

@@ -1,5 +1,6 @@
-"""RailX set to a 2D torus of nodes: all rails of a line carry the same ring (RailX
-simulator, its 2D torus).
+"""RailX set to a 2D torus of nodes: all rails of a line carry the same ring.
+
+Source: RailX simulator, its 2D torus.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ def halves(settings: RailXTorusSettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: RailXTorusSettings) -> int:
-    """Ports in one direction across that cut: both boundaries of the cut rings, r rails
-    in each line of the other dimension.
+    """Ports in one direction across that cut.
+
+    Both boundaries of the cut rings, r rails in each line of the other dimension.
     """
     return 2 * settings.m * settings.n * min(settings.x_scale, settings.y_scale)
 

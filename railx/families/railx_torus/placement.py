@@ -10,8 +10,9 @@ __all__ = ["place"]
 
 
 def place(topology: Topology, sizes: Sizes) -> Placement:
-    """Nodes of a row and of a column as the grid has them; SettingsError("layout")
-    where there is no room.
+    """Nodes of a row and of a column as the grid has them.
+
+    Raises SettingsError("layout") where there is no room.
     """
     settings = topology.settings
     assert isinstance(settings, RailXTorusSettings)

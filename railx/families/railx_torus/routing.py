@@ -1,5 +1,6 @@
-"""Dimension order on RailX set to a torus of nodes: its chips form one large torus,
-whose links run inside the nodes or along rails.
+"""Dimension order on RailX set to a torus of nodes.
+
+Its chips form one large torus, whose links run inside the nodes or along rails.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ IntArray = NDArray[np.int64]
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """X first, the shorter path round a ring; both routings send half of the packets in
-    each direction where both are equally long.
+    """X first, the shorter path round a ring.
+
+    Both routings send half of the packets in each direction where both are equally
+    long.
 
     Under ``min`` a packet is on virtual channel 1 until it takes the wrap link of its
-    ring and on 0 from there on, and so again in y (RailX simulator, ``XY``); under
+    ring and on 0 from there on, and so again in y (RailX simulator, ``XY``). Under
     ``balanced`` one that does not take it draws its channel
     (:func:`railx.vocabulary.routing.rings.route_rings`). The n parallel lanes inside a
     node and the n rails of a chip's side are one pool of channels.
@@ -39,8 +42,9 @@ def route(
 
 
 def chip_grid(m: int, columns: int, rows: int) -> IntArray:
-    """The chip at each place of the whole plane of chips, int[m * rows, m * columns],
-    for ``columns`` by ``rows`` nodes of m x m.
+    """The chip at each place of the whole plane of chips: int[m * rows, m * columns].
+
+    For ``columns`` by ``rows`` nodes of m x m.
     """
     y, x = np.indices((m * rows, m * columns))
     chip: IntArray = (y // m * columns + x // m) * m * m + y % m * m + x % m

@@ -13,7 +13,7 @@ __all__ = ["RailXTorusSettings", "grid_of"]
 
 @dataclass(frozen=True)
 class RailXTorusSettings:
-    """RailX set to a torus: (m x_scale) x (m y_scale) chips with n links a side."""
+    """RailX set to a torus: (m x_scale) x (m y_scale) chips with n links per side."""
 
     family: Literal["railx_torus"]
     """Which network family this is."""

@@ -51,8 +51,9 @@ def external_hops(settings: RailXTwistedTorusSettings) -> float:
 
 
 def resize(settings: RailXTwistedTorusSettings, chips: int) -> RailXTwistedTorusSettings:
-    """The most all-to-all bandwidth among sizes up to a tenth above the smallest that
-    has at least so many chips.
+    """The most all-to-all bandwidth among sizes close to the smallest.
+
+    Sizes go up to a tenth above the smallest that has at least so many chips.
     """
     node, longest = settings.m**2, longest_line(settings.ocs_radix, settings.x_scale)
     sizes = {y: 2 * y * y * node for y in range(2, longest // 2 + 1)}

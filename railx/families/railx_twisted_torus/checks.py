@@ -13,16 +13,19 @@ __all__ = ["check_circuits"]
 
 
 def check_circuits(settings: RailXTwistedTorusSettings, circuits: Circuits) -> None:
-    """Every port is its node's own, and the neighbours of each row, and up each column
-    with the shifted wrap, are joined r times; ValueError names the first fault.
+    """Check the circuits of the rings; ValueError names the first fault.
+
+    Every port is its node's own. The neighbours of each row, and up each column with
+    the shifted wrap, are joined r times.
     """
     check_ports(circuits, grid_of(settings), paired=True)
     _check_wraps(circuits, settings)
 
 
 def _check_wraps(circuits: Circuits, settings: RailXTwistedTorusSettings) -> None:
-    """Each node's plus side leads to the next of its row and to the next of its column,
-    shifted at the wrap, on every rail.
+    """Each node's plus side leads to the next of its row and of its column.
+
+    The column is shifted at the wrap; all rails are checked.
     """
     columns, rows = settings.x_scale, settings.y_scale
     x, y = circuits.node_a % columns, circuits.node_a // columns

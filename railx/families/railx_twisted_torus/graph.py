@@ -1,5 +1,9 @@
-"""RailX set to a 2a x a twisted torus of nodes: the wrap of the columns is shifted by
-half of the row.
+"""RailX set to a 2a x a twisted torus: column wraps are shifted by half a row.
+
+Going up from row a - 1 of column X leads to row 0 of column X + a (Camara, Moreto,
+Vallejo, Beivide, Miguel-Alonso, Martinez and Navaridas, "Twisted Torus Topologies for
+Enhanced Interconnection Networks", IEEE TPDS 2010; RailX simulator, its 2D twisted
+torus). Rows are rings of 2a nodes as in the plain torus.
 
 Going up from row a - 1 of column X leads to row 0 of column X + a (Camara, Moreto,
 Vallejo, Beivide, Miguel-Alonso, Martinez and Navaridas, "Twisted Torus Topologies for
@@ -15,11 +19,11 @@ each. A Y switch then holds 2 ports x 2a nodes = 4a, just what the X switch of a
 2a nodes holds, and there are a r of each kind. This cabling is an assumption; the
 abstract of RailX does not say how its authors do it.
 
-Nodes: (X, Y) is number Y * 2a + X, chips and rails as in
-:mod:`railx.vocabulary.grid`; all r rails of a line carry the same ring. On the line
-of the column pair c (0 <= c < a) position p is node (c, p) for p < a and node (c + a, p
-- a) for p >= a. ``wrap: straight`` closes each column on the same cabling instead: the
-plain 2a x a torus, to compare with and to reconfigure from.
+Nodes: (X, Y) is number Y * 2a + X, chips and rails as in :mod:`railx.vocabulary.grid`;
+all r rails of a line carry the same ring. On the line of the column pair c (0 <= c < a)
+position p is node (c, p) for p < a and node (c + a, p - a) for p >= a. ``wrap:
+straight`` closes each column on the same cabling instead: the plain 2a x a torus, to
+compare with and to reconfigure from.
 """
 
 from __future__ import annotations
@@ -45,8 +49,9 @@ __all__ = [
 
 
 def wrap_shift(settings: RailXTwistedTorusSettings) -> int:
-    """By how many columns the wrap of a column is shifted (both up and down: half of
-    x_scale is its own opposite).
+    """By how many columns the wrap of a column is shifted.
+
+    Both up and down: half of x_scale is its own opposite.
     """
     return settings.y_scale if settings.wrap == "twisted" else 0
 
@@ -57,8 +62,10 @@ def check(settings: RailXTwistedTorusSettings) -> None:
 
 
 def build(settings: RailXTwistedTorusSettings) -> Topology:
-    """Build the topology: rail i of every row and of every column pair carries the same
-    ring (or the pair's two rings).
+    """Build the topology.
+
+    Rail i of every row and of every column pair carries the same ring (or the pair's
+    two rings).
     """
     grid = grid_of(settings)
     a = settings.y_scale
@@ -77,15 +84,17 @@ def build(settings: RailXTwistedTorusSettings) -> Topology:
 
 
 def halves(settings: RailXTwistedTorusSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex when the rows are cut in the middle: columns 0..a-1
-    and a..2a-1.
+    """Half (0 or 1) of each vertex when the rows are cut in the middle.
+
+    Columns 0..a-1 and a..2a-1.
     """
     return grid_halves(grid_of(settings), 0)
 
 
 def bisection_ports(settings: RailXTwistedTorusSettings) -> int:
-    """Ports in one direction across that cut: r rails at both boundaries of a rows,
-    and, twisted, at the wrap of 2a columns.
+    """Ports in one direction across that cut.
+
+    r rails at both boundaries of a rows and, twisted, at the wrap of 2a columns.
     """
     rails, a = settings.m * settings.n, settings.y_scale
     return 2 * rails * a + (2 * rails * a if settings.wrap == "twisted" else 0)
@@ -97,11 +106,11 @@ def ports_per_chip(settings: RailXTwistedTorusSettings) -> int:
 
 
 def node_hop_counts(settings: RailXTwistedTorusSettings) -> NDArray[np.int64]:
-    """How many ordered pairs of chips are h inter-node hops apart (index h), at any
-    size (node 0 stands for all).
+    """How many ordered pairs of chips are h inter-node hops apart (index h).
 
-    A node at (dx, dy) has the images (dx + k shift, dy - k rows): the shortest path
-    is the best of them for k = -1, 0 and 1, each taken the shorter path round its row.
+    Node 0 stands for all. A node at (dx, dy) has the images (dx + k shift, dy - k
+    rows). The shortest path is the best of them for k = -1, 0 and 1, each taken the
+    shorter path round its row.
     """
     columns, rows = settings.x_scale, settings.y_scale
     dx, dy = np.meshgrid(np.arange(columns), np.arange(rows))
@@ -115,5 +124,5 @@ def node_hop_counts(settings: RailXTwistedTorusSettings) -> NDArray[np.int64]:
 
 
 def symmetric_sources(settings: RailXTwistedTorusSettings) -> NDArray[np.int64]:
-    """Nodes that stand for all: a shift of all nodes is a symmetry, so node 0 does."""
+    """Nodes that stand for all: node 0, as a shift of all nodes is a symmetry."""
     return np.array([0])

@@ -15,11 +15,11 @@ __all__ = ["uniform_loads"]
 
 
 def uniform_loads(topology: Topology, routing: LineRouting) -> NDArray[np.float64]:
-    """Shortest paths x first, equally short ones in equal shares: a shift of all chips
-    is a symmetry, so one source stands for all. All routings load the links alike.
+    """Shortest paths x first, equally short ones in equal shares.
 
-    A path to (x, y) crosses the wrap of the columns -1, 0 or 1 times, each time half a
-    row further, and goes one way round in x.
+    A shift of all chips is a symmetry, so one source stands for all. All routings load
+    the links alike. A path to (x, y) crosses the wrap of the columns -1, 0 or 1 times,
+    each time half a row further, and goes one way round in x.
     """
     settings = topology.settings
     assert isinstance(settings, RailXTwistedTorusSettings)

@@ -1,9 +1,9 @@
-"""Minimal routing on RailX set to a twisted torus: x first, then y, over the wrap of
-the columns or not, whichever is shorter.
+"""Minimal routing on RailX set to a twisted torus: x first, then y.
 
-Who crosses the wrap of a column arrives half a row further, so that the column to go to
-in x depends on that decision, which is made at the source (Camara et al. 2010: the
-shortest of the images of the destination).
+A path takes the wrap of the columns or not, whichever is shorter. One that crosses it
+arrives half a row further, so that the column to go to in x depends on that decision,
+which is made at the source (Camara et al. 2010: the shortest of the images of the
+destination).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _STATES = 14
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """The shortest of all paths x first, in equal shares where several are; both
-    routings load the links alike.
+    """The shortest of all paths x first, in equal shares where several are.
 
-    A packet is on virtual channel 1 until it takes a wrap link and on 0 from there on,
-    in x and again in y. Two columns that their wraps join form one ring with two wraps;
-    no packet crosses both, so that the channels of that ring cannot close a circle
-    either. Under ``balanced`` a packet that takes no wrap in x, or none in y, draws one
-    of the two channels where it enters that dimension.
+    Both routings load the links alike. A packet is on virtual channel 1 until it takes
+    a wrap link and on 0 from there on, in x and again in y. Two columns that their
+    wraps join form one ring with two wraps. No packet crosses both, so that the
+    channels of that ring cannot close a circle either. Under ``balanced`` a packet that
+    takes no wrap in x, or none in y, draws one of the two channels where it enters that
+    dimension.
     """
     settings = topology.settings
     assert isinstance(settings, RailXTwistedTorusSettings)
@@ -80,8 +80,8 @@ class _Router:
         self.fill_source()
 
     def fill_x(self, crosses: bool) -> None:
-        """Along x to the column of the destination, or to the one that the wrap leads
-        to it from.
+        """Along x to the column of the destination, or to the one whose wrap leads
+        there.
         """
         target = (self.to_x + self.shift * crosses) % self.columns
         along_y = np.where(crosses, np.where(self.to_y < self.y, _Y_UP, _Y_DOWN), _Y_START)
@@ -115,8 +115,9 @@ class _Router:
     def _drawn(
         self, before_wrap: NDArray[np.int32], after_wrap: NDArray[np.int32], stays: BoolArray
     ) -> NDArray[np.int32]:
-        """The sets of packets that enter a dimension: those that stay off its wraps may
-        draw their channel.
+        """The sets of packets that enter a dimension.
+
+        Those that stay off its wraps may draw their channel.
         """
         sets = before_wrap.copy()
         if self.builder.routing == "balanced":
@@ -124,8 +125,9 @@ class _Router:
         return sets
 
     def _pools_y(self, step: int) -> list[IntArray]:
-        """The pools of each chip (int[chips, 1]) one step along y, on channel 0
-        and 1.
+        """The pools of each chip (int[chips, 1]) one step along y.
+
+        On channels 0 and 1.
         """
         after = self.y + step
         wraps = (after < 0) | (after >= self.rows)
@@ -135,16 +137,19 @@ class _Router:
         return [self.builder.pools_between(self.chip, near, vc) for vc in (0, 1)]
 
     def _stays(self, crosses: bool, first: int) -> BoolArray:
-        """Where the path along x in the direction of state ``first`` takes no wrap of
-        the row.
+        """Where the path along x takes no wrap of the row.
+
+        It goes in the direction of state ``first``.
         """
         ahead = (self.to_x + self.shift * crosses) % self.columns - self.x
         stays: BoolArray = ahead > 0 if first == _X[crosses] else ahead < 0
         return stays
 
     def fill_source(self) -> None:
-        """The plans of least length in equal shares: signed crossings of the wrap of a
-        column, and the way round the row.
+        """The plans of least length in equal shares.
+
+        A plan is the signed crossings of the wrap of a column, and the direction round
+        the row.
         """
         plans: list[tuple[IntArray, IntArray]] = []  # length, sets
         entry = self.builder.entry

@@ -1,5 +1,6 @@
-"""A plain 2D torus: single chips with n parallel links to each of their 4 neighbours,
-no switches.
+"""A plain 2D torus: single chips with n parallel links to each of 4 neighbours.
+
+There are no switches.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ def halves(settings: Torus2DSettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: Torus2DSettings) -> int:
-    """Ports in one direction across that cut: both boundaries of the cut rings, n links
-    in each line of the other dimension.
+    """Ports in one direction across that cut.
+
+    Both boundaries of the cut rings, n links in each line of the other dimension.
     """
     return 2 * settings.n * min(settings.x_scale, settings.y_scale)
 

@@ -1,4 +1,4 @@
-"""Dimension order on a plain 2D torus: x, then y, two virtual channels a ring."""
+"""Dimension order on a plain 2D torus: x, then y, two virtual channels per ring."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ROUTINGS = ("min", "balanced")
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """``min`` goes up where both paths round are equally long, ``balanced`` splits
-    those packets evenly.
+    """The shorter path round each ring.
 
-    Packets that take no wrap link are on the first virtual channel under ``min`` and
-    draw one of the two under ``balanced``.
+    ``min`` goes up where both paths round are equally long, ``balanced`` splits those
+    packets evenly. Packets that take no wrap link are on the first virtual channel
+    under ``min`` and draw one of the two under ``balanced``.
     """
     settings = topology.settings
     assert isinstance(settings, Torus2DSettings)

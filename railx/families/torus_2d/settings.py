@@ -35,8 +35,8 @@ class Torus2DSettings:
     """Time of flight of a link, in nanoseconds."""
 
     board_side: Annotated[int, AtLeast(1)] = 1
-    """Chips on a side of a board; links on a board need no transceivers and are in no
-    bill. The graph does not tell boards apart.
+    """Chips on a side of a board; the graph does not tell boards apart. Links on a
+    board need no transceivers and are in no bill.
     """
 
     def __post_init__(self) -> None:

@@ -1,5 +1,6 @@
-"""A plain 3D torus: single chips with n parallel links to each of their 6 neighbours,
-no switches.
+"""A plain 3D torus: single chips with n parallel links to each of 6 neighbours.
+
+There are no switches.
 """
 
 from __future__ import annotations
@@ -64,8 +65,9 @@ def halves(settings: Torus3DSettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: Torus3DSettings) -> int:
-    """Ports in one direction across that cut: both boundaries of the cut rings, n links
-    in each line of the longest dimension.
+    """Ports in one direction across that cut.
+
+    Both boundaries of the cut rings, n links in each line of the longest dimension.
     """
     return 2 * settings.n * settings.chips // max(settings.shape)
 
@@ -76,8 +78,9 @@ def ports_per_chip(settings: Torus3DSettings) -> int:
 
 
 def node_hop_counts(settings: Torus3DSettings) -> IntArray:
-    """How many ordered pairs of chips are h links apart (index h): the paths round the
-    three rings add up.
+    """How many ordered pairs of chips are h links apart (index h).
+
+    The paths round the three rings add up.
     """
     counts = np.ones(1, dtype=np.int64)
     for length in settings.shape:

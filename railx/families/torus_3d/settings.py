@@ -13,8 +13,9 @@ __all__ = ["Torus3DSettings"]
 
 @dataclass(frozen=True)
 class Torus3DSettings:
-    """A plain 3D torus of chips; chip (x, y, z) is number (z * y_scale + y) * x_scale +
-    x.
+    """A plain 3D torus of chips.
+
+    Chip (x, y, z) is number (z * y_scale + y) * x_scale + x.
     """
 
     family: Literal["torus_3d"]
@@ -39,8 +40,8 @@ class Torus3DSettings:
     """Time of flight of a link, in nanoseconds."""
 
     board_side: Annotated[int, AtLeast(1)] = 1
-    """Chips on a side of a board; links on a board need no transceivers and are in no
-    bill. The graph does not tell boards apart.
+    """Chips on a side of a board; the graph does not tell boards apart. Links on a
+    board need no transceivers and are in no bill.
     """
 
     def __post_init__(self) -> None:

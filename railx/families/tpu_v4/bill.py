@@ -1,5 +1,6 @@
-"""What cubes behind optical switches cost: every link on a face of a cube runs through
-an optical switch that all cubes share.
+"""What cubes behind optical switches cost.
+
+Every link on a face of a cube runs through an optical switch that all cubes share.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ def ports(settings: TpuV4Settings) -> Ports:
 
 
 def resize(settings: TpuV4Settings, chips: int) -> TpuV4Settings:
-    """The fewest cubes that hold the chips; among equal numbers the shape with the most
-    all-to-all bandwidth.
+    """The fewest cubes that hold the chips.
+
+    Among equal numbers the shape with the most all-to-all bandwidth.
     """
     radix = 2 * settings.cubes if settings.ocs_radix is None else settings.ocs_radix
     most, least = radix // 2, -(-2 // settings.cube_side)

@@ -1,11 +1,10 @@
-"""3D torus of cubes of chips: copper links inside a cube, optical circuit switches
-between the faces of cubes.
+"""3D torus of cubes of chips, with optical circuit switches between the cubes.
 
-For every dimension and every position on a face there is one optical switch (as many as
-a side has lanes), and every cube owns two of its ports, for its plus and its minus
-face; the circuits close the rings of the torus. 64 cubes of 4 x 4 x 4 chips make 4,096
-chips with 48 switches, 128 of whose 136 ports are used. Source: TPU v4 (Jouppi et al.
-2023).
+Links inside a cube are copper. For every dimension and every position on a face there
+is one optical switch (as many as a side has lanes). Every cube owns two of its ports,
+for its plus and its minus face, and the circuits close the rings of the torus. 64 cubes
+of 4 x 4 x 4 chips make 4,096 chips with 48 switches, 128 of whose 136 ports are used.
+Source: TPU v4 (Jouppi et al. 2023).
 """
 
 from __future__ import annotations
@@ -52,12 +51,15 @@ def check(settings: TpuV4Settings) -> None:
 
 
 def build(settings: TpuV4Settings) -> Topology:
-    """Build the torus. Rail of lane i at face position p: p * n + i; optical switch:
-    dimension * s^2 n + rail.
+    """Build the torus.
 
-    A switch serves all cubes: the plus face of cube c is plugged into port 2c, its
-    minus face into port 2c + 1. ``line`` of a circuit numbers the rows of cubes of its
-    dimension.
+    Rail of lane i at face position p: p * n + i. Optical switch: dimension * s^2 n +
+    rail.
+
+    Rail of lane i at face position p: p * n + i; optical switch: dimension * s^2 n +
+    rail. A switch serves all cubes: the plus face of cube c is plugged into port 2c,
+    its minus face into port 2c + 1. ``line`` of a circuit numbers the rows of cubes of
+    its dimension.
     """
     parts = [_dimension(settings, dimension) for dimension in range(3)]
     names = Circuits.__dataclass_fields__
@@ -87,8 +89,9 @@ def halves(settings: TpuV4Settings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: TpuV4Settings) -> int:
-    """Ports in one direction across that cut: both boundaries of the cut rings, n links
-    in each of the other lines.
+    """Ports in one direction across that cut.
+
+    Both boundaries of the cut rings, n links in each of the other lines.
     """
     return 2 * settings.n * settings.chips // max(settings.lengths)
 
@@ -99,9 +102,7 @@ def ports_per_chip(settings: TpuV4Settings) -> int:
 
 
 def neighbour(settings: TpuV4Settings, dimension: int, step: int) -> IntArray:
-    """The chip ``step`` places further round the ring of a dimension, for every
-    chip.
-    """
+    """For every chip the one ``step`` places further round the ring of a dimension."""
     places = chip_places(settings)
     number = np.empty(settings.lengths, dtype=np.int64)
     number[tuple(places)] = np.arange(settings.chips)

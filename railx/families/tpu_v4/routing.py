@@ -1,5 +1,6 @@
-"""Dimension order on the 3D torus of cubes: x, y, then z, two virtual channels a ring;
-the cubes make no difference.
+"""Dimension order on the 3D torus of cubes: x, y, then z.
+
+Rings have two virtual channels each; the cubes make no difference.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ ROUTINGS = ("min", "balanced")
 def route(
     topology: Topology, routing: str, destinations: NDArray[np.int32] | None = None
 ) -> RoutingTable:
-    """``min`` goes up where both paths round are equally long, ``balanced`` splits
-    those packets evenly.
+    """The shorter path round each ring.
 
-    Packets that take no wrap link are on the first virtual channel under ``min`` and
-    draw one of the two under ``balanced``.
+    ``min`` goes up where both paths round are equally long, ``balanced`` splits those
+    packets evenly. Packets that take no wrap link are on the first virtual channel
+    under ``min`` and draw one of the two under ``balanced``.
     """
     settings = topology.settings
     assert isinstance(settings, TpuV4Settings)

@@ -1,5 +1,6 @@
-"""The flow model: traffic as fluids on the paths of a routing, max-min fair rates,
-completion times.
+"""The flow model: traffic as fluids on the paths of a routing.
+
+It gives max-min fair rates and completion times.
 """
 
 from railx.network.flows.fair import fair_rates, link_gb_s, max_min_rates

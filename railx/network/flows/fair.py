@@ -1,5 +1,7 @@
-"""Max-min fair rates: no flow can get more without taking from one that has no more
-than it (Bertsekas and Gallager 1992).
+"""Max-min fair rates of flows.
+
+No flow can get more without taking from one that has no more than it (Bertsekas and
+Gallager 1992).
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ def max_min_rates(
     dst: ArrayLike,
     demand_gb_s: ArrayLike = np.inf,
 ) -> FloatArray:
-    """Max-min fair rate of each flow (float64[flows], GB/s) from chip ``src[f]`` to
-    chip ``dst[f]``.
+    """Max-min fair rate of each flow from chip ``src[f]`` to chip ``dst[f]``.
 
-    Every flow splits over its paths in fixed shares, the weights of the routing.
-    ``demand_gb_s`` (one number or one a flow) is the most a flow wants; a flow from a
-    chip to itself gets all of it. Give a routing by name for large networks, so that
-    its table is made a block of destinations at a time. Exact up to rounding.
+    float64[flows], GB/s. Every flow splits over its paths in fixed shares, the weights
+    of the routing. ``demand_gb_s`` (one number or one per flow) is the most a flow
+    wants. A flow from a chip to itself gets all of it. Give a routing by name for large
+    networks, so that its table is made a block of destinations at a time. Exact up to
+    rounding.
     """
     return fair_rates(route_flows(topology, routing, src, dst), link_gb_s(topology), demand_gb_s)
 
@@ -39,8 +41,9 @@ def max_min_rates(
 def fair_rates(
     paths: FlowPaths, capacity_gb_s: FloatArray, demand_gb_s: ArrayLike = np.inf
 ) -> FloatArray:
-    """Max-min fair rates of flows with known paths; ``capacity_gb_s`` (float64[links])
-    is that of all lanes of a row.
+    """Max-min fair rates of flows with known paths.
+
+    ``capacity_gb_s`` (float64[links]) is that of all lanes of a row.
     """
     demand = per_flow(paths, "demand_gb_s", demand_gb_s)
     rate = np.zeros(len(paths))
@@ -50,15 +53,17 @@ def fair_rates(
 
 
 def link_gb_s(topology: Topology) -> FloatArray:
-    """Capacity of each link row, all lanes together, one direction, in GB/s
-    (float64[links]).
+    """Capacity of each link row, one direction, in GB/s (float64[links]).
+
+    All lanes together.
     """
     return topology.links.capacity_gbps / 8
 
 
 def filling_arrays(paths: FlowPaths, capacity: FloatArray, demand: FloatArray) -> tuple[Any, ...]:
-    """What the compiled loops read: links by flow, flows by link, capacities, demands
-    and the flows by demand.
+    """What the compiled loops read.
+
+    Links by flow, flows by link, capacities, demands and the flows by demand.
     """
     flow = np.repeat(np.arange(len(paths), dtype=np.int32), np.diff(paths.start))
     by_link = np.argsort(paths.link, kind="stable")
@@ -72,7 +77,7 @@ def filling_arrays(paths: FlowPaths, capacity: FloatArray, demand: FloatArray) -
 
 
 def per_flow(paths: FlowPaths, key: str, values: ArrayLike) -> FloatArray:
-    """One number a flow, none below 0; ValueError names ``key``."""
+    """One number per flow, none below 0; ValueError names ``key``."""
     given = np.asarray(values, dtype=np.float64)
     if given.shape not in ((), (len(paths),)):
         raise ValueError(

@@ -1,5 +1,6 @@
-"""Compiled loops of the flow model: spreading flows over their paths, water-filling,
-and completion events.
+"""Compiled loops of the flow model.
+
+They spread flows over their paths, fill links, and run completion events.
 """
 
 from __future__ import annotations
@@ -34,11 +35,10 @@ def spread(
     flow_start: NDArray[np.int64],
     flow_latency: NDArray[np.float64],
 ) -> Any:
-    """Walk each flow's unit of traffic hop by hop through its places (state, vertex);
-    returns links and shares, flow by flow.
+    """Walk each flow's unit of traffic hop by hop through its places (state, vertex).
 
-    ``stuck`` reports (kind, place, flow): 1 where there is nowhere to go, 2 where
-    packets go round for ever.
+    Returns links and shares, flow by flow. ``stuck`` reports (kind, place, flow): 1
+    where there is nowhere to go, 2 where packets go round for ever.
     """
     vertices = entry.shape[1]
     places = entry.shape[0] * vertices
@@ -129,12 +129,12 @@ def fill(
     active: NDArray[np.bool_],
     rate: NDArray[np.float64],
 ) -> None:
-    """Progressive filling: all open flows rise together until a link is full or a
-    demand met, which closes those flows.
+    """Progressive filling: all open flows rise together.
 
-    Closing flows at the common level can only raise the level at which another link
-    fills up, so a heap of possibly outdated levels is exact: what comes up is brought
-    up to date first. ``by_demand`` lists the flows in ascending order of demand.
+    They rise until a link is full or a demand met, which closes those flows. Closing
+    flows at the common level can only raise the level at which another link fills up,
+    so a heap of possibly outdated levels is exact: what comes up is brought up to date
+    first. ``by_demand`` lists the flows in ascending order of demand.
     """
     links = len(capacity)
     taken, weight, count = np.zeros(links), np.zeros(links), np.zeros(links, dtype=np.int64)
@@ -218,10 +218,9 @@ def complete(
     by_begin: NDArray[np.int64],
     end: NDArray[np.float64],
 ) -> int:
-    """Run all transfers to their end (``end``: when the last byte has left); rates are
-    max-min fair between two events.
+    """Run all transfers to their end; rates are max-min fair between two events.
 
-    Returns the number of events.
+    ``end``: when the last byte has left. Returns the number of events.
     """
     flows = len(size)
     left = size.copy()

@@ -1,5 +1,6 @@
-"""Which links a flow uses, and how much of it on each: the sparse matrix of flows and
-links under a routing.
+"""Which links a flow uses, and how much of it is on each.
+
+The sparse matrix of flows and links under a routing.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _BLOCK_ENTRIES = 8_000_000
 
 @dataclass(frozen=True, eq=False)
 class FlowPaths:
-    """Flow f uses the link rows ``link[start[f]:start[f + 1]]``, with ``share`` of its
-    rate on each (all lanes of a row together).
+    """The links of flows, with the share of the flow's rate on each.
 
-    A flow that splits has shares below 1; no link appears twice in a flow.
-    ``latency_ns`` (float64[flows]): time of flight along the longest path that the flow
-    uses.
+    Flow f uses the link rows ``link[start[f]:start[f + 1]]`` (all lanes of a row
+    together), with ``share`` on each. A flow that splits has shares below 1; no link
+    appears twice in a flow. ``latency_ns`` (float64[flows]): time of flight along the
+    longest path that the flow uses.
     """
 
     start: NDArray[np.int64]
@@ -56,11 +57,11 @@ class FlowPaths:
 def spread_flows(
     topology: Topology, table: RoutingTable, src: ArrayLike, dst: ArrayLike
 ) -> FlowPaths:
-    """Spread flows from chips ``src`` to chips ``dst`` over the paths of a table, in
-    its weights; lanes of a pool share evenly.
+    """Spread flows from chips ``src`` to chips ``dst`` over the paths of a table.
 
-    A flow from a chip to itself uses no link. ValueError names a chip that is none, a
-    destination that the table lacks and a place where the routing does not lead on.
+    They split in its weights; lanes of a pool share evenly. A flow from a chip to
+    itself uses no link. ValueError names a chip that is none, a destination that the
+    table lacks and a place where the routing does not lead on.
     """
     source, target = _ends(topology, src, dst)
     order = np.argsort(table.destinations, kind="stable")
@@ -101,11 +102,10 @@ def spread_flows(
 def route_flows(
     topology: Topology, routing: str | RoutingTable, src: ArrayLike, dst: ArrayLike
 ) -> FlowPaths:
-    """As :func:`spread_flows`, for a routing by name: tables are made for a block of
-    destinations at a time.
+    """As :func:`spread_flows`, for a routing by name.
 
-    A table grows with vertices x destinations; by blocks 10,000 chips need less than 2
-    GiB.
+    Tables are made for a block of destinations at a time: a table grows with vertices x
+    destinations, and by blocks 10,000 chips need less than 2 GiB.
     """
     if isinstance(routing, RoutingTable):
         return spread_flows(topology, routing, src, dst)
@@ -128,10 +128,10 @@ def route_flows(
 def fixed_paths(
     topology: Topology, flow: NDArray[np.int64], link: NDArray[np.int64], flows: int
 ) -> FlowPaths:
-    """Flows along given paths: entry k says that flow ``flow[k]`` crosses link row
-    ``link[k]`` with all its traffic.
+    """Flows along given paths.
 
-    ``flow`` is ascending; a row crossed twice counts twice.
+    Entry k says that flow ``flow[k]`` crosses link row ``link[k]`` with all its
+    traffic. ``flow`` is ascending; a row crossed twice counts twice.
     """
     key, count = np.unique(flow.astype(np.int64) * len(topology.links) + link, return_counts=True)
     owner = key // len(topology.links)
@@ -154,8 +154,9 @@ def join_paths(parts: list[FlowPaths]) -> FlowPaths:
 
 
 def path_loads(topology: Topology, paths: FlowPaths, rate: FloatArray) -> FloatArray:
-    """Load of each link row, all lanes together (float64[links]), in the unit of
-    ``rate`` (float64[flows]).
+    """Load of each link row, all lanes together (float64[links]).
+
+    In the unit of ``rate`` (float64[flows]).
     """
     amount = paths.share * np.repeat(rate, np.diff(paths.start))
     return np.bincount(paths.link, weights=amount, minlength=len(topology.links)).astype(np.float64)
@@ -163,8 +164,9 @@ def path_loads(topology: Topology, paths: FlowPaths, rate: FloatArray) -> FloatA
 
 @cache
 def kernels() -> ModuleType:
-    """The compiled loops; imported on first use because Numba takes a second to
-    load.
+    """The compiled loops, imported on first use.
+
+    Numba takes a second to load.
     """
     from railx.network.flows import kernels as compiled
 

@@ -1,5 +1,6 @@
-"""How long transfers take: max-min fair rates between events, and phases that wait for
-each other.
+"""How long transfers take: max-min fair rates between events.
+
+Phases wait for each other.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def transfer_times(
 ) -> FloatArray:
     """When the last byte of each transfer arrives, in ns (float64[transfers]).
 
-    All transfers under way share the network max-min fairly; the rates are solved again
+    All transfers under way share the network max-min fairly. The rates are solved again
     whenever one starts or ends. The last byte leaves when all have been sent and flies
     along the longest path of its flow.
     """
@@ -60,8 +61,9 @@ def finish_times(
 
 
 def phase_time(phases: Iterable[tuple[FlowPaths, ArrayLike]], capacity_gb_s: FloatArray) -> float:
-    """Time in ns of phases one after another, each of (paths, bytes of each flow); one
-    starts when the one before has arrived.
+    """Time in ns of phases one after another, each of (paths, bytes of each flow).
+
+    One starts when the one before has arrived.
     """
     return sum(
         float(finish_times(paths, capacity_gb_s, size).max(initial=0.0)) for paths, size in phases

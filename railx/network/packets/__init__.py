@@ -1,5 +1,6 @@
-"""The packet simulator: any topology and routing table under one cycle model; compiled
-only when something is simulated.
+"""The packet simulator: any topology and routing table under one cycle model.
+
+It is compiled only when something is simulated.
 """
 
 from railx.network.packets.layout import Trace

@@ -5,17 +5,18 @@ it as if it stood there, so that the division costs nothing. All of them are in 
 file: of what a compiled function calls, the compiler's cache on disk does not see a
 change in another file.
 
-Event driven. A wheel of cycles holds what will happen: heads that arrive, tails that
-leave a link, ports that end. Only the packets that such an event can move are looked
-at, oldest first; all others wait in a list of what they wait for: *pool* (room in a
-virtual channel), *link* (the granted channel is busy) or *port* (their input port is
-busy). Since every release comes with an event and all releases of a cycle come before
-its grants, a packet that found no room needs no second look until the next release.
+The core is driven by events. A wheel of cycles holds what will happen: heads that
+arrive, tails that leave a link, ports that end. Only the packets that such an event can
+move are looked at, oldest first. All others wait in a list of what they wait for:
+*pool* (room in a virtual channel), *link* (the granted channel is busy) or *port*
+(their input port is busy). Every release comes with an event, and all releases of a
+cycle come before its grants. So a packet that found no room needs no second look until
+the next release.
 
-Arrays of structs of int32, one cache line a packet: at saturation the time goes to
-cache misses, not to arithmetic. Columns carry the names below; -1 is none everywhere.
-Channels are the lanes of link rows, one after another; FIFO c * virtual_channels + v is
-the input buffer behind channel c.
+Data are arrays of structs of int32, one cache line per packet: at saturation the time
+goes to cache misses, not to arithmetic. Columns carry the names below; -1 is none
+everywhere. Channels are the lanes of link rows, one after another. FIFO c *
+virtual_channels + v is the input buffer behind channel c.
 """
 
 # Types inside compiled functions are Numba's to check.
@@ -136,15 +137,18 @@ PACKET = 0xFFFFFFFF
 
 
 def _phase(function: Function) -> Function:
-    """Compile a part of a cycle into its callers, as if it stood there; on disk it is
-    kept with them.
+    """Compile a part of a cycle into its callers, as if it stood there.
+
+    On disk it is kept with them.
     """
     return cast("Function", njit(_nrt=False, forceinline=True)(function))
 
 
 def _compiled(function: Function) -> Function:
-    """Compile, and keep it on disk. Nothing here allocates, so arrays go without
-    reference counts, whose atomic updates would take half of the time.
+    """Compile, and keep it on disk.
+
+    Nothing here allocates, so arrays go without reference counts, whose atomic updates
+    would take half of the time.
     """
     return cast("Function", njit(cache=True, _nrt=False)(function))
 
@@ -153,7 +157,7 @@ class Net(NamedTuple):
     """What does not change during a run."""
 
     parameters: Any  # int64[PARAMETERS]
-    rates: Any  # float64[2]: packets a cycle, share of hot traffic
+    rates: Any  # float64[2]: packets per cycle, share of hot traffic
     pool_fifo: Any  # int32[]: FIFOs of the pools
     fifo_pool_start: Any  # int32[fifos + 1]
     fifo_pool: Any  # int32[]: pools of each FIFO
@@ -162,7 +166,7 @@ class Net(NamedTuple):
     choice: Any  # int32[choices, 3]: pool, state after the hop, probed link row
     choice_limit: Any  # float64[choices]: running sum of weights inside the set
     choice_delay: Any  # float64[choices]: cycles
-    row_rate: Any  # float64[link rows]: flits a cycle of all lanes
+    row_rate: Any  # float64[link rows]: flits per cycle of all lanes
     source: Any  # int32[F]
     target: Any  # int32[F]
     accept: Any  # float64[F]
@@ -292,8 +296,9 @@ def heap_pop(heap: Any, size: Int) -> None:
 
 @_compiled
 def sort(keys: Any, count: Int) -> None:
-    """Shell sort (Ciura's gaps): in place, and an insertion sort for the short lists of
-    a quiet network.
+    """Shell sort (Ciura's gaps), in place.
+
+    It is an insertion sort for the short lists of a quiet network.
     """
     gap = 1
     while gap * 9 < count * 4:
@@ -312,8 +317,9 @@ def sort(keys: Any, count: Int) -> None:
 
 
 class Rules(NamedTuple):
-    """The parameters of a run as the phases use them: numbers, so that the compiler
-    keeps them in registers.
+    """The parameters of a run as the phases use them.
+
+    They are numbers, so that the compiler keeps them in registers.
     """
 
     vcs: Any  # virtual channels of a channel
@@ -460,8 +466,9 @@ def heads_arrive(state: State, rules: Rules) -> Any:
 
 @_phase
 def take_injection_ports(state: State, heads: Int) -> Any:
-    """Limited injection: packets queue at their chip in order of age, and as many as it
-    has free ports may move.
+    """Limited injection: packets queue at their chip in order of age.
+
+    As many as the chip has free ports may move.
     """
     packets, chips, agenda = state.packets, state.chips, state.agenda
     sort(agenda, heads)
@@ -499,8 +506,9 @@ def pop_source(state: State, chip: Int) -> Any:
 
 @_phase
 def tails_leave(state: State, rules: Rules, heads: Int, looks: Int) -> Any:
-    """Tails have left: the channel, the input port and the space behind it are free;
-    the oldest packet that waits for the channel may move.
+    """Tails have left: the channel, the input port and the space behind it are free.
+
+    The oldest packet that waits for the channel may move.
     """
     channels, fifos, waiting_for = state.channels, state.fifos, state.waiting_for
     wheel, agenda, work = state.wheel, state.agenda, state.work
@@ -566,8 +574,9 @@ def ports_end(state: State, rules: Rules, heads: Int, looks: Int) -> Any:
 
 @_phase
 def start_timer(state: State, rules: Rules, cycles: Int, what: Int) -> None:
-    """Occupy a port for ``cycles``; ``what``: the FIFO that it ejects from, or -1 less
-    the chip that it injects at.
+    """Occupy a port for ``cycles``.
+
+    ``what``: the FIFO that it ejects from, or -1 less the chip that it injects at.
     """
     counters, timers, wheel = state.counters, state.timers, state.wheel
     timer = counters[TIMER_FREE]
@@ -583,8 +592,10 @@ def start_timer(state: State, rules: Rules, cycles: Int, what: Int) -> None:
 
 @_phase
 def look_at_fronts(net: Net, state: State, rules: Rules, heads: Int, looks: Int) -> Any:
-    """FIFOs with a new front: packets that are there leave the network, the next one
-    has to move on, and room that was made wakes who waits for it.
+    """FIFOs with a new front.
+
+    Packets that are there leave the network, the next one has to move on, and room that
+    was made wakes who waits for it.
     """
     packets, fifos, agenda = state.packets, state.fifos, state.agenda
     for i in range(looks):
@@ -630,8 +641,9 @@ def wake_port(state: State, rules: Rules, port: Int, heads: Int) -> Any:
 
 @_phase
 def wake_pools(net: Net, state: State, rules: Rules, fifo: Int, heads: Int) -> Any:
-    """A FIFO has room: the oldest packet that waits for each of its pools, once a
-    cycle.
+    """A FIFO has room: the oldest packet that waits for each of its pools wakes.
+
+    Once per cycle.
     """
     packets, pools = state.packets, state.pools
     for j in range(net.fifo_pool_start[u(fifo)], net.fifo_pool_start[u(fifo + 1)]):
@@ -674,8 +686,9 @@ def deliver(state: State, rules: Rules, packet: Int) -> None:
 
 @_phase
 def route(net: Net, state: State, rules: Rules, packet: Int) -> None:
-    """Fix the pool of a packet's next hop: the only choice, one drawn by weight, or the
-    one with the shortest wait.
+    """Fix the pool of a packet's next hop.
+
+    It is the only choice, one drawn by weight, or the one with the shortest wait.
     """
     packets = state.packets
     own = np.int64(
@@ -705,8 +718,9 @@ def route(net: Net, state: State, rules: Rules, packet: Int) -> None:
 
 @_phase
 def shortest_wait(net: Net, state: State, rules: Rules, first: Int, last: Int) -> Any:
-    """Adaptive routing: the choice with the least wait for its probed link and way;
-    ties are drawn.
+    """Adaptive routing: the choice with the least wait for its probed link and path.
+
+    Ties are drawn.
     """
     best, least, ties = first, np.inf, 0
     for i in range(first, last):
@@ -733,8 +747,9 @@ def count_far(net: Net, state: State, packet: Int, best: Int) -> None:
 
 @_phase
 def count_near(net: Net, state: State, packet: Int, best: Int) -> None:
-    """Adaptive routing: the packet counts at a link of its pool, the probed one where
-    that is among them.
+    """Adaptive routing: the packet counts at a link of its pool.
+
+    The probed one where that is among them.
     """
     packets, queue, pools = state.packets, state.row_queue, state.pools
     pool = np.int64(net.choice[u(best), 0])
@@ -752,8 +767,9 @@ def count_near(net: Net, state: State, packet: Int, best: Int) -> None:
 
 @_phase
 def claim(state: State, packet: Int, row: Int) -> None:
-    """Adaptive routing: the packet has been granted a channel of link row ``row`` and
-    waits there now.
+    """Adaptive routing: the packet has been granted a channel of link row ``row``.
+
+    It waits there now.
     """
     packets, queue = state.packets, state.row_queue
     near = np.int64(packets[u(packet), NEAR])
@@ -771,8 +787,9 @@ def claim(state: State, packet: Int, row: Int) -> None:
 
 @_phase
 def allocate(net: Net, state: State, rules: Rules, packet: Int, status: Int, waking: Int) -> Any:
-    """Grant the packet a FIFO of its pool, -1 where none has room: it waits then. With
-    it, how many packets a grant of this cycle has woken.
+    """Grant the packet a FIFO of its pool, -1 where none has room: it waits then.
+
+    With it, how many packets a grant of this cycle has woken.
     """
     packets, pools, fifos = state.packets, state.pools, state.fifos
     pool = np.int64(packets[u(packet), WAY])
@@ -806,8 +823,9 @@ def allocate(net: Net, state: State, rules: Rules, packet: Int, status: Int, wak
 
 @_phase
 def wait_for_pool(state: State, packet: Int, pool: Int, status: Int) -> None:
-    """Queue a packet for room in its pool: those at their source in order, all others
-    in a heap by age.
+    """Queue a packet for room in its pool.
+
+    Those at their source in order, all others in a heap by age.
     """
     packets, pools = state.packets, state.pools
     if packets[u(packet), FIFO] >= 0:
@@ -843,8 +861,10 @@ def oldest_in_pool(packets: Any, pools: Any, pool: Int) -> Any:
 
 @_phase
 def traverse(state: State, rules: Rules, packet: Int, status: Int, waking: Int) -> Any:
-    """Send a packet over its granted channel, or let it wait for the channel or for its
-    input port. Returns how many packets have been woken.
+    """Send a packet over its granted channel, or let it wait.
+
+    It waits for the channel or for its input port. Returns how many packets have been
+    woken.
     """
     packets, channels, waiting_for = state.packets, state.channels, state.waiting_for
     granted, fifo = np.int64(packets[u(packet), WAY]), np.int64(packets[u(packet), FIFO])
@@ -868,8 +888,9 @@ def traverse(state: State, rules: Rules, packet: Int, status: Int, waking: Int) 
 
 @_phase
 def take_input_port(state: State, packet: Int, fifo: Int) -> Any:
-    """Let a packet leave the front of its FIFO through the input port; False where
-    another packet is leaving there: it waits then.
+    """Let a packet leave the front of its FIFO through the input port.
+
+    False where another packet is leaving there: it waits then.
     """
     packets, channels, fifos = state.packets, state.channels, state.fifos
     port = np.int64(fifos[u(fifo), CHANNEL])
@@ -919,8 +940,10 @@ def send(state: State, rules: Rules, packet: Int, channel: Int, granted: Int, fi
 
 @_phase
 def eject(state: State, rules: Rules, packet: Int, status: Int, waking: Int) -> Any:
-    """Limited ejection: a packet that is there takes a port of its chip, or waits for
-    one or for its input port. Returns how many packets have been woken.
+    """Limited ejection: a packet that is there takes a port of its chip.
+
+    It waits for one or for its input port where it cannot. Returns how many packets
+    have been woken.
     """
     packets, chips = state.packets, state.chips
     fifo, chip = np.int64(packets[u(packet), FIFO]), np.int64(packets[u(packet), VERTEX])
@@ -946,8 +969,9 @@ def eject(state: State, rules: Rules, packet: Int, status: Int, waking: Int) -> 
 
 @_phase
 def move_packets(net: Net, state: State, rules: Rules, heads: Int) -> None:
-    """Route, allocate and send the packets that may move now, the oldest first; what a
-    grant wakes takes its turn by age.
+    """Route, allocate and send the packets that may move now, the oldest first.
+
+    What a grant wakes takes its turn by age.
     """
     packets, agenda, later = state.packets, state.agenda, state.later
     if heads > 1:
@@ -976,8 +1000,9 @@ def move_packets(net: Net, state: State, rules: Rules, heads: Int) -> None:
 
 @_compiled
 def advance(net: Net, state: State, until: int) -> int:
-    """Run cycles until cycle ``until`` (exclusive); NEEDS_ROOM where ``packets`` must
-    grow before the next cycle.
+    """Run cycles until cycle ``until`` (exclusive).
+
+    NEEDS_ROOM where ``packets`` must grow before the next cycle.
     """
     now = state.counters[NOW]
     while now < until:

@@ -36,9 +36,10 @@ IntArray = NDArray[np.int64]
 class Channels:
     """The lanes of all link rows, one after another.
 
-    ``row`` (int64[channels]): the link row; ``first`` (int64[rows]): the first lane of
-    each row; ``serial``, ``latency`` (int64[channels]): cycles that a packet occupies
-    the channel, and cycles of flight of its head.
+    * ``row`` (int64[channels]): the link row.
+    * ``first`` (int64[rows]): the first lane of each row.
+    * ``serial``, ``latency`` (int64[channels]): cycles that a packet occupies the
+      channel, and cycles of flight of its head.
     """
 
     row: IntArray
@@ -52,8 +53,9 @@ class Channels:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Given packets in the order of creation: ``cycle`` (ascending), ``src``, ``dst``,
-    all int[packets].
+    """Given packets in the order of creation.
+
+    ``cycle`` (ascending), ``src``, ``dst``, all int[packets].
     """
 
     cycle: NDArray[np.integer]
@@ -62,7 +64,10 @@ class Trace:
 
 
 def channels_of(topology: Topology, network: PacketNetworkSettings) -> Channels:
-    """Channels with times in cycles; a link's width is its rate over the port's."""
+    """Channels with times in cycles.
+
+    A link's width is its rate over the port's.
+    """
     links = topology.links
     width = links.gbps / topology.settings.port_gbps
     serial = np.maximum(np.ceil(network.packet_flits / width - 1e-9), 1).astype(np.int64)
@@ -251,8 +256,9 @@ def _pool_fifos(
 
 
 def _entry(topology: Topology, table: RoutingTable) -> NDArray[np.int32]:
-    """``entry`` with one column for every chip, in order; sets of one choice become -2
-    - choice.
+    """``entry`` with one column for every chip, in order.
+
+    Sets of one choice become -2 - choice.
     """
     everyone = np.arange(topology.chips)
     if not np.array_equal(np.sort(table.destinations), everyone):
@@ -283,8 +289,9 @@ def _running_sums(table: RoutingTable) -> NDArray[np.float64]:
 def _traffic_arrays(
     topology: Topology, traffic: TrafficSettings | Trace, seed: int
 ) -> tuple[int, NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], float]:
-    """Mode, sources, targets, acceptance, aliases (places among the hot chips, cycles
-    of a trace) and hot share.
+    """Mode, sources, targets, acceptance, aliases and hot share.
+
+    Aliases are places among the hot chips, or cycles of a trace.
     """
     from railx.network.packets import engine
     from railx.network.packets.alias_table import alias_table
@@ -336,8 +343,9 @@ def _most_at_once(cycle: NDArray[Any]) -> int:
 
 
 def _lines(rows: int, columns: int, value: int) -> NDArray[np.int32]:
-    """int32[rows, columns] that starts on a cache line, so that a row of 16 columns is
-    one line and not parts of two.
+    """int32[rows, columns] that starts on a cache line.
+
+    A row of 16 columns so is one line and not parts of two.
     """
     memory = np.empty(rows * columns + 16, dtype=np.int32)
     first = (-memory.ctypes.data // 4) % 16

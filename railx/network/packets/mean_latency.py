@@ -1,4 +1,4 @@
-"""The compiled loop over all ways of a routing table in an empty network."""
+"""The compiled loop over all paths of a routing table in an empty network."""
 
 # Types inside compiled functions are Numba's to check.
 # mypy: disable-error-code="untyped-decorator"
@@ -15,12 +15,11 @@ from numba import njit
 def mean_latency(
     entry: Any, set_start: Any, share: Any, follow: Any, end: Any, step: Any, last_step: Any
 ) -> Any:
-    """Expected unloaded latency over all ordered pairs of chips, from the source's
-    first routing to the arrival of the tail.
+    """Expected unloaded latency over all ordered pairs of chips.
 
-    Of each choice: ``share``, state after the hop (``follow``), vertex at the end of
-    the hop, cycles of the hop, and cycles where it is the last one. NaN where a packet
-    does not arrive.
+    From the source's first routing to the arrival of the tail. Of each choice:
+    ``share``, state after the hop (``follow``), vertex at the end of the hop, cycles of
+    the hop, and cycles where it is the last one. NaN where a packet does not arrive.
     """
     states, vertices, chips = entry.shape
     total = 0.0

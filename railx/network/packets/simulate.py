@@ -2,12 +2,12 @@
 
 The cycle model is that of the RailX simulator's published inputs:
 
-* virtual cut-through: a virtual channel is granted only where the whole packet fits;
-  the space is given back when the tail leaves; credits are instant;
+* virtual cut-through: a virtual channel is granted only where the whole packet fits.
+  The space is given back when the tail leaves; credits are instant;
 * a link of width w (its rate over a port's) and latency L is busy for ceil(flits / w)
-  cycles a packet, back to back; routing, allocation and the first flit take one cycle
+  cycles per packet, back to back. Routing, allocation and the first flit take one cycle
   if nothing is in the way, and the head can be routed again L + 1 cycles later;
-* one packet at a time leaves an input port, over all its virtual channels; these are
+* one packet at a time leaves an input port, over all its virtual channels. These are
   FIFO, and a packet is routed when it comes to the front (its choice among several is
   drawn, or made by the queues, then and kept);
 * a pool's first channel whose virtual channel is empty is granted, else its first with
@@ -15,7 +15,7 @@ The cycle model is that of the RailX simulator's published inputs:
 * the oldest packet of the network goes first;
 * at their destination packets leave from the front of their FIFO. Injection and
   ejection ports, where they are limited, have width 1: a packet holds one for as many
-  cycles as it has flits; it counts as arrived when its ejection starts.
+  cycles as it has flits. It counts as arrived when its ejection starts.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ class PacketResult:
     """What one run measured.
 
     Rates in flits/(chip cycle): ``offered`` (what the sources made in the window) and
-    ``accepted`` (what arrived). Latencies in cycles from creation to the arrival of the
-    tail, queueing at the source included, over the ``packets`` that arrive in the
+    ``accepted`` (what arrived). Latencies are in cycles from creation to the arrival of
+    the tail, queueing at the source included, over the ``packets`` that arrive in the
     window; NaN where none did. ``latency_ci95_cycles``: half width of the 95 % interval
     of the mean by batch means (NaN where a batch is empty). ``hops_mean``: links;
-    ``external_hops_mean``: those that leave a node. ``created`` = ``delivered`` +
-    ``in_flight`` + ``queued`` (packets of the whole run; the last two at its end).
-    ``virtual_channels``: those that each link had.
+    ``external_hops_mean``: those that leave a node.
+
+    ``created`` = ``delivered`` + ``in_flight`` + ``queued`` (packets of the whole run;
+    the last two at its end). ``virtual_channels``: those that each link had.
     ``channel_row`` (int64[channels]) and ``channel_load`` (float64[channels]): link row
     of each channel and the share of the window that it was busy.
     """
@@ -83,11 +84,10 @@ def simulate_packets(
     network: PacketNetworkSettings,
     seed: int,
 ) -> PacketResult:
-    """Run ``traffic`` for the warm-up and the measured cycles; the same seed gives the
-    same packets.
+    """Run ``traffic`` for the warm-up and the measured cycles.
 
-    SettingsError where the traffic does not fit the topology, or the routing the
-    virtual channels.
+    The same seed gives the same packets. SettingsError where the traffic does not fit
+    the topology, or the routing the virtual channels.
     """
     from railx.network.packets import engine
 
@@ -109,8 +109,9 @@ def simulate_trace(
     cycles: int,
     seed: int,
 ) -> NDArray[np.int32]:
-    """Run given packets for ``cycles``; the cycle in which each one's tail arrives
-    (int32[packets], -1: not yet).
+    """Run given packets for ``cycles``; the cycle in which each one's tail arrives.
+
+    int32[packets], -1: not yet.
     """
     table = with_virtual_channels(topology, table, network.virtual_channels)
     net = build_net(topology, table, trace, network, seed)
@@ -120,8 +121,9 @@ def simulate_trace(
 
 
 def run_until(net: Any, state: Any, cycle: int) -> Any:
-    """Advance to ``cycle``, with more room for packets whenever it is needed; returns
-    the state.
+    """Advance to ``cycle``, with more room for packets whenever it is needed.
+
+    Returns the state.
     """
     from railx.network.packets import engine
 
@@ -138,8 +140,9 @@ def summary_row(
     result: PacketResult,
     seed: int,
 ) -> dict[str, Any]:
-    """One row of the packet tables; loads are those asked for, everything else as
-    measured.
+    """One row of the packet tables.
+
+    Loads are those asked for, everything else as measured.
     """
     return {
         "topology": name,
@@ -222,8 +225,9 @@ _COUNTED = (
 
 
 def _quantiles(histogram: NDArray[np.int64]) -> tuple[float, float, float]:
-    """The least latencies that half and 99 % of the packets do not exceed, and the
-    largest.
+    """The median, the 99 % quantile and the largest of the latencies.
+
+    A quantile is the least latency that its share of the packets does not exceed.
     """
     running = np.cumsum(histogram)
     if running[-1] == 0:
@@ -233,8 +237,9 @@ def _quantiles(histogram: NDArray[np.int64]) -> tuple[float, float, float]:
 
 
 def _half_width(batches: NDArray[np.int64]) -> float:
-    """Half of the 95 % confidence interval of the mean latency, from the means of the
-    batches (Student's t).
+    """Half of the 95 % confidence interval of the mean latency.
+
+    From the means of the batches (Student's t).
     """
     from scipy import stats
 

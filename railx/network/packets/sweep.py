@@ -39,8 +39,9 @@ class _Runs:
         return self.results[load]
 
     def saturated(self, load: float) -> bool:
-        """Whether less than the accepted share of what was offered in the window
-        arrived in it.
+        """Whether too little of what was offered in the window arrived in it.
+
+        Less than the accepted share.
         """
         result = self.at(load)
         return (
@@ -59,16 +60,16 @@ def sweep_loads(
     bound: float | None = None,
     ideal: float | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Run the loads of ``settings`` and search the saturation point; rows by ascending
-    load, and a summary.
+    """Run the loads of ``settings`` and search the saturation point.
 
-    The point is bracketed (by the given loads, else by ``bound`` or doubling) and
-    bisected until the bracket is no wider than ``precision`` of its upper end;
-    ``saturation_flits_per_chip_cycle`` is its lower end, the highest load found that is
-    not saturated (0 where even ``precision`` of the lowest load is).
-    ``max_accepted_flits_per_chip_cycle``: the highest rate accepted in any run, one at
-    1.25 times the saturation point among them. ``bound`` and ``ideal`` (flits/(chip
-    cycle), from the static loads) add what share of them is accepted.
+    Returns rows by ascending load, and a summary. The point is bracketed (by the given
+    loads, else by ``bound`` or doubling) and bisected until the bracket is no wider
+    than ``precision`` of its upper end. ``saturation_flits_per_chip_cycle`` is its
+    lower end, the highest load found that is not saturated (0 where even ``precision``
+    of the lowest load is). ``max_accepted_flits_per_chip_cycle`` is the highest rate
+    accepted in any run, one at 1.25 times the saturation point among them. ``bound``
+    and ``ideal`` (flits/(chip cycle), from the static loads) add what share of them is
+    accepted.
     """
     table = with_virtual_channels(topology, table, settings.network.virtual_channels)
     runs = _Runs(topology, table, settings, seed)
@@ -111,8 +112,9 @@ def sweep_loads(
 
 
 def _bracket(runs: _Runs, bound: float | None) -> tuple[float, float]:
-    """A load that is not saturated (or nearly 0) and one above it that is; ``bound``
-    gives the first guess.
+    """A load that is not saturated (or nearly 0) and one above it that is.
+
+    ``bound`` gives the first guess.
     """
     loads = sorted(runs.results) or [0.1]
     high = next((load for load in loads if runs.saturated(load)), None)

@@ -1,11 +1,11 @@
-"""Adaptive minimal routing on all-to-all settings of RailX: any link of any coordinate
-that is still to be corrected.
+"""Adaptive minimal routing on all-to-all settings of RailX.
 
-At its source, and after every rail, a packet compares the rails that correct one of its
-coordinates: the traffic that waits for each of them in this node and the way there. It
-heads for one of them and does not change its mind on the way. The number of coordinates
-that are left gives the virtual channel, which a rail raises by one whatever its
-dimension, so that D + 1 channels do for any order.
+A packet may take any link of any coordinate that is still to be corrected. At its
+source, and after every rail, it compares the rails that correct one of its coordinates:
+the traffic that waits for each of them in this node and the way there. It heads for one
+of them and does not change its mind on the way. The number of coordinates that are left
+gives the virtual channel, which a rail raises by one whatever its dimension, so that D
++ 1 channels do for any order.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ FloatArray = NDArray[np.float64]
 
 
 def adaptive_states(phases: Sequence[Phase]) -> int:
-    """States of a packet: 0 undecided, then one for each link of each coordinate that
-    it may head for.
+    """States of a packet.
+
+    0 undecided, then one for each link of each coordinate that it may head for.
     """
     return 1 + sum(int(phase.links) for phase in phases)
 
 
 def fill_adaptive(builder: TableBuilder, phases: Sequence[Phase]) -> None:
-    """Fill the entries of a builder with ``adaptive_states`` states and a virtual
-    channel more than there are phases.
+    """Fill the entries of a builder with ``adaptive_states`` states.
 
-    The weights, for static statements: the coordinates that are left alike, their links
-    in the even shares of uniform sources.
+    It has one virtual channel more than there are phases. The weights, for static
+    statements: the coordinates that are left alike, their links in the even shares of
+    uniform sources.
     """
     router = _Adaptive(builder, phases)
     for left in product((False, True), repeat=len(phases)):
@@ -52,8 +53,9 @@ def fill_adaptive(builder: TableBuilder, phases: Sequence[Phase]) -> None:
 
 
 class _Adaptive:
-    """What the entries are made of: ``ways[d][vc]`` the exits to each link of phase d
-    for a packet on a channel.
+    """What the entries are made of.
+
+    ``paths[d][vc]``: the exits to each link of phase d for a packet on a channel.
     """
 
     def __init__(self, builder: TableBuilder, phases: Sequence[Phase]) -> None:
@@ -65,13 +67,13 @@ class _Adaptive:
         walks = [
             walk_pools(builder, phases[0].m, "xy", vc, by_rail=True) for vc in range(len(phases))
         ]
-        self.ways: list[list[list[Exits]]] = []
+        self.paths: list[list[list[Exits]]] = []
         self.heading: list[int] = []
         state = 1
         for phase in phases:
             rows = phase.rail_rows(ports)[self.node]
             self.heading.append(state)
-            self.ways.append(
+            self.paths.append(
                 [
                     [
                         exits(builder, walk, rows[..., k], vc=vc + 1, heading=state + k, after=0)
@@ -88,8 +90,9 @@ class _Adaptive:
         ]
 
     def differs(self, to_node: IntArray, left: Sequence[int]) -> BoolArray:
-        """Whether a chip's node differs from nodes in the coordinates ``left`` and no
-        other: bool[chips, nodes given].
+        """Whether nodes differ from a chip's in exactly the coordinates ``left``.
+
+        bool[chips, nodes given].
         """
         here = np.ones((len(self.node), len(to_node)), dtype=np.bool_)
         for d, phase in enumerate(self.phases):
@@ -102,14 +105,15 @@ class _Adaptive:
         vc = len(self.phases) - len(left)
         for d in left:
             target = self.phases[d].coordinate(self.to_node)
-            for k, way in enumerate(self.ways[d][vc]):
-                self.builder.entry[self.heading[d] + k][here] = way.sets(self.builder)[:, target][
+            for k, path in enumerate(self.paths[d][vc]):
+                self.builder.entry[self.heading[d] + k][here] = path.sets(self.builder)[:, target][
                     here
                 ]
 
     def fill_last(self, d: int) -> None:
-        """One coordinate is left: the steps after the rail are those to the
-        destination.
+        """One coordinate is left.
+
+        The steps after the rail are those to the destination.
         """
         phase, here = self.phases[d], self.differs(self.to_node, [d])
         self.fill_heading([d], here)
@@ -118,29 +122,30 @@ class _Adaptive:
         goal = self.builder.destinations[index] % self.chips
         onward = mesh_distance(phase.m)[phase.enter[a, b], goal[:, None]]
         shares = self.shares[d][a, self.local[chip], b]
-        ways = self.ways[d][len(self.phases) - 1]
+        paths = self.paths[d][len(self.phases) - 1]
         self.builder.entry[0][here] = adaptive_sets(
-            self.builder, ways, [(chip, b)] * len(ways), shares, onward
+            self.builder, paths, [(chip, b)] * len(paths), shares, onward
         )
 
     def fill_several(self, left: Sequence[int]) -> None:
-        """Several coordinates are left: the steps after the rail are those to the
-        nearest rail of another one.
+        """Several coordinates are left.
+
+        The steps after the rail are those to the nearest rail of another one.
         """
         here = self.differs(self.to_node, left)
         self.fill_heading(left, here)
         nodes = np.unique(self.to_node)
         # All chips of a node have the same sets here.
         chip, index = np.nonzero(self.differs(nodes, left))
-        ways: list[Exits] = []
+        paths: list[Exits] = []
         at: list[tuple[IntArray, IntArray]] = []
         shares, onward = [], []
         for d in left:
             phase = self.phases[d]
             a, b = phase.coordinate(self.node[chip]), phase.coordinate(nodes[index])
             others = [self.phases[other] for other in left if other != d]
-            for k, way in enumerate(self.ways[d][len(self.phases) - len(left)]):
-                ways.append(way)
+            for k, path in enumerate(self.paths[d][len(self.phases) - len(left)]):
+                paths.append(path)
                 at.append((chip, b))
                 shares.append(self.shares[d][a, self.local[chip], b, k] / len(left))
                 onward.append(
@@ -148,7 +153,7 @@ class _Adaptive:
                 )
         sets = np.full((len(self.node), len(nodes)), -1, dtype=np.int32)
         sets[chip, index] = adaptive_sets(
-            self.builder, ways, at, np.stack(shares, axis=-1), np.stack(onward, axis=-1)
+            self.builder, paths, at, np.stack(shares, axis=-1), np.stack(onward, axis=-1)
         )
         self.builder.entry[0][here] = sets[:, np.searchsorted(nodes, self.to_node)][here]
 
@@ -156,8 +161,9 @@ class _Adaptive:
 def _nearest_rail(
     phases: Sequence[Phase], local: IntArray, node: IntArray, to_node: IntArray
 ) -> IntArray:
-    """Steps from a local chip to the nearest rail that corrects one of the coordinates;
-    all int[k].
+    """Steps from a local chip to the nearest rail that corrects one of the coordinates.
+
+    All int[k].
     """
     distance = [
         phase.distance[phase.coordinate(node), local, phase.coordinate(to_node)].min(axis=-1)

@@ -1,9 +1,9 @@
-"""What can be read from any routing table: whether packets arrive, whether they can
-block each other for ever, loads and hops.
+"""What can be read from any routing table.
 
-For one destination the places (state, vertex) that packets can reach form a graph
-without circles, or the routing would send packets round for ever. A depth-first order
-of it gives exact loads (forwards) and exact hop counts (backwards) in one pass.
+Whether packets arrive, whether they can block each other for ever, loads and hops. For
+one destination the places (state, vertex) that packets can reach form a graph without
+circles, or the routing would send packets round for ever. A depth-first order of it
+gives exact loads (forwards) and exact hop counts (backwards) in one pass.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class PathLengths:
-    """Expected links (all of them, and those that leave a node) from each chip to each
-    destination: float[chips, destinations].
+    """Expected links from each chip to each destination: float[chips, destinations].
+
+    All of them, and those that leave a node.
     """
 
     links: FloatArray
@@ -49,12 +50,11 @@ class PathLengths:
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """The sets of a table with every pool spread out: option rows of set k are start[k]
-    to start[k + 1].
+    """The sets of a table with every pool spread out.
 
-    ``weight`` splits a choice over the lanes of its pool in equal shares, and over the
-    virtual channels ``vc`` of its class; ``lane`` is the only lane used of the link,
-    -1: all.
+    Option rows of set k are start[k] to start[k + 1]. ``weight`` splits a choice over
+    the lanes of its pool in equal shares, and over the virtual channels ``vc`` of its
+    class. ``lane`` is the only lane used of the link, -1: all.
     """
 
     start: IntArray
@@ -70,8 +70,10 @@ class Options:
 
 
 def check_delivery(topology: Topology, table: RoutingTable) -> None:
-    """Check that every packet arrives; ValueError names the place where one gets stuck,
-    leaves the graph or goes round for ever.
+    """Check that every packet arrives.
+
+    ValueError names the place where one gets stuck, leaves the graph or goes round for
+    ever.
     """
     options = spread_options(topology, table)
     starts = topology.links.src[options.link]
@@ -95,8 +97,9 @@ def check_delivery(topology: Topology, table: RoutingTable) -> None:
 
 
 def path_lengths(topology: Topology, table: RoutingTable) -> PathLengths:
-    """Expected hops of a packet under the table's weights, for every pair of a chip and
-    a destination.
+    """Expected hops of a packet under the table's weights.
+
+    For every pair of a chip and a destination.
     """
     external = (topology.links.kind != INTERNAL).astype(np.float64)
     return PathLengths(
@@ -105,8 +108,9 @@ def path_lengths(topology: Topology, table: RoutingTable) -> PathLengths:
 
 
 def path_sums(topology: Topology, table: RoutingTable, values: FloatArray) -> FloatArray:
-    """Expected sum of ``values`` (float[links]: hops, nanoseconds...) over the links of
-    a path: float[chips, destinations].
+    """Expected sum of ``values`` over the links of a path: float[chips, destinations].
+
+    ``values``: float[links], as hops or nanoseconds.
     """
     return _sums(topology, table, values, None, longest=False)
 
@@ -114,9 +118,9 @@ def path_sums(topology: Topology, table: RoutingTable, values: FloatArray) -> Fl
 def longest_paths(
     topology: Topology, table: RoutingTable, values: FloatArray, wanted: FloatArray | None = None
 ) -> FloatArray:
-    """The most that ``values`` (float[links], at least 0) sum to over any path that
-    packets take: float[chips, destinations].
+    """The most that ``values`` sum to over any path: float[chips, destinations].
 
+    Paths are those that packets take; ``values`` (float[links]) are at least 0.
     ``wanted`` (float[chips, destinations]): only pairs above 0 count, others may stay
     0; None: all.
     """
@@ -134,7 +138,7 @@ def _sums(
     stuck = np.zeros(3, dtype=np.int64)
     sums = np.zeros((topology.chips, len(table.destinations)))
     graph = _graph(topology, table, spread_options(topology, table))
-    kernels().way_sums(
+    kernels().path_sums(
         *graph, values, np.ones(sums.shape) if wanted is None else wanted, longest, stuck, sums
     )
     _raise_if_stuck(topology, table, stuck)
@@ -144,8 +148,9 @@ def _sums(
 def table_lane_loads(
     topology: Topology, table: RoutingTable, demand: FloatArray | None = None
 ) -> FloatArray:
-    """Mean load of the lanes of each link row (float[links]); arguments, unit and
-    errors of :func:`table_channel_loads`.
+    """Mean load of the lanes of each link row (float[links]).
+
+    Arguments, unit and errors of :func:`table_channel_loads`.
     """
     lanes = topology.links.lanes.astype(np.int64)
     mean: FloatArray = (
@@ -158,13 +163,13 @@ def table_lane_loads(
 def table_channel_loads(
     topology: Topology, table: RoutingTable, demand: FloatArray | None = None
 ) -> FloatArray:
-    """Load of every lane in flits/cycle per flit/chip/cycle offered, exact under the
-    table's weights; float[channels].
+    """Load of every lane, exact under the table's weights; float[channels].
 
-    The channels are the lanes of all link rows, one after another. ``demand``
-    (float[chips, destinations]): what each chip sends to each destination; None:
-    uniform, 1 / (chips - 1) to each other chip. The lanes of a pool share its traffic
-    evenly. ValueError where the demand has another shape or a packet does not arrive.
+    In flits/cycle per flit/chip/cycle offered. The channels are the lanes of all link
+    rows, one after another. ``demand`` (float[chips, destinations]): what each chip
+    sends to each destination; None: uniform, 1 / (chips - 1) to each other chip. The
+    lanes of a pool share its traffic evenly. ValueError where the demand has another
+    shape or a packet does not arrive.
     """
     if demand is None:
         demand = np.full((topology.chips, len(table.destinations)), 1 / (topology.chips - 1))
@@ -187,8 +192,9 @@ def table_channel_loads(
 
 
 def class_loads(topology: Topology, table: RoutingTable) -> FloatArray:
-    """Uniform traffic on each class of virtual channels, summed over all links:
-    float[classes], in flits/cycle per flit/chip/cycle offered.
+    """Uniform traffic on each class of virtual channels: float[classes].
+
+    Summed over all links, in flits/cycle per flit/chip/cycle offered.
     """
     demand = np.full((topology.chips, len(table.destinations)), 1 / (topology.chips - 1))
     stuck, loads = np.zeros(3, dtype=np.int64), np.zeros(table.classes)
@@ -259,8 +265,9 @@ def _channel_name(topology: Topology, channel: int, channels: int) -> str:
 
 
 def _out_indices(src: IntArray) -> tuple[IntArray, int]:
-    """The place of each link among those that leave its vertex, and the most links that
-    leave one.
+    """The place of each link at its vertex, and the most links of a vertex.
+
+    Counted are links that leave the vertex.
     """
     order = np.argsort(src, kind="stable")
     counts = np.bincount(src)
@@ -299,8 +306,9 @@ def _graph(topology: Topology, table: RoutingTable, options: Options) -> tuple[A
 
 
 def _raise_if_stuck(topology: Topology, table: RoutingTable, stuck: NDArray[np.int64]) -> None:
-    """``stuck``: kind (1 dead end, 2 circle), place (state * vertices + vertex),
-    destination.
+    """Raise ValueError for what the loops report in ``stuck``.
+
+    Kind (1 dead end, 2 circle), place (state * vertices + vertex), destination.
     """
     if stuck[0]:
         state, vertex = divmod(int(stuck[1]), topology.vertices)

@@ -1,9 +1,9 @@
-"""Compiled loops over routing tables, one destination at a time; see
-:mod:`railx.vocabulary.routing.analysis` for what they mean.
+"""Compiled loops over routing tables, one destination at a time.
 
-Arguments that all share: ``entry`` (int32[states, vertices, destinations]),
-``destinations``, ``link_dst`` (int32[links]) and the options of each set: ``start``,
-``link``, ``state``, ``weight``. A place is state * vertices + vertex.
+See :mod:`railx.vocabulary.routing.analysis` for what they mean. Arguments that all
+share: ``entry`` (int32[states, vertices, destinations]), ``destinations``, ``link_dst``
+(int32[links]) and the options of each set: ``start``, ``link``, ``state``, ``weight``.
+A place is state * vertices + vertex.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["dependencies", "loads", "way_sums"]
+__all__ = ["dependencies", "loads", "path_sums"]
 
 _DEAD_END = 1
 _CIRCLE = 2
@@ -32,9 +32,9 @@ def _postorder(
     work: Any,
     stuck: Any,
 ) -> int:
-    """Places that packets for ``target`` reach from chips with ``sent`` > 0, in
-    depth-first postorder, in work[3]; their number.
+    """Places that packets for ``target`` reach, in depth-first postorder.
 
+    From chips with ``sent`` > 0; they are in work[3], and their number is returned.
     work[0]: 0 unseen, 1 on the path, 2 done (reset by the caller); work[1], work[2]:
     the stack and the next option of each place.
     """
@@ -84,7 +84,7 @@ def _postorder(
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def way_sums(
+def path_sums(
     entry: Any,
     destinations: Any,
     link_dst: Any,
@@ -98,10 +98,11 @@ def way_sums(
     stuck: Any,
     sums: Any,
 ) -> None:
-    """Fill ``sums`` (float[chips, destinations]) with the sum of ``values``
-    (float[links]) over the links of the path: the expected one, or over the ``longest``
-    path of positive weight. Pairs whose ``wanted`` (float[chips, destinations]) is 0
-    may stay 0.
+    """Fill ``sums`` with the sum of ``values`` over the links of the path.
+
+    It is the expected one, or over the ``longest`` path of positive weight. ``sums``:
+    float[chips, destinations]; ``values``: float[links]. Pairs whose ``wanted``
+    (float[chips, destinations]) is 0 may stay 0.
     """
     states, vertices, count = entry.shape
     chips = wanted.shape[0]
@@ -145,8 +146,9 @@ def loads(
     load_place: Any,
     load: Any,
 ) -> None:
-    """Add to ``load`` what every chip sends to every destination (``demand``,
-    float[chips, destinations]), at the place of each option.
+    """Add to ``load`` what every chip sends to every destination.
+
+    At the place of each option. ``demand``: float[chips, destinations].
     """
     states, vertices, count = entry.shape
     chips = demand.shape[0]
@@ -193,8 +195,9 @@ def dependencies(
     channels: int,
     waits: Any,
 ) -> None:
-    """Mark in ``waits`` (bool[links * channels, out links * channels]) which channels a
-    packet may wait for while it holds one.
+    """Mark in ``waits`` which channels a packet may wait for while it holds one.
+
+    bool[links * channels, out links * channels].
     """
     states, vertices, count = entry.shape
     work = np.zeros((4, states * vertices), dtype=np.int32)

@@ -1,9 +1,8 @@
-"""All-to-all lines of RailX: which of the links of a pair of nodes packets take, and
-what then stands where.
+"""All-to-all lines of RailX: which links packets take, and what then stands where.
 
 In every setting whose dimensions are all-to-alls a packet corrects one coordinate of
 its node after the other. Each ordered pair of nodes of a line is joined by several
-links, two a copy of the all-to-all, which leave from chips at different edges of the
+links, two per copy of the all-to-all, which leave from chips at different edges of the
 node. Who takes which is the *share* of the traffic of each chip that goes to link 0, 1,
 ... (the order of :class:`railx.vocabulary.grid.LineWiring`: minus side first). Under
 uniform traffic every phase can be computed from the one before, exactly and for any
@@ -48,11 +47,12 @@ LineRouting = Literal["min", "balanced"]
 class Phase:
     """One coordinate of the nodes and the all-to-all that corrects it.
 
-    ``dimension``: 0 for rails of rows, 1 for rails of columns; ``stride``: how far
-    nodes whose coordinates differ by 1 are apart in the numbering of nodes. ``leave``
-    and ``enter`` (int[L, L, k]): the local chips at the two ends of the k links from
-    coordinate a to b; ``distance`` (int[L, c, L, k]): steps from chip c of a node to
-    them.
+    * ``dimension``: 0 for rails of rows, 1 for rails of columns.
+    * ``stride``: how far nodes whose coordinates differ by 1 are apart in the numbering
+      of nodes.
+    * ``leave`` and ``enter`` (int[L, L, k]): the local chips at the two ends of the k
+      links from coordinate a to b.
+    * ``distance`` (int[L, c, L, k]): steps from chip c of a node to them.
     """
 
     def __init__(self, wiring: LineWiring, *, m: int, n: int, dimension: int, stride: int) -> None:
@@ -70,10 +70,9 @@ class Phase:
         return node // self.stride % self.length
 
     def rail_rows(self, ports: IntArray) -> IntArray:
-        """Link rows from each node to each other coordinate: int[nodes, L, k], -1 for
-        its own.
+        """Link rows from each node to each other coordinate: int[nodes, L, k].
 
-        ``ports``: the links behind the ports, as
+        -1 for its own. ``ports``: the links behind the ports, as
         ``railx.vocabulary.grid.rail_ports`` has them.
         """
         node = np.arange(ports.shape[1])
@@ -85,12 +84,11 @@ class Phase:
 
 @dataclass(frozen=True, eq=False)
 class FlowPhase:
-    """A phase under uniform all-to-all, one flit a cycle sent by every chip; lines are
-    those of :func:`by_line`.
+    """A phase under uniform all-to-all, one flit per cycle sent by every chip.
 
-    ``source`` (float[lines, L, c]): what each chip holds for each other node of its
-    line; ``shares`` (float[lines, L, c, L, k]): the part that takes each link. Both
-    have a single line where all lines are alike.
+    Lines are those of :func:`by_line`. ``source`` (float[lines, L, c]): what each chip
+    holds for each other node of its line. ``shares`` (float[lines, L, c, L, k]): the
+    part that takes each link. Both have a single line where all lines are alike.
     """
 
     phase: Phase
@@ -98,8 +96,9 @@ class FlowPhase:
     shares: FloatArray
 
     def rails(self) -> FloatArray:
-        """Load of the links from each node to each other node of its line: float[lines,
-        L, L, k].
+        """Load of the links from each node to each other node of its line.
+
+        float[lines, L, L, k].
         """
         lines, length, chips = self.source.shape
         shares = np.broadcast_to(self.shares, (lines, *self.shares.shape[1:])).reshape(
@@ -112,7 +111,8 @@ class FlowPhase:
         return loads
 
     def walks(self) -> FloatArray:
-        """Flow inside each node from each chip to the edge chips where it leaves:
+        """Flow inside each node from each chip to the edge chips where it leaves.
+
         float[lines, L, c, c].
         """
         lines, length, chips = self.source.shape
@@ -131,12 +131,11 @@ class FlowPhase:
 def uniform_flow(
     phases: Sequence[Phase], nodes: int, routing: LineRouting
 ) -> tuple[list[FlowPhase], FloatArray]:
-    """The phases one after the other under uniform all-to-all, and what ends where:
-    float[nodes, c].
+    """The phases one after the other under uniform all-to-all, and what ends where.
 
-    The last is the flow that has come to each chip of the right node (or started
-    there), spread evenly over the node's chips; a chip's packets to itself count in it,
-    and never take a link.
+    The last (float[nodes, c]) is the flow that has come to each chip of the right node
+    (or started there), spread evenly over the node's chips. A chip's packets to itself
+    count in it, and never take a link.
     """
     chips = phases[0].chips
     standing = np.full((nodes, chips), nodes * chips / (nodes * chips - 1))
@@ -157,8 +156,9 @@ def uniform_flow(
 
 
 def arrivals(phase: Phase, rails: FloatArray) -> FloatArray:
-    """Flow (float[lines, L, c]) that enters each chip from the links of its line, for
-    link loads float[lines, L, L, k].
+    """Flow (float[lines, L, c]) that enters each chip from the links of its line.
+
+    For link loads float[lines, L, L, k].
     """
     slot = (np.arange(phase.length)[None, :, None] * phase.chips + phase.enter).ravel()
     size = phase.length * phase.chips
@@ -170,8 +170,9 @@ def arrivals(phase: Phase, rails: FloatArray) -> FloatArray:
 
 
 def by_line(values: NDArray[np.float64], phase: Phase) -> FloatArray:
-    """Values of nodes (float[nodes, ...]) arranged as lines of a phase: float[nodes /
-    L, L, ...].
+    """Values of nodes (float[nodes, ...]) arranged as lines of a phase.
+
+    float[nodes / L, L, ...].
     """
     rest = values.shape[1:]
     lines = len(values) // phase.length
@@ -180,7 +181,10 @@ def by_line(values: NDArray[np.float64], phase: Phase) -> FloatArray:
 
 
 def by_node(values: NDArray[np.float64], phase: Phase, nodes: int) -> FloatArray:
-    """The way back from :func:`by_line`; a single line stands for all."""
+    """Lines of a phase arranged as nodes again: the inverse of :func:`by_line`.
+
+    A single line stands for all.
+    """
     rest = values.shape[2:]
     lines = np.broadcast_to(values, (nodes // phase.length, phase.length, *rest))
     grid = lines.reshape(len(lines) // phase.stride, phase.stride, phase.length, *rest)
@@ -188,8 +192,9 @@ def by_node(values: NDArray[np.float64], phase: Phase, nodes: int) -> FloatArray
 
 
 def nearest_shares(distance: IntArray) -> FloatArray:
-    """Everything to the nearest link, at equal distance to the first: float[L, c, L, k]
-    for distances of that shape.
+    """Everything to the nearest link, at equal distance to the first.
+
+    float[L, c, L, k] for distances of that shape.
     """
     nearest = distance.argmin(axis=-1)
     shares: FloatArray = (nearest[..., None] == np.arange(distance.shape[-1])).astype(np.float64)
@@ -197,15 +202,16 @@ def nearest_shares(distance: IntArray) -> FloatArray:
 
 
 def even_shares(source: FloatArray, distance: IntArray) -> FloatArray:
-    """Shares that give each of the k links of a pair exactly 1/k of the pair's flow,
-    with short walks: float[lines, L, c, L, k].
+    """Shares that give each of the k links of a pair exactly 1/k of the pair's flow.
 
-    ``source`` (float[lines, L, c]): what stands at each chip for each other node. The
-    links are cut in two groups, again and again: the chips with the smallest detour to
-    the first group take it until it has its quota, those at the threshold in part.
+    Walks are short; float[lines, L, c, L, k]. ``source`` (float[lines, L, c]): what
+    stands at each chip for each other node. A ``source`` of float[lines, L, c, L] holds
+    something else for each other node.
+
+    The links are cut in two groups, again and again: the chips with the smallest detour
+    to the first group take it until it has its quota, those at the threshold in part.
     Sending one chip to a group instead of another costs the difference of their detours
-    in steps, so that for two links no other even split has shorter walks in sum. A
-    ``source`` of float[lines, L, c, L] holds something else for each other node.
+    in steps, so that for two links no other even split has shorter walks in sum.
     """
     shares = np.empty((len(source), *distance.shape))
     weight = np.broadcast_to(source if source.ndim == 4 else source[..., None], shares.shape[:-1])
@@ -220,8 +226,9 @@ def _share_out(
     part: FloatArray | None,
     shares: FloatArray,
 ) -> None:
-    """Give ``part`` (float[lines, L, c, L], None: all) of each chip's flow ``weight``
-    to ``links`` in equal sums.
+    """Give a part of each chip's flow ``weight`` to ``links`` in equal sums.
+
+    ``part``: float[lines, L, c, L], None: all.
     """
     if len(links) == 1:
         shares[..., links[0]] = 1.0 if part is None else part
@@ -237,8 +244,9 @@ def _share_out(
 
 
 def _quota_shares(weight: FloatArray, detour: IntArray, quota: float) -> FloatArray:
-    """The share of each chip (float[lines, L, c, L]) that fills ``quota`` of the flow
-    of each pair in the order of the detours.
+    """The share of each chip (float[lines, L, c, L]) that fills ``quota``.
+
+    Of the flow of each pair, in the order of the detours.
     """
     share = np.empty(weight.shape)
     order = np.argsort(detour, axis=1, kind="stable")
@@ -255,13 +263,13 @@ def _quota_shares(weight: FloatArray, detour: IntArray, quota: float) -> FloatAr
 
 
 def walk_orders(phases: Sequence[Phase], routing: LineRouting) -> list[WalkOrder]:
-    """The order of the walks before each phase and of the last one to the chip, each on
-    a virtual channel of its own.
+    """The order of the walks before each phase and of the last one to the chip.
 
-    ``min`` walks XY. ``balanced`` goes along y first to the rails of a row, which start
-    at the left and right edge, and along x first to those of a column: this spreads the
-    walks over the rows and columns of the mesh and keeps them off the edges. The last
-    walk leaves the edge where the last rail ends in the same way.
+    Each is on a virtual channel of its own. ``min`` walks XY. ``balanced`` goes along y
+    first to the rails of a row, which start at the left and right edge, and along x
+    first to those of a column: this spreads the walks over the rows and columns of the
+    mesh and keeps them off the edges. The last walk leaves the edge where the last rail
+    ends in the same way.
     """
     if routing == "min":
         return ["xy"] * (len(phases) + 1)
@@ -277,8 +285,9 @@ def mesh_distance(m: int) -> IntArray:
 
 
 def mesh_steps(m: int, order: WalkOrder) -> IntArray:
-    """The next local chip on the walk from chip c to chip d, first along x (``xy``) or
-    along y (``yx``): int[c, d].
+    """The next local chip on the walk from chip c to chip d: int[c, d].
+
+    First along x (``xy``) or along y (``yx``).
     """
     y, x = np.divmod(np.arange(m * m), m)
     dx, dy = np.sign(x[None, :] - x[:, None]), np.sign(y[None, :] - y[:, None])
@@ -288,8 +297,9 @@ def mesh_steps(m: int, order: WalkOrder) -> IntArray:
 
 
 def _edge_chip(beside: IntArray, plus: NDArray[np.bool_], m: int, dimension: int) -> IntArray:
-    """Local chip that owns a rail's port: rail i sits on chip row (x) or chip column
-    (y) i // n.
+    """Local chip that owns a rail's port.
+
+    Rail i sits on chip row (x) or chip column (y) i // n.
     """
     edge = np.where(plus, m - 1, 0)
     return beside * m + edge if dimension == 0 else edge * m + beside

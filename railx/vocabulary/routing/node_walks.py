@@ -1,10 +1,9 @@
-"""What the routers of all RailX settings share: walks inside the nodes towards an exit,
-and rails that raise the virtual channel.
+"""What the routers of all RailX settings share: walks inside the nodes, and rails.
 
 A packet that heads for a rail walks inside its node, one dimension of the mesh first,
 and every rail that it takes raises its virtual channel. Walks of one order cannot wait
 for each other in a circle inside a channel, and no channel waits for a lower one, so
-that every such routing is free of deadlocks; D dimensions of nodes need D + 1 virtual
+that every such routing is free of deadlocks. D dimensions of nodes need D + 1 virtual
 channels (RailX simulator for D = 2).
 """
 
@@ -48,10 +47,10 @@ _NO_SHARE = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Exits:
-    """One way out of its node for each chip and target: the next ``pool`` (int[chips,
-    T], -1: none) and the ``state`` after that hop.
+    """One path out of its node for each chip and target.
 
-    ``rail``: the link row of the exit's rail; ``steps``: links inside the node before
+    The next ``pool`` (int[chips, T], -1: none) and the ``state`` after that hop.
+    ``rail``: the link row of the exit's rail. ``steps``: links inside the node before
     it.
     """
 
@@ -61,19 +60,19 @@ class Exits:
     steps: IntArray
 
     def sets(self, builder: TableBuilder) -> NDArray[np.int32]:
-        """Sets of this one way."""
+        """Sets of this one path."""
         return builder.single(self.pool, self.state)
 
 
 def walk_pools(
     builder: TableBuilder, m: int, order: WalkOrder, vc: int, *, by_rail: bool = False
 ) -> IntArray:
-    """The pool of the next step from each chip to each local chip of its node
-    (int[lanes, chips, m^2]), -1 where it stands there.
+    """The pool of the next step from each chip to each local chip of its node.
 
-    Neighbours are joined by n lanes. All of them make one pool (lanes = 1), or each its
-    own (``by_rail``, lanes = n): then packets for rail i keep to lane i mod n, and
-    those for one rail of an edge chip do not stand in front of those for another.
+    int[lanes, chips, m^2], -1 where it stands there. Neighbours are joined by n lanes.
+    All of them make one pool (lanes = 1), or each its own (``by_rail``, lanes = n):
+    then packets for rail i keep to lane i mod n, and those for one rail of an edge chip
+    do not stand in front of those for another.
     """
     chip = np.arange(builder.topology.chips)
     local = chip % m**2
@@ -93,12 +92,12 @@ def exits(
     heading: int,
     after: int,
 ) -> Exits:
-    """Ways to rails: ``rail`` (int[chips, T]) is the link row that each chip heads for
-    on the way to each target, -1 for none.
+    """Paths to rails.
 
-    ``walk``: as from :func:`walk_pools`; ``vc``: the rail's virtual channel (int[T]:
-    for each target); ``heading`` and ``after``: the packet's state on the way to the
-    rail and after it.
+    ``rail`` (int[chips, T]) is the link row that each chip heads for on the way to each
+    target, -1 for none. ``walk``: as from :func:`walk_pools`. ``vc``: the rail's
+    virtual channel (int[T]: for each target). ``heading`` and ``after``: the packet's
+    state on the way to the rail and after it.
     """
     lanes, chips, chips_per_node = walk.shape
     chip = np.arange(chips)[:, None]
@@ -127,13 +126,14 @@ def exits(
 
 
 def split_sets(
-    builder: TableBuilder, ways: Sequence[Exits], shares: FloatArray
+    builder: TableBuilder, paths: Sequence[Exits], shares: FloatArray
 ) -> NDArray[np.int32]:
-    """Sets (int[chips, T]) that share the traffic among several ways; ``shares``:
-    float[chips, T, ways], -1 where no way has any.
+    """Sets (int[chips, T]) that share the traffic among several paths.
+
+    ``shares``: float[chips, T, paths]. -1 where no path has any.
     """
     pool, state = (
-        np.stack([getattr(way, name) for way in ways], axis=-1) for name in ("pool", "state")
+        np.stack([getattr(path, name) for path in paths], axis=-1) for name in ("pool", "state")
     )
     weight = np.where((pool < 0) | (shares < _NO_SHARE), 0, shares)
     total = weight.sum(axis=-1, keepdims=True)
@@ -154,21 +154,23 @@ def split_sets(
 
 def adaptive_sets(
     builder: TableBuilder,
-    ways: Sequence[Exits],
+    paths: Sequence[Exits],
     at: Sequence[tuple[IntArray, IntArray]],
     shares: FloatArray,
     onward: IntArray,
 ) -> NDArray[np.int32]:
-    """Adaptive sets of k packets (int[k]) that may take any of W ways.
+    """Adaptive sets of k packets (int[k]) that may take any of W paths.
 
-    ``at``: for each way where the packets stand in its arrays (chip and target, int[k]
-    each); ``shares`` (float[k, W]): the weights; ``onward`` (int[k, W]): steps inside
-    the next node. A way is probed at its rail; its delay is the time of flight of its
-    walk, its rail and the steps onward, in nanoseconds beyond the best way.
+    ``at``: for each path where the packets stand in its arrays (chip and target, int[k]
+    each). ``shares`` (float[k, W]): the weights. ``onward`` (int[k, W]): steps inside
+    the next node. A path is probed at its rail. Its delay is the time of flight of its
+    walk, its rail and the steps onward, in nanoseconds beyond the best path.
     """
     latency = builder.topology.links.latency_ns
     pool, state, rail, steps = (
-        np.stack([getattr(way, name)[index] for way, index in zip(ways, at, strict=True)], axis=-1)
+        np.stack(
+            [getattr(path, name)[index] for path, index in zip(paths, at, strict=True)], axis=-1
+        )
         for name in ("pool", "state", "rail", "steps")
     )
     # The first link of the table is inside a node wherever a walk has any.
@@ -218,7 +220,7 @@ def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRo
         walk = walk_pools(builder, m, orders[d], d, by_rail=routing == "balanced")
         vc = np.tile(np.arange(classes), phase.length) if classes > 1 else d + 1
         target = targets[d] * classes + targets[d + 1] % classes
-        ways = [
+        paths = [
             exits(
                 builder,
                 walk,
@@ -232,17 +234,18 @@ def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRo
         shares = np.repeat(
             by_node(flow.shares, phase, topology.nodes)[node, local], classes, axis=1
         )
-        builder.entry[0][here] = split_sets(builder, ways, shares)[:, target][here]
+        builder.entry[0][here] = split_sets(builder, paths, shares)[:, target][here]
         if routing == "balanced":
-            for k, way in enumerate(ways):
-                builder.entry[1 + k][here] = way.sets(builder)[:, target][here]
+            for k, path in enumerate(paths):
+                builder.entry[1 + k][here] = path.sets(builder)[:, target][here]
         done &= ~here
     fill_final(builder, walk_pools(builder, m, orders[-1], len(phases)))
 
 
 def fill_final(builder: TableBuilder, walk: IntArray) -> None:
-    """The walk to the destination inside its node, from state 0; ``walk`` as from
-    :func:`walk_pools`, on all lanes.
+    """The walk to the destination inside its node, from state 0.
+
+    ``walk`` as from :func:`walk_pools`, on all lanes.
     """
     _, chips, chips_per_node = walk.shape
     node = np.arange(chips) // chips_per_node

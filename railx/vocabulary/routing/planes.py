@@ -1,5 +1,6 @@
-"""What networks of switches in identical planes share: the paths from a chip to its
-switches and back.
+"""What networks of switches in identical planes share.
+
+The paths from a chip to its switches and back.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ IntArray = NDArray[np.int64]
 
 
 def fill_leaves(builder: TableBuilder, target: IntArray, switches: int) -> None:
-    """Fill the first hop of every chip (state 0) and the last hop to it (from every
-    state).
+    """Fill the first hop of every chip (state 0) and the last hop to it.
 
-    ``target`` (int[destinations]): the place of each destination's switch in a plane of
-    so many ``switches``, plane after plane behind the chips. A packet enters by any
-    plane's link with room, on a virtual channel drawn evenly, and leaves on channel 0:
-    nothing waits in a chip, so neither can be part of a circle.
+    The last hop is from every state. ``target`` (int[destinations]): the place of each
+    destination's switch in a plane of so many ``switches``, plane after plane behind
+    the chips. A packet enters by any plane's link with room, on a virtual channel drawn
+    evenly, and leaves on channel 0: nothing waits in a chip, so neither can be part of
+    a circle.
     """
     topology, links = builder.topology, builder.topology.links
     columns = np.arange(len(builder.destinations))

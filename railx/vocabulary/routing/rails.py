@@ -1,5 +1,6 @@
-"""Routing on rail-optimised and rail-only networks: inside the server first, then along
-a rail.
+"""Routing on rail networks: inside the server first, then along a rail.
+
+For rail-optimised and rail-only networks.
 
 A chip reaches another of its server through the scale-up switch, a chip of its own rank
 over its rail switch. For a chip of another rank it hands the packet to the chip of that
@@ -53,12 +54,12 @@ def route_rails(
     routing: str,
     destinations: NDArray[np.int32] | None = None,
 ) -> RoutingTable:
-    """``min`` draws planes and spine switches evenly; ``adaptive`` takes those with the
-    shortest queues.
+    """Inside the server first, then along a rail.
 
-    Where a spine can take a packet to another rank of the pod, ``adaptive`` compares
-    that path with the one through the server. Exact loads are the same for both: before
-    queues form it goes through the server.
+    ``min`` draws planes and spine switches evenly; ``adaptive`` takes those with the
+    shortest queues. Where a spine can take a packet to another rank of the pod,
+    ``adaptive`` compares that path with the one through the server. Exact loads are the
+    same for both: before queues form it goes through the server.
     """
     builder = TableBuilder(
         topology,
@@ -96,11 +97,11 @@ def _fill_chips(
     rail_switch: IntArray,
     spine_delay_ns: float | None,
 ) -> None:
-    """At every chip: to the scale-up switch for its own server and for other ranks of
-    its pod, else to a rail switch.
+    """The first hop at every chip.
 
-    ``spine_delay_ns``: time of flight that the spine adds to the path to another rank
-    of the pod; None without a spine.
+    To the scale-up switch for its own server and for other ranks of its pod, else to a
+    rail switch. ``spine_delay_ns``: time of flight that the spine adds to the path to
+    another rank of the pod; None without a spine.
     """
     chip, to = np.arange(builder.topology.chips), builder.destinations.astype(np.int64)
     scale_up = (builder.topology.chips + chip // g)[:, None]
@@ -115,8 +116,9 @@ def _fill_chips(
 
 
 def _fill_servers(builder: TableBuilder, g: int, pod_chips: int, servers: int) -> None:
-    """At every scale-up switch: to the chip of the destination's rank, for destinations
-    of the pod.
+    """At every scale-up switch: to the chip of the destination's rank.
+
+    For destinations of the pod.
     """
     server, to = np.arange(servers), builder.destinations.astype(np.int64)
     switch = builder.topology.chips + server
@@ -128,8 +130,9 @@ def _fill_servers(builder: TableBuilder, g: int, pod_chips: int, servers: int) -
 
 
 def _fill_spine(builder: TableBuilder, leaf: IntArray, spine: IntArray, own: IntArray) -> None:
-    """One plane: from rail switches up and from the spine down to the rail switch
-    ``own`` (int[D]) of the destination.
+    """One plane: from rail switches up and from the spine down.
+
+    The spine leads to the rail switch ``own`` (int[D]) of the destination.
     """
     builder.entry[0][leaf] = even_sets(builder, leaf, np.tile(spine, (len(leaf), 1)))[:, None]
     down = even_sets(

@@ -1,5 +1,6 @@
-"""Dimension order on tori of any dimension, two virtual channels a ring so that no ring
-of waiting packets can close.
+"""Dimension order on tori of any dimension, with two virtual channels per ring.
+
+No ring of waiting packets so can close.
 """
 
 from __future__ import annotations
@@ -30,11 +31,10 @@ def route_rings(
     position: IntArray | None = None,
     split_ties: bool = False,
 ) -> RoutingTable:
-    """One ring after the other, the shorter path; ``shape``: chips along each
-    dimension, the first runs fastest.
+    """One ring after the other, the shorter path.
 
-    ``position`` (int[chips]): the place of each chip in that order; default: its
-    number.
+    ``shape``: chips along each dimension, the first runs fastest. ``position``
+    (int[chips]): the place of each chip in that order; default: its number.
 
     At equal distance ``min`` goes up (``split_ties``: does as ``balanced``) and
     ``balanced`` splits the packets evenly. A packet is on virtual channel 1 until it
@@ -67,8 +67,9 @@ def route_rings(
 def ring_steps(
     place: IntArray, target: IntArray, length: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Whether the shorter path round a ring goes up, and whether both paths are equally
-    long.
+    """Whether the shorter path round a ring goes up, and whether it is a tie.
+
+    The two paths of a tie are equally long.
     """
     ahead = (target - place) % length
     return 2 * ahead <= length, 2 * ahead == length
@@ -77,12 +78,11 @@ def ring_steps(
 def ring_sets(
     builder: TableBuilder, position: IntArray, stride: int, length: int, *, split_ties: bool = False
 ) -> NDArray[np.int32]:
-    """The sets of one dimension of rings by state, chip and target place; int32[5,
-    chips, length].
+    """The sets of one dimension of rings: int32[5, chips, length].
 
-    ``position`` (int[chips]): the places of the chips, a permutation; neighbours in a
-    ring are ``stride`` apart. A packet whose ring is done goes back to state 0, where
-    it starts.
+    By state, chip and target place. ``position`` (int[chips]): the places of the chips,
+    a permutation; neighbours in a ring are ``stride`` apart. A packet whose ring is
+    done goes back to state 0, where it starts.
     """
     place = position // stride % length
     at = np.argsort(position)  # the chip in each place
@@ -105,5 +105,5 @@ def ring_sets(
     up, tie = ring_steps(place[:, None], goal, length)
     sets[_UNDECIDED] = np.where(up, *entering)
     if (split_ties or builder.routing == "balanced") and tie.any():
-        sets[_UNDECIDED][tie] = builder.merge(*(ways[tie] for ways in entering))
+        sets[_UNDECIDED][tie] = builder.merge(*(direction[tie] for direction in entering))
     return sets

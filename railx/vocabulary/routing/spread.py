@@ -1,5 +1,6 @@
-"""Sets of choices for packets that may take any of several links, on any of several
-virtual channels.
+"""Sets of choices for packets that may take any of several links.
+
+On any of several virtual channels.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ VIRTUAL_CHANNELS = 3
 
 
 def even_sets(builder: TableBuilder, src: IntArray, dst: IntArray) -> SetArray:
-    """Sets (int32[n]) of the links from vertex src[i] to the vertices dst[i, :], each
-    on every virtual channel, in equal shares.
+    """Sets (int32[n]) of the links from vertex src[i] to the vertices dst[i, :].
+
+    Each on every virtual channel, in equal shares.
     """
     return np.array(
         [builder.choice_set(choices) for choices in _choices(builder, src, dst)], dtype=np.int32
@@ -31,10 +33,10 @@ def even_sets(builder: TableBuilder, src: IntArray, dst: IntArray) -> SetArray:
 def fallback_sets(
     builder: TableBuilder, src: IntArray, first: IntArray, second: IntArray, delay_ns: float
 ) -> SetArray:
-    """Sets (int32[n]) of an adaptive router: the links to first[i, :] and, at
-    ``delay_ns`` more, those to second[i, :].
+    """Sets (int32[n]) of an adaptive router with second choices.
 
-    The weights, which exact loads read, give all to the first.
+    The links to first[i, :] and, at ``delay_ns`` more, those to second[i, :]. The
+    weights, which exact loads read, give all to the first.
     """
     sets = np.empty(len(src), dtype=np.int32)
     for i, (one, other) in enumerate(
@@ -48,8 +50,9 @@ def fallback_sets(
 
 
 def _choices(builder: TableBuilder, src: IntArray, dst: IntArray) -> list[list[tuple[int, int]]]:
-    """For each src[i] the (pool, state) of every link to dst[i, :] on every virtual
-    channel; all keep state 0.
+    """For each src[i] the (pool, state) of every link to dst[i, :].
+
+    On every virtual channel; all keep state 0.
     """
     pools = [builder.pools_between(src[:, None], dst, vc) for vc in range(builder.virtual_channels)]
     return [[(pool, 0) for pool in row] for row in np.concatenate(pools, axis=1).tolist()]

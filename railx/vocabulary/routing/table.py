@@ -1,12 +1,12 @@
-"""A routing as one table: where a packet may go next, for every family of topologies
-and every simulator.
+"""A routing as one table: where a packet may go next.
 
-A packet carries a small *state*: what it has decided so far (how many rails it has
-taken, which exit it heads for). The table says, for a state, a vertex and a
-destination, the *choices* a packet has there. A choice is a *pool* of equal channels
-(link rows with all their lanes or one of each, on one virtual channel) and the state
-after the hop. The packet simulator, the exact channel loads, the hop counts and the
-test for deadlocks all read this one structure, so that they speak of the same routing.
+It serves every family of topologies and every simulator. A packet carries a small
+*state*: what it has decided so far (how many rails it has taken, which exit it heads
+for). The table says, for a state, a vertex and a destination, the *choices* a packet
+has there. A choice is a *pool* of equal channels (link rows with all their lanes or one
+of each, on one virtual channel) and the state after the hop. The packet simulator, the
+exact channel loads, the hop counts and the test for deadlocks all read this one
+structure, so that they speak of the same routing.
 """
 
 from __future__ import annotations
@@ -84,10 +84,11 @@ class RoutingTable:
         return int(self.channel_class.max()) + 1
 
     def spread_pools(self, width: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Every pool on all channels of its class: for each place of a pool its member
-        (0 to below ``width``, int[pools]) and virtual channel, and where pools start.
+        """Every pool on all channels of its class.
 
-        All members on the first channel of the class, then all on the next one.
+        For each place of a pool its member (0 to below ``width``, int[pools]) and
+        virtual channel, and where pools start. All members on the first channel of the
+        class, then all on the next one.
         """
         of_class = np.argsort(self.channel_class, kind="stable")
         channels = np.bincount(self.channel_class)
@@ -100,12 +101,11 @@ class RoutingTable:
 
 
 class TableBuilder:
-    """Collects pools and sets, each kept once, while a family fills ``entry`` with
-    array operations.
+    """Collects pools and sets, each kept once.
 
-    ``virtual_channels``: the routing's own number, one for each of its classes.
-    ``destinations``: the chips to route to (default: all), so that large networks can
-    be routed a block at a time.
+    A family fills ``entry`` meanwhile with array operations. ``virtual_channels``: the
+    routing's own number, one for each of its classes. ``destinations``: the chips to
+    route to (default: all), so that large networks can be routed a block at a time.
     """
 
     def __init__(
@@ -140,8 +140,9 @@ class TableBuilder:
         self._between: dict[tuple[int, int], NDArray[np.int64]] = {}
 
     def pool(self, links: Sequence[int], vc: int, lane: int = -1) -> int:
-        """The pool of these link rows on a virtual channel: all their lanes, or one of
-        each.
+        """The pool of these link rows on a virtual channel.
+
+        All their lanes, or one of each.
         """
         if not 0 <= vc < self.virtual_channels:
             raise ValueError(
@@ -154,10 +155,10 @@ class TableBuilder:
     def pools_between(
         self, src: NDArray[np.integer], dst: NDArray[np.integer], vc: int, lane: int = -1
     ) -> IntArray:
-        """For pairs of joined vertices (any shape), the pool of all link rows from src
-        to dst; -1 where src equals dst.
+        """The pool of all link rows from src to dst, for pairs of joined vertices.
 
-        ValueError where a pair is not joined by a link.
+        Pairs have any shape; -1 where src equals dst. ValueError where a pair is not
+        joined by a link.
         """
         if (vc, lane) not in self._between:
             rows = np.split(self._ordered_rows, np.flatnonzero(np.diff(self._ordered_key)) + 1)
@@ -179,8 +180,9 @@ class TableBuilder:
     def single(
         self, pools: NDArray[np.integer], state: NDArray[np.integer] | int
     ) -> NDArray[np.int32]:
-        """Sets of one choice each: the pool and the state after the hop (any shape); -1
-        stays -1.
+        """Sets of one choice each: the pool and the state after the hop.
+
+        Any shape; -1 stays -1.
         """
         pools, states = np.broadcast_arrays(
             np.asarray(pools, dtype=np.int64), np.asarray(state, dtype=np.int64)
@@ -200,8 +202,9 @@ class TableBuilder:
         probes: Sequence[int] | None = None,
         delays_ns: Sequence[float] | None = None,
     ) -> int:
-        """The set of these choices (pool, state after the hop); weights default to
-        equal, probes to the pool itself.
+        """The set of these choices (pool, state after the hop).
+
+        Weights default to equal, probes to the pool itself.
         """
         share = (
             [1 / len(choices)] * len(choices)
@@ -228,8 +231,9 @@ class TableBuilder:
     def merge(
         self, first: NDArray[np.integer], second: NDArray[np.integer], share: float = 0.5
     ) -> NDArray[np.int32]:
-        """Sets (any shape) that hold the choices of two sets, ``share`` of the traffic
-        to the first.
+        """Sets (any shape) that hold the choices of two sets.
+
+        ``share`` of the traffic goes to the first.
         """
         rows = list(self._sets)
         key = np.asarray(first, dtype=np.int64) << 32 | np.asarray(second, dtype=np.int64)

@@ -1,8 +1,8 @@
-"""Exact loads of uniform all-to-all in closed form, for families that know theirs at
-any size.
+"""Exact loads of uniform all-to-all in closed form, at any size.
 
-Every function returns one load per row of ``topology.links``: flits per cycle on one
-lane when chips offer one flit per cycle on average, spread evenly over all other chips.
+For families that know theirs. Every function returns one load per row of
+``topology.links``: flits per cycle on one lane when chips offer one flit per cycle on
+average, spread evenly over all other chips.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ IntArray = NDArray[np.int64]
 
 
 def torus_lane_loads(topology: Topology, columns: int, rows: int, lanes: int) -> FloatArray:
-    """Dimension order on a torus of columns x rows chips, ties between the two
-    directions split evenly.
+    """Dimension order on a torus of columns x rows chips.
 
-    By symmetry all links of a dimension and direction carry the same. RailX counts the
-    links inside its nodes as part of the torus.
+    Ties between the two directions are split evenly. By symmetry all links of a
+    dimension and direction carry the same. RailX counts the links inside its nodes as
+    part of the torus.
     """
     others = topology.chips - 1
     per_direction = [
@@ -60,8 +60,9 @@ def along_lane_loads(topology: Topology, x: float, y: float) -> FloatArray:
 
 
 def half_way_round_ns(grid: Grid) -> float:
-    """Bound of the latency of any path on a torus of nodes: half way round a row and a
-    column.
+    """Bound of the latency of any path on a torus of nodes.
+
+    Half way round a row and a column.
     """
     total = 0.0
     for length in (grid.columns, grid.rows):
@@ -73,9 +74,7 @@ def half_way_round_ns(grid: Grid) -> float:
 def phase_lane_loads(
     topology: Topology, phases: Sequence[Phase], routing: LineRouting
 ) -> FloatArray:
-    """Loads of a RailX setting whose coordinates
-    are corrected one after the other.
-    """
+    """Loads of a RailX setting whose coordinates are corrected one after the other."""
     nodes, m, chips = topology.nodes, phases[0].m, phases[0].chips
     flows, arrived = uniform_flow(phases, nodes, routing)
     orders = walk_orders(phases, routing)
@@ -96,16 +95,18 @@ def phase_lane_loads(
 
 
 def _walked(flow: FloatArray, m: int, order: WalkOrder) -> FloatArray:
-    """Load of each mesh link (float[..., mesh link]) of flows from chip to chip of a
-    node (float[..., c, c]).
+    """Load of each mesh link of flows from chip to chip of a node.
+
+    float[..., mesh link] for flows float[..., c, c].
     """
     loads: FloatArray = flow.reshape(-1, m**4) @ _mesh_paths(m, order).T
     return loads.reshape(*flow.shape[:-2], len(mesh_links(m)))
 
 
 def _mesh_paths(m: int, order: WalkOrder) -> Any:
-    """Which mesh links the path from chip c to chip d takes: a sparse matrix [mesh
-    link, c * m^2 + d] of ones.
+    """Which mesh links the path from chip c to chip d takes.
+
+    A sparse matrix [mesh link, c * m^2 + d] of ones.
     """
     from scipy.sparse import csr_array
 
@@ -131,9 +132,7 @@ def _mesh_paths(m: int, order: WalkOrder) -> Any:
 
 
 def _between(start: IntArray, stop: IntArray, a: int, b: int) -> NDArray[np.bool_]:
-    """Whether a straight walk from start to stop takes the step from a to b = a
-    +- 1.
-    """
+    """Whether a straight walk from start to stop steps from a to b = a +- 1."""
     return (start <= a) & (stop >= b) if b > a else (start >= a) & (stop <= b)
 
 

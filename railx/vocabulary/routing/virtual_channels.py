@@ -1,4 +1,4 @@
-"""More virtual channels than a routing has classes: which class gets the spare ones.
+"""More virtual channels than a routing has classes: who gets the spare ones.
 
 A routing's classes of virtual channels keep packets from waiting for each other in a
 circle; one channel for each is enough for that. Spare channels only give packets that
@@ -43,8 +43,9 @@ def with_virtual_channels(
 
 
 def _deal(loads: NDArray[np.float64], number: int) -> NDArray[np.int32]:
-    """The class of each of ``number`` channels: one for each class, then the spare ones
-    by load (highest averages).
+    """The class of each of ``number`` channels.
+
+    One for each class, then the spare ones by load (highest averages).
     """
     dealt = list(range(len(loads)))
     while len(dealt) < number:
