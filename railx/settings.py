@@ -283,11 +283,12 @@ def _load(hint: Any, value: Any, path: str) -> Any:
     if hint is Any:
         return value
     if origin is Annotated:
-        base, *constraints = get_args(hint)
-        for constraint in constraints:
-            if isinstance(constraint, Registered):
-                return _load_member(constraint.key, constraint.members(), value, path)
+        base, *metadata = get_args(hint)
+        for one in metadata:
+            if isinstance(one, Registered):
+                return _load_member(one.key, one.members(), value, path)
         loaded = _load(base, value, path)
+        constraints: list[Constraint] = metadata
         for constraint in constraints:
             if loaded is not None and not constraint.accepts(loaded):
                 raise SettingsError(path, f"got {loaded!r}; allowed: {constraint.allowed}")

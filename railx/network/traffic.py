@@ -60,13 +60,6 @@ class Flows:
     def chips(self) -> int:
         return len(self.spread)
 
-    def row_sums(self) -> FloatArray:
-        """What each chip sends, relative to the mean chip (float64[chips])."""
-        listed: FloatArray = np.bincount(self.src, weights=self.share, minlength=self.chips).astype(
-            np.float64
-        )
-        return listed + self.spread
-
     def demand(self) -> FloatArray:
         """The traffic matrix (float64[chips, chips], row = source).
 
