@@ -264,7 +264,8 @@ def _sql(options: argparse.Namespace) -> int:
         try:
             found = database.query(options.query)
         except NotAvailable as missing:
-            raise ValueError(f"{missing}; there is: {', '.join(missing.there_is)}") from None
+            there_is = ", ".join(missing.there_is) or "no table yet"
+            raise ValueError(f"{missing}; there is: {there_is}") from None
         _print_table(found, options)
     return 0
 
