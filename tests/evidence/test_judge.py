@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from railx.evidence import (
     count_verdicts,
     judge,
     load_claims,
+    read_published,
 )
 from railx.io import write_table
 
@@ -201,6 +203,9 @@ TREND: dict[str, Any] = {
         ([1.0, 3.0, 2.0, 4.0], "increasing", "partly", "1 of 3 steps go against it"),
         ([1.0, 3.0, 2.0, 0.5], "increasing", "not reproduced", "not increasing"),
         ([2.0, 2.0, 2.0, 2.0], "increasing", "not reproduced", "not increasing"),
+        ([0.1, 0.2, 0.3, 0.4], "increasing", "reproduced", "increasing from 0.1 to 0.4"),
+        # The tolerance is a share of the range, not of the values.
+        ([100.0, 103.0, 102.0, 104.0], "increasing", "partly", "1 of 3 steps go against it"),
         ([4.0, 3.0, 2.0, 1.0], "decreasing", "reproduced", "decreasing"),
     ],
 )
@@ -211,6 +216,13 @@ def test_verdict_of_a_trend(
     row = desk.judge(claim(**{**TREND, "direction": direction}))[0]
     assert (row["verdict"], row["ours"]) == (verdict, values[-1] / values[0])
     assert reason in row["reason"]
+
+
+def test_an_unknown_row_is_answered_with_the_first_eight(tmp_path: Path) -> None:
+    names = [f"row_{number}" for number in range(9)]
+    (tmp_path / "many.csv").write_text("id,value\n" + "".join(f"{name},1\n" for name in names))
+    with pytest.raises(ValueError, match=re.escape(", ".join(names[:8]) + ", ...)")):
+        read_published(tmp_path, "many.csv", "none")
 
 
 def test_a_trend_of_one_point_is_not_attempted(desk: Desk) -> None:
