@@ -1,0 +1,1 @@
+"""Commands that are no stage: each module adds its own to ``railx``."""

@@ -1,0 +1,89 @@
+"""What the commands share: their parsers, the experiment they read, and printing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from workflow.stage import Settings
+
+__all__ = ["add_results", "command", "experiment_of", "print_table", "words"]
+
+
+def command(
+    commands: Any, name: str, line: str, description: str, epilog: str
+) -> argparse.ArgumentParser:
+    """The parser of a new command, with a line for the list and an example."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=line,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
+
+
+def add_results(parser: argparse.ArgumentParser) -> None:
+    """The option that names another results folder."""
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        help="the results folder (default: results)",
+    )
+
+
+def experiment_of(results: Path, name: str) -> Settings:
+    """The experiment as it was run, or as conf/ has it before its report is there."""
+    from railx.io import read_json
+    from workflow.experiment import checked_experiment
+
+    config = results / name / "config.json"
+    if not config.is_file():
+        return checked_experiment([f"experiment={name}"])
+    settings: Settings = read_json(config)
+    return settings
+
+
+def words(value: Any) -> str:
+    """A value of a table for the terminal: six digits, nested ones as JSON."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return json.dumps(value) if isinstance(value, (dict, list)) else str(value)
+
+
+def print_table(table: Any, options: argparse.Namespace) -> None:
+    """An Arrow table in columns, or as the options ``json`` and ``csv`` say."""
+    if options.csv:
+        import pyarrow as pa
+        import pyarrow.csv as pc
+
+        stream = pa.BufferOutputStream()
+        pc.write_csv(table, stream)
+        print(stream.getvalue().to_pybytes().decode(), end="")
+        return
+    rows = table.to_pylist()
+    if options.json:
+        print(json.dumps(rows, indent=2, default=_plain))
+        return
+    cells = [[words(value) for value in row.values()] for row in rows]
+    widths = [
+        max(map(len, [name, *(row[index] for row in cells)]))
+        for index, name in enumerate(table.column_names)
+    ]
+    for row in [table.column_names, *cells]:
+        print(
+            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON can hold.
+
+    Sums of whole numbers leave the database as decimals; what else JSON lacks is text.
+    """
+    return int(value) if isinstance(value, Decimal) and value == int(value) else str(value)
