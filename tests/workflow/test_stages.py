@@ -114,7 +114,8 @@ def test_claims_may_read_all_but_graphs_circuits_plans_traces_and_configs(
         ("transition", "plan"), ("transition", "csv"), ("plan", "plan"),
         ("training", "trace"), ("training", "chrome_trace"), ("training", "config"),
         ("figure", "svg"), ("figure", "png"), ("report", "report"), ("report", "config"),
-        ("report", "provenance"), ("tracking", "tracking"),
+        ("report", "provenance"), ("crate", "crate"), ("crate", "workflow"),
+        ("tracking", "tracking"),
     }  # fmt: skip
     named = {
         (name, key)

@@ -16,6 +16,7 @@ from workflow.stages import (
     agreement,
     circuits,
     corpus,
+    crate,
     economics,
     evidence,
     figure,
@@ -68,6 +69,7 @@ STAGES: dict[str, Stage] = {
         evidence,
         figure,
         report,
+        crate,
         tracking,
     )
 }
