@@ -28,13 +28,14 @@ from workflow.stages import (
     files_of,
     inputs_of,
     printed_tables,
+    provenance_files,
     results_folder,
     stage_of,
     tracked_results,
     wildcards,
 )
 
-AT_THE_TOP = {"report", "tracking"}
+AT_THE_TOP = {"report", "crate", "tracking"}
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def test_what_a_stage_reads_is_made_by_another_or_there(experiment: dict[str, An
         for name, stage in STAGES.items()
         for key in stage.outputs
         for path in files_of(experiment, f"{name}.{key}").values()
-    }
+    } | set(provenance_files(experiment))
     for stage in STAGES.values():
         for item in stage.items(experiment):
             for files in inputs_of(stage, experiment, item).values():
