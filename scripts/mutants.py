@@ -74,8 +74,10 @@ ROOMS = {
     "evidence": Room(
         tuple(
             f"railx/evidence/{name}.py"
-            for name in ("claims", "database", "expected", "intervals", "judge", "published")
-            + ("statement", "static", "verdicts")
+            for name in (
+                *("claims", "database", "expected", "intervals", "judge", "published"),
+                *("statement", "static", "verdicts"),
+            )
         ),
         (
             "tests/evidence/test_judge.py",
