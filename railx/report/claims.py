@@ -80,4 +80,4 @@ def interval_text(row: Mapping[str, Any]) -> str:
     low, high, samples = row["low"], row["high"], row["samples"]
     if low is None or high is None or samples is None:
         return ""
-    return f"95 %: {number_text(low)} to {number_text(high)}, n = {samples}"
+    return f"95 %: {number_text(low)} to {number_text(high)}, n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{samples}"

@@ -20,6 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from railx.evidence import KINDS, VERDICTS, Paper, table_name
+from railx.evidence.verdicts import number_text
 from railx.figures.fidelity import FIDELITY_MEANING
 from railx.io import read_json, write_text
 from railx.report.cells import MOST_ROWS, cell, seeds, table_rows, words
@@ -142,10 +143,20 @@ def _environment() -> Environment:
     environment.filters["quoted"] = _quoted
     environment.filters["counted"] = _counted
     environment.filters["listed"] = _listed
+    environment.tests["numeric"] = _numeric
     environment.tests["number"] = lambda value: (
         isinstance(value, (int, float)) and not isinstance(value, bool)
     )
     return environment
+
+
+def _numeric(value: Any) -> bool:
+    """Whether a text of a published table is a number."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _asset(name: str) -> str:
@@ -186,6 +197,7 @@ def _complete(
 ) -> None:
     """What the page says of a claim besides its columns."""
     row["interval"] = interval_text(row)
+    row["spread"] = [number_text(row[end]) if row["interval"] else "" for end in ("low", "high")]
     row["elsewhere"] = [
         {**other["verdicts"][row["claim"]], "experiment": other["name"]}
         for other in elsewhere

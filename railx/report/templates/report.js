@@ -22,19 +22,19 @@
     const wanted = state();
     const fits = (element) => keys.every((key) => !wanted[key] || element.dataset[key] === wanted[key]);
     for (const element of claims) element.hidden = !fits(element);
-    for (const part of parts) part.hidden = Boolean(wanted.paper) && part.dataset.paperPart !== wanted.paper;
-    for (const group of groups) {
-      const own = [...group.querySelectorAll("[data-claim]")];
-      const away = group.dataset.paperPart && wanted.paper && group.dataset.paperPart !== wanted.paper;
-      group.hidden = Boolean(away) || (own.length > 0 && own.every((element) => element.hidden));
-    }
     const narrow = Boolean(wanted.verdict || wanted.fidelity);
     document.body.classList.toggle("narrow", narrow);
+    const empty = (element) => {
+      const own = [...element.querySelectorAll("[data-claim]")];
+      return own.length > 0 && own.every((claim) => claim.hidden);
+    };
+    for (const group of groups) group.hidden = empty(group);
+    for (const part of parts) {
+      const away = Boolean(wanted.paper) && part.dataset.paperPart !== wanted.paper;
+      part.hidden = away || (narrow && empty(part));
+    }
     const left = rows.filter((row) => !row.hidden).length;
-    shown.value =
-      left === rows.length
-        ? `${left} claims`
-        : `${left} of ${rows.length} claims${narrow ? "; figures and tables are hidden" : ""}`;
+    shown.value = left === rows.length ? `${left} claims` : `${left} of ${rows.length}`;
   };
 
   const changed = () => {
@@ -43,16 +43,18 @@
     apply();
   };
 
-  const reset = () => {
+  const clear = () => {
     for (const key of keys) form.elements[key].value = "";
-    apply();
   };
 
   // A place that the filter hides, or that is folded, is shown when somebody goes there.
   const goTo = () => {
     const place = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!place) return;
-    if (place.closest("[hidden]") || getComputedStyle(place).display === "none" || place.closest(".narrow .beside")) reset();
+    if (place.closest("[hidden], .narrow #overview, .narrow .beside")) {
+      clear();
+      apply();
+    }
     for (let one = place; one; one = one.parentElement) if (one.tagName === "DETAILS") one.open = true;
     place.scrollIntoView();
   };
@@ -72,7 +74,7 @@
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", (event) => {
     event.preventDefault();
-    for (const key of keys) form.elements[key].value = "";
+    clear();
     changed();
   });
   unfold.addEventListener("click", () => {
