@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workflow.stage import File, Inputs, Item, Job, Made, Settings, Stage, Summary
+from workflow.stage import File, Inputs, Item, Job, Made, Settings, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "caption_of", "run"]
 
@@ -76,4 +76,5 @@ STAGE = Stage(
     modules=_modules,
     outputs={"svg": File("{figure}.svg"), "png": File("{figure}.png")},
     run=run,
+    tracked=Tracked("", ("png",)),
 )

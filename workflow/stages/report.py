@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from workflow.stage import File, Inputs, Job, Json, Made, Settings, Stage, Summary
+from workflow.stage import File, Inputs, Job, Json, Made, Settings, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -110,5 +110,6 @@ STAGE = Stage(
     },
     run=run,
     modules=_figure_modules,
+    tracked=Tracked("", ("report",), name="page"),
     in_folder=False,
 )
