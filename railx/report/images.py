@@ -78,7 +78,9 @@ def slim_svg(text: str) -> str:
 
 def _rounded(attribute: re.Match[str]) -> str:
     name, value = attribute.groups()
-    short = _DECIMALS.sub(lambda number: f"{float(number.group()):.2f}".rstrip("0").rstrip("."), value)
+    short = _DECIMALS.sub(
+        lambda number: f"{float(number.group()):.2f}".rstrip("0").rstrip("."), value
+    )
     if name == "d":
         short = _AROUND_LETTERS.sub(r"\1", short).strip().replace(" ", ",")
     return f' {name}="{short}"'

@@ -41,7 +41,9 @@ def find_chromium() -> str:
     Raises ValueError where there is none.
     """
     wanted = os.environ.get("CHROMIUM")
-    found = shutil.which(wanted) if wanted else next(filter(None, map(shutil.which, CHROMIUMS)), None)
+    found = (
+        shutil.which(wanted) if wanted else next(filter(None, map(shutil.which, CHROMIUMS)), None)
+    )
     if found is None:
         raise ValueError(
             f"CHROMIUM: got {wanted!r}, which is no program; allowed: a Chromium or Chrome"

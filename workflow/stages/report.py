@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from workflow.stage import File, Inputs, Job, Json, Made, Settings, Stage, Summary
+from workflow.stage import File, Inputs, Job, Json, Made, Settings, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -67,9 +67,7 @@ def _other(claims: Path, results: Path) -> Any:
 
     folder = claims.parent.parent
     name = folder.relative_to(results)
-    return OtherResult(
-        str(name), claims, folder / _PROVENANCE, recorded=name.parts[0] == _RECORDED
-    )
+    return OtherResult(str(name), claims, folder / _PROVENANCE, recorded=name.parts[0] == _RECORDED)
 
 
 def _own(experiment: Settings, _: str) -> dict[str, Any]:
@@ -131,5 +129,6 @@ STAGE = Stage(
         "provenance": Json("provenance.json"),
     },
     run=run,
+    tracked=Tracked("", ("report",), name="page"),
     in_folder=False,
 )
