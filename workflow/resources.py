@@ -58,10 +58,10 @@ def all_papers(root: Path = _ROOT) -> dict[str, Paper]:
 def declared_tables() -> dict[str, pa.Schema | None]:
     """The tables that claims may name: their columns, as the stages declare them.
 
-    In a name a star stands for the name of an item (``network.*.bounds``). What a stage
-    writes as JSON has no declared columns.
+    In a name a star stands for the name of an item (``network.*.bounds``). A JSON
+    object whose keys the stage does not declare has a schema of None.
     """
-    from workflow.stage import Table, arrow_schema
+    from workflow.stage import Json, Table, arrow_schema
     from workflow.stages import STAGES
 
     found: dict[str, pa.Schema | None] = {}
@@ -69,11 +69,14 @@ def declared_tables() -> dict[str, pa.Schema | None]:
         for key, output in stage.outputs.items():
             if output.claims:
                 path = Path(stage.path(key, "*" if stage.item else "")).with_suffix("")
-                found[".".join(path.parts)] = (
-                    arrow_schema({**output.declared(), **output.optional})
+                columns = (
+                    {**output.declared(), **output.optional}
                     if isinstance(output, Table)
-                    else None
+                    else output.keys
+                    if isinstance(output, Json)
+                    else {}
                 )
+                found[".".join(path.parts)] = arrow_schema(columns) if columns else None
     return found
 
 

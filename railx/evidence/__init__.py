@@ -12,7 +12,12 @@ from railx.evidence.claims import (
     PublishedReference,
     load_claims,
 )
-from railx.evidence.database import Database, open_database, open_schemas, table_name
+from railx.evidence.database import (
+    Database,
+    open_database,
+    open_schemas,
+    table_name,
+)
 from railx.evidence.errors import ClaimError, NotAvailable
 from railx.evidence.expected import flipped, read_expected, rests_on_timing
 from railx.evidence.judge import CLAIM_COLUMNS, claims_table, count_verdicts, judge
