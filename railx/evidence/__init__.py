@@ -16,11 +16,18 @@ from railx.evidence.database import Database, open_database, table_name
 from railx.evidence.errors import ClaimError, NotAvailable
 from railx.evidence.judge import CLAIM_COLUMNS, claims_table, count_verdicts, judge
 from railx.evidence.papers import Paper, read_papers
-from railx.evidence.published import Published, read_published
+from railx.evidence.published import (
+    CONFIDENCE,
+    Published,
+    PublishedTable,
+    published_tables,
+    read_published,
+)
 from railx.evidence.verdicts import VERDICTS, Verdict
 
 __all__ = [
     "CLAIM_COLUMNS",
+    "CONFIDENCE",
     "KINDS",
     "VERDICTS",
     "Claim",
@@ -32,12 +39,14 @@ __all__ = [
     "Paper",
     "Published",
     "PublishedReference",
+    "PublishedTable",
     "Verdict",
     "claims_table",
     "count_verdicts",
     "judge",
     "load_claims",
     "open_database",
+    "published_tables",
     "read_papers",
     "read_published",
     "table_name",

@@ -148,7 +148,9 @@ def read_published(
 
 def _described(path: Path) -> dict[str, TableSettings]:
     if not path.is_file():
-        raise ClaimError(f"{path.name}: no such file in {path.parent}; allowed: one that names every CSV")
+        raise ClaimError(
+            f"{path.name}: no such file in {path.parent}; allowed: one that names every CSV"
+        )
     try:
         described: dict[str, TableSettings] = load(
             Annotated[dict[str, TableSettings], NotEmpty()], read_yaml(path)
