@@ -12,11 +12,14 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from railx.evidence.errors import ClaimError
 from railx.evidence.papers import read_yaml
 from railx.settings import NotEmpty, SettingsError, load
+
+if TYPE_CHECKING:
+    import _csv
 
 __all__ = [
     "CONFIDENCE",
@@ -176,13 +179,11 @@ def _read_rows(path: Path) -> tuple[tuple[str, ...], tuple[dict[str, str], ...]]
     return columns, rows
 
 
-def _checked(
-    file: str, lines: Iterator[list[str]], columns: tuple[str, ...]
-) -> Iterator[dict[str, str]]:
+def _checked(file: str, reader: _csv.Reader, columns: tuple[str, ...]) -> Iterator[dict[str, str]]:
     seen: set[str] = set()
-    for number, cells in enumerate(lines, start=1):
-        name = dict(zip(columns, cells, strict=False)).get("id") or "without id"
-        where = f"{file}: row {number} ({name})"
+    for cells in reader:
+        name = dict(zip(columns, cells, strict=False)).get("id") or "no id"
+        where = f"{file}, line {reader.line_num} ({name})"
         if len(cells) != len(columns):
             raise ClaimError(
                 f"{where}: has {len(cells)} cells; allowed: {len(columns)}, text with a comma in"
