@@ -396,9 +396,13 @@ def test_flexsp_speedup_is_the_ratio_of_slowest_groups(tmp_path: Path) -> None:
     assert (speedup["verdict"], speedup["fidelity"]) == ("partly", "analytic")
     assert "requires measured_gpu" in speedup["reason"]
     assert found["flexsp_speedup_github"]["verdict"] == "not attempted"
-    assert found["flexsp_less_all_to_all"]["ours"] == pytest.approx(
-        (32 * 14 + 64 * 7.2) / (32 * 11 + 64 * 4)
-    )
+
+
+def test_less_all_to_all_counts_the_devices_of_each_group(tmp_path: Path) -> None:
+    write_groups(tmp_path, "static_7b_384k_commoncrawl", SLOW)
+    write_groups(tmp_path, "flexsp_7b_384k_commoncrawl", FAST)
+    found = verdicts(tmp_path, "flexsp_less_all_to_all")["flexsp_less_all_to_all"]
+    assert found["ours"] == pytest.approx((32 * 14 + 64 * 7.2) / (32 * 11 + 64 * 4))
 
 
 BARS = [
@@ -436,7 +440,7 @@ def test_every_bar_against_deepspeed_has_a_claim() -> None:
 
 
 def test_shares_of_all_to_all_count_devices(tmp_path: Path) -> None:
-    for plan in ("static_commoncrawl_like", "flexsp_commoncrawl_like", "static_wikipedia"):
+    for plan in ("static_7b_384k_commoncrawl", "flexsp_7b_384k_commoncrawl", "static_wikipedia"):
         write_groups(tmp_path, plan, [(0, 8, 10.0), (0, 64, 4.0)], 0.5)
     write_groups(tmp_path, "flexsp_wikipedia", [(0, 8, 10.0), (0, 8, 30.0), (0, 16, 4.0)], 0.06)
     found = verdicts(tmp_path, "flexsp_all")
@@ -452,8 +456,8 @@ def test_shares_of_all_to_all_count_devices(tmp_path: Path) -> None:
             {"degree": degree, "predicted_ms": 10.0, "predicted_all_to_all_ms": ms}
             for degree, ms in rows
         ],
-        "flexsp_commoncrawl_like",
-        plan="flexsp_commoncrawl_like",
+        "flexsp_7b_384k_commoncrawl",
+        plan="flexsp_7b_384k_commoncrawl",
         fidelity="analytic",
     )
     share = verdicts(tmp_path, "flexsp_all_to_all_share_of_plan")["flexsp_all_to_all_share_of_plan"]
