@@ -310,7 +310,7 @@ def test_the_command_line_mounts_too(override: str, names: str, same_as: str | N
 def test_the_command_line_chooses_trainings_of_all_runs_or_of_one() -> None:
     shared = with_quick("training=cpu_4_sweep", "runs.flexsp_stdlib.training.iterations=2")
     iterations = {name: run.training.iterations for name, run in shared.runs.items()}
-    assert iterations == {"static_stdlib": 8, "flexsp_stdlib": 2, "pipeline_stdlib": 8}
+    assert iterations == {"static_stdlib": 5, "flexsp_stdlib": 2, "pipeline_stdlib": 5}
     one = with_quick("training@runs.flexsp_stdlib.training=gpu")
     devices = {name: run.training.device for name, run in one.runs.items()}
     assert devices == {"static_stdlib": "auto", "flexsp_stdlib": "cuda", "pipeline_stdlib": "auto"}
