@@ -1,8 +1,8 @@
 """Do the verdicts on measured and emulated training hold on a busy machine?
 
 The runs behind them are trained twice by the pipeline's own stage: on the machine as it
-is, which should be idle, and beside processes that never rest (one, or ``--busy``). The
-results lie in results/EXPERIMENT_idle and results/EXPERIMENT_busy; what stood there
+is, which should be idle, and beside processes that never rest, one for every two cores.
+The results lie in results/EXPERIMENT_idle and results/EXPERIMENT_busy; what stood there
 before goes. Each claim is then judged on both, and one table is printed.
 
 Ends with 1 where a claim is decided in both and the verdicts differ (undecided
@@ -42,7 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--experiment", default="paper", help="whose training (default: paper)")
     parser.add_argument(
-        "--busy", type=int, default=1, help="processes that never rest (default: 1)"
+        "--busy",
+        type=int,
+        default=max(1, (os.cpu_count() or 1) // 2),
+        help="processes that never rest (default: %(default)s, one for every two cores)",
     )
     parser.add_argument("--cores", default="all", help="cores for Snakemake (default: all)")
     parser.add_argument(
@@ -69,7 +72,11 @@ def _steady(options: argparse.Namespace) -> int:
     print(f"load average before the idle pass: {load:.1f}", flush=True)
     _make(passes["idle"], passes["idle"].trained(), "idle")
     with restless(options.busy):
-        _make(passes["busy"], passes["busy"].trained(), f"busy ({options.busy} processes)")
+        _make(
+            passes["busy"],
+            passes["busy"].trained(),
+            f"busy (processes that never rest: {options.busy})",
+        )
     rows = {state: one.judged() for state, one in passes.items()}
     print("\n".join(table(rows["idle"], rows["busy"])))
     problems = complaints(rows["idle"], rows["busy"])
