@@ -17,7 +17,7 @@ READY := .venv/.ready
 CONFIG = --config experiment=$(EXPERIMENT) $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) $(CONFIG)
 
-.PHONY: help setup reproduce figure claim report schemas test test-slow mutants bench lint lock clean
+.PHONY: help setup reproduce figure claim report pdf sync schemas test test-slow mutants bench steady lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ mutants: $(READY) ## break a room's code on purpose and see whether its tests no
 bench: $(READY) ## how fast the simulators are (docs/benchmarks.md)
 	@$(BIN)/python benchmarks/packet_simulator.py
 	@$(BIN)/python benchmarks/full_scale.py
+
+steady: $(READY) ## train for the measured claims idle and beside a busy loop, and compare the verdicts (docs/measuring.md)
+	@$(BIN)/python scripts/steady.py --experiment $(EXPERIMENT) --cores $(CORES) $(OVERRIDES)
 
 lint: $(READY) ## ruff, mypy (strict) and the walls between the rooms
 	@$(BIN)/ruff check .
