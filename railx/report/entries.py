@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup, escape
 
-from railx.figures import figure_of
+from railx.io import read_json
 
 __all__ = ["ReportFigure", "ReportTable", "caption_html", "figure_entry", "image_source"]
 
@@ -52,19 +51,16 @@ class ReportTable:
     columns: tuple[str, ...] = ()
 
 
-def figure_entry(kind: str, name: str, image: str | Path, tables: Iterable[str]) -> ReportFigure:
-    """A figure of the list: title, caption and alternative text are those of its kind.
-
-    Raises ValueError for an unknown kind.
-    """
-    known = figure_of(kind)
+def figure_entry(name: str, image: str | Path, words: str | Path) -> ReportFigure:
+    """A figure as its job left it: the image, and the file with the words to it."""
+    said = read_json(words)
     return ReportFigure(
         name,
-        known.title,
-        caption_html(known.caption),
-        known.alternative_text,
+        said["title"],
+        caption_html(said["caption"]),
+        said["alternative_text"],
         Path(image),
-        tuple(tables),
+        tuple(said["tables"]),
     )
 
 

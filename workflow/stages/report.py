@@ -15,8 +15,8 @@ _TEMPLATES = Path("railx/report/templates")
 def run(job: Job) -> Summary:
     """Write the resolved config and the provenance beside the report, then the report.
 
-    ``settings``: the experiment, the results folder, per figure its kind, name, image
-    and the tables behind it, per printed table its title and path.
+    ``settings``: the experiment, the results folder, per figure its name, image and
+    words, per printed table its title and path.
     """
     from railx.provenance import collect_provenance
     from railx.report import ReportTable, figure_entry, write_report
@@ -29,12 +29,7 @@ def run(job: Job) -> Summary:
         experiment=job.settings["experiment"]["name"],
         claims=job.file("claims"),
         figures=[
-            figure_entry(
-                figure["kind"],
-                figure["name"],
-                folder / figure["image"],
-                figure["tables"],
-            )
+            figure_entry(figure["name"], folder / figure["image"], folder / figure["words"])
             for figure in job.settings["figures"]
         ],
         tables=[
@@ -59,21 +54,12 @@ def _own(experiment: Settings, _: str) -> dict[str, Any]:
 
 
 def _figures(experiment: Settings) -> list[dict[str, Any]]:
-    from workflow.stages import STAGES, inputs_of, results_folder
+    from workflow.stages import STAGES
 
-    figure, folder = STAGES["figure"], results_folder(experiment)
+    figure = STAGES["figure"]
     return [
-        {
-            "kind": settings["figure"],
-            "name": name,
-            "image": figure.path("svg", name),
-            "tables": [
-                str(path.relative_to(folder))
-                for files in inputs_of(figure, experiment, name).values()
-                for path in ([files] if isinstance(files, Path) else files)
-            ],
-        }
-        for name, settings in experiment["figures"].items()
+        {"name": name, "image": figure.path("svg", name), "words": figure.path("words", name)}
+        for name in experiment["figures"]
     ]
 
 
@@ -84,17 +70,10 @@ def _inputs(experiment: Settings, _: str) -> Inputs:
     return {
         "claims": Made("evidence.claims"),
         "figures": Made("figure.svg", tuple(experiment["figures"])),
+        "words": Made("figure.words", tuple(experiment["figures"])),
         "tables": [folder / path for _, path in printed_tables(experiment)],
         "templates": sorted(_TEMPLATES.iterdir()),
     }
-
-
-def _figure_modules(experiment: Settings, _: str) -> tuple[str, ...]:
-    """The modules that hold titles and captions."""
-    from railx.figures import figure_module
-
-    kinds = {settings["figure"] for settings in experiment["figures"].values()}
-    return tuple(figure_module(kind) for kind in sorted(kinds))
 
 
 STAGE = Stage(
@@ -109,6 +88,5 @@ STAGE = Stage(
         "provenance": Json("provenance.json"),
     },
     run=run,
-    modules=_figure_modules,
     in_folder=False,
 )
