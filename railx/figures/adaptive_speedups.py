@@ -132,7 +132,9 @@ _OURS = {
 }
 
 
-def _ours(settings: AdaptiveSpeedupsSettings, inputs: FigureFiles, seconds: pd.DataFrame) -> pd.DataFrame:
+def _ours(
+    settings: AdaptiveSpeedupsSettings, inputs: FigureFiles, seconds: pd.DataFrame
+) -> pd.DataFrame:
     """Mean seconds of an iteration of each plan that stands for a published case."""
     import pandas as pd
 
@@ -176,8 +178,9 @@ def _points(speedups: pd.DataFrame, seconds: pd.DataFrame, ours: pd.DataFrame) -
         seconds.rename(
             columns={"seconds_per_iteration": "value", "reading_error_seconds": "error"}
         )[[*_CASE, "system", "value", "error"]].assign(source="read off", quantity="seconds"),
-        ours.rename(columns={"seconds": "value"})[[*_CASE, "system", "value", "lengths", "plan"]]
-        .assign(source="ours", quantity="seconds"),
+        ours.rename(columns={"seconds": "value"})[
+            [*_CASE, "system", "value", "lengths", "plan"]
+        ].assign(source="ours", quantity="seconds"),
     ]
     read = seconds.rename(columns={"seconds_per_iteration": "seconds"})
     for table, source, bases in (
@@ -197,7 +200,17 @@ def _points(speedups: pd.DataFrame, seconds: pd.DataFrame, ours: pd.DataFrame) -
             if (*case, base) in times.index and (*case, "flexsp") in times.index
         ]
         parts.append(pd.DataFrame(rows).assign(source=source, quantity="speedup"))
-    order = ["source", "quantity", *_CASE, "system", "baseline", "value", "error", "lengths", "plan"]
+    order = [
+        "source",
+        "quantity",
+        *_CASE,
+        "system",
+        "baseline",
+        "value",
+        "error",
+        "lengths",
+        "plan",
+    ]
     whole = pd.concat([part for part in parts if len(part)], ignore_index=True)
     return whole.reindex(columns=order)
 
@@ -214,8 +227,14 @@ def _marks(axes: Axes, rows: pd.DataFrame, name: str, cases: list[tuple[str, str
             (~here, PUBLISHED | {"markeredgecolor": colour}),
             (here, {"linestyle": "none", "marker": "o", "color": colour, "markersize": 7}),
         ):
-            axes.plot([at for at, yes in zip(x, chosen, strict=True) if yes], own["value"][chosen], **style)
-        axes.vlines(x, own["value"] - own["error"], own["value"] + own["error"], color=colour, linewidth=1)
+            axes.plot(
+                [at for at, yes in zip(x, chosen, strict=True) if yes],
+                own["value"][chosen],
+                **style,
+            )
+        axes.vlines(
+            x, own["value"] - own["error"], own["value"] + own["error"], color=colour, linewidth=1
+        )
 
 
 def _speedups(axes: Axes, rows: pd.DataFrame, cases: list[tuple[str, str]]) -> None:
@@ -255,16 +274,16 @@ def _caption(points: pd.DataFrame) -> str:
     for row in ours.to_dict("records"):
         same = speedups[
             (speedups["source"] != "ours")
-            & (speedups[[*_CASE, "baseline"]] == [row[name] for name in (*_CASE, "baseline")]).all(axis=1)
+            & (speedups[[*_CASE, "baseline"]] == [row[name] for name in (*_CASE, "baseline")]).all(
+                axis=1
+            )
         ]
         pairs.append(
             f"{quantity(row['value'])} against {quantity(float(same['value'].iloc[0]))} over"
             f" {_SYSTEMS[row['baseline']][0]} ({row['model'].upper()}, {row['context'].upper()},"
             f" {label(row['corpus'])}; our lengths: {label(row['lengths'])})"
         )
-    sentences.append(
-        f"Ours against published: {'; '.join(pairs)}." if pairs else f"{_NONE}."
-    )
+    sentences.append(f"Ours against published: {'; '.join(pairs)}." if pairs else f"{_NONE}.")
     sentences.append(
         "Ours come from the cost model with the published constants, not from a machine."
     )
@@ -279,7 +298,10 @@ def _alternative(points: pd.DataFrame, corpora: list[str]) -> str:
         printed = own[own["source"] == "printed"]["value"]
         ours = own[own["source"] == "ours"]["value"]
         text = f"{label(corpus)}: published {quantity(printed.min())} to {quantity(printed.max())}"
-        parts.append(text + (f", ours {', '.join(quantity(one) for one in ours)}" if len(ours) else ", ours none"))
+        parts.append(
+            text
+            + (f", ours {', '.join(quantity(one) for one in ours)}" if len(ours) else ", ours none")
+        )
     return (
         "Above, speed-ups of FlexSP by model and context, a panel per corpus; below, the seconds of"
         f" an iteration of each system. Speed-ups: {'; '.join(parts)}."

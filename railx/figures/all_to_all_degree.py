@@ -74,7 +74,11 @@ def draw(settings: AllToAllDegreeSettings, inputs: FigureFiles, output: Path) ->
     )
     fidelity = fidelity_line(ours["fidelity"] if len(ours) else [], _NOTE)
     with canvas(
-        settings, output, "All-to-all bandwidth by degree of sequence parallelism", subtitle, fidelity
+        settings,
+        output,
+        "All-to-all bandwidth by degree of sequence parallelism",
+        subtitle,
+        fidelity,
     ) as figure:
         axes = figure.subplots()
         colours = dict(zip(settings.tables, PALETTE, strict=False))
@@ -127,7 +131,9 @@ def _lines(axes: Axes, points: pd.DataFrame, colours: dict[str, str], node: int)
     from matplotlib.ticker import FixedLocator, NullLocator
 
     for name, colour in colours.items():
-        own = points[(points["source"] == "published") & (points["name"] == name)].sort_values("degree")
+        own = points[(points["source"] == "published") & (points["name"] == name)].sort_values(
+            "degree"
+        )
         axes.plot(own["degree"], own["gb_s"], color=colour, **PUBLISHED_LINE)
     ours = points[points["source"] == "ours"]
     axes.plot(ours["degree"], ours["gb_s"], "o", color=INK, markersize=4.5, zorder=3)
@@ -146,8 +152,14 @@ def _lines(axes: Axes, points: pd.DataFrame, colours: dict[str, str], node: int)
     axes.axvline(border, color=GREY, linewidth=1, linestyle=":")
     for text, offset, align in (("inside a node", -6, "right"), ("across nodes", 6, "left")):
         axes.annotate(
-            text, (border, 1), xycoords=("data", "axes fraction"), xytext=(offset, -6),
-            textcoords="offset points", ha=align, va="top", color=GREY,
+            text,
+            (border, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(offset, -6),
+            textcoords="offset points",
+            ha=align,
+            va="top",
+            color=GREY,
         )
 
 

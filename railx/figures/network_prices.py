@@ -141,7 +141,11 @@ def _rows(axes: Axes, points: pd.DataFrame, names: list[str]) -> None:
         axes.plot(own["ratio"], places, **style)
         for ratio, place in zip(own["ratio"], places, strict=True):
             axes.annotate(
-                quantity(float(ratio)), (ratio, place), (7, 0), textcoords="offset points", va="center"
+                quantity(float(ratio)),
+                (ratio, place),
+                (7, 0),
+                textcoords="offset points",
+                va="center",
             )
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator([0.05, 0.1, 0.2, 0.5, 1]))

@@ -24,7 +24,16 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "PipelineSpeedupsSettings"]
 
-_GROUPS = ("plan", "corpus", "devices", "kind", "iteration", "micro_batch", "predicted_ms", "fidelity")
+_GROUPS = (
+    "plan",
+    "corpus",
+    "devices",
+    "kind",
+    "iteration",
+    "micro_batch",
+    "predicted_ms",
+    "fidelity",
+)
 _SCHEDULE = ("plan", "iteration", "pipeline", "replica", "stage", "start_ms", "end_ms", "fidelity")
 _HEADLINES = ("id", "value", "place")
 _BASELINES = {
@@ -58,9 +67,7 @@ def draw(settings: PipelineSpeedupsSettings, inputs: FigureFiles, output: Path) 
     published = published_frame(inputs, "published", _HEADLINES).set_index("id")
     unknown = [name for name in settings.rows if name not in published.index]
     if unknown:
-        raise ValueError(
-            f"rows: got {', '.join(unknown)}; allowed: {', '.join(published.index)}"
-        )
+        raise ValueError(f"rows: got {', '.join(unknown)}; allowed: {', '.join(published.index)}")
     groups = read_frames(inputs, "groups", (*_GROUPS, "planner"))
     schedule = read_frames(inputs, "schedule", _SCHEDULE)
     points = _points(settings.rows, published, groups, schedule)
@@ -216,7 +223,9 @@ def _caption(points: pd.DataFrame) -> str:
             if len(published)
             else f"over {name} nothing published"
         )
-        text += f", ours {' and '.join(quantity(one) for one in ours)}" if len(ours) else ", ours none"
+        text += (
+            f", ours {' and '.join(quantity(one) for one in ours)}" if len(ours) else ", ours none"
+        )
         sentences.append(text)
     shares = "; ".join(
         f"{row['source']} {100 * row['value']:.3g} %" for row in bubbles.to_dict("records")

@@ -147,14 +147,26 @@ def _panel(axes: Axes, points: pd.DataFrame, colours: dict[str, str], promise: f
 
     axes.axhline(promise, color=INK, linestyle=":", linewidth=1.2)
     axes.annotate(
-        f"{promise:g} times", (1, promise), xycoords=("axes fraction", "data"), xytext=(-3, 3),
-        textcoords="offset points", ha="right",
+        f"{promise:g} times",
+        (1, promise),
+        xycoords=("axes fraction", "data"),
+        xytext=(-3, 3),
+        textcoords="offset points",
+        ha="right",
     )
     for platform, own in points.groupby("platform", sort=False):
         lines = own[own["source"] == "published"].sort_values("gpus")
         axes.plot(lines["gpus"], lines["ratio"], color=colours[str(platform)], **PUBLISHED_LINE)
         dots = own[own["source"] == "ours"]
-        axes.plot(dots["gpus"], dots["ratio"], "o", color=colours[str(platform)], markersize=7.5, zorder=2.2, alpha=0.55)
+        axes.plot(
+            dots["gpus"],
+            dots["ratio"],
+            "o",
+            color=colours[str(platform)],
+            markersize=7.5,
+            zorder=2.2,
+            alpha=0.55,
+        )
     sizes = sorted(set(points["gpus"]))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(sizes))

@@ -145,7 +145,11 @@ def repeats_words(rows: pd.DataFrame) -> str:
         f" {' or '.join(map(str, iterations))} timed iterations"
     )
     if fewest < LEAST_REPEATS:
-        text += ": too few for an interval" if most < LEAST_REPEATS else ", some too few for an interval"
+        text += (
+            ": too few for an interval"
+            if most < LEAST_REPEATS
+            else ", some too few for an interval"
+        )
     if aside:
         text += (
             f"; {aside} of {len(rows)} set aside, because other work on the machine disturbed"

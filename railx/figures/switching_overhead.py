@@ -148,7 +148,9 @@ def _percent(seconds: float, reference: float) -> float:
     return 100 * (seconds / reference - 1)
 
 
-def _row(source: str, panel: str, mode: str, latency_ms: float, percent: float, **more: Any) -> dict[str, Any]:
+def _row(
+    source: str, panel: str, mode: str, latency_ms: float, percent: float, **more: Any
+) -> dict[str, Any]:
     return {
         "source": source,
         "panel": panel,
@@ -205,7 +207,10 @@ def _simulated(inputs: FigureFiles) -> list[dict[str, Any]]:
             for run in own[own["system"].isin(modes)].to_dict("records")
         ]
     for run in published_frame(inputs, "smoke", _SMOKE).to_dict("records"):
-        for mode, column in (("on_demand", "on_demand_step_s"), ("provisioned", "provision_step_s")):
+        for mode, column in (
+            ("on_demand", "on_demand_step_s"),
+            ("provisioned", "provision_step_s"),
+        ):
             percent = _percent(run[column], run["eps_step_s"])
             panel = "smoke run, DP 2 PP 2 TP 2"
             rows.append(_row("simulation", panel, mode, run["reconfig_latency_ms"], percent))
@@ -222,7 +227,13 @@ def _ours(repeats: pd.DataFrame, confidence: float) -> list[dict[str, Any]]:
         found = middle(list(percents[~own["disturbed"]]), confidence)
         rows.append(
             _row(
-                "ours", panel, mode, latency, found.value, low_percent=found.low, high_percent=found.high
+                "ours",
+                panel,
+                mode,
+                latency,
+                found.value,
+                low_percent=found.low,
+                high_percent=found.high,
             )
         )
         rows += [
@@ -245,7 +256,9 @@ def _panel(axes: Axes, own: pd.DataFrame, promised: float, source: str) -> None:
         mine = own[own["mode"] == mode].sort_values("reconfiguration_latency_ms")
         x, y = mine["reconfiguration_latency_ms"], mine["overhead_percent"]
         style: Mapping[str, Any] = (
-            {"marker": "o", "markersize": 5, "linewidth": 1.8} if source == "ours" else PUBLISHED_LINE
+            {"marker": "o", "markersize": 5, "linewidth": 1.8}
+            if source == "ours"
+            else PUBLISHED_LINE
         )
         axes.plot(x, y, color=colour[mode], **style)
         bars = mine[mine["low_percent"].notna()]
@@ -304,7 +317,9 @@ def _caption(points: pd.DataFrame, repeats: pd.DataFrame, promised: float) -> st
         for panel, own in rows.groupby("panel", sort=False):
             longest = _within(own, promised)
             parts.append(
-                f"{panel} up to {quantity(longest)} ms" if longest == longest else f"{panel} at no latency"
+                f"{panel} up to {quantity(longest)} ms"
+                if longest == longest
+                else f"{panel} at no latency"
             )
         if parts:
             sentences.append(f"{name}: {'; '.join(parts)}.")

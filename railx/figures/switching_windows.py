@@ -87,7 +87,9 @@ def draw(settings: SwitchingWindowsSettings, inputs: FigureFiles, output: Path) 
             [f"{names[kind]} phase" for kind in kinds],
             len(kinds),
         )
-    return Drawn(_caption(windows, switches, phases), _alternative(windows), _data(windows, switches, phases))
+    return Drawn(
+        _caption(windows, switches, phases), _alternative(windows), _data(windows, switches, phases)
+    )
 
 
 def _windows(table: pd.DataFrame) -> pd.DataFrame:
@@ -167,10 +169,7 @@ def _technologies(axes: Axes, switches: pd.DataFrame) -> None:
         )
     axes.set_yticks(
         range(len(switches)),
-        [
-            f"{row['technology']}, {row['example_device']}"
-            for row in switches.to_dict("records")
-        ],
+        [f"{row['technology']}, {row['example_device']}" for row in switches.to_dict("records")],
     )
     axes.set_xscale("log")
     axes.set_ylim(len(switches) - 0.4, -0.6)
@@ -270,7 +269,9 @@ def _data(windows: pd.DataFrame, switches: pd.DataFrame, phases: pd.DataFrame) -
 
 def _caption(windows: pd.DataFrame, switches: pd.DataFrame, phases: pd.DataFrame) -> str:
     total = int(windows["count"].sum())
-    steps = ", ".join(f"{_longer(windows, bound):.0%} last {bound:g} ms or more" for bound in (1, 2, 10))
+    steps = ", ".join(
+        f"{_longer(windows, bound):.0%} last {bound:g} ms or more" for bound in (1, 2, 10)
+    )
     sure = switches[switches["confidence"] != "low"]
     fits = "; ".join(
         f"{row['example_device']} ({_time(row['switching_ms'])}) {row['hidden']:.0%}"
@@ -291,7 +292,9 @@ def _caption(windows: pd.DataFrame, switches: pd.DataFrame, phases: pd.DataFrame
 
 def _alternative(windows: pd.DataFrame) -> str:
     steps = windows.groupby("window_ms")["count"].sum()
-    words = ", ".join(f"{int(count)} of {quantity(float(length))} ms" for length, count in steps.items())
+    words = ", ".join(
+        f"{int(count)} of {quantity(float(length))} ms" for length, count in steps.items()
+    )
     return (
         "A staircase of the lengths of windows under diamonds of the switching times of optical"
         f" switches, on one logarithmic axis of time; windows: {words}. Below, blocks of the phases"
