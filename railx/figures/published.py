@@ -6,6 +6,7 @@ values is thin and dashed, so that neither is taken for a result of this run.
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +43,14 @@ def published_frame(inputs: FigureFiles, key: str, columns: Sequence[str]) -> pd
     paths = [Path(path) for path in inputs.get(key, ())]
     if len(paths) != 1:
         raise ValueError(f"input {key}: got {len(paths)} files; allowed: one published table")
-    frame = pd.read_csv(paths[0])
+    with paths[0].open(encoding="utf-8", newline="") as lines:
+        reader = csv.DictReader(lines)
+        names = [str(name) for name in reader.fieldnames or ()]
+        frame = pd.DataFrame(list(reader), columns=names)
+    for name in names:
+        numbers = pd.to_numeric(frame[name].replace("", None), errors="coerce")
+        if numbers.notna().sum() == frame[name].replace("", None).notna().sum():
+            frame[name] = numbers
     missing = [column for column in columns if column not in frame.columns]
     if missing:
         raise ValueError(

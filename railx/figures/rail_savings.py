@@ -128,14 +128,13 @@ def _points(
                 f"platforms.{platform}: no bill of {', '.join(missing)}; allowed:"
                 f" {', '.join(networks.index)}"
             )
-        electrical, photonic = networks.loc[pair.electrical], networks.loc[pair.photonic]
         rows += [
             {
                 "source": "ours",
                 "quantity": quantity_,
                 "platform": platform,
-                "gpus": int(electrical["chips"]),
-                "ratio": float(electrical[column]) / float(photonic[column]),
+                "gpus": int(networks["chips"][pair.electrical]),
+                "ratio": float(networks[column][pair.electrical] / networks[column][pair.photonic]),
             }
             for quantity_, column in (("cost", "cost_usd"), ("power", "power_watts"))
         ]
@@ -147,14 +146,27 @@ def _panel(axes: Axes, points: pd.DataFrame, colours: dict[str, str], promise: f
 
     axes.axhline(promise, color=INK, linestyle=":", linewidth=1.2)
     axes.annotate(
-        f"{promise:g} times", (1, promise), xycoords=("axes fraction", "data"), xytext=(-3, 3),
-        textcoords="offset points", ha="right",
+        f"{promise:g} times",
+        (1, promise),
+        xycoords=("axes fraction", "data"),
+        xytext=(-4, -4),
+        textcoords="offset points",
+        ha="right",
+        va="top",
     )
     for platform, own in points.groupby("platform", sort=False):
         lines = own[own["source"] == "published"].sort_values("gpus")
         axes.plot(lines["gpus"], lines["ratio"], color=colours[str(platform)], **PUBLISHED_LINE)
         dots = own[own["source"] == "ours"]
-        axes.plot(dots["gpus"], dots["ratio"], "o", color=colours[str(platform)], markersize=7.5, zorder=2.2, alpha=0.55)
+        axes.plot(
+            dots["gpus"],
+            dots["ratio"],
+            "o",
+            color=colours[str(platform)],
+            markersize=7.5,
+            zorder=2.2,
+            alpha=0.55,
+        )
     sizes = sorted(set(points["gpus"]))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(sizes))

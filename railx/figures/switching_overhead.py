@@ -20,7 +20,7 @@ from railx.figures.published import PUBLISHED_LINE, published_frame
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
-from railx.figures.theme import INK, canvas, colours, label, quantity, share_legend
+from railx.figures.theme import INK, canvas, colours, label, panel_title, quantity, share_legend
 from railx.settings import Between
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ _JOBS = {
     "deepseek2d": "DeepSeek, PP and TP only",
 }
 _SOURCES = {
-    "perlmutter": "Published, Perlmutter",
-    "simulation": "Published, simulation",
     "ours": "Ours",
+    "simulation": "Published, simulation",
+    "perlmutter": "Published, Perlmutter",
 }
 _COLUMNS = 4
 
@@ -110,7 +110,9 @@ def draw(settings: SwitchingOverheadSettings, inputs: FigureFiles, output: Path)
                 axes = grid[line + number // _COLUMNS, number % _COLUMNS]
                 own = points[(points["source"] == source) & (points["panel"] == name)]
                 _panel(axes, own, promised, source)
-                axes.set_title(f"{_SOURCES[source]}\n{name}", fontweight="normal")
+                axes.set_title(panel_title(name, _COLUMNS, settings))
+                if not number:
+                    axes.set_ylabel(f"{_SOURCES[source]}\nAdded time (%)")
             line += -(-len(names) // _COLUMNS)
         _axes(grid, points, settings.linear_percent)
         colour = colours(("electrical", *_MODES))
@@ -148,7 +150,9 @@ def _percent(seconds: float, reference: float) -> float:
     return 100 * (seconds / reference - 1)
 
 
-def _row(source: str, panel: str, mode: str, latency_ms: float, percent: float, **more: Any) -> dict[str, Any]:
+def _row(
+    source: str, panel: str, mode: str, latency_ms: float, percent: float, **more: Any
+) -> dict[str, Any]:
     return {
         "source": source,
         "panel": panel,
@@ -193,7 +197,7 @@ def _simulated(inputs: FigureFiles) -> list[dict[str, Any]]:
         reference = float(
             own.loc[own["system"] == "eps_full_bw_analytical", "step_latency_s"].iloc[0]
         )
-        panel = f"{str(name).replace('fig', 'fig. ')}: {platform}, {gpus} GPUs"
+        panel = f"{platform}, {gpus} GPUs ({str(name).replace('fig', 'fig. ')})"
         rows += [
             _row(
                 "simulation",
@@ -205,9 +209,12 @@ def _simulated(inputs: FigureFiles) -> list[dict[str, Any]]:
             for run in own[own["system"].isin(modes)].to_dict("records")
         ]
     for run in published_frame(inputs, "smoke", _SMOKE).to_dict("records"):
-        for mode, column in (("on_demand", "on_demand_step_s"), ("provisioned", "provision_step_s")):
+        for mode, column in (
+            ("on_demand", "on_demand_step_s"),
+            ("provisioned", "provision_step_s"),
+        ):
             percent = _percent(run[column], run["eps_step_s"])
-            panel = "smoke run, DP 2 PP 2 TP 2"
+            panel = "smoke run of 8 GPUs"
             rows.append(_row("simulation", panel, mode, run["reconfig_latency_ms"], percent))
     return rows
 
@@ -217,16 +224,22 @@ def _ours(repeats: pd.DataFrame, confidence: float) -> list[dict[str, Any]]:
     switched = repeats[repeats["mode"].isin(_MODES)]
     keys = ["run", "device", "mode", "reconfiguration_latency_ms"]
     for (run, device, mode, latency), own in switched.groupby(keys, sort=False):
-        panel = f"{label(str(run))}, {str(device).upper()}"
+        panel = f"{label(str(run))} ({str(device).upper()})"
+        setting = (str(mode), float(str(latency)))
         percents = 100 * (own["over_electrical"] - 1)
         found = middle(list(percents[~own["disturbed"]]), confidence)
         rows.append(
             _row(
-                "ours", panel, mode, latency, found.value, low_percent=found.low, high_percent=found.high
+                "ours",
+                panel,
+                *setting,
+                found.value,
+                low_percent=found.low,
+                high_percent=found.high,
             )
         )
         rows += [
-            _row("repeat", panel, mode, latency, percent, set_aside=bool(disturbed))
+            _row("repeat", panel, *setting, percent, set_aside=bool(disturbed))
             for percent, disturbed in zip(percents, own["disturbed"], strict=True)
         ]
     return rows
@@ -245,7 +258,9 @@ def _panel(axes: Axes, own: pd.DataFrame, promised: float, source: str) -> None:
         mine = own[own["mode"] == mode].sort_values("reconfiguration_latency_ms")
         x, y = mine["reconfiguration_latency_ms"], mine["overhead_percent"]
         style: Mapping[str, Any] = (
-            {"marker": "o", "markersize": 5, "linewidth": 1.8} if source == "ours" else PUBLISHED_LINE
+            {"marker": "o", "markersize": 5, "linewidth": 1.8}
+            if source == "ours"
+            else PUBLISHED_LINE
         )
         axes.plot(x, y, color=colour[mode], **style)
         bars = mine[mine["low_percent"].notna()]
@@ -278,8 +293,6 @@ def _axes(grid: np.ndarray, points: pd.DataFrame, linear_percent: float) -> None
             axis.set_major_formatter(lambda value, _: quantity(value))
         if not axes.lines:
             axes.set_visible(False)
-    for line in grid:
-        line[0].set_ylabel("Added time (%)")
     for column in grid.T:
         lowest = [axes for axes in column if axes.get_visible()][-1]
         lowest.set_xlabel("Switching latency (ms)")
@@ -304,7 +317,9 @@ def _caption(points: pd.DataFrame, repeats: pd.DataFrame, promised: float) -> st
         for panel, own in rows.groupby("panel", sort=False):
             longest = _within(own, promised)
             parts.append(
-                f"{panel} up to {quantity(longest)} ms" if longest == longest else f"{panel} at no latency"
+                f"{panel} up to {quantity(longest)} ms"
+                if longest == longest
+                else f"{panel} at no latency"
             )
         if parts:
             sentences.append(f"{name}: {'; '.join(parts)}.")
@@ -313,8 +328,8 @@ def _caption(points: pd.DataFrame, repeats: pd.DataFrame, promised: float) -> st
         " are real training steps on processor cores, with emulated switches."
     )
     return (
-        f"Time that switching adds to a step. Provisioned switching stays within {promised:g} % of the"
-        f" step without it: {' '.join(sentences)} {unlike} Ours: {repeats_words(repeats)}."
+        f"Time that switching adds to a step. Provisioned switching stays within {promised:g} % of"
+        f" the step without it: {' '.join(sentences)} {unlike} Ours: {repeats_words(repeats)}."
     )
 
 

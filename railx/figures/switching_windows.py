@@ -57,7 +57,7 @@ class SwitchingWindowsSettings(CanvasSettings):
 
 
 def draw(settings: SwitchingWindowsSettings, inputs: FigureFiles, output: Path) -> Drawn:
-    """Switching times above the distribution of windows, phases of an iteration below."""
+    """Switching times above the distribution of windows, phases of a step below."""
     from matplotlib.patches import Patch
 
     windows = _windows(published_frame(inputs, "windows", _WINDOWS))
@@ -87,7 +87,9 @@ def draw(settings: SwitchingWindowsSettings, inputs: FigureFiles, output: Path) 
             [f"{names[kind]} phase" for kind in kinds],
             len(kinds),
         )
-    return Drawn(_caption(windows, switches, phases), _alternative(windows), _data(windows, switches, phases))
+    return Drawn(
+        _caption(windows, switches, phases), _alternative(windows), _data(windows, switches, phases)
+    )
 
 
 def _windows(table: pd.DataFrame) -> pd.DataFrame:
@@ -158,7 +160,7 @@ def _technologies(axes: Axes, switches: pd.DataFrame) -> None:
         colour = INK if sure else GREY
         axes.plot(row["switching_ms"], place, **(PUBLISHED | {"markeredgecolor": colour}))
         axes.annotate(
-            f"{_time(row['switching_ms'])}: {row['hidden']:.0%}",
+            f"{_time(row['switching_ms'])}: {100 * row['hidden']:.0f} %",
             (row["switching_ms"], place),
             (8, 0),
             textcoords="offset points",
@@ -168,7 +170,7 @@ def _technologies(axes: Axes, switches: pd.DataFrame) -> None:
     axes.set_yticks(
         range(len(switches)),
         [
-            f"{row['technology']}, {row['example_device']}"
+            f"{row['technology'].split(' (')[0]}, {row['example_device'].split(' (')[0]}"
             for row in switches.to_dict("records")
         ],
     )
@@ -192,14 +194,15 @@ def _distribution(axes: Axes, windows: pd.DataFrame) -> None:
     start = 100 - 100 * _longer(windows, 1e-12)
     left = 5e-6
     axes.step(
-        [left, *drawn.index, 1e3],
+        [left, *drawn.index, 1e4],
         [start, *drawn, 100],
         where="post",
         color=_LINE,
         linewidth=1.8,
     )
     axes.plot(drawn.index, drawn, **(PUBLISHED | {"markeredgecolor": _LINE}))
-    for length, share in drawn.items():
+    before = drawn.shift(fill_value=start)
+    for length, share in drawn[drawn - before >= 10].items():  # the others are too near
         axes.annotate(
             f"{quantity(float(length))} ms",
             (float(length), float(share)),
@@ -209,7 +212,7 @@ def _distribution(axes: Axes, windows: pd.DataFrame) -> None:
             va="bottom",
         )
     axes.set_xscale("log")
-    axes.set(xlim=(left, 1e3), ylim=(0, 112))
+    axes.set(xlim=(left, 1e4), ylim=(0, 112))
     axes.set(xlabel="Window (ms)", ylabel="Windows not longer (%)")
     axes.set_title(f"{int(windows['count'].sum())} windows between unlike phases of a step")
     axes.yaxis.set_major_locator(_ticks())
@@ -270,10 +273,12 @@ def _data(windows: pd.DataFrame, switches: pd.DataFrame, phases: pd.DataFrame) -
 
 def _caption(windows: pd.DataFrame, switches: pd.DataFrame, phases: pd.DataFrame) -> str:
     total = int(windows["count"].sum())
-    steps = ", ".join(f"{_longer(windows, bound):.0%} last {bound:g} ms or more" for bound in (1, 2, 10))
+    steps = ", ".join(
+        f"{100 * _longer(windows, bound):.0f} % last {bound:g} ms or more" for bound in (1, 2, 10)
+    )
     sure = switches[switches["confidence"] != "low"]
     fits = "; ".join(
-        f"{row['example_device']} ({_time(row['switching_ms'])}) {row['hidden']:.0%}"
+        f"{row['example_device']} ({_time(row['switching_ms'])}) {100 * row['hidden']:.0f} %"
         for row in sure.to_dict("records")
     )
     counts = "; ".join(
@@ -283,15 +288,17 @@ def _caption(windows: pd.DataFrame, switches: pd.DataFrame, phases: pd.DataFrame
     if fits:
         text += f" Share of the windows that hide a switch's time, times that were read: {fits}."
     return (
-        f"{text} {len(switches) - len(sure)} of the {len(switches)} switching times are recalled and"
-        f" drawn pale. Switches of an iteration: {counts}. A transition with two lengths is split by"
-        " its mean."
+        f"{text} {len(switches) - len(sure)} of the {len(switches)} switching times are recalled"
+        f" and drawn pale. Switches of an iteration: {counts}. A transition with two lengths is split"
+        " by its mean."
     )
 
 
 def _alternative(windows: pd.DataFrame) -> str:
     steps = windows.groupby("window_ms")["count"].sum()
-    words = ", ".join(f"{int(count)} of {quantity(float(length))} ms" for length, count in steps.items())
+    words = ", ".join(
+        f"{int(count)} of {quantity(float(length))} ms" for length, count in zip(steps.index, steps, strict=True)
+    )
     return (
         "A staircase of the lengths of windows under diamonds of the switching times of optical"
         f" switches, on one logarithmic axis of time; windows: {words}. Below, blocks of the phases"

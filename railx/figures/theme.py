@@ -75,6 +75,9 @@ _NAMED = {
     "provisioned": "#0072b2",
 }
 _LABELS = {
+    "railx": "RailX",
+    "opus": "Opus",
+    "infinipipe": "InfiniPipe",
     "railx_hyperx": "RailX 2D HyperX",
     "railx_torus": "RailX torus",
     "torus_2d": "2D torus",
