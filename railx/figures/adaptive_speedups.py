@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import PUBLISHED, published_frame
+from railx.figures.published import published_frame, published_mark
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, PALETTE, canvas, label, quantity, share_legend
@@ -92,8 +92,7 @@ def draw(settings: AdaptiveSpeedupsSettings, inputs: FigureFiles, output: Path) 
         "Published: hollow diamonds, 64 A100; seconds read off its bars to within"
         f" {quantity(seconds['reading_error_seconds'].min())} to"
         f" {quantity(seconds['reading_error_seconds'].max())} s. Ours: dots, predicted by the cost"
-        " model, on lengths of this project where a list is not public. Speed-up axes begin at 1,"
-        " the axis of seconds is logarithmic."
+        " model, on lengths of this project where a list is not public. Speed-up axes begin at 1."
     )
     with canvas(
         settings,
@@ -116,7 +115,7 @@ def draw(settings: AdaptiveSpeedupsSettings, inputs: FigureFiles, output: Path) 
         texts: list[str] = []
         for system, (name, colour) in _SYSTEMS.items():
             handles += [
-                Line2D([], [], **(PUBLISHED | {"markeredgecolor": colour})),
+                Line2D([], [], **published_mark(colour)),
                 Line2D([], [], linestyle="none", marker="o", color=colour),
             ]
             texts += [f"{name}, published", f"{_OURS.get(system, name)}, ours"]
@@ -234,7 +233,7 @@ def _marks(axes: Axes, rows: pd.DataFrame, name: str, cases: list[tuple[str, str
         ]
         here = own["source"] == "ours"
         for chosen, style in (
-            (~here, PUBLISHED | {"markeredgecolor": colour}),
+            (~here, published_mark(colour)),
             (here, {"linestyle": "none", "marker": "o", "color": colour, "markersize": 7}),
         ):
             axes.plot(

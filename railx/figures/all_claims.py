@@ -120,7 +120,7 @@ def draw(settings: AllClaimsSettings, inputs: FigureFiles, output: Path) -> Draw
     counts = frame.loc[frame["kind"] == "published", "verdict"].value_counts()
     subtitle = (
         f"What this run found over what the paper states, {int(counts.sum())} published claims;"
-        " shaded: where a headline claim holds. The axis is logarithmic; what lies beyond it stands"
+        " shaded: where a headline claim holds. What lies beyond the axis stands"
         " at its end with its number; dots that would hide one another stand side by side. Bars:"
         " 95 % intervals over repeats or seeds."
     )
@@ -390,8 +390,8 @@ def _alternative(frame: pd.DataFrame, counts: pd.Series) -> str:
     return (
         f"Dots of ours over published by paper: {int(counts.sum())} published claims,"
         f" {_counted(counts)}. Of {len(inside)} with a ratio and a verdict {near} lie within 10 %"
-        " of the published number. Columns at the right edge hold those without a ratio, undecided and"
-        " not attempted."
+        " of the published number. Columns at the right edge hold those without a ratio, undecided"
+        " and not attempted."
     )
 
 

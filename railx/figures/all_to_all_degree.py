@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import PUBLISHED_LINE, published_frame
+from railx.figures.published import published_frame, published_series
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, PALETTE, canvas, quantity, share_legend
@@ -83,7 +83,7 @@ def draw(settings: AllToAllDegreeSettings, inputs: FigureFiles, output: Path) ->
         axes = figure.subplots()
         colours = dict(zip(settings.tables, PALETTE, strict=False))
         _lines(axes, points, colours, settings.devices_per_node)
-        handles = [Line2D([], [], color=colours[key], **PUBLISHED_LINE) for key in colours]
+        handles = [Line2D([], [], **published_series(colours[key])) for key in colours]
         texts = [f"Published, {words}" for words in settings.tables.values()]
         if len(ours):
             handles.append(Line2D([], [], linestyle="none", marker="o", color=INK))
@@ -135,7 +135,7 @@ def _lines(axes: Axes, points: pd.DataFrame, colours: dict[str, str], node: int)
         own = points[(points["source"] == "published") & (points["name"] == name)].sort_values(
             "degree"
         )
-        axes.plot(own["degree"], own["gb_s"], color=colour, **PUBLISHED_LINE)
+        axes.plot(own["degree"], own["gb_s"], **published_series(colour))
     ours = points[points["source"] == "ours"]
     axes.plot(ours["degree"], ours["gb_s"], "o", color=INK, markersize=4.5, zorder=3)
     degrees = sorted({int(degree) for degree in points["degree"]})
@@ -187,8 +187,8 @@ def _caption(settings: AllToAllDegreeSettings, points: pd.DataFrame) -> str:
     exact = "exactly with" if off < 1e-6 else f"within {100 * off:.2g} % of"
     return (
         f"{text} The {ours['name'].nunique()} plans of this experiment for the published cluster"
-        f" were costed {exact} the first of these tables, which shows that they rest on it, not that it"
-        " holds."
+        f" were costed {exact} the first of these tables, which shows that they rest on it, not"
+        " that it holds."
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import PUBLISHED, published_frame
+from railx.figures.published import published_frame, published_mark
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, PALETTE, canvas, label, quantity, share_legend
@@ -83,7 +83,7 @@ def draw(settings: NetworkPricesSettings, inputs: FigureFiles, output: Path) -> 
             _rows(axes, points[points["size"] == size], list(settings.networks))
             axes.set_title(f"About {size:,} chips")
         handles = [
-            Line2D([], [], **(PUBLISHED | {"markeredgecolor": INK})),
+            Line2D([], [], **published_mark(INK)),
             Line2D([], [], linestyle="none", marker="o", color=_OURS),
         ]
         share_legend(figure, handles, ["Published (HammingMesh)", "Ours"], 2)
@@ -134,7 +134,7 @@ def _rows(axes: Axes, points: pd.DataFrame, names: list[str]) -> None:
 
     axes.axvline(1, color=GREY, linewidth=0.8)
     for source, style, up in (
-        ("published", PUBLISHED | {"markeredgecolor": INK}, -0.16),
+        ("published", published_mark(INK), -0.16),
         ("ours", {"linestyle": "none", "marker": "o", "color": _OURS, "markersize": 6.5}, 0.16),
     ):
         own = points[points["source"] == source]
@@ -171,8 +171,8 @@ def _caption(points: pd.DataFrame) -> str:
         sentences.append(f"About {size:,} chips, over a full fat tree: {'; '.join(parts)}.")
     return (
         f"{' '.join(sentences)} The published costs are from memory and per chip, ours per"
-        " injection bandwidth at the ports of this experiment and without the links on a board, so that only"
-        " ratios compare."
+        " injection bandwidth at the ports of this experiment and without the links on a board, so"
+        " that only ratios compare."
     )
 
 
@@ -184,8 +184,8 @@ def _alternative(points: pd.DataFrame) -> str:
     factor = (pairs["ours"] / pairs["published"]).agg(["min", "max"])
     return (
         f"Dots of cost ratios over a fat tree, {len(both)} published and {len(pairs)} ours; ours"
-        f" are {quantity(float(factor['min']))} to {quantity(float(factor['max']))} times the published"
-        " ratios."
+        f" are {quantity(float(factor['min']))} to {quantity(float(factor['max']))} times the"
+        " published ratios."
     )
 
 

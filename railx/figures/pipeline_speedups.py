@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import PUBLISHED, published_frame
+from railx.figures.published import published_frame, published_mark
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, PALETTE, canvas, label, quantity, share_legend
@@ -99,7 +99,7 @@ def draw(settings: PipelineSpeedupsSettings, inputs: FigureFiles, output: Path) 
         ]
         texts = [f"Over {name}" for name, _ in _BASELINES.values()]
         handles += [
-            Line2D([], [], **(PUBLISHED | {"markeredgecolor": GREY})),
+            Line2D([], [], **published_mark(GREY)),
             Line2D([], [], linestyle="none", marker="o", color=GREY),
         ]
         texts += ["Published (at most)", "Ours"]
@@ -195,7 +195,7 @@ def _rows(axes: Axes, rows: pd.DataFrame, words: str) -> None:
     for place, row in enumerate(rows.to_dict("records")):
         colour = _BASELINES.get(row["baseline"], ("", GREY))[1]
         style = (
-            PUBLISHED | {"markeredgecolor": colour}
+            published_mark(colour)
             if row["source"] == "published"
             else {"linestyle": "none", "marker": "o", "color": colour, "markersize": 7}
         )
@@ -238,8 +238,8 @@ def _caption(points: pd.DataFrame) -> str:
     )
     return (
         f"Speed-ups of elastic pipelines: {'; '.join(sentences)}. Idle time of the stages: {shares}"
-        " (the published share also holds point-to-point time). The published times are measured; ours"
-        " are predictions, of both plans for the same batches."
+        " (the published share also holds point-to-point time). The published times are measured;"
+        " ours are predictions, of both plans for the same batches."
     )
 
 

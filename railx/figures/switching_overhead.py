@@ -16,11 +16,23 @@ import numpy as np
 
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import PUBLISHED_LINE, published_frame
+from railx.figures.published import published_frame, published_series
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
-from railx.figures.theme import INK, canvas, colours, label, panel_title, quantity, share_legend
+from railx.figures.theme import (
+    INK,
+    LINE_POINTS,
+    PUBLISHED,
+    canvas,
+    colours,
+    label,
+    panel_title,
+    published_handle,
+    published_line,
+    quantity,
+    share_legend,
+)
 from railx.settings import Between
 
 if TYPE_CHECKING:
@@ -85,9 +97,8 @@ def draw(settings: SwitchingOverheadSettings, inputs: FigureFiles, output: Path)
         for source in sources
     }
     subtitle = (
-        "Step time over the same source's step without switching, less one. Both axes are"
-        f" compressed: linear up to {quantity(settings.linear_percent)} % and"
-        f" {quantity(_linear_ms(points))} ms, logarithmic beyond. Hollow diamonds: published."
+        "Step time over the same source's step without switching, less one; all panels"
+        " on the same axes. Hollow diamonds: published."
         f" Ours: {repeats_words(repeats)}."
     )
     with canvas(
@@ -120,12 +131,12 @@ def draw(settings: SwitchingOverheadSettings, inputs: FigureFiles, output: Path)
         texts: list[str] = []
         for mode in _MODES:
             handles += [
-                Line2D([], [], color=colour[mode], **PUBLISHED_LINE),
-                Line2D([], [], color=colour[mode], marker="o", linewidth=1.8),
+                Line2D([], [], **published_series(colour[mode])),
+                Line2D([], [], color=colour[mode], marker="o"),
             ]
             texts += [f"{label(mode)}, published", f"{label(mode)}, ours"]
-        handles.append(Line2D([], [], color=INK, linestyle=":", linewidth=1.2))
-        texts.append(f"Published promise: below {promised:g} %")
+        handles.append(published_handle(line=True))
+        texts.append(f"Abstract, {PUBLISHED}: below {promised:g} %")
         share_legend(figure, handles, texts, 3)
     return Drawn(
         _caption(points, repeats, promised), _alternative(points), points.drop(columns="order")
@@ -253,16 +264,16 @@ def _linear_ms(points: pd.DataFrame) -> float:
 def _panel(axes: Axes, own: pd.DataFrame, promised: float, source: str) -> None:
     colour = colours(("electrical", *_MODES))
     axes.axhline(0, color=INK, linewidth=0.8)
-    axes.axhline(promised, color=INK, linestyle=":", linewidth=1.2)
+    published_line(axes, promised, "y", zorder=1.5)
     for mode in _MODES:
         mine = own[own["mode"] == mode].sort_values("reconfiguration_latency_ms")
         x, y = mine["reconfiguration_latency_ms"], mine["overhead_percent"]
         style: Mapping[str, Any] = (
-            {"marker": "o", "markersize": 5, "linewidth": 1.8}
+            {"marker": "o", "linewidth": LINE_POINTS, "color": colour[mode]}
             if source == "ours"
-            else PUBLISHED_LINE
+            else published_series(colour[mode])
         )
-        axes.plot(x, y, color=colour[mode], **style)
+        axes.plot(x, y, **style)
         bars = mine[mine["low_percent"].notna()]
         axes.vlines(
             bars["reconfiguration_latency_ms"],

@@ -33,6 +33,7 @@ __all__ = [
     "MODE_LABELS",
     "PALETTE",
     "PUBLISHED",
+    "PUBLISHED_MARK",
     "canvas",
     "colours",
     "degree_colours",
