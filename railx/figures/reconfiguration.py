@@ -83,9 +83,9 @@ def draw(settings: ReconfigurationSettings, inputs: FigureFiles, output: Path) -
                 if settings.show_repeats:
                     _dots(axes, repeats[repeats["run"] == run], shown)
                 _lines(axes, own[own["shows"] == shown])
-                axes.set_ylim(bottom=0)
+                axes.set_ylim(0, 1.1 * max(axes.dataLim.y1, 1.0))
             title = (
-                f"{label(str(own['plan'].iloc[0]))}: {label(str(own['parallelism'].iloc[0]))},"
+                f"{label(str(own['plan'].iloc[0]))}\n{label(str(own['parallelism'].iloc[0]))},"
                 f" {str(own['device'].iloc[0]).upper()}"
             )
             panels[0, column].set_title(panel_title(title, len(runs), settings))

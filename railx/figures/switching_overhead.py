@@ -121,9 +121,8 @@ def draw(settings: SwitchingOverheadSettings, inputs: FigureFiles, output: Path)
                 axes = grid[line + number // _COLUMNS, number % _COLUMNS]
                 own = points[(points["source"] == source) & (points["panel"] == name)]
                 _panel(axes, own, promised, source)
-                axes.set_title(panel_title(name, _COLUMNS, settings))
-                if not number:
-                    axes.set_ylabel(f"{_SOURCES[source]}\nAdded time (%)")
+                title = f"{_SOURCES[source]}\n{name[:1].upper()}{name[1:]}"
+                axes.set_title(panel_title(title, _COLUMNS, settings))
             line += -(-len(names) // _COLUMNS)
         _axes(grid, points, settings.linear_percent)
         colour = colours(("electrical", *_MODES))
@@ -306,8 +305,10 @@ def _axes(grid: np.ndarray, points: pd.DataFrame, linear_percent: float) -> None
             axes.set_visible(False)
     for column in grid.T:
         lowest = [axes for axes in column if axes.get_visible()][-1]
-        lowest.set_xlabel("Switching latency (ms)")
         lowest.tick_params(labelbottom=True)
+    # One label each: it is longer than a panel.
+    grid[len(grid) // 2, 0].set_ylabel("Added time (%)")
+    grid[-1, 1 if grid[-1, 1].get_visible() else 0].set_xlabel("Switching latency (ms)")
 
 
 def _within(own: pd.DataFrame, percent: float) -> float:
