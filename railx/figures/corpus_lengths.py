@@ -115,7 +115,7 @@ def draw(settings: CorpusLengthsSettings, inputs: FigureFiles, output: Path) -> 
             xlabel="Sequence length (tokens)",
             ylabel="Share of sequences",
         )
-        axes.set_ylim(top=1.6)
+        axes.set_ylim(0.5 * _least(corpora, published), 1.6)
         axes.yaxis.set_major_formatter(lambda value, _: f"{quantity(100 * value)} %")
         axes.xaxis.set_major_formatter(lambda value, _: _tokens(value))
         published_marks(axes, published["length_tokens"], published["share"])
@@ -177,6 +177,11 @@ def _published(table: pd.DataFrame) -> pd.DataFrame:
             "share": pd.to_numeric(rows["value"]),
         }
     )
+
+
+def _least(corpora: Mapping[str, tuple[NDArray[np.int64], str]], published: pd.DataFrame) -> float:
+    """The least share that is drawn."""
+    return min(float(published["share"].min()), *(1 / len(own) for own, _ in corpora.values()))
 
 
 def _share(lengths: NDArray[np.int64], least: float) -> float:

@@ -7,6 +7,7 @@ experiment. Absolute times differ by job and machine and are not drawn.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,6 @@ from railx.figures.theme import (
     canvas,
     colours,
     label,
-    panel_title,
     published_handle,
     published_line,
     quantity,
@@ -63,6 +63,8 @@ _SOURCES = {
     "perlmutter": "Published, Perlmutter",
 }
 _COLUMNS = 4
+#: Characters of a bold line over a panel.
+_WIDE = 26
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def draw(settings: SwitchingOverheadSettings, inputs: FigureFiles, output: Path)
                 own = points[(points["source"] == source) & (points["panel"] == name)]
                 _panel(axes, own, promised, source)
                 title = f"{_SOURCES[source]}\n{name[:1].upper()}{name[1:]}"
-                axes.set_title(panel_title(title, _COLUMNS, settings))
+                axes.set_title(_title(title))
             line += -(-len(names) // _COLUMNS)
         _axes(grid, points, settings.linear_percent)
         colour = colours(("electrical", *_MODES))
@@ -146,6 +148,11 @@ _NOTE = (
     "Published on Perlmutter: real jobs with emulated delays, bars of one standard deviation;"
     " published simulation: against electrical switches at full bandwidth"
 )
+
+
+def _title(text: str) -> str:
+    """A panel's title in lines that fit."""
+    return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, _WIDE))
 
 
 def _points(inputs: FigureFiles, repeats: pd.DataFrame, confidence: float) -> pd.DataFrame:

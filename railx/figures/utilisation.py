@@ -161,7 +161,7 @@ def _means(rows: pd.DataFrame, queue: str) -> str:
     """Mean use by scenario and system."""
     own = rows[rows["queue"] == queue]
     parts = []
-    for scenario, some in own.groupby("scenario", sort=False):
+    for _, some in own.groupby("scenario", sort=False):
         means = some.groupby("system")["utilisation"].mean()
         values = ", ".join(
             f"{label(system)} {100 * float(means[system]):.3g} %"
