@@ -380,7 +380,8 @@ def _caption(frame: pd.DataFrame, counts: pd.Series) -> str:
             + "."
         )
     if others:
-        text += f" Below them the {others} claims that this project derived or checks."
+        count = "one claim" if others == 1 else f"{others} claims"
+        text += f" Below them the {count} that this project derived or checks."
     return text
 
 
