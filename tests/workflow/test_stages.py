@@ -28,13 +28,14 @@ from workflow.stages import (
     files_of,
     inputs_of,
     printed_tables,
+    provenance_files,
     results_folder,
     stage_of,
     tracked_results,
     wildcards,
 )
 
-AT_THE_TOP = {"report", "tracking"}
+AT_THE_TOP = {"report", "crate", "tracking"}
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def test_what_a_stage_reads_is_made_by_another_or_there(experiment: dict[str, An
         for name, stage in STAGES.items()
         for key in stage.outputs
         for path in files_of(experiment, f"{name}.{key}").values()
-    }
+    } | set(provenance_files(experiment))
     for stage in STAGES.values():
         for item in stage.items(experiment):
             for files in inputs_of(stage, experiment, item).values():
@@ -114,7 +115,8 @@ def test_claims_may_read_all_but_graphs_circuits_plans_traces_and_configs(
         ("transition", "plan"), ("transition", "csv"), ("plan", "plan"),
         ("training", "trace"), ("training", "chrome_trace"), ("training", "config"),
         ("figure", "svg"), ("figure", "png"), ("report", "report"), ("report", "config"),
-        ("report", "provenance"), ("tracking", "tracking"),
+        ("report", "provenance"), ("crate", "crate"), ("crate", "workflow"),
+        ("tracking", "tracking"),
     }  # fmt: skip
     named = {
         (name, key)

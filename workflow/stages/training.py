@@ -23,6 +23,7 @@ from workflow.stage import (
     Summary,
     Table,
     Tracked,
+    flag,
     real,
     text,
     typed,
@@ -55,7 +56,8 @@ def run(job: Job) -> Summary:
     result: dict[str, Any] = read_json(job.outputs["result"])
     rows = [_row(job.item, result, setting) for setting in result["settings"]]
     job.write_table("settings", rows)
-    summary = {key: value for key, value in result.items() if key not in ("schema", "settings")}
+    listed = ("schema", "settings", "blocks")
+    summary = {key: value for key, value in result.items() if key not in listed}
     summary |= {f"{row['mode']}_{row['reconfiguration_latency_ms']:g}ms": row for row in rows}
     job.write_json("summary", summary)
     return summary
@@ -87,18 +89,8 @@ def _resolved(job: Job) -> Any:
 
 
 def _row(name: str, result: Mapping[str, Any], setting: Mapping[str, Any]) -> dict[str, Any]:
-    """One fabric setting of a run.
-
-    With its iteration time relative to the electrical one of the same launch.
-    """
-    electrical = next(
-        other["iteration_ms"] for other in result["settings"] if other["mode"] == "electrical"
-    )
+    """One fabric setting of a run: medians over its undisturbed repeats."""
     plain = {key: value for key, value in setting.items() if not isinstance(value, list)}
-    relative = {
-        "iteration_over_electrical": setting["iteration_ms"] / electrical,
-        "last_loss": setting["losses"][-1],
-    }
     fidelity = plain.pop("fidelity")
     return (
         {
@@ -108,8 +100,7 @@ def _row(name: str, result: Mapping[str, Any], setting: Mapping[str, Any]) -> di
             "device": result["device"],
         }
         | plain
-        | relative
-        | {"fidelity": fidelity}
+        | {"last_loss": setting["losses"][-1], "fidelity": fidelity}
     )
 
 
@@ -125,11 +116,13 @@ def _inputs(experiment: Settings, run: str) -> Inputs:
 _RUN = text("run", "plan", "parallelism", "device", "mode") | real("reconfiguration_latency_ms")
 _ITERATIONS = (
     _RUN
-    | whole("iteration", "rank")
+    | whole("iteration", "repeat", "rank")
     | real("iteration_ms", "stall_ms", "wait_ms")
     | whole("requests", "reconfigurations")
     | real("loss", "gradient_norm")
     | whole("tokens")
+    | real("load_share")
+    | flag("disturbed")
     | text("fidelity")
 )
 _TRACE = (
@@ -143,7 +136,9 @@ _TRACE = (
 _SETTINGS = (
     _RUN
     | real("iteration_ms", "tokens_per_s", "stall_ms", "wait_ms")
-    | real("requests", "reconfigurations", "iteration_over_electrical", "last_loss")
+    | real("requests", "reconfigurations", "iteration_over_electrical")
+    | whole("repeats", "set_aside")
+    | real("last_loss")
     | text("fidelity")
 )
 
