@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
+from railx.figures.honest import cut_bars
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, canvas, label, quantity, share_legend
@@ -112,18 +113,20 @@ def _panel(axes: Axes, rows: pd.DataFrame, job: str, basis: str, cut: float | No
         .reindex(names)
         / 1e3
     )
-    left = pd.Series(0.0, index=names)
-    for part, (title, colour) in _PARTS.items():
-        width = seconds[part] if part in seconds else left * 0
-        axes.barh(
-            range(len(names)), width.fillna(0), left=left, color=colour, label=title, height=0.74
-        )
-        left = left + width.fillna(0)
-    drawn = left[left > 0]
+    whole = seconds.sum(axis=1)
+    drawn = whole[whole > 0]
     most = float(drawn.max()) if len(drawn) else 1.0
     limit = most if cut is None or drawn.empty else min(most, cut * float(drawn.min()))
+    left = pd.Series(0.0, index=names)
+    for part, (title, colour) in _PARTS.items():
+        width = seconds[part].fillna(0) if part in seconds else left * 0
+        end = (left + width).clip(upper=limit)
+        axes.barh(range(len(names)), end - left, left=left, color=colour, label=title, height=0.74)
+        left = end
+    cut_bars(axes, list(whole), range(len(names)), limit, [quantity(value) for value in whole])
     for place, name in enumerate(names):
-        _mark(axes, place, float(left[name]), limit, name in without_room)
+        if whole[name] <= limit:
+            _mark(axes, place, float(whole[name]), name in without_room)
     axes.set_title(f"{label(job)}, {_BASES[basis]}")
     axes.set_xlim(0, 1.14 * limit)
     axes.set_xlabel("Step time (s)")
@@ -134,18 +137,10 @@ def _panel(axes: Axes, rows: pd.DataFrame, job: str, basis: str, cut: float | No
     axes.grid(visible=False, axis="y")
 
 
-def _mark(axes: Axes, place: int, seconds: float, limit: float, without_room: bool) -> None:
-    """The number at the end of a bar, or the note in the place of a bar.
-
-    Where the bar is cut the number is at the edge.
-    """
-    style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": "x-small"}
-    if seconds > limit:
-        box = {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"}
-        axes.annotate(
-            f"{quantity(seconds)} ▸", (1.14 * limit, place), (-2, 0), ha="right", bbox=box, **style
-        )
-    elif seconds > 0:
+def _mark(axes: Axes, place: int, seconds: float, without_room: bool) -> None:
+    """The number at the end of a bar, or the note in the place of a bar."""
+    style: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
+    if seconds > 0:
         axes.annotate(quantity(seconds), (seconds, place), (3, 0), **style)
     else:
         axes.annotate(
