@@ -26,10 +26,12 @@ _AROUND_LETTERS = re.compile(r"\s*([MLHVCSQTAZ])\s*")
 _TAG = re.compile(r"<svg\b[^>]*>")
 _SIDE = re.compile(r'\b(width|height)="([\d.]+)pt"')
 #: What may not stand in a data URL inside single quotes and a list of sources.
-_ESCAPED = {
-    "%": "%25", "#": "%23", "'": "%27", "<": "%3C", ">": "%3E", "&": "%26",
-    " ": "%20", "\n": "%0A", "\r": "", "\t": "%09",
-}  # fmt: skip
+_ESCAPED = str.maketrans(
+    {
+        "%": "%25", "#": "%23", "'": "%27", "<": "%3C", ">": "%3E", "&": "%26",
+        " ": "%20", "\n": "%0A", "\r": "", "\t": "%09",
+    }
+)  # fmt: skip
 
 
 def image_source(path: Path) -> str:
@@ -53,7 +55,7 @@ def image_source(path: Path) -> str:
     if chosen.suffix == ".png":
         return f"data:{kind};base64,{base64.b64encode(chosen.read_bytes()).decode('ascii')}"
     text = slim_svg(chosen.read_text(encoding="utf-8"))
-    return f"data:{kind},{text.translate(str.maketrans(_ESCAPED))}"
+    return f"data:{kind},{text.translate(_ESCAPED)}"
 
 
 def image_size(path: Path) -> tuple[int, int] | None:
@@ -78,7 +80,7 @@ def slim_svg(text: str) -> str:
 
 def _rounded(attribute: re.Match[str]) -> str:
     name, value = attribute.groups()
-    short = _DECIMALS.sub(lambda number: f"{float(number.group()):.2f}".rstrip("0").rstrip("."), value)
+    short = _DECIMALS.sub(lambda number: f"{round(float(number.group()), 2):g}", value)
     if name == "d":
         short = _AROUND_LETTERS.sub(r"\1", short).strip().replace(" ", ",")
     return f' {name}="{short}"'

@@ -19,7 +19,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from railx.evidence import KINDS, VERDICTS, Paper, table_name
+from railx.evidence import KINDS, VERDICTS, Paper, PublishedTable, table_name
 from railx.evidence.verdicts import number_text
 from railx.figures.fidelity import FIDELITY_MEANING
 from railx.io import read_json, write_text
@@ -28,7 +28,6 @@ from railx.report.claims import Row, count, did_not_hold, interval_text, read_cl
 from railx.report.entries import OtherResult, ReportFigure, ReportTable, figure_words
 from railx.report.images import image_size, image_source
 from railx.report.others import read_others
-from railx.report.published import PublishedTable
 
 __all__ = ["write_report"]
 

@@ -83,7 +83,7 @@ def _pdf(options: argparse.Namespace) -> int:
 
 
 def _name(options: argparse.Namespace) -> str:
-    """The experiment's own name, under which its results stand: overrides may set it."""
+    """The name under which the results stand: overrides may set another."""
     if not options.overrides.strip():
         return str(options.experiment)
     from workflow.experiment import checked_experiment, overrides_from
@@ -92,9 +92,7 @@ def _name(options: argparse.Namespace) -> str:
     return str(checked_experiment(overrides_from(chosen))["name"])
 
 
-def _lines(
-    name: str, rows: Sequence[Mapping[str, Any]], papers: Mapping[str, Paper]
-) -> list[str]:
+def _lines(name: str, rows: Sequence[Mapping[str, Any]], papers: Mapping[str, Paper]) -> list[str]:
     """The counts as a table, then a line for each published claim that did not hold."""
     from railx.evidence import VERDICTS
     from railx.report import count, did_not_hold
@@ -113,5 +111,7 @@ def _lines(
         lines.append("  ".join([first.ljust(widths[0]), *cells]))
     for verdict, found in did_not_hold(list(map(dict, rows))).items():
         lines += ["", f"{verdict}:"]
-        lines += [f"  {papers[row['paper']].name}, {row['claim']}: {row['reason']}" for row in found]
+        lines += [
+            f"  {papers[row['paper']].name}, {row['claim']}: {row['reason']}" for row in found
+        ]
     return [*lines, ""]
