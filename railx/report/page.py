@@ -33,6 +33,8 @@ __all__ = ["write_report"]
 
 #: Figures of all papers together, and what they name as their paper.
 _ALL = "all"
+#: The table of verdicts, below the results.
+_VERDICTS = "evidence/claims"
 #: Heading, explanation and what the number held against ours is, for each kind of
 #: claim, in the order of the page.
 _KIND_WORDS = {
@@ -110,7 +112,7 @@ def write_report(
             fidelity_meaning=FIDELITY_MEANING,
             summary=_summary(rows, papers),
             papers=[_paper(key, paper, rows, drawn, shown) for key, paper in papers.items()],
-            overview=[one for one in drawn if one["paper"] == _ALL],
+            overview=_overview(drawn),
             orphans=[one for one in shown if one["paper"] not in papers],
             others=elsewhere,
             tables=[
@@ -186,6 +188,12 @@ def _figure(figure: ReportFigure, papers: Mapping[str, Paper]) -> dict[str, Any]
         "light": Markup(image_source(figure.image)),
         "dark": Markup(image_source(figure.dark)) if figure.dark else "",
     }
+
+
+def _overview(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The figures of all papers, those of the verdicts themselves first."""
+    own = [one for one in figures if one["paper"] == _ALL]
+    return sorted(own, key=lambda one: not any(_VERDICTS in name for name in one["tables"]))
 
 
 def _complete(
@@ -284,7 +292,7 @@ def _published(
         "why": table.why,
         "columns": list(table.columns),
         "rows": [dict(row) for row in table.rows],
-        "anchor": f"published-{_slug(Path(table.file).stem)}",
+        "anchor": f"file-{_slug(Path(table.file).stem)}",
         "figures": [one for one in figures if table.file in one["published"]],
         "claims": [row for row in rows if row["file"] == table.file],
     }
