@@ -22,7 +22,7 @@ _TEXT = re.compile(r"(<text\b.*?</text>|<style\b.*?</style>)", re.DOTALL)
 _IN_POINTS = re.compile(r' (d|x|y|x1|x2|y1|y2|cx|cy|width|height|points)="([^"]*)"')
 _DECIMALS = re.compile(r"(-?\d+\.\d{3,})(?!\d|e)")
 #: Beside a letter of a path no space is needed.
-_AROUND_LETTERS = re.compile(r"\s*([MLHVCSQTAZ])\s*")
+_AROUND_LETTERS = re.compile(r"\s*([MLHVCSQTAZmlhvcsqtaz])\s*")
 _TAG = re.compile(r"<svg\b[^>]*>")
 _SIDE = re.compile(r'\b(width|height)="([\d.]+)pt"')
 #: What may not stand in a data URL inside single quotes and a list of sources.
@@ -74,13 +74,13 @@ def slim_svg(text: str) -> str:
     text = _REMOVED.sub("", text).strip()
     parts = _TEXT.split(text)
     # Spaces inside a text are words, those between other tags nothing.
-    parts[::2] = [_IN_POINTS.sub(_rounded, _BETWEEN_TAGS.sub("><", part)) for part in parts[::2]]
+    parts[::2] = [_IN_POINTS.sub(_rounded, _BETWEEN_TAGS.sub("><", part.strip())) for part in parts[::2]]
     return "".join(parts)
 
 
 def _rounded(attribute: re.Match[str]) -> str:
     name, value = attribute.groups()
-    short = _DECIMALS.sub(lambda number: f"{round(float(number.group()), 2):g}", value)
+    short = _DECIMALS.sub(lambda number: f"{round(float(number.group()), 2) + 0.0:g}", value)
     if name == "d":
         short = _AROUND_LETTERS.sub(r"\1", short).strip().replace(" ", ",")
     return f' {name}="{short}"'

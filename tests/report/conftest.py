@@ -1,5 +1,5 @@
-"""A small page with every part: claims of all kinds and verdicts, figures with dark ones
-beside them, tables, the published tables that ship, other results and jobs.
+"""A small page with every part: claims of all kinds and verdicts, figures with dark
+ones beside them, tables, the published tables that ship, other results and jobs.
 """
 
 from __future__ import annotations
