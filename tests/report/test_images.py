@@ -32,6 +32,20 @@ def test_a_slim_svg_is_the_same_picture() -> None:
     )
 
 
+def test_looks_that_repeat_bare_groups_and_long_names_are_said_once() -> None:
+    line = """<g><path clip-path="url(#figure-7)" style="stroke: #000000; fill: 'x'"/></g>"""
+    kept = '<g transform="scale(2)"><use xlink:href="#figure-8"/></g><g/>'
+    names = '<defs><clipPath id="figure-7"/><path id="figure-8"/></defs>'
+    assert slim_svg(f"<svg>{line * 3}{kept}{names}</svg>") == (
+        "<svg><style>.c0{stroke: #000000; fill: 'x'}</style>"
+        + '<path clip-path="url(#n0)" class="c0"/>' * 3
+        + '<g transform="scale(2)"><use xlink:href="#n1"/></g>'
+        + '<defs><clipPath id="n0"/><path id="n1"/></defs></svg>'
+    )
+    # Twice is no shorter as a class.
+    assert "<style>" not in slim_svg(f"<svg>{line * 2}</svg>")
+
+
 def test_an_svg_becomes_an_address_for_an_attribute_in_single_quotes(tmp_path: Path) -> None:
     path = tmp_path / "figure.svg"
     path.write_text(SVG)

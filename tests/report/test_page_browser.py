@@ -4,6 +4,7 @@ and narrow; skipped where there is no Chromium.
 
 from __future__ import annotations
 
+import base64
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,6 +38,25 @@ SIDEWAYS = (
 SHOWN = f"{ROWS}.map(c => c.dataset.claim)"
 
 
+#: How far the pixels of two pictures lie apart at most, of 255, on most of the picture.
+APART = """
+const [one, other, done] = arguments;
+const draw = async (source) => {
+  const image = new Image();
+  image.src = source;
+  await image.decode();
+  const canvas = document.createElement("canvas");
+  canvas.width = image.naturalWidth;
+  canvas.height = image.naturalHeight;
+  canvas.getContext("2d").drawImage(image, 0, 0);
+  return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+};
+(async () => {
+  const [a, b] = [await draw(one), await draw(other)];
+  const apart = a.map((value, place) => Math.abs(value - b[place])).sort();
+  done([a.length === b.length, apart[Math.floor(apart.length * 0.999)]]);
+})();
+"""
 #: The lowest contrast of a text with what lies behind it, and where.
 LOWEST_CONTRAST = """
 const light = (colour) => {
@@ -133,8 +153,8 @@ def test_everything_is_shown_and_nothing_is_cut_off(
     assert not browser.execute_script(SIDEWAYS, width)
     # What is wider than the page scrolls in a region of its own.
     outside = (
-        "return [...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll, pre, .key')"
-        " && e.checkVisibility() && e.getBoundingClientRect().right > innerWidth + 1)"
+        "return [...document.querySelectorAll('main *')]"
+        ".filter(e => !e.closest('.scroll, pre, .key') && e.checkVisibility() && e.getBoundingClientRect().right > innerWidth + 1)"
         ".map(e => e.outerHTML.slice(0, 80))"
     )
     browser.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
@@ -160,6 +180,17 @@ def test_text_has_enough_contrast_in_both_schemes(
         visit(report, scheme=scheme)
         ratio, where = browser.execute_script(LOWEST_CONTRAST)
         assert ratio >= 4.5, (scheme, where)
+
+
+def test_a_slim_figure_looks_like_the_drawn_one(
+    browser: Any, visit: Callable[..., None], made: Made, report: Path
+) -> None:
+    drawn = made.parts["figures"][1].image
+    whole = f"data:image/svg+xml;base64,{base64.b64encode(drawn.read_bytes()).decode()}"
+    visit(report)
+    same_size, apart = browser.execute_async_script(APART, whole, image_source(drawn))
+    assert same_size
+    assert apart <= 8
 
 
 def choose(browser: Any, key: str, value: str) -> None:
