@@ -5,7 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from workflow.stage import File, Inputs, Item, Job, Json, Made, Settings, Stage, Summary
+from workflow.stage import (
+    File,
+    Inputs,
+    Item,
+    Job,
+    Json,
+    Made,
+    Settings,
+    Stage,
+    Summary,
+    Tracked,
+)
 
 __all__ = ["STAGE", "run"]
 
@@ -83,4 +94,5 @@ STAGE = Stage(
         "words": Json("{figure}.json"),
     },
     run=run,
+    tracked=Tracked("", ("png",)),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from workflow.stage import File, Inputs, Job, Json, Made, Settings, Stage, Summary
+from workflow.stage import File, Inputs, Job, Json, Made, Settings, Stage, Summary, Tracked
 
 __all__ = ["STAGE", "run"]
 
@@ -129,5 +129,6 @@ STAGE = Stage(
         "provenance": Json("provenance.json"),
     },
     run=run,
+    tracked=Tracked("", ("report",), name="page"),
     in_folder=False,
 )

@@ -13,6 +13,7 @@ from typing import Any
 from workflow.stage import (
     ByHand,
     File,
+    History,
     Inputs,
     Item,
     Job,
@@ -178,5 +179,23 @@ STAGE = Stage(
         item=lambda _: "run",
         before={"plan": "plan.plan", "corpus": "corpus.sequences"},
     ),
-    tracked=Tracked("summary", ("summary", "settings")),
+    tracked=Tracked(
+        "summary",
+        ("summary", "settings"),
+        history=(
+            History(
+                "iterations",
+                step="iteration",
+                curve="{mode}_{reconfiguration_latency_ms:g}ms",
+                values={
+                    "iteration_ms": "max",
+                    "stall_ms": "max",
+                    "wait_ms": "max",
+                    "loss": "mean",
+                },
+                repeat="repeat",
+                aside="disturbed",
+            ),
+        ),
+    ),
 )
