@@ -33,6 +33,10 @@ setup: $(READY) ## make .venv with the locked packages and torch as this machine
 
 reproduce: $(READY) ## run the whole chain: results/EXPERIMENT/report.html
 	@$(SNAKEMAKE)
+	@$(BIN)/railx summary --experiment $(EXPERIMENT) --overrides "$(OVERRIDES)"
+
+pdf: $(READY) ## the page of a finished run as PDF, by an installed Chromium: results/EXPERIMENT/report.pdf
+	@$(BIN)/railx pdf --experiment $(EXPERIMENT) --overrides "$(OVERRIDES)"
 
 figure: $(READY) ## one figure and what it needs, e.g. FIGURE=cost: results/EXPERIMENT/figure/cost.svg and .png
 	@test -n "$(FIGURE)" || { echo "error: FIGURE: is missing; allowed: a name under figures in conf/experiment/$(EXPERIMENT).yaml" >&2; exit 2; }
