@@ -96,7 +96,7 @@ def draw(settings: LatencyLoadSettings, inputs: FigureFiles, output: Path) -> No
 
     Below, saturation and limits of every sweep.
     """
-    frame = read_frames(inputs, "points", _COLUMNS, "sweep", settings.only)
+    frame = _medians(read_frames(inputs, "points", _COLUMNS, "sweep", settings.only))
     subtitle = (
         "Above: creation to arrival of the tail, queueing at the source included; bars: 95 %"
         " confidence; hollow: saturated; dotted: the saturation point. Below: the loads at which"
@@ -122,6 +122,23 @@ def draw(settings: LatencyLoadSettings, inputs: FigureFiles, output: Path) -> No
         )
         marks = _marks()
         share_legend(figure, [mark for mark, _ in marks], [meaning for _, meaning in marks], 4)
+
+
+def _medians(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per sweep and load: medians over the seeds.
+
+    Saturated is a load that most of them cannot take.
+    """
+    words = ["sweep", "topology", "family", "chips", "traffic", "routing", "fidelity"]
+    keys = [*words, _OFFERED]
+    whole = frame.assign(
+        **{
+            column: frame.groupby("sweep", sort=False)[column].transform("median")
+            for column in (_SATURATION, _BOUND, _IDEAL)
+        }
+    )
+    medians = whole.groupby(keys, sort=False, dropna=False).median().reset_index()
+    return medians.assign(saturated=medians["saturated"] >= 0.5)[list(_COLUMNS)]
 
 
 def _panels(frame: pd.DataFrame, wanted: dict[str, tuple[str, ...]]) -> dict[str, list[str]]:

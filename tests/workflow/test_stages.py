@@ -114,7 +114,7 @@ def test_claims_may_read_all_but_graphs_circuits_plans_traces_and_configs(
         ("transition", "plan"), ("transition", "csv"), ("plan", "plan"),
         ("training", "trace"), ("training", "chrome_trace"), ("training", "config"),
         ("figure", "svg"), ("figure", "png"), ("report", "report"), ("report", "config"),
-        ("report", "provenance"), ("tracking", "tracking"),
+        ("report", "provenance"), ("tracking", "tracking"), ("packets", "speed"),
     }  # fmt: skip
     named = {
         (name, key)
