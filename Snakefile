@@ -21,6 +21,7 @@ rule all:
     default_target: True
     input:
         report=files_out("report")["report"],
+        crate=files_out("crate")["crate"],
         tracking=files_out("tracking")["tracking"],
         circuits=[path for key in ("circuits", "csv") for path in files_of(EXPERIMENT, f"circuits.{key}").values()],
 

@@ -8,12 +8,14 @@ from railx.evidence.claims import (
     KINDS,
     Claim,
     ClaimSettings,
+    NotAttempted,
     PublishedReference,
     load_claims,
 )
 from railx.evidence.database import Database, open_database, table_name
 from railx.evidence.errors import ClaimError, NotAvailable
 from railx.evidence.judge import CLAIM_COLUMNS, claims_table, count_verdicts, judge
+from railx.evidence.papers import Paper, read_papers
 from railx.evidence.published import Published, read_published
 from railx.evidence.verdicts import VERDICTS, Verdict
 
@@ -25,7 +27,9 @@ __all__ = [
     "ClaimError",
     "ClaimSettings",
     "Database",
+    "NotAttempted",
     "NotAvailable",
+    "Paper",
     "Published",
     "PublishedReference",
     "Verdict",
@@ -34,6 +38,7 @@ __all__ = [
     "judge",
     "load_claims",
     "open_database",
+    "read_papers",
     "read_published",
     "table_name",
 ]

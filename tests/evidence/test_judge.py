@@ -13,6 +13,7 @@ import yaml
 from railx.evidence import (
     CLAIM_COLUMNS,
     VERDICTS,
+    Claim,
     ClaimError,
     claims_table,
     count_verdicts,
@@ -24,7 +25,7 @@ from railx.io import write_table
 
 PUBLISHED = (
     "id,value,unit,source,confidence\nspeedup,2,times faster,a paper,high\nzero,0,,a"
-    " paper,high\nlimit,0.1,,a paper,high\n"
+    " paper,high\nlimit,0.1,,a paper,high\nslope,2,ms per ms,a paper,high\n"
 )
 
 
@@ -40,20 +41,25 @@ class Desk:
         for path in (self.claims, self.published, self.results):
             path.mkdir()
         (self.published / "paper.csv").write_text(PUBLISHED, encoding="utf-8")
+        self.papers = folder / "papers.yaml"
+        self.papers.write_text("paper: {name: Paper, arxiv: ['0'], idea: to be fast}\n")
         self.files: set[str] = {"plan/a/groups.parquet"}
 
     def table(self, values: list[Any], name: str = "a/t.parquet", **columns: list[Any]) -> None:
         write_table(self.results / name, {"value": values, **columns})
         self.files.add(name)
 
-    def write(self, *claims: dict[str, Any], paper: str = "Paper (arXiv 0)") -> None:
+    def write(self, *claims: dict[str, Any], paper: str = "paper") -> None:
         (self.claims / "paper.yaml").write_text(
             yaml.safe_dump({"paper": paper, "claims": list(claims)}), encoding="utf-8"
         )
 
     def judge(self, *claims: dict[str, Any]) -> list[dict[str, Any]]:
         self.write(*claims)
-        return judge(load_claims(self.claims, self.published), self.results, self.files)
+        return judge(self.load(), self.results, self.files)
+
+    def load(self) -> tuple[Claim, ...]:
+        return load_claims(self.claims, self.published, self.papers)
 
 
 @pytest.fixture
@@ -189,6 +195,7 @@ def test_verdict_of_a_value(
 
 TREND: dict[str, Any] = {
     "comparison": "trend",
+    "published": {"file": "paper.csv", "id": "slope"},
     "tolerance": 0.05,
     "direction": "increasing",
     "query": "select x, avg(value) as ours, lowest(fidelity) as fidelity from a.t group by x",
@@ -386,7 +393,7 @@ def test_columns_and_types_of_the_claims_table(desk: Desk) -> None:
     table = claims_table(rows)
     assert {field.name: field.type for field in table.schema} == CLAIM_COLUMNS
     assert rows[0]["published_text"] == "at least 2 times faster"
-    assert rows[0]["paper"] == "Paper (arXiv 0)"
+    assert rows[0]["paper"] == "paper"
     assert rows[0]["notes"] == "Small."
     assert set(rows[0]["tables"].split(", ")) == {"a.t", "plan.a.groups"}
     assert rows[0]["query"] == query.strip()
@@ -495,19 +502,19 @@ def test_ids_are_unique(desk: Desk) -> None:
 
 def test_broken_files_are_named(desk: Desk) -> None:
     with pytest.raises(ClaimError, match="no claim file"):
-        load_claims(desk.claims, desk.published)
+        desk.load()
     (desk.claims / "paper.yaml").write_text("claims: [", encoding="utf-8")
     with pytest.raises(ClaimError, match=r"paper\.yaml: not valid YAML"):
-        load_claims(desk.claims, desk.published)
+        desk.load()
     (desk.claims / "paper.yaml").write_text("claims: [3]\npaper: x", encoding="utf-8")
     with pytest.raises(ClaimError, match=r"paper\.yaml: claim number 1"):
-        load_claims(desk.claims, desk.published)
+        desk.load()
     (desk.claims / "paper.yaml").write_text("claims: [{kind: check}]\npaper: x", encoding="utf-8")
     with pytest.raises(ClaimError, match=r"paper\.yaml: claim number 1: "):
-        load_claims(desk.claims, desk.published)
+        desk.load()
     (desk.claims / "paper.yaml").write_text("claims: []\npaper: x", encoding="utf-8")
     with pytest.raises(ClaimError, match=r"paper\.yaml: claims: got \(\); allowed: not empty"):
-        load_claims(desk.claims, desk.published)
+        desk.load()
 
 
 def test_a_table_that_an_earlier_run_left_behind_proves_nothing(desk: Desk) -> None:

@@ -28,13 +28,14 @@ from workflow.stages import (
     files_of,
     inputs_of,
     printed_tables,
+    provenance_files,
     results_folder,
     stage_of,
     tracked_results,
     wildcards,
 )
 
-AT_THE_TOP = {"report", "tracking"}
+AT_THE_TOP = {"report", "crate", "tracking"}
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def test_what_a_stage_reads_is_made_by_another_or_there(experiment: dict[str, An
         for name, stage in STAGES.items()
         for key in stage.outputs
         for path in files_of(experiment, f"{name}.{key}").values()
-    }
+    } | set(provenance_files(experiment))
     for stage in STAGES.values():
         for item in stage.items(experiment):
             for files in inputs_of(stage, experiment, item).values():
@@ -114,7 +115,8 @@ def test_claims_may_read_all_but_graphs_circuits_plans_traces_and_configs(
         ("transition", "plan"), ("transition", "csv"), ("plan", "plan"),
         ("training", "trace"), ("training", "chrome_trace"), ("training", "config"),
         ("figure", "svg"), ("figure", "png"), ("report", "report"), ("report", "config"),
-        ("report", "provenance"), ("tracking", "tracking"), ("packets", "speed"),
+        ("report", "provenance"), ("crate", "crate"), ("crate", "workflow"),
+        ("tracking", "tracking"), ("packets", "speed"),
     }  # fmt: skip
     named = {
         (name, key)
@@ -191,7 +193,11 @@ def test_the_full_experiment_makes_every_table_that_a_claim_names(tmp_path: Path
         for file in claim_files(experiment, before="evidence")
     }
     with open_database(tmp_path, []) as database:
-        for claim in load_claims(ROOT / "resources" / "claims", PUBLISHED):
+        for claim in load_claims(
+            ROOT / "resources" / "claims", PUBLISHED, ROOT / "resources" / "papers.yaml"
+        ):
+            if claim.settings.query is None:
+                continue
             named = set(database.named(claim.settings.query))
             assert named, claim.id
             assert named <= made, claim.id

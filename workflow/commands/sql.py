@@ -68,8 +68,10 @@ def _judged(name: str, experiment: Settings, folder: Path, files: Sequence[str])
     from railx.evidence import judge, load_claims
 
     read = inputs_of(STAGES["evidence"], experiment)
-    (of_claims, *_), (of_published, *_) = (_several(read[key]) for key in ("claims", "published"))
-    claims = load_claims(of_claims.parent, of_published.parent)
+    (of_claims, *_), (of_published, *_), (papers,) = (
+        _several(read[key]) for key in ("claims", "published", "papers")
+    )
+    claims = load_claims(of_claims.parent, of_published.parent, papers)
     chosen = [claim for claim in claims if claim.id == name]
     if not chosen:
         raise ValueError(

@@ -8,7 +8,16 @@ sys.path.insert(0, str(Path(workflow.basedir)))
 from railx.settings import SettingsError
 from workflow.experiment import checked_experiment, overrides_from
 from workflow.locking import hold_folder
-from workflow.stages import STAGES, code_of, files_of, inputs_of, results_folder, wildcards
+from workflow.stages import (
+    STAGES,
+    code_of,
+    files_of,
+    inputs_of,
+    packages_of,
+    provenance_path,
+    results_folder,
+    wildcards,
+)
 
 
 def composed():
@@ -42,8 +51,10 @@ def files_in(name):
 
 
 def files_out(name):
-    """The files that a stage writes, by name."""
-    return {key: str(RESULTS / STAGES[name].pattern(key)) for key in STAGES[name].outputs}
+    """The files that a stage writes, by name, and the record of how they were made."""
+    stage = STAGES[name]
+    written = {key: str(RESULTS / stage.pattern(key)) for key in stage.outputs}
+    return written | {"record": str(RESULTS / provenance_path(stage, stage.wildcard))}
 
 
 def settings(name):
@@ -52,8 +63,13 @@ def settings(name):
 
 
 def code(name):
-    """The digest of everything a stage imports: a changed module reruns the stages that use it."""
-    return lambda wildcards: code_of(STAGES[name], EXPERIMENT, item_of(wildcards))
+    """The code of a stage and its packages: what changes there reruns the stages that use it."""
+
+    def found(wildcards):
+        asked = (STAGES[name], EXPERIMENT, item_of(wildcards))
+        return {"digest": code_of(*asked), "packages": packages_of(*asked)}
+
+    return found
 
 
 def beside(name, folder, ending):

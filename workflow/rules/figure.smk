@@ -9,6 +9,7 @@ rule figure:
     output:
         svg=report(files_out("figure")["svg"], caption="../report/figure.rst", category="Figures"),
         png=files_out("figure")["png"],
+        record=files_out("figure")["record"],
     params:
         settings=settings("figure"),
         caption=lambda wildcards: caption_of(EXPERIMENT, wildcards.figure),

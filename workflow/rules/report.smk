@@ -8,6 +8,7 @@ rule report:
         report=report(files_out("report")["report"], caption="../report/report.rst", category="Report"),
         config=files_out("report")["config"],
         provenance=files_out("report")["provenance"],
+        record=files_out("report")["record"],
     params:
         settings=settings("report"),
         code=code("report"),

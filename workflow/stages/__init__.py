@@ -16,6 +16,7 @@ from workflow.stages import (
     agreement,
     circuits,
     corpus,
+    crate,
     economics,
     evidence,
     figure,
@@ -38,7 +39,10 @@ __all__ = [
     "code_of",
     "files_of",
     "inputs_of",
+    "packages_of",
     "printed_tables",
+    "provenance_files",
+    "provenance_path",
     "results_folder",
     "stage_of",
     "tracked_results",
@@ -65,6 +69,7 @@ STAGES: dict[str, Stage] = {
         evidence,
         figure,
         report,
+        crate,
         tracking,
     )
 }
@@ -173,13 +178,37 @@ def _tracked(stage: Stage, experiment: Settings, item: str) -> dict[str, Any]:
 
 
 def code_of(stage: Stage, experiment: Settings, item: str = "") -> str:
-    """The digest of everything that a stage imports.
+    """The digest of everything that a stage imports, and of its packages' versions.
 
-    A changed module reruns the stages that use it.
+    A changed module or version reruns the stages that use it.
     """
     from workflow.digest import code_digest
 
     return code_digest(f"workflow.stages.{stage.name}", *stage.modules(experiment, item))
+
+
+def packages_of(stage: Stage, experiment: Settings, item: str = "") -> dict[str, str]:
+    """The versions of the third-party packages that a stage imports."""
+    from workflow.digest import package_versions
+
+    modules = stage.modules(experiment, item)
+    return package_versions(f"workflow.stages.{stage.name}", *modules)
+
+
+def provenance_path(stage: Stage, item: str = "") -> str:
+    """Where the record of a job stands below the results of an experiment."""
+    return f"provenance/{stage.name}/{item}.json" if item else f"provenance/{stage.name}.json"
+
+
+def provenance_files(experiment: Settings, before: str = "") -> list[Path]:
+    """The records of all jobs of an experiment, or of those before a stage."""
+    names = list(STAGES)
+    stages = names[: names.index(before)] if before else names
+    return [
+        results_folder(experiment) / provenance_path(STAGES[name], item)
+        for name in stages
+        for item in STAGES[name].items(experiment)
+    ]
 
 
 def wildcards(experiment: Settings) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Where results come from: the commit, the versions and the hardware behind them.
+"""The commit, the versions and the hardware behind a run.
 
 No names of people, machines or folders are kept. Only the standard library is used, so
 that a bare GPU node can say the same about itself.
@@ -25,7 +25,7 @@ PACKAGES: tuple[str, ...] = (
 )  # fmt: skip
 
 _PROJECT = "railx-lab"
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parent.parent.parent
 _SECONDS = 10.0
 
 

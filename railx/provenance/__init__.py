@@ -1,0 +1,18 @@
+"""Where results come from: commit, code, config, inputs, versions and hardware.
+
+Only the standard library is used, so that a bare GPU node can say the same about
+itself; the crate of a whole run needs ``rocrate`` and is made by
+:mod:`railx.provenance.crate`.
+"""
+
+from railx.provenance.jobs import JOB_SCHEMA, digest_of, job_record
+from railx.provenance.machine import PACKAGES, SCHEMA, collect_provenance
+
+__all__ = [
+    "JOB_SCHEMA",
+    "PACKAGES",
+    "SCHEMA",
+    "collect_provenance",
+    "digest_of",
+    "job_record",
+]

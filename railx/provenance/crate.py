@@ -1,0 +1,201 @@
+"""A finished run as a Workflow Run RO-Crate: what was made, by which job, from what.
+
+The crate is the results folder of an experiment. Its metadata name every file that a
+job wrote with its digest, and for each job an action: the stage with the digest of its
+code and its packages, what it read, what it wrote, when, and the job's own record.
+Profiles: Process Run Crate and Workflow Run Crate 0.5, Workflow RO-Crate 1.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+__all__ = ["run_crate"]
+
+_PROFILES = {
+    "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
+    "https://w3id.org/ro/wfrun/workflow/0.5": "Workflow Run Crate",
+    "https://w3id.org/workflowhub/workflow-ro-crate/1.0": "Workflow RO-Crate",
+}
+_LICENSE = "https://spdx.org/licenses/Apache-2.0"
+_FORMATS = {
+    ".csv": "text/csv",
+    ".html": "text/html",
+    ".json": "application/json",
+    ".parquet": "application/vnd.apache.parquet",
+    ".pdf": "application/pdf",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+}
+
+
+def run_crate(
+    *,
+    experiment: str,
+    folder: str,
+    workflow: str,
+    config: str,
+    report: str,
+    records: Mapping[str, Mapping[str, Any]],
+    stages: Mapping[str, str],
+) -> dict[str, Any]:
+    """The crate's metadata (JSON-LD) as plain data.
+
+    ``folder`` is the results folder as the records write it (``results/quick``);
+    ``workflow``, ``config``, ``report`` and the keys of ``records`` are paths below it.
+    ``records`` holds the records of the jobs (:func:`railx.provenance.job_record`),
+    ``stages`` says in words what each stage does. Raises ValueError without a record.
+    """
+    from rocrate.rocrate import ROCrate
+
+    if not records:
+        raise ValueError("records: got none; allowed: the record of one job or more")
+    ended = max(record["ended_utc"] for record in records.values())
+    crate = ROCrate(version="1.1")
+    crate.name = f"RailX Lab: experiment {experiment}"
+    crate.description = (
+        "Claims of papers on reconfigurable networks for training large models, computed again and"
+        " judged: result tables, figures, verdicts and how each of them was made."
+    )
+    crate.datePublished = ended
+    crate.license = _LICENSE
+    crate.root_dataset["conformsTo"] = [
+        crate.add(_entity(crate, profile, {"@type": "CreativeWork", "name": name}))
+        for profile, name in _PROFILES.items()
+    ]
+    main = crate.add_workflow(dest_path=workflow, main=True, lang="snakemake")
+    main["name"] = "Reproduction pipeline"
+    commits = sorted({record["commit"] for record in records.values() if record["commit"]})
+    if commits:
+        main["version"] = ", ".join(commits)
+    made = _Files(crate, folder)
+    for path, record in sorted(records.items()):
+        _add_job(crate, made, folder, path, record, stages)
+    crate.add_action(
+        main,
+        identifier="#run",
+        object=[made.file(f"{folder}/{config}")],
+        result=[made.file(f"{folder}/{report}")],
+        properties={
+            "name": f"Run of experiment {experiment}",
+            "startTime": min(record["started_utc"] for record in records.values()),
+            "endTime": ended,
+            "actionStatus": {"@id": "http://schema.org/CompletedActionStatus"},
+        },
+    )
+    metadata: dict[str, Any] = crate.metadata.generate()
+    return metadata
+
+
+class _Files:
+    """The files that jobs read and wrote, each one entity."""
+
+    def __init__(self, crate: Any, folder: str) -> None:
+        self._crate = crate
+        self._folder = f"{folder}/"
+        self._known: dict[str, Any] = {}
+
+    def file(self, path: str, digest: str = "") -> Any:
+        """A file of the crate, or the mention of one outside of it."""
+        inside = path.startswith(self._folder)
+        identifier = path.removeprefix(self._folder) if inside else f"#file-{path}"
+        if identifier not in self._known:
+            self._known[identifier] = (
+                self._crate.add_file(dest_path=identifier)
+                if inside
+                else self._crate.add(
+                    _entity(self._crate, identifier, {"@type": "CreativeWork", "name": path})
+                )
+            )
+        entity = self._known[identifier]
+        if digest:
+            entity["sha256"] = digest
+        kind = _FORMATS.get(PurePosixPath(path).suffix)
+        if inside and kind:
+            entity["encodingFormat"] = kind
+        return entity
+
+    def files(self, digests: Mapping[str, str]) -> list[Any]:
+        """The entities of paths with their digests."""
+        return [self.file(path, digest) for path, digest in digests.items()]
+
+
+def _add_job(
+    crate: Any,
+    made: _Files,
+    folder: str,
+    path: str,
+    record: Mapping[str, Any],
+    stages: Mapping[str, str],
+) -> None:
+    name = "/".join(filter(None, (record["stage"], record["item"])))
+    stage = _once(
+        crate,
+        f"#stage-{record['stage']}-{record['code']}",
+        {
+            "@type": "SoftwareApplication",
+            "name": f"stage {record['stage']}",
+            "description": stages.get(record["stage"], ""),
+            "softwareVersion": record["code"],
+        },
+    )
+    stage["softwareRequirements"] = [
+        _once(
+            crate,
+            f"#package-{package}-{version}",
+            {"@type": "SoftwareApplication", "name": package, "softwareVersion": version},
+        )
+        for package, version in record["packages"].items()
+    ]
+    action = crate.add_action(
+        stage,
+        identifier=f"#job-{name}",
+        object=made.files(record["inputs"]),
+        result=made.files(record["outputs"]),
+        properties={
+            "name": f"Job {name}",
+            "startTime": record["started_utc"],
+            "endTime": record["ended_utc"],
+            "actionStatus": {"@id": "http://schema.org/CompletedActionStatus"},
+        },
+    )
+    action["subjectOf"] = made.file(f"{folder}/{path}")
+    action["resourceUsage"] = _usage(crate, name, record)
+
+
+def _usage(crate: Any, name: str, record: Mapping[str, Any]) -> list[Any]:
+    """Machine, lock, config and load of a job, as values with a name."""
+    values = {
+        "config": record["config"],
+        "lock": record["lock"],
+        "processor": record["cpu"],
+        "cores": record["cores"],
+        "memory_gb": record["memory_gb"],
+        "python": record["python"],
+        "load_before": record["load"]["before"],
+        "load_after": record["load"]["after"],
+    }
+    return [
+        crate.add(
+            _entity(
+                crate,
+                f"#job-{name}-{key}",
+                {"@type": "PropertyValue", "name": key, "value": value},
+            )
+        )
+        for key, value in values.items()
+        if value is not None
+    ]
+
+
+def _once(crate: Any, identifier: str, properties: Mapping[str, Any]) -> Any:
+    known = crate.dereference(identifier)
+    return known if known is not None else crate.add(_entity(crate, identifier, properties))
+
+
+def _entity(crate: Any, identifier: str, properties: Mapping[str, Any]) -> Any:
+    from rocrate.model.contextentity import ContextEntity
+
+    return ContextEntity(crate, identifier, properties=dict(properties))

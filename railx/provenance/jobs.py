@@ -1,0 +1,105 @@
+"""What one job of the pipeline was made of and on: a record beside its results.
+
+A table depends on code, config and inputs alone, so that two machines' tables can be
+compared byte by byte; when and where it was made stands in the record.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from railx.provenance.machine import collect_provenance
+
+__all__ = ["JOB_SCHEMA", "digest_of", "job_record", "load_average", "now_utc"]
+
+JOB_SCHEMA = "railx.provenance/2"
+
+_MACHINE = ("python", "system", "machine", "cpu", "cores", "memory_gb", "gpus")
+_BLOCK_BYTES = 1 << 20
+_ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def job_record(
+    *,
+    stage: str,
+    item: str,
+    code: str,
+    packages: Mapping[str, str],
+    settings: Any,
+    inputs: Iterable[str | Path],
+    outputs: Iterable[str | Path],
+    started_utc: str,
+    load_before: float | None,
+    repository: str | Path = _ROOT,
+) -> dict[str, Any]:
+    """The record of a job that has just ended, as plain JSON data.
+
+    Keys: ``schema``, ``stage``, ``item``, ``started_utc``, ``ended_utc``, ``commit``
+    and ``dirty`` (None without git), ``code`` (digest), ``config`` (SHA-256 of the
+    settings), ``inputs`` and ``outputs`` (SHA-256 by path; a file outside the working
+    folder by its name), ``packages`` (versions of those that the stage imports),
+    ``lock`` (SHA-256 of requirements.lock, None without one), ``load`` (one-minute load
+    average ``before`` and ``after``), and the machine's keys of
+    :func:`~railx.provenance.collect_provenance`. Raises OSError for a file that cannot
+    be read.
+    """
+    about = collect_provenance(repository)
+    lock = Path(repository) / "requirements.lock"
+    plain = json.dumps(settings, sort_keys=True, separators=(",", ":"), default=str)
+    return {
+        "schema": JOB_SCHEMA,
+        "stage": stage,
+        "item": item,
+        "started_utc": started_utc,
+        "ended_utc": now_utc(),
+        "commit": about["commit"],
+        "dirty": about["dirty"],
+        "code": code,
+        "config": hashlib.sha256(plain.encode()).hexdigest(),
+        "inputs": _digests(inputs),
+        "outputs": _digests(outputs),
+        "packages": dict(packages),
+        "lock": digest_of(lock) if lock.is_file() else None,
+        "load": {"before": load_before, "after": load_average()},
+        **{key: about[key] for key in _MACHINE},
+    }
+
+
+def digest_of(path: str | Path) -> str:
+    """SHA-256 (hexadecimal) of a file, or of the files of a folder with their names."""
+    place, digest = Path(path), hashlib.sha256()
+    if place.is_dir():
+        for inner in sorted(path for path in place.rglob("*") if path.is_file()):
+            digest.update(f"{inner.relative_to(place)}\0{digest_of(inner)}\0".encode())
+        return digest.hexdigest()
+    with place.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def load_average() -> float | None:
+    """The machine's load average of the last minute; None where it keeps none."""
+    try:
+        return round(os.getloadavg()[0], 2)
+    except (AttributeError, OSError):
+        return None
+
+
+def now_utc() -> str:
+    """The time in UTC, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _digests(paths: Iterable[str | Path]) -> dict[str, str]:
+    digests = {}
+    for path in paths:
+        place = Path(path)
+        digests[place.name if place.is_absolute() else place.as_posix()] = digest_of(place)
+    return dict(sorted(digests.items()))
