@@ -248,6 +248,10 @@ def compose_experiment(overrides: Iterable[str] = ()) -> Experiment:
     """
     plain = _seeded(_drop_missing(_compose(None, Experiment, list(overrides))))
     experiment: Experiment = load(Experiment, plain)
+    # Asks the stages which items they have, and they know no config.
+    from workflow.fit import check_fit
+
+    check_fit(experiment)
     return experiment
 
 
