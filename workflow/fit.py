@@ -8,8 +8,7 @@ end a job minutes later; here it ends the composition.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from railx.families import build_topology, family_of
 from railx.figures import figure_of
@@ -176,11 +175,9 @@ def _small_graph(settings: FamilySettings) -> Topology | None:
     return _graph(settings) if _vertices(settings) <= _MOST_VERTICES else None
 
 
-@cache
-def _vertices(settings: Any) -> int:
+def _vertices(settings: FamilySettings) -> int:
     return len(family_of(settings).halves(settings))
 
 
-@cache
-def _graph(settings: Any) -> Topology:
+def _graph(settings: FamilySettings) -> Topology:
     return build_topology(settings)
