@@ -18,7 +18,7 @@ from pathlib import Path
 
 import grimp
 
-__all__ = ["code_digest", "code_modules", "package_versions"]
+__all__ = ["code_digest", "code_modules", "module_digest", "package_versions"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _PACKAGES = ("railx", "training", "workflow")
@@ -61,6 +61,11 @@ def code_digest(*modules: str) -> str:
     for name, version in package_versions(*modules).items():
         digest.update(f"{name}=={version}".encode() + b"\0")
     return digest.hexdigest()[:16]
+
+
+def module_digest(module: str) -> str:
+    """A short SHA-256 over the source of one of the project's modules."""
+    return hashlib.sha256(_source(module)).hexdigest()[:16]
 
 
 def _reached(modules: tuple[str, ...]) -> list[str]:

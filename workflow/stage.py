@@ -20,6 +20,7 @@ __all__ = [
     "ByHand",
     "Columns",
     "File",
+    "History",
     "Item",
     "Job",
     "Json",
@@ -184,17 +185,42 @@ class Item:
 
 
 @dataclass(frozen=True)
+class History:
+    """How the numbers of a result went, step by step.
+
+    ``output`` is the table and ``step`` its column that counts. ``curve`` names the
+    curve of a row by its columns, in braces. ``values`` are the columns that are drawn,
+    each with how the rows of one step become one number (``max`` or ``mean``).
+    ``repeat`` is the column that tells repeats apart, where the table has it, and
+    ``aside`` the one that sets rows aside. ``settings``: whether each step is a setting
+    of its own (a load), not once more the same (an iteration).
+    """
+
+    output: str
+    step: str
+    curve: str
+    values: Mapping[str, str]
+    repeat: str = ""
+    aside: str = ""
+    settings: bool = False
+
+
+@dataclass(frozen=True)
 class Tracked:
     """How a result becomes a tracked run.
 
-    The output with its numbers and those that are kept with it. ``name`` is the run's
-    name where the stage has no items; ``fidelity`` where the numbers do not say it.
+    The output with its numbers (empty: it has none) and those that are kept with it.
+    ``name`` is the run's name where the stage has no items; ``fidelity`` where the
+    numbers do not say it. ``history`` are its curves, ``verdicts`` is the table with a
+    verdict a row.
     """
 
     numbers: str
     artifacts: tuple[str, ...]
     name: str = ""
     fidelity: str | None = None
+    history: tuple[History, ...] = ()
+    verdicts: str = ""
 
 
 @dataclass(frozen=True)

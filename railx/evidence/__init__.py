@@ -14,14 +14,17 @@ from railx.evidence.claims import (
 )
 from railx.evidence.database import Database, open_database, table_name
 from railx.evidence.errors import ClaimError, NotAvailable
+from railx.evidence.expected import flipped, read_expected, rests_on_timing
 from railx.evidence.judge import CLAIM_COLUMNS, claims_table, count_verdicts, judge
-from railx.evidence.papers import Paper, read_papers
+from railx.evidence.papers import Paper, read_papers, read_yaml
 from railx.evidence.published import Published, read_published
-from railx.evidence.verdicts import VERDICTS, Verdict
+from railx.evidence.static import check_published, check_queries
+from railx.evidence.verdicts import REPEATED, VERDICTS, Verdict
 
 __all__ = [
     "CLAIM_COLUMNS",
     "KINDS",
+    "REPEATED",
     "VERDICTS",
     "Claim",
     "ClaimError",
@@ -33,12 +36,18 @@ __all__ = [
     "Published",
     "PublishedReference",
     "Verdict",
+    "check_published",
+    "check_queries",
     "claims_table",
     "count_verdicts",
+    "flipped",
     "judge",
     "load_claims",
     "open_database",
+    "read_expected",
     "read_papers",
     "read_published",
+    "read_yaml",
+    "rests_on_timing",
     "table_name",
 ]

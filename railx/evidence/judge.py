@@ -146,7 +146,9 @@ def _judge_one(claim: Claim, database: Database) -> dict[str, Any]:
 
 
 def _find(claim: Claim, evidence: _Evidence) -> tuple[Finding, Estimate | None, _Evidence]:
-    repeats = "repeats" if evidence.fidelity in REPEATED else "seeds"
+    # Only what runs on a machine is disturbed; a simulation has seeds.
+    ran = evidence.fidelity in REPEATED or evidence.set_aside
+    repeats = "repeats" if ran else "seeds"
     value: Estimate | None = None
     finding = _nothing_left(evidence, repeats)
     if finding is None:

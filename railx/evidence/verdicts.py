@@ -187,11 +187,16 @@ def _at(claim: Claim, ours: float) -> Finding:
         off = abs(ours - published)
         if off <= _ROUNDING * abs(published):
             return Finding("reproduced", f"equals the {word} {number_text(published)}")
-        within = off <= max(tolerance, _ROUNDING * abs(published))
+        if off <= tolerance:
+            return Finding(
+                "reproduced",
+                f"is within the allowed {number_text(tolerance)} of the {word}"
+                f" {number_text(published)}",
+            )
         return Finding(
-            "reproduced" if within else "not reproduced",
+            "not reproduced",
             f"differs from the {word} {number_text(published)} by {number_text(off)}"
-            f"{_against(within, tolerance, number_text(tolerance))}",
+            f"{_against(tolerance, number_text(tolerance), within=False)}",
         )
     bound = _BOUNDS.get(settings.comparison, "")
     theirs = f"the {word} {bound} {number_text(published)}".replace("  ", " ")
@@ -202,15 +207,16 @@ def _at(claim: Claim, ours: float) -> Finding:
         verb = f"is {bound}" if bound else "equals"
         return Finding("reproduced", f"{verb} the {word} {number_text(published)}")
     within = beyond <= slack
-    words = (
-        f"is {_apart(apart, published)} {theirs}{_against(within, tolerance, _percent(tolerance))}"
-    )
+    against = _against(tolerance, _percent(tolerance), within=within)
+    words = f"is {_apart(apart, published)} {theirs}{against}"
     return Finding("reproduced", words) if within else _direction(claim, ours, words)
 
 
 def _direction(claim: Claim, ours: float, reason: str) -> Finding:
     """Partly or not: does the direction hold although the size does not?"""
     neutral, published = claim.settings.neutral, claim.published.value
+    if neutral is not None and neutral == published:
+        return Finding("not reproduced", reason)
     if neutral is not None:
         side = "above" if published > neutral else "below"
         if (ours - neutral) * (published - neutral) > 0:
@@ -331,7 +337,7 @@ def _apart(apart: float, published: float) -> str:
     return f"{amount} {side}"
 
 
-def _against(within: bool, tolerance: float, shown: str) -> str:
+def _against(tolerance: float, shown: str, *, within: bool) -> str:
     if not tolerance:
         return ""
     return f", {'within' if within else 'more than'} the tolerance of {shown}"

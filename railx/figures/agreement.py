@@ -10,19 +10,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, canvas, colours, label, share_legend
 
 __all__ = ["FIGURE", "AgreementFigureSettings"]
 
-CAPTION = """\
+_CAPTION = """\
 The same traffic, routing and offered load in the flow model and in the packet
 simulator. Where no link is overloaded the flow model delivers what is offered; packets
 that wait behind others in finite buffers cost throughput, which the flow model does not
 see.
 """
+_ALTERNATIVE = (
+    "Points of the throughput in the packet simulator over that in the flow model around "
+    "the diagonal, and of their ratio over the offered load, one point for each topology, "
+    "traffic pattern, routing and load."
+)
 
 _COLUMNS = (
     "topology",
@@ -46,7 +51,7 @@ class AgreementFigureSettings(CanvasSettings):
     """Which figure it is."""
 
 
-def draw(settings: AgreementFigureSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: AgreementFigureSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """One point per topology, traffic pattern, routing and load.
 
     Colour by topology, shape by traffic, hollow for balanced routing.
@@ -122,17 +127,13 @@ def draw(settings: AgreementFigureSettings, inputs: FigureFiles, output: Path) -
             ]
             texts += [f"Routing {name}" for name in routings]
         share_legend(figure, handles, texts, 5)
+    return Drawn(_CAPTION, _ALTERNATIVE, rows)
 
 
 FIGURE = Figure(
     settings=AgreementFigureSettings,
     title="Flow model against packet simulator",
-    alternative_text=(
-        "Points of the throughput in the packet simulator over that in the flow model around "
-        "the diagonal, and of their ratio over the offered load, one point for each topology, "
-        "traffic pattern, routing and load."
-    ),
-    caption=CAPTION,
+    paper="railx",
     inputs=(FigureInput("comparison", "agreement.comparison"),),
     draw=draw,
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import AxisScale, CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import canvas, colours, label, lighter, quantity
@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "AllToAllBandwidthSettings"]
 
-CAPTION = """\
+_CAPTION = """\
 All-to-all bandwidth per chip under uniform traffic. The *ideal* spreads the load evenly
 over the external channels; the *bound* divides the capacity by the load of the busiest
 channel under the given routing. On the right both are a share of the injection
 bandwidth, so that networks with different ports can be compared.
 """
+_ALTERNATIVE = (
+    "Bars of the all-to-all bandwidth per chip of each topology: the ideal, the bound "
+    "under the given routing, and both as a share of the injection bandwidth."
+)
 
 _COLUMNS = (
     "topology",
@@ -61,7 +65,7 @@ class AllToAllBandwidthSettings(CanvasSettings):
     """Scale of the bandwidth axes."""
 
 
-def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """A group of bars per topology: the ideal, then the bound under each routing.
 
     The rows are those of ``settings.traffic``. Raises ValueError when no row has that
@@ -100,6 +104,7 @@ def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path)
             panel.margins(x=0.0)
             low, high = panel.get_xlim()
             panel.set_xlim(low, high * (1.6 if settings.scale == "linear" else 4.0))
+    return Drawn(_CAPTION, _ALTERNATIVE, rows)
 
 
 def _groups(axes: Axes, rows: pd.DataFrame, unit: str) -> None:
@@ -128,7 +133,7 @@ def _groups(axes: Axes, rows: pd.DataFrame, unit: str) -> None:
         start = place
         for name, value, fill in bars:
             bar = axes.barh(place, value, height=0.9, color=fill)
-            axes.bar_label(bar, [f"{quantity(value)}{unit} {name}"], padding=3, fontsize="small")
+            axes.bar_label(bar, [f"{quantity(value)}{unit} {name}"], padding=3)
             place += 1
         ticks.append((start + place - 1) / 2)
         names.append(_name(first))
@@ -148,11 +153,7 @@ def _name(row: pd.Series) -> str:
 FIGURE = Figure(
     settings=AllToAllBandwidthSettings,
     title="All-to-all bandwidth by topology",
-    alternative_text=(
-        "Bars of the all-to-all bandwidth per chip of each topology: the ideal, the bound "
-        "under the given routing, and both as a share of the injection bandwidth."
-    ),
-    caption=CAPTION,
+    paper="railx",
     inputs=(FigureInput("bounds", "network.bounds"),),
     draw=draw,
 )

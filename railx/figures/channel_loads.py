@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import AxisScale, CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import canvas, colours, label, panel_title, quantity
@@ -27,11 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "ChannelLoadsSettings"]
 
-CAPTION = """\
+_CAPTION = """\
 Load of every channel under uniform all-to-all traffic, in descending order, by kind of
 channel. The largest load bounds the throughput; the further the line falls, the more
 capacity is idle at that bound.
 """
+_ALTERNATIVE = (
+    "For each topology, the load of its channels in descending order, one line per kind of channel."
+)
 
 _COLUMNS = ("topology", "routing", "src", "dst", "kind", "rail", "load", "fidelity")
 _MOST_STEPS = 800
@@ -55,7 +58,7 @@ class ChannelLoadsSettings(CanvasSettings):
     """Scale of the load axes."""
 
 
-def draw(settings: ChannelLoadsSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: ChannelLoadsSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """One panel per topology and routing."""
     frame = read_frames(inputs, "channels", _COLUMNS, "topology", settings.only)
     frame = frame.assign(
@@ -84,7 +87,7 @@ def draw(settings: ChannelLoadsSettings, inputs: FigureFiles, output: Path) -> N
                 f"{', '.join(label(part) for part in name.split(_BREAK))}\nlargest"
                 f" {quantity(largest)}"
             )
-            axes.set_title(panel_title(title, columns, settings), fontsize="medium")
+            axes.set_title(panel_title(title, columns, settings))
             axes.set_yscale(settings.scale)
             if settings.scale == "linear":
                 axes.set_ylim(bottom=0)
@@ -96,6 +99,7 @@ def draw(settings: ChannelLoadsSettings, inputs: FigureFiles, output: Path) -> N
             lowest.tick_params(labelbottom=True)
         for axes in panels[:, 0]:
             axes.set_ylabel("Load")
+    return Drawn(_CAPTION, _ALTERNATIVE, frame)
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, colour: dict[str, str]) -> None:
@@ -116,17 +120,13 @@ def _panel(axes: Axes, rows: pd.DataFrame, colour: dict[str, str]) -> None:
         )
     axes.margins(y=0.14)
     axes.set_xlim(0, 100)
-    axes.legend(loc="best", fontsize="small")
+    axes.legend(loc="best")
 
 
 FIGURE = Figure(
     settings=ChannelLoadsSettings,
     title="Channel loads under uniform all-to-all traffic",
-    alternative_text=(
-        "For each topology, the load of its channels in descending order, one line per kind of "
-        "channel."
-    ),
-    caption=CAPTION,
+    paper="railx",
     inputs=(FigureInput("channels", "network.channels"),),
     draw=draw,
 )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, PALETTE, canvas, label, lighter, quantity
@@ -26,13 +26,19 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "ClaimMapFigureSettings"]
 
-CAPTION = """\
+_CAPTION = """\
 For which prices the three cost claims of the abstract hold. Left and middle: cost per
 bandwidth against a fat tree over the prices of an optical and of an electrical switch
 port, both relative to a transceiver; each claim is a half-plane above its boundary.
 Right: total cost over the prices of transceiver and optical switch port. Dots are price
 lists; the one inferred from the abstract is no price.
 """
+_ALTERNATIVE = (
+    "Three maps, one per claim: the prices of an optical and of an electrical switch port "
+    "relative to a transceiver (for the absolute claim the prices of transceiver and "
+    "optical switch port) with the region where the claim holds, its boundary, further "
+    "boundaries under other assumptions, and the sourced price lists as dots."
+)
 
 _COLUMNS = (
     "view",
@@ -87,7 +93,7 @@ class ClaimMapFigureSettings(CanvasSettings):
     """Further boundaries of the claim per all-to-all bandwidth, in the same way."""
 
 
-def draw(settings: ClaimMapFigureSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: ClaimMapFigureSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """One panel per claim. Raises ValueError for lines that the table does not have."""
     table = read_frames(inputs, "claim_map", _COLUMNS)
     subtitle = (
@@ -106,6 +112,7 @@ def draw(settings: ClaimMapFigureSettings, inputs: FigureFiles, output: Path) ->
         _relative(panels[0], table, "injection", settings.injection_lines)
         _relative(panels[1], table, "all_to_all", settings.all_to_all_lines)
         _absolute(panels[2], table)
+    return Drawn(_CAPTION, _ALTERNATIVE, table)
 
 
 def _relative(
@@ -162,9 +169,7 @@ def _relative(
         xlim=(0, right),
         ylim=(0, top),
     )
-    axes.legend(
-        loc="upper left", bbox_to_anchor=(-0.02, -0.16), fontsize="small", borderaxespad=0.1
-    )
+    axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.16), borderaxespad=0.1)
 
 
 def _line(rows: pd.DataFrame, factor: str, level: float) -> pd.Series[Any]:
@@ -219,9 +224,7 @@ def _absolute(axes: Axes, table: pd.DataFrame) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.legend(
-        loc="upper left", bbox_to_anchor=(-0.02, -0.16), fontsize="small", borderaxespad=0.1
-    )
+    axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.16), borderaxespad=0.1)
 
 
 def _dots(
@@ -255,7 +258,6 @@ def _dots(
             (right, up),
             textcoords="offset points",
             ha=align,
-            fontsize="small",
             color=colour,
             zorder=3,
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0},
@@ -269,13 +271,7 @@ def _signed(value: float) -> str:
 FIGURE = Figure(
     settings=ClaimMapFigureSettings,
     title="Where the cost claims hold",
-    alternative_text=(
-        "Three maps, one per claim: the prices of an optical and of an electrical switch port "
-        "relative to a transceiver (for the absolute claim the prices of transceiver and "
-        "optical switch port) with the region where the claim holds, its boundary, further "
-        "boundaries under other assumptions, and the sourced price lists as dots."
-    ),
-    caption=CAPTION,
+    paper="railx",
     inputs=(FigureInput("claim_map", "economics.claim_map"),),
     draw=draw,
 )

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, PALETTE, canvas, label, panel_title, share_legend
@@ -20,12 +20,16 @@ from railx.settings import AtLeast, NotEmpty
 
 __all__ = ["FIGURE", "CollectiveTimeSettings"]
 
-CAPTION = """\
+_CAPTION = """\
 Payload over time of each collective among all chips. Lines add up latency and
 serialisation in closed form; circles send the messages of every step over the links,
 which they share max-min fairly. The hierarchical all-reduce works inside the nodes
 first, over their wider links.
 """
+_ALTERNATIVE = (
+    "For each topology, lines of the bandwidth that each collective reaches over the "
+    "payload in closed form, and circles of the same with messages on the links."
+)
 
 _COLUMNS = (
     "topology",
@@ -63,7 +67,7 @@ class CollectiveTimeSettings(CanvasSettings):
     """Panels side by side."""
 
 
-def draw(settings: CollectiveTimeSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: CollectiveTimeSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """One panel per topology.
 
     Raises ValueError when no row has ``settings.scope``.
@@ -156,16 +160,13 @@ def draw(settings: CollectiveTimeSettings, inputs: FigureFiles, output: Path) ->
             )
             texts.append("Messages on the links")
         share_legend(figure, handles, texts, 3)
+    return Drawn(_CAPTION, _ALTERNATIVE, rows)
 
 
 FIGURE = Figure(
     settings=CollectiveTimeSettings,
     title="Collectives by topology",
-    alternative_text=(
-        "For each topology, lines of the bandwidth that each collective reaches over the "
-        "payload in closed form, and circles of the same with messages on the links."
-    ),
-    caption=CAPTION,
+    paper="railx",
     inputs=(FigureInput("collectives", "network.collectives"),),
     draw=draw,
 )

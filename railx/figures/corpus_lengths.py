@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import named_files
 from railx.figures.theme import canvas, colours, label, quantity, share_legend
@@ -26,12 +26,16 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "CorpusLengthsSettings"]
 
-CAPTION = """\
+_CAPTION = """\
 Share of sequences with at least a given number of tokens. Both axes are logarithmic: a
 long straight tail means few sequences that hold many of the tokens, which is what
 adaptive parallelism makes use of. The legend says which corpora are real text, which
 follow published quantiles and which are synthetic.
 """
+_ALTERNATIVE = (
+    "Lines of the share of sequences that are longer than a given length, one line per "
+    "corpus, both axes logarithmic."
+)
 
 _KINDS = {
     "real_text": "real text",
@@ -71,7 +75,7 @@ class CorpusLengthsSettings(CanvasSettings):
             )
 
 
-def draw(settings: CorpusLengthsSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: CorpusLengthsSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """One line per corpus with dots at ``settings.quantiles``.
 
     Raises ValueError for a corpus without sequences.
@@ -109,6 +113,20 @@ def draw(settings: CorpusLengthsSettings, inputs: FigureFiles, output: Path) -> 
         axes.xaxis.set_major_formatter(lambda value, _: _tokens(value))
         handles, names = axes.get_legend_handles_labels()
         share_legend(figure, handles, names, 1)
+    import pandas as pd
+
+    data = pd.DataFrame(
+        [
+            {
+                "corpus": name,
+                "quantile": quantile,
+                "length_tokens": float(np.quantile(own, quantile)),
+            }
+            for name, (own, _) in corpora.items()
+            for quantile in settings.quantiles
+        ]
+    )
+    return Drawn(_CAPTION, _ALTERNATIVE, data)
 
 
 def _line(
@@ -145,11 +163,7 @@ def _tokens(value: float) -> str:
 FIGURE = Figure(
     settings=CorpusLengthsSettings,
     title="Sequence lengths of the corpora",
-    alternative_text=(
-        "Lines of the share of sequences that are longer than a given length, one line per "
-        "corpus, both axes logarithmic."
-    ),
-    caption=CAPTION,
+    paper="flexsp",
     inputs=(FigureInput("sequences", "corpus.sequences"),),
     draw=draw,
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, PALETTE, canvas, colours, label, quantity
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "CostSettings"]
 
-CAPTION = """\
+_CAPTION = """\
 What the networks cost. Above, the bill of materials per chip by component. Below, cost
 relative to the reference network for the same bandwidth; dashed lines are the limits
 that the paper's abstract states. Where price lists are compared, filled dots hold for
@@ -32,6 +32,11 @@ the ideal all-to-all bandwidth and hollow ones for that under the published rout
 Component prices come from a catalogue with a source for each: the paper's own prices
 are not available.
 """
+_ALTERNATIVE = (
+    "Stacked bars of the cost per chip by component, bars of the cost per bandwidth "
+    "relative to the reference topology, and dots of the same ratios under several price "
+    "lists."
+)
 
 _BILL = ("topology", "chips", "component", "total_usd", "fidelity")
 _SUMMARY = (
@@ -88,7 +93,7 @@ class CostSettings(CanvasSettings):
                 )
 
 
-def draw(settings: CostSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: CostSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """Draw ``settings.only`` (empty: all topologies of the economics tables).
 
     Price lists are drawn where a sensitivity table has the reference. Raises ValueError
@@ -118,6 +123,7 @@ def draw(settings: CostSettings, inputs: FigureFiles, output: Path) -> None:
         _relative(panels["relative"], summary, settings)
         if prices is not None:
             _under_price_lists(panels["prices"], prices, settings)
+    return Drawn(_CAPTION, _ALTERNATIVE, bill)
 
 
 def _summary(settings: CostSettings, inputs: FigureFiles) -> pd.DataFrame:
@@ -192,9 +198,7 @@ def _bill_of_materials(axes: Axes, bill: pd.DataFrame, summary: pd.DataFrame) ->
         text = f"${quantity(total)}" + (
             f": {', '.join(parts)}" if total < 0.45 * totals.max() else ""
         )
-        axes.annotate(
-            text, (total, place), (4, 0), textcoords="offset points", va="center", fontsize="small"
-        )
+        axes.annotate(text, (total, place), (4, 0), textcoords="offset points", va="center")
     names = [
         f"{label(name)}\n{int(chips):,} chips"
         for name, chips in zip(summary.index, summary["chips"], strict=True)
@@ -247,7 +251,6 @@ def _relative(axes: Axes, summary: pd.DataFrame, settings: CostSettings) -> None
                 textcoords="offset points",
                 ha="center",
                 va="bottom",
-                fontsize="small",
                 fontweight="bold",
                 zorder=4,
             )
@@ -255,9 +258,7 @@ def _relative(axes: Axes, summary: pd.DataFrame, settings: CostSettings) -> None
         if limit is not None:
             _limit(axes, group, 100 * limit)
     axes.axhline(100, color=GREY, linewidth=1.2)
-    axes.text(
-        -0.5, 101, f"{label(settings.reference)} = 100 %", va="bottom", color=GREY, fontsize="small"
-    )
+    axes.text(-0.5, 101, f"{label(settings.reference)} = 100 %", va="bottom", color=GREY)
     axes.set_xticks(range(len(settings.compare)), [_COMPARED[what][0] for what in settings.compare])
     axes.set(
         title="Relative",
@@ -267,7 +268,7 @@ def _relative(axes: Axes, summary: pd.DataFrame, settings: CostSettings) -> None
     )
     axes.grid(axis="x", visible=False)
     if len(names) > 1:
-        axes.legend(loc="upper left", bbox_to_anchor=(0, 0.88), fontsize="small")
+        axes.legend(loc="upper left", bbox_to_anchor=(0, 0.88))
 
 
 def _limit(axes: Axes, group: int, percent: float) -> None:
@@ -287,7 +288,6 @@ def _limit(axes: Axes, group: int, percent: float) -> None:
         textcoords="offset points",
         ha="right",
         va="bottom",
-        fontsize="x-small",
     )
 
 
@@ -352,7 +352,6 @@ def _under_price_lists(axes: Axes, rows: pd.DataFrame, settings: CostSettings) -
         loc="upper left",
         bbox_to_anchor=(-0.02, -0.2),
         ncols=2,
-        fontsize="small",
         columnspacing=1.2,
     )
 
@@ -360,12 +359,7 @@ def _under_price_lists(axes: Axes, rows: pd.DataFrame, settings: CostSettings) -
 FIGURE = Figure(
     settings=CostSettings,
     title="Cost by topology",
-    alternative_text=(
-        "Stacked bars of the cost per chip by component, bars of the cost per bandwidth "
-        "relative to the reference topology, and dots of the same ratios under several price "
-        "lists."
-    ),
-    caption=CAPTION,
+    paper="railx",
     inputs=(
         FigureInput("bill", "economics.bill"),
         FigureInput("summary", "economics.summary"),

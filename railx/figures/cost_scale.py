@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import PALETTE, canvas, colours, label, share_legend
@@ -23,13 +23,18 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "CostScaleSettings"]
 
-CAPTION = """\
+_CAPTION = """\
 Cost per injection bandwidth, cost per all-to-all bandwidth and power per chip over the
 number of chips, one line per topology, all at the same injection bandwidth. Each point is
 the smallest size of the family with at least the wanted number of chips; a line ends
 where its family does. Steps of trees are tiers of switches. Component prices and power
 come from a catalogue with a source for each.
 """
+_ALTERNATIVE = (
+    "Lines of the cost per injection bandwidth, of the cost per all-to-all bandwidth and "
+    "of the power per chip over the number of chips, one line per topology, all axes "
+    "logarithmic."
+)
 
 _PANELS = (
     ("usd_per_injection_gb_s", "Cost per injection bandwidth", "USD per GB/s"),
@@ -62,7 +67,7 @@ class CostScaleSettings(CanvasSettings):
     """Price set of the rows to show."""
 
 
-def draw(settings: CostScaleSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: CostScaleSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """Three panels; a topology is left out of a panel where it has no value.
 
     Raises ValueError for an unknown name or price set.
@@ -89,6 +94,7 @@ def draw(settings: CostScaleSettings, inputs: FigureFiles, output: Path) -> None
             axes.set(title=title, xlabel="Chips", ylabel=unit)
         handles, labels = panels[0].get_legend_handles_labels()
         share_legend(figure, handles, labels, columns=5)
+    return Drawn(_CAPTION, _ALTERNATIVE, rows)
 
 
 def _chosen(settings: CostScaleSettings, table: pd.DataFrame) -> pd.DataFrame:
@@ -134,12 +140,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, names: list[str], column: str) -> Non
 FIGURE = Figure(
     settings=CostScaleSettings,
     title="Cost and power over the number of chips",
-    alternative_text=(
-        "Lines of the cost per injection bandwidth, of the cost per all-to-all bandwidth and "
-        "of the power per chip over the number of chips, one line per topology, all axes "
-        "logarithmic."
-    ),
-    caption=CAPTION,
+    paper="railx",
     inputs=(FigureInput("scale", "economics.scale"),),
     draw=draw,
 )

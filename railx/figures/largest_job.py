@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, canvas, share_legend
@@ -22,13 +22,18 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "LargestJobSettings"]
 
-CAPTION = """\
+_CAPTION = """\
 The largest job that the grid still holds when nodes have failed, as a share of all
 nodes. RailX and HammingMesh let a job take any rows times any columns, a torus only a
 contiguous block. The optimum is exact for every draw; the dashed line is the closed
 form for failures of which no two share a row or a column, the worst case while there
 are at most as many as lines.
 """
+_ALTERNATIVE = (
+    "Lines of the share of nodes that the largest job can use over the number of failed "
+    "nodes: RailX and HammingMesh on one line, the torus far below, and the closed form "
+    "for failures in distinct lines."
+)
 
 _COLUMNS = (
     "system",
@@ -62,7 +67,7 @@ class LargestJobSettings(CanvasSettings):
     """Upper end of the band over the random draws."""
 
 
-def draw(settings: LargestJobSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: LargestJobSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """Means over the random draws with a band between two quantiles.
 
     Beside them is the formula for failures in distinct lines.
@@ -120,6 +125,7 @@ def draw(settings: LargestJobSettings, inputs: FigureFiles, output: Path) -> Non
         axes.yaxis.set_major_formatter(PercentFormatter(1))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         share_legend(figure, *axes.get_legend_handles_labels(), 2)
+    return Drawn(_CAPTION, _ALTERNATIVE, frame)
 
 
 def _line(axes: Axes, own: pd.DataFrame, system: str, settings: LargestJobSettings) -> None:
@@ -141,12 +147,7 @@ def _line(axes: Axes, own: pd.DataFrame, system: str, settings: LargestJobSettin
 FIGURE = Figure(
     settings=LargestJobSettings,
     title="Largest job against failed nodes",
-    alternative_text=(
-        "Lines of the share of nodes that the largest job can use over the number of failed "
-        "nodes: RailX and HammingMesh on one line, the torus far below, and the closed form "
-        "for failures in distinct lines."
-    ),
-    caption=CAPTION,
+    paper="railx",
     inputs=(FigureInput("faults", "tenancy.faults"),),
     draw=draw,
 )

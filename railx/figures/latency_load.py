@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, PALETTE, canvas, label, quantity, share_legend
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "LatencyLoadSettings"]
 
-CAPTION = """\
+_CAPTION = """\
 Packet by packet, under the cycle model of the RailX simulator's published inputs
 (4-flit packets, 64 flits for each of the virtual channels, three of them on most
 networks). Latency counts from the creation of a packet to the arrival of its tail,
@@ -40,6 +40,11 @@ holds up what stands behind it, the more so the fewer virtual channels a link ha
 overload more than the bound may arrive: traffic that does not cross the busiest channel
 goes on.
 """
+_ALTERNATIVE = (
+    "Lines of the mean packet latency over the offered load, one line per sweep, which rise "
+    "steeply at the saturation point; below, for each sweep, the saturation point, the "
+    "largest rate accepted, the static bound and the ideal."
+)
 
 _COLUMNS = (
     "sweep",
@@ -91,7 +96,7 @@ class LatencyLoadSettings(CanvasSettings):
     """Top of the latency axis in cycles; null: the largest latency."""
 
 
-def draw(settings: LatencyLoadSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: LatencyLoadSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """Above, the mean latency over the offered load by group of families.
 
     Below, saturation and limits of every sweep.
@@ -122,6 +127,7 @@ def draw(settings: LatencyLoadSettings, inputs: FigureFiles, output: Path) -> No
         )
         marks = _marks()
         share_legend(figure, [mark for mark, _ in marks], [meaning for _, meaning in marks], 4)
+    return Drawn(_CAPTION, _ALTERNATIVE, frame)
 
 
 def _medians(frame: pd.DataFrame) -> pd.DataFrame:
@@ -177,7 +183,6 @@ def _draw_latency(
         axes.set(title=title, xlim=(0, 1.25 * float(own[_SATURATION].max())))
         axes.legend(
             loc="upper left",
-            fontsize="small",
             handlelength=1.2,
             labelspacing=0.25,
             borderaxespad=0.3,
@@ -190,7 +195,7 @@ def _draw_latency(
     row[0].yaxis.set_minor_formatter(
         lambda value, _: quantity(value) if f"{value:.0e}"[0] in "25" else ""
     )
-    figure.supxlabel("Offered load (flits/chip/cycle)", fontsize=row[0].xaxis.label.get_fontsize())
+    figure.supxlabel("Offered load (flits/chip/cycle)")
 
 
 def _draw_line(axes: Axes, line: pd.DataFrame, colour: str, name: str, highest: float) -> None:
@@ -247,7 +252,6 @@ def _draw_limits(
             row,
             f"{accepted[item] / sweep[_BOUND]:.0%}",
             va="center",
-            fontsize="small",
             color=GREY,
         )
     axes.set(
@@ -315,12 +319,7 @@ def _names(frame: pd.DataFrame) -> dict[str, str]:
 FIGURE = Figure(
     settings=LatencyLoadSettings,
     title="Latency against offered load",
-    alternative_text=(
-        "Lines of the mean packet latency over the offered load, one line per sweep, which rise "
-        "steeply at the saturation point; below, for each sweep, the saturation point, the "
-        "largest rate accepted, the static bound and the ideal."
-    ),
-    caption=CAPTION,
+    paper="railx",
     inputs=(FigureInput("points", "packets.points"),),
     draw=draw,
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import INK, PALETTE, canvas, label, lighter, quantity, share_legend
@@ -25,13 +25,17 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "PipelineScheduleSettings"]
 
-CAPTION = """\
+_CAPTION = """\
 One iteration of a pipeline plan. Each row is a pipeline stage, each block a forward
 (light) or backward (dark) pass of a chunk in one-forward-one-backward order; the number
 is the chunk's place in forward order. The hue tells chunks of whole sequences, slices
 of one long sequence, and a tail of a long sequence packed with whole ones apart. Times
 are predictions of the cost model, not measurements.
 """
+_ALTERNATIVE = (
+    "Gantt chart: one row per pipeline stage, one block per forward or backward pass of a "
+    "chunk over predicted time."
+)
 
 _COLUMNS = (
     "plan",
@@ -71,7 +75,7 @@ class PipelineScheduleSettings(CanvasSettings):
     """Whether blocks have the number of their chunk, where there is room."""
 
 
-def draw(settings: PipelineScheduleSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: PipelineScheduleSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """Draw ``settings.iteration`` of every schedule that has rows, one panel per plan.
 
     A sequence-parallel plan has none. Raises ValueError when no schedule has rows, or
@@ -119,6 +123,7 @@ def draw(settings: PipelineScheduleSettings, inputs: FigureFiles, output: Path) 
             for way in ("forward", "backward")
         ]
         share_legend(figure, handles, names, len(kinds))
+    return Drawn(_CAPTION, _ALTERNATIVE, frame)
 
 
 def _iteration(frame: pd.DataFrame, iteration: int, plan: str) -> pd.DataFrame:
@@ -215,7 +220,6 @@ def _number_blocks(
             str(row["chunk"]),
             ha="center",
             va="center",
-            fontsize="x-small",
             color="white" if row["kind"] == "backward" else INK,
             clip_on=True,
         )
@@ -228,11 +232,7 @@ def _colour(kind: str, way: str) -> tuple[float, float, float]:
 FIGURE = Figure(
     settings=PipelineScheduleSettings,
     title="Pipeline schedule",
-    alternative_text=(
-        "Gantt chart: one row per pipeline stage, one block per forward or backward pass of a "
-        "chunk over predicted time."
-    ),
-    caption=CAPTION,
+    paper="infinipipe",
     inputs=(
         FigureInput("schedule", "plan.schedule", plan_kind="pipeline"),
         FigureInput("groups", "plan.groups", required=False, plan_kind="pipeline"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import INK, canvas, label, quantity
@@ -24,12 +24,17 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "PriceSensitivitySettings"]
 
-CAPTION = """\
+_CAPTION = """\
 Cost per bandwidth relative to a fat tree, in percent, over the prices of an optical
 switch port and of an electrical switch port, both relative to the price of a
 transceiver. Outlined cells are below the limit in the paper's abstract: they show for
 which prices the claim holds.
 """
+_ALTERNATIVE = (
+    "Two grids of the cost per bandwidth relative to the fat tree, over the price of an "
+    "optical switch port and of an electrical one, both relative to a transceiver; cells "
+    "in which the paper's claim holds are outlined."
+)
 
 _PRICES = ("transceiver_usd", "ocs_port_usd", "electrical_switch_port_usd")
 _COLUMNS = (
@@ -65,7 +70,7 @@ class PriceSensitivitySettings(CanvasSettings):
     reference's."""
 
 
-def draw(settings: PriceSensitivitySettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: PriceSensitivitySettings, inputs: FigureFiles, output: Path) -> Drawn:
     """Two heat maps from the rows of view ``ratio``.
 
     Raises ValueError when none has the reference and all-to-all bandwidth.
@@ -111,6 +116,7 @@ def draw(settings: PriceSensitivitySettings, inputs: FigureFiles, output: Path) 
         )
         left.set_ylabel("Electrical switch port / transceiver")
         right.set_ylabel("")
+    return Drawn(_CAPTION, _ALTERNATIVE, rows)
 
 
 def _grid(axes: Axes, rows: pd.DataFrame, column: str, limit: float) -> None:
@@ -153,12 +159,7 @@ def _grid(axes: Axes, rows: pd.DataFrame, column: str, limit: float) -> None:
 FIGURE = Figure(
     settings=PriceSensitivitySettings,
     title="For which prices the cost claims hold",
-    alternative_text=(
-        "Two grids of the cost per bandwidth relative to the fat tree, over the price of an "
-        "optical switch port and of an electrical one, both relative to a transceiver; cells "
-        "in which the paper's claim holds are outlined."
-    ),
-    caption=CAPTION,
+    paper="railx",
     inputs=(FigureInput("sensitivity", "economics.sensitivity"),),
     draw=draw,
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import named_files, read_frame
 from railx.figures.theme import GREY, INK, PALETTE, canvas, label, lighter
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "RailRingsSettings"]
 
-CAPTION = """\
+_CAPTION = """\
 Rail rings of one line of RailX nodes. Each rail is a ring that visits every node once
 (a Hamiltonian cycle); together the rings of a Hamiltonian decomposition join every
 ordered pair of nodes by exactly one rail, so that the same wiring serves ring
@@ -36,6 +36,10 @@ collectives and all-to-all. Below each ring are the ports of its optical circuit
 (OCS), on the left the ports that lead out of a node, on the right those that lead in,
 and the circuits that join them; no port is used twice.
 """
+_ALTERNATIVE = (
+    "Circles of nodes joined by rail rings, and for each rail the ports of its optical "
+    "switch that are joined by circuits."
+)
 
 _COLUMNS = ("element", "ocs", "port_a", "port_b", "rail", "dimension", "line", "node_a", "node_b")
 
@@ -61,7 +65,7 @@ class RailRingsSettings(CanvasSettings):
     """Most rails that are drawn one by one; the overview has all of them together."""
 
 
-def draw(settings: RailRingsSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: RailRingsSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """Draw one line from the first topology file that has circuits there.
 
     The line is ``settings.line`` of ``settings.dimension``. Raises ValueError when no
@@ -86,6 +90,7 @@ def draw(settings: RailRingsSettings, inputs: FigureFiles, output: Path) -> None
     )
     with canvas(settings, output, title, subtitle, fidelity_line(["analytic"], note)) as figure:
         _draw_panels(figure, circuits, nodes, shown)
+    return Drawn(_CAPTION, _ALTERNATIVE, circuits)
 
 
 def _circuits(settings: RailRingsSettings, inputs: FigureFiles) -> tuple[str, pd.DataFrame]:
@@ -170,9 +175,7 @@ def _ring(
     )
     if few:
         for node in nodes:
-            axes.text(
-                *place[node], str(node), ha="center", va="center", fontsize=size * 0.72, zorder=4
-            )
+            axes.text(*place[node], str(node), ha="center", va="center", zorder=4)
     axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal")
     axes.set_axis_off()
 
@@ -215,14 +218,12 @@ def _switch(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
                     textcoords="offset points",
                     ha=side,
                     va="center",
-                    fontsize="x-small",
                     color=GREY,
                 )
     ocs = sorted(set(rows["ocs"]))
     axes.set_title(
         f"OCS {', '.join(map(str, ocs))}",
         loc="center",
-        fontsize="medium",
         fontweight="normal",
         color=INK,
     )
@@ -234,7 +235,6 @@ def _switch(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
         "node · port      port · node" if few else "ports",
         ha="center",
         va="top",
-        fontsize="x-small",
         color=GREY,
     )
     axes.set_axis_off()
@@ -243,11 +243,7 @@ def _switch(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
 FIGURE = Figure(
     settings=RailRingsSettings,
     title="Rail rings and optical switch ports",
-    alternative_text=(
-        "Circles of nodes joined by rail rings, and for each rail the ports of its optical "
-        "switch that are joined by circuits."
-    ),
-    caption=CAPTION,
+    paper="railx",
     inputs=(FigureInput("graph", "topology.graph"),),
     draw=draw,
 )

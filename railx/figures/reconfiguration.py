@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import (
@@ -35,13 +35,18 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "ReconfigurationSettings"]
 
-CAPTION = """\
+_CAPTION = """\
 Training runs with emulated optical switches. Above, the iteration time against the
 reconfiguration latency, when light paths are asked for on demand or provisioned ahead;
 the dashed line is the run without optical switching. Below, the share of the iteration
 that ranks spend waiting for light paths. The electrical runs are measured; in the
 others the training is real and the switches are emulated delays.
 """
+_ALTERNATIVE = (
+    "Lines of the iteration time and of the share of it spent waiting for light paths "
+    "over the reconfiguration latency, one line per fabric mode, with bands for the spread "
+    "over iterations."
+)
 
 _COLUMNS = (
     "run",
@@ -79,7 +84,7 @@ class ReconfigurationSettings(CanvasSettings):
     """Whether each iteration is drawn as a dot."""
 
 
-def draw(settings: ReconfigurationSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: ReconfigurationSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """One column of panels per parallelism and plan.
 
     The iteration time is above, the stall share below.
@@ -101,9 +106,7 @@ def draw(settings: ReconfigurationSettings, inputs: FigureFiles, output: Path) -
             _lines(panels[0, column], rows, "iteration_ms", settings)
             _lines(panels[1, column], rows, "stall_percent", settings)
             title = f"{label(str(plan))}\n{label(str(parallelism))}, {str(device).upper()}"
-            panels[0, column].set_title(
-                panel_title(title, len(groups), settings), fontsize="medium"
-            )
+            panels[0, column].set_title(panel_title(title, len(groups), settings))
             panels[1, column].set_xlabel("Reconfiguration latency (ms)")
             _latency_axis(panels[1, column], sorted(set(steps["reconfiguration_latency_ms"])))
             for panel in panels[:, column]:
@@ -116,6 +119,7 @@ def draw(settings: ReconfigurationSettings, inputs: FigureFiles, output: Path) -
             for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
         }
         share_legend(figure, list(found.values()), list(found), len(found))
+    return Drawn(_CAPTION, _ALTERNATIVE, steps)
 
 
 def _steps(frame: pd.DataFrame) -> pd.DataFrame:
@@ -210,12 +214,7 @@ def _latency_axis(axes: Axes, latencies: Sequence[float]) -> None:
 FIGURE = Figure(
     settings=ReconfigurationSettings,
     title="Iteration time against reconfiguration latency",
-    alternative_text=(
-        "Lines of the iteration time and of the share of it spent waiting for light paths "
-        "over the reconfiguration latency, one line per fabric mode, with bands for the spread "
-        "over iterations."
-    ),
-    caption=CAPTION,
+    paper="opus",
     inputs=(FigureInput("iterations", "training.iterations"),),
     draw=draw,
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from railx.figures.fidelity import fidelity_line, ordered
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import canvas, colours, label, share_legend
@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "RingAllReduceSettings"]
 
-CAPTION = """\
+_CAPTION = """\
 Time and bandwidth of a ring all-reduce over its payload. On RailX the payload is split
 over the rings of all rails, in the torus as in the all-to-all setting. HammingMesh and
 tori run the rings of all their lines in the same way, on all their ports; other
 networks one ring over the chips in order, on all ports of a chip.
 """
+_ALTERNATIVE = (
+    "Lines of the all-reduce time and of the bandwidth it reaches over the payload, one "
+    "line a topology."
+)
 
 _COLUMNS = (
     "topology",
@@ -57,7 +61,7 @@ class RingAllReduceSettings(CanvasSettings):
     all."""
 
 
-def draw(settings: RingAllReduceSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: RingAllReduceSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """One line per topology and scope.
 
     Raises ValueError when no row has ``settings.scope``.
@@ -109,6 +113,7 @@ def draw(settings: RingAllReduceSettings, inputs: FigureFiles, output: Path) -> 
             axes.xaxis.set_minor_locator(NullLocator())
         handles, names = time.get_legend_handles_labels()
         share_legend(figure, handles, names, 2)
+    return Drawn(_CAPTION, _ALTERNATIVE, rows)
 
 
 def _name(line: pd.DataFrame, several: bool) -> str:
@@ -121,11 +126,7 @@ def _name(line: pd.DataFrame, several: bool) -> str:
 FIGURE = Figure(
     settings=RingAllReduceSettings,
     title="Ring all-reduce by topology",
-    alternative_text=(
-        "Lines of the all-reduce time and of the bandwidth it reaches over the payload, one "
-        "line a topology."
-    ),
-    caption=CAPTION,
+    paper="railx",
     inputs=(FigureInput("collectives", "network.collectives"),),
     draw=draw,
 )

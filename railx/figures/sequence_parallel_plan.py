@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import INK, canvas, degree_colours, label, quantity, share_legend
@@ -26,13 +26,17 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "SequenceParallelPlanSettings"]
 
-CAPTION = """\
+_CAPTION = """\
 One iteration of each sequence-parallel plan on the same time axis. A block is a group
 of devices that share the tokens of its sequences (Ulysses sequence parallelism); darker
 blocks have a higher degree. Groups side by side form a micro-batch, which lasts as long
 as its slowest group; hatched devices wait. Times are predictions of the cost model, not
 measurements.
 """
+_ALTERNATIVE = (
+    "For each plan, blocks of devices over predicted time, one block per sequence-parallel "
+    "group, darker for a higher degree."
+)
 
 _COLUMNS = (
     "plan",
@@ -92,7 +96,7 @@ class SequenceParallelPlanSettings(CanvasSettings):
     """Whether blocks say what they hold, where there is room."""
 
 
-def draw(settings: SequenceParallelPlanSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: SequenceParallelPlanSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """Draw ``settings.iteration`` of every sequence-parallel plan given.
 
     Plans of another kind are passed over. Raises ValueError when none is left, or when
@@ -138,6 +142,7 @@ def draw(settings: SequenceParallelPlanSettings, inputs: FigureFiles, output: Pa
         handles = [Patch(facecolor=colour) for colour in look.shade.values()]
         names = [f"Degree {degree}" for degree in look.shade]
         share_legend(figure, [*handles, Patch(**_IDLE)], [*names, "Idle"], len(handles) + 1)
+    return Drawn(_CAPTION, _ALTERNATIVE, frame)
 
 
 def _work(groups: pd.DataFrame) -> tuple[int, int]:
@@ -228,7 +233,6 @@ def _draw_group(
         texts[0],
         ha="center",
         va="center",
-        fontsize="x-small",
         color="white" if sum(to_rgb(fill)) < 1.6 else INK,
         linespacing=1.2,
         clip_on=True,
@@ -242,11 +246,7 @@ def _tokens(tokens: int) -> str:
 FIGURE = Figure(
     settings=SequenceParallelPlanSettings,
     title="Sequence-parallel plans",
-    alternative_text=(
-        "For each plan, blocks of devices over predicted time, one block per sequence-parallel "
-        "group, darker for a higher degree."
-    ),
-    caption=CAPTION,
+    paper="flexsp",
     inputs=(FigureInput("groups", "plan.groups", plan_kind="sequence_parallel"),),
     draw=draw,
 )

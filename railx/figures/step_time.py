@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, canvas, label, quantity, share_legend
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "StepTimeSettings"]
 
-CAPTION = """\
+_CAPTION = """\
 Estimated time of a training step on each topology, stacked by what it is spent on, for
 every job. All groups of one kind of parallelism communicate at once; exact channel
 loads of their traffic give the rate, and each transfer takes the fastest of sending
@@ -34,6 +34,11 @@ such servers, and keep their rate. The plain trees, HyperX and Dragonfly have no
 links, so that tensor parallelism takes their ports. The paper prints no step times:
 jobs and layouts are choices of this project.
 """
+_ALTERNATIVE = (
+    "For each job two panels of bars, one bar per topology, of the step time at equal "
+    "bandwidth and at equal cost, stacked by compute, pipeline bubble and the "
+    "communication of each kind of parallelism."
+)
 
 _COLUMNS = ("topology", "job", "basis", "part", "ms", "step_ms", "reason", "chips", "fidelity")
 _BASES = {"equal_bandwidth": "equal injection bandwidth", "equal_cost": "equal cost of the network"}
@@ -64,7 +69,7 @@ class StepTimeSettings(CanvasSettings):
     is."""
 
 
-def draw(settings: StepTimeSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: StepTimeSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """Horizontal bars in seconds, cut where much longer than the shortest.
 
     A note stands where there is no room or no price.
@@ -91,6 +96,7 @@ def draw(settings: StepTimeSettings, inputs: FigureFiles, output: Path) -> None:
                 _panel(axes, rows, job, basis, settings.cut_over_shortest)
         handles, labels = panels[0, 0].get_legend_handles_labels()
         share_legend(figure, handles, labels, columns=len(_PARTS))
+    return Drawn(_CAPTION, _ALTERNATIVE, rows)
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, job: str, basis: str, cut: float | None) -> None:
@@ -118,7 +124,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, job: str, basis: str, cut: float | No
     limit = most if cut is None or drawn.empty else min(most, cut * float(drawn.min()))
     for place, name in enumerate(names):
         _mark(axes, place, float(left[name]), limit, name in without_room)
-    axes.set_title(f"{label(job)}, {_BASES[basis]}", fontsize="medium")
+    axes.set_title(f"{label(job)}, {_BASES[basis]}")
     axes.set_xlim(0, 1.14 * limit)
     axes.set_xlabel("Step time (s)")
     axes.xaxis.set_major_locator(MaxNLocator(6))
@@ -154,12 +160,7 @@ def _mark(axes: Axes, place: int, seconds: float, limit: float, without_room: bo
 FIGURE = Figure(
     settings=StepTimeSettings,
     title="Time of a training step by topology",
-    alternative_text=(
-        "For each job two panels of bars, one bar per topology, of the step time at equal "
-        "bandwidth and at equal cost, stacked by compute, pipeline bubble and the "
-        "communication of each kind of parallelism."
-    ),
-    caption=CAPTION,
+    paper="railx",
     inputs=(FigureInput("steps", "mapping.steps"),),
     draw=draw,
 )

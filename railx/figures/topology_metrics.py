@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import canvas, colours, label, lighter, quantity
@@ -18,13 +18,18 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "TopologyMetricsSettings"]
 
-CAPTION = """\
+_CAPTION = """\
 Hops between nodes and bisection bandwidth of the topologies. A hop is a link that
 leaves a node; the bar ends at the diameter, the dot is the mean over all pairs of chips
 in different places. RailX spans 2 hops as a 2D HyperX, 3 with one split dimension or as
 a Dragonfly, 4 with both dimensions split. The bisection is counted on the family's
 natural cut and checked against its closed form.
 """
+_ALTERNATIVE = (
+    "A row per topology: a line that ends at the diameter with a dot at the mean number "
+    "of hops between nodes, and a bar of the bisection bandwidth as a share of the "
+    "injection bandwidth."
+)
 
 _COLUMNS = (
     "topology",
@@ -49,7 +54,7 @@ class TopologyMetricsSettings(CanvasSettings):
     """Topologies to show, in that order; empty: all that there are."""
 
 
-def draw(settings: TopologyMetricsSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: TopologyMetricsSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """One row per topology.
 
     Mean hops are a dot, the diameter is the end of a line, the bisection is a share of
@@ -76,6 +81,7 @@ def draw(settings: TopologyMetricsSettings, inputs: FigureFiles, output: Path) -
         hops.set_ylim(len(frame) - 0.5, -0.5)
         for panel in (hops, bisection):
             panel.grid(axis="y", visible=False)
+    return Drawn(_CAPTION, _ALTERNATIVE, frame)
 
 
 def _hops(axes: Axes, frame: pd.DataFrame, colour: dict[str, str]) -> None:
@@ -101,7 +107,6 @@ def _hops(axes: Axes, frame: pd.DataFrame, colour: dict[str, str]) -> None:
             xytext=(7, 0),
             textcoords="offset points",
             va="center",
-            fontsize="small",
         )
     axes.set(title="Hops: mean (dot) and diameter (bar)", xlabel="Hops between nodes")
     axes.set_xscale("symlog", linthresh=4, linscale=2)
@@ -118,7 +123,7 @@ def _bisection(axes: Axes, frame: pd.DataFrame, colour: dict[str, str]) -> None:
         height=0.6,
         color=[colour[str(family)] for family in frame["family"]],
     )
-    axes.bar_label(bars, [f"{quantity(value)} %" for value in share], padding=4, fontsize="small")
+    axes.bar_label(bars, [f"{quantity(value)} %" for value in share], padding=4)
     axes.set(
         title="Bisection over injection", xlabel="Bisection per chip (% of injection bandwidth)"
     )
@@ -128,12 +133,7 @@ def _bisection(axes: Axes, frame: pd.DataFrame, colour: dict[str, str]) -> None:
 FIGURE = Figure(
     settings=TopologyMetricsSettings,
     title="Hops and bisection by topology",
-    alternative_text=(
-        "A row per topology: a line that ends at the diameter with a dot at the mean number "
-        "of hops between nodes, and a bar of the bisection bandwidth as a share of the "
-        "injection bandwidth."
-    ),
-    caption=CAPTION,
+    paper="railx",
     inputs=(FigureInput("topologies", "metrics.topologies"),),
     draw=draw,
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import INK, canvas, label, quantity, share_legend
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "UtilisationSettings"]
 
-CAPTION = """\
+_CAPTION = """\
 The share of the grid that is busy under a random stream of jobs, and what it costs the
 jobs: rejections, or the mean wait. All systems see the same arrivals and failures.
 RailX and HammingMesh place by the same rule and come out equal; they differ in the
@@ -33,6 +33,10 @@ may never find a block; they then count as rejected even where jobs wait, and ar
 missing from its mean wait. The paper prints no numbers: sizes, durations and failure
 rates are choices of this project.
 """
+_ALTERNATIVE = (
+    "Bars of the share of busy nodes and of rejections or waiting times, by system, with "
+    "and without failed nodes."
+)
 
 _COLUMNS = (
     "system",
@@ -73,7 +77,7 @@ class UtilisationSettings(CanvasSettings):
     """Offered load of the rows to show, as a share of the grid; null: the highest."""
 
 
-def draw(settings: UtilisationSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: UtilisationSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """One column per queue: utilisation above, below it what it costs the jobs.
 
     That is rejected jobs (reject) or the mean wait; dots are the single draws. Raises
@@ -112,7 +116,7 @@ def draw(settings: UtilisationSettings, inputs: FigureFiles, output: Path) -> No
         for upper, lower, queue in zip(*panels, queues, strict=True):
             own = rows[rows["queue"] == queue]
             _bars(upper, own, "utilisation")
-            upper.set_title(f"{label(queue)}: {_QUEUES[queue]}", fontsize="medium")
+            upper.set_title(f"{label(queue)}: {_QUEUES[queue]}")
             upper.set(ylim=(0, 1), ylabel="Busy nodes / all nodes")
             _bars(lower, own, "rejected_share" if queue == "reject" else "wait_mean_hours")
             lower.set_ylabel("Rejected jobs / all jobs" if queue == "reject" else "Mean wait (h)")
@@ -122,6 +126,7 @@ def draw(settings: UtilisationSettings, inputs: FigureFiles, output: Path) -> No
                 )
         handles, names = panels[0, 0].get_legend_handles_labels()
         share_legend(figure, handles, names, 3)
+    return Drawn(_CAPTION, _ALTERNATIVE, rows)
 
 
 def _bars(axes: Axes, rows: pd.DataFrame, column: str) -> None:
@@ -158,7 +163,6 @@ def _bars(axes: Axes, rows: pd.DataFrame, column: str) -> None:
                     (0, 3),
                     textcoords="offset points",
                     ha="center",
-                    fontsize="x-small",
                 )
     if column != "utilisation":  # room for the numbers above the dots
         axes.set_ylim(0, max(1.2 * float(rows[column].astype(float).max()), 1e-3))
@@ -173,11 +177,7 @@ def _bars(axes: Axes, rows: pd.DataFrame, column: str) -> None:
 FIGURE = Figure(
     settings=UtilisationSettings,
     title="Use of the grid by a stream of jobs",
-    alternative_text=(
-        "Bars of the share of busy nodes and of rejections or waiting times, by system, with "
-        "and without failed nodes."
-    ),
-    caption=CAPTION,
+    paper="railx",
     inputs=(FigureInput("utilisation", "tenancy.utilisation"),),
     draw=draw,
 )

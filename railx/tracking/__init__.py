@@ -3,17 +3,29 @@
 One caller writes them, from the files of all stages.
 """
 
-from railx.tracking.compare import compare_runs, list_invocations
-from railx.tracking.results import StageResult, TrackedRun, result_digest
+from railx.tracking.compare import compare_invocations, list_invocations
+from railx.tracking.history import read_curves
+from railx.tracking.results import (
+    Curve,
+    StageResult,
+    TrackedRun,
+    file_digest,
+    numbers,
+    result_digest,
+)
 from railx.tracking.runs import log_runs
 from railx.tracking.settings import TrackingSettings
 
 __all__ = [
+    "Curve",
     "StageResult",
     "TrackedRun",
     "TrackingSettings",
-    "compare_runs",
+    "compare_invocations",
+    "file_digest",
     "list_invocations",
     "log_runs",
+    "numbers",
+    "read_curves",
     "result_digest",
 ]

@@ -1,107 +1,326 @@
-"""Comparing two pipeline invocations from the MLflow store of a results folder.
+"""Comparing two pipeline invocations by their records.
 
-No network is needed.
+The records are read from the MLflow store of a results folder, or from its offline W&B
+runs where there is none. No network is needed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from railx.tracking.store import INVOCATION, NAME, STAGE, finished_runs, open_store
+from railx.io import read_json
+from railx.tracking.ledger import Ledger
+from railx.tracking.record import RECORD, RECORD_SCHEMA
+from railx.tracking.results import flat
+from railx.tracking.store import (
+    INVOCATION,
+    INVOCATION_STAGE,
+    STAGE,
+    TAG,
+    artifact_folder,
+    finished_runs,
+    open_store,
+)
 
-__all__ = ["compare_runs", "list_invocations"]
+__all__ = ["COMPARISON_SCHEMA", "compare_invocations", "list_invocations", "only_changed"]
 
-_MARK = f"{INVOCATION}/"
+COMPARISON_SCHEMA = "railx.comparison/1"
+#: Numbers without an interval that differ by no more than this share are the same.
+_SAME = 1e-12
 
 
-def list_invocations(folder: str | Path, experiment: str | None = None) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class _Logged:
+    invocation: str
+    experiment: str
+    logged_utc: str
+    runs: int
+    new: int
+    record: Path
+
+
+def list_invocations(
+    folder: str | Path, experiment: str | None = None, store: str | None = None
+) -> list[dict[str, Any]]:
     """One row per invocation, oldest first.
 
-    invocation, experiment, logged_utc (its first mark), runs, new (runs it added).
-    Raises ValueError where nothing has been tracked in ``folder``, or not under
+    invocation, experiment, logged_utc, runs, new (results it was the first to log).
+    ``store`` is the address of an MLflow store other than the folder's own. Raises
+    ValueError where nothing has been tracked in ``folder``, or not under
     ``experiment``.
     """
-    rows: dict[str, dict[str, Any]] = {}
-    for name, run in _runs(Path(folder), experiment):
-        for tag, mark in run.data.tags.items():
-            if tag.startswith(_MARK):
-                state, _, time = mark.partition(" ")
-                invocation = tag[len(_MARK) :]
-                row = rows.setdefault(
-                    invocation,
-                    {
-                        "invocation": invocation,
-                        "experiment": name,
-                        "logged_utc": time,
-                        "runs": 0,
-                        "new": 0,
-                    },
-                )
-                row["logged_utc"] = min(row["logged_utc"], time)
-                row["runs"] += 1
-                row["new"] += state == "new"
-    return sorted(rows.values(), key=lambda row: row["logged_utc"])
+    return [
+        {
+            "invocation": one.invocation,
+            "experiment": one.experiment,
+            "logged_utc": one.logged_utc,
+            "runs": one.runs,
+            "new": one.new,
+        }
+        for one in _logged(Path(folder), experiment, store)
+    ]
 
 
-def compare_runs(
+def compare_invocations(
     folder: str | Path,
     invocation_a: str = "previous",
     invocation_b: str = "latest",
     experiment: str | None = None,
-) -> list[dict[str, Any]]:
-    """One row per metric of both invocations.
+    store: str | None = None,
+) -> dict[str, Any]:
+    """What changed from one invocation to another, as plain JSON data.
 
-    stage, name, metric, a, b, ratio (b over a; None where one is missing or a is 0).
-    ``latest`` and ``previous`` stand for the last two invocations. Raises ValueError
-    naming the invocations that there are.
+    ``latest`` and ``previous`` stand for the last two invocations. Keys: ``schema``,
+    ``a`` and ``b`` (invocation, experiment, logged_utc, commit), ``config`` (key, a, b),
+    ``code`` (module, a, b, stages), ``packages`` (package, a, b), ``stages`` (stage,
+    name, state, because, a_seconds, b_seconds), ``numbers`` (stage, name, metric, a, b,
+    ratio, a_low, a_high, b_low, b_high, moved) and ``verdicts`` (claim, paper, a, b,
+    a_ours, b_ours, published, flipped, reason). What a side lacks is None. ``state`` is
+    ``same``, ``reran``, ``only in a`` or ``only in b``. A number ``moved`` where the
+    intervals of both sides, or one side's interval and the other's value, lie apart;
+    without intervals where it differs at all. Raises ValueError naming the invocations
+    that there are.
     """
-    known = [row["invocation"] for row in list_invocations(folder, experiment)]
-    left, right = (_resolve(name, known) for name in (invocation_a, invocation_b))
-    sides = [_metrics(Path(folder), experiment, invocation) for invocation in (left, right)]
-    rows = []
-    for stage, name, metric in sorted(set(sides[0]) | set(sides[1])):
-        a, b = (side.get((stage, name, metric)) for side in sides)
-        ratio = b / a if a and b is not None else None
-        rows.append(
-            {"stage": stage, "name": name, "metric": metric, "a": a, "b": b, "ratio": ratio}
+    known = _logged(Path(folder), experiment, store)
+    a, b = (_record(_resolve(name, known).record) for name in (invocation_a, invocation_b))
+    return {
+        "schema": COMPARISON_SCHEMA,
+        "a": _about(a),
+        "b": _about(b),
+        "config": _config(a, b),
+        "code": _code(a, b),
+        "packages": [
+            {"package": name, "a": old, "b": new}
+            for name, old, new in _pairs(a["packages"], b["packages"])
+            if old != new
+        ],
+        "stages": list(_stages(a, b)),
+        "numbers": list(_numbers(a, b)),
+        "verdicts": list(_verdicts(a, b)),
+    }
+
+
+def only_changed(comparison: Mapping[str, Any]) -> dict[str, Any]:
+    """The comparison without stages, numbers and verdicts that stayed as they were."""
+    return {
+        **comparison,
+        "stages": [row for row in comparison["stages"] if row["state"] != "same"],
+        "numbers": [row for row in comparison["numbers"] if row["moved"]],
+        "verdicts": [row for row in comparison["verdicts"] if row["flipped"]],
+    }
+
+
+def _logged(folder: Path, experiment: str | None, store: str | None) -> list[_Logged]:
+    found = sorted(_everything(folder, store), key=lambda one: one.logged_utc)
+    names = sorted({one.experiment for one in found})
+    if experiment is not None and found and experiment not in names:
+        raise ValueError(f"experiment: got {experiment!r}; allowed: {', '.join(names)}")
+    if not found:
+        raise ValueError(
+            f"{folder}: no invocation was tracked to its end; allowed: a results folder in which"
+            " tracking has run"
         )
-    return rows
+    return [one for one in found if experiment in (None, one.experiment)]
 
 
-def _resolve(name: str, known: list[str]) -> str:
-    if name in known:
-        return name
+def _everything(folder: Path, store: str | None) -> Iterator[_Logged]:
+    """Every invocation that MLflow knows, and those that only W&B does."""
+    lines = [line for line in Ledger(folder).runs() if line["stage"] == INVOCATION_STAGE]
+    seen = set()
+    try:
+        client = open_store(folder, create=False, store=store)
+    except ValueError:
+        if not lines:
+            raise
+    else:
+        experiments = {one.experiment_id: one.name for one in client.search_experiments()}
+        condition = f"tags.`{STAGE}` = '{INVOCATION_STAGE}'"
+        for run in finished_runs(client, list(experiments), condition):
+            tags = run.data.tags
+            place = artifact_folder(run.info.artifact_uri)
+            if place is None:
+                continue
+            seen.add(tags[INVOCATION])
+            yield _Logged(
+                tags[INVOCATION],
+                experiments[run.info.experiment_id],
+                tags[f"{TAG}logged_utc"],
+                int(tags[f"{TAG}results"]),
+                int(tags[f"{TAG}new"]),
+                place / RECORD,
+            )
+    for line in lines:
+        path = folder / "wandb" / str(line["folder"]) / "files" / RECORD
+        if line["invocation"] not in seen and path.exists():
+            record = _record(path)
+            yield _Logged(
+                record["invocation"],
+                record["experiment"],
+                record["logged_utc"],
+                len(record["results"]),
+                sum(not result["found"] for result in record["results"]),
+                path,
+            )
+
+
+def _resolve(name: str, known: list[_Logged]) -> _Logged:
+    for one in known:
+        if one.invocation == name:
+            return one
     place = {"latest": -1, "previous": -2}.get(name)
     if place is not None and len(known) >= -place:
         return known[place]
+    names = ", ".join(one.invocation for one in known)
     raise ValueError(
-        f"invocation: got {name!r}; allowed: {', '.join(known) or 'none yet'}, latest, previous (of"
-        " two or more)"
+        f"invocation: got {name!r}; allowed: {names}, latest, previous (of two or more)"
     )
 
 
-def _metrics(
-    folder: Path, experiment: str | None, invocation: str
-) -> dict[tuple[str, str, str], float]:
-    values: dict[tuple[str, str, str], float] = {}
-    for _, run in _runs(folder, experiment, f"tags.`{_MARK}{invocation}` LIKE '%'"):
-        tags = run.data.tags
-        for metric, value in run.data.metrics.items():
-            values[tags.get(STAGE, ""), tags.get(NAME, ""), metric] = value
-    return values
+def _record(path: Path) -> dict[str, Any]:
+    record: dict[str, Any] = read_json(path)
+    if record.get("schema") != RECORD_SCHEMA:
+        raise ValueError(f"{path}: schema is {record.get('schema')!r}; allowed: {RECORD_SCHEMA}")
+    return record
 
 
-def _runs(folder: Path, experiment: str | None, condition: str = "") -> list[tuple[str, Any]]:
-    client = open_store(folder, create=False)
-    names = {found.experiment_id: found.name for found in client.search_experiments()}
-    chosen = [
-        identifier for identifier, name in names.items() if experiment is None or name == experiment
-    ]
-    if not chosen:
-        raise ValueError(
-            f"experiment: got {experiment!r}; allowed: {', '.join(sorted(names.values()))}"
-        )
+def _about(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "invocation": record["invocation"],
+        "experiment": record["experiment"],
+        "logged_utc": record["logged_utc"],
+        "commit": record["tags"].get("commit"),
+    }
+
+
+def _pairs(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> Iterator[tuple[Any, Any, Any]]:
+    """Every key of either with both values, in the order of a, what only b has last."""
+    for key in [*a, *(key for key in b if key not in a)]:
+        yield key, a.get(key), b.get(key)
+
+
+def _config(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
-        (names[run.info.experiment_id], run) for run in finished_runs(client, chosen, condition)
+        {"key": key, "a": old, "b": new}
+        for key, old, new in _pairs(dict(flat(a["config"])), dict(flat(b["config"])))
+        if old != new
     ]
+
+
+def _code(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
+    users: dict[str, set[str]] = {}
+    for record in (a, b):
+        for result in record["results"]:
+            for module in result["modules"]:
+                users.setdefault(module, set()).add(result["stage"])
+    return [
+        {"module": module, "a": old, "b": new, "stages": sorted(users.get(module, ()))}
+        for module, old, new in sorted(_pairs(a["modules"], b["modules"]))
+        if old != new
+    ]
+
+
+def _results(record: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(result["stage"], result["name"]): result for result in record["results"]}
+
+
+def _stages(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for (stage, name), old, new in _pairs(_results(a), _results(b)):
+        if old is None or new is None:
+            state, because = "only in b" if old is None else "only in a", []
+        else:
+            because = _because(a, b, old, new)
+            state = "reran" if because else "same"
+        yield {
+            "stage": stage,
+            "name": name,
+            "state": state,
+            "because": because,
+            "a_seconds": old["job"].get("seconds") if old else None,
+            "b_seconds": new["job"].get("seconds") if new else None,
+        }
+
+
+def _because(
+    a: Mapping[str, Any], b: Mapping[str, Any], old: Mapping[str, Any], new: Mapping[str, Any]
+) -> list[str]:
+    """Why a result was made anew; nothing where it is the same."""
+    if (old["digest"], old["contents"]) == (new["digest"], new["contents"]):
+        return []
+    reasons = []
+    if old["config"] != new["config"]:
+        reasons.append("config")
+    for word in ("modules", "packages"):
+        before, after = (
+            {name: record[word][name] for name in result[word]}
+            for record, result in ((a, old), (b, new))
+        )
+        if before != after:
+            reasons.append("code" if word == "modules" else word)
+    if list(old["inputs"].values()) != list(new["inputs"].values()):
+        reasons.append("inputs")
+    return reasons or ["made again"]
+
+
+def _numbers(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for (stage, name), old, new in _pairs(_results(a), _results(b)):
+        empty: dict[str, Any] = {"numbers": {}, "intervals": {}}
+        old, new = old or empty, new or empty
+        for metric, left, right in _pairs(old["numbers"], new["numbers"]):
+            if _end_of_interval(metric, old, new):
+                continue
+            left_ends = old["intervals"].get(metric)
+            right_ends = new["intervals"].get(metric)
+            yield {
+                "stage": stage,
+                "name": name,
+                "metric": metric,
+                "a": left,
+                "b": right,
+                "ratio": right / left if left and right is not None else None,
+                "a_low": left_ends[0] if left_ends else None,
+                "a_high": left_ends[1] if left_ends else None,
+                "b_low": right_ends[0] if right_ends else None,
+                "b_high": right_ends[1] if right_ends else None,
+                "moved": _moved(left, right, left_ends, right_ends),
+            }
+
+
+def _end_of_interval(metric: str, *sides: Mapping[str, Any]) -> bool:
+    """Whether a number only says where the interval of another ends."""
+    base, _, end = metric.rpartition("_")
+    return end in ("low", "high") and any(base in side["intervals"] for side in sides)
+
+
+def _moved(
+    a: float | None,
+    b: float | None,
+    a_ends: list[float] | None,
+    b_ends: list[float] | None,
+) -> bool:
+    if a is None or b is None:
+        return a is not b
+    if a_ends is None and b_ends is None:
+        return abs(a - b) > _SAME * max(abs(a), abs(b))
+    (a_low, a_high), (b_low, b_high) = a_ends or [a, a], b_ends or [b, b]
+    return a_high < b_low or b_high < a_low
+
+
+def _verdicts(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    sides = ({row["claim"]: row for row in record["verdicts"]} for record in (a, b))
+    for claim, old, new in _pairs(*sides):
+        known = new or old
+        values = [(row or {}).get("verdict") for row in (old, new)]
+        yield {
+            "claim": claim,
+            "paper": known["paper"],
+            "a": values[0],
+            "b": values[1],
+            "a_ours": (old or {}).get("ours_text"),
+            "b_ours": (new or {}).get("ours_text"),
+            "published": known.get("published_text"),
+            "flipped": values[0] != values[1],
+            "reason": known.get("reason"),
+        }

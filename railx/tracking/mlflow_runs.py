@@ -1,119 +1,397 @@
-"""Stage results as MLflow runs: params, metrics, tags and small files.
+"""Stage results as MLflow runs: params, metrics with their history, tags and files.
 
-A digest that is there already is only marked.
+An invocation is one run with a run per result below it. All of them are written in one
+transaction: eight jobs at once lose nothing, and a killed one leaves nothing.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
 import time
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from railx.tracking.results import StageResult, flat, numbers
+from railx.io import write_json
+from railx.tracking.media import table_json
+from railx.tracking.record import RECORD
+from railx.tracking.results import Curve, Invocation, StageResult, flat, numbers
 from railx.tracking.settings import TrackingSettings
 from railx.tracking.store import (
     DIGEST,
+    FIRST,
     INVOCATION,
+    INVOCATION_STAGE,
+    KEY,
     NAME,
     STAGE,
     TAG,
-    finished_runs,
+    artifact_folder,
+    begin,
     open_experiment,
     open_store,
+    store_address,
 )
 
-__all__ = ["log_to_mlflow"]
+__all__ = ["found_in_mlflow", "log_to_mlflow"]
 
-#: MLflow's own limits: params in one request, and characters of a param's value.
-_PARAMS_AT_ONCE = 100
+#: MLflow's own limits on keys and values, and on a digest of a data set.
+_KEY_CHARACTERS = 250
 _PARAM_CHARACTERS = 6000
-_METRICS_AT_ONCE = 1000
+_TAG_CHARACTERS = 5000
+_DATASET_CHARACTERS = 36
+_ROWS_AT_ONCE = 5000
+#: Steps of MLflow are whole numbers: others count in thousandths.
+_STEPS = 1000
+
+Rows = dict[str, list[dict[str, Any]]]
+
+
+def found_in_mlflow(
+    results: Sequence[StageResult],
+    settings: TrackingSettings,
+    folder: Path,
+    experiment: str,
+    but: str = "",
+) -> dict[str, str]:
+    """The first run of each result that the store holds, by the result's key.
+
+    Those of invocation ``but`` aside.
+    """
+    client = open_store(folder, create=True, store=settings.mlflow_store)
+    identifier = int(open_experiment(client, experiment, folder))
+    with begin(store_address(folder, settings.mlflow_store)) as connection:
+        return _first_runs(connection, identifier, [result.key for result in results], but)
 
 
 def log_to_mlflow(
     results: Sequence[StageResult],
     settings: TrackingSettings,
     folder: Path,
-    experiment: str,
-    invocation: str,
-    tags: Mapping[str, str],
+    invocation: Invocation,
+    record: Mapping[str, Any],
+    first: Mapping[str, str],
 ) -> dict[str, tuple[str, bool]]:
-    """Log what is new and mark all as part of ``invocation``.
+    """Log an invocation, once.
 
-    Returns the run id by result key, and whether it was found.
+    ``first`` are the first runs of results that the store held before. Returns the run
+    id by result key, and whether it was among those.
     """
-    client = open_store(folder, create=True)
-    identifier = open_experiment(client, experiment, folder)
-    known = {_key(run): run.info.run_id for run in finished_runs(client, [identifier])}
-    _remove_unfinished(client, identifier)
-    logged: dict[str, tuple[str, bool]] = {}
+    client = open_store(folder, create=True, store=settings.mlflow_store)
+    identifier = open_experiment(client, invocation.experiment, folder)
+    place = client.get_experiment(identifier).artifact_location
+    address = store_address(folder, settings.mlflow_store)
+    runs = {result.key: invocation.run_id(result.key) for result in results}
+    rows = _Rows(int(identifier), place, invocation)
+    tables: dict[str, list[str]] = {}
     for result in results:
-        run = known.get(result.key)
-        found = run is not None
-        if run is None:
-            run = _log_one(client, identifier, result, settings, invocation, tags)
-            known[result.key] = run
-        mark = (
-            f"{'found' if found else 'new'} {datetime.now(UTC).isoformat(timespec='milliseconds')}"
+        target = _artifacts(place, runs[result.key])
+        source = _artifacts(place, first[result.key]) if result.key in first else None
+        tables[result.key] = _place(result, settings, target, source)
+    _place_record(_artifacts(place, invocation.run_id("")), record)
+    with begin(address) as connection:
+        if not _known(connection, invocation.run_id("")):
+            rows.add_invocation(results, len(set(runs) - set(first)))
+            for result in results:
+                rows.add(result, runs[result.key], first.get(result.key), tables[result.key])
+            rows.write(connection)
+    return {result.key: (runs[result.key], result.key in first) for result in results}
+
+
+def _first_runs(connection: Any, experiment: int, keys: Sequence[str], but: str) -> dict[str, str]:
+    """The oldest run by result key."""
+    from mlflow.store.tracking.dbmodels.models import SqlRun, SqlTag
+    from sqlalchemy import select
+
+    runs, tags = SqlRun.__table__, SqlTag.__table__
+    group = tags.alias()
+    asked = (
+        select(tags.c.value, runs.c.run_uuid)
+        .join(runs, runs.c.run_uuid == tags.c.run_uuid)
+        .join(group, group.c.run_uuid == runs.c.run_uuid)
+        .where(
+            tags.c.key == KEY,
+            group.c.key == INVOCATION,
+            group.c.value != but,
+            runs.c.experiment_id == experiment,
+            runs.c.lifecycle_stage == "active",
         )
-        client.set_tag(run, f"{INVOCATION}/{invocation}", mark)
-        logged[result.key] = (run, found)
-    return logged
+        # The first to be written ends first; copies of it later.
+        .order_by(runs.c.end_time.desc())
+    )
+    wanted = set(keys)
+    return {key: run for key, run in connection.execute(asked) if key in wanted}
 
 
-def _key(run: Any) -> str:
-    tags = run.data.tags
-    return StageResult(tags.get(STAGE, ""), tags.get(NAME, ""), tags.get(DIGEST, ""), {}, {}).key
+def _known(connection: Any, run: str) -> bool:
+    from mlflow.store.tracking.dbmodels.models import SqlRun
+    from sqlalchemy import select
+
+    runs = SqlRun.__table__
+    asked = select(runs.c.run_uuid).where(runs.c.run_uuid == run)
+    return connection.execute(asked).first() is not None
 
 
-def _remove_unfinished(client: Any, experiment: str) -> None:
-    """Runs that a killed process left half-logged; only ours carry a digest."""
-    for run in client.search_runs(
-        [experiment], filter_string="attributes.status != 'FINISHED'", max_results=1000
-    ):
-        if DIGEST in run.data.tags:
-            client.delete_run(run.info.run_id)
+class _Rows:
+    """The rows of an invocation, gathered by table and written at once."""
+
+    def __init__(self, experiment: int, place: str, invocation: Invocation) -> None:
+        self._experiment, self._place, self._invocation = experiment, place, invocation
+        self._now = time.time_ns() // 1_000_000
+        self._rows: Rows = {}
+        self._datasets: dict[tuple[str, str], list[tuple[str, str]]] = {}
+
+    def add_invocation(self, results: Sequence[StageResult], new: int) -> None:
+        """The run above the others: the whole config, and what the verdicts were."""
+        invocation = self._invocation
+        verdicts = [row for result in results for row in result.verdicts]
+        counts: dict[str, float] = {"results": len(results), "new_results": new}
+        for row in verdicts:
+            name = f"verdicts/{row['verdict']}"
+            counts[name] = counts.get(name, 0) + 1
+        tags = {
+            STAGE: INVOCATION_STAGE,
+            NAME: invocation.name,
+            INVOCATION: invocation.name,
+            f"{TAG}logged_utc": invocation.logged_utc,
+            f"{TAG}results": str(len(results)),
+            f"{TAG}new": str(new),
+        }
+        self._add_run(
+            invocation.run_id(""),
+            invocation.name,
+            0.0,
+            {**tags, **self._own_tags(), **_verdict_tags(verdicts)},
+        )
+        self._add_params(invocation.run_id(""), invocation.config)
+        self._add_metrics(invocation.run_id(""), counts, ())
+
+    def add(self, result: StageResult, run: str, first: str | None, tables: list[str]) -> None:
+        """A result below its invocation, with a link to the first run of the same."""
+        tags = {
+            STAGE: result.stage,
+            NAME: result.name,
+            DIGEST: result.digest,
+            KEY: result.key,
+            INVOCATION: self._invocation.name,
+            "mlflow.parentRunId": self._invocation.run_id(""),
+            f"{TAG}files": ", ".join(path.name for path in result.artifacts),
+        }
+        if result.fidelity:
+            tags[f"{TAG}fidelity"] = result.fidelity
+        if first is not None:
+            tags[FIRST] = first
+        if tables:
+            listed = [{"path": path, "type": "table"} for path in tables]
+            tags["mlflow.loggedArtifacts"] = json.dumps(listed)
+        tags |= {**self._own_tags(), **_verdict_tags(result.verdicts)}
+        self._add_run(run, result.title, result.job.get("seconds", 0.0), tags)
+        self._add_params(run, result.config)
+        job = {f"job.{key}": value for key, value in result.job.items()}
+        self._add_metrics(run, {**numbers(result.metrics), **job}, result.curves)
+        for context, files in (("input", result.inputs), ("output", result.outputs)):
+            for name, digest in files.items():
+                key = (name[-500:], digest[:_DATASET_CHARACTERS])
+                self._datasets.setdefault(key, []).append((run, context))
+
+    def write(self, connection: Any) -> None:
+        """Everything that was added, in one go."""
+        from mlflow.store.tracking.dbmodels import models
+        from sqlalchemy import insert
+
+        self._add_datasets(connection)
+        for name in ("SqlRun", "SqlTag", "SqlParam", "SqlMetric", "SqlLatestMetric"):
+            self._insert(connection, insert(getattr(models, name)), self._rows.get(name, []))
+        for name in ("SqlInput", "SqlInputTag"):
+            self._insert(connection, insert(getattr(models, name)), self._rows.get(name, []))
+
+    def _insert(self, connection: Any, statement: Any, rows: list[dict[str, Any]]) -> None:
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            connection.execute(statement, rows[start : start + _ROWS_AT_ONCE])
+
+    def _own_tags(self) -> dict[str, str]:
+        return {f"{TAG}{key}": value for key, value in self._invocation.tags.items()}
+
+    def _add_run(self, run: str, title: str, seconds: float, tags: Mapping[str, str]) -> None:
+        self._rows.setdefault("SqlRun", []).append(
+            {
+                "run_uuid": run,
+                "name": title[:_KEY_CHARACTERS],
+                "source_type": "LOCAL",
+                "source_name": "",
+                "entry_point_name": "",
+                "user_id": "",
+                "status": "FINISHED",
+                # It lasts as long as its job did.
+                "start_time": self._now - round(seconds * 1000),
+                "end_time": self._now,
+                "source_version": "",
+                "lifecycle_stage": "active",
+                "artifact_uri": f"{self._place}/{run}/artifacts",
+                "experiment_id": self._experiment,
+            }
+        )
+        given = {"mlflow.runName": title, **tags}
+        self._rows.setdefault("SqlTag", []).extend(
+            {"run_uuid": run, "key": key, "value": value[:_TAG_CHARACTERS]}
+            for key, value in {_allowed(key): value for key, value in given.items()}.items()
+        )
+
+    def _add_params(self, run: str, config: Mapping[str, Any]) -> None:
+        given = {_allowed(key): str(value)[:_PARAM_CHARACTERS] for key, value in flat(config)}
+        self._rows.setdefault("SqlParam", []).extend(
+            {"run_uuid": run, "key": key, "value": value} for key, value in given.items()
+        )
+
+    def _add_metrics(self, run: str, values: Mapping[str, float], curves: Sequence[Curve]) -> None:
+        last: dict[str, dict[str, Any]] = {}
+        for name, step, value in _steps(values, curves):
+            row = {
+                "run_uuid": run,
+                "key": name,
+                "value": value,
+                "timestamp": self._now,
+                "step": step,
+                "is_nan": False,
+            }
+            self._rows.setdefault("SqlMetric", []).append(row)
+            last[name] = row
+        self._rows.setdefault("SqlLatestMetric", []).extend(last.values())
+
+    def _add_datasets(self, connection: Any) -> None:
+        """Input and output files as data sets, which many runs share."""
+        from mlflow.store.tracking.dbmodels.models import SqlDataset
+        from sqlalchemy import select
+        from sqlalchemy.dialects import postgresql, sqlite
+
+        table = SqlDataset.__table__
+        given = sorted(self._datasets)
+        dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+        # In one order, so that two jobs never wait for each other.
+        self._insert(
+            connection,
+            dialect.insert(SqlDataset).on_conflict_do_nothing(),
+            [
+                {
+                    "dataset_uuid": uuid.uuid4().hex,
+                    "experiment_id": self._experiment,
+                    "name": name,
+                    "digest": digest,
+                    "dataset_source_type": "local",
+                    "dataset_source": json.dumps({"uri": name}),
+                }
+                for name, digest in given
+            ],
+        )
+        asked = select(table.c.name, table.c.digest, table.c.dataset_uuid).where(
+            table.c.experiment_id == self._experiment
+        )
+        known = {(name, digest): own for name, digest, own in connection.execute(asked)}
+        for key in given:
+            joined: dict[str, list[str]] = {}
+            for run, context in self._datasets[key]:
+                joined.setdefault(run, []).append(context)
+            for run, contexts in joined.items():
+                link = uuid.uuid4().hex
+                self._rows.setdefault("SqlInput", []).append(
+                    {
+                        "input_uuid": link,
+                        "source_type": "DATASET",
+                        "source_id": known[key],
+                        "destination_type": "RUN",
+                        "destination_id": run,
+                    }
+                )
+                self._rows.setdefault("SqlInputTag", []).append(
+                    {
+                        "input_uuid": link,
+                        "name": "mlflow.data.context",
+                        "value": ", ".join(contexts),
+                    }
+                )
 
 
-def _log_one(
-    client: Any,
-    experiment: str,
-    result: StageResult,
-    settings: TrackingSettings,
-    invocation: str,
-    tags: Mapping[str, str],
-) -> str:
-    from mlflow.entities import Metric, Param
+def _steps(
+    values: Mapping[str, float], curves: Sequence[Curve]
+) -> Iterator[tuple[str, int, float]]:
+    """Every metric with its step, a step once for each name, in order."""
+    for name, value in {_allowed(name): value for name, value in values.items()}.items():
+        yield name, 0, value
+    for curve in curves:
+        whole = all(step == round(step) for step, _ in curve.points)
+        points = {
+            round(step) if whole else round(step * _STEPS): value for step, value in curve.points
+        }
+        for step, value in points.items():
+            yield _allowed(curve.name), step, value
 
-    own = {STAGE: result.stage, NAME: result.name, DIGEST: result.digest, INVOCATION: invocation}
-    extra = {f"{TAG}{key}": value for key, value in tags.items()}
-    if result.fidelity:
-        extra[f"{TAG}fidelity"] = result.fidelity
-    run: str = client.create_run(
-        experiment, tags={**extra, **own}, run_name=result.title
-    ).info.run_id
-    now = time.time_ns() // 1_000_000
-    params = [
-        Param(_allowed(key), str(value)[:_PARAM_CHARACTERS]) for key, value in flat(result.config)
-    ]
-    metrics = [
-        Metric(_allowed(key), value, now, 0) for key, value in numbers(result.metrics).items()
-    ]
-    for start in range(0, len(params), _PARAMS_AT_ONCE):
-        client.log_batch(run, params=params[start : start + _PARAMS_AT_ONCE])
-    for start in range(0, len(metrics), _METRICS_AT_ONCE):
-        client.log_batch(run, metrics=metrics[start : start + _METRICS_AT_ONCE])
+
+def _verdict_tags(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    return {f"verdict.{row['claim']}": str(row["verdict"]) for row in rows}
+
+
+def _artifacts(place: str, run: str) -> Path:
+    folder = artifact_folder(place)
+    if folder is None:
+        raise ValueError(f"MLflow's artifacts: got {place}; allowed: a folder")
+    return folder / run / "artifacts"
+
+
+def _place(
+    result: StageResult, settings: TrackingSettings, target: Path, source: Path | None
+) -> list[str]:
+    """Copy the files of a result, or link those that its first run has.
+
+    Returns the paths of the tables that MLflow shows.
+    """
+    if target.exists():
+        shutil.rmtree(target)
+    target.mkdir(parents=True)
+    lineage = {"inputs": dict(result.inputs), "outputs": dict(result.outputs)}
+    if result.inputs or result.outputs:
+        write_json(target / "lineage.json", lineage)
+    tables = []
     for path in result.artifacts:
-        if path.stat().st_size <= settings.artifact_limit_mb * 1e6:
-            client.log_artifact(run, str(path))
-    client.set_tag(run, f"{TAG}files", ", ".join(path.name for path in result.artifacts))
-    client.set_terminated(run)
-    return run
+        if path.stat().st_size > settings.artifact_limit_mb * 1e6:
+            continue
+        _copy(path, target / path.name, source)
+        shown = f"tables/{path.stem}.json"
+        if path.suffix != ".parquet":
+            continue
+        earlier = source / shown if source is not None else None
+        if earlier is not None and earlier.exists():
+            _copy(earlier, target / shown, earlier.parent)
+        else:
+            contents = table_json(path, settings.table_rows)
+            if contents is None:
+                continue
+            write_json(target / shown, contents)
+        tables.append(shown)
+    return tables
+
+
+def _copy(path: Path, target: Path, source: Path | None) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source is not None and (source / path.name).exists():
+        try:
+            os.link(source / path.name, target)
+        except OSError:
+            # Another file system, or one without links.
+            shutil.copyfile(source / path.name, target)
+    else:
+        shutil.copyfile(path, target)
+
+
+def _place_record(target: Path, record: Mapping[str, Any]) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    write_json(target / RECORD, record)
+    write_json(target / "config.json", record["config"])
 
 
 def _allowed(key: str) -> str:
-    """A key with the characters that MLflow takes."""
-    return re.sub(r"[^\w\-. :/]", "_", key)
+    """A key with the characters that MLflow takes, and no more of them."""
+    return re.sub(r"[^\w\-. :/]", "_", key)[:_KEY_CHARACTERS]

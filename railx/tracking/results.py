@@ -6,13 +6,35 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["StageResult", "TrackedRun", "flat", "numbers", "result_digest"]
+__all__ = [
+    "Curve",
+    "Invocation",
+    "StageResult",
+    "TrackedRun",
+    "file_digest",
+    "flat",
+    "numbers",
+    "result_digest",
+]
 
 _BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A number of a result step by step.
+
+    ``step`` is the name of what counts the steps (``iteration``), ``points`` are pairs
+    of a step and a value, in the order of the steps.
+    """
+
+    name: str
+    step: str
+    points: tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
@@ -21,7 +43,12 @@ class StageResult:
 
     ``digest`` stands for the code, config and inputs that made it (see
     :func:`result_digest`). ``metrics`` may be nested; what is not a number in it is
-    left out. ``artifacts`` are the files it wrote.
+    left out. ``artifacts`` are the files it wrote that trackers keep: pictures, tables
+    and pages by their ending. ``curves`` are its history, ``intervals`` the least and
+    greatest of repeats by the dotted name of a metric or point, ``points`` numbers that
+    only a comparison reads (a curve at one load). ``verdicts`` are rows with ``claim``
+    and ``verdict``. ``job`` is what making it took. ``inputs`` and ``outputs`` are
+    SHA-256 by path, ``code`` digests by module, ``packages`` versions by name.
     """
 
     stage: str
@@ -31,6 +58,20 @@ class StageResult:
     metrics: Mapping[str, Any]
     fidelity: str | None = None
     artifacts: tuple[Path, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    points: Mapping[str, float] = field(default_factory=dict)
+    verdicts: tuple[Mapping[str, Any], ...] = ()
+    job: Mapping[str, float] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    code: Mapping[str, str] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
+    contents: str = ""
+    """A digest of what the trackers log; empty where ``digest`` says all there is.
+
+    A measurement that was made again has the same digest and other contents.
+    """
 
     @property
     def title(self) -> str:
@@ -40,14 +81,35 @@ class StageResult:
     @property
     def key(self) -> str:
         """16 hexadecimal digits, the same for the same result of the same stage."""
-        return hashlib.sha256(f"{self.stage}\0{self.name}\0{self.digest}".encode()).hexdigest()[:16]
+        parts = (self.stage, self.name, self.digest, self.contents)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """One run of the pipeline, which groups the runs of its results.
+
+    ``config`` is the whole experiment, ``tags`` what else is known of it.
+    """
+
+    experiment: str
+    name: str
+    logged_utc: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    def run_id(self, key: str) -> str:
+        """32 hexadecimal digits: the run of a result (or of all, with an empty key)."""
+        named = f"{self.experiment}\0{self.name}\0{key}"
+        return hashlib.sha256(named.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
 class TrackedRun:
     """Where a stage result is tracked.
 
-    ``*_found`` says that an earlier invocation had logged it. None: tracker is off.
+    ``*_found`` says that an earlier invocation had logged it: the run then is a copy of
+    the first one and names it. None: tracker is off.
     """
 
     stage: str
@@ -70,12 +132,25 @@ def result_digest(config: Any, inputs: Iterable[str | Path] = (), code: str = ""
     )
     digest.update(b"\0" + code.encode())
     for path in inputs:
-        contents = hashlib.sha256()
+        digest.update(b"\0" + bytes.fromhex(file_digest(path)))
+    return digest.hexdigest()
+
+
+#: Digests of files by path, size and time: many stages read the same files.
+_KNOWN: dict[tuple[str, int, int], str] = {}
+
+
+def file_digest(path: str | Path) -> str:
+    """SHA-256 (hexadecimal) of a file; one that did not change is read once."""
+    status = Path(path).stat()
+    known = (str(Path(path).resolve()), status.st_size, status.st_mtime_ns)
+    if known not in _KNOWN:
+        digest = hashlib.sha256()
         with Path(path).open("rb") as file:
             while block := file.read(_BLOCK_BYTES):
-                contents.update(block)
-        digest.update(b"\0" + contents.digest())
-    return digest.hexdigest()
+                digest.update(block)
+        _KNOWN[known] = digest.hexdigest()
+    return _KNOWN[known]
 
 
 def flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -6,13 +6,16 @@ It is called once, when all stages are done.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from railx.tracking.mlflow_runs import log_to_mlflow
-from railx.tracking.results import StageResult, TrackedRun
+from railx.tracking.mlflow_runs import found_in_mlflow, log_to_mlflow
+from railx.tracking.record import invocation_record
+from railx.tracking.results import Invocation, StageResult, TrackedRun
 from railx.tracking.settings import TrackingSettings
-from railx.tracking.wandb_runs import log_to_wandb
+from railx.tracking.wandb_runs import found_in_wandb, log_to_wandb
 
 __all__ = ["log_runs"]
 
@@ -27,13 +30,16 @@ def log_runs(
     experiment: str,
     invocation: str,
     commit: str | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> list[TrackedRun]:
-    """One tracked run per stage result.
+    """One tracked run per stage result, and one for the invocation that groups them.
 
-    One that is there already (same stage, name and digest) is found, not added.
-    ``folder`` is the results folder (MLflow in ``folder``/mlflow.db, W&B in
-    ``folder``/wandb), ``experiment`` the MLflow experiment, ``invocation`` the pipeline
-    invocation that groups the runs. A killed call can simply be repeated. Raises
+    A result that an earlier invocation had logged (same stage, name, digest and
+    contents) becomes a copy that names its first run, so that an invocation is always
+    whole. ``folder`` is the results folder (MLflow in ``folder``/mlflow.db unless the
+    settings name another store, W&B in ``folder``/wandb), ``experiment`` the MLflow
+    experiment, ``invocation`` the pipeline invocation, ``config`` the whole experiment.
+    The same call again adds nothing, and a killed one can simply be repeated. Raises
     ValueError for names that a tracker cannot take or two results of the same stage and
     name, and RuntimeError where W&B online has no login.
     """
@@ -50,31 +56,39 @@ def log_runs(
             f"stage results: {', '.join(twice)} given more than once; allowed: one result for each"
             " stage and name"
         )
-    tags = {"experiment": experiment} | ({"commit": commit} if commit else {})
-    place = Path(folder)
-    in_mlflow = (
-        log_to_mlflow(stage_results, settings, place, experiment, invocation, tags)
+    place, in_wandb = Path(folder), settings.wandb != "disabled"
+    if not settings.mlflow and not in_wandb:
+        return [
+            TrackedRun(result.stage, result.name, result.digest, None, False, None, False)
+            for result in stage_results
+        ]
+    group = Invocation(
+        experiment,
+        invocation,
+        datetime.now(UTC).isoformat(timespec="milliseconds"),
+        config or {},
+        {"experiment": experiment} | ({"commit": commit} if commit else {}),
+    )
+    found = (
+        found_in_mlflow(stage_results, settings, place, experiment, invocation)
         if settings.mlflow
-        else {}
+        else found_in_wandb(stage_results, place, experiment, invocation)
     )
-    in_wandb = (
-        log_to_wandb(stage_results, settings, place, experiment, invocation, tags)
-        if settings.wandb != "disabled"
-        else {}
-    )
-    tracked = []
-    for result in stage_results:
-        mlflow_run, mlflow_found = in_mlflow.get(result.key, (None, False))
-        wandb_run, wandb_found = in_wandb.get(result.key, (None, False))
-        tracked.append(
-            TrackedRun(
-                result.stage,
-                result.name,
-                result.digest,
-                mlflow_run,
-                mlflow_found,
-                wandb_run,
-                wandb_found,
-            )
+    record = invocation_record(group, stage_results, found)
+    none: tuple[str | None, bool] = (None, False)
+    runs: list[Mapping[str, tuple[str | None, bool]]] = [
+        log_to_mlflow(stage_results, settings, place, group, record, found)
+        if settings.mlflow
+        else {},
+        log_to_wandb(stage_results, settings, place, group, record) if in_wandb else {},
+    ]
+    return [
+        TrackedRun(
+            result.stage,
+            result.name,
+            result.digest,
+            *runs[0].get(result.key, none),
+            *runs[1].get(result.key, none),
         )
-    return tracked
+        for result in stage_results
+    ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from railx.settings import NonNegative, NotEmpty
+from railx.settings import NonNegative, NotEmpty, SettingsError
 
 __all__ = ["TrackingSettings"]
 
@@ -15,9 +16,14 @@ class TrackingSettings:
     """Which trackers get the runs."""
 
     mlflow: bool
-    """Whether runs go to MLflow, in a SQLite file under results/."""
+    """Whether runs go to MLflow."""
+    mlflow_store: str | None
+    """Where MLflow keeps its runs; null: a SQLite file under results/,
+    ``postgresql://user@host/database``: a PostgreSQL database (its password in
+    ~/.pgpass or PGPASSWORD).
+    """
     wandb: Literal["offline", "online", "disabled"]
-    """W&B's own mode: offline runs reach the server with ``wandb sync``, online ones at
+    """W&B's own mode: offline runs reach the server with ``make sync``, online ones at
     once (after ``wandb login``).
     """
     project: Annotated[str, NotEmpty()]
@@ -25,4 +31,24 @@ class TrackingSettings:
     entity: str | None
     """W&B user or team; null: the one that is logged in."""
     artifact_limit_mb: Annotated[float, NonNegative()]
-    """Files up to this size are copied into MLflow, larger ones are named only."""
+    """Files up to this size are copied into the trackers, larger ones are named only."""
+    table_rows: Annotated[int, NonNegative()]
+    """Tables up to this many rows can be read in the trackers, larger ones are files."""
+
+    def __post_init__(self) -> None:
+        if self.mlflow_store is None:
+            return
+        parts = urlsplit(self.mlflow_store)
+        if parts.scheme != "postgresql" or not parts.path.strip("/"):
+            # What was given may hold a password.
+            raise SettingsError(
+                "mlflow_store",
+                f"got a {parts.scheme or 'relative'} address; allowed: null,"
+                " postgresql://user@host/database",
+            )
+        if parts.password:
+            raise SettingsError(
+                "mlflow_store",
+                "got an address with a password, which reports would show; allowed: one without"
+                " (put it into ~/.pgpass or PGPASSWORD)",
+            )

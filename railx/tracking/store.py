@@ -1,6 +1,7 @@
-"""The MLflow store of a results folder: one SQLite file.
+"""The MLflow store of a results folder: a SQLite file in it, or a PostgreSQL database.
 
-It is opened without noise, telemetry or network.
+It is opened without noise, telemetry or network. Artifacts always stand in the results
+folder; a folder that was moved is found again when its store is opened.
 """
 
 from __future__ import annotations
@@ -9,51 +10,89 @@ import logging
 import os
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from railx.io import write_text
 
 __all__ = [
     "DIGEST",
+    "FIRST",
     "INVOCATION",
+    "INVOCATION_STAGE",
+    "KEY",
     "NAME",
     "STAGE",
     "TAG",
+    "artifact_folder",
+    "begin",
     "finished_runs",
     "open_experiment",
     "open_store",
+    "store_address",
 ]
 
 #: Prefix of the tags that this project sets.
 TAG = "railx."
-STAGE, NAME, DIGEST, INVOCATION = (
-    f"{TAG}{word}" for word in ("stage", "name", "digest", "invocation")
+STAGE, NAME, DIGEST, KEY, INVOCATION, FIRST = (
+    f"{TAG}{word}" for word in ("stage", "name", "digest", "key", "invocation", "first_run")
 )
+#: The stage of an invocation's own run.
+INVOCATION_STAGE = "invocation"
 
 _DATABASE = "mlflow.db"
 _ARTIFACTS = "mlflow_artifacts"
+#: Names the store of a folder that is not its SQLite file.
+_POINTER = "mlflow_store.txt"
+_LOCK = ".mlflow.lock"
+#: How long one job waits for the others that write to the same SQLite file.
+_PATIENCE_S = 300.0
 
 
-def open_store(folder: Path, *, create: bool) -> Any:
-    """An MLflow client for ``folder``/mlflow.db.
+def store_address(folder: Path, store: str | None = None) -> str:
+    """The address of a folder's store.
+
+    ``store`` where it is given, else the one that was used last.
+    """
+    pointer = folder / _POINTER
+    if store is None and pointer.exists():
+        store = pointer.read_text(encoding="utf-8").strip()
+    return store or f"sqlite:///{(folder / _DATABASE).resolve()}"
+
+
+def open_store(folder: Path, *, create: bool, store: str | None = None) -> Any:
+    """An MLflow client for the store of ``folder``.
 
     A new database is filled beside its place and renamed, so that a killed run leaves
     no half schema. Raises ValueError where there is none and ``create`` is false.
     """
-    database = folder / _DATABASE
-    if not database.exists() and not create:
+    database, pointer = folder / _DATABASE, folder / _POINTER
+    if not create and store is None and not database.exists() and not pointer.exists():
         raise ValueError(
             f"{database}: no tracked runs yet; allowed: a results folder in which tracking has run"
         )
     client_class = _quiet_client()
-    if not database.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".mlflow.") as beside:
-            fresh = Path(beside) / _DATABASE
-            client_class(tracking_uri=f"sqlite:///{fresh.resolve()}").search_experiments(
-                max_results=1
-            )
-            fresh.replace(database)
-    return client_class(tracking_uri=f"sqlite:///{database.resolve()}")
+    folder.mkdir(parents=True, exist_ok=True)
+    with _lock(folder):
+        if create and store is not None:
+            write_text(pointer, store + "\n")
+        elif create:
+            pointer.unlink(missing_ok=True)
+        address = store_address(folder, store)
+        if address.startswith("sqlite:") and not database.exists():
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".mlflow.") as beside:
+                fresh = Path(beside) / _DATABASE
+                client_class(tracking_uri=f"sqlite:///{fresh.resolve()}").search_experiments(
+                    max_results=1
+                )
+                fresh.replace(database)
+        client = client_class(tracking_uri=address)
+        client.search_experiments(max_results=1)
+        _follow(client, address, folder)
+    return client
 
 
 def open_experiment(client: Any, name: str, folder: Path) -> str:
@@ -61,12 +100,20 @@ def open_experiment(client: Any, name: str, folder: Path) -> str:
 
     Its artifacts are kept in the results folder.
     """
+    from mlflow.exceptions import MlflowException
+
     known = client.get_experiment_by_name(name)
     if known is None:
-        identifier: str = client.create_experiment(
-            name, artifact_location=(folder / _ARTIFACTS / name).resolve().as_uri()
-        )
-        return identifier
+        place = (folder / _ARTIFACTS / name).resolve().as_uri()
+        try:
+            identifier: str = client.create_experiment(name, artifact_location=place)
+        except MlflowException:
+            # Another job was faster.
+            known = client.get_experiment_by_name(name)
+            if known is None:
+                raise
+        else:
+            return identifier
     if known.lifecycle_stage != "active":
         client.restore_experiment(known.experiment_id)
     return str(known.experiment_id)
@@ -90,6 +137,85 @@ def finished_runs(client: Any, experiments: list[str], condition: str = "") -> l
         if not token:
             break
     return runs
+
+
+def artifact_folder(address: str) -> Path | None:
+    """The folder behind a ``file:`` address or a path; None for any other."""
+    parts = urlsplit(address)
+    return Path(unquote(parts.path)) if parts.scheme in ("", "file") else None
+
+
+@contextmanager
+def begin(address: str) -> Iterator[Any]:
+    """One transaction of a store: all of it is written, or nothing.
+
+    Several jobs may write to one store; in a SQLite file they take turns.
+    """
+    import sqlalchemy
+
+    lite = address.startswith("sqlite:")
+    engine = sqlalchemy.create_engine(
+        address, connect_args={"timeout": _PATIENCE_S} if lite else {}
+    )
+    try:
+        with engine.begin() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Opening a store, one job at a time; where nothing can be written, without."""
+    from filelock import FileLock
+
+    try:
+        lock = FileLock(folder / _LOCK)
+        lock.acquire(timeout=_PATIENCE_S)
+    except PermissionError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _follow(client: Any, address: str, folder: Path) -> None:
+    """Set right where artifacts stand, where the results folder was moved.
+
+    MLflow keeps absolute addresses. A store in the folder itself always means the
+    artifacts beside it; one elsewhere is left alone as long as the old place exists.
+    """
+    lite = address.startswith("sqlite:")
+    moved = []
+    for experiment in client.search_experiments():
+        here = (folder / _ARTIFACTS / experiment.name).resolve()
+        old = artifact_folder(experiment.artifact_location)
+        if old is None or old == here or not here.is_dir() or (old.is_dir() and not lite):
+            continue
+        # What was made without us, such as MLflow's own Default, stays as it is.
+        if old.parts[-2:] == (_ARTIFACTS, experiment.name):
+            moved.append((experiment.artifact_location, here.as_uri(), experiment.experiment_id))
+    if not moved:
+        return
+    from mlflow.store.tracking.dbmodels.models import SqlExperiment, SqlRun
+    from sqlalchemy import func, update
+
+    with begin(address) as connection:
+        for old_place, place, identifier in moved:
+            mine = int(identifier)
+            connection.execute(
+                update(SqlExperiment.__table__)
+                .where(SqlExperiment.__table__.c.experiment_id == mine)
+                .values(artifact_location=place)
+            )
+            runs = SqlRun.__table__
+            connection.execute(
+                update(runs)
+                .where(runs.c.experiment_id == mine, runs.c.artifact_uri.like(f"{old_place}/%"))
+                .values(artifact_uri=func.replace(runs.c.artifact_uri, old_place, place))
+            )
 
 
 def _quiet_client() -> Any:

@@ -1,86 +1,125 @@
 """Stage results as W&B runs, offline unless the settings say otherwise.
 
-An offline run cannot be asked what it holds, so a ledger in the results folder maps
-result keys to run folders. The id of a run follows from its result: a run that is
-logged or synced twice stays one run on the server.
+A W&B run is in one group, its invocation. A result that an earlier invocation had
+logged is therefore logged again in the new group, whole, with a link to its first run:
+two groups are then two whole runs of the pipeline. The id of a run follows from its
+result and invocation: a run that is logged or uploaded twice stays one run.
 """
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from railx.io import read_json, write_json
-from railx.tracking.results import StageResult, numbers
+from railx.io import write_json
+from railx.tracking.ledger import Ledger
+from railx.tracking.media import table_json
+from railx.tracking.record import RECORD
+from railx.tracking.results import Curve, Invocation, StageResult, numbers
 from railx.tracking.settings import TrackingSettings
+from railx.tracking.store import INVOCATION_STAGE
 
-__all__ = ["LEDGER_SCHEMA", "log_to_wandb"]
+__all__ = ["found_in_wandb", "log_to_wandb", "wandb_session"]
 
-LEDGER_SCHEMA = "railx.wandb_ledger/1"
+#: W&B's own limit on a tag.
+_TAG_CHARACTERS = 64
+#: What stands in results folders and belongs to the service, not to a run.
+_PLACES = ("CACHE", "CONFIG", "DATA")
+
+
+def found_in_wandb(
+    results: Sequence[StageResult], folder: Path, experiment: str, but: str = ""
+) -> dict[str, str]:
+    """The first run of each result in the ledger by the result's key.
+
+    Those of invocation ``but`` aside.
+    """
+    keys, first = {result.key for result in results}, {}
+    for line in Ledger(folder).runs():
+        if line["experiment"] == experiment and line["key"] in keys and line["invocation"] != but:
+            first.setdefault(str(line["key"]), str(line["run"]))
+    return first
 
 
 def log_to_wandb(
     results: Sequence[StageResult],
     settings: TrackingSettings,
     folder: Path,
-    experiment: str,
-    invocation: str,
-    tags: Mapping[str, str],
+    invocation: Invocation,
+    record: Mapping[str, Any],
 ) -> dict[str, tuple[str, bool]]:
-    """Log what the ledger lacks, grouped by ``invocation``.
+    """Log an invocation as a group, what the ledger has of it aside.
 
-    Returns the run id by result key, and whether it was found. Runs stand in
-    ``folder``/wandb. Raises RuntimeError where online mode has no login.
+    Returns the run id by result key, and whether an earlier invocation had logged it.
+    Runs stand in ``folder``/wandb. Raises RuntimeError where online mode has no login.
     """
-    ledger_path = folder / "wandb" / "ledger.json"
-    ledger = _read_ledger(ledger_path)
-    runs: dict[str, dict[str, Any]] = ledger["runs"]
-    missing = [result for result in results if _entry(experiment, result) not in runs]
-    logged = {
-        result.key: (str(runs[_entry(experiment, result)]["run"]), True)
-        for result in results
-        if result not in missing
-    }
-    if missing:
-        with _session(settings, folder) as wandb:
+    ledger = Ledger(folder)
+    done = {str(line["run"]) for line in ledger.runs()}
+    first = found_in_wandb(results, folder, invocation.experiment, invocation.name)
+    runs = {result.key: _run_id(invocation, result.key) for result in results}
+    missing = [result for result in results if runs[result.key] not in done]
+    above = _run_id(invocation, "")
+    if missing or above not in done:
+        with wandb_session(settings.wandb == "offline", folder) as wandb:
             for result in missing:
-                if result.key in logged:
-                    continue
-                entry = _log_one(wandb, result, settings, folder, experiment, invocation, tags)
-                runs[_entry(experiment, result)] = entry
-                write_json(ledger_path, ledger)
-                logged[result.key] = (entry["run"], False)
-    return logged
+                run = _start(
+                    wandb,
+                    settings,
+                    folder,
+                    invocation,
+                    id=runs[result.key],
+                    name=result.title,
+                    job_type=result.stage,
+                    tags=_tags(result, invocation),
+                    config=_config(result, invocation, first.get(result.key)),
+                )
+                _log(wandb, run, result, settings, invocation)
+                ledger.add(_finish(run, invocation, result.key, result.stage, result.name))
+            if above not in done:
+                run = _start(
+                    wandb,
+                    settings,
+                    folder,
+                    invocation,
+                    id=above,
+                    name=invocation.name,
+                    job_type=INVOCATION_STAGE,
+                    tags=[invocation.experiment, INVOCATION_STAGE],
+                    config={
+                        "railx": {
+                            "stage": INVOCATION_STAGE,
+                            "name": invocation.name,
+                            "invocation": invocation.name,
+                            **invocation.tags,
+                        },
+                        **invocation.config,
+                    },
+                )
+                _log_invocation(run, results, len(set(runs) - set(first)), record)
+                ledger.add(_finish(run, invocation, "", INVOCATION_STAGE, invocation.name))
+    return {result.key: (runs[result.key], result.key in first) for result in results}
 
 
-def _entry(experiment: str, result: StageResult) -> str:
-    return f"{experiment}/{result.title}@{result.digest}"
-
-
-def _read_ledger(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {"schema": LEDGER_SCHEMA, "runs": {}}
-    ledger: dict[str, Any] = read_json(path)
-    if ledger.get("schema") != LEDGER_SCHEMA:
-        raise ValueError(f"{path}: schema is {ledger.get('schema')!r}; allowed: {LEDGER_SCHEMA}")
-    return ledger
+def _run_id(invocation: Invocation, key: str) -> str:
+    return f"{invocation.experiment}-{invocation.run_id(key)[:16]}"
 
 
 @contextmanager
-def _session(settings: TrackingSettings, folder: Path) -> Iterator[Any]:
+def wandb_session(offline: bool, folder: Path) -> Iterator[Any]:
     """The wandb module with its service.
 
     All runs share the service; it ends with the block.
     """
     quiet = {"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB_ERROR_REPORTING": "false"}
-    if settings.wandb == "offline":
+    if offline:
         # Nothing of an offline run belongs outside the results folder.
         places = {
             f"WANDB_{kind}_DIR": str((folder / "wandb" / kind.lower()).resolve())
-            for kind in ("CACHE", "CONFIG", "DATA")
+            for kind in _PLACES
         }
         quiet |= {"WANDB_MODE": "offline", **places}
     before = {key: os.environ.get(key) for key in quiet}
@@ -99,15 +138,38 @@ def _session(settings: TrackingSettings, folder: Path) -> Iterator[Any]:
                 os.environ[key] = value
 
 
-def _log_one(
+def _tags(result: StageResult, invocation: Invocation) -> list[str]:
+    words = [invocation.experiment, result.stage, *([result.fidelity] if result.fidelity else [])]
+    for row in result.verdicts:
+        verdict = f": {row['verdict']}"
+        words.append(str(row["claim"])[: _TAG_CHARACTERS - len(verdict)] + verdict)
+    return list(dict.fromkeys(words))
+
+
+def _config(result: StageResult, invocation: Invocation, first: str | None) -> dict[str, Any]:
+    about = {
+        "stage": result.stage,
+        "name": result.name,
+        "result": result.title,
+        "digest": result.digest,
+        "key": result.key,
+        "fidelity": result.fidelity,
+        "invocation": invocation.name,
+        "first_run": first,
+        "inputs": dict(result.inputs),
+        "outputs": dict(result.outputs),
+        **invocation.tags,
+    }
+    return {"railx": about, **result.config}
+
+
+def _start(
     wandb: Any,
-    result: StageResult,
     settings: TrackingSettings,
     folder: Path,
-    experiment: str,
-    invocation: str,
-    tags: Mapping[str, str],
-) -> dict[str, Any]:
+    invocation: Invocation,
+    **about: Any,
+) -> Any:
     options = wandb.Settings(
         mode=settings.wandb,
         silent=True,
@@ -121,27 +183,16 @@ def _log_one(
         x_save_requirements=False,
         host="local",
     )
-    about = {
-        "stage": result.stage,
-        "name": result.name,
-        "digest": result.digest,
-        "fidelity": result.fidelity,
-        **tags,
-    }
     try:
-        run = wandb.init(
+        return wandb.init(
             project=settings.project,
             entity=settings.entity,
             dir=str(folder),
-            id=f"{experiment}-{result.key}",
-            name=result.title,
-            group=invocation,
-            job_type=result.stage,
-            tags=[tag for tag in (experiment, result.stage, result.fidelity) if tag],
-            config={"railx": about, **result.config},
+            group=invocation.name,
             resume="allow" if settings.wandb == "online" else None,
             reinit="create_new",
             settings=options,
+            **about,
         )
     except wandb.errors.Error as error:
         reason = " ".join(str(error).split())[:200]
@@ -149,13 +200,120 @@ def _log_one(
             f"tracking.wandb: {settings.wandb} run could not start ({reason}); log in with `wandb"
             " login` or use offline"
         ) from None
-    run.log(numbers(result.metrics))
+
+
+def _log(
+    wandb: Any,
+    run: Any,
+    result: StageResult,
+    settings: TrackingSettings,
+    invocation: Invocation,
+) -> None:
+    """History, media, numbers and the digests of the files, in this order."""
+    for row in _rows(run, result.curves):
+        run.log(row)
+    media = _media(wandb, result, settings)
+    if media:
+        run.log(media)
+    run.summary.update(
+        {
+            **_nested(numbers(result.metrics)),
+            **({"job": dict(result.job)} if result.job else {}),
+            **_verdicts(result.verdicts),
+        }
+    )
+    if result.outputs:
+        artifact = wandb.Artifact(
+            f"{invocation.experiment}.{result.stage}.{result.name}",
+            "result",
+            metadata={"digest": result.digest, "inputs": dict(result.inputs)},
+        )
+        for path, digest in result.outputs.items():
+            # A digest in place of an address: the same contents are the same version.
+            artifact.add_reference(f"sha256://{digest}", name=Path(path).name, checksum=False)
+        run.log_artifact(artifact)
+
+
+def _rows(run: Any, curves: Sequence[Curve]) -> Iterator[dict[str, float]]:
+    """One row of W&B's history per step, with the curves that count by the same."""
+    rows: dict[str, dict[float, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for curve in curves:
+        run.define_metric(curve.step)
+        run.define_metric(curve.name, step_metric=curve.step)
+        for step, value in curve.points:
+            rows[curve.step][step] |= {curve.step: step, curve.name: value}
+    for steps in rows.values():
+        for _, row in sorted(steps.items()):
+            yield row
+
+
+def _media(wandb: Any, result: StageResult, settings: TrackingSettings) -> dict[str, Any]:
+    media: dict[str, Any] = {}
+    for path in result.artifacts:
+        if path.stat().st_size > settings.artifact_limit_mb * 1e6:
+            continue
+        if path.suffix == ".png":
+            media[f"figures/{path.stem}"] = wandb.Image(str(path))
+        elif path.suffix == ".html":
+            media[f"pages/{path.stem}"] = wandb.Html(str(path), inject=False)
+        elif path.suffix == ".parquet":
+            table = table_json(path, settings.table_rows)
+            if table is not None:
+                media[f"tables/{path.stem}"] = wandb.Table(**table, allow_mixed_types=True)
+    return media
+
+
+def _nested(values: Mapping[str, float]) -> dict[str, Any]:
+    """Dotted names as nested mappings, which W&B shows with dots again."""
+    nested: dict[str, Any] = {}
+    for name, value in values.items():
+        *path, last = name.split(".")
+        node = nested
+        for part in path:
+            inner = node.setdefault(part, {})
+            if not isinstance(inner, dict):
+                # A number stands there already: the rest stays one word.
+                node[name] = value
+                break
+            node = inner
+        else:
+            node[last] = value
+    return nested
+
+
+def _verdicts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"verdicts": {str(row["claim"]): str(row["verdict"]) for row in rows}} if rows else {}
+
+
+def _log_invocation(
+    run: Any, results: Sequence[StageResult], new: int, record: Mapping[str, Any]
+) -> None:
+    verdicts = [row for result in results for row in result.verdicts]
+    counts: dict[str, int] = {}
+    for row in verdicts:
+        counts[str(row["verdict"])] = counts.get(str(row["verdict"]), 0) + 1
+    run.summary.update(
+        {
+            "results": len(results),
+            "new_results": new,
+            "verdict_counts": counts,
+            **_verdicts(verdicts),
+        }
+    )
+    # A file of the run's own folder: it is uploaded from there and moves with it.
+    write_json(Path(run.dir) / RECORD, record)
+    run.save(str(Path(run.dir) / RECORD), base_path=run.dir, policy="now")
+
+
+def _finish(run: Any, invocation: Invocation, key: str, stage: str, name: str) -> dict[str, Any]:
     place = Path(run.dir).parent
     run.finish()
     return {
         "run": run.id,
+        "experiment": invocation.experiment,
+        "key": key,
         "folder": place.name,
-        "stage": result.stage,
-        "name": result.name,
-        "invocation": invocation,
+        "stage": stage,
+        "name": name,
+        "invocation": invocation.name,
     }

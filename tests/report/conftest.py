@@ -86,12 +86,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     write_json(folder / "provenance.json", collect_provenance())
     settings = AllToAllBandwidthSettings(
-        "all_to_all_bandwidth", 8, 3, 80, 1.0, (), "uniform", "linear"
+        "all_to_all_bandwidth", 8, 3, 80, 9.0, (), "uniform", "linear"
     )
-    draw_figure(settings, {"bounds": [bounds]}, folder / "bandwidth")
+    draw_figure(settings, {"bounds": [bounds]}, folder / "figure" / "bandwidth")
     source = str(bounds.relative_to(folder))
     figures = [
-        figure_entry("all_to_all_bandwidth", name, folder / f"bandwidth.{name}", [source])
+        figure_entry(name, folder / f"figure/bandwidth.{name}", folder / "figure/bandwidth.json")
         for name in ("svg", "png")
     ]
     tables = [

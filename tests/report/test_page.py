@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from railx.io import read_table, write_table
-from railx.report import caption_html, figure_entry, write_report
+from railx.report import caption_html, write_report
 
 _VOID = {"meta", "link", "img", "br"}
 
@@ -187,8 +187,3 @@ def test_unknown_words_in_the_claims_table_are_refused(
     maybe = claims.set_column(place, column, pa.array(["maybe"] * claims.num_rows))
     message = refused(tmp_path, maybe, report)
     assert f"claim claim_0: {column} 'maybe'; allowed: {allowed}" in message
-
-
-def test_unknown_figures_are_refused() -> None:
-    with pytest.raises(ValueError, match="figure: got 'nothing'; allowed: rail_rings"):
-        figure_entry("nothing", "a", "a.svg", [])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
-from workflow.commands.shared import add_results, command, words
+from workflow.commands.shared import add_results, command
 
 __all__ = ["add"]
 
@@ -17,9 +18,10 @@ def add(commands: Any) -> None:
         commands,
         "compare",
         "compare two tracked invocations of the pipeline, with no network",
-        "Compare the numbers of two tracked invocations of the pipeline, from the MLflow store"
-        " under results/.",
-        "example:\n  railx compare previous latest --experiment quick",
+        "Say what changed from one tracked invocation of the pipeline to another: config, code and"
+        " packages, results that were made anew, numbers that moved beyond their intervals and"
+        " verdicts that flipped.",
+        "example:\n  railx compare previous latest --experiment quick --changed",
     )
     parser.add_argument(
         "first", nargs="?", default="previous", help="an invocation, or previous (default)"
@@ -31,27 +33,41 @@ def add(commands: Any) -> None:
         "--experiment", help="the experiment (default: the one that was tracked last)"
     )
     add_results(parser)
-    parser.add_argument("--changed", action="store_true", help="only the numbers that differ")
-    parser.add_argument("--json", action="store_true", help="print a JSON list of rows")
+    parser.add_argument(
+        "--store", help="an MLflow store other than the folder's own (postgresql://...)"
+    )
+    parser.add_argument(
+        "--changed", action="store_true", help="only what differs, moved or flipped"
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page instead")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(action=_compare)
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from railx.tracking import compare_runs, list_invocations
+    from railx.tracking import compare_invocations, list_invocations
+    from railx.tracking.compare import only_changed
+    from railx.tracking.comparison_page import comparison_lines, write_comparison
 
     # Two experiments have little in common: previous and latest are those of the one
     # that ran last.
-    experiment = options.experiment or list_invocations(options.results)[-1]["experiment"]
-    rows = compare_runs(options.results, options.first, options.second, experiment)
-    if options.changed:
-        rows = [row for row in rows if row["a"] != row["b"]]
-    if options.json:
-        print(json.dumps(rows, indent=2))
+    experiment = options.experiment
+    if experiment is None:
+        known = list_invocations(options.results, store=options.store)
+        named = {row["invocation"]: row["experiment"] for row in known}
+        experiment = named.get(options.second, known[-1]["experiment"])
+    comparison = compare_invocations(
+        options.results, options.first, options.second, experiment, options.store
+    )
+    if options.html is not None:
+        write_comparison(options.html, comparison)
+        print(f"written: {options.html}")
         return 0
-    for row in rows:
-        ratio = "" if row["ratio"] is None else f"{row['ratio']:.4f}"
-        name = f"{row['stage']}/{row['name']}"
-        print(
-            f"{name:<36} {row['metric']:<48} {words(row['a']):>16} {words(row['b']):>16} {ratio:>9}"
-        )
+    if options.changed:
+        comparison = only_changed(comparison)
+    if options.json:
+        print(json.dumps(comparison, indent=2, allow_nan=False))
+        return 0
+    for line in comparison_lines(comparison):
+        print(line)
     return 0

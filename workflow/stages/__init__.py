@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -171,9 +172,20 @@ def _tracked(stage: Stage, experiment: Settings, item: str) -> dict[str, Any]:
         "code": code_of(stage, experiment, item),
         # A folder has no contents of its own to digest: the corpus made of it has.
         "inputs": [str(path) for path in read if not path.is_dir()],
-        "numbers": str(folder / stage.path(tracked.numbers, item)),
+        "outputs": [str(folder / stage.path(key, item)) for key in stage.outputs],
+        "numbers": str(folder / stage.path(tracked.numbers, item)) if tracked.numbers else "",
         "artifacts": [str(folder / stage.path(key, item)) for key in tracked.artifacts],
+        "history": [
+            {**asdict(history), "output": str(folder / stage.path(history.output, item))}
+            for history in tracked.history
+        ],
+        "verdicts": str(folder / stage.path(tracked.verdicts, item)) if tracked.verdicts else "",
         "fidelity": tracked.fidelity,
+        "modules": [f"workflow.stages.{stage.name}", *stage.modules(experiment, item)],
+        "packages": packages_of(stage, experiment, item),
+        "benchmark": str(folder / "benchmarks" / stage.name / f"{item}.tsv")
+        if item
+        else str(folder / "benchmarks" / f"{stage.name}.tsv"),
     }
 
 

@@ -68,5 +68,5 @@ STAGE = Stage(
         "counts": Json("counts.json", claims=True),
     },
     run=run,
-    tracked=Tracked("counts", ("claims",), name="claims"),
+    tracked=Tracked("counts", ("claims",), name="claims", verdicts="claims"),
 )

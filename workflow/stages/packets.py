@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from workflow.stage import (
     ByHand,
+    History,
     Item,
     Job,
     Json,
@@ -176,5 +177,22 @@ STAGE = Stage(
         run=run_one_load,
         outputs={"window": Table("window.parquet", _WINDOW)},
     ),
-    tracked=Tracked("summary", ("points",)),
+    tracked=Tracked(
+        "summary",
+        ("points",),
+        history=(
+            History(
+                "points",
+                step="offered_flits_per_chip_cycle",
+                curve="sweep",
+                values={
+                    "accepted_flits_per_chip_cycle": "mean",
+                    "latency_mean_cycles": "mean",
+                    "latency_p99_cycles": "mean",
+                },
+                repeat="seed",
+                settings=True,
+            ),
+        ),
+    ),
 )

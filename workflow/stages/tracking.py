@@ -1,13 +1,14 @@
 """Stage tracking: every result becomes a run in MLflow and W&B.
 
-One job writes all tracked runs: MLflow's SQLite store cannot take concurrent first
-writes.
+One job writes all tracked runs, so that they make one invocation.
 """
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import datetime
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +20,20 @@ if TYPE_CHECKING:
 
 __all__ = ["STAGE", "run"]
 
+#: Columns of Snakemake's benchmark files and how they are called here.
+_BENCHMARK = {"s": "seconds", "cpu_time": "cpu_seconds", "max_rss": "most_memory_mb"}
+#: What is kept of a verdict.
+_VERDICT = (
+    *("claim", "paper", "kind", "headline", "verdict", "published_text"),
+    *("ours", "low", "high", "ours_text", "fidelity", "reason"),
+)
+
 
 def run(job: Job) -> Summary:
     """Log the results of one invocation; return (and write) where each run is.
 
-    ``settings``: tracking, the experiment's name, the folder of all results and, per
-    result, stage, name, settings, code (digest), inputs, numbers (a JSON or Parquet
-    file), artifacts and fidelity (None: what the numbers say).
+    ``settings``: tracking, the experiment's name and config, the folder of all results
+    and, per result, what :func:`workflow.stages.tracked_results` says of it.
     """
     from railx.provenance import collect_provenance
     from railx.settings import load
@@ -43,6 +51,7 @@ def run(job: Job) -> Summary:
         experiment=settings["experiment"],
         invocation=invocation,
         commit=commit,
+        config=settings["config"],
     )
     summary = {
         "schema": "railx.tracking/1",
@@ -55,18 +64,48 @@ def run(job: Job) -> Summary:
 
 
 def _result(result: Mapping[str, Any]) -> StageResult:
-    from railx.tracking import StageResult, result_digest
+    from railx.io import read_rows
+    from railx.tracking import StageResult, file_digest, read_curves, result_digest
+    from workflow.digest import code_modules, module_digest
 
-    metrics, fidelity = _numbers(Path(result["numbers"]))
-    own = result["settings"]
+    metrics, fidelity = _numbers(Path(result["numbers"])) if result["numbers"] else ({}, None)
+    own, stem = result["settings"], f"{result['stage']}/{result['name']}"
+    histories = [
+        read_curves(
+            read_rows(history["output"]),
+            **{key: value for key, value in history.items() if key != "output"},
+        )
+        for history in result["history"]
+    ]
+    verdicts = read_rows(result["verdicts"]) if result["verdicts"] else []
+    logged = [result["numbers"], result["verdicts"], *result["artifacts"]]
+    logged += [history["output"] for history in result["history"]]
+    contents = sorted({file_digest(path) for path in logged if path})
     return StageResult(
         stage=result["stage"],
         name=result["name"],
         digest=result_digest(own, result["inputs"], result["code"]),
+        contents=hashlib.sha256("\n".join(contents).encode()).hexdigest(),
         config=own if isinstance(own, Mapping) else {},
         metrics=metrics,
         fidelity=result["fidelity"] or fidelity,
         artifacts=tuple(Path(path) for path in result["artifacts"]),
+        curves=tuple(curve for history in histories for curve in history.curves),
+        intervals={
+            **_stated_intervals(metrics),
+            **{key: pair for history in histories for key, pair in history.intervals.items()},
+            **_claimed_intervals(verdicts),
+        },
+        points={
+            **{key: value for history in histories for key, value in history.points.items()},
+            **_claimed(verdicts),
+        },
+        verdicts=tuple({key: row.get(key) for key in _VERDICT} for row in verdicts),
+        job=_benchmark(Path(result["benchmark"])),
+        inputs={path: file_digest(path) for path in result["inputs"]},
+        outputs={path: file_digest(path) for path in result["outputs"] if Path(path).is_file()},
+        code={name: module_digest(name) for name in code_modules(*result["modules"])},
+        packages=result["packages"],
     )
 
 
@@ -90,12 +129,57 @@ def _numbers(path: Path) -> tuple[dict[str, Any], str | None]:
     return numbers, fidelities.pop() if len(fidelities) == 1 else None
 
 
+def _stated_intervals(metrics: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Intervals that a summary states itself: ``x_low`` and ``x_high`` beside ``x``."""
+    from railx.tracking import numbers
+
+    found = numbers(metrics)
+    return {
+        name: (found[f"{name}_low"], found[f"{name}_high"])
+        for name in found
+        if f"{name}_low" in found and f"{name}_high" in found
+    }
+
+
+def _claimed(verdicts: list[dict[str, Any]]) -> dict[str, float]:
+    return {
+        f"{row['claim']}.ours": float(row["ours"])
+        for row in verdicts
+        if row.get("ours") is not None
+    }
+
+
+def _claimed_intervals(verdicts: list[dict[str, Any]]) -> dict[str, tuple[float, float]]:
+    return {
+        f"{row['claim']}.ours": (float(row["low"]), float(row["high"]))
+        for row in verdicts
+        if row.get("low") is not None and row.get("high") is not None
+    }
+
+
+def _benchmark(path: Path) -> dict[str, float]:
+    """What Snakemake measured of a job; nothing where it did not run it."""
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        (*_, row) = csv.DictReader(file, delimiter="\t")
+    found = {}
+    for column, name in _BENCHMARK.items():
+        try:
+            found[name] = float(row[column])
+        except (KeyError, TypeError, ValueError):
+            # Too short a job to be measured: Snakemake writes NA.
+            continue
+    return found
+
+
 def _own(experiment: Settings, _: str) -> dict[str, Any]:
     from workflow.stages import results_folder, tracked_results
 
     return {
         "tracking": experiment["tracking"],
         "experiment": experiment["name"],
+        "config": experiment,
         "folder": str(results_folder(experiment).parent),
         "results": tracked_results(experiment),
     }
@@ -108,6 +192,7 @@ def _inputs(experiment: Settings, _: str) -> Inputs:
         path
         for result in tracked_results(experiment)
         for path in (result["numbers"], *result["inputs"], *result["artifacts"])
+        if path
     }
     return {"files": [Path(path) for path in sorted(files)]}
 

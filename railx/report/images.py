@@ -1,0 +1,86 @@
+"""Figures inside the page: an SVG as a data URL, as small as it can be mailed.
+
+What a drawing program leaves in an SVG for people (comments, indentation, metadata, six
+decimals of a point) is left out; the marks and the text stay as they are.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from pathlib import Path
+
+__all__ = ["image_size", "image_source", "slim_svg"]
+
+_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
+#: An SVG with more bytes than this is replaced by its PNG.
+_LARGEST_SVG_BYTES = 500_000
+_REMOVED = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", re.DOTALL)
+_BETWEEN_TAGS = re.compile(r">\s+<")
+_TEXT = re.compile(r"(<text\b.*?</text>|<style\b.*?</style>)", re.DOTALL)
+#: Attributes in points, where a hundredth is finer than any screen or printer.
+_IN_POINTS = re.compile(r' (d|x|y|x1|x2|y1|y2|cx|cy|width|height|points)="([^"]*)"')
+_DECIMALS = re.compile(r"(-?\d+\.\d{3,})(?!\d|e)")
+#: Beside a letter of a path no space is needed.
+_AROUND_LETTERS = re.compile(r"\s*([MLHVCSQTAZ])\s*")
+_TAG = re.compile(r"<svg\b[^>]*>")
+_SIDE = re.compile(r'\b(width|height)="([\d.]+)pt"')
+#: What may not stand in a data URL inside single quotes and a list of sources.
+_ESCAPED = {
+    "%": "%25", "#": "%23", "'": "%27", "<": "%3C", ">": "%3E", "&": "%26",
+    " ": "%20", "\n": "%0A", "\r": "", "\t": "%09",
+}  # fmt: skip
+
+
+def image_source(path: Path) -> str:
+    """The image as a data URL for an attribute in single quotes.
+
+    A very large SVG is replaced by the PNG beside it. Raises ValueError for another
+    type of file.
+    """
+    chosen = path
+    if (
+        path.suffix == ".svg"
+        and path.stat().st_size > _LARGEST_SVG_BYTES
+        and path.with_suffix(".png").exists()
+    ):
+        chosen = path.with_suffix(".png")
+    if chosen.suffix not in _TYPES:
+        raise ValueError(
+            f"{chosen}: not an image that a report can hold; allowed: {', '.join(_TYPES)}"
+        )
+    kind = _TYPES[chosen.suffix]
+    if chosen.suffix == ".png":
+        return f"data:{kind};base64,{base64.b64encode(chosen.read_bytes()).decode('ascii')}"
+    text = slim_svg(chosen.read_text(encoding="utf-8"))
+    return f"data:{kind},{text.translate(str.maketrans(_ESCAPED))}"
+
+
+def image_size(path: Path) -> tuple[int, int] | None:
+    """Width and height of an SVG in CSS pixels, as its first tag says in points."""
+    if path.suffix != ".svg":
+        return None
+    tag = _TAG.search(path.read_text(encoding="utf-8"))
+    sides = dict(_SIDE.findall(tag.group())) if tag else {}
+    if len(sides) != 2:
+        return None
+    return round(float(sides["width"]) * 96 / 72), round(float(sides["height"]) * 96 / 72)
+
+
+def slim_svg(text: str) -> str:
+    """The same picture in fewer bytes."""
+    text = _REMOVED.sub("", text).strip()
+    parts = _TEXT.split(text)
+    # Spaces inside a text are words, those between other tags nothing.
+    parts[::2] = [_IN_POINTS.sub(_rounded, _BETWEEN_TAGS.sub("><", part)) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _rounded(attribute: re.Match[str]) -> str:
+    name, value = attribute.groups()
+    short = _DECIMALS.sub(
+        lambda number: f"{float(number.group()):.2f}".rstrip("0").rstrip("."), value
+    )
+    if name == "d":
+        short = _AROUND_LETTERS.sub(r"\1", short).strip().replace(" ", ",")
+    return f' {name}="{short}"'

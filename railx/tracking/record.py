@@ -1,0 +1,74 @@
+"""The record of an invocation: what two of them are compared by.
+
+It travels with the invocation's run in every tracker, so that a comparison asks neither
+a server nor the results, which later runs replace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from railx.tracking.results import Invocation, StageResult, numbers
+
+__all__ = ["RECORD", "RECORD_SCHEMA", "invocation_record"]
+
+RECORD_SCHEMA = "railx.invocation/1"
+#: Its name among the artifacts of an invocation's run.
+RECORD = "invocation.json"
+
+
+def invocation_record(
+    invocation: Invocation, results: Sequence[StageResult], found: Collection[str]
+) -> dict[str, Any]:
+    """The record as plain JSON data.
+
+    Keys: ``schema``, ``experiment``, ``invocation``, ``logged_utc``, ``tags``,
+    ``config`` (the whole experiment), ``modules`` (digests by name), ``packages``
+    (versions by name), ``verdicts`` (rows) and ``results``, each with ``stage``,
+    ``name``, ``digest``, ``contents``, ``config`` (digest), ``found``, ``fidelity``,
+    ``numbers``, ``intervals``, ``job``, ``modules`` and ``packages`` (names),
+    ``inputs`` and ``outputs``.
+    """
+    modules: dict[str, str] = {}
+    packages: dict[str, str] = {}
+    for result in results:
+        modules |= result.code
+        packages |= result.packages
+    return {
+        "schema": RECORD_SCHEMA,
+        "experiment": invocation.experiment,
+        "invocation": invocation.name,
+        "logged_utc": invocation.logged_utc,
+        "tags": dict(invocation.tags),
+        "config": invocation.config,
+        "modules": dict(sorted(modules.items())),
+        "packages": dict(sorted(packages.items())),
+        "verdicts": [dict(row) for result in results for row in result.verdicts],
+        "results": [
+            {
+                "stage": result.stage,
+                "name": result.name,
+                "digest": result.digest,
+                "contents": result.contents,
+                "config": _digest(result.config),
+                "found": result.key in found,
+                "fidelity": result.fidelity,
+                "numbers": {**numbers(result.metrics), **result.points},
+                "intervals": {key: list(pair) for key, pair in result.intervals.items()},
+                "job": dict(result.job),
+                "modules": sorted(result.code),
+                "packages": sorted(result.packages),
+                "inputs": dict(result.inputs),
+                "outputs": dict(result.outputs),
+            }
+            for result in results
+        ],
+    }
+
+
+def _digest(config: Any) -> str:
+    plain = json.dumps(config, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(plain.encode()).hexdigest()[:16]
