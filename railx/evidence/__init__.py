@@ -29,7 +29,7 @@ from railx.evidence.published import (
     published_tables,
     read_published,
 )
-from railx.evidence.static import check_published, check_queries
+from railx.evidence.static import check_queries
 from railx.evidence.verdicts import REPEATED, VERDICTS, Verdict, number_text
 
 __all__ = [
@@ -49,7 +49,6 @@ __all__ = [
     "PublishedReference",
     "PublishedTable",
     "Verdict",
-    "check_published",
     "check_queries",
     "claims_table",
     "count_verdicts",
