@@ -144,7 +144,8 @@ def _check_figures(experiment: Experiment) -> None:
     networks = tuple(plain["economics"]["networks"])
     for name, settings in plain["figures"].items():
         only = tuple(settings.get("only", ()))
-        for wanted in figure_of(settings["figure"]).inputs:
+        read = figure_of(settings["figure"]).inputs
+        for wanted in (one for one in read if one.table):
             stage = stage_of(wanted.table)
             known = (
                 stage.items(plain)

@@ -1,19 +1,22 @@
 """Contrast of colours, and the colour that has the same on a dark background.
 
 Contrast is that of the Web Content Accessibility Guidelines, 1 to 21. Every colour is
-taken to one that stands out from the dark background as the first does from white, with
-its hue (OKLab). The contrast of any two colours so stays what it was, on one another
-too.
+taken to one of its hue (OKLab) that stands out from the dark background at least as
+much as the first does from white. What is readable in one is readable in the other, on
+coloured areas too.
 """
 
 from __future__ import annotations
 
 import functools
 
-__all__ = ["DARK_BACKGROUND", "contrast", "dark_colour", "luminance"]
+__all__ = ["DARK_BACKGROUND", "contrast", "dark_colour", "luminance", "readable"]
 
 #: The page's background in dark mode.
 DARK_BACKGROUND = "#15191e"
+#: Light colours on dark look duller than their contrast says: it is raised to this
+#: power, up to that of near-white text.
+_POWER, _MOST = 1.2, 15.8
 
 
 def luminance(colour: str) -> float:
@@ -31,7 +34,8 @@ def contrast(one: str, other: str) -> float:
 @functools.cache
 def dark_colour(colour: str) -> str:
     """The colour ``#rrggbb`` that is on the dark background what this is on white."""
-    wanted = contrast(colour, "#ffffff") * (luminance(DARK_BACKGROUND) + 0.05) - 0.05
+    stands_out = min(contrast(colour, "#ffffff") ** _POWER, _MOST)
+    wanted = stands_out * (luminance(DARK_BACKGROUND) + 0.05) - 0.05
     if wanted <= luminance(DARK_BACKGROUND) * 1.001:
         return DARK_BACKGROUND
     _, along, across = _to_oklab(_linear(colour))
@@ -43,6 +47,18 @@ def dark_colour(colour: str) -> str:
         else:
             high = middle
     return _inside(high, along, across)
+
+
+@functools.cache
+def readable(colour: str, ratio: float = 4.5) -> str:
+    """The colour ``#rrggbb``, darkened until text in it stands out from white."""
+    channels = _linear(colour)
+    for step in range(101):
+        shade = tuple(channel * (1 - step / 100) for channel in channels)
+        text = "#" + "".join(f"{round(255 * _encoded(channel)):02x}" for channel in shade)
+        if contrast(text, "#ffffff") >= ratio:
+            break
+    return text
 
 
 def _inside(lightness: float, along: float, across: float) -> str:

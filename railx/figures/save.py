@@ -17,7 +17,7 @@ from railx.io import atomic_path, write_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FONTS", "IMAGES", "dark_svg", "save", "tidy_svg"]
+__all__ = ["FONTS", "IMAGES", "dark_svg", "save", "settle", "tidy_svg"]
 
 #: The endings of a figure's images.
 IMAGES: tuple[str, ...] = (".svg", ".dark.svg", ".png", ".pdf")
@@ -28,7 +28,6 @@ FONTS = "'DejaVu Sans', Verdana, Geneva, sans-serif"
 
 def save(figure: Figure, output: Path, dpi: int) -> None:
     """Write the figure as ``output`` with each ending of ``IMAGES``."""
-    _settle(figure)
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
     light = tidy_svg(drawn.getvalue(), output.stem)
@@ -69,7 +68,7 @@ def dark_svg(light: str, name: str) -> str:
     return re.sub(rf'(id="|url\(#|href="#){re.escape(name)}-', rf"\1{name}-dark-", text)
 
 
-def _settle(figure: Figure) -> None:
+def settle(figure: Figure) -> None:
     """Lay the panels out once and round their places.
 
     The solver's last digits depend on the order of objects in memory; rounded places

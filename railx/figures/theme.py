@@ -1,10 +1,11 @@
 """The look that all figures share: type, colours, the frame.
 
 All text has one size. Colours stay with what they stand for: a topology family, planner
-or fabric mode has the same colour in every figure. They are close to the colour-blind-
-safe set of Okabe and Ito, dark enough to be seen on white. The frame has the fidelity
-line. Figures are made without pyplot, so that nothing is left open. The plotting
-libraries are imported when something is drawn.
+or fabric mode has the same colour in every figure. The colour-blind can tell them
+apart, and they are dark enough to be seen on white. The frame has the fidelity line. A
+figure is refused with a legend over a panel or a bar that ends at an edge; a
+logarithmic axis says so by itself. Figures are made without pyplot, so that nothing is
+left open. The plotting libraries are imported when something is drawn.
 """
 
 from __future__ import annotations
@@ -13,42 +14,52 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from railx.figures.save import save
+from railx.figures.contrast import contrast
+from railx.figures.honest import refuse_hidden, say_compressed
+from railx.figures.save import save, settle
 from railx.figures.settings import CanvasSettings
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
+    "DERIVED",
     "FAINT",
     "GREY",
     "INK",
     "LINE_POINTS",
     "MODE_LABELS",
     "PALETTE",
+    "PUBLISHED",
+    "PUBLISHED_MARK",
     "canvas",
     "colours",
     "degree_colours",
     "label",
     "lighter",
     "panel_title",
+    "published_handle",
+    "published_line",
+    "published_marks",
     "quantity",
     "share_legend",
+    "text_colour",
 ]
 
 #: The order in which unnamed things take their colours. Each has a contrast of 3 or
 #: more with white.
 PALETTE: tuple[str, ...] = (
     "#0072b2",
-    "#b57d00",
-    "#008f68",
-    "#b8528f",
-    "#2e93cc",
-    "#d55e00",
-    "#7a5c00",
-    "#6a51a3",
+    "#b58a13",
+    "#33825a",
+    "#cf73a1",
+    "#004b68",
+    "#ce3700",
+    "#6f4000",
+    "#573a99",
 )
 INK = "#22272e"
 GREY = "#626a76"
@@ -57,24 +68,41 @@ FAINT = "#868e99"
 #: The one width of a line that stands for data.
 LINE_POINTS = 1.8
 
+#: The word for published numbers in every legend, and how they are drawn.
+PUBLISHED = "published"
+#: The word for what follows from a paper by arithmetic; drawn in grey.
+DERIVED = "derived from the paper"
+PUBLISHED_MARK: dict[str, Any] = {
+    "marker": "D",
+    "markersize": 5.5,
+    "markerfacecolor": "none",
+    "markeredgecolor": INK,
+    "markeredgewidth": 1.3,
+    "linestyle": "none",
+}
+PUBLISHED_LINE: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.3}
+
 #: Mean width of a character of DejaVu Sans over its size, plain and bold.
-_WIDTH, _BOLD_WIDTH = 0.55, 0.65
+_WIDTH, _BOLD_WIDTH = 0.53, 0.65
 
 _NAMED = {
     "railx_hyperx": "#0072b2",
-    "railx_torus": "#2e93cc",
-    "torus_2d": "#b57d00",
+    "railx_torus": "#004b68",
+    "torus_2d": "#b58a13",
     "fat_tree": "#626a76",
     "rail_optimised": "#626a76",
-    "opus_rails": "#d55e00",
+    "opus_rails": "#ce3700",
     "static": "#626a76",
-    "flexsp": "#008f68",
-    "pipeline": "#b8528f",
+    "flexsp": "#33825a",
+    "pipeline": "#cf73a1",
     "electrical": "#626a76",
-    "on_demand": "#d55e00",
+    "on_demand": "#ce3700",
     "provisioned": "#0072b2",
 }
 _LABELS = {
+    "railx": "RailX",
+    "opus": "Opus",
+    "infinipipe": "InfiniPipe",
     "railx_hyperx": "RailX 2D HyperX",
     "railx_torus": "RailX torus",
     "torus_2d": "2D torus",
@@ -186,6 +214,9 @@ def canvas(
         FigureCanvasAgg(figure)
         _frame(figure, settings, title, subtitle, footnote)
         yield figure
+        say_compressed(figure)
+        settle(figure)
+        refuse_hidden(figure)
         save(figure, output, settings.dpi)
 
 
@@ -245,6 +276,44 @@ def lighter(colour: str, share: float) -> tuple[float, float, float]:
 
     red, green, blue = to_rgb(colour)
     return (red + (1 - red) * share, green + (1 - green) * share, blue + (1 - blue) * share)
+
+
+def text_colour(fill: str) -> str:
+    """White or ink, whichever stands out more from a filled area ``#rrggbb``."""
+    return max(("#ffffff", INK), key=lambda text: contrast(text, fill))
+
+
+def published_marks(axes: Axes, x: Any, y: Any, **style: Any) -> None:
+    """Published numbers: hollow diamonds in ink, everywhere the same."""
+    axes.plot(x, y, **{**PUBLISHED_MARK, "zorder": 5, **style})
+
+
+def published_line(
+    axes: Axes,
+    value: float,
+    across: Literal["x", "y"],
+    span: tuple[float, float] | None = None,
+    **style: Any,
+) -> None:
+    """A published number as a dashed line in ink.
+
+    ``across`` is the axis that it is a value of; ``span`` says from where to where it
+    goes on the other (None: all of it).
+    """
+    look: dict[str, Any] = {**PUBLISHED_LINE, "zorder": 4, **style}
+    if span is None:
+        (axes.axvline if across == "x" else axes.axhline)(value, **look)
+    elif across == "x":
+        axes.plot([value, value], span, **look)
+    else:
+        axes.plot(span, [value, value], **look)
+
+
+def published_handle(*, line: bool = False) -> Any:
+    """What stands before the word ``PUBLISHED`` in a legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], **(PUBLISHED_LINE if line else PUBLISHED_MARK))
 
 
 def quantity(value: float) -> str:
@@ -331,5 +400,9 @@ def _frame(
     engine = figure.get_layout_engine()
     assert engine is not None
     engine.set(
-        rect=(0.004, bottom, 0.992, top - bottom), w_pad=0.08, h_pad=0.06, wspace=0.03, hspace=0.04
+        rect=(left, bottom, 1 - 2 * left, top - bottom),
+        w_pad=0.04,
+        h_pad=0.06,
+        wspace=0.03,
+        hspace=0.04,
     )  # type: ignore[call-arg]
