@@ -18,9 +18,6 @@ MISFITS = {
         " ~transitions.hyperx_to_torus)"
     ),
     "topologies.railx_torus.x_scale=4": "transitions.hyperx_to_torus: topologies.railx_hyperx and",
-    "topologies.railx_hyperx.ocs_radix=32": (
-        "transitions.hyperx_to_torus: topologies.railx_hyperx and"
-    ),
     "transitions.hyperx_to_torus.after=fat_tree": (
         "transitions.hyperx_to_torus: topologies.railx_hyperx and topologies.fat_tree: fat_tree has"
         " no optical switches; allowed: topologies that have some"
@@ -70,9 +67,6 @@ def test_a_misfit_is_named_in_one_line(overrides: str) -> None:
 @pytest.mark.parametrize(
     "overrides",
     [
-        "topologies.railx_hyperx.m=4 topologies.railx_torus.m=4 topologies.railx_torus.x_scale=9"
-        " topologies.railx_torus.y_scale=9 topologies.railx_hyperx.ocs_radix=18"
-        " topologies.railx_torus.ocs_radix=18",
         "topologies.railx_hyperx.m=4 ~transitions.hyperx_to_torus",
         "topologies.torus_2d.n=3",
         "traffic@sweeps.railx_hyperx_min.traffic=hot_spot",
@@ -83,8 +77,8 @@ def test_what_fits_is_taken(overrides: str) -> None:
 
 
 def test_large_topologies_are_told_apart_without_their_graphs() -> None:
-    with pytest.raises(SettingsError, match=r"^transitions\.hyperx_to_split_full: .*: n: 9 before"):
-        compose_experiment(["experiment=paper", "topologies.railx_split_full.n=8"])
+    with pytest.raises(SettingsError, match=r"^transitions\.hyperx_to_split_full: .*: m: 6 before and 7"):
+        compose_experiment(["experiment=paper", "topologies.railx_hyperx_full.m=6"])
 
 
 def test_a_dry_run_ends_with_that_line() -> None:
