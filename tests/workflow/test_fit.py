@@ -77,7 +77,9 @@ def test_what_fits_is_taken(overrides: str) -> None:
 
 
 def test_large_topologies_are_told_apart_without_their_graphs() -> None:
-    with pytest.raises(SettingsError, match=r"^transitions\.hyperx_to_split_full: .*: m: 6 before and 7"):
+    with pytest.raises(
+        SettingsError, match=r"^transitions\.hyperx_to_split_full: .*: m: 6 before and 7"
+    ):
         compose_experiment(["experiment=paper", "topologies.railx_hyperx_full.m=6"])
 
 
