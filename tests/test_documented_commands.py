@@ -12,9 +12,10 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,10 +139,13 @@ def rule_of(command: str) -> Callable[[str, Path], None] | None:
     return next((rule for start, rule in RULES if command.startswith(start)), None)
 
 
-def marked(commands: list[str]) -> Iterator[object]:
-    for command in commands:
-        marks = [pytest.mark.slow] if command.startswith(SLOW) else []
-        yield pytest.param(command, marks=marks, id=command)
+def marked(commands: list[str]) -> list[Any]:
+    return [
+        pytest.param(
+            command, marks=[pytest.mark.slow] if command.startswith(SLOW) else [], id=command
+        )
+        for command in commands
+    ]
 
 
 @pytest.fixture(scope="module")
