@@ -23,7 +23,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make reproduce EXPERIMENT=quick                       minutes, no GPU needed"
-	@echo "  make reproduce OVERRIDES='topologies.railx_hyperx.m=4' change one thing, rerun what depends on it"
+	@echo "  make reproduce OVERRIDES='topologies.torus_2d.n=3'     change one thing, rerun what depends on it"
 
 $(READY): requirements.lock requirements-torch.txt pyproject.toml scripts/setup.sh
 	@scripts/setup.sh
