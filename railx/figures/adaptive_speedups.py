@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import PUBLISHED, published_frame
+from railx.figures.published import published_frame, published_mark
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, PALETTE, canvas, label, quantity, share_legend
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["FIGURE", "AdaptiveSpeedupsSettings", "PublishedCase"]
 
 _GROUPS = ("plan", "corpus", "iteration", "micro_batch", "predicted_ms", "fidelity")
-_SPEEDUPS = ("model", "context", "corpus", "system", "baseline", "value")
+_SPEEDUPS = ("model", "context", "corpus", "system", "reference", "value")
 _SECONDS = (
     "model",
     "context",
@@ -37,7 +37,7 @@ _SECONDS = (
 _SYSTEMS = {
     "megatron": ("Megatron-LM", GREY),
     "deepspeed": ("DeepSpeed", PALETTE[1]),
-    "flexsp_batch_ada": ("Best single degree of each batch (BatchAda)", PALETTE[4]),
+    "flexsp_batch_ada": ("BatchAda", PALETTE[4]),
     "flexsp": ("FlexSP", PALETTE[2]),
 }
 #: Left and right of a case's place, by system.
@@ -86,11 +86,13 @@ def draw(settings: AdaptiveSpeedupsSettings, inputs: FigureFiles, output: Path) 
     ours = _ours(settings, inputs, seconds)
     points = _points(speedups, seconds, ours)
     corpora = list(dict.fromkeys(seconds["corpus"]))
+    most = float(points.loc[points["quantity"] == "speedup", "value"].max())
     cases = list(dict.fromkeys(zip(seconds["context"], seconds["model"], strict=True)))
     subtitle = (
-        "Published: hollow diamonds, 64 A100, bars of the reading error below. Ours: dots, seconds"
-        " that the cost model predicts, on lengths of this project where a list is not public."
-        " Speed-up axes begin at 1, the axis of seconds is logarithmic."
+        "Published: hollow diamonds, 64 A100; seconds read off its bars to within"
+        f" {quantity(seconds['reading_error_seconds'].min())} to"
+        f" {quantity(seconds['reading_error_seconds'].max())} s. Ours: dots, predicted by the cost"
+        " model, on lengths of this project where a list is not public. Speed-up axes begin at 1."
     )
     with canvas(
         settings,
@@ -102,7 +104,7 @@ def draw(settings: AdaptiveSpeedupsSettings, inputs: FigureFiles, output: Path) 
         panels = figure.subplots(2, len(corpora), sharex=True, sharey="row", squeeze=False)
         for (above, below), corpus in zip(panels.T, corpora, strict=True):
             own = points[points["corpus"] == corpus]
-            _speedups(above, own[own["quantity"] == "speedup"], cases)
+            _speedups(above, own[own["quantity"] == "speedup"], cases, most)
             _seconds(below, own[own["quantity"] == "seconds"], cases)
             lengths = sorted(set(own.loc[own["source"] == "ours", "lengths"]))
             names = f"\nours: {', '.join(map(label, lengths))}" if lengths else "\nours: none"
@@ -113,7 +115,7 @@ def draw(settings: AdaptiveSpeedupsSettings, inputs: FigureFiles, output: Path) 
         texts: list[str] = []
         for system, (name, colour) in _SYSTEMS.items():
             handles += [
-                Line2D([], [], **(PUBLISHED | {"markeredgecolor": colour})),
+                Line2D([], [], **published_mark(colour)),
                 Line2D([], [], linestyle="none", marker="o", color=colour),
             ]
             texts += [f"{name}, published", f"{_OURS.get(system, name)}, ours"]
@@ -172,7 +174,7 @@ def _points(speedups: pd.DataFrame, seconds: pd.DataFrame, ours: pd.DataFrame) -
     """One row a mark; a speed-up over the best single degree is that of two bars."""
     import pandas as pd
 
-    printed = speedups[speedups["system"] == "flexsp"]
+    printed = speedups[speedups["system"] == "flexsp"].rename(columns={"reference": "baseline"})
     parts = [
         printed[[*_CASE, "baseline", "value"]].assign(source="printed", quantity="speedup"),
         seconds.rename(
@@ -195,7 +197,7 @@ def _points(speedups: pd.DataFrame, seconds: pd.DataFrame, ours: pd.DataFrame) -
                 "value": times[(*case, base)] / times[(*case, "flexsp")],
                 "lengths": own["lengths"].iloc[0] if "lengths" in own else None,
             }
-            for case, own in table.groupby(_CASE, sort=False)
+            for case, own in _by_case(table)
             for base in bases
             if (*case, base) in times.index and (*case, "flexsp") in times.index
         ]
@@ -215,6 +217,13 @@ def _points(speedups: pd.DataFrame, seconds: pd.DataFrame, ours: pd.DataFrame) -
     return whole.reindex(columns=order)
 
 
+def _by_case(table: pd.DataFrame) -> list[tuple[tuple[str, str, str], pd.DataFrame]]:
+    return [
+        ((str(model), str(context), str(corpus)), own)
+        for (model, context, corpus), own in table.groupby(_CASE, sort=False)
+    ]
+
+
 def _marks(axes: Axes, rows: pd.DataFrame, name: str, cases: list[tuple[str, str]]) -> None:
     for system, own in rows.groupby(name, sort=False):
         colour = _SYSTEMS[str(system)][1]
@@ -224,7 +233,7 @@ def _marks(axes: Axes, rows: pd.DataFrame, name: str, cases: list[tuple[str, str
         ]
         here = own["source"] == "ours"
         for chosen, style in (
-            (~here, PUBLISHED | {"markeredgecolor": colour}),
+            (~here, published_mark(colour)),
             (here, {"linestyle": "none", "marker": "o", "color": colour, "markersize": 7}),
         ):
             axes.plot(
@@ -232,15 +241,12 @@ def _marks(axes: Axes, rows: pd.DataFrame, name: str, cases: list[tuple[str, str
                 own["value"][chosen],
                 **style,
             )
-        axes.vlines(
-            x, own["value"] - own["error"], own["value"] + own["error"], color=colour, linewidth=1
-        )
 
 
-def _speedups(axes: Axes, rows: pd.DataFrame, cases: list[tuple[str, str]]) -> None:
+def _speedups(axes: Axes, rows: pd.DataFrame, cases: list[tuple[str, str]], most: float) -> None:
     axes.axhline(1, color=GREY, linewidth=0.8)
     _marks(axes, rows, "baseline", cases)
-    axes.set_ylim(bottom=0.97)
+    axes.set_ylim(0.97, 1.04 * most)
     axes.grid(visible=False, axis="x")
 
 

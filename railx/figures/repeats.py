@@ -153,6 +153,6 @@ def repeats_words(rows: pd.DataFrame) -> str:
     if aside:
         text += (
             f"; {aside} of {len(rows)} set aside, because other work on the machine disturbed"
-            f" {'it' if aside == 1 else 'them'} (crosses)"
+            f" {'it' if aside == 1 else 'them'}"
         )
     return text

@@ -34,6 +34,7 @@ __all__ = [
     "MODE_LABELS",
     "PALETTE",
     "PUBLISHED",
+    "PUBLISHED_MARK",
     "canvas",
     "colours",
     "degree_colours",
@@ -99,6 +100,9 @@ _NAMED = {
     "provisioned": "#0072b2",
 }
 _LABELS = {
+    "railx": "RailX",
+    "opus": "Opus",
+    "infinipipe": "InfiniPipe",
     "railx_hyperx": "RailX 2D HyperX",
     "railx_torus": "RailX torus",
     "torus_2d": "2D torus",
