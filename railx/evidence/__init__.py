@@ -12,17 +12,24 @@ from railx.evidence.claims import (
     PublishedReference,
     load_claims,
 )
-from railx.evidence.database import Database, open_database, table_name
+from railx.evidence.database import Database, open_database, open_schemas, table_name
 from railx.evidence.errors import ClaimError, NotAvailable
 from railx.evidence.expected import flipped, read_expected, rests_on_timing
 from railx.evidence.judge import CLAIM_COLUMNS, claims_table, count_verdicts, judge
 from railx.evidence.papers import Paper, read_papers, read_yaml
-from railx.evidence.published import Published, read_published
+from railx.evidence.published import (
+    CONFIDENCE,
+    Published,
+    PublishedTable,
+    published_tables,
+    read_published,
+)
 from railx.evidence.static import check_published, check_queries
-from railx.evidence.verdicts import REPEATED, VERDICTS, Verdict
+from railx.evidence.verdicts import REPEATED, VERDICTS, Verdict, number_text
 
 __all__ = [
     "CLAIM_COLUMNS",
+    "CONFIDENCE",
     "KINDS",
     "REPEATED",
     "VERDICTS",
@@ -35,6 +42,7 @@ __all__ = [
     "Paper",
     "Published",
     "PublishedReference",
+    "PublishedTable",
     "Verdict",
     "check_published",
     "check_queries",
@@ -43,7 +51,10 @@ __all__ = [
     "flipped",
     "judge",
     "load_claims",
+    "number_text",
     "open_database",
+    "open_schemas",
+    "published_tables",
     "read_expected",
     "read_papers",
     "read_published",

@@ -29,7 +29,7 @@ from railx.figures.theme import (
     quantity,
     share_legend,
 )
-from railx.figures.words import counted, listed, sentence
+from railx.figures.words import counted, listed, sentence, spoken
 from railx.settings import NotEmpty
 
 if TYPE_CHECKING:
@@ -173,9 +173,10 @@ def _caption(rows: pd.DataFrame, derived: dict[tuple[str, str], float]) -> str:
         " spreads the load evenly over the external channels, the *bound* divides the capacity by"
         " the load of the busiest channel under the given routing.",
         f"The best bound of a network goes from {quantity(100 * float(low.iloc[0]))} % of its"
-        f" injection bandwidth ({label(str(low.index[0]))}) to"
-        f" {quantity(100 * float(top.iloc[0]))} % ({label(str(top.index[0]))}).",
-        f"Routing costs most on {label(worst['topology'])} under {worst['routing']}: a bound of"
+        f" injection bandwidth ({spoken(label(str(low.index[0])))}) to"
+        f" {quantity(100 * float(top.iloc[0]))} % ({spoken(label(str(top.index[0])))}).",
+        f"Routing costs most on {spoken(label(worst['topology']))} under {worst['routing']}: a"
+        f" bound of"
         f" {quantity(worst['bound_gb_s_per_chip'])} GB/s of an ideal"
         f" {quantity(worst['ideal_gb_s_per_chip'])}."
         if over.max() > 1 + 1e-9
@@ -197,7 +198,7 @@ def _ours(rows: pd.DataFrame, topology: str, what: str) -> list[float]:
 
 def _alternative(rows: pd.DataFrame) -> str:
     parts = "; ".join(
-        f"{label(row['topology'])} under {row['routing']}: ideal"
+        f"{spoken(label(row['topology']))} under {row['routing']}: ideal"
         f" {quantity(row['ideal_gb_s_per_chip'])}, bound {quantity(row['bound_gb_s_per_chip'])} of"
         f" {row['injection_gb_s_per_chip']:,.0f}"
         for row in rows.to_dict("records")

@@ -29,7 +29,7 @@ from railx.figures.theme import (
     quantity,
     share_legend,
 )
-from railx.figures.words import listed, sentence
+from railx.figures.words import listed, sentence, spoken
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -172,8 +172,8 @@ def _caption(table: pd.DataFrame) -> str:
             float(points["limit"].iloc[0]),
             points[~points["source"].astype(str).str.contains("not a price")],
         )
-        held = [label(name) for name in real.loc[real["holds"], "prices"]]
-        missed = [label(name) for name in real.loc[~real["holds"], "prices"]]
+        held = [spoken(label(name)) for name in real.loc[real["holds"], "prices"]]
+        missed = [spoken(label(name)) for name in real.loc[~real["holds"], "prices"]]
         bound = (
             f"about {quantity(limit / 1e9)} B USD, to"
             f" {quantity(100 * float(points['tolerance'].iloc[0]))} %"
@@ -199,7 +199,8 @@ def _caption(table: pd.DataFrame) -> str:
 
 def _alternative(table: pd.DataFrame) -> str:
     points = "; ".join(
-        f"{label(row['prices'])}: OCS port {quantity(row['ocs_port_over_transceiver'])}, switch"
+        f"{spoken(label(row['prices']))}: OCS port {quantity(row['ocs_port_over_transceiver'])},"
+        f" switch"
         f" port {quantity(row['switch_port_over_transceiver'])} transceivers,"
         f" {'holds' if row['holds'] else 'does not hold'} for {row['claim'].replace('_', ' ')}"
         for claim in (*_TITLES, "absolute")
@@ -305,7 +306,7 @@ def _absolute(axes: Axes, table: pd.DataFrame, marks: Mapping[str, str]) -> None
         linewidth=0,
         zorder=0,
     )
-    text = f"both = USD {quantity(intercept)}, {PUBLISHED}"
+    text = f"both together {quantity(intercept)} USD"
     axes.plot(x, slope * x + intercept, color=INK, linewidth=1.8, label=text)
     _dots(axes, rows, "transceiver_usd", "ocs_port_usd", marks)
     axes.set(

@@ -28,7 +28,7 @@ from railx.figures.theme import (
     quantity,
     share_legend,
 )
-from railx.figures.words import counted, listed, sentence
+from railx.figures.words import counted, listed, sentence, spoken
 from railx.settings import Fraction, NotEmpty, SettingsError
 
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ def draw(settings: CostSettings, inputs: FigureFiles, output: Path) -> Drawn:
     prices = _price_lists(settings, inputs, summary)
     totals, paper = _published_totals(settings, inputs)
     ratios = _ratios(summary, settings)
-    reference = label(settings.reference)
-    others = [label(name) for name in summary.index if name != settings.reference]
+    reference = spoken(label(settings.reference))
+    others = [spoken(label(name)) for name in summary.index if name != settings.reference]
     title = f"Cost of {listed(others)} against {reference}"
     subtitle = (
         f"Relative: for the same bandwidth, {reference} is 100 %. Prices are a catalogue's, each"
@@ -129,7 +129,7 @@ def draw(settings: CostSettings, inputs: FigureFiles, output: Path) -> Drawn:
         if prices is not None:
             heights[1] = max(heights[1], 2.4)
         panels = figure.subplot_mosaic(
-            layout, height_ratios=heights, width_ratios=[1.5, 1] if prices is not None else [1]
+            layout, height_ratios=heights, width_ratios=[1.7, 1] if prices is not None else [1]
         )
         _bill_of_materials(panels["bill"], bill, summary, totals)
         _relative(panels["relative"], ratios)
@@ -326,7 +326,7 @@ def _relative(axes: Axes, ratios: pd.DataFrame) -> None:
     axes.set(
         title="Relative",
         xlabel="Share of the reference (%)",
-        xlim=(0, right * (1.02 if right <= 100 else 1.5)),
+        xlim=(0, right * 1.2),
         ylim=(len(names) - 0.4, -0.6),
     )
     axes.grid(axis="y", visible=False)
@@ -366,7 +366,7 @@ def _under_price_lists(axes: Axes, rows: pd.DataFrame, settings: CostSettings) -
     axes.set(
         title="Under other price lists",
         xscale="log",
-        xlabel="Share of the reference (%)",
+        xlabel="Share (%)",
         ylim=(len(lists) - 0.4, -0.6),
     )
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -439,7 +439,7 @@ def _words(
 ) -> str:
     """The caption: totals, shares of the reference against the limits, other lists."""
     stated = [
-        f"{label(name)} at {_usd(usd)}, ours {_usd(float(summary.loc[name, 'cost_usd']))}"
+        f"{spoken(label(name))} at {_usd(usd)}, ours {_usd(float(summary.loc[name, 'cost_usd']))}"
         for name, usd in totals.items()
         if name in summary.index
     ]
@@ -463,14 +463,14 @@ def _words(
             " hollow dots take the bandwidth under the published routing instead of the ideal."
         )
     networks = [
-        f"{label(name)} {_usd(float(summary.loc[name, 'cost_usd']))} for"
+        f"{spoken(label(name))} {_usd(float(summary.loc[name, 'cost_usd']))} for"
         f" {int(summary.loc[name, 'chips']):,} chips"
         for name in summary.index
     ]
     return sentence(
         f"Cost of whole networks: {listed(networks)}.",
         f"The paper puts {listed(stated)}." if stated else "",
-        f"Of {label(settings.reference)}, {'; '.join(compared)}." if compared else "",
+        f"Of {spoken(label(settings.reference))}, {'; '.join(compared)}." if compared else "",
         lists,
         "Component prices come from a catalogue with a source for each.",
     )
@@ -480,7 +480,7 @@ def _alternative(
     bill: pd.DataFrame, summary: pd.DataFrame, ratios: pd.DataFrame, totals: dict[str, float]
 ) -> str:
     bars = "; ".join(
-        f"{label(str(name))}: "
+        f"{spoken(label(str(name)))}: "
         + ", ".join(
             f"{label(str(part))} {_usd(usd)}"
             for part, usd in own.groupby("component", sort=False)["total_usd"].sum().items()

@@ -25,7 +25,7 @@ from railx.figures.theme import (
     quantity,
     share_legend,
 )
-from railx.figures.words import counted, listed, sentence
+from railx.figures.words import counted, listed, sentence, spoken
 from railx.settings import AtLeast
 
 if TYPE_CHECKING:
@@ -283,7 +283,10 @@ def _caption(sweeps: pd.DataFrame, names: dict[str, str]) -> str:
     ordered = shares.sort_values()
     far, near = str(ordered.index[0]), str(ordered.index[-1])
     late, early = sweeps["saturation"].idxmax(), sweeps["saturation"].idxmin()
-    over = [names[str(item)] for item in sweeps.index[sweeps["accepted"] > 1.005 * sweeps["bound"]]]
+    over = [
+        spoken(names[str(item)])
+        for item in sweeps.index[sweeps["accepted"] > 1.005 * sweeps["bound"]]
+    ]
     spread = float(((sweeps["saturation_most"] / sweeps["saturation_least"]) - 1).max())
     return sentence(
         f"{counted(len(sweeps), 'sweep')} of the offered load, packet by packet, under"
@@ -291,11 +294,14 @@ def _caption(sweeps: pd.DataFrame, names: dict[str, str]) -> str:
         f"Saturation points lie within {quantity(100 * spread)} % over the seeds."
         if seeds > 1
         else "",
-        f"{names[str(late)]} saturates last, at {quantity(sweeps['saturation'].max())} flits per"
-        f" chip and cycle, {names[str(early)]} first, at {quantity(sweeps['saturation'].min())}.",
+        f"{spoken(names[str(late)])} saturates last, at {quantity(sweeps['saturation'].max())}"
+        f" flits per"
+        f" chip and cycle, {spoken(names[str(early)])} first, at"
+        f" {quantity(sweeps['saturation'].min())}.",
         f"Packets come nearest to the static bound, the load at which the busiest channel is full,"
-        f" on {names[near]} with {ordered.iloc[-1]:.0%} of it, and stay farthest below on"
-        f" {names[far]} with {ordered.iloc[0]:.0%}: a buffer is first in, first out, and a blocked"
+        f" on {spoken(names[near])} with {ordered.iloc[-1]:.0%} of it, and stay farthest below on"
+        f" {spoken(names[far])} with {ordered.iloc[0]:.0%}: a buffer is first in, first out, and"
+        f" a blocked"
         " head holds up what stands behind it.",
         f"Under overload more than the bound arrives on {listed(over)}: traffic that does not cross"
         " the busiest channel goes on."
@@ -308,7 +314,7 @@ def _caption(sweeps: pd.DataFrame, names: dict[str, str]) -> str:
 
 def _alternative(sweeps: pd.DataFrame, names: dict[str, str]) -> str:
     rows = "; ".join(
-        f"{names[str(item)]}: saturates at {quantity(row['saturation'])}, bound"
+        f"{spoken(names[str(item)])}: saturates at {quantity(row['saturation'])}, bound"
         f" {quantity(row['bound'])}, ideal {quantity(row['ideal'])}"
         for item, row in sweeps.iterrows()
     )

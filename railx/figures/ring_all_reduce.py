@@ -15,7 +15,7 @@ from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import canvas, colours, label, quantity, share_legend
-from railx.figures.words import counted, listed, sentence
+from railx.figures.words import counted, listed, sentence, spoken
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,13 +146,14 @@ def _caption(rows: pd.DataFrame, kinds: list[float]) -> str:
         f" {_bytes(rows['payload_bytes'].min())} to {_bytes(rows['payload_bytes'].max())}. On"
         " RailX, HammingMesh and tori the payload is split over the rings of all lines; other"
         " networks run one ring over the chips in order, on all ports of a chip.",
-        f"With the largest payload {label(best['topology'])} reaches"
+        f"With the largest payload {spoken(label(best['topology']))} reaches"
         f" {100 * best['bandwidth_over_injection']:.1f} % of its injection"
-        f" ({quantity(best['algorithm_gb_s'])} GB/s) and {label(worst['topology'])}"
+        f" ({quantity(best['algorithm_gb_s'])} GB/s) and {spoken(label(worst['topology']))}"
         f" {100 * worst['bandwidth_over_injection']:.1f} % ({quantity(worst['algorithm_gb_s'])}"
         " GB/s).",
-        f"With the smallest {label(fast['topology'])} takes {quantity(1000 * fast['time_ms'])} µs"
-        f" and {label(slow['topology'])} {quantity(1000 * slow['time_ms'])} µs.",
+        f"With the smallest {spoken(label(fast['topology']))} takes"
+        f" {quantity(1000 * fast['time_ms'])} µs"
+        f" and {spoken(label(slow['topology']))} {quantity(1000 * slow['time_ms'])} µs.",
         f"The networks differ in speed, {listed([f'{kind:,.0f}' for kind in kinds])} GB/s of"
         " injection a chip: times of unlike speeds do not compare, shares do."
         if len(kinds) > 1
@@ -162,7 +163,7 @@ def _caption(rows: pd.DataFrame, kinds: list[float]) -> str:
 
 def _alternative(rows: pd.DataFrame) -> str:
     ends = "; ".join(
-        f"{label(row['topology'])} {quantity(row['time_ms'])} ms,"
+        f"{spoken(label(row['topology']))} {quantity(row['time_ms'])} ms,"
         f" {100 * row['bandwidth_over_injection']:.1f} % of {row['injection_gb_s_per_chip']:,.0f}"
         " GB/s"
         for row in _largest(rows).to_dict("records")

@@ -400,5 +400,9 @@ def _frame(
     engine = figure.get_layout_engine()
     assert engine is not None
     engine.set(
-        rect=(0.004, bottom, 0.992, top - bottom), w_pad=0.08, h_pad=0.06, wspace=0.03, hspace=0.04
+        rect=(left, bottom, 1 - 2 * left, top - bottom),
+        w_pad=0.04,
+        h_pad=0.06,
+        wspace=0.03,
+        hspace=0.04,
     )  # type: ignore[call-arg]

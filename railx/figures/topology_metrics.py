@@ -22,7 +22,7 @@ from railx.figures.theme import (
     quantity,
     share_legend,
 )
-from railx.figures.words import counted, listed, sentence
+from railx.figures.words import counted, listed, sentence, spoken
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,15 +157,16 @@ def _caption(data: pd.DataFrame, limits: list[float]) -> str:
     own = data[data["family"].astype(str).str.startswith("railx")]
     within = own[own["diameter_node_hops"].between(limits[0], limits[1])]
     beyond = [
-        f"{label(row['topology'])} with {row['diameter_node_hops']:.0f}"
+        f"{spoken(label(row['topology']))} with {row['diameter_node_hops']:.0f}"
         for row in own[~own.index.isin(within.index)].to_dict("records")
     ]
     return sentence(
         f"{counted(len(data), 'topology', 'topologies')}. A hop is a link that leaves a node;"
         " the dot is the mean over all pairs of chips in different places, the line ends at"
         " the diameter.",
-        f"Diameters go from {near['diameter_node_hops']:.0f} hops ({label(near['topology'])}) to"
-        f" {far['diameter_node_hops']:.0f} ({label(far['topology'])}).",
+        f"Diameters go from {near['diameter_node_hops']:.0f} hops"
+        f" ({spoken(label(near['topology']))}) to"
+        f" {far['diameter_node_hops']:.0f} ({spoken(label(far['topology']))}).",
         f"RailX states {limits[0]:.0f} to {limits[1]:.0f} hops for its reconfigurable settings"
         f" (dashed): {len(within)} of the {len(own)} RailX networks here lie within"
         + (f"; beyond are {listed(beyond)}." if beyond else ".")
@@ -173,14 +174,15 @@ def _caption(data: pd.DataFrame, limits: list[float]) -> str:
         else "",
         "The bisection, counted on the family's natural cut, goes from"
         f" {quantity(100 * narrow['bisection_over_injection'])} % of the injection bandwidth"
-        f" ({label(narrow['topology'])}) to {quantity(100 * wide['bisection_over_injection'])} %"
-        f" ({label(wide['topology'])}).",
+        f" ({spoken(label(narrow['topology']))}) to"
+        f" {quantity(100 * wide['bisection_over_injection'])} %"
+        f" ({spoken(label(wide['topology']))}).",
     )
 
 
 def _alternative(data: pd.DataFrame) -> str:
     rows = "; ".join(
-        f"{label(row['topology'])}: diameter {row['diameter_node_hops']:.0f}, mean"
+        f"{spoken(label(row['topology']))}: diameter {row['diameter_node_hops']:.0f}, mean"
         f" {quantity(row['mean_node_hops'])}, bisection"
         f" {quantity(100 * row['bisection_over_injection'])} %"
         for row in data.to_dict("records")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["counted", "listed", "sentence", "span"]
+__all__ = ["counted", "listed", "sentence", "span", "spoken"]
 
 
 def listed(parts: Sequence[str], most: int = 6) -> str:
@@ -28,3 +28,9 @@ def span(texts: Sequence[str]) -> str:
 def sentence(*parts: str) -> str:
     """The parts that are not empty, one after the other, as a paragraph."""
     return " ".join(part.strip() for part in parts if part.strip())
+
+
+def spoken(name: str) -> str:
+    """A label inside a sentence: ``Fat tree, full`` is ``Fat tree (full)``."""
+    head, _, rest = name.partition(", ")
+    return f"{head} ({rest})" if rest else name

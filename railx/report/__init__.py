@@ -9,18 +9,15 @@ from railx.report.claims import count, did_not_hold, read_claims
 from railx.report.entries import OtherResult, ReportFigure, ReportTable, caption_html
 from railx.report.page import write_report
 from railx.report.pdf import print_pdf
-from railx.report.published import PublishedTable, published_tables
 
 __all__ = [
     "OtherResult",
-    "PublishedTable",
     "ReportFigure",
     "ReportTable",
     "caption_html",
     "count",
     "did_not_hold",
     "print_pdf",
-    "published_tables",
     "read_claims",
     "write_report",
 ]

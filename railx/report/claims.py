@@ -16,6 +16,8 @@ from railx.io import FIDELITIES, read_table
 
 __all__ = ["Row", "count", "did_not_hold", "interval_text", "read_claims"]
 
+#: A space where no line may end.
+_TIGHT = "\N{NO-BREAK SPACE}"
 #: One claim with its verdict: the columns of evidence/claims.parquet.
 Row = dict[str, Any]
 
@@ -80,4 +82,4 @@ def interval_text(row: Mapping[str, Any]) -> str:
     low, high, samples = row["low"], row["high"], row["samples"]
     if low is None or high is None or samples is None:
         return ""
-    return f"95 %: {number_text(low)} to {number_text(high)}, n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{samples}"
+    return f"95 %: {number_text(low)} to {number_text(high)}, n{_TIGHT}={_TIGHT}{samples}"

@@ -19,7 +19,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from railx.evidence import KINDS, VERDICTS, Paper, table_name
+from railx.evidence import KINDS, VERDICTS, Paper, PublishedTable, table_name
 from railx.evidence.verdicts import number_text
 from railx.figures.fidelity import FIDELITY_MEANING
 from railx.io import read_json, write_text
@@ -28,12 +28,13 @@ from railx.report.claims import Row, count, did_not_hold, interval_text, read_cl
 from railx.report.entries import OtherResult, ReportFigure, ReportTable, figure_words
 from railx.report.images import image_size, image_source
 from railx.report.others import read_others
-from railx.report.published import PublishedTable
 
 __all__ = ["write_report"]
 
 #: Figures of all papers together, and what they name as their paper.
 _ALL = "all"
+#: The table of verdicts, below the results.
+_VERDICTS = "evidence/claims"
 #: Heading, explanation and what the number held against ours is, for each kind of
 #: claim, in the order of the page.
 _KIND_WORDS = {
@@ -111,7 +112,7 @@ def write_report(
             fidelity_meaning=FIDELITY_MEANING,
             summary=_summary(rows, papers),
             papers=[_paper(key, paper, rows, drawn, shown) for key, paper in papers.items()],
-            overview=[one for one in drawn if one["paper"] == _ALL],
+            overview=_overview(drawn),
             orphans=[one for one in shown if one["paper"] not in papers],
             others=elsewhere,
             tables=[
@@ -187,6 +188,12 @@ def _figure(figure: ReportFigure, papers: Mapping[str, Paper]) -> dict[str, Any]
         "light": Markup(image_source(figure.image)),
         "dark": Markup(image_source(figure.dark)) if figure.dark else "",
     }
+
+
+def _overview(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The figures of all papers, those of the verdicts themselves first."""
+    own = [one for one in figures if one["paper"] == _ALL]
+    return sorted(own, key=lambda one: not any(_VERDICTS in name for name in one["tables"]))
 
 
 def _complete(
@@ -285,7 +292,7 @@ def _published(
         "why": table.why,
         "columns": list(table.columns),
         "rows": [dict(row) for row in table.rows],
-        "anchor": f"published-{_slug(Path(table.file).stem)}",
+        "anchor": f"file-{_slug(Path(table.file).stem)}",
         "figures": [one for one in figures if table.file in one["published"]],
         "claims": [row for row in rows if row["file"] == table.file],
     }

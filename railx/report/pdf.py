@@ -41,15 +41,18 @@ def find_chromium() -> str:
     Raises ValueError where there is none.
     """
     wanted = os.environ.get("CHROMIUM")
-    found = (
-        shutil.which(wanted) if wanted else next(filter(None, map(shutil.which, CHROMIUMS)), None)
-    )
+    if wanted:
+        found = shutil.which(wanted)
+        if found is None:
+            raise ValueError(
+                f"CHROMIUM: got {wanted!r}, which is no program; allowed: a Chromium or Chrome"
+            )
+        return found
+    found = next(filter(None, map(shutil.which, CHROMIUMS)), None)
     if found is None:
         raise ValueError(
-            f"CHROMIUM: got {wanted!r}, which is no program; allowed: a Chromium or Chrome"
-            if wanted
-            else f"no Chromium to print with: none of {', '.join(CHROMIUMS)} is on the path; install"
-            " one (Debian: apt install chromium) or name it in CHROMIUM"
+            f"no Chromium to print with: none of {', '.join(CHROMIUMS)} is on the path; allowed:"
+            " one of them installed (Debian: apt install chromium), or its place in CHROMIUM"
         )
     return found
 

@@ -83,7 +83,7 @@ def _pdf(options: argparse.Namespace) -> int:
 
 
 def _name(options: argparse.Namespace) -> str:
-    """The experiment's own name, under which its results stand: overrides may set it."""
+    """The name under which the results stand: overrides may set another."""
     if not options.overrides.strip():
         return str(options.experiment)
     from workflow.experiment import checked_experiment, overrides_from

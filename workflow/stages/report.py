@@ -24,9 +24,9 @@ def run(job: Job) -> Summary:
     ``settings``: the experiment, the results folder, the names of the figures, per
     printed table its title and path, the folder of all results.
     """
-    from railx.evidence import load_claims, read_papers
+    from railx.evidence import load_claims, published_tables, read_papers
     from railx.provenance import collect_provenance
-    from railx.report import ReportFigure, ReportTable, published_tables, write_report
+    from railx.report import ReportFigure, ReportTable, write_report
 
     results = Path(job.settings["results"])
     job.write_json("config", job.settings["experiment"])
