@@ -114,7 +114,7 @@ def draw(settings: RingAllReduceSettings, inputs: FigureFiles, output: Path) -> 
             xscale="log",
             title="Bandwidth",
             xlabel="Payload",
-            ylabel="Payload over time (% of injection)",
+            ylabel="Bandwidth (% of injection)",
         )
         share.set_ylim(bottom=0)
         time.yaxis.set_major_formatter("{x:g}")
