@@ -183,11 +183,11 @@ def _rows(frame: pd.DataFrame) -> tuple[list[tuple[float, str]], list[_Row]]:
         ]
         others = own[~own["headline"]]
         if len(others):
-            what = "other published claims" if section else "published claims"
+            what = "other published" if section else "published"
             section.append(_Row(f"{len(others)} {what}", others))
         sections.append((label(str(paper)), section))
     ours = [
-        _Row(f"{label(str(paper))}, {len(own)} claims", own)
+        _Row(f"{label(str(paper))}, {len(own)}", own)
         for paper, own in frame[frame["kind"] != "published"].groupby("paper", sort=False)
     ]
     if ours:

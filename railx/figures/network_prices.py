@@ -68,7 +68,7 @@ def draw(settings: NetworkPricesSettings, inputs: FigureFiles, output: Path) -> 
     sure = sorted(set(published["confidence"]))
     subtitle = (
         "Cost of a network over that of a full fat tree for as many chips: published per chip, ours"
-        " per injection bandwidth. Logarithmic axis. Hollow diamonds: published, confidence"
+        " per injection bandwidth. Hollow diamonds: published, confidence"
         f" {' and '.join(sure)}; dots: ours at the price list {label(settings.price_set)}."
     )
     with canvas(
