@@ -4,14 +4,12 @@ on dark, identifiers of its own, no text over another, words and data of what is
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pandas as pd
@@ -21,6 +19,7 @@ from railx.figures import CanvasSettings, draw_figure
 from railx.figures.contrast import DARK_BACKGROUND, contrast
 from railx.figures.theme import FAINT, PALETTE
 from railx.io import read_table, write_table
+from tests.figures.gallery import Gallery
 from workflow.config import choices
 
 SHIPPED = choices("figure")
@@ -33,74 +32,15 @@ _PALE = 1.6
 _PAGES = {".svg": "#ffffff", ".dark.svg": DARK_BACKGROUND}
 
 
-@pytest.fixture(scope="module")
-def drawn(
-    inputs: FigureFiles, settings_of: SettingsOf, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[dict[str, Path], dict[str, list[str]]]]:
-    """Each shipped figure once, and the pairs of texts that lie on one another."""
-    from railx.figures import theme
-
-    folder = tmp_path_factory.mktemp("look")
-    clashes: dict[str, list[str]] = {}
-    write = theme.save
-
-    def watched(figure: Any, output: Path, dpi: int) -> None:
-        clashes[output.stem] = _clashes(figure)
-        write(figure, output, dpi)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(theme, "save", watched)
-        for name in SHIPPED:
-            settings = settings_of(name)
-            draw_figure(settings, inputs[settings.figure], folder / name)
-    yield {name: folder / name for name in SHIPPED}, clashes
-
-
-def _clashes(figure: Any) -> list[str]:
-    """Pairs of visible texts whose boxes overlap by more than a point."""
-    from matplotlib.text import Text
-
-    figure.draw_without_rendering()
-    boxes = [
-        (text.get_text(), text.get_window_extent())
-        for text in figure.findobj(Text)
-        if text.get_visible() and text.get_text().strip() and _shown(text)
-    ]
-    point = figure.dpi / 72
-    return [
-        f"{one!r} over {other!r}"
-        for (one, a), (other, b) in itertools.combinations(boxes, 2)
-        if min(a.x1, b.x1) - max(a.x0, b.x0) > point
-        and min(a.y1, b.y1) - max(a.y0, b.y0) > 2.5 * point
-    ]
-
-
-def _shown(text: Any) -> bool:
-    """Whether a text is drawn: ticks beyond the limits of their axis are not."""
-    axes = text.axes
-    if axes is not None and not (axes.get_visible() and axes.axison):
-        return axes.get_visible() and text in axes.texts + [axes.title, axes._left_title]
-    if axes is None:
-        return True
-    for axis in (axes.xaxis, axes.yaxis):
-        for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
-            if text in (tick.label1, tick.label2):
-                low, high = sorted(axis.get_view_interval())
-                slack = 1e-9 * (high - low)
-                return bool(low - slack <= tick.get_loc() <= high + slack)
-    return True
-
-
-Look = tuple[dict[str, Path], dict[str, list[str]]]
-
-
 def _svg(path: Path, ending: str) -> ElementTree.Element:
     return ElementTree.parse(path.with_suffix(ending)).getroot()
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_text_is_text_and_has_one_size(name: str, drawn: Look, settings_of: SettingsOf) -> None:
-    texts = list(_svg(drawn[0][name], ".svg").iter(f"{_SVG}text"))
+def test_text_is_text_and_has_one_size(
+    name: str, gallery: Gallery, settings_of: SettingsOf
+) -> None:
+    texts = list(_svg(gallery.paths[name], ".svg").iter(f"{_SVG}text"))
     assert len(texts) > 5
     sizes = {
         found[1]
@@ -114,16 +54,16 @@ def test_text_is_text_and_has_one_size(name: str, drawn: Look, settings_of: Sett
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_no_text_lies_on_another(name: str, drawn: Look) -> None:
-    assert drawn[1][name] == []
+def test_no_text_lies_on_another(name: str, gallery: Gallery) -> None:
+    assert gallery.clashes[name] == []
 
 
 @pytest.mark.parametrize("ending", _PAGES)
 @pytest.mark.parametrize("name", SHIPPED)
-def test_colours_can_be_told_from_the_background(name: str, ending: str, drawn: Look) -> None:
+def test_colours_can_be_told_from_the_background(name: str, ending: str, gallery: Gallery) -> None:
     """Text at 4.5 to 1 or more, everything else that is no tint at 3 to 1."""
     background = _PAGES[ending]
-    for node in _svg(drawn[0][name], ending).iter():
+    for node in _svg(gallery.paths[name], ending).iter():
         style = node.attrib.get("style", "")
         for what, colour in re.findall(r"(fill|stroke): (#[0-9a-f]{6})", style):
             seen = contrast(colour, background)
@@ -143,9 +83,9 @@ def test_the_palette_can_be_seen_on_white() -> None:
     assert min(contrast(colour, "#ffffff") for colour in (*PALETTE, FAINT)) >= 3
 
 
-def test_identifiers_of_two_figures_never_meet(drawn: Look) -> None:
+def test_identifiers_of_two_figures_never_meet(gallery: Gallery) -> None:
     seen: set[str] = set()
-    for path in drawn[0].values():
+    for path in gallery.paths.values():
         for ending in _PAGES:
             own = set(re.findall(r' id="([^"]+)"', path.with_suffix(ending).read_text()))
             used = set(
@@ -158,8 +98,8 @@ def test_identifiers_of_two_figures_never_meet(drawn: Look) -> None:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_words_and_data_stand_beside(name: str, drawn: Look) -> None:
-    path = drawn[0][name]
+def test_words_and_data_stand_beside(name: str, gallery: Gallery) -> None:
+    path = gallery.paths[name]
     words = json.loads(path.with_suffix(".json").read_text())
     assert list(words) == [
         "title",
@@ -197,7 +137,7 @@ def test_other_data_has_other_words(
     name: str,
     key: str,
     column: str,
-    drawn: Look,
+    gallery: Gallery,
     inputs: FigureFiles,
     settings_of: SettingsOf,
     tmp_path: Path,
@@ -214,7 +154,7 @@ def test_other_data_has_other_words(
     draw_figure(settings, changed, tmp_path / name)
     before, after = (
         json.loads((folder / name).with_suffix(".json").read_text())
-        for folder in (drawn[0][name].parent, tmp_path)
+        for folder in (gallery.paths[name].parent, tmp_path)
     )
     assert before["caption"] != after["caption"]
     assert before["alternative_text"] != after["alternative_text"] or name in ("claim_map",)
@@ -231,7 +171,7 @@ def write_table_like(path: Path, frame: pd.DataFrame, target: Path) -> Path:
 
 
 def test_equal_tables_give_equal_files_in_another_process(
-    drawn: Look, inputs: FigureFiles, tmp_path: Path
+    gallery: Gallery, inputs: FigureFiles, tmp_path: Path
 ) -> None:
     """Also where Python orders its sets in another way."""
     code = (
@@ -253,5 +193,5 @@ def test_equal_tables_give_equal_files_in_another_process(
     for ending in (".svg", ".dark.svg", ".png", ".pdf", ".csv"):
         assert (
             target.with_suffix(ending).read_bytes()
-            == drawn[0]["ring_all_reduce"].with_suffix(ending).read_bytes()
+            == gallery.paths["ring_all_reduce"].with_suffix(ending).read_bytes()
         ), ending
