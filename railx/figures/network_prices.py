@@ -96,7 +96,9 @@ def _points(
     import pandas as pd
 
     known = list(dict.fromkeys(published["network"]))
-    unknown = [name for name in (settings.published_reference, *settings.networks) if name not in known]
+    unknown = [
+        name for name in (settings.published_reference, *settings.networks) if name not in known
+    ]
     if unknown:
         raise ValueError(f"networks: got {', '.join(unknown)}; allowed: {', '.join(known)}")
     prices = list(dict.fromkeys(scale["price_set"]))
