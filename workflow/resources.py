@@ -16,7 +16,9 @@ from workflow import composed
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["check_resources", "declared_tables"]
+    from railx.evidence import Claim, Paper
+
+__all__ = ["all_claims", "all_papers", "check_resources", "declared_tables"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 #: What checks, and where columns are declared.
@@ -29,14 +31,28 @@ def check_resources(root: Path = _ROOT) -> None:
 
     Raises ValueError: one line that names the file, and the row or claim.
     """
-    resources = root / "resources"
-    read = [path for path in resources.rglob("*") if path.suffix in _ENDINGS]
+    read = [path for path in (root / "resources").rglob("*") if path.suffix in _ENDINGS]
     sources = [path for folder in _SOURCES for path in (_ROOT / folder).rglob("*.py")]
     key = composed.key(["resources", version("duckdb")], [*read, *sources])
     folder = root / ".cache" / "resources"
     if composed.read(folder, key) is None:
-        _check(resources, read)
+        _check(root, read)
         composed.keep(folder, key, {})
+
+
+def all_claims(root: Path = _ROOT) -> tuple[Claim, ...]:
+    """Every claim of resources/claims."""
+    from railx.evidence import load_claims
+
+    resources = root / "resources"
+    return load_claims(resources / "claims", resources / "published", resources / "papers.yaml")
+
+
+def all_papers(root: Path = _ROOT) -> dict[str, Paper]:
+    """The papers of resources/papers.yaml."""
+    from railx.evidence import read_papers
+
+    return read_papers(root / "resources" / "papers.yaml")
 
 
 def declared_tables() -> dict[str, pa.Schema | None]:
@@ -61,20 +77,14 @@ def declared_tables() -> dict[str, pa.Schema | None]:
     return found
 
 
-def _check(resources: Path, files: list[Path]) -> None:
-    from railx.evidence import (
-        check_published,
-        check_queries,
-        load_claims,
-        read_expected,
-        read_yaml,
-    )
+def _check(root: Path, files: list[Path]) -> None:
+    from railx.evidence import check_published, check_queries, read_expected, read_yaml
 
     for path in sorted(files):
         if path.suffix == ".yaml":
             read_yaml(path)
-    check_published(resources / "published")
-    claims = load_claims(resources / "claims", resources / "published", resources / "papers.yaml")
+    check_published(root / "resources" / "published")
+    claims = all_claims(root)
     check_queries(claims, declared_tables())
-    for path in sorted((resources / "expected").glob("*.yaml")):
+    for path in sorted((root / "resources" / "expected").glob("*.yaml")):
         read_expected(path, [claim.id for claim in claims])

@@ -12,7 +12,7 @@ from railx.evidence.claims import (
     PublishedReference,
     load_claims,
 )
-from railx.evidence.database import Database, open_database, table_name
+from railx.evidence.database import Database, open_database, open_schemas, table_name
 from railx.evidence.errors import ClaimError, NotAvailable
 from railx.evidence.expected import flipped, read_expected, rests_on_timing
 from railx.evidence.judge import CLAIM_COLUMNS, claims_table, count_verdicts, judge
@@ -25,7 +25,7 @@ from railx.evidence.published import (
     read_published,
 )
 from railx.evidence.static import check_published, check_queries
-from railx.evidence.verdicts import REPEATED, VERDICTS, Verdict
+from railx.evidence.verdicts import REPEATED, VERDICTS, Verdict, number_text
 
 __all__ = [
     "CLAIM_COLUMNS",
@@ -51,7 +51,9 @@ __all__ = [
     "flipped",
     "judge",
     "load_claims",
+    "number_text",
     "open_database",
+    "open_schemas",
     "published_tables",
     "read_expected",
     "read_papers",

@@ -195,7 +195,11 @@ def load_claims(
             reference = settings.published
             try:
                 published = read_published(
-                    published_dir, reference.file, reference.id, reference.column
+                    published_dir,
+                    reference.file,
+                    reference.id,
+                    reference.column,
+                    may_be_unknown=settings.query is None,
                 )
             except ValueError as error:
                 raise ClaimError(f"{path.name}: claim {settings.id}: published.{error}") from None

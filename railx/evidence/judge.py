@@ -281,8 +281,10 @@ def _row(
         "paper": claim.paper,
         "place": settings.place,
         "sentence": settings.sentence,
-        "published": published.value,
-        "published_text": bound + number_text(published.value, claim.unit),
+        "published": published.value if published.known else None,
+        "published_text": bound + number_text(published.value, claim.unit)
+        if published.known
+        else "not available",
         "ours": ours,
         "low": ends[0],
         "high": ends[1],

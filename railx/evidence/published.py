@@ -42,7 +42,8 @@ TABLES_FILE = "tables.yaml"
 class Published:
     """One published number with its unit, source and the confidence in the reading.
 
-    The unit is empty for a plain ratio.
+    The unit is empty for a plain ratio. The value is NaN where the paper states one
+    that no source gives.
     """
 
     file: str
@@ -52,6 +53,11 @@ class Published:
     unit: str
     source: str
     confidence: str
+
+    @property
+    def known(self) -> bool:
+        """Whether a source gives the number."""
+        return math.isfinite(self.value)
 
 
 @dataclass(frozen=True)
@@ -113,11 +119,17 @@ def published_tables(
 
 
 def read_published(
-    directory: str | Path, file: str, row_id: str, column: str = "value"
+    directory: str | Path,
+    file: str,
+    row_id: str,
+    column: str = "value",
+    *,
+    may_be_unknown: bool = False,
 ) -> Published:
     """The number in ``column`` of the row ``row_id``.
 
-    Raises ValueError naming the file and what it has instead.
+    An empty cell says that no source gives the number; it is allowed where nothing is
+    compared with it. Raises ValueError naming the file and what it has instead.
     """
     path = Path(directory) / file
     if not path.is_file():
@@ -139,7 +151,7 @@ def read_published(
         value = float(row[column])
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
+    if not math.isfinite(value) and not (may_be_unknown and not row[column]):
         raise ValueError(
             f"column: {column} of {row_id} in {file} is {row[column]!r}; allowed: a number"
         )

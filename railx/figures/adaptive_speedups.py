@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import PUBLISHED, published_frame
+from railx.figures.published import published_frame, published_mark
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, PALETTE, canvas, label, quantity, share_legend
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["FIGURE", "AdaptiveSpeedupsSettings", "PublishedCase"]
 
 _GROUPS = ("plan", "corpus", "iteration", "micro_batch", "predicted_ms", "fidelity")
-_SPEEDUPS = ("model", "context", "corpus", "system", "baseline", "value")
+_SPEEDUPS = ("model", "context", "corpus", "system", "reference", "value")
 _SECONDS = (
     "model",
     "context",
@@ -37,7 +37,7 @@ _SECONDS = (
 _SYSTEMS = {
     "megatron": ("Megatron-LM", GREY),
     "deepspeed": ("DeepSpeed", PALETTE[1]),
-    "flexsp_batch_ada": ("Best single degree of each batch (BatchAda)", PALETTE[4]),
+    "flexsp_batch_ada": ("BatchAda", PALETTE[4]),
     "flexsp": ("FlexSP", PALETTE[2]),
 }
 #: Left and right of a case's place, by system.
@@ -86,11 +86,13 @@ def draw(settings: AdaptiveSpeedupsSettings, inputs: FigureFiles, output: Path) 
     ours = _ours(settings, inputs, seconds)
     points = _points(speedups, seconds, ours)
     corpora = list(dict.fromkeys(seconds["corpus"]))
+    most = float(points.loc[points["quantity"] == "speedup", "value"].max())
     cases = list(dict.fromkeys(zip(seconds["context"], seconds["model"], strict=True)))
     subtitle = (
-        "Published: hollow diamonds, 64 A100, bars of the reading error below. Ours: dots, seconds"
-        " that the cost model predicts, on lengths of this project where a list is not public."
-        " Speed-up axes begin at 1, the axis of seconds is logarithmic."
+        "Published: hollow diamonds, 64 A100; seconds read off its bars to within"
+        f" {quantity(seconds['reading_error_seconds'].min())} to"
+        f" {quantity(seconds['reading_error_seconds'].max())} s. Ours: dots, predicted by the cost"
+        " model, on lengths of this project where a list is not public. Speed-up axes begin at 1."
     )
     with canvas(
         settings,
@@ -102,7 +104,7 @@ def draw(settings: AdaptiveSpeedupsSettings, inputs: FigureFiles, output: Path) 
         panels = figure.subplots(2, len(corpora), sharex=True, sharey="row", squeeze=False)
         for (above, below), corpus in zip(panels.T, corpora, strict=True):
             own = points[points["corpus"] == corpus]
-            _speedups(above, own[own["quantity"] == "speedup"], cases)
+            _speedups(above, own[own["quantity"] == "speedup"], cases, most)
             _seconds(below, own[own["quantity"] == "seconds"], cases)
             lengths = sorted(set(own.loc[own["source"] == "ours", "lengths"]))
             names = f"\nours: {', '.join(map(label, lengths))}" if lengths else "\nours: none"
@@ -113,7 +115,7 @@ def draw(settings: AdaptiveSpeedupsSettings, inputs: FigureFiles, output: Path) 
         texts: list[str] = []
         for system, (name, colour) in _SYSTEMS.items():
             handles += [
-                Line2D([], [], **(PUBLISHED | {"markeredgecolor": colour})),
+                Line2D([], [], **published_mark(colour)),
                 Line2D([], [], linestyle="none", marker="o", color=colour),
             ]
             texts += [f"{name}, published", f"{_OURS.get(system, name)}, ours"]
@@ -132,7 +134,9 @@ _OURS = {
 }
 
 
-def _ours(settings: AdaptiveSpeedupsSettings, inputs: FigureFiles, seconds: pd.DataFrame) -> pd.DataFrame:
+def _ours(
+    settings: AdaptiveSpeedupsSettings, inputs: FigureFiles, seconds: pd.DataFrame
+) -> pd.DataFrame:
     """Mean seconds of an iteration of each plan that stands for a published case."""
     import pandas as pd
 
@@ -170,14 +174,15 @@ def _points(speedups: pd.DataFrame, seconds: pd.DataFrame, ours: pd.DataFrame) -
     """One row a mark; a speed-up over the best single degree is that of two bars."""
     import pandas as pd
 
-    printed = speedups[speedups["system"] == "flexsp"]
+    printed = speedups[speedups["system"] == "flexsp"].rename(columns={"reference": "baseline"})
     parts = [
         printed[[*_CASE, "baseline", "value"]].assign(source="printed", quantity="speedup"),
         seconds.rename(
             columns={"seconds_per_iteration": "value", "reading_error_seconds": "error"}
         )[[*_CASE, "system", "value", "error"]].assign(source="read off", quantity="seconds"),
-        ours.rename(columns={"seconds": "value"})[[*_CASE, "system", "value", "lengths", "plan"]]
-        .assign(source="ours", quantity="seconds"),
+        ours.rename(columns={"seconds": "value"})[
+            [*_CASE, "system", "value", "lengths", "plan"]
+        ].assign(source="ours", quantity="seconds"),
     ]
     read = seconds.rename(columns={"seconds_per_iteration": "seconds"})
     for table, source, bases in (
@@ -192,14 +197,31 @@ def _points(speedups: pd.DataFrame, seconds: pd.DataFrame, ours: pd.DataFrame) -
                 "value": times[(*case, base)] / times[(*case, "flexsp")],
                 "lengths": own["lengths"].iloc[0] if "lengths" in own else None,
             }
-            for case, own in table.groupby(_CASE, sort=False)
+            for case, own in _by_case(table)
             for base in bases
             if (*case, base) in times.index and (*case, "flexsp") in times.index
         ]
         parts.append(pd.DataFrame(rows).assign(source=source, quantity="speedup"))
-    order = ["source", "quantity", *_CASE, "system", "baseline", "value", "error", "lengths", "plan"]
+    order = [
+        "source",
+        "quantity",
+        *_CASE,
+        "system",
+        "baseline",
+        "value",
+        "error",
+        "lengths",
+        "plan",
+    ]
     whole = pd.concat([part for part in parts if len(part)], ignore_index=True)
     return whole.reindex(columns=order)
+
+
+def _by_case(table: pd.DataFrame) -> list[tuple[tuple[str, str, str], pd.DataFrame]]:
+    return [
+        ((str(model), str(context), str(corpus)), own)
+        for (model, context, corpus), own in table.groupby(_CASE, sort=False)
+    ]
 
 
 def _marks(axes: Axes, rows: pd.DataFrame, name: str, cases: list[tuple[str, str]]) -> None:
@@ -211,17 +233,20 @@ def _marks(axes: Axes, rows: pd.DataFrame, name: str, cases: list[tuple[str, str
         ]
         here = own["source"] == "ours"
         for chosen, style in (
-            (~here, PUBLISHED | {"markeredgecolor": colour}),
+            (~here, published_mark(colour)),
             (here, {"linestyle": "none", "marker": "o", "color": colour, "markersize": 7}),
         ):
-            axes.plot([at for at, yes in zip(x, chosen, strict=True) if yes], own["value"][chosen], **style)
-        axes.vlines(x, own["value"] - own["error"], own["value"] + own["error"], color=colour, linewidth=1)
+            axes.plot(
+                [at for at, yes in zip(x, chosen, strict=True) if yes],
+                own["value"][chosen],
+                **style,
+            )
 
 
-def _speedups(axes: Axes, rows: pd.DataFrame, cases: list[tuple[str, str]]) -> None:
+def _speedups(axes: Axes, rows: pd.DataFrame, cases: list[tuple[str, str]], most: float) -> None:
     axes.axhline(1, color=GREY, linewidth=0.8)
     _marks(axes, rows, "baseline", cases)
-    axes.set_ylim(bottom=0.97)
+    axes.set_ylim(0.97, 1.04 * most)
     axes.grid(visible=False, axis="x")
 
 
@@ -255,16 +280,16 @@ def _caption(points: pd.DataFrame) -> str:
     for row in ours.to_dict("records"):
         same = speedups[
             (speedups["source"] != "ours")
-            & (speedups[[*_CASE, "baseline"]] == [row[name] for name in (*_CASE, "baseline")]).all(axis=1)
+            & (speedups[[*_CASE, "baseline"]] == [row[name] for name in (*_CASE, "baseline")]).all(
+                axis=1
+            )
         ]
         pairs.append(
             f"{quantity(row['value'])} against {quantity(float(same['value'].iloc[0]))} over"
             f" {_SYSTEMS[row['baseline']][0]} ({row['model'].upper()}, {row['context'].upper()},"
             f" {label(row['corpus'])}; our lengths: {label(row['lengths'])})"
         )
-    sentences.append(
-        f"Ours against published: {'; '.join(pairs)}." if pairs else f"{_NONE}."
-    )
+    sentences.append(f"Ours against published: {'; '.join(pairs)}." if pairs else f"{_NONE}.")
     sentences.append(
         "Ours come from the cost model with the published constants, not from a machine."
     )
@@ -279,7 +304,10 @@ def _alternative(points: pd.DataFrame, corpora: list[str]) -> str:
         printed = own[own["source"] == "printed"]["value"]
         ours = own[own["source"] == "ours"]["value"]
         text = f"{label(corpus)}: published {quantity(printed.min())} to {quantity(printed.max())}"
-        parts.append(text + (f", ours {', '.join(quantity(one) for one in ours)}" if len(ours) else ", ours none"))
+        parts.append(
+            text
+            + (f", ours {', '.join(quantity(one) for one in ours)}" if len(ours) else ", ours none")
+        )
     return (
         "Above, speed-ups of FlexSP by model and context, a panel per corpus; below, the seconds of"
         f" an iteration of each system. Speed-ups: {'; '.join(parts)}."

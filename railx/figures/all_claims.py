@@ -7,7 +7,6 @@ stands in columns at the edge.
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,7 +17,17 @@ from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
-from railx.figures.theme import FAINT, GREY, INK, PALETTE, canvas, label, lighter, quantity, share_legend
+from railx.figures.theme import (
+    FAINT,
+    GREY,
+    INK,
+    PALETTE,
+    canvas,
+    label,
+    lighter,
+    quantity,
+    share_legend,
+)
 from railx.settings import Between
 
 if TYPE_CHECKING:
@@ -67,14 +76,13 @@ _FIDELITIES = {
     "measured_cpu": "measured, CPU",
     "measured_gpu": "measured, GPU",
 }
-_EDGES = ("No ratio", "Undecided", "Not\nattempted")
-#: Characters of a row's words on a line, and lines.
-_WIDE, _LINES = 54, 2
+_EDGES = ("No\nratio", "Un-\ndecided", "Not\nattempted")
 #: Height of a claim's row, of a paper's name and of dots that stand on each other, in
 #: rows.
 _ROW, _NAME, _STACKED = 1.0, 0.8, 0.32
-#: Dots nearer than this share of the axis stand on each other.
-_NEAR = 0.019
+#: Dots nearer than this (of ours over published, as a logarithm) stand on each other,
+#: so many at most; others beside them.
+_NEAR, _MOST = 0.05, 5
 
 
 @dataclass(frozen=True)
@@ -112,12 +120,13 @@ def draw(settings: AllClaimsSettings, inputs: FigureFiles, output: Path) -> Draw
     counts = frame.loc[frame["kind"] == "published", "verdict"].value_counts()
     subtitle = (
         f"What this run found over what the paper states, {int(counts.sum())} published claims;"
-        " shaded: where a headline claim holds. The axis is logarithmic; what lies beyond it stands"
-        " at its end with its number. Bars: 95 % intervals over repeats or seeds."
+        " shaded: where a headline claim holds. What lies beyond the axis stands"
+        " at its end with its number; dots that would hide one another stand side by side. Bars:"
+        " 95 % intervals over repeats or seeds."
     )
     note = fidelity_line(frame.loc[frame["fidelity"].isin(_MARKERS), "fidelity"])
     with canvas(settings, output, "All claims: ours over published", subtitle, note) as figure:
-        axes, edge = figure.subplots(1, 2, sharey=True, width_ratios=[3.2, 1.25])
+        axes, edge = figure.subplots(1, 2, sharey=True, width_ratios=[3.2, 1.3])
         _frame(axes, edge, names, rows, settings.largest_ratio)
         for row in rows:
             _dots(axes, edge, row, settings.largest_ratio)
@@ -139,11 +148,11 @@ def _placed(frame: pd.DataFrame, largest: float) -> pd.DataFrame:
     """The claims with their ratio and the column at the edge of those without."""
     unknown = sorted(set(frame["verdict"]) - set(_VERDICTS))
     if unknown:
-        raise ValueError(
-            f"verdict: got {', '.join(unknown)}; allowed: {', '.join(_VERDICTS)}"
-        )
+        raise ValueError(f"verdict: got {', '.join(unknown)}; allowed: {', '.join(_VERDICTS)}")
     published = frame["published"].astype(float)
-    has_ratio = (published > 0) & (frame["ours"].astype(float) > 0) & (frame["comparison"] != "trend")
+    has_ratio = (
+        (published > 0) & (frame["ours"].astype(float) > 0) & (frame["comparison"] != "trend")
+    )
     divisor = published.where(has_ratio)
     edge = np.select(
         [frame["verdict"] == "not attempted", frame["verdict"] == "undecided", ~has_ratio],
@@ -169,7 +178,7 @@ def _rows(frame: pd.DataFrame) -> tuple[list[tuple[float, str]], list[_Row]]:
     sections: list[tuple[str, list[_Row]]] = []
     for paper, own in published.groupby("paper", sort=False):
         section = [
-            _Row(_words(claim.sentence), own.loc[[claim.Index]], headline=True)
+            _Row(_words(str(claim.claim), str(paper)), own.loc[[claim.Index]], headline=True)
             for claim in own[own["headline"]].itertuples()
         ]
         others = own[~own["headline"]]
@@ -178,11 +187,11 @@ def _rows(frame: pd.DataFrame) -> tuple[list[tuple[float, str]], list[_Row]]:
             section.append(_Row(f"{len(others)} {what}", others))
         sections.append((label(str(paper)), section))
     ours = [
-        _Row(f"{label(paper)}: {len(own)}", own)
+        _Row(f"{label(str(paper))}, {len(own)} claims", own)
         for paper, own in frame[frame["kind"] != "published"].groupby("paper", sort=False)
     ]
     if ours:
-        sections.append(("Derived or checked by this project, no published number", ours))
+        sections.append(("Derived or checked here", ours))
     for name, section in sections:
         y += _NAME
         names.append((y - _NAME / 2, name))
@@ -194,41 +203,45 @@ def _rows(frame: pd.DataFrame) -> tuple[list[tuple[float, str]], list[_Row]]:
     return names, rows
 
 
-def _words(sentence: str) -> str:
-    lines = textwrap.wrap(sentence, _WIDE)
-    if len(lines) > _LINES:
-        lines = [*lines[: _LINES - 1], textwrap.shorten(" ".join(lines[_LINES - 1 :]), _WIDE, placeholder=" …")]
-    return "\n".join(lines)
+def _words(claim: str, paper: str) -> str:
+    """The claim's name without its paper's."""
+    words = claim.removeprefix(f"{paper}_").replace("_", " ")
+    return words[:1].upper() + words[1:]
 
 
 def _tallest(claims: pd.DataFrame) -> int:
     """How many dots of a row stand on each other."""
     inside = claims[claims["edge"] == ""]
-    heaps = [len(heap) for heap in _heaps(np.log(inside["at"].to_numpy(dtype=float)))]
+    heaps = [min(len(heap), _MOST) for heap in _heaps(inside["at"].to_numpy(dtype=float))]
     # At the edge five stand side by side.
     beside = [-(-count // 5) for count in claims["edge"].value_counts().drop("", errors="ignore")]
     return max([1, *heaps, *beside])
 
 
-def _heaps(places: np.ndarray, near: float = 2 * _NEAR * np.log(4)) -> list[list[int]]:
-    """Which dots are too near to stand side by side: their numbers, from left to right."""
+def _heaps(ratios: np.ndarray) -> list[list[int]]:
+    """Dots too near to stand side by side: their numbers, from left to right."""
     heaps: list[list[int]] = []
     start = -np.inf
+    places = np.log(ratios)
     for number in np.argsort(places, kind="stable"):
-        if places[number] - start > near:
+        if places[number] - start > _NEAR:
             heaps.append([])
             start = places[number]
         heaps[-1].append(int(number))
     return heaps
 
 
-def _frame(axes: Axes, edge: Axes, names: list[tuple[float, str]], rows: list[_Row], largest: float) -> None:
+def _frame(
+    axes: Axes, edge: Axes, names: list[tuple[float, str]], rows: list[_Row], largest: float
+) -> None:
     """Axes, words and the regions in which headline claims hold."""
     bottom = max(row.y + row.height / 2 for row in rows)
     axes.set_xscale("log", base=2)
     reach = largest**1.12
     axes.set(xlim=(1 / reach, reach), ylim=(bottom, 0), xlabel="Ours / published")
-    ticks = [tick for tick in (0.1, 0.25, 0.5, 0.8, 1, 1.25, 2, 4, 10) if 1 / largest <= tick <= largest]
+    ticks = [
+        tick for tick in (0.1, 0.25, 0.5, 0.8, 1, 1.25, 2, 4, 10) if 1 / largest <= tick <= largest
+    ]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.axvline(1, color=INK, linewidth=1)
@@ -236,8 +249,14 @@ def _frame(axes: Axes, edge: Axes, names: list[tuple[float, str]], rows: list[_R
     axes.grid(visible=False, axis="y")
     for y, name in names:
         axes.annotate(
-            name, (0, y), xycoords=("axes fraction", "data"), xytext=(-6, 0),
-            textcoords="offset points", ha="right", va="center", fontweight="bold",
+            name,
+            (0, y),
+            xycoords=("axes fraction", "data"),
+            xytext=(-6, 0),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            fontweight="bold",
         )
         for panel in (axes, edge):
             panel.axhline(y - _NAME / 2, color=GREY, linewidth=0.6)
@@ -260,27 +279,43 @@ def _region(axes: Axes, row: _Row, reach: float) -> None:
     low = 1 / reach if claim["comparison"] == "at_most" else max(1 - tolerance, 1 / reach)
     high = reach if claim["comparison"] == "at_least" else 1 + tolerance
     axes.fill_between(
-        [low, high], row.y - 0.36, row.y + 0.36, color=lighter(PALETTE[2], 0.8), linewidth=0, zorder=0.5
+        [low, high],
+        row.y - 0.36,
+        row.y + 0.36,
+        color=lighter(PALETTE[2], 0.8),
+        linewidth=0,
+        zorder=0.5,
     )
 
 
 def _dots(axes: Axes, edge: Axes, row: _Row, largest: float) -> None:
     inside = row.claims[row.claims["edge"] == ""]
-    for heap in _heaps(np.log(inside["at"].to_numpy(dtype=float))):
-        for level, number in enumerate(heap):
+    for heap in _heaps(inside["at"].to_numpy(dtype=float)):
+        columns = -(-len(heap) // _MOST)
+        for rank, number in enumerate(heap):
             claim = inside.iloc[number]
-            y = row.y + (level - (len(heap) - 1) / 2) * _STACKED
-            _dot(axes, float(claim["at"]), y, claim)
+            column, level = divmod(rank, _MOST)
+            beside = (column - (columns - 1) / 2) * _NEAR
+            levels = min(_MOST, len(heap) - _MOST * column)
+            y = row.y + (level - (levels - 1) / 2) * _STACKED
+            _dot(axes, float(claim["at"]) * np.exp(beside), y, claim)
             if np.isfinite(claim["ratio_low"]):
                 axes.plot(
                     np.clip([claim["ratio_low"], claim["ratio_high"]], 1 / largest, largest),
-                    [y, y], color=_VERDICTS[claim["verdict"]], linewidth=1.4, zorder=2.5,
+                    [y, y],
+                    color=_VERDICTS[claim["verdict"]],
+                    linewidth=1.4,
+                    zorder=2.5,
                 )
             if claim["ratio"] != claim["at"]:
                 right = claim["ratio"] > 1
                 axes.annotate(
-                    quantity(float(claim["ratio"])), (claim["at"], y), (-7 if right else 7, 0),
-                    textcoords="offset points", va="center", ha="right" if right else "left",
+                    quantity(float(claim["ratio"])),
+                    (claim["at"], y),
+                    (-7 if right else 7, 0),
+                    textcoords="offset points",
+                    va="center",
+                    ha="right" if right else "left",
                 )
     for place, name in enumerate(_EDGES):
         own = row.claims[row.claims["edge"] == name]
@@ -296,9 +331,15 @@ def _dot(axes: Axes, x: float, y: float, claim: pd.Series) -> None:
     colour = _VERDICTS[claim["verdict"]]
     known = claim["fidelity"] in _MARKERS
     axes.plot(
-        x, y, linestyle="none", marker=_MARKERS[claim["fidelity"]] if known else "x",
-        markersize=6.5, color=colour, markeredgecolor="white" if known else colour,
-        markeredgewidth=0.6 if known else 1.4, zorder=3,
+        x,
+        y,
+        linestyle="none",
+        marker=_MARKERS[claim["fidelity"]] if known else "x",
+        markersize=6.5,
+        color=colour,
+        markeredgecolor="white" if known else colour,
+        markeredgewidth=0.6 if known else 1.4,
+        zorder=3,
     )
 
 
@@ -330,12 +371,17 @@ def _caption(frame: pd.DataFrame, counts: pd.Series) -> str:
     )
     failed = published[(published["verdict"] == "not reproduced") & (published["edge"] == "")]
     if len(failed):
-        text += " Not reproduced, ours over published: " + ", ".join(
-            f"``{claim}`` {quantity(ratio)}"
-            for claim, ratio in zip(failed["claim"], failed["ratio"], strict=True)
-        ) + "."
+        text += (
+            " Not reproduced, ours over published: "
+            + ", ".join(
+                f"``{claim}`` {quantity(ratio)}"
+                for claim, ratio in zip(failed["claim"], failed["ratio"], strict=True)
+            )
+            + "."
+        )
     if others:
-        text += f" Below them the {others} claims that this project derived or checks."
+        count = "one claim" if others == 1 else f"{others} claims"
+        text += f" Below them the {count} that this project derived or checks."
     return text
 
 
@@ -344,9 +390,9 @@ def _alternative(frame: pd.DataFrame, counts: pd.Series) -> str:
     near = int(inside["ratio"].between(0.9, 1.1).sum())
     return (
         f"Dots of ours over published by paper: {int(counts.sum())} published claims,"
-        f" {_counted(counts)}. Of {len(inside)} with a ratio and a verdict {near} lie within 10 % of"
-        " the published number. Columns at the right edge hold those without a ratio, undecided and"
-        " not attempted."
+        f" {_counted(counts)}. Of {len(inside)} with a ratio and a verdict {near} lie within 10 %"
+        " of the published number. Columns at the right edge hold those without a ratio, undecided"
+        " and not attempted."
     )
 
 

@@ -1,7 +1,7 @@
 """What a figure may not hide: compressed axes, cut bars, curves under a legend.
 
 ``say_compressed`` writes on an axis that it is compressed. ``cut_bars`` marks bars that
-are drawn shorter than they are. ``refuse_hidden`` is the last look at a figure that is laid out.
+are drawn shorter than they are. ``refuse_hidden`` is the last look at a figure.
 """
 
 from __future__ import annotations

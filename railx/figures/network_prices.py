@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import PUBLISHED, published_frame
+from railx.figures.published import published_frame, published_mark
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, INK, PALETTE, canvas, label, quantity, share_legend
@@ -83,7 +83,7 @@ def draw(settings: NetworkPricesSettings, inputs: FigureFiles, output: Path) -> 
             _rows(axes, points[points["size"] == size], list(settings.networks))
             axes.set_title(f"About {size:,} chips")
         handles = [
-            Line2D([], [], **(PUBLISHED | {"markeredgecolor": INK})),
+            Line2D([], [], **published_mark(INK)),
             Line2D([], [], linestyle="none", marker="o", color=_OURS),
         ]
         share_legend(figure, handles, ["Published (HammingMesh)", "Ours"], 2)
@@ -104,13 +104,17 @@ def _points(
         raise ValueError(
             f"price_set: got {settings.price_set}; allowed: {', '.join(map(str, prices))}"
         )
-    costs = scale[scale["price_set"] == settings.price_set].set_index(["topology", "target_chips"])
+    chosen = scale[scale["price_set"] == settings.price_set]
+    costs = {
+        (str(row["topology"]), int(row["target_chips"])): float(row["usd_per_injection_gb_s"])
+        for row in chosen.to_dict("records")
+    }
     rows = []
     for size, own in published.groupby("accelerators"):
         million = own.set_index("network")["million_usd"]
         tree = settings.networks[settings.reference]
         for name, ours in settings.networks.items():
-            row = {"size": int(str(size)), "network": name}
+            row: dict[str, Any] = {"size": int(str(size)), "network": name}
             rows.append(
                 row
                 | {
@@ -119,11 +123,8 @@ def _points(
                     "million_usd": float(million[name]),
                 }
             )
-            keys = [(ours, size), (tree, size)]
-            if ours and all(key in costs.index for key in keys):
-                cost, reference = (
-                    float(costs.loc[[key], "usd_per_injection_gb_s"].iloc[0]) for key in keys
-                )
+            cost, reference = costs.get((ours, row["size"])), costs.get((tree, row["size"]))
+            if cost and reference:
                 rows.append(row | {"source": "ours", "ratio": cost / reference, "topology": ours})
     return pd.DataFrame(rows)
 
@@ -133,7 +134,7 @@ def _rows(axes: Axes, points: pd.DataFrame, names: list[str]) -> None:
 
     axes.axvline(1, color=GREY, linewidth=0.8)
     for source, style, up in (
-        ("published", PUBLISHED | {"markeredgecolor": INK}, -0.16),
+        ("published", published_mark(INK), -0.16),
         ("ours", {"linestyle": "none", "marker": "o", "color": _OURS, "markersize": 6.5}, 0.16),
     ):
         own = points[points["source"] == source]
@@ -141,7 +142,11 @@ def _rows(axes: Axes, points: pd.DataFrame, names: list[str]) -> None:
         axes.plot(own["ratio"], places, **style)
         for ratio, place in zip(own["ratio"], places, strict=True):
             axes.annotate(
-                quantity(float(ratio)), (ratio, place), (7, 0), textcoords="offset points", va="center"
+                quantity(float(ratio)),
+                (ratio, place),
+                (7, 0),
+                textcoords="offset points",
+                va="center",
             )
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator([0.05, 0.1, 0.2, 0.5, 1]))
@@ -165,8 +170,9 @@ def _caption(points: pd.DataFrame) -> str:
             parts.append(text + (f", ours {quantity(row['ours'])}" if has_ours else ""))
         sentences.append(f"About {size:,} chips, over a full fat tree: {'; '.join(parts)}.")
     return (
-        f"{' '.join(sentences)} The published costs are from memory and per chip, ours per injection"
-        " bandwidth at the ports of this experiment, so that only ratios compare."
+        f"{' '.join(sentences)} The published costs are from memory and per chip, ours per"
+        " injection bandwidth at the ports of this experiment and without the links on a board, so"
+        " that only ratios compare."
     )
 
 
@@ -177,9 +183,9 @@ def _alternative(points: pd.DataFrame) -> str:
     pairs = both.dropna()
     factor = (pairs["ours"] / pairs["published"]).agg(["min", "max"])
     return (
-        f"Dots of cost ratios over a fat tree, {len(both)} published and {len(pairs)} ours; ours are"
-        f" {quantity(float(factor['min']))} to {quantity(float(factor['max']))} times the published"
-        " ratios."
+        f"Dots of cost ratios over a fat tree, {len(both)} published and {len(pairs)} ours; ours"
+        f" are {quantity(float(factor['min']))} to {quantity(float(factor['max']))} times the"
+        " published ratios."
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import PUBLISHED, published_frame
+from railx.figures.published import published_frame, published_mark
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import GREY, PALETTE, canvas, label, quantity, share_legend
@@ -24,7 +24,17 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "PipelineSpeedupsSettings"]
 
-_GROUPS = ("plan", "corpus", "devices", "kind", "iteration", "micro_batch", "predicted_ms", "fidelity")
+_GROUPS = (
+    "plan",
+    "corpus",
+    "devices",
+    "kind",
+    "iteration",
+    "micro_batch",
+    "tokens",
+    "predicted_ms",
+    "fidelity",
+)
 _SCHEDULE = ("plan", "iteration", "pipeline", "replica", "stage", "start_ms", "end_ms", "fidelity")
 _HEADLINES = ("id", "value", "place")
 _BASELINES = {
@@ -35,6 +45,7 @@ _BASELINES = {
 }
 #: The planner whose plans stand for a baseline.
 _PLANNERS = {"flexsp": "flexsp", "static": "deepspeed"}
+_SHORT = {"flexsp": "FlexSP", "static": "one degree"}
 
 
 @dataclass(frozen=True)
@@ -58,16 +69,14 @@ def draw(settings: PipelineSpeedupsSettings, inputs: FigureFiles, output: Path) 
     published = published_frame(inputs, "published", _HEADLINES).set_index("id")
     unknown = [name for name in settings.rows if name not in published.index]
     if unknown:
-        raise ValueError(
-            f"rows: got {', '.join(unknown)}; allowed: {', '.join(published.index)}"
-        )
+        raise ValueError(f"rows: got {', '.join(unknown)}; allowed: {', '.join(published.index)}")
     groups = read_frames(inputs, "groups", (*_GROUPS, "planner"))
     schedule = read_frames(inputs, "schedule", _SCHEDULE)
     points = _points(settings.rows, published, groups, schedule)
     subtitle = (
         "Published: hollow diamonds, 32 A800, Llama models. Ours: dots, times that the cost model"
         " predicts for plans of this experiment on the same batches; other models, devices and"
-        " lengths than the paper's. The axis of speed-ups begins at 1."
+        " lengths than the paper's. The axis of speed-ups does not begin at 0."
     )
     with canvas(
         settings,
@@ -90,12 +99,13 @@ def draw(settings: PipelineSpeedupsSettings, inputs: FigureFiles, output: Path) 
         ]
         texts = [f"Over {name}" for name, _ in _BASELINES.values()]
         handles += [
-            Line2D([], [], **(PUBLISHED | {"markeredgecolor": GREY})),
+            Line2D([], [], **published_mark(GREY)),
             Line2D([], [], linestyle="none", marker="o", color=GREY),
         ]
         texts += ["Published (at most)", "Ours"]
         share_legend(figure, handles, texts, 3)
-    return Drawn(_caption(points), _alternative(points), points)
+    data = points.assign(row=points["row"].str.replace("\n", " "))
+    return Drawn(_caption(points), _alternative(points), data)
 
 
 def _points(
@@ -111,7 +121,7 @@ def _points(
             "quantity": "speedup" if baseline else "bubble",
             "row": words,
             "baseline": baseline,
-            "value": float(published.loc[name, "value"]),
+            "value": float(published["value"][name]),
         }
         rows.append(row)
     rows += _ours(groups, schedule)
@@ -119,7 +129,7 @@ def _points(
 
 
 def _ours(groups: pd.DataFrame, schedule: pd.DataFrame) -> list[dict[str, Any]]:
-    """Our pipelines over the other plans of the same corpus and devices, and bubbles."""
+    """Our pipelines over the other plans of the same batches, and their bubbles."""
     slowest = groups.groupby(["plan", "iteration", "micro_batch"])["predicted_ms"].max()
     seconds = slowest.groupby(["plan", "iteration"]).sum().groupby("plan").mean()
     ends = schedule.groupby(["plan", "iteration", "pipeline", "replica"]).agg(
@@ -131,21 +141,24 @@ def _ours(groups: pd.DataFrame, schedule: pd.DataFrame) -> list[dict[str, Any]]:
         .sum()
     )
     facts = groups.drop_duplicates("plan").set_index("plan")
+    tokens = groups.groupby(["plan", "iteration"])["tokens"].sum().groupby("plan").agg(tuple)
     rows = []
     for plan, own in ends.groupby("plan"):
         pipeline = _iteration_ms(own)
         fact = facts.loc[str(plan)]
-        words = f"{label(str(fact['corpus']))}, {fact['devices']} devices"
+        words = label(str(fact["corpus"]))
+        # Equal tokens in every iteration: the same batches.
         same = facts[
             (facts["corpus"] == fact["corpus"])
-            & (facts["devices"] == fact["devices"])
+            & (tokens.reindex(facts.index) == tokens[str(plan)])
             & (facts["kind"] == "sequence_parallel")
         ]
         rows += [
             {
                 "source": "ours",
                 "quantity": "speedup",
-                "row": f"Ours, {words}: over {label(str(other)).lower()}",
+                "row": f"Ours, {words},\n{other_fact['devices']} devices, over"
+                f" {_SHORT[other_fact['planner']]}",
                 "baseline": _PLANNERS[other_fact["planner"]],
                 "value": float(seconds[other]) / pipeline,
             }
@@ -182,7 +195,7 @@ def _rows(axes: Axes, rows: pd.DataFrame, words: str) -> None:
     for place, row in enumerate(rows.to_dict("records")):
         colour = _BASELINES.get(row["baseline"], ("", GREY))[1]
         style = (
-            PUBLISHED | {"markeredgecolor": colour}
+            published_mark(colour)
             if row["source"] == "published"
             else {"linestyle": "none", "marker": "o", "color": colour, "markersize": 7}
         )
@@ -216,21 +229,23 @@ def _caption(points: pd.DataFrame) -> str:
             if len(published)
             else f"over {name} nothing published"
         )
-        text += f", ours {' and '.join(quantity(one) for one in ours)}" if len(ours) else ", ours none"
+        text += (
+            f", ours {' and '.join(quantity(one) for one in ours)}" if len(ours) else ", ours none"
+        )
         sentences.append(text)
     shares = "; ".join(
         f"{row['source']} {100 * row['value']:.3g} %" for row in bubbles.to_dict("records")
     )
     return (
         f"Speed-ups of elastic pipelines: {'; '.join(sentences)}. Idle time of the stages: {shares}"
-        " (the published share also holds point-to-point time). The published times are measured; ours"
-        " are predictions, of both plans for the same batches."
+        " (the published share also holds point-to-point time). The published times are measured;"
+        " ours are predictions, of both plans for the same batches."
     )
 
 
 def _alternative(points: pd.DataFrame) -> str:
     rows = [
-        f"{row['row']} {quantity(row['value'])}"
+        f"{str(row['row']).replace(chr(10), ' ')} {quantity(row['value'])}"
         for row in points[points["quantity"] == "speedup"].to_dict("records")
     ]
     return f"Dots of speed-ups, a row each: {'; '.join(rows)}. Below, the idle share of the stages."

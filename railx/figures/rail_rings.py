@@ -19,6 +19,7 @@ from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import named_files, read_frame
 from railx.figures.theme import GREY, INK, PALETTE, canvas, label, lighter
+from railx.figures.words import sentence, spoken
 from railx.settings import Between, NonNegative
 
 if TYPE_CHECKING:
@@ -28,18 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "RailRingsSettings"]
 
-_CAPTION = """\
-Rail rings of one line of RailX nodes. Each rail is a ring that visits every node once
-(a Hamiltonian cycle); together the rings of a Hamiltonian decomposition join every
-ordered pair of nodes by exactly one rail, so that the same wiring serves ring
-collectives and all-to-all. Below each ring are the ports of its optical circuit switch
-(OCS), on the left the ports that lead out of a node, on the right those that lead in,
-and the circuits that join them; no port is used twice.
-"""
-_ALTERNATIVE = (
-    "Circles of nodes joined by rail rings, and for each rail the ports of its optical "
-    "switch that are joined by circuits."
-)
 
 _COLUMNS = ("element", "ocs", "port_a", "port_b", "rail", "dimension", "line", "node_a", "node_b")
 
@@ -90,7 +79,50 @@ def draw(settings: RailRingsSettings, inputs: FigureFiles, output: Path) -> Draw
     )
     with canvas(settings, output, title, subtitle, fidelity_line(["analytic"], note)) as figure:
         _draw_panels(figure, circuits, nodes, shown)
-    return Drawn(_CAPTION, _ALTERNATIVE, circuits)
+    return Drawn(
+        _caption(name, circuits, nodes, rails, pairs),
+        _alternative(circuits, shown),
+        circuits[[column for column in _COLUMNS if column != "element"]],
+    )
+
+
+def _caption(
+    name: str,
+    circuits: pd.DataFrame,
+    nodes: Sequence[int],
+    rails: Sequence[int],
+    pairs: set[tuple[int, int]],
+) -> str:
+    every = len(nodes) * (len(nodes) - 1)
+    each = circuits.groupby("rail").size()
+    rings = int((each == len(nodes)).sum())
+    used = [*zip(circuits["ocs"], circuits["port_a"], strict=True)]
+    used += zip(circuits["ocs"], circuits["port_b"], strict=True)
+    whole = len(pairs) == every
+    return sentence(
+        f"A line of {len(nodes)} nodes of {spoken(label(name))}: {rings} of its {len(rails)} rails"
+        f" visit every node once. Together they join {'' if whole else 'only '}{len(pairs):,} of"
+        f" the"
+        f" {every:,} ordered pairs of nodes with {len(circuits):,} circuits"
+        + (", so that the same wiring serves ring collectives and all-to-all." if whole else "."),
+        "Below each ring are the ports of its optical circuit switch (OCS), on the left those that"
+        " lead out of a node, on the right those that lead in, and the circuits that join them;"
+        f" {len(set(used)):,} ports are used,"
+        f" {'none' if len(set(used)) == len(used) else len(used) - len(set(used))} twice.",
+    )
+
+
+def _alternative(circuits: pd.DataFrame, shown: Sequence[int]) -> str:
+    parts = "; ".join(
+        f"rail {rail}: " + ", ".join(f"{a} to {b}" for a, b in _joined(circuits, rail))
+        for rail in shown
+    )
+    return f"Circles of nodes joined by rail rings, and the circuits of their switches. {parts}."
+
+
+def _joined(circuits: pd.DataFrame, rail: int) -> list[tuple[int, int]]:
+    own = circuits[circuits["rail"] == rail]
+    return list(zip(own["node_a"], own["node_b"], strict=True))
 
 
 def _circuits(settings: RailRingsSettings, inputs: FigureFiles) -> tuple[str, pd.DataFrame]:
@@ -244,6 +276,6 @@ FIGURE = Figure(
     settings=RailRingsSettings,
     title="Rail rings and optical switch ports",
     paper="railx",
-    inputs=(FigureInput("graph", "topology.graph"),),
+    inputs=(FigureInput("graph", "topology.graph", columns=_COLUMNS),),
     draw=draw,
 )

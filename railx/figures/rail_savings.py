@@ -12,10 +12,19 @@ from typing import TYPE_CHECKING, Literal
 
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import PUBLISHED_LINE, published_frame
+from railx.figures.published import published_frame, published_series
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
-from railx.figures.theme import INK, PALETTE, canvas, quantity, share_legend
+from railx.figures.theme import (
+    INK,
+    PALETTE,
+    PUBLISHED,
+    canvas,
+    published_handle,
+    published_line,
+    quantity,
+    share_legend,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,8 +80,7 @@ def draw(settings: RailSavingsSettings, inputs: FigureFiles, output: Path) -> Dr
     points = _points(settings, published, bills)
     subtitle = (
         "Electrical rails over photonic rails: network cost, network power. Hollow diamonds:"
-        " published bills; dots: the bills of this experiment. The axis of GPUs is logarithmic, the"
-        " others begin at 0."
+        " published bills; dots: the bills of this experiment. All other axes begin at 0."
     )
     colours = dict(zip(settings.platforms, PALETTE, strict=False))
     with canvas(
@@ -86,12 +94,12 @@ def draw(settings: RailSavingsSettings, inputs: FigureFiles, output: Path) -> Dr
         for axes, (key, (title, _, promise)) in zip(panels, _PANELS.items(), strict=True):
             _panel(axes, points[points["quantity"] == key], colours, float(headline[promise]))
             axes.set(title=title, xlabel="GPUs", ylabel="Times lower with photonic rails")
-        handles = [Line2D([], [], color=colours[key], **PUBLISHED_LINE) for key in colours]
+        handles = [Line2D([], [], **published_series(colours[key])) for key in colours]
         texts = [pair.words for pair in settings.platforms.values()]
         handles.append(Line2D([], [], color=INK, linestyle="none", marker="o"))
         texts.append("Ours, in the colour of its platform")
-        handles.append(Line2D([], [], color=INK, linestyle=":", linewidth=1.2))
-        texts.append("Abstract")
+        handles.append(published_handle(line=True))
+        texts.append(f"Abstract, {PUBLISHED}")
         share_legend(figure, handles, texts, 2)
     return Drawn(_caption(settings, points, headline), _alternative(settings, points), points)
 
@@ -128,14 +136,13 @@ def _points(
                 f"platforms.{platform}: no bill of {', '.join(missing)}; allowed:"
                 f" {', '.join(networks.index)}"
             )
-        electrical, photonic = networks.loc[pair.electrical], networks.loc[pair.photonic]
         rows += [
             {
                 "source": "ours",
                 "quantity": quantity_,
                 "platform": platform,
-                "gpus": int(electrical["chips"]),
-                "ratio": float(electrical[column]) / float(photonic[column]),
+                "gpus": int(networks["chips"][pair.electrical]),
+                "ratio": float(networks[column][pair.electrical] / networks[column][pair.photonic]),
             }
             for quantity_, column in (("cost", "cost_usd"), ("power", "power_watts"))
         ]
@@ -145,16 +152,29 @@ def _points(
 def _panel(axes: Axes, points: pd.DataFrame, colours: dict[str, str], promise: float) -> None:
     from matplotlib.ticker import FixedLocator, NullLocator
 
-    axes.axhline(promise, color=INK, linestyle=":", linewidth=1.2)
+    published_line(axes, promise, "y", zorder=1.5)
     axes.annotate(
-        f"{promise:g} times", (1, promise), xycoords=("axes fraction", "data"), xytext=(-3, 3),
-        textcoords="offset points", ha="right",
+        f"{promise:g} times",
+        (1, promise),
+        xycoords=("axes fraction", "data"),
+        xytext=(-4, -4),
+        textcoords="offset points",
+        ha="right",
+        va="top",
     )
     for platform, own in points.groupby("platform", sort=False):
         lines = own[own["source"] == "published"].sort_values("gpus")
-        axes.plot(lines["gpus"], lines["ratio"], color=colours[str(platform)], **PUBLISHED_LINE)
+        axes.plot(lines["gpus"], lines["ratio"], **published_series(colours[str(platform)]))
         dots = own[own["source"] == "ours"]
-        axes.plot(dots["gpus"], dots["ratio"], "o", color=colours[str(platform)], markersize=7.5, zorder=2.2, alpha=0.55)
+        axes.plot(
+            dots["gpus"],
+            dots["ratio"],
+            "o",
+            color=colours[str(platform)],
+            markersize=7.5,
+            zorder=2.2,
+            alpha=0.55,
+        )
     sizes = sorted(set(points["gpus"]))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(sizes))

@@ -20,6 +20,7 @@ __all__ = ["FIGURES", "FigureSettings", "draw_figure", "figure_module", "figure_
 
 #: Every figure: the modules of this package that declare one.
 FIGURES: tuple[str, ...] = (
+    "all_claims",
     "rail_rings",
     "topology_metrics",
     "all_to_all_bandwidth",
@@ -27,10 +28,17 @@ FIGURES: tuple[str, ...] = (
     "price_sensitivity",
     "cost_scale",
     "claim_map",
-    "sequence_parallel_plan",
-    "pipeline_schedule",
+    "network_prices",
+    "switching_overhead",
+    "switching_windows",
+    "rail_savings",
     "reconfiguration",
+    "adaptive_speedups",
+    "all_to_all_degree",
     "corpus_lengths",
+    "sequence_parallel_plan",
+    "pipeline_speedups",
+    "pipeline_schedule",
     "channel_loads",
     "ring_all_reduce",
     "collective_time",

@@ -145,10 +145,14 @@ def repeats_words(rows: pd.DataFrame) -> str:
         f" {' or '.join(map(str, iterations))} timed iterations"
     )
     if fewest < LEAST_REPEATS:
-        text += ": too few for an interval" if most < LEAST_REPEATS else ", some too few for an interval"
+        text += (
+            ": too few for an interval"
+            if most < LEAST_REPEATS
+            else ", some too few for an interval"
+        )
     if aside:
         text += (
             f"; {aside} of {len(rows)} set aside, because other work on the machine disturbed"
-            f" {'it' if aside == 1 else 'them'} (crosses)"
+            f" {'it' if aside == 1 else 'them'}"
         )
     return text

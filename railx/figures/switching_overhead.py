@@ -7,6 +7,7 @@ experiment. Absolute times differ by job and machine and are not drawn.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,22 @@ import numpy as np
 
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import PUBLISHED_LINE, published_frame
+from railx.figures.published import published_frame, published_series
 from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
-from railx.figures.theme import INK, canvas, colours, label, quantity, share_legend
+from railx.figures.theme import (
+    INK,
+    LINE_POINTS,
+    PUBLISHED,
+    canvas,
+    colours,
+    label,
+    published_handle,
+    published_line,
+    quantity,
+    share_legend,
+)
 from railx.settings import Between
 
 if TYPE_CHECKING:
@@ -46,11 +58,13 @@ _JOBS = {
     "deepseek2d": "DeepSeek, PP and TP only",
 }
 _SOURCES = {
-    "perlmutter": "Published, Perlmutter",
-    "simulation": "Published, simulation",
     "ours": "Ours",
+    "simulation": "Published, simulation",
+    "perlmutter": "Published, Perlmutter",
 }
 _COLUMNS = 4
+#: Characters of a bold line over a panel.
+_WIDE = 26
 
 
 @dataclass(frozen=True)
@@ -85,9 +99,8 @@ def draw(settings: SwitchingOverheadSettings, inputs: FigureFiles, output: Path)
         for source in sources
     }
     subtitle = (
-        "Step time over the same source's step without switching, less one. Both axes are"
-        f" compressed: linear up to {quantity(settings.linear_percent)} % and"
-        f" {quantity(_linear_ms(points))} ms, logarithmic beyond. Hollow diamonds: published."
+        "Step time over the same source's step without switching, less one; all panels"
+        " on the same axes. Hollow diamonds: published."
         f" Ours: {repeats_words(repeats)}."
     )
     with canvas(
@@ -110,7 +123,8 @@ def draw(settings: SwitchingOverheadSettings, inputs: FigureFiles, output: Path)
                 axes = grid[line + number // _COLUMNS, number % _COLUMNS]
                 own = points[(points["source"] == source) & (points["panel"] == name)]
                 _panel(axes, own, promised, source)
-                axes.set_title(f"{_SOURCES[source]}\n{name}", fontweight="normal")
+                title = f"{_SOURCES[source]}\n{name[:1].upper()}{name[1:]}"
+                axes.set_title(_title(title))
             line += -(-len(names) // _COLUMNS)
         _axes(grid, points, settings.linear_percent)
         colour = colours(("electrical", *_MODES))
@@ -118,12 +132,12 @@ def draw(settings: SwitchingOverheadSettings, inputs: FigureFiles, output: Path)
         texts: list[str] = []
         for mode in _MODES:
             handles += [
-                Line2D([], [], color=colour[mode], **PUBLISHED_LINE),
-                Line2D([], [], color=colour[mode], marker="o", linewidth=1.8),
+                Line2D([], [], **published_series(colour[mode])),
+                Line2D([], [], color=colour[mode], marker="o"),
             ]
             texts += [f"{label(mode)}, published", f"{label(mode)}, ours"]
-        handles.append(Line2D([], [], color=INK, linestyle=":", linewidth=1.2))
-        texts.append(f"Published promise: below {promised:g} %")
+        handles.append(published_handle(line=True))
+        texts.append(f"Abstract, {PUBLISHED}: below {promised:g} %")
         share_legend(figure, handles, texts, 3)
     return Drawn(
         _caption(points, repeats, promised), _alternative(points), points.drop(columns="order")
@@ -134,6 +148,11 @@ _NOTE = (
     "Published on Perlmutter: real jobs with emulated delays, bars of one standard deviation;"
     " published simulation: against electrical switches at full bandwidth"
 )
+
+
+def _title(text: str) -> str:
+    """A panel's title in lines that fit."""
+    return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, _WIDE))
 
 
 def _points(inputs: FigureFiles, repeats: pd.DataFrame, confidence: float) -> pd.DataFrame:
@@ -148,7 +167,9 @@ def _percent(seconds: float, reference: float) -> float:
     return 100 * (seconds / reference - 1)
 
 
-def _row(source: str, panel: str, mode: str, latency_ms: float, percent: float, **more: Any) -> dict[str, Any]:
+def _row(
+    source: str, panel: str, mode: str, latency_ms: float, percent: float, **more: Any
+) -> dict[str, Any]:
     return {
         "source": source,
         "panel": panel,
@@ -193,7 +214,7 @@ def _simulated(inputs: FigureFiles) -> list[dict[str, Any]]:
         reference = float(
             own.loc[own["system"] == "eps_full_bw_analytical", "step_latency_s"].iloc[0]
         )
-        panel = f"{str(name).replace('fig', 'fig. ')}: {platform}, {gpus} GPUs"
+        panel = f"{platform}, {gpus} GPUs ({str(name).replace('fig', 'fig. ')})"
         rows += [
             _row(
                 "simulation",
@@ -205,9 +226,12 @@ def _simulated(inputs: FigureFiles) -> list[dict[str, Any]]:
             for run in own[own["system"].isin(modes)].to_dict("records")
         ]
     for run in published_frame(inputs, "smoke", _SMOKE).to_dict("records"):
-        for mode, column in (("on_demand", "on_demand_step_s"), ("provisioned", "provision_step_s")):
+        for mode, column in (
+            ("on_demand", "on_demand_step_s"),
+            ("provisioned", "provision_step_s"),
+        ):
             percent = _percent(run[column], run["eps_step_s"])
-            panel = "smoke run, DP 2 PP 2 TP 2"
+            panel = "smoke run of 8 GPUs"
             rows.append(_row("simulation", panel, mode, run["reconfig_latency_ms"], percent))
     return rows
 
@@ -217,16 +241,22 @@ def _ours(repeats: pd.DataFrame, confidence: float) -> list[dict[str, Any]]:
     switched = repeats[repeats["mode"].isin(_MODES)]
     keys = ["run", "device", "mode", "reconfiguration_latency_ms"]
     for (run, device, mode, latency), own in switched.groupby(keys, sort=False):
-        panel = f"{label(str(run))}, {str(device).upper()}"
+        panel = f"{label(str(run))} ({str(device).upper()})"
+        setting = (str(mode), float(str(latency)))
         percents = 100 * (own["over_electrical"] - 1)
         found = middle(list(percents[~own["disturbed"]]), confidence)
         rows.append(
             _row(
-                "ours", panel, mode, latency, found.value, low_percent=found.low, high_percent=found.high
+                "ours",
+                panel,
+                *setting,
+                found.value,
+                low_percent=found.low,
+                high_percent=found.high,
             )
         )
         rows += [
-            _row("repeat", panel, mode, latency, percent, set_aside=bool(disturbed))
+            _row("repeat", panel, *setting, percent, set_aside=bool(disturbed))
             for percent, disturbed in zip(percents, own["disturbed"], strict=True)
         ]
     return rows
@@ -240,14 +270,16 @@ def _linear_ms(points: pd.DataFrame) -> float:
 def _panel(axes: Axes, own: pd.DataFrame, promised: float, source: str) -> None:
     colour = colours(("electrical", *_MODES))
     axes.axhline(0, color=INK, linewidth=0.8)
-    axes.axhline(promised, color=INK, linestyle=":", linewidth=1.2)
+    published_line(axes, promised, "y", zorder=1.5)
     for mode in _MODES:
         mine = own[own["mode"] == mode].sort_values("reconfiguration_latency_ms")
         x, y = mine["reconfiguration_latency_ms"], mine["overhead_percent"]
         style: Mapping[str, Any] = (
-            {"marker": "o", "markersize": 5, "linewidth": 1.8} if source == "ours" else PUBLISHED_LINE
+            {"marker": "o", "linewidth": LINE_POINTS, "color": colour[mode]}
+            if source == "ours"
+            else published_series(colour[mode])
         )
-        axes.plot(x, y, color=colour[mode], **style)
+        axes.plot(x, y, **style)
         bars = mine[mine["low_percent"].notna()]
         axes.vlines(
             bars["reconfiguration_latency_ms"],
@@ -278,12 +310,12 @@ def _axes(grid: np.ndarray, points: pd.DataFrame, linear_percent: float) -> None
             axis.set_major_formatter(lambda value, _: quantity(value))
         if not axes.lines:
             axes.set_visible(False)
-    for line in grid:
-        line[0].set_ylabel("Added time (%)")
     for column in grid.T:
         lowest = [axes for axes in column if axes.get_visible()][-1]
-        lowest.set_xlabel("Switching latency (ms)")
         lowest.tick_params(labelbottom=True)
+    # One label each: it is longer than a panel.
+    grid[len(grid) // 2, 0].set_ylabel("Added time (%)")
+    grid[-1, 1 if grid[-1, 1].get_visible() else 0].set_xlabel("Switching latency (ms)")
 
 
 def _within(own: pd.DataFrame, percent: float) -> float:
@@ -304,7 +336,9 @@ def _caption(points: pd.DataFrame, repeats: pd.DataFrame, promised: float) -> st
         for panel, own in rows.groupby("panel", sort=False):
             longest = _within(own, promised)
             parts.append(
-                f"{panel} up to {quantity(longest)} ms" if longest == longest else f"{panel} at no latency"
+                f"{panel} up to {quantity(longest)} ms"
+                if longest == longest
+                else f"{panel} at no latency"
             )
         if parts:
             sentences.append(f"{name}: {'; '.join(parts)}.")
@@ -313,8 +347,8 @@ def _caption(points: pd.DataFrame, repeats: pd.DataFrame, promised: float) -> st
         " are real training steps on processor cores, with emulated switches."
     )
     return (
-        f"Time that switching adds to a step. Provisioned switching stays within {promised:g} % of the"
-        f" step without it: {' '.join(sentences)} {unlike} Ours: {repeats_words(repeats)}."
+        f"Time that switching adds to a step. Provisioned switching stays within {promised:g} % of"
+        f" the step without it: {' '.join(sentences)} {unlike} Ours: {repeats_words(repeats)}."
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
-from railx.figures.published import PUBLISHED, milliseconds, published_frame
+from railx.figures.published import milliseconds, published_frame, published_mark
 from railx.figures.settings import CanvasSettings
 from railx.figures.theme import GREY, INK, PALETTE, canvas, label, lighter, quantity, share_legend
 
@@ -57,15 +57,15 @@ class SwitchingWindowsSettings(CanvasSettings):
 
 
 def draw(settings: SwitchingWindowsSettings, inputs: FigureFiles, output: Path) -> Drawn:
-    """Switching times above the distribution of windows, phases of an iteration below."""
+    """Switching times above the distribution of windows, phases of a step below."""
     from matplotlib.patches import Patch
 
     windows = _windows(published_frame(inputs, "windows", _WINDOWS))
     switches = _switches(published_frame(inputs, "technologies", _TECHNOLOGIES), windows)
     phases = _phases(published_frame(inputs, "phases", _PHASES))
     subtitle = (
-        "Right of a switch's diamond lie the windows that hide its switching. The axis of time is"
-        " logarithmic. Below, the phases of one iteration, as wide as they have operations."
+        "Right of a switch's diamond lie the windows that hide its switching. Both axes of time are"
+        " the same. Below, the phases of one iteration, as wide as they have operations."
     )
     with canvas(
         settings, output, "Idle windows between phases, and how fast switches are", subtitle, _NOTE
@@ -77,7 +77,6 @@ def draw(settings: SwitchingWindowsSettings, inputs: FigureFiles, output: Path) 
         _technologies(above, switches)
         _distribution(middle, windows)
         above.set_xlim(middle.get_xlim())
-        above.tick_params(labelbottom=False)
         _pattern(below, phases, jobs)
         kinds = [kind for kind in _HUES if (phases["phase"] == kind).any()]
         names = {"PP": "Pipeline (PP)", "DP": "Data (DP)", "EP": "Expert (EP)"}
@@ -87,7 +86,9 @@ def draw(settings: SwitchingWindowsSettings, inputs: FigureFiles, output: Path) 
             [f"{names[kind]} phase" for kind in kinds],
             len(kinds),
         )
-    return Drawn(_caption(windows, switches, phases), _alternative(windows), _data(windows, switches, phases))
+    return Drawn(
+        _caption(windows, switches, phases), _alternative(windows), _data(windows, switches, phases)
+    )
 
 
 def _windows(table: pd.DataFrame) -> pd.DataFrame:
@@ -156,9 +157,9 @@ def _technologies(axes: Axes, switches: pd.DataFrame) -> None:
     for place, row in enumerate(switches.to_dict("records")):
         sure = row["confidence"] != "low"
         colour = INK if sure else GREY
-        axes.plot(row["switching_ms"], place, **(PUBLISHED | {"markeredgecolor": colour}))
+        axes.plot(row["switching_ms"], place, **published_mark(colour))
         axes.annotate(
-            f"{_time(row['switching_ms'])}: {row['hidden']:.0%}",
+            f"{_time(row['switching_ms'])}: {100 * row['hidden']:.0f} %",
             (row["switching_ms"], place),
             (8, 0),
             textcoords="offset points",
@@ -168,7 +169,7 @@ def _technologies(axes: Axes, switches: pd.DataFrame) -> None:
     axes.set_yticks(
         range(len(switches)),
         [
-            f"{row['technology']}, {row['example_device']}"
+            f"{row['technology'].split(' (')[0]}, {row['example_device'].split(' (')[0]}"
             for row in switches.to_dict("records")
         ],
     )
@@ -176,6 +177,8 @@ def _technologies(axes: Axes, switches: pd.DataFrame) -> None:
     axes.set_ylim(len(switches) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.set_title("Switching time, and the share of windows it fits into")
+    axes.set_xlabel("Switching time")
+    axes.xaxis.set_major_formatter(lambda value, _: _time(value))
 
 
 def _time(time_ms: float) -> str:
@@ -192,14 +195,15 @@ def _distribution(axes: Axes, windows: pd.DataFrame) -> None:
     start = 100 - 100 * _longer(windows, 1e-12)
     left = 5e-6
     axes.step(
-        [left, *drawn.index, 1e3],
+        [left, *drawn.index, 1e4],
         [start, *drawn, 100],
         where="post",
         color=_LINE,
         linewidth=1.8,
     )
-    axes.plot(drawn.index, drawn, **(PUBLISHED | {"markeredgecolor": _LINE}))
-    for length, share in drawn.items():
+    axes.plot(drawn.index, drawn, **published_mark(_LINE))
+    before = drawn.shift(fill_value=start)
+    for length, share in drawn[drawn - before >= 10].items():  # the others are too near
         axes.annotate(
             f"{quantity(float(length))} ms",
             (float(length), float(share)),
@@ -209,8 +213,8 @@ def _distribution(axes: Axes, windows: pd.DataFrame) -> None:
             va="bottom",
         )
     axes.set_xscale("log")
-    axes.set(xlim=(left, 1e3), ylim=(0, 112))
-    axes.set(xlabel="Window (ms)", ylabel="Windows not longer (%)")
+    axes.set(xlim=(left, 1e4), ylim=(0, 112))
+    axes.set(xlabel="Window", ylabel="Windows not longer (%)")
     axes.set_title(f"{int(windows['count'].sum())} windows between unlike phases of a step")
     axes.yaxis.set_major_locator(_ticks())
     axes.xaxis.set_major_formatter(lambda value, _: _time(value))
@@ -270,10 +274,12 @@ def _data(windows: pd.DataFrame, switches: pd.DataFrame, phases: pd.DataFrame) -
 
 def _caption(windows: pd.DataFrame, switches: pd.DataFrame, phases: pd.DataFrame) -> str:
     total = int(windows["count"].sum())
-    steps = ", ".join(f"{_longer(windows, bound):.0%} last {bound:g} ms or more" for bound in (1, 2, 10))
+    steps = ", ".join(
+        f"{100 * _longer(windows, bound):.0f} % last {bound:g} ms or more" for bound in (1, 2, 10)
+    )
     sure = switches[switches["confidence"] != "low"]
     fits = "; ".join(
-        f"{row['example_device']} ({_time(row['switching_ms'])}) {row['hidden']:.0%}"
+        f"{row['example_device']} ({_time(row['switching_ms'])}) {100 * row['hidden']:.0f} %"
         for row in sure.to_dict("records")
     )
     counts = "; ".join(
@@ -283,15 +289,18 @@ def _caption(windows: pd.DataFrame, switches: pd.DataFrame, phases: pd.DataFrame
     if fits:
         text += f" Share of the windows that hide a switch's time, times that were read: {fits}."
     return (
-        f"{text} {len(switches) - len(sure)} of the {len(switches)} switching times are recalled and"
-        f" drawn pale. Switches of an iteration: {counts}. A transition with two lengths is split by"
-        " its mean."
+        f"{text} {len(switches) - len(sure)} of the {len(switches)} switching times are recalled"
+        f" and drawn pale. Switches of an iteration: {counts}. A transition with two lengths is"
+        " split by its mean."
     )
 
 
 def _alternative(windows: pd.DataFrame) -> str:
     steps = windows.groupby("window_ms")["count"].sum()
-    words = ", ".join(f"{int(count)} of {quantity(float(length))} ms" for length, count in steps.items())
+    words = ", ".join(
+        f"{int(count)} of {quantity(float(length))} ms"
+        for length, count in zip(steps.index, steps, strict=True)
+    )
     return (
         "A staircase of the lengths of windows under diamonds of the switching times of optical"
         f" switches, on one logarithmic axis of time; windows: {words}. Below, blocks of the phases"

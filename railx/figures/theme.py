@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "DERIVED",
     "FAINT",
     "GREY",
     "INK",
@@ -33,6 +34,7 @@ __all__ = [
     "MODE_LABELS",
     "PALETTE",
     "PUBLISHED",
+    "PUBLISHED_MARK",
     "canvas",
     "colours",
     "degree_colours",
@@ -68,18 +70,20 @@ LINE_POINTS = 1.8
 
 #: The word for published numbers in every legend, and how they are drawn.
 PUBLISHED = "published"
+#: The word for what follows from a paper by arithmetic; drawn in grey.
+DERIVED = "derived from the paper"
 PUBLISHED_MARK: dict[str, Any] = {
     "marker": "D",
-    "markersize": 6.5,
+    "markersize": 5.5,
     "markerfacecolor": "none",
     "markeredgecolor": INK,
-    "markeredgewidth": 1.4,
+    "markeredgewidth": 1.3,
     "linestyle": "none",
 }
 PUBLISHED_LINE: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.3}
 
 #: Mean width of a character of DejaVu Sans over its size, plain and bold.
-_WIDTH, _BOLD_WIDTH = 0.55, 0.65
+_WIDTH, _BOLD_WIDTH = 0.53, 0.65
 
 _NAMED = {
     "railx_hyperx": "#0072b2",
@@ -96,6 +100,9 @@ _NAMED = {
     "provisioned": "#0072b2",
 }
 _LABELS = {
+    "railx": "RailX",
+    "opus": "Opus",
+    "infinipipe": "InfiniPipe",
     "railx_hyperx": "RailX 2D HyperX",
     "railx_torus": "RailX torus",
     "torus_2d": "2D torus",
@@ -393,5 +400,9 @@ def _frame(
     engine = figure.get_layout_engine()
     assert engine is not None
     engine.set(
-        rect=(0.004, bottom, 0.992, top - bottom), w_pad=0.08, h_pad=0.06, wspace=0.03, hspace=0.04
+        rect=(left, bottom, 1 - 2 * left, top - bottom),
+        w_pad=0.04,
+        h_pad=0.06,
+        wspace=0.03,
+        hspace=0.04,
     )  # type: ignore[call-arg]

@@ -228,6 +228,7 @@ def test_verdict_of_a_value(
     assert reason in row["reason"]
     assert row["ours"] == value
     assert row["fidelity"] == "analytic"
+    assert all(row[key].endswith(row["unit"]) for key in ("ours_text", "published_text"))
 
 
 NOT_ATTEMPTED = {"reason": "It needs 1,024 GPUs.", "needs": "A cluster."}
@@ -273,6 +274,8 @@ def test_verdict_of_a_trend(
     desk.table(values[::-1], x=[3, 2, 1, 0], fidelity=["replay"] * 4)
     row = desk.judge(claim(**{**TREND, "direction": direction}))[0]
     assert row["verdict"] == verdict
+    assert row["ours_text"].endswith("ms per ms")
+    assert row["published_text"] == "2 ms per ms"
     assert row["ours"] == pytest.approx(np.polyfit(range(4), values, 1)[0], abs=1e-12)
     assert reason in row["reason"]
     ratio = desk.judge(claim(**{**LAST_OVER_FIRST, "direction": direction}))[0]

@@ -116,7 +116,7 @@ def test_claims_may_read_all_but_graphs_circuits_plans_traces_and_configs(
         ("training", "trace"), ("training", "chrome_trace"), ("training", "config"),
         ("figure", "svg"), ("figure", "png"), ("report", "report"), ("report", "config"),
         ("report", "provenance"), ("crate", "crate"), ("crate", "workflow"),
-        ("tracking", "tracking"),
+        ("tracking", "tracking"), ("packets", "speed"),
     }  # fmt: skip
     named = {
         (name, key)
