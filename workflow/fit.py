@@ -161,8 +161,7 @@ def _check_figures(experiment: Experiment) -> None:
                     f"nothing to show, as the experiment has no {stage.name} of its kind; allowed:"
                     f" at least one (or leave the figure out: ~figures.{name})",
                 )
-        priced = any(one.table.startswith("economics.") for one in read)
-        if "reference" in settings and priced:
+        if "reference" in settings:
             _check_names(f"figures.{name}.reference", (settings["reference"],), networks)
 
 

@@ -46,7 +46,7 @@ class NetworkPricesSettings(CanvasSettings):
     price_set: Annotated[str, NotEmpty()]
     """Price list of our costs over scale."""
 
-    reference: Annotated[str, NotEmpty()]
+    published_reference: Annotated[str, NotEmpty()]
     """Published network that the others are held against."""
 
     networks: dict[str, str]
@@ -96,7 +96,7 @@ def _points(
     import pandas as pd
 
     known = list(dict.fromkeys(published["network"]))
-    unknown = [name for name in (settings.reference, *settings.networks) if name not in known]
+    unknown = [name for name in (settings.published_reference, *settings.networks) if name not in known]
     if unknown:
         raise ValueError(f"networks: got {', '.join(unknown)}; allowed: {', '.join(known)}")
     prices = list(dict.fromkeys(scale["price_set"]))
@@ -112,14 +112,14 @@ def _points(
     rows = []
     for size, own in published.groupby("accelerators"):
         million = own.set_index("network")["million_usd"]
-        tree = settings.networks[settings.reference]
+        tree = settings.networks[settings.published_reference]
         for name, ours in settings.networks.items():
             row: dict[str, Any] = {"size": int(str(size)), "network": name}
             rows.append(
                 row
                 | {
                     "source": "published",
-                    "ratio": float(million[name] / million[settings.reference]),
+                    "ratio": float(million[name] / million[settings.published_reference]),
                     "million_usd": float(million[name]),
                 }
             )
