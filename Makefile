@@ -17,7 +17,7 @@ READY := .venv/.ready
 CONFIG = --config experiment=$(EXPERIMENT) $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) $(CONFIG)
 
-.PHONY: help setup reproduce figure report schemas test test-slow mutants bench lint lock clean
+.PHONY: help setup reproduce figure report sync schemas test test-slow mutants bench lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ figure: $(READY) ## one figure and what it needs, e.g. FIGURE=cost: results/EXPE
 
 report: $(READY) ## Snakemake's own report of a finished run: results/EXPERIMENT/snakemake-report.html
 	@$(SNAKEMAKE) --report results/$(EXPERIMENT)/snakemake-report.html
+
+sync: $(READY) ## upload the W&B runs that were written offline, each once (needs `wandb login`)
+	@$(BIN)/railx sync
 
 schemas: $(READY) ## write the JSON Schemas of conf/ for editors, and docs/reference.md
 	@$(BIN)/python -m workflow.schemas

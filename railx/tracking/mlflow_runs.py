@@ -19,7 +19,7 @@ from typing import Any
 from railx.io import write_json
 from railx.tracking.media import table_json
 from railx.tracking.record import RECORD
-from railx.tracking.results import Curve, Invocation, StageResult, flat, numbers
+from railx.tracking.results import Curve, Invocation, StageResult, flat, numbers, verdict_counts
 from railx.tracking.settings import TrackingSettings
 from railx.tracking.store import (
     DIGEST,
@@ -102,9 +102,7 @@ def log_to_mlflow(
     return {result.key: (runs[result.key], result.key in first) for result in results}
 
 
-def _first_runs(
-    connection: Any, experiment: int, keys: Sequence[str], but: str
-) -> dict[str, str]:
+def _first_runs(connection: Any, experiment: int, keys: Sequence[str], but: str) -> dict[str, str]:
     """The oldest run by result key."""
     from mlflow.store.tracking.dbmodels.models import SqlRun, SqlTag
     from sqlalchemy import select
@@ -152,9 +150,7 @@ class _Rows:
         invocation = self._invocation
         verdicts = [row for result in results for row in result.verdicts]
         counts: dict[str, float] = {"results": len(results), "new_results": new}
-        for row in verdicts:
-            name = f"verdicts/{row['verdict']}"
-            counts[name] = counts.get(name, 0) + 1
+        counts |= {f"verdicts/{word}": count for word, count in verdict_counts(verdicts).items()}
         tags = {
             STAGE: INVOCATION_STAGE,
             NAME: invocation.name,
@@ -249,9 +245,7 @@ class _Rows:
             {"run_uuid": run, "key": key, "value": value} for key, value in given.items()
         )
 
-    def _add_metrics(
-        self, run: str, values: Mapping[str, float], curves: Sequence[Curve]
-    ) -> None:
+    def _add_metrics(self, run: str, values: Mapping[str, float], curves: Sequence[Curve]) -> None:
         last: dict[str, dict[str, Any]] = {}
         for name, step, value in _steps(values, curves):
             row = {
