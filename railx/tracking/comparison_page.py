@@ -20,8 +20,10 @@ _PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "numbers",
         "Numbers",
-        ("stage", "name", "metric", "a", "b", "ratio")
-        + ("a_low", "a_high", "b_low", "b_high", "moved"),
+        (
+            *("stage", "name", "metric", "a", "b", "ratio"),
+            *("a_low", "a_high", "b_low", "b_high", "moved"),
+        ),
     ),
 )  # fmt: skip
 

@@ -7,6 +7,7 @@ have it, so that two invocations lie over one another.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,7 @@ def logged_names(results: Sequence[StageResult], media: Iterable[str]) -> dict[s
 
 def build_workspace(project: str, entity: str, experiment: str, names: Mapping[str, Any]) -> Any:
     """The saved view of an experiment: runs by invocation, a section for each kind."""
-    import wandb_workspaces.expr as expr
-    import wandb_workspaces.reports.v2 as panels
-    import wandb_workspaces.workspaces as spaces
-
+    expr, panels, spaces = _library()
     sections = []
     if names["verdicts"]:
         sections.append(("Verdicts", [_verdicts(names["verdicts"])]))
@@ -82,7 +80,7 @@ def build_workspace(project: str, entity: str, experiment: str, names: Mapping[s
             for place, (name, drawn) in enumerate(sections)
         ],
         runset_settings=spaces.RunsetSettings(
-            filters=[expr.Config(_EXPERIMENT) == experiment],
+            filters=expr.And(expr.Config(_EXPERIMENT) == experiment),
             groupby=[expr.Config(_INVOCATION), expr.Config(_RESULT)],
         ),
     )
@@ -96,8 +94,7 @@ def build_report(
     invocations: Sequence[str],
 ) -> Any:
     """Invocations over one another: a grid of panels for every result with curves."""
-    import wandb_workspaces.expr as expr
-    import wandb_workspaces.reports.v2 as panels
+    expr, panels, _ = _library()
 
     def runs(*also: Any) -> list[Any]:
         return [
@@ -105,7 +102,7 @@ def build_report(
                 entity=entity,
                 project=project,
                 name=name,
-                filters=[expr.Config(_INVOCATION) == name, *also],
+                filters=expr.And(expr.Config(_INVOCATION) == name, *also),
             )
             for name in invocations
         ]
@@ -145,6 +142,17 @@ def metrics_named(names: Mapping[str, Any]) -> set[str]:
     )
 
 
+def _library() -> tuple[Any, Any, Any]:
+    """wandb-workspaces: expressions, panels and blocks, workspaces."""
+    with warnings.catch_warnings():
+        # It is written for an older pydantic, and says so.
+        warnings.simplefilter("ignore")
+        import wandb_workspaces.expr as expr
+        import wandb_workspaces.reports.v2 as panels
+        import wandb_workspaces.workspaces as spaces
+    return expr, panels, spaces
+
+
 def _shown(curve: Curve) -> bool:
     """Whether a curve is not that of a single repeat, which has three parts."""
     return curve.name.count("/") == 1
@@ -159,8 +167,7 @@ def _by_value(curves: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _verdicts(verdicts: Sequence[str]) -> Any:
-    import wandb_workspaces.reports.v2 as panels
-
+    _, panels, _ = _library()
     counts = [f"verdict_counts.{verdict}" for verdict in verdicts]
     return panels.BarPlot(title="verdicts", metrics=counts, orientation="h")
 
