@@ -26,7 +26,8 @@ __all__ = [
 ]
 
 VIEWS_SCHEMA = "railx.wandb_views/1"
-_RESULT, _INVOCATION, _EXPERIMENT = "railx.result", "railx.invocation", "railx.experiment"
+#: What W&B knows of a run itself: its group is the invocation, its name the result.
+_INVOCATION, _RESULT = "Group", "Name"
 
 
 def logged_names(results: Sequence[StageResult], media: Iterable[str]) -> dict[str, Any]:
@@ -80,8 +81,8 @@ def build_workspace(project: str, entity: str, experiment: str, names: Mapping[s
             for place, (name, drawn) in enumerate(sections)
         ],
         runset_settings=spaces.RunsetSettings(
-            filters=expr.And(expr.Config(_EXPERIMENT) == experiment),
-            groupby=[expr.Config(_INVOCATION), expr.Config(_RESULT)],
+            filters=expr.And(expr.Tags().isin([experiment])),
+            groupby=[expr.Metric(_INVOCATION), expr.Metric(_RESULT)],
         ),
     )
 
@@ -102,7 +103,7 @@ def build_report(
                 entity=entity,
                 project=project,
                 name=name,
-                filters=expr.And(expr.Config(_INVOCATION) == name, *also),
+                filters=expr.And(expr.Metric(_INVOCATION) == name, *also),
             )
             for name in invocations
         ]
@@ -119,7 +120,7 @@ def build_report(
             panels.LinePlot(title=value, x=step_of[own[0]], y=own)
             for value, own in _by_value(curves).items()
         ]
-        only = expr.Config(_RESULT) == title
+        only = expr.Metric(_RESULT) == title
         blocks += [panels.H2(title), panels.PanelGrid(runsets=runs(only), panels=lines)]
     return panels.Report(
         project=project,

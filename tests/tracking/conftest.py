@@ -5,8 +5,9 @@ them in a real SQLite store and real offline W&B folders.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,27 @@ def results(
         ),
         StageResult("figure", "cost", "figure", {"dpi": 100}, {}, None, (picture, page)),
     ]
+
+
+def at_once(job: Callable[..., None], given: Sequence[tuple[Any, ...]]) -> None:
+    """Run a function in a process for each of the arguments, started together."""
+    context = get_context("forkserver")
+    # What takes long to import is imported once; processes are copies of that one.
+    context.set_forkserver_preload(
+        ["mlflow", "tests.tracking.test_store", "tests.tracking.test_wandb"]
+    )
+    together = context.Barrier(len(given))
+    jobs = [context.Process(target=_together, args=(together, job, own)) for own in given]
+    for one in jobs:
+        one.start()
+    for one in jobs:
+        one.join()
+    assert [one.exitcode for one in jobs] == [0] * len(given)
+
+
+def _together(together: Any, job: Callable[..., None], given: tuple[Any, ...]) -> None:
+    together.wait()
+    job(*given)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import pytest
 from railx.tracking import StageResult, compare_invocations, list_invocations, log_runs
 from railx.tracking.store import finished_runs, open_store, store_address
 from tests.builders import checked
-from tests.tracking.conftest import Tracked, results
+from tests.tracking.conftest import Tracked, at_once, results
 
 JOBS = 8
 
@@ -65,28 +64,16 @@ def postgresql() -> Iterator[str]:
         shutil.rmtree(place)
 
 
-def one_job(folder: Path, sources: Path, store: str | None, number: int, together: Any) -> None:
+def one_job(folder: Path, sources: Path, store: str | None, number: int) -> None:
     """What one of several tracking jobs does; two results are everyone's."""
     settings = replace(checked("tracking", "default"), mlflow_store=store, wandb="disabled")
     own = StageResult("network", "own", f"own {number}", {"number": number}, {"number": number})
     given = [*results(sources / str(number))[:2], own]
-    together.wait()
     log_runs(given, settings, folder=folder, experiment="quick", invocation=f"run-{number}")
 
 
 def eight_jobs(folder: Path, sources: Path, store: str | None) -> None:
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["mlflow", "tests.tracking.test_store"])
-    together = context.Barrier(JOBS)
-    jobs = [
-        context.Process(target=one_job, args=(folder, sources, store, number, together))
-        for number in range(JOBS)
-    ]
-    for job in jobs:
-        job.start()
-    for job in jobs:
-        job.join()
-    assert [job.exitcode for job in jobs] == [0] * JOBS
+    at_once(one_job, [(folder, sources, store, number) for number in range(JOBS)])
     listed = list_invocations(folder)
     assert {row["invocation"] for row in listed} == {f"run-{number}" for number in range(JOBS)}
     assert {row["runs"] for row in listed} == {3}
