@@ -17,7 +17,7 @@ READY := .venv/.ready
 CONFIG = --config experiment=$(EXPERIMENT) $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) $(CONFIG)
 
-.PHONY: help setup reproduce figure report sync schemas test test-slow mutants bench lint lock clean
+.PHONY: help setup reproduce figure claim report pdf sync schemas test test-slow mutants bench steady lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,10 +33,18 @@ setup: $(READY) ## make .venv with the locked packages and torch as this machine
 
 reproduce: $(READY) ## run the whole chain: results/EXPERIMENT/report.html
 	@$(SNAKEMAKE)
+	@$(BIN)/railx summary --experiment $(EXPERIMENT) --overrides "$(OVERRIDES)"
+
+pdf: $(READY) ## the page of a finished run as PDF, by an installed Chromium: results/EXPERIMENT/report.pdf
+	@$(BIN)/railx pdf --experiment $(EXPERIMENT) --overrides "$(OVERRIDES)"
 
 figure: $(READY) ## one figure and what it needs, e.g. FIGURE=cost: results/EXPERIMENT/figure/cost.svg and .png
 	@test -n "$(FIGURE)" || { echo "error: FIGURE: is missing; allowed: a name under figures in conf/experiment/$(EXPERIMENT).yaml" >&2; exit 2; }
 	@$(BIN)/snakemake --cores $(CORES) results/$(EXPERIMENT)/figure/$(FIGURE).svg $(CONFIG)
+
+claim: $(READY) ## make what one claim needs and print its verdict, e.g. CLAIM=railx_absolute_cost
+	@test -n "$(CLAIM)" || { echo "error: CLAIM: is missing; allowed: the id of a claim in resources/claims" >&2; exit 2; }
+	@$(BIN)/railx claim $(CLAIM) --experiment $(EXPERIMENT) --cores $(CORES) $(OVERRIDES)
 
 report: $(READY) ## Snakemake's own report of a finished run: results/EXPERIMENT/snakemake-report.html
 	@$(SNAKEMAKE) --report results/$(EXPERIMENT)/snakemake-report.html
@@ -61,6 +69,9 @@ mutants: $(READY) ## break a room's code on purpose and see whether its tests no
 bench: $(READY) ## how fast the simulators are (docs/benchmarks.md)
 	@$(BIN)/python benchmarks/packet_simulator.py
 	@$(BIN)/python benchmarks/full_scale.py
+
+steady: $(READY) ## train for the measured claims idle and beside a busy loop, and compare the verdicts (docs/measuring.md)
+	@$(BIN)/python scripts/steady.py --experiment $(EXPERIMENT) --cores $(CORES) $(OVERRIDES)
 
 lint: $(READY) ## ruff, mypy (strict) and the walls between the rooms
 	@$(BIN)/ruff check .

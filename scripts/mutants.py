@@ -74,10 +74,16 @@ ROOMS = {
     "evidence": Room(
         tuple(
             f"railx/evidence/{name}.py"
-            for name in ("claims", "database", "judge", "published", "statement", "verdicts")
+            for name in (
+                *("claims", "database", "expected", "intervals", "judge", "published"),
+                *("statement", "static", "verdicts"),
+            )
         ),
         (
             "tests/evidence/test_judge.py",
+            "tests/evidence/test_repeats.py",
+            "tests/evidence/test_static.py",
+            "tests/evidence/test_expected.py",
             "tests/evidence/test_published.py",
             "tests/evidence/test_database.py",
         ),

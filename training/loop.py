@@ -1,20 +1,24 @@
 """One rank of a training run: the same training under every fabric setting.
 
-Each is timed and traced. Notable:
+A block is one setting in one repeat; each is timed, and the first repeat is traced.
+Notable:
 
-* every setting starts anew: a process group of the backend ``railx``, the model and the
+* every block starts anew: a process group of the backend ``railx``, the model and the
   optimizer from the same seed. So the losses must agree, and only times may differ;
 * iterations begin together, held by a gloo group that the fabric does not see. Losses
   and norms are added up over it after the clock has stopped: what is measured is the
   training alone;
 * electrical switching runs first; what it needed in which order is the schedule that
-  provisioned switching asks ahead by.
+  provisioned switching asks ahead by;
+* a block during which others kept the machine busy is marked and run again at the end
+  of its repeat, as long as the launch has extra blocks left. It is kept all the same.
 """
 
 from __future__ import annotations
 
 import gc
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -27,13 +31,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
-from railx.fabric import CircuitSchedule, FabricSettings, launch_controller
+from railx.fabric import CircuitSchedule, Controller, FabricSettings, launch_controller
 from railx.planning.plan import PipelineBatch, Plan, SequenceParallelBatch, read_plan
 from railx.planning.schedule import peak_live_chunks
 from railx.settings import SettingsError
 from training import backend
 from training.attention import Kernel, choose_kernel
 from training.data import Sequences, plan_lengths, read_sequences
+from training.load import Reading, others_share, read_processors
 from training.model import Decoder, stage_layers
 from training.pipeline import PipelineParallel, StageLinks
 from training.reduction import GradientReduction, pipeline_reduction, sequence_parallel_reduction
@@ -42,13 +47,13 @@ from training.settings import (
     OptimizerSettings,
     RunSettings,
     check_plan,
-    fabric_sweep,
+    fabric_rounds,
     pipeline_stages,
 )
 from training.timeline import Timeline
 from training.trace import Recorder
 
-__all__ = ["PRECISIONS", "Place", "SettingResult", "train"]
+__all__ = ["PRECISIONS", "Block", "Place", "train"]
 
 #: The precision of activations by its name in the settings.
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -70,15 +75,20 @@ class Place:
 
 
 @dataclass(frozen=True)
-class SettingResult:
-    """What all ranks saw under one fabric setting (gathered on rank 0).
+class Block:
+    """What all ranks saw under one fabric setting in one repeat (gathered on rank 0).
 
-    A row for each timed iteration and rank, and the trace.
+    A row for each timed iteration and rank, and the trace (None after the first
+    repeat). ``load_share`` is the processor time that others took meanwhile, as a share
+    of all cores' time; None where the machine does not tell.
     """
 
     fabric: FabricSettings
+    repeat: int
+    load_share: float | None
+    disturbed: bool
     rows: list[dict[str, Any]]
-    trace: pa.Table
+    trace: pa.Table | None
     attention: Kernel
     parameters: int
     peak_live_chunks: list[int] | None
@@ -106,43 +116,68 @@ class _Replica:
     kernel: Kernel
 
 
-def train(settings: RunSettings, place: Place) -> Iterator[SettingResult]:
-    """Train under every fabric of the sweep.
+def train(settings: RunSettings, place: Place) -> Iterator[Block]:
+    """Train under every fabric of the sweep, in every repeat.
 
-    Yields the gathered result of each on rank 0, nothing on other ranks. Raises
-    SettingsError, PlanError or ValueError (one line each) before anything is trained
-    where plan, corpus, model, ranks or device do not fit together, and SettingsError
-    where the address of the fabric's controller cannot be had.
+    Yields each gathered block on rank 0, nothing on other ranks. Raises SettingsError,
+    PlanError or ValueError (one line each) before anything is trained where plan,
+    corpus, model, ranks or device do not fit together, and SettingsError where the
+    address of the fabric's controller cannot be had.
     """
     plan = read_plan(settings.plan)
     check_plan(plan, settings.model, place.ranks)
     sequences = read_sequences(settings.corpus, plan_lengths(plan), settings.model.vocabulary)
     torch.set_num_threads(settings.training.threads_per_rank)
     schedule: CircuitSchedule | None = None
-    for number, fabric in enumerate(fabric_sweep(settings)):
-        recorder = Recorder(place.rank, device=place.device.type)
-        with _fabric(fabric, number, place, recorder, settings.training.timeout_s) as control:
-            backend.use_schedule(schedule if fabric.mode == "provisioned" else None)
-            replica = _build(settings, plan, sequences, place, Timeline(recorder))
-            rows = _iterations(settings, plan, fabric, place, replica, control)
-            if fabric.mode == "electrical":
-                schedule = backend.recorded_schedule()
-            gathered = _gather(
-                place,
+    number, extra = 0, settings.training.most_extra_repeats
+    for repeat, order in enumerate(fabric_rounds(settings)):
+        waiting = deque(order)
+        while waiting:
+            fabric = waiting.popleft()
+            recorder = Recorder(place.rank, device=place.device.type)
+            with _fabric(fabric, number, place, recorder, settings.training.timeout_s) as (
                 control,
-                (rows, recorder.table(), *_peaks(settings, plan, replica), _owned(replica)),
-            )
-        if gathered is not None:
-            yield _merge(fabric, gathered, replica.kernel)
+                controller,
+            ):
+                backend.use_schedule(schedule if fabric.mode == "provisioned" else None)
+                replica = _build(settings, plan, sequences, place, Timeline(recorder))
+                rows, span = _iterations(
+                    settings, plan, fabric, place, replica, control, controller
+                )
+                if schedule is None:
+                    schedule = backend.recorded_schedule()
+                trace = recorder.table() if repeat == 0 else None
+                gathered = _gather(
+                    place,
+                    control,
+                    (rows, span, trace, *_peaks(settings, plan, replica), _owned(replica)),
+                )
+            block = None
+            if gathered is not None:
+                block = _merge(settings, fabric, repeat, gathered, replica.kernel)
+            if _told(place, number, block) and extra:
+                extra -= 1
+                waiting.append(fabric)
+            number += 1
+            if block is not None:
+                yield block
+
+
+def _told(place: Place, number: int, block: Block | None) -> bool:
+    """Whether block ``number`` was disturbed; rank 0 has it and tells the others."""
+    key = f"disturbed/{number}"
+    if block is not None:
+        place.store.set(key, str(int(block.disturbed)))
+    return bool(place.store.get(key) == b"1")
 
 
 @contextmanager
 def _fabric(
     fabric: FabricSettings, number: int, place: Place, recorder: Recorder, timeout_s: float
-) -> Iterator[dist.ProcessGroup]:
+) -> Iterator[tuple[dist.ProcessGroup, Controller | None]]:
     """The process group ``railx`` over ``fabric`` for the length of the block.
 
-    Yields the control group, which the fabric never sees.
+    Yields the control group, which the fabric never sees, and on rank 0 the controller.
     """
     with launch_controller(fabric, place.ranks) if place.rank == 0 else nullcontext() as controller:
         key = f"controller/{number}"
@@ -155,7 +190,7 @@ def _fabric(
         )
         dist.init_process_group(
             "railx",
-            store=PrefixStore(f"setting/{number}", place.store),
+            store=PrefixStore(f"block/{number}", place.store),
             rank=place.rank,
             world_size=place.ranks,
             timeout=timedelta(seconds=timeout_s),
@@ -163,7 +198,7 @@ def _fabric(
         try:
             control = dist.new_group(backend="gloo")
             assert isinstance(control, dist.ProcessGroup)
-            yield control
+            yield control, controller
             # Nobody leaves while others still talk to it or to its controller.
             dist.barrier(control)
         finally:
@@ -213,22 +248,29 @@ def _iterations(
     place: Place,
     replica: _Replica,
     control: dist.ProcessGroup,
-) -> list[dict[str, Any]]:
+    controller: Controller | None,
+) -> tuple[list[dict[str, Any]], Reading]:
     """Warm-up and timed iterations on this rank.
 
-    A row for each timed one (the table of the run without what names the run).
+    A row for each timed one (the table of the run without what names the run), and the
+    processor time that passed while they ran.
     """
     rows = []
     warmup = settings.training.warmup_iterations
+    helpers = _processes(controller)
     # A full collection with torch loaded stops a rank for longer than an iteration may
     # last; what is set up by now stays.
     gc.collect()
     gc.freeze()
+    begin = read_processors(*helpers)
     for iteration in range(warmup + settings.training.iterations):
         batch = plan.batches[iteration % len(plan.batches)]
         replica.optimizer.zero_grad(set_to_none=True)
         _synchronize(place.device)
         dist.barrier(control)
+        if iteration == warmup:
+            begin = read_processors(*helpers)
+            dist.barrier(control)
         backend.begin_iteration(iteration)
         backend.reset_statistics()
         start_ns = time.monotonic_ns()
@@ -254,7 +296,14 @@ def _iterations(
                     "tokens": batch.tokens,
                 }
             )
-    return rows
+    return rows, read_processors(*helpers).since(begin)
+
+
+def _processes(controller: Controller | None) -> tuple[int, ...]:
+    """The processes that work for this rank besides itself."""
+    if controller is None or controller.process is None:
+        return ()
+    return (controller.process.pid,)
 
 
 def _step(replica: _Replica, batch: SequenceParallelBatch | PipelineBatch) -> Tensor:
@@ -315,13 +364,21 @@ def _gather(
 
 
 def _merge(
-    fabric: FabricSettings, gathered: Sequence[tuple[Any, ...]], kernel: Kernel
-) -> SettingResult:
-    rows, traces, peaks, planned, owned = zip(*gathered, strict=True)
-    return SettingResult(
+    settings: RunSettings,
+    fabric: FabricSettings,
+    repeat: int,
+    gathered: Sequence[tuple[Any, ...]],
+    kernel: Kernel,
+) -> Block:
+    rows, spans, traces, peaks, planned, owned = zip(*gathered, strict=True)
+    share = others_share(spans)
+    return Block(
         fabric=fabric,
+        repeat=repeat,
+        load_share=share,
+        disturbed=share is not None and share > settings.training.disturbed_share,
         rows=[row for rank_rows in rows for row in rank_rows],
-        trace=pa.concat_tables(traces),
+        trace=None if repeat else pa.concat_tables(traces),
         attention=kernel,
         parameters=sum(owned),
         peak_live_chunks=None if None in peaks else list(peaks),

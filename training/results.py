@@ -5,30 +5,31 @@ Rank 0 writes them when all is done.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from railx.fabric import FabricSettings
 from railx.io import Fidelity, write_json, write_table
 from railx.planning.plan import Plan
-from training.loop import Place, SettingResult
-from training.settings import RunSettings
+from training.loop import Block, Place
+from training.settings import RunSettings, fabric_sweep
 from training.trace import write_chrome_trace
 
 __all__ = ["SCHEMA", "iteration_rows", "summary", "write_results"]
 
-SCHEMA = "railx.training/1"
+SCHEMA = "railx.training/2"
 
 
 @dataclass(frozen=True)
 class _Step:
-    """One iteration under one setting, over all ranks.
+    """One iteration of a block, over all ranks.
 
     The slowest rank's times and the mean rank's counts.
     """
@@ -42,17 +43,41 @@ class _Step:
     gradient_norm: float
 
 
+@dataclass(frozen=True)
+class _Times:
+    """A block in numbers: medians of times over its iterations, means of counts."""
+
+    block: Block
+    iteration_ms: float
+    stall_ms: float
+    wait_ms: float
+    requests: float
+    reconfigurations: float
+
+
 def write_results(
-    folder: Path, settings: RunSettings, plan: Plan, place: Place, results: Sequence[SettingResult]
+    folder: Path,
+    settings: RunSettings,
+    plan: Plan,
+    place: Place,
+    blocks: Sequence[Block],
+    load_average: Sequence[float] | None,
 ) -> dict[str, Any]:
     """Write the results of a run into ``folder``; returns the summary.
 
     iterations.parquet, trace.parquet, trace.json and result.json, the last one last.
-    The Chrome trace shows the timed iterations, the table of the trace the warm-up too.
+    Traces are of the first repeat; the Chrome trace shows the timed iterations, the
+    table of the trace the warm-up too.
     """
-    summed = summary(settings, plan, place, results)
-    write_table(folder / "iterations.parquet", iteration_rows(settings, plan, place, results))
-    trace = _trace(results, place)
+    summed = summary(settings, plan, place, blocks, load_average)
+    iterations = pa.Table.from_pylist(iteration_rows(settings, plan, place, blocks))
+    # Where no machine tells its load, nothing says of which type the column is.
+    load = iterations.column("load_share").cast(pa.float64())
+    place_of_load = iterations.schema.get_field_index("load_share")
+    write_table(
+        folder / "iterations.parquet", iterations.set_column(place_of_load, "load_share", load)
+    )
+    trace = _trace(blocks, place)
     write_table(
         folder / "trace.parquet",
         trace,
@@ -67,9 +92,12 @@ def write_results(
 
 
 def iteration_rows(
-    settings: RunSettings, plan: Plan, place: Place, results: Sequence[SettingResult]
+    settings: RunSettings, plan: Plan, place: Place, blocks: Sequence[Block]
 ) -> list[dict[str, Any]]:
-    """One row for each setting, timed iteration and rank; times in ms."""
+    """One row for each block, timed iteration and rank; times in ms.
+
+    A block that was run again has rows of its own under the same repeat.
+    """
     run = {
         "run": settings.name,
         "plan": settings.plan_name,
@@ -77,23 +105,36 @@ def iteration_rows(
         "device": place.device.type,
     }
     return [
-        {**run, **row, "fidelity": _fidelity(result.fabric.mode, place)}
-        for result in results
-        for row in sorted(result.rows, key=lambda row: (row["iteration"], row["rank"]))
+        run
+        | {key: row[key] for key in ("mode", "reconfiguration_latency_ms", "iteration")}
+        | {"repeat": block.repeat}
+        | row
+        | {
+            "load_share": block.load_share,
+            "disturbed": block.disturbed,
+            "fidelity": _fidelity(block.fabric.mode, place),
+        }
+        for block in blocks
+        for row in sorted(block.rows, key=lambda row: (row["iteration"], row["rank"]))
     ]
 
 
 def summary(
-    settings: RunSettings, plan: Plan, place: Place, results: Sequence[SettingResult]
+    settings: RunSettings,
+    plan: Plan,
+    place: Place,
+    blocks: Sequence[Block],
+    load_average: Sequence[float] | None,
 ) -> dict[str, Any]:
     """The run in one object.
 
-    What ran where, the means of each setting, and whether the losses of all settings
-    agree. Times of a setting are those of its slowest rank, requests and
-    reconfigurations those of its mean rank, all per iteration.
+    What ran where, every block, the medians of each setting over its undisturbed
+    repeats, and whether the losses of all blocks agree. Times are those of the slowest
+    rank, requests and reconfigurations those of the mean rank, all per iteration.
     """
-    first, training = results[0], settings.training
-    difference = _loss_difference(results)
+    first, training = blocks[0], settings.training
+    difference = _loss_difference(blocks)
+    times = [_times(block) for block in blocks]
     return {
         "schema": SCHEMA,
         "run": settings.name,
@@ -114,38 +155,97 @@ def summary(
         "attention": first.attention,
         "warmup_iterations": training.warmup_iterations,
         "iterations": training.iterations,
-        "peak_live_chunks": first.peak_live_chunks,
+        "repeats": training.repeats,
+        "load_average_at_start": load_average,
+        "disturbed_share": training.disturbed_share,
+        "set_aside": sum(block.disturbed for block in blocks),
+        "peak_live_chunks": _most(block.peak_live_chunks for block in blocks),
         "planned_peak_live_chunks": first.planned_peak_live_chunks,
-        "settings": [_setting(result, place) for result in results],
+        "blocks": [_block(one, place) for one in times],
+        "settings": [_setting(fabric, times, place) for fabric in fabric_sweep(settings)],
         "loss_difference": difference,
         "loss_tolerance": training.loss_tolerance,
         "losses_agree": difference <= training.loss_tolerance,
     }
 
 
-def _setting(result: SettingResult, place: Place) -> dict[str, Any]:
-    steps = _steps(result)
-    iteration_ms = fmean(step.iteration_ms for step in steps)
-    tokens = fmean(row["tokens"] for row in result.rows)
+def _block(times: _Times, place: Place) -> dict[str, Any]:
+    block = times.block
     return {
-        "mode": result.fabric.mode,
-        "reconfiguration_latency_ms": result.fabric.reconfiguration_latency_ms,
-        "fidelity": _fidelity(result.fabric.mode, place),
+        "mode": block.fabric.mode,
+        "reconfiguration_latency_ms": block.fabric.reconfiguration_latency_ms,
+        "repeat": block.repeat,
+        "load_share": block.load_share,
+        "disturbed": block.disturbed,
+        "iteration_ms": times.iteration_ms,
+        "stall_ms": times.stall_ms,
+        "peak_live_chunks": block.peak_live_chunks,
+        "planned_peak_live_chunks": block.planned_peak_live_chunks,
+        "fidelity": _fidelity(block.fabric.mode, place),
+    }
+
+
+def _setting(fabric: FabricSettings, times: Sequence[_Times], place: Place) -> dict[str, Any]:
+    """Medians over the undisturbed repeats; over all where every one was disturbed."""
+    own = [one for one in times if one.block.fabric == fabric]
+    kept = _undisturbed(own)
+    steps = _steps(own[0].block)
+    iteration_ms = median(one.iteration_ms for one in kept)
+    return {
+        "mode": fabric.mode,
+        "reconfiguration_latency_ms": fabric.reconfiguration_latency_ms,
+        "fidelity": _fidelity(fabric.mode, place),
         "iteration_ms": iteration_ms,
-        "tokens_per_s": tokens / iteration_ms * 1e3,
-        "stall_ms": fmean(step.stall_ms for step in steps),
-        "wait_ms": fmean(step.wait_ms for step in steps),
-        "requests": fmean(step.requests for step in steps),
-        "reconfigurations": fmean(step.reconfigurations for step in steps),
+        "tokens_per_s": fmean(row["tokens"] for row in own[0].block.rows) / iteration_ms * 1e3,
+        "stall_ms": median(one.stall_ms for one in kept),
+        "wait_ms": median(one.wait_ms for one in kept),
+        "requests": median(one.requests for one in kept),
+        "reconfigurations": median(one.reconfigurations for one in kept),
+        "iteration_over_electrical": median(_over_electrical(kept, times)),
+        "repeats": sum(not one.block.disturbed for one in own),
+        "set_aside": sum(one.block.disturbed for one in own),
         "losses": [step.loss for step in steps],
         "gradient_norms": [step.gradient_norm for step in steps],
     }
 
 
-def _steps(result: SettingResult) -> list[_Step]:
-    iterations = sorted({row["iteration"] for row in result.rows})
+def _over_electrical(kept: Sequence[_Times], times: Sequence[_Times]) -> list[float]:
+    """Iteration times relative to the electrical ones of the same repeat."""
+    ratios = []
+    for one in kept:
+        electrical = _undisturbed(
+            [
+                other
+                for other in times
+                if other.block.fabric.mode == "electrical"
+                and other.block.repeat == one.block.repeat
+            ]
+        )
+        ratios.append(one.iteration_ms / median(other.iteration_ms for other in electrical))
+    return ratios
+
+
+def _undisturbed(times: Sequence[_Times]) -> list[_Times]:
+    """Those that were not disturbed; all where every one was."""
+    return [one for one in times if not one.block.disturbed] or list(times)
+
+
+def _times(block: Block) -> _Times:
+    steps = _steps(block)
+    return _Times(
+        block=block,
+        iteration_ms=median(step.iteration_ms for step in steps),
+        stall_ms=median(step.stall_ms for step in steps),
+        wait_ms=median(step.wait_ms for step in steps),
+        requests=fmean(step.requests for step in steps),
+        reconfigurations=fmean(step.reconfigurations for step in steps),
+    )
+
+
+def _steps(block: Block) -> list[_Step]:
+    iterations = sorted({row["iteration"] for row in block.rows})
     grouped = [
-        [row for row in result.rows if row["iteration"] == iteration] for iteration in iterations
+        [row for row in block.rows if row["iteration"] == iteration] for iteration in iterations
     ]
     return [
         _Step(
@@ -161,12 +261,18 @@ def _steps(result: SettingResult) -> list[_Step]:
     ]
 
 
-def _loss_difference(results: Sequence[SettingResult]) -> float:
-    """The largest difference of any iteration's loss from the first setting's.
+def _most(peaks: Iterable[list[int] | None]) -> list[int] | None:
+    """The most of every rank over all blocks; None where nothing was counted."""
+    counted = [peak for peak in peaks if peak is not None]
+    return [max(rank) for rank in zip(*counted, strict=True)] if counted else None
+
+
+def _loss_difference(blocks: Sequence[Block]) -> float:
+    """The largest difference of any iteration's loss from the first block's.
 
     Relative to that.
     """
-    losses = [[step.loss for step in _steps(result)] for result in results]
+    losses = [[step.loss for step in _steps(block)] for block in blocks]
     return max(
         abs(other - first) / max(abs(first), 1e-30)
         for run in losses
@@ -174,11 +280,14 @@ def _loss_difference(results: Sequence[SettingResult]) -> float:
     )
 
 
-def _trace(results: Sequence[SettingResult], place: Place) -> pa.Table:
-    """All settings' events, with the columns that tell the settings apart."""
+def _trace(blocks: Sequence[Block], place: Place) -> pa.Table:
+    """The events of the first repeat, with the columns that tell the settings apart.
+
+    Of a block that was run again, those of the last time.
+    """
+    traced = {block.fabric: block.trace for block in blocks if block.trace is not None}
     tables = []
-    for result in results:
-        events, fabric = result.trace, result.fabric
+    for fabric, events in traced.items():
         for name, values in (
             ("mode", pa.array([fabric.mode] * len(events), pa.string())),
             (

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal, cast
 
 import torch
@@ -37,7 +38,8 @@ from railx.io import read_json
 from railx.planning.plan import PlanError, read_plan
 from railx.settings import SettingsError, to_dict
 from training.data import plan_lengths, read_sequences
-from training.loop import Place, SettingResult, train
+from training.load import load_average
+from training.loop import Block, Place, train
 from training.results import write_results
 from training.settings import RunSettings, check_plan, fabric_sweep, load_run_settings
 
@@ -138,16 +140,18 @@ def run_rank(settings: RunSettings, out: Path) -> None:
     store, rank, ranks = next(iter(rendezvous("env://")))
     store.set_timeout(timedelta(seconds=settings.training.timeout_s))
     place = _place(_device_type(settings), store, rank, ranks)
-    results: list[SettingResult] = []
-    for result in train(settings, place):
-        results.append(result)
-        _progress(result, len(results), len(fabric_sweep(settings)))
+    load_at_start = load_average()
+    blocks: list[Block] = []
+    for block in train(settings, place):
+        blocks.append(block)
+        _progress(block, len(blocks), settings)
     if rank == 0:
-        summary = write_results(out, settings, plan, place, results)
+        summary = write_results(out, settings, plan, place, blocks, load_at_start)
         agree = "agree" if summary["losses_agree"] else "DO NOT AGREE"
         print(
             f"{settings.name}: losses of all settings {agree} (largest relative difference"
-            f" {summary['loss_difference']:.1e})",
+            f" {summary['loss_difference']:.1e}); set aside as disturbed:"
+            f" {summary['set_aside']} of {len(blocks)} blocks",
             flush=True,
         )
 
@@ -279,15 +283,18 @@ def _check_folder(out: Path) -> None:
         )
 
 
-def _progress(result: SettingResult, number: int, settings: int) -> None:
+def _progress(block: Block, number: int, settings: RunSettings) -> None:
     slowest: dict[int, float] = {}
-    for row in result.rows:
+    for row in block.rows:
         slowest[row["iteration"]] = max(row["iteration_ms"], slowest.get(row["iteration"], 0.0))
-    mean_ms = sum(slowest.values()) / len(slowest)
-    fabric = result.fabric
+    fabric, training = block.fabric, settings.training
+    planned = len(fabric_sweep(settings)) * training.repeats
+    load = "" if block.load_share is None else f", others took {block.load_share:.0%}"
     print(
-        f"[{number}/{settings}] {fabric.mode}, {fabric.reconfiguration_latency_ms:g} ms:"
-        f" {mean_ms:.0f} ms per iteration, loss {result.rows[-1]['loss']:.4f}",
+        f"[{number}/{max(number, planned)}] repeat {block.repeat + 1}/{training.repeats},"
+        f" {fabric.mode}, {fabric.reconfiguration_latency_ms:g} ms:"
+        f" {median(slowest.values()):.0f} ms per iteration, loss {block.rows[-1]['loss']:.4f}"
+        f"{load}{' (disturbed)' if block.disturbed else ''}",
         flush=True,
     )
 

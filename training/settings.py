@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import Annotated, Any, Literal
 
 from railx.fabric.settings import FabricSettings, Mode, RailSettings
@@ -30,6 +31,7 @@ __all__ = [
     "TrainingSettings",
     "check_model",
     "check_plan",
+    "fabric_rounds",
     "fabric_sweep",
     "load_run_settings",
     "pipeline_stages",
@@ -57,7 +59,8 @@ class TrainingSettings:
     """How a plan is trained and timed; one file of conf/training.
 
     The run is repeated over electrical switching and over the two optical modes at each
-    of their reconfiguration latencies. The batches of the plan are taken in turn.
+    of their reconfiguration latencies: a block of iterations for each. A repeat goes
+    round all of them, in an order of its own. A block takes the plan's batches in turn.
     """
 
     device: Literal["auto", "cpu", "cuda"]
@@ -69,17 +72,24 @@ class TrainingSettings:
     optimizer: OptimizerSettings
     """The optimizer."""
     warmup_iterations: Annotated[int, AtLeast(1)]
-    """Steps at the start whose times are not kept."""
+    """Steps at the start of a block whose times are not kept."""
     iterations: Annotated[int, AtLeast(1)]
-    """Steps that are timed."""
+    """Steps of a block that are timed."""
+    repeats: Annotated[int, AtLeast(1)]
+    """Rounds of all fabric settings; a verdict on times wants at least 3."""
+    disturbed_share: Annotated[float, Between(0.0, 1.0)]
+    """A block during which others took more than this share of all cores' time is
+    marked as disturbed and run again."""
+    most_extra_repeats: Annotated[int, AtLeast(0)]
+    """How often a launch may run a block again because it was disturbed."""
     threads_per_rank: Annotated[int, AtLeast(1)]
     """CPU threads of each rank."""
     on_demand_latencies_ms: tuple[Annotated[float, NonNegative()], ...]
-    """Reconfiguration latencies of the on-demand mode, one repetition each."""
+    """Reconfiguration latencies of the on-demand mode, one block each."""
     provisioned_latencies_ms: tuple[Annotated[float, NonNegative()], ...]
-    """Reconfiguration latencies of the provisioned mode, one repetition each."""
+    """Reconfiguration latencies of the provisioned mode, one block each."""
     loss_tolerance: Annotated[float, Fraction()]
-    """How far the losses of the repetitions may differ, relative to the loss."""
+    """How far the losses of the blocks may differ, relative to the loss."""
     timeout_s: Annotated[float, Positive()]
     """A rank that waits longer than this for another one gives up."""
 
@@ -119,10 +129,7 @@ def load_run_settings(value: Mapping[str, Any]) -> RunSettings:
 
 
 def fabric_sweep(settings: RunSettings) -> list[FabricSettings]:
-    """The fabrics to train on: electrical first, then the optical modes.
-
-    Provisioning learns its schedule from the electrical one.
-    """
+    """The fabrics to train on: electrical first, then the optical modes."""
     modes: list[tuple[Mode, tuple[float, ...]]] = [
         ("electrical", (0.0,)),
         ("on_demand", settings.training.on_demand_latencies_ms),
@@ -133,6 +140,22 @@ def fabric_sweep(settings: RunSettings) -> list[FabricSettings]:
         for mode, latencies_ms in modes
         for latency_ms in latencies_ms
     ]
+
+
+def fabric_rounds(settings: RunSettings) -> list[list[FabricSettings]]:
+    """The sweep once for each repeat, each time in another order, which the seed draws.
+
+    What drifts while a launch runs then falls on all settings alike. The very first is
+    electrical: provisioning learns its schedule from it.
+    """
+    rounds = []
+    for repeat in range(settings.training.repeats):
+        order = fabric_sweep(settings)
+        Random(f"{settings.seed}/{repeat}").shuffle(order)
+        if repeat == 0:
+            order.sort(key=lambda fabric: fabric.mode != "electrical")
+        rounds.append(order)
+    return rounds
 
 
 def check_model(model: ModelSettings) -> None:

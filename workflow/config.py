@@ -14,7 +14,7 @@ import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from railx.economics import EconomicsSettings
 from railx.fabric import RailSettings
@@ -30,7 +30,7 @@ from railx.network import (
     TrafficSettings,
 )
 from railx.planning.planners import PlannerSettings
-from railx.settings import AtLeast, NotEmpty, SettingsError, load
+from railx.settings import Between, NotEmpty, SettingsError, load
 from railx.tenancy import TenancySettings
 from railx.tracking import TrackingSettings
 from railx.vocabulary.reconfiguration import TransitionSettings
@@ -61,6 +61,10 @@ _HERE = Path(__file__).resolve().parent
 _COMPOSERS = (_HERE / "config.py", _HERE / "mounts.py", _HERE / "composed.py")
 #: Where composed configs are kept.
 KEPT = CONF.parent / ".cache" / "composed"
+#: Solvers and torch take no larger one.
+Seed: TypeAlias = Annotated[int, Between(0, 2**31 - 1)]
+#: Lists whose entries have a seed of their own.
+_SEEDED = ("plans", "runs")
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,10 @@ class PlanSettings:
 
     corpus: str
     """Name of one of the experiment's corpora."""
-    seed: Annotated[int, AtLeast(0)]
-    """Seed of the batches that are drawn from the corpus."""
+    seed: Seed
+    """Seed of the batches drawn from the corpus; the experiment's where no file
+    and no override sets it.
+    """
     batch: BatchSettings
     """Which sequences each step takes."""
     cluster: ClusterSettings
@@ -90,8 +96,8 @@ class RunChoice:
     plan: str
     """Name of one of the experiment's plans, which also says the model and the corpus.
     """
-    seed: Annotated[int, AtLeast(0)]
-    """Seed of the weights."""
+    seed: Seed
+    """Seed of the weights; the experiment's where no file and no override sets it."""
     fabric: RailSettings
     """The rails between the ranks; the sweep sets mode and latency."""
     training: TrainingSettings
@@ -104,7 +110,7 @@ class Experiment:
 
     name: Annotated[str, NotEmpty()]
     """Folder below results/ that the run writes."""
-    seed: Annotated[int, AtLeast(0)]
+    seed: Seed
     """Seed of everything random; stages draw theirs from it."""
     topologies: dict[str, TopologySettings]
     """Topologies by name."""
@@ -198,7 +204,7 @@ CHOSEN = tuple(
 class StageSettings:
     """One choice per group, for a stage run by hand (``railx STAGE``)."""
 
-    seed: Annotated[int, AtLeast(0)]
+    seed: Seed
     """Seed of everything random; stages draw theirs from it."""
     topology: TopologySettings
     """The topology."""
@@ -240,9 +246,12 @@ def compose_experiment(overrides: Iterable[str] = ()) -> Experiment:
     ``overrides`` are in Hydra's syntax. Raises :class:`railx.settings.SettingsError`:
     one line that names the key and what is allowed.
     """
-    experiment: Experiment = load(
-        Experiment, _drop_missing(_compose(None, Experiment, list(overrides)))
-    )
+    plain = _seeded(_drop_missing(_compose(None, Experiment, list(overrides))))
+    experiment: Experiment = load(Experiment, plain)
+    # Asks the stages which items they have, and they know no config.
+    from workflow.fit import check_fit
+
+    check_fit(experiment)
     return experiment
 
 
@@ -330,6 +339,19 @@ def _forced(override: str) -> str:
         if "." in key and "@" not in key and "/" not in key and key[0] not in "+~"
         else override
     )
+
+
+def _seeded(plain: dict[str, Any]) -> dict[str, Any]:
+    """With the experiment's seed in every entry that has none of its own."""
+    seed = {"seed": plain["seed"]} if "seed" in plain else {}
+    entries = {key: plain[key] for key in _SEEDED if isinstance(plain.get(key), dict)}
+    return plain | {
+        key: {
+            name: {**seed, **entry} if isinstance(entry, dict) else entry
+            for name, entry in own.items()
+        }
+        for key, own in entries.items()
+    }
 
 
 def _drop_missing(node: Any) -> Any:

@@ -8,32 +8,57 @@ from railx.evidence.claims import (
     KINDS,
     Claim,
     ClaimSettings,
+    NotAttempted,
     PublishedReference,
     load_claims,
 )
-from railx.evidence.database import Database, open_database, table_name
+from railx.evidence.database import Database, open_database, open_schemas, table_name
 from railx.evidence.errors import ClaimError, NotAvailable
+from railx.evidence.expected import flipped, read_expected, rests_on_timing
 from railx.evidence.judge import CLAIM_COLUMNS, claims_table, count_verdicts, judge
-from railx.evidence.published import Published, read_published
-from railx.evidence.verdicts import VERDICTS, Verdict
+from railx.evidence.papers import Paper, read_papers, read_yaml
+from railx.evidence.published import (
+    CONFIDENCE,
+    Published,
+    PublishedTable,
+    published_tables,
+    read_published,
+)
+from railx.evidence.static import check_published, check_queries
+from railx.evidence.verdicts import REPEATED, VERDICTS, Verdict, number_text
 
 __all__ = [
     "CLAIM_COLUMNS",
+    "CONFIDENCE",
     "KINDS",
+    "REPEATED",
     "VERDICTS",
     "Claim",
     "ClaimError",
     "ClaimSettings",
     "Database",
+    "NotAttempted",
     "NotAvailable",
+    "Paper",
     "Published",
     "PublishedReference",
+    "PublishedTable",
     "Verdict",
+    "check_published",
+    "check_queries",
     "claims_table",
     "count_verdicts",
+    "flipped",
     "judge",
     "load_claims",
+    "number_text",
     "open_database",
+    "open_schemas",
+    "published_tables",
+    "read_expected",
+    "read_papers",
     "read_published",
+    "read_yaml",
+    "rests_on_timing",
     "table_name",
 ]

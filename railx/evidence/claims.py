@@ -1,21 +1,25 @@
 """Claims as data: what a paper says, its number, and the query that finds ours.
 
-A claim file is YAML: ``paper`` and a list ``claims``. Every claim refers to a published
-number by file and id and holds one SQL query (see :mod:`railx.evidence.database` for
-the names of tables). The query returns one row with the columns ``ours`` and
-``fidelity``. For a trend it returns a row per point with the columns ``x``, ``ours``
-and ``fidelity``.
+A claim file is YAML: ``paper``, the key of one of resources/papers.yaml, and a list
+``claims``. Every claim refers to a published number by file and id. It holds one SQL
+query (see :mod:`railx.evidence.database` for the names of tables), or the reason why
+nothing was attempted.
+
+The query returns one row with the columns ``ours`` and ``fidelity``; for a trend it
+returns a row per point with ``x`` besides. What was repeated has a row per repeat or
+seed, named by the column ``sample``. Where a column ``disturbed`` is true the row is
+set aside: others used the machine meanwhile.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-import yaml
-
 from railx.evidence.errors import ClaimError
+from railx.evidence.papers import Paper, read_papers, read_yaml
 from railx.evidence.published import Published, read_published
 from railx.io import Fidelity
 from railx.settings import NonNegative, NotEmpty, SettingsError, load
@@ -26,15 +30,20 @@ __all__ = [
     "ClaimSettings",
     "Comparison",
     "Kind",
+    "NotAttempted",
     "PublishedReference",
+    "TrendValue",
     "load_claims",
 ]
 
 Comparison = Literal["ratio", "at_most", "at_least", "trend", "exact"]
+TrendValue = Literal["slope", "last_over_first"]
 Kind = Literal["published", "derived", "check"]
 #: Stated by the paper; following from its design and stated by us; a comparison of our
 #: own tables with one another.
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_LAST_OVER_FIRST = "last over first"
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,16 @@ class PublishedReference:
     """The id of the row."""
     column: Annotated[str, NotEmpty()] = "value"
     """The column that holds the number."""
+
+
+@dataclass(frozen=True)
+class NotAttempted:
+    """Why a claim is not tested here."""
+
+    reason: Annotated[str, NotEmpty()]
+    """What stands in the way."""
+    needs: Annotated[str, NotEmpty()]
+    """What it would take."""
 
 
 @dataclass(frozen=True)
@@ -64,26 +83,49 @@ class ClaimSettings:
     """Where in the paper it stands."""
     published: PublishedReference
     """The number to compare with."""
-    query: Annotated[str, NotEmpty()]
-    """One SELECT over the run's tables that finds our value and its fidelity."""
     comparison: Comparison
     """How ours is held against the published number."""
-    tolerance: Annotated[float, NonNegative()]
+    query: Annotated[str, NotEmpty()] | None = None
+    """One SELECT over the run's tables that finds our value and its fidelity; null
+    where nothing was attempted."""
+    not_attempted: NotAttempted | None = None
+    """Why there is no query; null where there is one."""
+    headline: bool = False
+    """Whether it stands among the first that a reader of the page sees."""
+    tolerance: Annotated[float, NonNegative()] | None = None
     """Relative for ratio, at_most and at_least, absolute for exact, and for trend the
-    share of the range that a step against the direction may have."""
-    fidelity_required: Fidelity
-    """The least faithful origin that can reproduce the claim."""
+    share of the range that a step against the direction may have; null without query.
+    """
+    fidelity_required: Fidelity | None = None
+    """The least faithful origin that can reproduce the claim; null without query."""
     neutral: float | None = None
     """The value that says "no effect" (1 for a speed-up): ours and the published number
     on the same side of it means that the direction holds. Null: there is none."""
     direction: Literal["increasing", "decreasing"] | None = None
     """Where a trend goes; null for every other comparison."""
+    trend_value: TrendValue | None = None
+    """The number that a trend is shown by, on both sides: the slope of its line (what
+    is meant by null), or its last value over its first; null for every other
+    comparison."""
     unit: str | None = None
     """The unit of both numbers; null: that of the published row."""
     notes: str = ""
     """What a reader should know besides."""
 
     def __post_init__(self) -> None:
+        if (self.query is None) == (self.not_attempted is None):
+            raise SettingsError(
+                "query",
+                "is missing; allowed: one SELECT, or not_attempted with its reason"
+                if self.query is None
+                else "got one beside not_attempted; allowed: either of them",
+            )
+        for key in ("tolerance", "fidelity_required"):
+            if (getattr(self, key) is None) != (self.query is None):
+                raise SettingsError(
+                    key,
+                    "is missing" if self.query is not None else "allowed: null without a query",
+                )
         if (self.comparison == "trend") != (self.direction is not None):
             raise SettingsError(
                 "direction",
@@ -91,6 +133,8 @@ class ClaimSettings:
             )
         if self.comparison in ("trend", "exact") and self.neutral is not None:
             raise SettingsError("neutral", "allowed: null for trend and exact")
+        if self.comparison != "trend" and self.trend_value is not None:
+            raise SettingsError("trend_value", "allowed: null for every comparison but a trend")
 
 
 @dataclass(frozen=True)
@@ -98,16 +142,21 @@ class ClaimFile:
     """A claim file: the paper and what it claims."""
 
     paper: Annotated[str, NotEmpty()]
-    """The paper's short name and arXiv number."""
+    """The key of the paper in resources/papers.yaml."""
     claims: Annotated[tuple[ClaimSettings, ...], NotEmpty()]
     """Its claims, in the order of the report."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A checked claim with its published number."""
+    """A checked claim with its published number.
+
+    ``paper`` is the key of the paper, ``file`` the name of the file that holds the
+    claim.
+    """
 
     paper: str
+    file: str
     settings: ClaimSettings
     published: Published
 
@@ -117,23 +166,26 @@ class Claim:
 
     @property
     def unit(self) -> str:
-        """The claim's own unit, or that of the published number."""
+        """The unit of both sides: the claim's own, or that of the published number."""
         return self.published.unit if self.settings.unit is None else self.settings.unit
 
 
-def load_claims(claims_dir: str | Path, published_dir: str | Path) -> tuple[Claim, ...]:
+def load_claims(
+    claims_dir: str | Path, published_dir: str | Path, papers_file: str | Path
+) -> tuple[Claim, ...]:
     """All claims of the YAML files in ``claims_dir``, each with its published number.
 
-    They are in the order of file names. Raises :class:`ClaimError`, one line naming
-    file, claim and key, for unknown keys, wrong types, missing published rows and ids
-    used twice.
+    They are in the order of the papers, then of file names. Raises
+    :class:`ClaimError`, one line naming file, claim and key, for unknown keys and
+    papers, wrong types, missing published rows, rows without source and ids used twice.
     """
+    papers = read_papers(papers_file)
     paths = sorted(Path(claims_dir).glob("*.yaml"))
     if not paths:
         raise ClaimError(f"{claims_dir}: no claim file; allowed: at least one .yaml")
     claims: list[Claim] = []
     for path in paths:
-        content = _read(path)
+        content = _read(path, papers)
         for settings in content.claims:
             if any(claim.id == settings.id for claim in claims):
                 raise ClaimError(
@@ -143,19 +195,42 @@ def load_claims(claims_dir: str | Path, published_dir: str | Path) -> tuple[Clai
             reference = settings.published
             try:
                 published = read_published(
-                    published_dir, reference.file, reference.id, reference.column
+                    published_dir,
+                    reference.file,
+                    reference.id,
+                    reference.column,
+                    may_be_unknown=settings.query is None,
                 )
             except ValueError as error:
                 raise ClaimError(f"{path.name}: claim {settings.id}: published.{error}") from None
-            claims.append(Claim(content.paper, settings, published))
-    return tuple(claims)
+            if not published.source:
+                raise ClaimError(
+                    f"{path.name}: claim {settings.id}: published.id: {reference.id} of"
+                    f" {reference.file} has no source; allowed: a row that says where its number"
+                    " stands"
+                )
+            claim = Claim(content.paper, path.name, settings, published)
+            _check_trend(claim)
+            claims.append(claim)
+    order = list(papers)
+    return tuple(sorted(claims, key=lambda claim: order.index(claim.paper)))
 
 
-def _read(path: Path) -> ClaimFile:
-    try:
-        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ClaimError(f"{path.name}: not valid YAML ({' '.join(str(error).split())})") from None
+def _check_trend(claim: Claim) -> None:
+    """The number of a trend and the published one are said in the same words."""
+    if claim.settings.comparison != "trend":
+        return
+    slope = claim.settings.trend_value != "last_over_first"
+    if (" per " in claim.unit) if slope else claim.unit in ("", _LAST_OVER_FIRST):
+        return
+    allowed = "words with ' per ' for a slope" if slope else f"{_LAST_OVER_FIRST!r} or none"
+    raise ClaimError(
+        f"{claim.file}: claim {claim.id}: unit: got {claim.unit!r}; allowed: {allowed}"
+    )
+
+
+def _read(path: Path, papers: Mapping[str, Paper]) -> ClaimFile:
+    plain = read_yaml(path)
     entries = plain.get("claims") if isinstance(plain, dict) else None
     # Each claim is checked alone first, so that an error names it by its id and not by
     # its place in the list.
@@ -170,6 +245,9 @@ def _read(path: Path) -> ClaimFile:
         except SettingsError as error:
             raise ClaimError(f"{path.name}: claim {name}: {error}") from None
     try:
-        return load(ClaimFile, plain)
+        content: ClaimFile = load(ClaimFile, plain)
     except SettingsError as error:
         raise ClaimError(f"{path.name}: {error}") from None
+    if content.paper not in papers:
+        raise ClaimError(f"{path.name}: paper: got {content.paper!r}; allowed: {', '.join(papers)}")
+    return content

@@ -27,7 +27,7 @@ from railx.evidence.errors import ClaimError, NotAvailable
 from railx.evidence.statement import one_line, read_statement
 from railx.io import FIDELITIES, read_json, read_table
 
-__all__ = ["Database", "open_database", "table_name"]
+__all__ = ["Database", "open_database", "open_schemas", "table_name"]
 
 _ENDINGS = (".parquet", ".json")
 _FIDELITY = f"enum ({', '.join(repr(name) for name in FIDELITIES)})"
@@ -77,9 +77,15 @@ def table_name(path: str | PurePosixPath) -> str:
 
 
 class Database:
-    """Tables of one run; made by :func:`open_database`."""
+    """Tables of one run, or of none: a table is a file or, where it is to be empty, its
+    schema.
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, paths: Mapping[str, Path]) -> None:
+    Made by :func:`open_database` and :func:`open_schemas`.
+    """
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, paths: Mapping[str, Path | pa.Schema]
+    ) -> None:
         self._connection = connection
         self._paths = dict(paths)
         self._columns: dict[str, tuple[str, ...]] = {}
@@ -113,6 +119,19 @@ class Database:
         finally:
             self._connection.execute("rollback")
 
+    def columns(self, sql: str) -> tuple[str, ...]:
+        """The columns that a query gives, without running it.
+
+        Raises what :meth:`query` raises.
+        """
+        named = self.named(sql)
+        for name in named:
+            self._load(name)
+        try:
+            return tuple(self._connection.sql(sql).columns)
+        except duckdb.Error as error:
+            raise ClaimError(f"query: {self._words(error, named)}") from None
+
     def value(self, sql: str) -> Any:
         """The only value of a query with one row and one column.
 
@@ -137,7 +156,8 @@ class Database:
                 f"{name} is not among the results of this experiment",
                 there_is=near or self.tables,
             )
-        table = _read(self._paths[name], name)
+        source = self._paths[name]
+        table = _read(source, name) if isinstance(source, Path) else source.empty_table()
         self._connection.register("incoming", table)
         chosen = "*"
         if "fidelity" in table.column_names:
@@ -171,16 +191,26 @@ def open_database(
             raise ValueError(f"table: {name} is the name of two files; allowed: one")
         named[name] = Path(results_dir) / file
     paths = {name: path for name, path in named.items() if path.is_file()}
+    with open_schemas({}, paths) as database:
+        yield database
+
+
+@contextmanager
+def open_schemas(
+    schemas: Mapping[str, pa.Schema], paths: Mapping[str, Path] | None = None
+) -> Iterator[Database]:
+    """Empty tables by name as a database, and the tables in the files of ``paths``."""
+    sources: dict[str, Path | pa.Schema] = {**schemas, **(paths or {})}
     connection = duckdb.connect(":memory:")
     try:
-        for stage in sorted({name.split(".")[0] for name in paths}):
+        for stage in sorted({name.split(".")[0] for name in sources}):
             connection.execute(f"attach ':memory:' as {_quoted(stage)}")
-        for schema in sorted({".".join(name.split(".")[:2]) for name in paths if _is_item(name)}):
+        for schema in sorted({".".join(name.split(".")[:2]) for name in sources if _is_item(name)}):
             connection.execute(f"create schema {_quoted(schema)}")
         connection.execute(_MACROS)
         for lock in _LOCKS:
             connection.execute(lock)
-        yield Database(connection, paths)
+        yield Database(connection, sources)
     finally:
         connection.close()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,42 +13,72 @@ import pyarrow as pa
 from railx.evidence.claims import KINDS, Claim
 from railx.evidence.database import Database, open_database
 from railx.evidence.errors import ClaimError, NotAvailable
+from railx.evidence.intervals import FEWEST, Estimate, estimate
 from railx.evidence.verdicts import (
+    REPEATED,
     VERDICTS,
     Finding,
     compare,
     compare_trend,
+    counted,
     limit_by_fidelity,
     number_text,
+    without_repeats,
 )
 from railx.io import FIDELITIES, Fidelity
 
-__all__ = ["CLAIM_COLUMNS", "claims_table", "count_verdicts", "judge"]
+__all__ = ["CLAIM_COLUMNS", "check_columns", "claims_table", "count_verdicts", "judge"]
 
-_TEXT, _NUMBER = pa.string(), pa.float64()
+_TEXT, _NUMBER, _COUNT, _FLAG = pa.string(), pa.float64(), pa.int64(), pa.bool_()
 #: Columns of evidence/claims.parquet.
 CLAIM_COLUMNS: dict[str, pa.DataType] = {
     "claim": _TEXT,
     "kind": _TEXT,
+    "headline": _FLAG,
     "paper": _TEXT,
     "place": _TEXT,
     "sentence": _TEXT,
     "published": _NUMBER,
     "published_text": _TEXT,
     "ours": _NUMBER,
+    "low": _NUMBER,
+    "high": _NUMBER,
     "ours_text": _TEXT,
+    "samples": _COUNT,
+    "set_aside": _COUNT,
     "comparison": _TEXT,
     "tolerance": _NUMBER,
+    "unit": _TEXT,
     "fidelity": _TEXT,
     "fidelity_required": _TEXT,
     "verdict": _TEXT,
     "reason": _TEXT,
+    "needs": _TEXT,
+    "source": _TEXT,
+    "confidence": _TEXT,
     "notes": _TEXT,
     "tables": _TEXT,
     "query": _TEXT,
 }
+#: Columns that every query gives, and those that it may give besides.
 _VALUE_COLUMNS = ("ours", "fidelity")
 _TREND_COLUMNS = ("x", "ours", "fidelity")
+_SAMPLE_COLUMNS = ("sample", "disturbed")
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """What a query found, checked.
+
+    Points are what a trend runs over (0 for a single value) and the values there by
+    repeat; a value that was not repeated has the name None. ``repeated`` says whether
+    the query told repeats apart.
+    """
+
+    points: tuple[tuple[float, dict[Hashable, float]], ...]
+    fidelity: Fidelity | None
+    repeated: bool
+    set_aside: int
 
 
 def judge(
@@ -87,62 +118,123 @@ def count_verdicts(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
     }
 
 
+def check_columns(claim: Claim, columns: Sequence[str]) -> None:
+    """ClaimError where a query gives other columns than its comparison needs."""
+    needed = _TREND_COLUMNS if claim.settings.comparison == "trend" else _VALUE_COLUMNS
+    repeated = [name for name in columns if name in _SAMPLE_COLUMNS]
+    if sorted(columns) != sorted([*needed, *repeated]) or repeated == ["disturbed"]:
+        raise ClaimError(
+            f"query: gives the columns {', '.join(columns)}; allowed: {', '.join(needed)}, and of"
+            " what was repeated sample, or sample and disturbed"
+        )
+
+
 def _judge_one(claim: Claim, database: Database) -> dict[str, Any]:
-    value: float | None = None
-    fidelity: Fidelity | None = None
+    if claim.settings.not_attempted is not None:
+        return _row(claim, Finding("not attempted", claim.settings.not_attempted.reason))
+    query = claim.settings.query or ""
     try:
-        tables = database.named(claim.settings.query)
+        tables = database.named(query)
         try:
-            points = _points(claim, database.query(claim.settings.query), tables)
-            value, finding = _find(claim, points)
-            fidelity = _lowest(points)
-            finding = limit_by_fidelity(claim, finding, fidelity)
+            return _row(
+                claim, *_find(claim, _evidence(claim, database.query(query), tables)), tables
+            )
         except NotAvailable as missing:
-            finding = Finding("not attempted", str(missing))
+            return _row(claim, Finding("not attempted", str(missing)), tables=tables)
     except ClaimError as error:
-        raise ClaimError(f"claim {claim.id}: {error}") from None
-    return _row(claim, value, fidelity, finding, tables)
+        raise ClaimError(f"{claim.file}: claim {claim.id}: {error}") from None
 
 
-def _points(claim: Claim, found: pa.Table, tables: Sequence[str]) -> list[dict[str, Any]]:
+def _find(claim: Claim, evidence: _Evidence) -> tuple[Finding, Estimate | None, _Evidence]:
+    # Only what runs on a machine is disturbed; a simulation has seeds.
+    ran = evidence.fidelity in REPEATED or evidence.set_aside
+    repeats = "repeats" if ran else "seeds"
+    value: Estimate | None = None
+    finding = _nothing_left(evidence, repeats)
+    if finding is None:
+        if claim.settings.comparison == "trend":
+            value, finding = compare_trend(claim, evidence.points, repeats)
+        else:
+            ((_, values),) = evidence.points
+            value = estimate(list(values.values())) if evidence.repeated else Estimate(values[None])
+            finding = compare(claim, value, repeats)
+        finding = without_repeats(finding, value, evidence.fidelity)
+        finding = limit_by_fidelity(claim, finding, evidence.fidelity)
+    if evidence.set_aside:
+        finding = Finding(
+            finding.verdict,
+            f"{finding.reason}; {counted(evidence.set_aside, repeats)} set aside because the"
+            " machine was busy",
+        )
+    return finding, value, evidence
+
+
+def _nothing_left(evidence: _Evidence, repeats: str) -> Finding | None:
+    if all(values for _, values in evidence.points):
+        return None
+    return Finding(
+        "undecided",
+        f"too few: no {repeats.removesuffix('s')} is left, where a verdict needs {FEWEST}",
+    )
+
+
+def _evidence(claim: Claim, found: pa.Table, tables: Sequence[str]) -> _Evidence:
     """The rows that the query finds, checked.
 
     Checked are their columns, how many they are, and that every value is a finite
-    number.
+    number. Of rows that are set aside nothing counts but that they were there.
     """
-    trend = claim.settings.comparison == "trend"
-    columns = _TREND_COLUMNS if trend else _VALUE_COLUMNS
-    if sorted(found.column_names) != sorted(columns):
-        raise ClaimError(
-            f"query: gives the columns {', '.join(found.column_names)}; allowed:"
-            f" {', '.join(columns)}"
-        )
+    check_columns(claim, found.column_names)
+    trend, repeated = claim.settings.comparison == "trend", "sample" in found.column_names
     where = f" in {', '.join(tables)}" if tables else ""
     if not found.num_rows:
         raise NotAvailable(f"the query finds no row{where}")
-    if not trend and found.num_rows != 1:
+    if not trend and not repeated and found.num_rows != 1:
         raise ClaimError(f"query: gives {found.num_rows} rows; allowed: one")
-    points: list[dict[str, Any]] = found.to_pylist()
-    for point in points:
-        for column in columns[:-1]:
-            point[column] = _number(point[column], column)
-    if trend:
-        return _distinct([point for point in points if point["ours"] is not None])
-    if points[0]["ours"] is None:
+    rows: list[dict[str, Any]] = found.to_pylist()
+    kept = [row for row in rows if not row.get("disturbed")]
+    points: dict[float, dict[Hashable, float]] = {}
+    valued = []
+    for row in rows:
+        place = _place(row) if trend else 0.0
+        if row.get("disturbed"):
+            points.setdefault(place, {})
+            continue
+        value = _number(row["ours"], "ours")
+        if value is not None:
+            valued.append(row)
+            _add(points.setdefault(place, {}), row, value, trend=trend, repeated=repeated)
+    if not valued and kept:
         raise NotAvailable(f"the query finds no value{where}")
-    return points
+    return _Evidence(
+        tuple(sorted(points.items())), _lowest(valued), repeated, len(rows) - len(kept)
+    )
 
 
-def _distinct(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The points of a trend, checked: each has an x of its own."""
-    seen = set()
-    for point in points:
-        if point["x"] is None:
-            raise ClaimError("query: x is None; allowed: a number")
-        if point["x"] in seen:
-            raise ClaimError(f"query: gives two rows for x = {point['x']:g}; allowed: one")
-        seen.add(point["x"])
-    return points
+def _place(row: Mapping[str, Any]) -> float:
+    place = _number(row["x"], "x")
+    if place is None:
+        raise ClaimError("query: x is None; allowed: a number")
+    return place
+
+
+def _add(
+    values: dict[Hashable, float],
+    row: Mapping[str, Any],
+    value: float,
+    *,
+    trend: bool,
+    repeated: bool,
+) -> None:
+    """Put a value beside the others of its point, under the name of its repeat."""
+    name = row["sample"] if repeated else None
+    if repeated and name is None:
+        raise ClaimError("query: sample is None; allowed: the number or name of a repeat")
+    if name in values:
+        parts = [f"x = {row['x']:g}"] if trend else []
+        parts += [f"sample = {name}"] if repeated else []
+        raise ClaimError(f"query: gives two rows for {' and '.join(parts)}; allowed: one")
+    values[name] = value
 
 
 def _number(value: Any, column: str) -> float | None:
@@ -159,52 +251,57 @@ def _number(value: Any, column: str) -> float | None:
     return number
 
 
-def _find(claim: Claim, points: list[dict[str, Any]]) -> tuple[float, Finding]:
-    if claim.settings.comparison == "trend":
-        return compare_trend(claim, [(point["x"], point["ours"]) for point in points])
-    value = points[0]["ours"]
-    return value, compare(claim, value)
-
-
-def _lowest(points: list[dict[str, Any]]) -> Fidelity | None:
+def _lowest(rows: Sequence[Mapping[str, Any]]) -> Fidelity | None:
     """The least faithful origin among the rows.
 
     None where one of them has none.
     """
-    found = [point["fidelity"] for point in points]
+    found = [row["fidelity"] for row in rows]
     for fidelity in found:
         if fidelity is not None and fidelity not in FIDELITIES:
             raise ClaimError(f"query: fidelity is {fidelity!r}; allowed: {', '.join(FIDELITIES)}")
-    return None if None in found else min(found, key=FIDELITIES.index)
+    return None if None in found else min(found, key=FIDELITIES.index, default=None)
 
 
 def _row(
     claim: Claim,
-    value: float | None,
-    fidelity: Fidelity | None,
     finding: Finding,
-    tables: Sequence[str],
+    value: Estimate | None = None,
+    evidence: _Evidence | None = None,
+    tables: Sequence[str] = (),
 ) -> dict[str, Any]:
-    settings = claim.settings
+    settings, published = claim.settings, claim.published
     bound = {"at_most": "at most ", "at_least": "at least "}.get(settings.comparison, "")
-    ours_unit = "last over first" if settings.comparison == "trend" else claim.unit
+    ours = None if value is None or not math.isfinite(value.value) else value.value
+    ends = (None, None) if value is None or ours is None else (value.low, value.high)
     return {
         "claim": claim.id,
         "kind": settings.kind,
+        "headline": settings.headline,
         "paper": claim.paper,
         "place": settings.place,
         "sentence": settings.sentence,
-        "published": claim.published.value,
-        "published_text": bound + number_text(claim.published.value, claim.unit),
-        "ours": value,
-        "ours_text": "" if value is None else number_text(value, ours_unit),
+        "published": published.value if published.known else None,
+        "published_text": bound + number_text(published.value, claim.unit)
+        if published.known
+        else "not available",
+        "ours": ours,
+        "low": ends[0],
+        "high": ends[1],
+        "ours_text": "" if ours is None else number_text(ours, claim.unit),
+        "samples": None if value is None else value.samples,
+        "set_aside": 0 if evidence is None else evidence.set_aside,
         "comparison": settings.comparison,
         "tolerance": settings.tolerance,
-        "fidelity": fidelity,
+        "unit": claim.unit,
+        "fidelity": None if evidence is None else evidence.fidelity,
         "fidelity_required": settings.fidelity_required,
         "verdict": finding.verdict,
         "reason": finding.reason,
+        "needs": "" if settings.not_attempted is None else settings.not_attempted.needs,
+        "source": published.source,
+        "confidence": published.confidence,
         "notes": settings.notes,
         "tables": ", ".join(tables),
-        "query": settings.query.strip(),
+        "query": (settings.query or "").strip(),
     }

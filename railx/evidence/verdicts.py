@@ -1,4 +1,4 @@
-"""From two numbers to a verdict, by rule.
+"""From a value and its interval to a verdict, by rule.
 
 * ``ratio``: reproduced when ours is within the relative tolerance of the published
   number.
@@ -14,20 +14,35 @@ states). A ratio without a neutral value has the right size within a factor of t
 trend holds partly when its last value lies beyond its first but a step goes against it.
 An exact number is right or wrong. A value of lower fidelity than the claim requires is
 never more than partly.
+
+What was repeated is the median of its repeats, and its verdict holds for the whole of
+the median's interval: where the rule says another verdict anywhere in it the claim is
+*undecided*. So is a claim with fewer repeats than an interval needs, and one on a
+measured or emulated value that was not repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal, get_args
+
+import numpy as np
 
 from railx.evidence.claims import Claim
 from railx.evidence.errors import NotAvailable
+from railx.evidence.intervals import (
+    CONFIDENCE,
+    FEWEST,
+    Estimate,
+    difference,
+    estimate_line,
+)
 from railx.io import FIDELITIES, Fidelity
 
 __all__ = [
+    "REPEATED",
     "VERDICTS",
     "Finding",
     "Verdict",
@@ -35,16 +50,21 @@ __all__ = [
     "compare_trend",
     "limit_by_fidelity",
     "number_text",
+    "without_repeats",
 ]
 
-Verdict = Literal["reproduced", "partly", "not reproduced", "not attempted"]
-VERDICTS: tuple[Verdict, ...] = ("reproduced", "partly", "not reproduced", "not attempted")
+Verdict = Literal["reproduced", "partly", "not reproduced", "undecided", "not attempted"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+#: Origins whose values depend on the machine's moment: nothing is decided on one run.
+REPEATED: tuple[Fidelity, ...] = ("emulated", "measured_cpu", "measured_gpu")
 
 #: A ratio with no value of "no effect" is of the right size within this factor either
 #: way.
 _RIGHT_SIZE = 2.0
 #: Two floating-point numbers that should be equal differ by less than this share.
 _ROUNDING = 1e-9
+_BOUNDS = {"at_most": "at most", "at_least": "at least"}
 
 
 @dataclass(frozen=True)
@@ -58,101 +78,145 @@ class Finding:
 def number_text(value: float, unit: str = "") -> str:
     """A number for readers, then its unit.
 
-    Whole thousands have separators, other numbers four digits.
+    Four digits; whole thousands have separators, what would be long is said in words.
     """
-    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    size = abs(value)
+    if size >= 1e9:
+        text = f"{value / 1e9:,.4g} billion"
+    else:
+        text = f"{value:,.0f}" if size >= 1000 else f"{value:.4g}"
     return f"{text} {unit}".strip()
 
 
-def compare(claim: Claim, ours: float) -> Finding:
-    """The finding for a single value, before fidelity is looked at."""
-    settings, published = claim.settings, claim.published.value
-    mine, theirs = number_text(ours, claim.unit), number_text(published)
-    word = "published" if settings.kind == "published" else "expected"
-    if settings.comparison == "exact":
-        slack = max(settings.tolerance, _ROUNDING * abs(published))
-        if abs(ours - published) <= slack:
+def compare(claim: Claim, ours: Estimate, repeats: str = "repeats") -> Finding:
+    """The finding for a value, before fidelity is looked at.
+
+    ``repeats`` is the word for what the value is the median of.
+    """
+    few = _too_few(ours, repeats, number_text(ours.value, claim.unit))
+    if few:
+        return few
+    found = _at(claim, ours.value)
+    shown = f"ours, {number_text(ours.value, claim.unit)}{_interval(ours, repeats)}, {found.reason}"
+    for other in _places(claim, ours):
+        there = _at(claim, other)
+        if there.verdict != found.verdict:
             return Finding(
-                "reproduced",
-                f"ours, {mine}, equals the {word}"
-                f" {theirs}{_within(settings.tolerance, relative=False)}",
+                "undecided",
+                f"{shown}; but the interval is not on one side: {number_text(other)}"
+                f" {there.reason}",
             )
-        return Finding(
-            "not reproduced",
-            f"ours, {mine}, differs from the {word} {theirs} by"
-            f" {number_text(abs(ours - published))}",
-        )
-    if settings.comparison == "ratio":
-        off = abs(ours / published - 1) if published else float("inf")
-        if off <= settings.tolerance + _ROUNDING:
-            return Finding(
-                "reproduced",
-                f"ours, {mine}, is {off:.1%} off the {word} {theirs}{_within(settings.tolerance)}",
-            )
-        return _direction(
-            claim,
-            ours,
-            f"ours, {mine}, is {off:.1%} off the {word} {theirs} (allowed"
-            f" {settings.tolerance:.1%})",
-        )
-    slack = settings.tolerance * abs(published) + _ROUNDING * abs(published)
-    words = settings.comparison.replace("_", " ")
-    kept = (
-        ours <= published + slack if settings.comparison == "at_most" else ours >= published - slack
-    )
-    if kept:
-        return Finding(
-            "reproduced",
-            f"ours, {mine}, is {words} the {word} {theirs}{_within(settings.tolerance)}",
-        )
-    return _direction(
-        claim,
-        ours,
-        f"ours, {mine}, is not {words} the {word} {theirs}{_within(settings.tolerance)}",
-    )
+    return Finding(found.verdict, shown)
 
 
-def compare_trend(claim: Claim, points: Sequence[tuple[float, float]]) -> tuple[float, Finding]:
-    """Last over first value of the points, and the finding.
+def compare_trend(
+    claim: Claim,
+    points: Sequence[tuple[float, Mapping[Hashable, float]]],
+    repeats: str = "repeats",
+) -> tuple[Estimate, Finding]:
+    """The number that the trend is shown by, and the finding.
 
-    A point is (what the trend runs over, value). NotAvailable below two points.
+    A point is what the trend runs over, and the values there by repeat: a value that
+    stands alone has the name None. NotAvailable below two points.
     """
     if len(points) < 2:
         raise NotAvailable(f"a trend needs at least two points; the results have {len(points)}")
-    values = [value for _, value in sorted(points)]
-    first, last = values[0], values[-1]
-    sign = 1.0 if claim.settings.direction == "increasing" else -1.0
-    allowed = claim.settings.tolerance * (max(values) - min(values))
-    steps = [sign * (after - before) for before, after in pairwise(values)]
-    against = sum(step < -allowed for step in steps)
-    words = f"from {number_text(first)} to {number_text(last)} over {len(values)} points"
-    value = last / first if first else float("nan")
-    if sign * (last - first) <= 0:
-        return value, Finding(
-            "not reproduced", f"ours goes {words}, which is not {claim.settings.direction}"
-        )
-    if against:
-        return value, Finding(
-            "partly", f"ours goes {words}, but {against} of {len(steps)} steps go against it"
-        )
-    return value, Finding("reproduced", f"ours is {claim.settings.direction} {words}")
+    ordered = sorted(points, key=lambda point: point[0])
+    places, series = [place for place, _ in ordered], [values for _, values in ordered]
+    lone = all(set(values) == {None} for values in series)
+    worth = _last_over_first if claim.settings.trend_value == "last_over_first" else _slope
+    value = (
+        Estimate(float(worth(np.asarray(places), np.array([one[None] for one in series]))))
+        if lone
+        else estimate_line(places, series, worth)
+    )
+    # A point may have fewer repeats than those that pair, never the other way round.
+    fewest = None if lone else min(len(values) for values in series)
+    few = _too_few(
+        Estimate(value.value, samples=fewest), repeats, number_text(value.value, claim.unit)
+    )
+    if few:
+        return Estimate(value.value, samples=fewest), few
+    return value, _trend(claim, series, value, lone=lone, repeats=repeats)
 
 
 def limit_by_fidelity(claim: Claim, finding: Finding, fidelity: Fidelity | None) -> Finding:
     """A value less faithful than the claim requires proves it partly at best."""
     required = claim.settings.fidelity_required
-    if fidelity is not None and FIDELITIES.index(fidelity) >= FIDELITIES.index(required):
+    if required is None or (
+        fidelity is not None and FIDELITIES.index(fidelity) >= FIDELITIES.index(required)
+    ):
         return finding
     shown = "of unknown origin" if fidelity is None else fidelity
-    verdict = "partly" if finding.verdict == "reproduced" else finding.verdict
+    capped = finding.verdict == "reproduced"
     return Finding(
-        verdict, f"{finding.reason}; but ours is {shown} and the claim requires {required}"
+        "partly" if capped else finding.verdict,
+        f"{finding.reason}; {'but ours' if capped else 'besides, ours'} is {shown} and the claim"
+        f" requires {required}",
     )
+
+
+def without_repeats(finding: Finding, ours: Estimate, fidelity: Fidelity | None) -> Finding:
+    """A measured or emulated value that was not repeated decides nothing."""
+    if ours.samples is not None or fidelity not in REPEATED:
+        return finding
+    return Finding(
+        "undecided",
+        f"{finding.reason}; but ours is {fidelity} and was not repeated: a verdict needs"
+        f" {FEWEST} repeats",
+    )
+
+
+def _places(claim: Claim, ours: Estimate) -> list[float]:
+    """Where the rule is asked besides the median.
+
+    The ends, and the published number between them: an interval that reaches past it on
+    both sides would otherwise agree with itself.
+    """
+    published = claim.published.value
+    inside = [published] if ours.ends and ours.ends[0] < published < ours.ends[1] else []
+    return [*ours.ends, *inside]
+
+
+def _at(claim: Claim, ours: float) -> Finding:
+    """The verdict of the rule at a value, and what it is, without saying whose."""
+    settings, published = claim.settings, claim.published.value
+    word = "published" if settings.kind == "published" else "expected"
+    tolerance = settings.tolerance or 0.0
+    if settings.comparison == "exact":
+        off = abs(ours - published)
+        if off <= _ROUNDING * abs(published):
+            return Finding("reproduced", f"equals the {word} {number_text(published)}")
+        if off <= tolerance:
+            return Finding(
+                "reproduced",
+                f"is within the allowed {number_text(tolerance)} of the {word}"
+                f" {number_text(published)}",
+            )
+        return Finding(
+            "not reproduced",
+            f"differs from the {word} {number_text(published)} by {number_text(off)}"
+            f"{_against(tolerance, number_text(tolerance), within=False)}",
+        )
+    bound = _BOUNDS.get(settings.comparison, "")
+    theirs = f"the {word} {bound} {number_text(published)}".replace("  ", " ")
+    apart = ours - published
+    beyond = -apart if bound == "at least" else apart if bound else abs(apart)
+    slack = (tolerance + _ROUNDING) * abs(published)
+    if beyond <= _ROUNDING * abs(published):
+        verb = f"is {bound}" if bound else "equals"
+        return Finding("reproduced", f"{verb} the {word} {number_text(published)}")
+    within = beyond <= slack
+    against = _against(tolerance, _percent(tolerance), within=within)
+    words = f"is {_apart(apart, published)} {theirs}{against}"
+    return Finding("reproduced", words) if within else _direction(claim, ours, words)
 
 
 def _direction(claim: Claim, ours: float, reason: str) -> Finding:
     """Partly or not: does the direction hold although the size does not?"""
     neutral, published = claim.settings.neutral, claim.published.value
+    if neutral is not None and neutral == published:
+        return Finding("not reproduced", reason)
     if neutral is not None:
         side = "above" if published > neutral else "below"
         if (ours - neutral) * (published - neutral) > 0:
@@ -168,11 +232,121 @@ def _direction(claim: Claim, ours: float, reason: str) -> Finding:
         and published
         and 1 / _RIGHT_SIZE <= ours / published <= _RIGHT_SIZE
     ):
-        return Finding("partly", f"{reason}, within a factor of {_RIGHT_SIZE:g}")
+        return Finding("partly", f"{reason}, yet within a factor of {_RIGHT_SIZE:g}")
     return Finding("not reproduced", reason)
 
 
-def _within(tolerance: float, *, relative: bool = True) -> str:
+def _trend(
+    claim: Claim,
+    series: Sequence[Mapping[Hashable, float]],
+    value: Estimate,
+    *,
+    lone: bool,
+    repeats: str,
+) -> Finding:
+    """The finding for points that all have enough repeats, or stand alone."""
+    medians = [float(np.median(list(values.values()))) for values in series]
+    sign = 1.0 if claim.settings.direction == "increasing" else -1.0
+    allowed = (claim.settings.tolerance or 0.0) * (max(medians) - min(medians))
+
+    def along(before: Mapping[Hashable, float], after: Mapping[Hashable, float]) -> list[float]:
+        """By how much a step follows the direction: the median and both ends."""
+        step = Estimate(after[None] - before[None]) if lone else difference(before, after)
+        return [sign * one for one in (step.value, *step.ends)]
+
+    word = "rises" if sign > 0 else "falls"
+    words = (
+        f"from {number_text(medians[0])} to {number_text(medians[-1])} over {len(series)} points"
+    )
+    if claim.unit and np.isfinite(value.value):
+        words += (
+            f" ({number_text(value.value, claim.unit)}{_interval(value, repeats, within=True)})"
+        )
+    whole = along(series[0], series[-1])
+    if max(whole) <= 0:
+        return Finding(
+            "not reproduced", f"ours goes {words}, which is not {claim.settings.direction}"
+        )
+    if min(whole) <= 0:
+        return Finding(
+            "undecided",
+            f"ours goes {words}, but the repeats do not agree whether its last point is"
+            f" {'above' if sign > 0 else 'below'} its first",
+        )
+    steps = [along(before, after) for before, after in pairwise(series)]
+    against = sum(max(step) < -allowed for step in steps)
+    if against:
+        return Finding(
+            "partly",
+            f"ours goes {words}, but {against} of {len(steps)} steps"
+            f" {'go' if against > 1 else 'goes'} against it",
+        )
+    unsure = sum(min(step) < -allowed for step in steps)
+    if unsure:
+        return Finding(
+            "undecided",
+            f"ours goes {words}, but the repeats do not agree on {unsure} of {len(steps)} steps",
+        )
+    return Finding("reproduced", f"ours {word} {words}")
+
+
+def _slope(places: Any, values: Any) -> Any:
+    """The slope of the line of least squares."""
+    centred = places - places.mean()
+    return values @ centred / (centred @ centred)
+
+
+def _last_over_first(places: Any, values: Any) -> Any:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return values[..., -1] / values[..., 0]
+
+
+def _too_few(ours: Estimate, repeats: str, shown: str) -> Finding | None:
+    if ours.samples is None or ours.samples >= FEWEST:
+        return None
+    return Finding(
+        "undecided",
+        f"too few: {counted(ours.samples, repeats)}, where a verdict needs {FEWEST}; ours so far:"
+        f" {shown}",
+    )
+
+
+def counted(number: int, word: str) -> str:
+    """A number of things: 1 repeat, 2 repeats."""
+    return f"{number} {word.removesuffix('s') if number == 1 else word}"
+
+
+def _interval(ours: Estimate, repeats: str, *, within: bool = False) -> str:
+    """What a reader should know of an interval; nothing where there is none."""
+    if not ours.ends or ours.samples is None:
+        return ""
+    low, high = map(number_text, ours.ends)
+    spread = f"at {low} all" if low == high else f"{low} to {high}"
+    words = (
+        f"median of {counted(ours.samples, repeats)}, {CONFIDENCE:.0%} interval {spread}".replace(
+            "%", " %"
+        )
+    )
+    return f", {words}" if within else f" ({words})"
+
+
+def _apart(apart: float, published: float) -> str:
+    """How far ours lies above or below: a share, or the amount where there is none."""
+    side = "above" if apart > 0 else "below"
+    amount = _percent(apart / published) if published else number_text(abs(apart))
+    return f"{amount} {side}"
+
+
+def _against(tolerance: float, shown: str, *, within: bool) -> str:
     if not tolerance:
         return ""
-    return f" (tolerance {tolerance:.1%})" if relative else f" (tolerance {tolerance:g})"
+    return f", {'within' if within else 'more than'} the tolerance of {shown}"
+
+
+def _percent(share: float) -> str:
+    """A share in per cent, with the digits that tell it from nothing."""
+    size = abs(share) * 100
+    if size < 1e-4:
+        return "less than 0.0001 %" if size else "0 %"
+    text = f"{size:,.0f}" if size >= 100 else f"{size:.1f}" if size >= 0.1 else f"{size:.1g}"
+    return f"{text.removesuffix('.0')} %"

@@ -7,22 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
-from railx.figures.theme import GREY, INK, canvas, colours, label, share_legend
+from railx.figures.theme import GREY, INK, canvas, colours, label, quantity, share_legend
+from railx.figures.words import counted, sentence, spoken
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["FIGURE", "AgreementFigureSettings"]
 
-CAPTION = """\
-The same traffic, routing and offered load in the flow model and in the packet
-simulator. Where no link is overloaded the flow model delivers what is offered; packets
-that wait behind others in finite buffers cost throughput, which the flow model does not
-see.
-"""
 
 _COLUMNS = (
     "topology",
@@ -46,7 +44,7 @@ class AgreementFigureSettings(CanvasSettings):
     """Which figure it is."""
 
 
-def draw(settings: AgreementFigureSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: AgreementFigureSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """One point per topology, traffic pattern, routing and load.
 
     Colour by topology, shape by traffic, hollow for balanced routing.
@@ -122,17 +120,50 @@ def draw(settings: AgreementFigureSettings, inputs: FigureFiles, output: Path) -
             ]
             texts += [f"Routing {name}" for name in routings]
         share_legend(figure, handles, texts, 5)
+    return Drawn(_caption(rows), _alternative(rows), rows)
+
+
+def _caption(rows: pd.DataFrame) -> str:
+    under, over = rows[rows["load_over_bound"] < 1], rows[rows["load_over_bound"] >= 1]
+    seeds = rows["seed"].nunique() if "seed" in rows.columns else 1
+    parts = []
+    for own, where in (
+        (under, "Where no link is overloaded"),
+        (over, "Beyond the load that fills the busiest link"),
+    ):
+        if len(own):
+            worst = own.iloc[int((own["ratio"] - 1).abs().to_numpy().argmax())]
+            parts.append(
+                f"{where} packets bring {quantity(100 * float(own['ratio'].min()))} to"
+                f" {quantity(100 * float(own['ratio'].max()))} % of what flows do, median"
+                f" {quantity(100 * float(own['ratio'].median()))} %; farthest apart are"
+                f" {spoken(label(worst['topology']))} under {label(worst['traffic']).lower()}"
+                f" traffic,"
+                f" {worst['routing']} routing, at {worst['load_over_bound']:g} times that load."
+            )
+    topologies = counted(rows["topology"].nunique(), "topology", "topologies")
+    return sentence(
+        "The same traffic, routing and offered load in the flow model and in the packet simulator:"
+        f" {counted(len(rows), 'point')} on {topologies}, {counted(seeds, 'seed')}.",
+        *parts,
+        "Packets that wait behind others in finite buffers cost throughput, which the flow model"
+        " does not see.",
+    )
+
+
+def _alternative(rows: pd.DataFrame) -> str:
+    parts = "; ".join(
+        f"{spoken(label(str(topology)))}, {label(str(traffic)).lower()}"
+        f" {quantity(float(own['ratio'].min()))} to {quantity(float(own['ratio'].max()))}"
+        for (topology, traffic), own in rows.groupby(["topology", "traffic"], sort=False)
+    )
+    return f"Throughput of packets over that of flows, around the diagonal. Ratios: {parts}."
 
 
 FIGURE = Figure(
     settings=AgreementFigureSettings,
     title="Flow model against packet simulator",
-    alternative_text=(
-        "Points of the throughput in the packet simulator over that in the flow model around "
-        "the diagonal, and of their ratio over the offered load, one point for each topology, "
-        "traffic pattern, routing and load."
-    ),
-    caption=CAPTION,
-    inputs=(FigureInput("comparison", "agreement.comparison"),),
+    paper="railx",
+    inputs=(FigureInput("comparison", "agreement.comparison", columns=_COLUMNS),),
     draw=draw,
 )

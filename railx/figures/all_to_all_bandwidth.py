@@ -7,15 +7,29 @@ under the routing (RailX, all-to-all formulas).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
+from railx.figures.published import published_frame
 from railx.figures.settings import AxisScale, CanvasSettings
 from railx.figures.tables import read_frames
-from railx.figures.theme import canvas, colours, label, lighter, quantity
+from railx.figures.theme import (
+    DERIVED,
+    GREY,
+    canvas,
+    colours,
+    label,
+    lighter,
+    published_handle,
+    published_marks,
+    quantity,
+    share_legend,
+)
+from railx.figures.words import counted, listed, sentence, spoken
 from railx.settings import NotEmpty
 
 if TYPE_CHECKING:
@@ -23,13 +37,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "AllToAllBandwidthSettings"]
-
-CAPTION = """\
-All-to-all bandwidth per chip under uniform traffic. The *ideal* spreads the load evenly
-over the external channels; the *bound* divides the capacity by the load of the busiest
-channel under the given routing. On the right both are a share of the injection
-bandwidth, so that networks with different ports can be compared.
-"""
 
 _COLUMNS = (
     "topology",
@@ -42,6 +49,7 @@ _COLUMNS = (
     "bound_gb_s_per_chip",
     "fidelity",
 )
+_STATED = ("m", "n", "chips", "ideal_flits_per_chip_cycle", "min_bound_flits_per_chip_cycle")
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class AllToAllBandwidthSettings(CanvasSettings):
     """Scale of the bandwidth axes."""
 
 
-def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """A group of bars per topology: the ideal, then the bound under each routing.
 
     The rows are those of ``settings.traffic``. Raises ValueError when no row has that
@@ -79,10 +87,17 @@ def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path)
         bound=100 * rows["bound_gb_s_per_chip"] / rows["injection_gb_s_per_chip"],
     )
     bandwidth = rows.assign(ideal=rows["ideal_gb_s_per_chip"], bound=rows["bound_gb_s_per_chip"])
-    ideal_and_bound = (
-        "Ideal: even load on all external channels. Bound: set by the most loaded channel."
+    derived = _derived(rows, inputs)
+    speeds = sorted(set(rows["injection_gb_s_per_chip"]))
+    subtitle = (
+        f"{label(settings.traffic)} traffic, one direction. Ideal: even load on all external"
+        " channels. Bound: set by the most loaded channel."
     )
-    subtitle = f"{label(settings.traffic)} traffic, one direction. {ideal_and_bound}"
+    if len(speeds) > 1:
+        subtitle += (
+            f" Injection differs, {listed([f'{speed:,.0f}' for speed in speeds])} GB/s a chip:"
+            " shares compare, bandwidths do not."
+        )
     with canvas(
         settings,
         output,
@@ -90,20 +105,111 @@ def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path)
         subtitle,
         fidelity_line(rows["fidelity"]),
     ) as figure:
-        left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1.15, 1])
-        _groups(left, bandwidth, "")
-        _groups(right, share, " %")
+        left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1.1, 1])
+        _groups(left, bandwidth, "", {})
+        _groups(right, share, " %", derived)
         left.set(title="Bandwidth", xlabel="All-to-all bandwidth per chip (GB/s)")
         right.set(title="Share of injection", xlabel="Share of injection bandwidth (%)")
         for panel in (left, right):
             panel.set_xscale(settings.scale)
             panel.margins(x=0.0)
             low, high = panel.get_xlim()
-            panel.set_xlim(low, high * (1.6 if settings.scale == "linear" else 4.0))
+            panel.set_xlim(low, high * (1.62 if settings.scale == "linear" else 6.0))
+        if derived:
+            mark = published_handle()
+            mark.set_markeredgecolor(GREY)
+            share_legend(figure, [mark], [DERIVED], 1)
+    return Drawn(_caption(rows, derived), _alternative(rows), _data(rows, derived))
 
 
-def _groups(axes: Axes, rows: pd.DataFrame, unit: str) -> None:
-    """Horizontal bars in groups.
+def _derived(rows: pd.DataFrame, inputs: FigureFiles) -> dict[tuple[str, str], float]:
+    """Shares of the injection in percent that follow from the paper.
+
+    By topology and ideal or routing, for uniform traffic on the settings of RailX with
+    as many chips.
+    """
+    stated = published_frame(inputs, "derived", _STATED)
+    found = {}
+    for row in rows.to_dict("records"):
+        same = stated[stated["chips"] == row["chips"]]
+        if row["family"] != "railx_hyperx" or row["traffic"] != "uniform" or same.empty:
+            continue
+        one = same.iloc[0]
+        # Four sides of n ports take 4 n flits a cycle out of a chip.
+        injection = 4 * float(one["n"]) / 100
+        found[row["topology"], "ideal"] = float(one["ideal_flits_per_chip_cycle"]) / injection
+        if row["routing"] == "min":
+            found[row["topology"], "min"] = float(one["min_bound_flits_per_chip_cycle"]) / injection
+    return found
+
+
+def _data(rows: pd.DataFrame, derived: dict[tuple[str, str], float]) -> pd.DataFrame:
+    data = rows[list(_COLUMNS)].copy()
+    for what in ("ideal", "bound"):
+        data[f"{what}_over_injection"] = (
+            data[f"{what}_gb_s_per_chip"] / data["injection_gb_s_per_chip"]
+        )
+        data[f"{what}_over_injection_derived_from_paper"] = [
+            derived.get((topology, "ideal" if what == "ideal" else routing), math.nan) / 100
+            for topology, routing in zip(data["topology"], data["routing"], strict=True)
+        ]
+    return data
+
+
+def _caption(rows: pd.DataFrame, derived: dict[tuple[str, str], float]) -> str:
+    shares = (rows["bound_gb_s_per_chip"] / rows["injection_gb_s_per_chip"]).groupby(
+        rows["topology"]
+    )
+    best, over = shares.max(), rows["ideal_gb_s_per_chip"] / rows["bound_gb_s_per_chip"]
+    worst = rows.iloc[int(over.to_numpy().argmax())]
+    top, low = best.sort_values().iloc[[-1]], best.sort_values().iloc[[0]]
+    apart = [
+        abs(ours / theirs - 1)
+        for (topology, what), theirs in derived.items()
+        for ours in _ours(rows, topology, what)
+    ]
+    return sentence(
+        f"{label(str(rows['traffic'].iloc[0]))} traffic on {len(best)} networks. The *ideal*"
+        " spreads the load evenly over the external channels, the *bound* divides the capacity by"
+        " the load of the busiest channel under the given routing.",
+        f"The best bound of a network goes from {quantity(100 * float(low.iloc[0]))} % of its"
+        f" injection bandwidth ({spoken(label(str(low.index[0])))}) to"
+        f" {quantity(100 * float(top.iloc[0]))} % ({spoken(label(str(top.index[0])))}).",
+        f"Routing costs most on {spoken(label(worst['topology']))} under {worst['routing']}: a"
+        f" bound of"
+        f" {quantity(worst['bound_gb_s_per_chip'])} GB/s of an ideal"
+        f" {quantity(worst['ideal_gb_s_per_chip'])}."
+        if over.max() > 1 + 1e-9
+        else "On all of them routing reaches the ideal.",
+        f"Diamonds are the {counted(len(derived), 'value')} that follow from the paper and its"
+        f" authors' simulator; ours are within {quantity(100 * max(apart))} %."
+        if apart
+        else "",
+    )
+
+
+def _ours(rows: pd.DataFrame, topology: str, what: str) -> list[float]:
+    own = rows[rows["topology"] == topology]
+    if what != "ideal":
+        own = own[own["routing"] == what]
+    column = "ideal_gb_s_per_chip" if what == "ideal" else "bound_gb_s_per_chip"
+    return [100 * float(value) for value in (own[column] / own["injection_gb_s_per_chip"])[:1]]
+
+
+def _alternative(rows: pd.DataFrame) -> str:
+    parts = "; ".join(
+        f"{spoken(label(row['topology']))} under {row['routing']}: ideal"
+        f" {quantity(row['ideal_gb_s_per_chip'])}, bound {quantity(row['bound_gb_s_per_chip'])} of"
+        f" {row['injection_gb_s_per_chip']:,.0f}"
+        for row in rows.to_dict("records")
+    )
+    return f"Bars of all-to-all bandwidth per chip in GB/s. {parts}."
+
+
+def _groups(
+    axes: Axes, rows: pd.DataFrame, unit: str, derived: dict[tuple[str, str], float]
+) -> None:
+    """Horizontal bars in groups, with what follows from the paper as diamonds.
 
     Where all routings have the same bound, one bar stands for them.
     """
@@ -128,7 +234,15 @@ def _groups(axes: Axes, rows: pd.DataFrame, unit: str) -> None:
         start = place
         for name, value, fill in bars:
             bar = axes.barh(place, value, height=0.9, color=fill)
-            axes.bar_label(bar, [f"{quantity(value)}{unit} {name}"], padding=3, fontsize="small")
+            what = name if name == "ideal" else str(first["routing"])
+            if name.endswith(" routing"):
+                what = name.removeprefix("bound, ").removesuffix(" routing")
+            stated = derived.get((str(first["topology"]), what))
+            if stated is not None:
+                published_marks(axes, [stated], [place], markeredgecolor=GREY)
+            axes.bar_label(
+                bar, [f"{quantity(value)}{unit} {name}"], padding=3 if stated is None else 8
+            )
             place += 1
         ticks.append((start + place - 1) / 2)
         names.append(_name(first))
@@ -148,11 +262,10 @@ def _name(row: pd.Series) -> str:
 FIGURE = Figure(
     settings=AllToAllBandwidthSettings,
     title="All-to-all bandwidth by topology",
-    alternative_text=(
-        "Bars of the all-to-all bandwidth per chip of each topology: the ideal, the bound "
-        "under the given routing, and both as a share of the injection bandwidth."
+    paper="railx",
+    inputs=(
+        FigureInput("bounds", "network.bounds", columns=_COLUMNS),
+        FigureInput("derived", published="railx_uniform_bounds.csv", columns=_STATED),
     ),
-    caption=CAPTION,
-    inputs=(FigureInput("bounds", "network.bounds"),),
     draw=draw,
 )

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import AxisScale, CanvasSettings
 from railx.figures.tables import read_frames
-from railx.figures.theme import canvas, colours, label, panel_title, quantity
+from railx.figures.theme import canvas, colours, label, panel_title, quantity, share_legend
+from railx.figures.words import sentence, spoken
 from railx.settings import AtLeast
 
 if TYPE_CHECKING:
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "ChannelLoadsSettings"]
 
-CAPTION = """\
-Load of every channel under uniform all-to-all traffic, in descending order, by kind of
-channel. The largest load bounds the throughput; the further the line falls, the more
-capacity is idle at that bound.
-"""
 
 _COLUMNS = ("topology", "routing", "src", "dst", "kind", "rail", "load", "fidelity")
 _MOST_STEPS = 800
@@ -55,8 +51,10 @@ class ChannelLoadsSettings(CanvasSettings):
     """Scale of the load axes."""
 
 
-def draw(settings: ChannelLoadsSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: ChannelLoadsSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """One panel per topology and routing."""
+    from matplotlib.lines import Line2D
+
     frame = read_frames(inputs, "channels", _COLUMNS, "topology", settings.only)
     frame = frame.assign(
         panel=frame["topology"].astype(str) + _BREAK + frame["routing"].astype(str)
@@ -84,7 +82,7 @@ def draw(settings: ChannelLoadsSettings, inputs: FigureFiles, output: Path) -> N
                 f"{', '.join(label(part) for part in name.split(_BREAK))}\nlargest"
                 f" {quantity(largest)}"
             )
-            axes.set_title(panel_title(title, columns, settings), fontsize="medium")
+            axes.set_title(panel_title(title, columns, settings))
             axes.set_yscale(settings.scale)
             if settings.scale == "linear":
                 axes.set_ylim(bottom=0)
@@ -96,37 +94,87 @@ def draw(settings: ChannelLoadsSettings, inputs: FigureFiles, output: Path) -> N
             lowest.tick_params(labelbottom=True)
         for axes in panels[:, 0]:
             axes.set_ylabel("Load")
+        share_legend(
+            figure,
+            [Line2D([], [], color=shade) for shade in colour.values()],
+            [label(kind) for kind in colour],
+            len(colour),
+        )
+    return Drawn(_caption(frame), _alternative(frame), _data(frame))
+
+
+def _steps(loads: pd.Series[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Share of channels in percent and load, in descending order of load.
+
+    A step for each channel while there are few, else as many as the page can show.
+    """
+    falling = np.sort(loads.to_numpy())[::-1]
+    kept = np.unique(np.linspace(0, len(falling) - 1, min(len(falling), _MOST_STEPS)).astype(int))
+    share = 100 * np.append(kept, len(falling)) / len(falling)
+    return share, np.append(falling[kept], falling[-1])
+
+
+def _data(frame: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    parts = []
+    for (topology, routing, kind), own in frame.groupby(
+        ["topology", "routing", "kind"], sort=False
+    ):
+        share, load = _steps(own["load"])
+        steps = pd.DataFrame({"share_of_channels_percent": share, "load": load})
+        parts.append(
+            steps.assign(
+                topology=str(topology), routing=str(routing), kind=str(kind), channels=len(own)
+            )
+        )
+    whole = pd.concat(parts, ignore_index=True)
+    return whole[["topology", "routing", "kind", "channels", *whole.columns[:2]]]
+
+
+def _groups(frame: pd.DataFrame) -> list[tuple[str, float, float, str]]:
+    """Name, largest load, it over the mean of the kind that has it, and that kind."""
+    found = []
+    for (topology, routing), own in frame.groupby(["topology", "routing"], sort=False):
+        busiest = own.iloc[int(own["load"].to_numpy().argmax())]
+        mean = float(own.loc[own["kind"] == busiest["kind"], "load"].mean())
+        largest = float(busiest["load"])
+        name = f"{spoken(label(str(topology)))}, {routing} routing"
+        found.append((name, largest, largest / mean, label(str(busiest["kind"])).lower()))
+    return found
+
+
+def _caption(frame: pd.DataFrame) -> str:
+    parts = [
+        f"{name}: {quantity(largest)} on a link of kind {kind}, {quantity(over)} times the mean of"
+        " its kind"
+        for name, largest, over, kind in _groups(frame)
+    ]
+    return sentence(
+        "Load of every channel under uniform all-to-all traffic, in descending order, by kind of"
+        " channel. The largest load bounds the throughput; the further a line falls, the more"
+        " capacity is idle at that bound.",
+        f"The largest loads: {'; '.join(parts)}.",
+    )
+
+
+def _alternative(frame: pd.DataFrame) -> str:
+    parts = [f"{name} from {quantity(largest)}" for name, largest, _, _ in _groups(frame)]
+    return f"Falling lines of channel loads, one per kind of channel: {'; '.join(parts)}."
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, colour: dict[str, str]) -> None:
     for kind, mine in rows.groupby("kind"):
-        loads = np.sort(mine["load"].to_numpy())[::-1]
-        # A step for each channel while there are few, else as many steps as the page
-        # can show.
-        kept = np.unique(np.linspace(0, len(loads) - 1, min(len(loads), _MOST_STEPS)).astype(int))
-        share = 100 * np.append(kept, len(loads)) / len(loads)
-        name = f"{label(str(kind))} ({len(loads):,})"
-        axes.step(
-            share,
-            np.append(loads[kept], loads[-1]),
-            where="post",
-            color=colour[str(kind)],
-            linewidth=1.8,
-            label=name,
-        )
+        share, load = _steps(mine["load"])
+        axes.step(share, load, where="post", color=colour[str(kind)])
     axes.margins(y=0.14)
     axes.set_xlim(0, 100)
-    axes.legend(loc="best", fontsize="small")
 
 
 FIGURE = Figure(
     settings=ChannelLoadsSettings,
     title="Channel loads under uniform all-to-all traffic",
-    alternative_text=(
-        "For each topology, the load of its channels in descending order, one line per kind of "
-        "channel."
-    ),
-    caption=CAPTION,
-    inputs=(FigureInput("channels", "network.channels"),),
+    paper="railx",
+    inputs=(FigureInput("channels", "network.channels", columns=_COLUMNS),),
     draw=draw,
 )

@@ -7,7 +7,7 @@ strip of USD.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,24 +15,27 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
-from railx.figures.theme import GREY, INK, PALETTE, canvas, label, lighter, quantity
+from railx.figures.theme import (
+    GREY,
+    INK,
+    PALETTE,
+    PUBLISHED,
+    canvas,
+    label,
+    lighter,
+    quantity,
+    share_legend,
+)
+from railx.figures.words import listed, sentence, spoken
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "ClaimMapFigureSettings"]
-
-CAPTION = """\
-For which prices the three cost claims of the abstract hold. Left and middle: cost per
-bandwidth against a fat tree over the prices of an optical and of an electrical switch
-port, both relative to a transceiver; each claim is a half-plane above its boundary.
-Right: total cost over the prices of transceiver and optical switch port. Dots are price
-lists; the one inferred from the abstract is no price.
-"""
 
 _COLUMNS = (
     "view",
@@ -57,19 +60,17 @@ _FACTORS = {
     "m": "nodes of {0:g} x {0:g} chips",
     "n": "{0:g} ports per side",
     "chips": "{0:,.0f} chips",
-    "all_to_all_share": "routed as published ({0:.0%} of the ideal)",
-    "in_node_lane_over_transceiver": "in-node lane at {0:g} transceivers",
-    "tiers": "fat tree with {0:g} tier(s)",
-    "leaf_cable_over_transceiver": "leaf cable at {0:g} transceivers",
-    "taper": "fat tree with a taper of {0:g}",
+    "all_to_all_share": "as routed ({0:.0%} of the ideal)",
+    "in_node_lane_over_transceiver": "in-node lane at {0:g} optics",
+    "tiers": "tiers of the fat tree: {0:g}",
+    "leaf_cable_over_transceiver": "leaf cable at {0:g} optics",
+    "taper": "fat tree, taper of {0:g}",
 }
 #: Colour and share of white where the claim holds.
 _HOLDS = (PALETTE[2], 0.78)
 _DASHES = ((0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (8, 3)))
-#: Where the names of the price lists go: right and up in points, and which end is
-#: there.
-_RATIO_PLACES = ((-6, 11, "left"), (0, -18, "center"))
-_USD_PLACES = ((-6, -18, "left"), (0, 11, "center"), (10, 4, "left"), (10, -4, "left"))
+#: Marks of the price lists in their order; the one that is no price has its own.
+_MARKS, _INFERRED = "osv^P", "X"
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,22 @@ class ClaimMapFigureSettings(CanvasSettings):
     """Further boundaries of the claim per all-to-all bandwidth, in the same way."""
 
 
-def draw(settings: ClaimMapFigureSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: ClaimMapFigureSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """One panel per claim. Raises ValueError for lines that the table does not have."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
     table = read_frames(inputs, "claim_map", _COLUMNS)
+    lists = list(dict.fromkeys(table.loc[table["view"] == "price_set", "prices"]))
+    sources = table[table["view"] == "price_set"].groupby("prices")["source"].first()
+    marks = {
+        name: _INFERRED if "not a price" in str(sources[name]) else _MARKS[i % len(_MARKS)]
+        for i, name in enumerate(lists)
+    }
     subtitle = (
         "Shaded: the claim holds at the base case (ideal all-to-all, fat tree of three full tiers"
-        " with optics throughout). Lines: its boundary, and where other assumptions move it. Dots:"
-        " price lists, filled where the claim holds at the base case."
+        " with optics throughout). Lines: its boundary, and where other assumptions move it. Marks:"
+        " price lists, filled where the claim holds at the base case. Optics: a transceiver."
     )
     with canvas(
         settings,
@@ -103,13 +113,108 @@ def draw(settings: ClaimMapFigureSettings, inputs: FigureFiles, output: Path) ->
         fidelity_line(table["fidelity"]),
     ) as figure:
         panels = figure.subplots(1, 3)
-        _relative(panels[0], table, "injection", settings.injection_lines)
-        _relative(panels[1], table, "all_to_all", settings.all_to_all_lines)
-        _absolute(panels[2], table)
+        _relative(panels[0], table, "injection", settings.injection_lines, marks)
+        _relative(panels[1], table, "all_to_all", settings.all_to_all_lines, marks)
+        _absolute(panels[2], table, marks)
+        handles = [
+            Line2D(
+                [],
+                [],
+                linestyle="none",
+                marker=mark,
+                markersize=7,
+                color=GREY if mark == _INFERRED else INK,
+            )
+            for mark in marks.values()
+        ]
+        names = [label(name) for name in marks]
+        share_legend(
+            figure,
+            [*handles, Patch(facecolor=lighter(*_HOLDS))],
+            [*names, "claim holds"],
+            len(handles) + 1,
+        )
+    return Drawn(_caption(table), _alternative(table), _data(table, settings))
+
+
+def _base_points(table: pd.DataFrame, claim: str) -> pd.DataFrame:
+    return table[
+        (table["claim"] == claim) & (table["factor"] == "base") & (table["view"] == "price_set")
+    ]
+
+
+def _data(table: pd.DataFrame, settings: ClaimMapFigureSettings) -> pd.DataFrame:
+    """The boundaries and the price lists."""
+    chosen = {
+        (claim, factor, float(level))
+        for claim, lines in (
+            ("injection", settings.injection_lines),
+            ("all_to_all", settings.all_to_all_lines),
+        )
+        for factor, levels in lines.items()
+        for level in levels
+    }
+    drawn = [
+        factor == "base" or (claim, factor, round(float(level), 9)) in chosen
+        for claim, factor, level in zip(
+            table["claim"], table["factor"], table["level"], strict=True
+        )
+    ]
+    rows = table[np.array(drawn) & (table["view"] == "price_set")]
+    return rows[list(_COLUMNS)].reset_index(drop=True)
+
+
+def _caption(table: pd.DataFrame) -> str:
+    parts = []
+    for claim, title in (*_TITLES.items(), ("absolute", "Cost of the whole network")):
+        points = _base_points(table, claim)
+        limit, real = (
+            float(points["limit"].iloc[0]),
+            points[~points["source"].astype(str).str.contains("not a price")],
+        )
+        held = [spoken(label(name)) for name in real.loc[real["holds"], "prices"]]
+        missed = [spoken(label(name)) for name in real.loc[~real["holds"], "prices"]]
+        bound = (
+            f"about {quantity(limit / 1e9)} B USD, to"
+            f" {quantity(100 * float(points['tolerance'].iloc[0]))} %"
+            if claim == "absolute"
+            else f"below {quantity(100 * limit)} % of a fat tree"
+        )
+        holds = f"holds under {listed(held)}" if held else "holds under none of the price lists"
+        fails = f", not under {listed(missed)}" if held and missed else ""
+        parts.append(f"{title}, {PUBLISHED} as {bound}: {holds}{fails}.")
+    injection, exchange, whole = (
+        _base_points(table, claim).iloc[0] for claim in (*_TITLES, "absolute")
+    )
+    return sentence(
+        *parts,
+        "With an optical port x and an electrical port y transceivers dear, the first holds above"
+        f" y = {injection['boundary_slope']:.2f} x {_signed(injection['boundary_intercept'])}, the"
+        f" second above y = {exchange['boundary_slope']:.2f} x"
+        f" {_signed(exchange['boundary_intercept'])}; the third where transceiver and optical port"
+        f" together cost {quantity(whole['boundary_intercept'])} USD.",
+        "The cross is inferred from the abstract and no price.",
+    )
+
+
+def _alternative(table: pd.DataFrame) -> str:
+    points = "; ".join(
+        f"{spoken(label(row['prices']))}: OCS port {quantity(row['ocs_port_over_transceiver'])},"
+        f" switch"
+        f" port {quantity(row['switch_port_over_transceiver'])} transceivers,"
+        f" {'holds' if row['holds'] else 'does not hold'} for {row['claim'].replace('_', ' ')}"
+        for claim in (*_TITLES, "absolute")
+        for row in _base_points(table, claim).to_dict("records")
+    )
+    return f"Three maps of prices with the region where each cost claim holds. {points}."
 
 
 def _relative(
-    axes: Axes, table: pd.DataFrame, claim: str, lines: Mapping[str, tuple[float, ...]]
+    axes: Axes,
+    table: pd.DataFrame,
+    claim: str,
+    lines: Mapping[str, tuple[float, ...]],
+    marks: Mapping[str, str],
 ) -> None:
     rows = table[table["claim"] == claim]
     base = rows[rows["factor"] == "base"]
@@ -151,7 +256,7 @@ def _relative(
             label=name,
         )
     points = base[base["view"] == "price_set"]
-    _dots(axes, points, "ocs_port_over_transceiver", "switch_port_over_transceiver", _RATIO_PLACES)
+    _dots(axes, points, "ocs_port_over_transceiver", "switch_port_over_transceiver", marks)
     axes.set(
         title=(
             f"{_TITLES[claim]}\nbelow {quantity(100 * float(base['limit'].iloc[0]))} % of a fat"
@@ -162,9 +267,7 @@ def _relative(
         xlim=(0, right),
         ylim=(0, top),
     )
-    axes.legend(
-        loc="upper left", bbox_to_anchor=(-0.02, -0.16), fontsize="small", borderaxespad=0.1
-    )
+    axes.legend(loc="upper left", bbox_to_anchor=(-0.04, -0.17), borderaxespad=0.1)
 
 
 def _line(rows: pd.DataFrame, factor: str, level: float) -> pd.Series[Any]:
@@ -178,7 +281,7 @@ def _line(rows: pd.DataFrame, factor: str, level: float) -> pd.Series[Any]:
     return found.iloc[0]
 
 
-def _absolute(axes: Axes, table: pd.DataFrame) -> None:
+def _absolute(axes: Axes, table: pd.DataFrame, marks: Mapping[str, str]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     rows = table[
@@ -203,12 +306,9 @@ def _absolute(axes: Axes, table: pd.DataFrame) -> None:
         linewidth=0,
         zorder=0,
     )
-    text = (
-        f"transceiver + OCS port = USD {quantity(intercept)}, shaded to"
-        f" {quantity(100 * tolerance)} %"
-    )
+    text = f"both together {quantity(intercept)} USD"
     axes.plot(x, slope * x + intercept, color=INK, linewidth=1.8, label=text)
-    _dots(axes, rows, "transceiver_usd", "ocs_port_usd", _USD_PLACES)
+    _dots(axes, rows, "transceiver_usd", "ocs_port_usd", marks)
     axes.set(
         title=f"Whole network\nabout {quantity(limit / 1e9)} B USD",
         xlabel="Transceiver (USD)",
@@ -219,46 +319,24 @@ def _absolute(axes: Axes, table: pd.DataFrame) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.legend(
-        loc="upper left", bbox_to_anchor=(-0.02, -0.16), fontsize="small", borderaxespad=0.1
-    )
+    axes.legend(loc="upper left", bbox_to_anchor=(-0.04, -0.17), borderaxespad=0.1)
 
 
 def _dots(
-    axes: Axes,
-    rows: pd.DataFrame,
-    horizontal: str,
-    vertical: str,
-    places: Sequence[tuple[int, int, str]],
+    axes: Axes, rows: pd.DataFrame, horizontal: str, vertical: str, marks: Mapping[str, str]
 ) -> None:
-    """Price lists from left to right.
-
-    Each name is at the next of ``places`` around its dot, so that neighbours do not
-    overlap.
-    """
-    for i, row in enumerate(rows.sort_values(horizontal).to_dict("records")):
-        inferred = "not a price" in str(row["source"])
-        colour = GREY if inferred else INK
-        point, (right, up, align) = (row[horizontal], row[vertical]), places[i % len(places)]
-        face = colour if row["holds"] else "white"
+    """The price lists, each with its mark, filled where the claim holds."""
+    for row in rows.to_dict("records"):
+        mark = marks[row["prices"]]
+        colour = GREY if mark == _INFERRED else INK
         axes.plot(
-            *point,
-            "D" if inferred else "o",
-            markersize=7,
+            row[horizontal],
+            row[vertical],
+            mark,
+            markersize=7.5,
             color=colour,
-            markerfacecolor=face,
+            markerfacecolor=colour if row["holds"] else "white",
             zorder=4,
-        )
-        axes.annotate(
-            label(str(row["prices"])),
-            point,
-            (right, up),
-            textcoords="offset points",
-            ha=align,
-            fontsize="small",
-            color=colour,
-            zorder=3,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0},
         )
 
 
@@ -269,13 +347,7 @@ def _signed(value: float) -> str:
 FIGURE = Figure(
     settings=ClaimMapFigureSettings,
     title="Where the cost claims hold",
-    alternative_text=(
-        "Three maps, one per claim: the prices of an optical and of an electrical switch port "
-        "relative to a transceiver (for the absolute claim the prices of transceiver and "
-        "optical switch port) with the region where the claim holds, its boundary, further "
-        "boundaries under other assumptions, and the sourced price lists as dots."
-    ),
-    caption=CAPTION,
-    inputs=(FigureInput("claim_map", "economics.claim_map"),),
+    paper="railx",
+    inputs=(FigureInput("claim_map", "economics.claim_map", columns=_COLUMNS),),
     draw=draw,
 )

@@ -7,25 +7,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
-from railx.figures.theme import GREY, PALETTE, canvas, label, panel_title, share_legend
+from railx.figures.theme import (
+    GREY,
+    PALETTE,
+    canvas,
+    label,
+    panel_title,
+    quantity,
+    share_legend,
+)
+from railx.figures.words import listed, sentence, spoken
 from railx.settings import AtLeast, NotEmpty
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["FIGURE", "CollectiveTimeSettings"]
 
-CAPTION = """\
-Payload over time of each collective among all chips. Lines add up latency and
-serialisation in closed form; circles send the messages of every step over the links,
-which they share max-min fairly. The hierarchical all-reduce works inside the nodes
-first, over their wider links.
-"""
 
 _COLUMNS = (
     "topology",
@@ -63,7 +69,7 @@ class CollectiveTimeSettings(CanvasSettings):
     """Panels side by side."""
 
 
-def draw(settings: CollectiveTimeSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: CollectiveTimeSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """One panel per topology.
 
     Raises ValueError when no row has ``settings.scope``.
@@ -129,11 +135,13 @@ def draw(settings: CollectiveTimeSettings, inputs: FigureFiles, output: Path) ->
             axes.set(xscale="log", yscale="log")
             axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
             axes.xaxis.set_minor_locator(NullLocator())
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_locator(NullLocator())
         for axes in panels[len(topologies) :]:
             axes.set_visible(False)
         for place, axes in enumerate(panels[: len(topologies)]):
             if place % across == 0:
-                axes.set_ylabel("Payload over time (GB/s)")
+                axes.set_ylabel("GB/s")
             if place + across >= len(topologies):
                 axes.set_xlabel("Payload")
                 axes.tick_params(labelbottom=True)
@@ -156,16 +164,70 @@ def draw(settings: CollectiveTimeSettings, inputs: FigureFiles, output: Path) ->
             )
             texts.append("Messages on the links")
         share_legend(figure, handles, texts, 3)
+    return Drawn(_caption(rows), _alternative(rows), rows[list(_COLUMNS)])
+
+
+def _ends(rows: pd.DataFrame) -> pd.DataFrame:
+    """What each collective reaches with its largest payload, in the closed form."""
+    closed = rows[rows["fidelity"] == "analytic"] if "analytic" in set(rows["fidelity"]) else rows
+    return (
+        closed.sort_values("payload_bytes").groupby(["topology", "collective"], sort=False).tail(1)
+    )
+
+
+def _caption(rows: pd.DataFrame) -> str:
+    parts = []
+    for name, own in _ends(rows).groupby("collective", sort=False):
+        falling = own.sort_values("algorithm_gb_s", ascending=False)
+        best, worst = falling.iloc[0], falling.iloc[-1]
+        reached = (
+            f"{label(str(name))} {quantity(best['algorithm_gb_s'])} on"
+            f" {spoken(label(best['topology']))}"
+        )
+        if len(falling) > 1:
+            reached += (
+                f" and {quantity(worst['algorithm_gb_s'])} on {spoken(label(worst['topology']))}"
+            )
+        parts.append(reached)
+    return sentence(
+        f"Payload over time of each collective on {listed(_names(rows))}.",
+        f"With the largest payload, most and least in GB/s: {'; '.join(parts)}.",
+        _against(rows),
+    )
+
+
+def _against(rows: pd.DataFrame) -> str:
+    """How far messages on the links are from the closed form."""
+    keys = ["topology", "collective", "payload_bytes"]
+    both = rows.pivot_table(index=keys, columns="fidelity", values="algorithm_gb_s")
+    if not {"analytic", "flow"} <= set(both.columns):
+        return ""
+    ratios = (both["flow"] / both["analytic"]).dropna()
+    return (
+        "Lines add up latency and serialisation in closed form; circles send the messages of"
+        " every step over the links, which they share max-min fairly, and reach"
+        f" {quantity(100 * float(ratios.min()))} to {quantity(100 * float(ratios.max()))} % of the"
+        " lines."
+    )
+
+
+def _names(rows: pd.DataFrame) -> list[str]:
+    return [spoken(label(str(name))) for name in dict.fromkeys(rows["topology"])]
+
+
+def _alternative(rows: pd.DataFrame) -> str:
+    parts = "; ".join(
+        f"{spoken(label(row['topology']))}, {label(row['collective']).lower()}"
+        f" {quantity(row['algorithm_gb_s'])}"
+        for row in _ends(rows).to_dict("records")
+    )
+    return f"Rising lines of bandwidth over payload, a panel a topology. In the end, GB/s: {parts}."
 
 
 FIGURE = Figure(
     settings=CollectiveTimeSettings,
     title="Collectives by topology",
-    alternative_text=(
-        "For each topology, lines of the bandwidth that each collective reaches over the "
-        "payload in closed form, and circles of the same with messages on the links."
-    ),
-    caption=CAPTION,
-    inputs=(FigureInput("collectives", "network.collectives"),),
+    paper="railx",
+    inputs=(FigureInput("collectives", "network.collectives", columns=_COLUMNS),),
     draw=draw,
 )

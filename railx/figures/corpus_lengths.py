@@ -7,6 +7,7 @@ section II).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,24 +15,28 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
+from railx.figures.published import published_frame
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import named_files
-from railx.figures.theme import canvas, colours, label, quantity, share_legend
+from railx.figures.theme import (
+    PUBLISHED,
+    canvas,
+    colours,
+    label,
+    published_handle,
+    published_marks,
+    quantity,
+    share_legend,
+)
 from railx.io import read_metadata, read_table
 from railx.settings import Between, SettingsError
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "CorpusLengthsSettings"]
-
-CAPTION = """\
-Share of sequences with at least a given number of tokens. Both axes are logarithmic: a
-long straight tail means few sequences that hold many of the tokens, which is what
-adaptive parallelism makes use of. The legend says which corpora are real text, which
-follow published quantiles and which are synthetic.
-"""
 
 _KINDS = {
     "real_text": "real text",
@@ -41,6 +46,9 @@ _KINDS = {
 }
 
 
+_PUBLISHED = ("kind", "key", "value")
+#: Tokens of a long sequence, in the caption.
+_LONG = 32_000
 _FOOTNOTE = (
     "Real text and real lengths are data as they are; synthetic ones are drawn from a distribution"
     " that the config states"
@@ -71,12 +79,12 @@ class CorpusLengthsSettings(CanvasSettings):
             )
 
 
-def draw(settings: CorpusLengthsSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: CorpusLengthsSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """One line per corpus with dots at ``settings.quantiles``.
 
     Raises ValueError for a corpus without sequences.
     """
-    corpora = {}
+    corpora: dict[str, tuple[NDArray[np.int64], str]] = {}
     for name, path in named_files(inputs, "sequences", settings.only):
         lengths = np.sort(read_table(path, ["length_tokens"])["length_tokens"].to_numpy())
         if not len(lengths):
@@ -85,8 +93,11 @@ def draw(settings: CorpusLengthsSettings, inputs: FigureFiles, output: Path) -> 
     subtitle = (
         "Share of sequences with at least the given number of tokens. Dots: "
         + ", ".join(f"{100 * q:g} %" for q in settings.quantiles)
-        + " of sequences are shorter."
+        + " of sequences are shorter. Hollow diamonds: published."
     )
+    table = published_frame(inputs, "published", _PUBLISHED)
+    published = _published(table)
+    count = int(float(table.loc[table["key"] == "count", "value"].iloc[0]))
     with canvas(settings, output, "Sequence lengths", subtitle, _FOOTNOTE) as figure:
         axes = figure.subplots()
         colour = colours(corpora)
@@ -104,11 +115,19 @@ def draw(settings: CorpusLengthsSettings, inputs: FigureFiles, output: Path) -> 
             xlabel="Sequence length (tokens)",
             ylabel="Share of sequences",
         )
-        axes.set_ylim(top=1.6)
+        axes.set_ylim(0.5 * _least(corpora, published), 1.6)
         axes.yaxis.set_major_formatter(lambda value, _: f"{quantity(100 * value)} %")
         axes.xaxis.set_major_formatter(lambda value, _: _tokens(value))
+        published_marks(axes, published["length_tokens"], published["share"])
         handles, names = axes.get_legend_handles_labels()
+        handles.append(published_handle())
+        names.append(f"Wikipedia, {PUBLISHED} ({count:,} lengths of FlexSP's public code)")
         share_legend(figure, handles, names, 1)
+    return Drawn(
+        _caption(corpora, published),
+        _alternative(corpora),
+        _data(corpora, published, settings.points),
+    )
 
 
 def _line(
@@ -119,7 +138,7 @@ def _line(
     There few sequences decide.
     """
     count = len(lengths)
-    tail = np.unique(np.round(count - np.geomspace(1, count, settings.points)).astype(int))
+    tail = _places(count, settings.points)
     x, y = lengths[tail], 1 - np.searchsorted(lengths, lengths[tail], side="left") / count
     axes.plot(x, y, color=colour, linewidth=1.8, label=name, drawstyle="steps-pre")
     marks = np.array(
@@ -135,6 +154,11 @@ def _line(
     )
 
 
+def _places(count: int, points: int) -> NDArray[np.int64]:
+    """Places among ``count`` sorted lengths, denser towards the longest."""
+    return np.unique(np.round(count - np.geomspace(1, count, points)).astype(np.int64))
+
+
 def _tokens(value: float) -> str:
     for scale, suffix in ((1e6, "M"), (1e3, "K")):
         if value >= scale:
@@ -142,14 +166,87 @@ def _tokens(value: float) -> str:
     return f"{value:g}"
 
 
+def _published(table: pd.DataFrame) -> pd.DataFrame:
+    """Published shares of Wikipedia's sequences that are longer than a length."""
+    import pandas as pd
+
+    rows = table[table["kind"] == "ccdf_frac_seqs_gt"]
+    return pd.DataFrame(
+        {
+            "length_tokens": pd.to_numeric(rows["key"]) + 1,
+            "share": pd.to_numeric(rows["value"]),
+        }
+    )
+
+
+def _least(corpora: Mapping[str, tuple[NDArray[np.int64], str]], published: pd.DataFrame) -> float:
+    """The least share that is drawn."""
+    return min(float(published["share"].min()), *(1 / len(own) for own, _ in corpora.values()))
+
+
+def _share(lengths: NDArray[np.int64], least: float) -> float:
+    """The share of sequences with at least so many tokens."""
+    return 1 - float(np.searchsorted(lengths, least, side="left")) / len(lengths)
+
+
+def _data(
+    corpora: Mapping[str, tuple[NDArray[np.int64], str]],
+    published: pd.DataFrame,
+    points: int,
+) -> pd.DataFrame:
+    import pandas as pd
+
+    parts = [published.assign(corpus="wikipedia", kind=PUBLISHED)]
+    for name, (lengths, kind) in corpora.items():
+        x = lengths[_places(len(lengths), points)]
+        shares = [_share(lengths, length) for length in x]
+        part = pd.DataFrame({"length_tokens": x, "share": shares})
+        parts.append(part.assign(corpus=name, kind=kind))
+    return pd.concat(parts, ignore_index=True)[["corpus", "kind", "length_tokens", "share"]]
+
+
+def _caption(corpora: Mapping[str, tuple[NDArray[np.int64], str]], published: pd.DataFrame) -> str:
+    parts = []
+    for name, (lengths, kind) in corpora.items():
+        held = float(lengths[lengths >= _LONG].sum() / lengths.sum())
+        parts.append(
+            f"{label(name)} ({_KINDS.get(kind, kind)}) median"
+            f" {quantity(float(np.median(lengths)))}, longest {quantity(float(lengths[-1]))},"
+            f" {100 * _share(lengths, _LONG):.2g} % of sequences with {_tokens(_LONG)} tokens or"
+            f" more hold {100 * held:.3g} % of the tokens"
+        )
+    text = f"Sequence lengths in tokens: {'; '.join(parts)}."
+    if "wikipedia" in corpora:
+        lengths = corpora["wikipedia"][0]
+        seen = published[published["share"] * len(lengths) >= 10]
+        ours = np.array([_share(lengths, least) for least in seen["length_tokens"]])
+        off = float(np.abs(ours / seen["share"].to_numpy() - 1).max())
+        text += (
+            f" Our Wikipedia lengths are within {100 * off:.2g} % of the published shares wherever"
+            " ten or more of them are longer."
+        )
+    return (
+        f"{text} A long straight tail, few sequences with many of the tokens, is what adaptive"
+        " parallelism lives on."
+    )
+
+
+def _alternative(corpora: Mapping[str, tuple[NDArray[np.int64], str]]) -> str:
+    parts = "; ".join(
+        f"{label(name)} {100 * _share(lengths, 1e3):.3g} % from 1K tokens on,"
+        f" {100 * _share(lengths, 1e5):.2g} % from 100K on"
+        for name, (lengths, _) in corpora.items()
+    )
+    return f"Falling lines of the share of sequences with at least a given length: {parts}."
+
+
 FIGURE = Figure(
     settings=CorpusLengthsSettings,
     title="Sequence lengths of the corpora",
-    alternative_text=(
-        "Lines of the share of sequences that are longer than a given length, one line per "
-        "corpus, both axes logarithmic."
+    paper="flexsp",
+    inputs=(
+        FigureInput("sequences", "corpus.sequences"),
+        FigureInput("published", published="wikipedia_length_quantiles.csv", columns=_PUBLISHED),
     ),
-    caption=CAPTION,
-    inputs=(FigureInput("sequences", "corpus.sequences"),),
     draw=draw,
 )

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
-from railx.figures.theme import PALETTE, canvas, colours, label, share_legend
+from railx.figures.theme import PALETTE, canvas, colours, label, quantity, share_legend
+from railx.figures.words import sentence
 from railx.settings import NotEmpty
 
 if TYPE_CHECKING:
@@ -23,13 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "CostScaleSettings"]
 
-CAPTION = """\
-Cost per injection bandwidth, cost per all-to-all bandwidth and power per chip over the
-number of chips, one line per topology, all at the same injection bandwidth. Each point is
-the smallest size of the family with at least the wanted number of chips; a line ends
-where its family does. Steps of trees are tiers of switches. Component prices and power
-come from a catalogue with a source for each.
-"""
 
 _PANELS = (
     ("usd_per_injection_gb_s", "Cost per injection bandwidth", "USD per GB/s"),
@@ -62,7 +56,7 @@ class CostScaleSettings(CanvasSettings):
     """Price set of the rows to show."""
 
 
-def draw(settings: CostScaleSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: CostScaleSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """Three panels; a topology is left out of a panel where it has no value.
 
     Raises ValueError for an unknown name or price set.
@@ -89,6 +83,7 @@ def draw(settings: CostScaleSettings, inputs: FigureFiles, output: Path) -> None
             axes.set(title=title, xlabel="Chips", ylabel=unit)
         handles, labels = panels[0].get_legend_handles_labels()
         share_legend(figure, handles, labels, columns=5)
+    return Drawn(_caption(rows, settings), _alternative(rows), rows[list(_COLUMNS)])
 
 
 def _chosen(settings: CostScaleSettings, table: pd.DataFrame) -> pd.DataFrame:
@@ -120,7 +115,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, names: list[str], column: str) -> Non
             marker=_MARKERS[i % len(_MARKERS)],
             markersize=4.5,
             linewidth=1.6,
-            label=label(name.removesuffix("_full").replace("_full_", "_")),
+            label=_name(name),
         )
     axes.set(xscale="log", yscale="log")
     axes.xaxis.set_major_locator(LogLocator())
@@ -131,15 +126,57 @@ def _panel(axes: Axes, rows: pd.DataFrame, names: list[str], column: str) -> Non
     axes.yaxis.set_minor_locator(NullLocator())
 
 
+def _largest(rows: pd.DataFrame, column: str) -> list[tuple[str, int, float]]:
+    """Name, chips and value of each topology at its largest, the lowest value first."""
+    ends = rows[rows[column].notna()].sort_values("chips").groupby("topology").tail(1)
+    return sorted(
+        (
+            (_name(row["topology"]), int(row["chips"]), float(row[column]))
+            for row in ends.to_dict("records")
+        ),
+        key=lambda end: end[2],
+    )
+
+
+def _caption(rows: pd.DataFrame, settings: CostScaleSettings) -> str:
+    parts = []
+    for column, title, unit in _PANELS:
+        ends = _largest(rows, column)
+        if ends:
+            (low, chips, least), (high, more, most) = ends[0], ends[-1]
+            parts.append(
+                f"{title}: at their largest, lowest on {low} with {quantity(least)} {unit} at"
+                f" {chips:,} chips, highest on {high} with {quantity(most)} at {more:,}."
+            )
+    injection = float(rows["injection_gb_s_per_chip"].iloc[0])
+    return sentence(
+        f"{rows['topology'].nunique()} topologies from {rows['chips'].min():,} to"
+        f" {rows['chips'].max():,} chips, all at {injection:,.0f} GB/s of injection a chip and the"
+        f" prices of {label(settings.price_set)}. Each point is the smallest size of the family"
+        " with at least the wanted number of chips; a line ends where its family does, and steps of"
+        " trees are tiers of switches.",
+        *parts,
+    )
+
+
+def _alternative(rows: pd.DataFrame) -> str:
+    parts = ". ".join(
+        f"{title} at the largest size: "
+        + ", ".join(f"{name} {quantity(value)}" for name, _, value in _largest(rows, column))
+        + f" {unit}"
+        for column, title, unit in _PANELS
+    )
+    return f"Lines over the number of chips, one a topology, all axes logarithmic. {parts}."
+
+
+def _name(topology: str) -> str:
+    return label(topology.removesuffix("_full").replace("_full_", "_"))
+
+
 FIGURE = Figure(
     settings=CostScaleSettings,
     title="Cost and power over the number of chips",
-    alternative_text=(
-        "Lines of the cost per injection bandwidth, of the cost per all-to-all bandwidth and "
-        "of the power per chip over the number of chips, one line per topology, all axes "
-        "logarithmic."
-    ),
-    caption=CAPTION,
-    inputs=(FigureInput("scale", "economics.scale"),),
+    paper="railx",
+    inputs=(FigureInput("scale", "economics.scale", columns=_COLUMNS),),
     draw=draw,
 )

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
-from railx.figures.theme import GREY, INK, canvas, share_legend
+from railx.figures.theme import GREY, INK, PALETTE, canvas, label, share_legend
 from railx.settings import Between
 
 if TYPE_CHECKING:
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "LargestJobSettings"]
-
-CAPTION = """\
-The largest job that the grid still holds when nodes have failed, as a share of all
-nodes. RailX and HammingMesh let a job take any rows times any columns, a torus only a
-contiguous block. The optimum is exact for every draw; the dashed line is the closed
-form for failures of which no two share a row or a column, the worst case while there
-are at most as many as lines.
-"""
 
 _COLUMNS = (
     "system",
@@ -40,7 +32,7 @@ _COLUMNS = (
     "nodes",
     "fidelity",
 )
-_COLOURS = {"railx": "#0072B2", "hammingmesh": "#E69F00", "torus": "#D55E00"}
+_COLOURS = {"railx": PALETTE[0], "hammingmesh": PALETTE[1], "torus": PALETTE[5]}
 _NAMES = {
     "railx": "RailX, any rows x any columns",
     "hammingmesh": "HammingMesh, the same rule",
@@ -62,7 +54,7 @@ class LargestJobSettings(CanvasSettings):
     """Upper end of the band over the random draws."""
 
 
-def draw(settings: LargestJobSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: LargestJobSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """Means over the random draws with a band between two quantiles.
 
     Beside them is the formula for failures in distinct lines.
@@ -79,7 +71,8 @@ def draw(settings: LargestJobSettings, inputs: FigureFiles, output: Path) -> Non
     nodes = int(frame["nodes"].iloc[0])
     subtitle = (
         f"Exact optimum for one job on {nodes:,} nodes, failed nodes drawn uniformly: mean, band"
-        f" from the {settings.lower_quantile:.0%} to the {settings.upper_quantile:.0%} quantile."
+        f" from the {100 * settings.lower_quantile:g} % to the {100 * settings.upper_quantile:g} %"
+        f" quantile of {_draws(drawn)} draws."
     )
     with canvas(
         settings,
@@ -117,9 +110,10 @@ def draw(settings: LargestJobSettings, inputs: FigureFiles, output: Path) -> Non
             xlabel="Failed nodes", ylabel="Nodes of the largest job / all nodes", ylim=(0, 1.03)
         )
         axes.set_xlim(0, max(float(drawn["failed_nodes"].max()), 1))
-        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         share_legend(figure, *axes.get_legend_handles_labels(), 2)
+    return Drawn(_caption(drawn, formula), _alternative(drawn), _data(frame, drawn, settings))
 
 
 def _line(axes: Axes, own: pd.DataFrame, system: str, settings: LargestJobSettings) -> None:
@@ -138,15 +132,72 @@ def _line(axes: Axes, own: pd.DataFrame, system: str, settings: LargestJobSettin
         axes.fill_between(mean.index, low, high, color=_COLOURS[system], alpha=0.18, linewidth=0)
 
 
+def _draws(drawn: pd.DataFrame) -> int:
+    """Random draws of each number of failed nodes, at most."""
+    return int(drawn.groupby(["system", "failed_nodes"]).size().max())
+
+
+def _data(frame: pd.DataFrame, drawn: pd.DataFrame, settings: LargestJobSettings) -> pd.DataFrame:
+    import pandas as pd
+
+    shares = drawn.groupby(["system", "failed_nodes"], sort=False)["usable_share"]
+    lines = shares.agg(
+        mean="mean",
+        low=lambda values: values.quantile(settings.lower_quantile),
+        high=lambda values: values.quantile(settings.upper_quantile),
+        draws="size",
+    ).reset_index()
+    formula = frame[(frame["placement"] == "distinct_lines") & (frame["system"] == "railx")]
+    closed = formula[["system", "failed_nodes", "formula_share"]]
+    return pd.concat(
+        [lines.assign(shows="draws"), closed.assign(shows="closed form")], ignore_index=True
+    )
+
+
+def _ends(drawn: pd.DataFrame) -> dict[str, float]:
+    """The mean share of each system where most nodes have failed."""
+    last = drawn[drawn["failed_nodes"] == drawn["failed_nodes"].max()]
+    means = last.groupby("system")["usable_share"].mean()
+    return {system: float(means[system]) for system in _NAMES if system in means.index}
+
+
+def _caption(drawn: pd.DataFrame, formula: pd.DataFrame) -> str:
+    failed, nodes = int(drawn["failed_nodes"].max()), int(drawn["nodes"].iloc[0])
+    shares = ", ".join(
+        f"{_NAMES[system]} {100 * share:.3g} %" for system, share in _ends(drawn).items()
+    )
+    text = (
+        f"Nodes that one job can still take when {failed} of {nodes:,} have failed, mean of"
+        f" {_draws(drawn)} draws: {shares}."
+    )
+    worst = formula[formula["failed_nodes"] == failed]
+    if len(worst):
+        text += (
+            f" The closed form for failures of which no two share a row or a column gives"
+            f" {100 * float(worst['formula_share'].iloc[0]):.3g} %, the worst case while there are"
+            " at most as many as lines."
+        )
+    return (
+        f"{text} RailX and HammingMesh let a job take any rows times any columns, a torus only a"
+        " contiguous block. The optimum is exact for every draw."
+    )
+
+
+def _alternative(drawn: pd.DataFrame) -> str:
+    shares = ", ".join(
+        f"{label(system)} {100 * share:.3g} %" for system, share in _ends(drawn).items()
+    )
+    return (
+        "Lines of the share of nodes that the largest job can use, falling from 100 % with no"
+        f" failed node; at {int(drawn['failed_nodes'].max())} failed nodes: {shares}. Bands show"
+        " the spread of the draws."
+    )
+
+
 FIGURE = Figure(
     settings=LargestJobSettings,
     title="Largest job against failed nodes",
-    alternative_text=(
-        "Lines of the share of nodes that the largest job can use over the number of failed "
-        "nodes: RailX and HammingMesh on one line, the torus far below, and the closed form "
-        "for failures in distinct lines."
-    ),
-    caption=CAPTION,
-    inputs=(FigureInput("faults", "tenancy.faults"),),
+    paper="railx",
+    inputs=(FigureInput("faults", "tenancy.faults", columns=_COLUMNS),),
     draw=draw,
 )

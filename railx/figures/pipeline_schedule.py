@@ -8,12 +8,13 @@ nothing to run.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import INK, PALETTE, canvas, label, lighter, quantity, share_legend
@@ -24,14 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "PipelineScheduleSettings"]
-
-CAPTION = """\
-One iteration of a pipeline plan. Each row is a pipeline stage, each block a forward
-(light) or backward (dark) pass of a chunk in one-forward-one-backward order; the number
-is the chunk's place in forward order. The hue tells chunks of whole sequences, slices
-of one long sequence, and a tail of a long sequence packed with whole ones apart. Times
-are predictions of the cost model, not measurements.
-"""
 
 _COLUMNS = (
     "plan",
@@ -71,12 +64,13 @@ class PipelineScheduleSettings(CanvasSettings):
     """Whether blocks have the number of their chunk, where there is room."""
 
 
-def draw(settings: PipelineScheduleSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: PipelineScheduleSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """Draw ``settings.iteration`` of every schedule that has rows, one panel per plan.
 
     A sequence-parallel plan has none. Raises ValueError when no schedule has rows, or
     one lacks the iteration.
     """
+    import pandas as pd
     from matplotlib.patches import Patch
 
     frame = _with_kinds(read_frames(inputs, "schedule", _COLUMNS, "plan", settings.only), inputs)
@@ -84,25 +78,29 @@ def draw(settings: PipelineScheduleSettings, inputs: FigureFiles, output: Path) 
         str(plan): _one_after_another(_iteration(own, settings.iteration, str(plan)))
         for plan, own in frame.groupby("plan", sort=False)
     }
-    span = max(frame["end_ms"].max() for frame in schedules.values())
-    unit, divisor = ("s", 1000.0) if span >= 10_000 else ("ms", 1.0)
+    spans = {name: float(frame["end_ms"].max()) for name, frame in schedules.items()}
+    # Plans of unlike length have an axis of time each.
+    alike = max(spans.values()) < 3 * min(spans.values())
     footnote = fidelity_line(
         (fidelity for frame in schedules.values() for fidelity in frame["fidelity"]),
         "Numbers are chunks in forward order",
     )
     subtitle = (
         f"Iteration {settings.iteration}, one forward, one backward (1F1B). Light: forward. Dark:"
-        " backward. White: bubble."
+        " backward. White: bubble." + ("" if alike else " Each plan has its own axis of time.")
     )
     rows = [frame[["replica", "stage"]].drop_duplicates().shape[0] for frame in schedules.values()]
     with canvas(settings, output, "Pipeline schedule", subtitle, footnote) as figure:
-        panels = figure.subplots(len(schedules), 1, sharex=True, squeeze=False, height_ratios=rows)[
-            :, 0
-        ]
+        panels = figure.subplots(
+            len(schedules), 1, sharex=alike, squeeze=False, height_ratios=rows
+        )[:, 0]
         for axes, (name, frame) in zip(panels, schedules.items(), strict=True):
+            span = max(spans.values()) if alike else spans[name]
+            unit, divisor = ("s", 1000.0) if span >= 10_000 else ("ms", 1.0)
             _gantt(axes, name, frame, span, unit, divisor, settings.label_blocks)
-        panels[-1].set_xlabel(f"Predicted time ({unit})")
-        panels[-1].set_xlim(0, span / divisor * 1.005)
+            axes.set_xlim(0, span / divisor * 1.005)
+            if not alike or axes is panels[-1]:
+                axes.set_xlabel(f"Predicted time ({unit})")
         kinds = [
             kind
             for kind in _HUES
@@ -119,6 +117,11 @@ def draw(settings: PipelineScheduleSettings, inputs: FigureFiles, output: Path) 
             for way in ("forward", "backward")
         ]
         share_legend(figure, handles, names, len(kinds))
+    return Drawn(
+        _caption(schedules),
+        _alternative(schedules),
+        pd.concat(schedules.values(), ignore_index=True),
+    )
 
 
 def _iteration(frame: pd.DataFrame, iteration: int, plan: str) -> pd.DataFrame:
@@ -196,7 +199,7 @@ def _gantt(
     axes.set_ylim(len(lanes) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     total = frame["end_ms"].max()
-    bubble = 100 * (1 - (frame["end_ms"] - frame["start_ms"]).sum() / (total * len(lanes)))
+    bubble = 100 * _bubble(frame)
     chunks = frame[["pipeline", "chunk"]].drop_duplicates().shape[0]
     axes.set_title(
         f"{label(name)}: {quantity(total / divisor)} {unit}, {chunks} chunks, bubble"
@@ -215,7 +218,6 @@ def _number_blocks(
             str(row["chunk"]),
             ha="center",
             va="center",
-            fontsize="x-small",
             color="white" if row["kind"] == "backward" else INK,
             clip_on=True,
         )
@@ -225,16 +227,46 @@ def _colour(kind: str, way: str) -> tuple[float, float, float]:
     return lighter(_HUES[kind], 0.55 if way == "forward" else 0.0)
 
 
+def _bubble(frame: pd.DataFrame) -> float:
+    """The share of the stages' time in which they have nothing to run."""
+    lanes = frame[["replica", "stage"]].drop_duplicates().shape[0]
+    busy = float((frame["end_ms"] - frame["start_ms"]).sum())
+    return 1 - busy / (float(frame["end_ms"].max()) * lanes)
+
+
+def _facts(name: str, frame: pd.DataFrame) -> str:
+    chunks = frame.drop_duplicates(["replica", "pipeline", "chunk"])["chunk_kind"].value_counts()
+    kinds = ", ".join(f"{int(chunks[kind])} {_KINDS[kind]}" for kind in _HUES if kind in chunks)
+    pipelines = frame["pipeline"].nunique()
+    return (
+        f"{label(name)} {quantity(float(frame['end_ms'].max()) / 1e3)} s on"
+        f" {frame['stage'].nunique()} stages, {pipelines} pipeline{'s' if pipelines > 1 else ''} of"
+        f" chunks ({kinds}), bubble {100 * _bubble(frame):.3g} %"
+    )
+
+
+def _caption(schedules: Mapping[str, pd.DataFrame]) -> str:
+    facts = "; ".join(_facts(name, frame) for name, frame in schedules.items())
+    return (
+        f"One iteration of each pipeline plan: {facts}. Each row is a stage, each block a forward"
+        " (light) or backward (dark) pass of a chunk in one-forward-one-backward order; a number is"
+        " the chunk's place in forward order. The hue tells chunks of whole sequences, slices of"
+        " one long sequence, and a tail of one packed with whole ones apart. Times are predictions"
+        " of the cost model, not measurements."
+    )
+
+
+def _alternative(schedules: Mapping[str, pd.DataFrame]) -> str:
+    facts = "; ".join(_facts(name, frame) for name, frame in schedules.items())
+    return f"Gantt charts, a row per pipeline stage and a block per pass of a chunk: {facts}."
+
+
 FIGURE = Figure(
     settings=PipelineScheduleSettings,
     title="Pipeline schedule",
-    alternative_text=(
-        "Gantt chart: one row per pipeline stage, one block per forward or backward pass of a "
-        "chunk over predicted time."
-    ),
-    caption=CAPTION,
+    paper="infinipipe",
     inputs=(
-        FigureInput("schedule", "plan.schedule", plan_kind="pipeline"),
+        FigureInput("schedule", "plan.schedule", columns=_COLUMNS, plan_kind="pipeline"),
         FigureInput("groups", "plan.groups", required=False, plan_kind="pipeline"),
     ),
     draw=draw,

@@ -12,10 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
-from railx.figures.theme import INK, canvas, label, quantity
+from railx.figures.theme import (
+    INK,
+    PALETTE,
+    PUBLISHED,
+    canvas,
+    label,
+    lighter,
+    quantity,
+    text_colour,
+)
+from railx.figures.words import sentence, spoken
 from railx.settings import Fraction, NotEmpty
 
 if TYPE_CHECKING:
@@ -24,12 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "PriceSensitivitySettings"]
 
-CAPTION = """\
-Cost per bandwidth relative to a fat tree, in percent, over the prices of an optical
-switch port and of an electrical switch port, both relative to the price of a
-transceiver. Outlined cells are below the limit in the paper's abstract: they show for
-which prices the claim holds.
-"""
 
 _PRICES = ("transceiver_usd", "ocs_port_usd", "electrical_switch_port_usd")
 _COLUMNS = (
@@ -65,7 +69,7 @@ class PriceSensitivitySettings(CanvasSettings):
     reference's."""
 
 
-def draw(settings: PriceSensitivitySettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: PriceSensitivitySettings, inputs: FigureFiles, output: Path) -> Drawn:
     """Two heat maps from the rows of view ``ratio``.
 
     Raises ValueError when none has the reference and all-to-all bandwidth.
@@ -111,54 +115,99 @@ def draw(settings: PriceSensitivitySettings, inputs: FigureFiles, output: Path) 
         )
         left.set_ylabel("Electrical switch port / transceiver")
         right.set_ylabel("")
+    return Drawn(_caption(rows, settings), _alternative(rows), _data(rows))
+
+
+def _data(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(
+        ocs_port_over_transceiver=(rows["ocs_port_usd"] / rows["transceiver_usd"]).round(6),
+        switch_port_over_transceiver=(
+            rows["electrical_switch_port_usd"] / rows["transceiver_usd"]
+        ).round(6),
+    )
+
+
+def _cells(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Shares in percent: a row for each price of a switch port, the dearest on top."""
+    table = _data(rows).pivot_table(
+        index="switch_port_over_transceiver", columns="ocs_port_over_transceiver", values=column
+    )
+    return 100 * table.sort_index(ascending=False)
 
 
 def _grid(axes: Axes, rows: pd.DataFrame, column: str, limit: float) -> None:
-    import seaborn as sns
+    from matplotlib.colors import to_hex
     from matplotlib.patches import Rectangle
 
-    ratios = rows.assign(
-        ocs=(rows["ocs_port_usd"] / rows["transceiver_usd"]).round(6),
-        switch=(rows["electrical_switch_port_usd"] / rows["transceiver_usd"]).round(6),
-    )
-    cells = 100 * ratios.pivot_table(index="switch", columns="ocs", values=column).sort_index(
-        ascending=False
-    )
-    texts = cells.map(quantity)
-    sns.heatmap(
-        cells,
-        ax=axes,
-        annot=texts,
-        fmt="",
-        cmap="YlOrBr",
-        vmin=0,
-        vmax=max(200 * limit, 1),
-        cbar=False,
-        linewidths=1.5,
-        linecolor="white",
-    )
+    cells = _cells(rows, column)
     for y, (_, line) in enumerate(cells.iterrows()):
         for x, value in enumerate(line):
+            # White at nothing, the full colour at twice the limit and beyond.
+            fill = to_hex(lighter(PALETTE[1], 1 - min(1.0, value / max(200 * limit, 1))))
+            axes.add_patch(
+                Rectangle((x, y), 1, 1, facecolor=fill, edgecolor="white", linewidth=1.5)
+            )
+            axes.text(
+                x + 0.5, y + 0.5, quantity(value), ha="center", va="center", color=text_colour(fill)
+            )
             if value < 100 * limit:
                 axes.add_patch(
                     Rectangle(
                         (x + 0.06, y + 0.06), 0.88, 0.88, fill=False, edgecolor=INK, linewidth=1.8
                     )
                 )
-    axes.set_xticklabels([f"{value:g}" for value in cells.columns], rotation=0)
-    axes.set_yticklabels([f"{value:g}" for value in cells.index], rotation=0)
-    axes.set_xlabel("OCS port / transceiver")
+    axes.set(xlim=(0, len(cells.columns)), ylim=(len(cells), 0), xlabel="OCS port / transceiver")
+    axes.set_xticks([x + 0.5 for x in range(len(cells.columns))], [f"{v:g}" for v in cells.columns])
+    axes.set_yticks([y + 0.5 for y in range(len(cells))], [f"{v:g}" for v in cells.index])
+    axes.grid(visible=False)
+
+
+def _caption(rows: pd.DataFrame, settings: PriceSensitivitySettings) -> str:
+    parts = []
+    for column, limit, what in (
+        ("injection_cost_ratio", settings.published_per_injection, "injection bandwidth"),
+        ("all_to_all_cost_ratio", settings.published_per_all_to_all, "all-to-all bandwidth"),
+    ):
+        shares = 100 * rows[column]
+        below = int((shares < 100 * limit).sum())
+        parts.append(
+            f"Per {what} it goes from {quantity(shares.min())} to {quantity(shares.max())} % of"
+            f" {spoken(label(settings.reference))}; {below} of {len(rows)} price ratios stay"
+            f" below the"
+            f" {PUBLISHED} {quantity(100 * limit)} %."
+        )
+    return sentence(
+        f"Cost of {spoken(label(str(rows['topology'].iloc[0])))} for the same bandwidth, over the"
+        f" prices of"
+        " an optical and of an electrical switch port relative to a transceiver (all-to-all"
+        f" bandwidth: {label(settings.all_to_all).lower()}).",
+        *parts,
+    )
+
+
+def _alternative(rows: pd.DataFrame) -> str:
+    grids = (
+        (what, _cells(rows, column))
+        for what, column in (
+            ("injection", "injection_cost_ratio"),
+            ("all-to-all", "all_to_all_cost_ratio"),
+        )
+    )
+    parts = "; ".join(
+        f"per {what} "
+        + ", ".join(
+            f"switch port {index:g}: " + " ".join(quantity(value) for value in line)
+            for index, line in cells.iterrows()
+        )
+        for what, cells in grids
+    )
+    return f"Two grids of cost shares in percent, optical ports from cheap to dear. {parts}."
 
 
 FIGURE = Figure(
     settings=PriceSensitivitySettings,
     title="For which prices the cost claims hold",
-    alternative_text=(
-        "Two grids of the cost per bandwidth relative to the fat tree, over the price of an "
-        "optical switch port and of an electrical one, both relative to a transceiver; cells "
-        "in which the paper's claim holds are outlined."
-    ),
-    caption=CAPTION,
-    inputs=(FigureInput("sensitivity", "economics.sensitivity"),),
+    paper="railx",
+    inputs=(FigureInput("sensitivity", "economics.sensitivity", columns=_COLUMNS),),
     draw=draw,
 )

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import named_files, read_frame
 from railx.figures.theme import GREY, INK, PALETTE, canvas, label, lighter
+from railx.figures.words import sentence, spoken
 from railx.settings import Between, NonNegative
 
 if TYPE_CHECKING:
@@ -28,14 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "RailRingsSettings"]
 
-CAPTION = """\
-Rail rings of one line of RailX nodes. Each rail is a ring that visits every node once
-(a Hamiltonian cycle); together the rings of a Hamiltonian decomposition join every
-ordered pair of nodes by exactly one rail, so that the same wiring serves ring
-collectives and all-to-all. Below each ring are the ports of its optical circuit switch
-(OCS), on the left the ports that lead out of a node, on the right those that lead in,
-and the circuits that join them; no port is used twice.
-"""
 
 _COLUMNS = ("element", "ocs", "port_a", "port_b", "rail", "dimension", "line", "node_a", "node_b")
 
@@ -61,7 +54,7 @@ class RailRingsSettings(CanvasSettings):
     """Most rails that are drawn one by one; the overview has all of them together."""
 
 
-def draw(settings: RailRingsSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: RailRingsSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """Draw one line from the first topology file that has circuits there.
 
     The line is ``settings.line`` of ``settings.dimension``. Raises ValueError when no
@@ -86,6 +79,50 @@ def draw(settings: RailRingsSettings, inputs: FigureFiles, output: Path) -> None
     )
     with canvas(settings, output, title, subtitle, fidelity_line(["analytic"], note)) as figure:
         _draw_panels(figure, circuits, nodes, shown)
+    return Drawn(
+        _caption(name, circuits, nodes, rails, pairs),
+        _alternative(circuits, shown),
+        circuits[[column for column in _COLUMNS if column != "element"]],
+    )
+
+
+def _caption(
+    name: str,
+    circuits: pd.DataFrame,
+    nodes: Sequence[int],
+    rails: Sequence[int],
+    pairs: set[tuple[int, int]],
+) -> str:
+    every = len(nodes) * (len(nodes) - 1)
+    each = circuits.groupby("rail").size()
+    rings = int((each == len(nodes)).sum())
+    used = [*zip(circuits["ocs"], circuits["port_a"], strict=True)]
+    used += zip(circuits["ocs"], circuits["port_b"], strict=True)
+    whole = len(pairs) == every
+    return sentence(
+        f"A line of {len(nodes)} nodes of {spoken(label(name))}: {rings} of its {len(rails)} rails"
+        f" visit every node once. Together they join {'' if whole else 'only '}{len(pairs):,} of"
+        f" the"
+        f" {every:,} ordered pairs of nodes with {len(circuits):,} circuits"
+        + (", so that the same wiring serves ring collectives and all-to-all." if whole else "."),
+        "Below each ring are the ports of its optical circuit switch (OCS), on the left those that"
+        " lead out of a node, on the right those that lead in, and the circuits that join them;"
+        f" {len(set(used)):,} ports are used,"
+        f" {'none' if len(set(used)) == len(used) else len(used) - len(set(used))} twice.",
+    )
+
+
+def _alternative(circuits: pd.DataFrame, shown: Sequence[int]) -> str:
+    parts = "; ".join(
+        f"rail {rail}: " + ", ".join(f"{a} to {b}" for a, b in _joined(circuits, rail))
+        for rail in shown
+    )
+    return f"Circles of nodes joined by rail rings, and the circuits of their switches. {parts}."
+
+
+def _joined(circuits: pd.DataFrame, rail: int) -> list[tuple[int, int]]:
+    own = circuits[circuits["rail"] == rail]
+    return list(zip(own["node_a"], own["node_b"], strict=True))
 
 
 def _circuits(settings: RailRingsSettings, inputs: FigureFiles) -> tuple[str, pd.DataFrame]:
@@ -170,9 +207,7 @@ def _ring(
     )
     if few:
         for node in nodes:
-            axes.text(
-                *place[node], str(node), ha="center", va="center", fontsize=size * 0.72, zorder=4
-            )
+            axes.text(*place[node], str(node), ha="center", va="center", zorder=4)
     axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal")
     axes.set_axis_off()
 
@@ -215,14 +250,12 @@ def _switch(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
                     textcoords="offset points",
                     ha=side,
                     va="center",
-                    fontsize="x-small",
                     color=GREY,
                 )
     ocs = sorted(set(rows["ocs"]))
     axes.set_title(
         f"OCS {', '.join(map(str, ocs))}",
         loc="center",
-        fontsize="medium",
         fontweight="normal",
         color=INK,
     )
@@ -234,7 +267,6 @@ def _switch(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
         "node · port      port · node" if few else "ports",
         ha="center",
         va="top",
-        fontsize="x-small",
         color=GREY,
     )
     axes.set_axis_off()
@@ -243,11 +275,7 @@ def _switch(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
 FIGURE = Figure(
     settings=RailRingsSettings,
     title="Rail rings and optical switch ports",
-    alternative_text=(
-        "Circles of nodes joined by rail rings, and for each rail the ports of its optical "
-        "switch that are joined by circuits."
-    ),
-    caption=CAPTION,
-    inputs=(FigureInput("graph", "topology.graph"),),
+    paper="railx",
+    inputs=(FigureInput("graph", "topology.graph", columns=_COLUMNS),),
     draw=draw,
 )

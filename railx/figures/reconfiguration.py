@@ -2,8 +2,8 @@
 
 The latency is that of the optical switches; lines are fabric modes. Electrical runs
 know no reconfiguration and give the level that the others are held against (Opus,
-evaluation of on-demand and provisioned switching). An iteration takes as long as its
-slowest rank. The stall is what the controller accounts as waiting for light paths.
+evaluation of on-demand and provisioned switching). The stall is what the controller
+accounts as waiting for light paths. Medians and intervals are over repeats.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
+from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import (
@@ -35,28 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "ReconfigurationSettings"]
 
-CAPTION = """\
-Training runs with emulated optical switches. Above, the iteration time against the
-reconfiguration latency, when light paths are asked for on demand or provisioned ahead;
-the dashed line is the run without optical switching. Below, the share of the iteration
-that ranks spend waiting for light paths. The electrical runs are measured; in the
-others the training is real and the switches are emulated delays.
-"""
-
-_COLUMNS = (
-    "run",
-    "plan",
-    "parallelism",
-    "device",
-    "mode",
-    "reconfiguration_latency_ms",
-    "iteration",
-    "rank",
-    "iteration_ms",
-    "stall_ms",
-    "fidelity",
-)
-_KEYS = ["parallelism", "plan", "device", "mode", "reconfiguration_latency_ms"]
+#: What the panels of a column show, from above, and the words on their axes.
+_SHOWN = {"iteration_ms": "Iteration time (ms)", "stall_percent": "Stalled (%)"}
+_KEYS = ["run", "parallelism", "plan", "device", "mode", "reconfiguration_latency_ms"]
 
 
 @dataclass(frozen=True)
@@ -69,68 +51,77 @@ class ReconfigurationSettings(CanvasSettings):
     only: tuple[str, ...]
     """Training runs to show, in that order; empty: all that there are."""
 
-    lower_quantile: Annotated[float, Between(0, 0.5)]
-    """Lower end of the band over the iterations."""
+    confidence: Annotated[float, Between(0.5, 0.999)]
+    """Confidence of the intervals over repeats."""
 
-    upper_quantile: Annotated[float, Between(0.5, 1)]
-    """Upper end of the band over the iterations."""
-
-    show_iterations: bool
-    """Whether each iteration is drawn as a dot."""
+    show_repeats: bool
+    """Whether each repeat is drawn as a dot."""
 
 
-def draw(settings: ReconfigurationSettings, inputs: FigureFiles, output: Path) -> None:
-    """One column of panels per parallelism and plan.
+def draw(settings: ReconfigurationSettings, inputs: FigureFiles, output: Path) -> Drawn:
+    """One column of panels per run.
 
     The iteration time is above, the stall share below.
     """
-    frame = read_frames(inputs, "iterations", _COLUMNS, "run", settings.only)
-    steps = _steps(frame)
-    groups = list(steps.groupby(["parallelism", "plan", "device"], sort=False))
-    low, high = settings.lower_quantile, settings.upper_quantile
+    frame = read_frames(inputs, "iterations", REPEAT_COLUMNS, "run", settings.only)
+    repeats = per_repeat(frame)
+    points = _points(repeats, settings.confidence)
+    runs = list(dict.fromkeys(points["run"]))
     subtitle = (
-        f"Line: median over iterations. Band: {100 * low:.0f} % to {100 * high:.0f} % of"
-        " them. Dots: iterations."
+        f"Lines: medians over repeats, bars: {100 * settings.confidence:g} % intervals (bootstrap),"
+        f" dots: repeats, crosses: repeats set aside. Here: {repeats_words(repeats)}."
     )
     footnote = fidelity_line(frame["fidelity"], shows=_origins(frame))
     with canvas(
         settings, output, "Iteration time against reconfiguration latency", subtitle, footnote
     ) as figure:
-        panels = figure.subplots(2, len(groups), sharex=True, squeeze=False, height_ratios=[1.7, 1])
-        for column, ((parallelism, plan, device), rows) in enumerate(groups):
-            _lines(panels[0, column], rows, "iteration_ms", settings)
-            _lines(panels[1, column], rows, "stall_percent", settings)
-            title = f"{label(str(plan))}\n{label(str(parallelism))}, {str(device).upper()}"
-            panels[0, column].set_title(
-                panel_title(title, len(groups), settings), fontsize="medium"
+        panels = figure.subplots(2, len(runs), sharex=True, squeeze=False, height_ratios=[1.7, 1])
+        latencies = sorted(set(points["reconfiguration_latency_ms"]))
+        for column, run in enumerate(runs):
+            own = points[points["run"] == run]
+            for axes, shown in zip(panels[:, column], _SHOWN, strict=True):
+                if settings.show_repeats:
+                    _dots(axes, repeats[repeats["run"] == run], shown)
+                _lines(axes, own[own["shows"] == shown])
+                axes.set_ylim(0, 1.1 * max(axes.dataLim.y1, 1.0))
+            title = (
+                f"{label(str(own['plan'].iloc[0]))}\n{label(str(own['parallelism'].iloc[0]))},"
+                f" {str(own['device'].iloc[0]).upper()}"
             )
-            panels[1, column].set_xlabel("Reconfiguration latency (ms)")
-            _latency_axis(panels[1, column], sorted(set(steps["reconfiguration_latency_ms"])))
-            for panel in panels[:, column]:
-                panel.set_ylim(bottom=0)
-        panels[0, 0].set_ylabel("Iteration time (ms)")
-        panels[1, 0].set_ylabel("Stalled (%)")
+            panels[0, column].set_title(panel_title(title, len(runs), settings))
+            panels[1, column].set_xlabel("Latency (ms)")
+            _latency_axis(panels[1, column], latencies)
+        for axes, words in zip(panels[:, 0], _SHOWN.values(), strict=True):
+            axes.set_ylabel(words)
         found = {
             text: handle
             for axes in panels.flat
             for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
         }
         share_legend(figure, list(found.values()), list(found), len(found))
+    return Drawn(_caption(points, repeats), _alternative(points, runs), _data(points, repeats))
 
 
-def _steps(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per iteration: its slowest rank's time and the mean stall share.
+def _points(repeats: pd.DataFrame, confidence: float) -> pd.DataFrame:
+    """One row per setting and what is shown: median, interval, how many repeats."""
+    import pandas as pd
 
-    The share is of the ranks' time.
-    """
-    frame = frame.assign(
-        reconfiguration_latency_ms=frame["reconfiguration_latency_ms"].fillna(0.0),
-        stall_percent=100 * frame["stall_ms"].fillna(0.0) / frame["iteration_ms"],
-    )
-    grouped = frame.groupby([*_KEYS, "run", "iteration"], sort=False, dropna=False)
-    return grouped.agg(
-        iteration_ms=("iteration_ms", "max"), stall_percent=("stall_percent", "mean")
-    ).reset_index()
+    kept = repeats[~repeats["disturbed"]]
+    rows: list[dict[str, Any]] = []
+    for keys, own in kept.groupby(_KEYS, sort=False):
+        for shown in (*_SHOWN, "over_electrical"):
+            found = middle(list(own[shown]), confidence)
+            rows.append(
+                {
+                    **dict(zip(_KEYS, keys, strict=True)),
+                    "shows": shown,
+                    "median": found.value,
+                    "low": found.low,
+                    "high": found.high,
+                    "repeats": found.samples,
+                }
+            )
+    return pd.DataFrame(rows)
 
 
 def _origins(frame: pd.DataFrame) -> dict[str, str]:
@@ -145,77 +136,133 @@ def _origins(frame: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def _lines(axes: Axes, rows: pd.DataFrame, column: str, settings: ReconfigurationSettings) -> None:
+def _lines(axes: Axes, points: pd.DataFrame) -> None:
     colour = colours(MODE_LABELS)
-    for mode in [mode for mode in MODE_LABELS if (rows["mode"] == mode).any()]:
-        mine = rows[rows["mode"] == mode]
-        by_latency = mine.groupby("reconfiguration_latency_ms")[column]
-        middle, low, high = (
-            by_latency.quantile(q) for q in (0.5, settings.lower_quantile, settings.upper_quantile)
-        )
+    for mode in [mode for mode in MODE_LABELS if (points["mode"] == mode).any()]:
+        mine = points[points["mode"] == mode].sort_values("reconfiguration_latency_ms")
         if mode == "electrical":
-            if column == "iteration_ms":
-                axes.axhline(
-                    float(middle.iloc[0]),
-                    color=colour[mode],
-                    linewidth=1.6,
-                    linestyle=(0, (5, 2)),
-                    label=label(mode),
-                )
+            if (mine["shows"] == "iteration_ms").all():
+                only = mine.iloc[0]
+                look: dict[str, Any] = {"color": colour[mode], "linestyle": (0, (5, 2))}
+                axes.axhline(float(only["median"]), label=label(mode), **look)
                 axes.axhspan(
-                    float(low.iloc[0]),
-                    float(high.iloc[0]),
+                    *(float(only[end]) for end in ("low", "high")),
                     color=colour[mode],
                     alpha=0.15,
                     linewidth=0,
                 )
             continue
-        axes.plot(
-            middle.index,
-            middle,
-            "o-",
-            color=colour[mode],
-            markersize=4.5,
-            linewidth=1.8,
-            label=label(mode),
-        )
-        axes.fill_between(middle.index, low, high, color=colour[mode], alpha=0.18, linewidth=0)
-        if settings.show_iterations:
+        x = mine["reconfiguration_latency_ms"]
+        axes.plot(x, mine["median"], "o-", color=colour[mode], label=label(mode))
+        axes.vlines(x, mine["low"], mine["high"], color=colour[mode], linewidth=3.2, alpha=0.45)
+
+
+def _dots(axes: Axes, repeats: pd.DataFrame, shown: str) -> None:
+    colour = colours(MODE_LABELS)
+    for mode in MODE_LABELS:
+        if mode == "electrical" and shown != "iteration_ms":
+            continue
+        mine = repeats[repeats["mode"] == mode]
+        for disturbed, mark in ((False, "."), (True, "x")):
+            chosen = mine[mine["disturbed"] == disturbed]
             axes.plot(
-                mine["reconfiguration_latency_ms"],
-                mine[column],
-                ".",
+                chosen["reconfiguration_latency_ms"],
+                chosen[shown],
+                mark,
                 color=colour[mode],
-                markersize=3,
-                alpha=0.35,
+                markersize=4.5,
+                alpha=0.6,
             )
 
 
 def _latency_axis(axes: Axes, latencies: Sequence[float]) -> None:
     """Logarithmic beyond the smallest latency, linear down to 0.
 
-    There is a tick at each latency that was run.
+    Ticks stand at latencies that were run and are not too near to each other.
     """
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     positive = [latency for latency in latencies if latency > 0]
     if positive and max(positive) / min(positive) > 5:
         axes.set_xscale("symlog", linthresh=min(positive), linscale=0.6)
-    axes.xaxis.set_major_locator(FixedLocator(list(latencies)))
+    ticks = [latency for latency in latencies if latency == 0]
+    for latency in positive:
+        if latency >= 2.4 * (ticks[-1] if ticks else 0):
+            ticks.append(latency)
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: quantity(value)))
     axes.tick_params(axis="x", labelcolor=GREY)
 
 
+def _data(points: pd.DataFrame, repeats: pd.DataFrame) -> pd.DataFrame:
+    """The medians, and below them the repeats behind them."""
+    import pandas as pd
+
+    values = repeats.melt(
+        id_vars=[*_KEYS, "repeat", "disturbed", "fidelity"],
+        value_vars=list(_SHOWN),
+        var_name="shows",
+        value_name="value",
+    )
+    drawn = points[points["shows"].isin(_SHOWN)]
+    return pd.concat([drawn, values], ignore_index=True)
+
+
+def _longest(points: pd.DataFrame, run: str, shows: str) -> dict[str, Any]:
+    """Median and interval of each optical mode at the longest latency of a run."""
+    own = points[(points["run"] == run) & (points["shows"] == shows)]
+    optical = own[own["mode"] != "electrical"]
+    last = optical[
+        optical["reconfiguration_latency_ms"] == optical["reconfiguration_latency_ms"].max()
+    ]
+    return {str(row["mode"]): row for row in last.to_dict("records")}
+
+
+def _caption(points: pd.DataFrame, repeats: pd.DataFrame) -> str:
+    sentences = []
+    for run in dict.fromkeys(points["run"]):
+        parts = []
+        latency = 0.0
+        for mode, row in _longest(points, str(run), "over_electrical").items():
+            latency = float(row["reconfiguration_latency_ms"])
+            text = f"{label(mode).lower()} {quantity(row['median'])}"
+            if row["low"] == row["low"]:
+                text += f" ({quantity(row['low'])} to {quantity(row['high'])})"
+            parts.append(text)
+        if parts:
+            sentences.append(
+                f"{label(str(run))} at {quantity(latency)} ms: {', '.join(parts)} times the"
+                " electrical iteration."
+            )
+    return (
+        f"Training with emulated optical switches, {repeats_words(repeats)}."
+        f" {' '.join(sentences)} Above, the iteration time of the slowest rank; below, the share of"
+        " it in which ranks wait for light paths. The electrical runs are measured; in the others"
+        " the training is real and the switches are emulated delays."
+    )
+
+
+def _alternative(points: pd.DataFrame, runs: Sequence[str]) -> str:
+    parts = []
+    for run in runs:
+        stalls = _longest(points, run, "stall_percent")
+        values = ", ".join(
+            f"{label(mode).lower()} {quantity(row['median'])} %" for mode, row in stalls.items()
+        )
+        if values:
+            latency = next(iter(stalls.values()))["reconfiguration_latency_ms"]
+            parts.append(f"{label(run)} stalled {values} at {quantity(latency)} ms")
+    return (
+        "Lines of the iteration time and of the share of it spent waiting for light paths over the"
+        f" reconfiguration latency, a column per run: {'; '.join(parts)}."
+    )
+
+
 FIGURE = Figure(
     settings=ReconfigurationSettings,
     title="Iteration time against reconfiguration latency",
-    alternative_text=(
-        "Lines of the iteration time and of the share of it spent waiting for light paths "
-        "over the reconfiguration latency, one line per fabric mode, with bands for the spread "
-        "over iterations."
-    ),
-    caption=CAPTION,
-    inputs=(FigureInput("iterations", "training.iterations"),),
+    paper="opus",
+    inputs=(FigureInput("iterations", "training.iterations", columns=REPEAT_COLUMNS),),
     draw=draw,
 )

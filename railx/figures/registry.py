@@ -13,12 +13,14 @@ from typing import Annotated, cast
 
 from railx.figures.figure import Figure, FigureFiles
 from railx.figures.settings import CanvasSettings
+from railx.io import write_json, write_text
 from railx.settings import Registered
 
 __all__ = ["FIGURES", "FigureSettings", "draw_figure", "figure_module", "figure_of"]
 
 #: Every figure: the modules of this package that declare one.
 FIGURES: tuple[str, ...] = (
+    "all_claims",
     "rail_rings",
     "topology_metrics",
     "all_to_all_bandwidth",
@@ -26,10 +28,17 @@ FIGURES: tuple[str, ...] = (
     "price_sensitivity",
     "cost_scale",
     "claim_map",
-    "sequence_parallel_plan",
-    "pipeline_schedule",
+    "network_prices",
+    "switching_overhead",
+    "switching_windows",
+    "rail_savings",
     "reconfiguration",
+    "adaptive_speedups",
+    "all_to_all_degree",
     "corpus_lengths",
+    "sequence_parallel_plan",
+    "pipeline_speedups",
+    "pipeline_schedule",
     "channel_loads",
     "ring_all_reduce",
     "collective_time",
@@ -67,9 +76,10 @@ FigureSettings = Annotated[CanvasSettings, Registered("figure", _members)]
 def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> None:
     """Draw the figure that ``settings.figure`` names.
 
-    ``inputs`` holds the files under its input keys; ``output`` is written with .svg and
-    .png. Raises ValueError for a missing or unknown input and for a table that does not
-    hold what the figure needs.
+    ``inputs`` holds the files under its input keys. ``output`` is written with each of
+    ``ENDINGS``: the images, the data behind them, the caption alone and all words.
+    Raises ValueError for a missing or unknown input and for a table that does not hold
+    what the figure needs.
     """
     figure = figure_of(settings.figure)
     known = [wanted.key for wanted in figure.inputs]
@@ -87,4 +97,28 @@ def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> 
             f"input {', '.join(missing)}: no file given for {settings.figure}; allowed: one file"
             " or more"
         )
-    figure.draw(settings, inputs, output)
+    drawn = figure.draw(settings, inputs, output)
+    published = {wanted.key for wanted in figure.inputs if wanted.published}
+    files = {key: [Path(path) for path in paths] for key, paths in inputs.items()}
+    write_text(output.with_suffix(".csv"), drawn.data.to_csv(index=False, lineterminator="\n"))
+    write_text(output.with_suffix(".rst"), drawn.caption.strip() + "\n")
+    write_json(
+        output.with_suffix(".json"),
+        {
+            "title": drawn.title or figure.title,
+            "paper": drawn.paper or figure.paper,
+            "caption": drawn.caption.strip() + "\n",
+            "alternative_text": drawn.alternative_text,
+            "published": [path.name for key in files if key in published for path in files[key]],
+            "tables": [
+                _name(path, output) for key in files if key not in published for path in files[key]
+            ],
+        },
+    )
+
+
+def _name(path: Path, output: Path) -> str:
+    """A table as a reader finds it: its path below the results of the experiment."""
+    results = output.resolve().parent.parent
+    whole = path.resolve()
+    return str(whole.relative_to(results) if whole.is_relative_to(results) else path.name)

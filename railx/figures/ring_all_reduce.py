@@ -1,4 +1,4 @@
-"""Ring all-reduce over the payload: its time and bandwidth by topology.
+"""Ring all-reduce over the payload: its time, and its bandwidth over the injection.
 
 Every rail of a RailX line is a ring in the torus and in the all-to-all setting, so the
 rings of all rails share the payload (RailX, section on collectives).
@@ -11,22 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from railx.figures.fidelity import fidelity_line, ordered
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
-from railx.figures.theme import canvas, colours, label, share_legend
+from railx.figures.theme import canvas, colours, label, quantity, share_legend
+from railx.figures.words import counted, listed, sentence, spoken
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["FIGURE", "RingAllReduceSettings"]
-
-CAPTION = """\
-Time and bandwidth of a ring all-reduce over its payload. On RailX the payload is split
-over the rings of all rails, in the torus as in the all-to-all setting. HammingMesh and
-tori run the rings of all their lines in the same way, on all their ports; other
-networks one ring over the chips in order, on all ports of a chip.
-"""
 
 _COLUMNS = (
     "topology",
@@ -40,6 +34,8 @@ _COLUMNS = (
     "algorithm_gb_s",
     "fidelity",
 )
+_MARKERS = "osD^vP"
+_SPEEDS = ("topology", "injection_gb_s_per_chip")
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,7 @@ class RingAllReduceSettings(CanvasSettings):
     all."""
 
 
-def draw(settings: RingAllReduceSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: RingAllReduceSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """One line per topology and scope.
 
     Raises ValueError when no row has ``settings.scope``.
@@ -76,56 +72,128 @@ def draw(settings: RingAllReduceSettings, inputs: FigureFiles, output: Path) -> 
             f"scope: no ring all-reduce in scope {settings.scope!r}; allowed:"
             f" {', '.join(sorted(set(frame['scope'])))}"
         )
-    subtitle = "Left: time of one all-reduce. Right: payload divided by that time."
+    rows = rows.merge(_speeds(inputs), on="topology", how="left", validate="many_to_one")
+    rows = rows.assign(
+        bandwidth_over_injection=rows["algorithm_gb_s"] / rows["injection_gb_s_per_chip"]
+    )
+    speeds = rows.groupby("injection_gb_s_per_chip")["topology"].nunique()
+    usual: Any = speeds.idxmax()
+    kinds = sorted(set(rows["injection_gb_s_per_chip"]))
+    subtitle = (
+        "Left: time of one all-reduce. Right: payload over that time, as a share of injection."
+    )
+    if len(kinds) > 1:
+        subtitle += (
+            f" Unlike speeds: injection is {listed([f'{kind:,.0f}' for kind in kinds])} GB/s a"
+            f" chip; dashed is all but {usual:,.0f}."
+        )
     with canvas(
         settings, output, "Ring all-reduce by topology", subtitle, fidelity_line(rows["fidelity"])
     ) as figure:
-        time, bandwidth = figure.subplots(1, 2)
+        time, share = figure.subplots(1, 2)
         colour = colours(rows["topology"])
         several = rows["scope"].nunique() > 1
-        styles = dict(zip(dict.fromkeys(rows["scope"]), ("-", "--", ":", "-."), strict=False))
         groups = list(rows.groupby(["topology", "scope"], sort=False))
-        for i, ((topology, scope), mine) in enumerate(groups):
+        for i, ((topology, _), mine) in enumerate(groups):
             line = mine.sort_values("payload_bytes")
-            name = _name(line, several)
+            speed = float(line["injection_gb_s_per_chip"].iloc[0])
             # Lines that lie on one another stay visible: each is thinner than the one
             # before.
             wide = 1.2 + 2.0 * (len(groups) - 1 - i) / max(len(groups) - 1, 1)
             style: dict[str, Any] = {
                 "color": colour[str(topology)],
-                "linestyle": styles.get(str(scope), "-"),
+                "linestyle": "-" if speed == usual else (0, (4, 2)),
                 "linewidth": wide,
+                "marker": _MARKERS[i % len(_MARKERS)],
+                "markersize": 3 + wide,
             }
-            style |= {"marker": "o", "markersize": 3 + wide}
-            time.plot(line["payload_bytes"], line["time_ms"], label=name, **style)
-            bandwidth.plot(line["payload_bytes"], line["algorithm_gb_s"], **style)
+            time.plot(line["payload_bytes"], line["time_ms"], label=_name(line, several), **style)
+            share.plot(line["payload_bytes"], 100 * line["bandwidth_over_injection"], **style)
         time.set(xscale="log", yscale="log", title="Time", xlabel="Payload", ylabel="Time (ms)")
-        bandwidth.set(
-            xscale="log", title="Bandwidth", xlabel="Payload", ylabel="Payload over time (GB/s)"
+        share.set(
+            xscale="log",
+            title="Bandwidth",
+            xlabel="Payload",
+            ylabel="Payload over time (% of injection)",
         )
-        bandwidth.set_ylim(bottom=0)
-        for axes in (time, bandwidth):
+        share.set_ylim(bottom=0)
+        time.yaxis.set_major_formatter("{x:g}")
+        time.yaxis.set_minor_locator(NullLocator())
+        for axes in (time, share):
             axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
             axes.xaxis.set_minor_locator(NullLocator())
         handles, names = time.get_legend_handles_labels()
         share_legend(figure, handles, names, 2)
+    return Drawn(_caption(rows, kinds), _alternative(rows), rows)
+
+
+def _speeds(inputs: FigureFiles) -> pd.DataFrame:
+    return read_frames(inputs, "topologies", _SPEEDS)[list(_SPEEDS)].drop_duplicates("topology")
+
+
+def _largest(rows: pd.DataFrame) -> pd.DataFrame:
+    """The row of the largest payload of each line."""
+    return rows.sort_values("payload_bytes").groupby(["topology", "scope"], sort=False).tail(1)
+
+
+def _caption(rows: pd.DataFrame, kinds: list[float]) -> str:
+    ends = _largest(rows).sort_values("bandwidth_over_injection", ascending=False)
+    best, worst = ends.iloc[0], ends.iloc[-1]
+    small = rows[rows["payload_bytes"] == rows["payload_bytes"].min()].sort_values("time_ms")
+    fast, slow = small.iloc[0], small.iloc[-1]
+    return sentence(
+        f"Ring all-reduce on {counted(rows['topology'].nunique(), 'topology', 'topologies')}, from"
+        f" {_bytes(rows['payload_bytes'].min())} to {_bytes(rows['payload_bytes'].max())}. On"
+        " RailX, HammingMesh and tori the payload is split over the rings of all lines; other"
+        " networks run one ring over the chips in order, on all ports of a chip.",
+        f"With the largest payload {spoken(label(best['topology']))} reaches"
+        f" {100 * best['bandwidth_over_injection']:.1f} % of its injection"
+        f" ({quantity(best['algorithm_gb_s'])} GB/s) and {spoken(label(worst['topology']))}"
+        f" {100 * worst['bandwidth_over_injection']:.1f} % ({quantity(worst['algorithm_gb_s'])}"
+        " GB/s).",
+        f"With the smallest {spoken(label(fast['topology']))} takes"
+        f" {quantity(1000 * fast['time_ms'])} µs"
+        f" and {spoken(label(slow['topology']))} {quantity(1000 * slow['time_ms'])} µs.",
+        f"The networks differ in speed, {listed([f'{kind:,.0f}' for kind in kinds])} GB/s of"
+        " injection a chip: times of unlike speeds do not compare, shares do."
+        if len(kinds) > 1
+        else f"All have {kinds[0]:,.0f} GB/s of injection a chip.",
+    )
+
+
+def _alternative(rows: pd.DataFrame) -> str:
+    ends = "; ".join(
+        f"{spoken(label(row['topology']))} {quantity(row['time_ms'])} ms,"
+        f" {100 * row['bandwidth_over_injection']:.1f} % of {row['injection_gb_s_per_chip']:,.0f}"
+        " GB/s"
+        for row in _largest(rows).to_dict("records")
+    )
+    return f"Lines of all-reduce time and bandwidth over the payload. At the largest: {ends}."
+
+
+def _bytes(value: float) -> str:
+    from matplotlib.ticker import EngFormatter
+
+    return str(EngFormatter(unit="B", places=1)(float(value))).replace(".0 ", " ")
 
 
 def _name(line: pd.DataFrame, several: bool) -> str:
     first = line.iloc[0]
     scope = f", {label(first['scope']).lower()}" if several else ""
     rings = f"{first['rings']:,} ring{'s' if first['rings'] != 1 else ''}"
-    return f"{label(first['topology'])}{scope} ({first['participants']:,} participants, {rings})"
+    return (
+        f"{label(first['topology'])}{scope}: {first['injection_gb_s_per_chip']:,.0f} GB/s a chip,"
+        f" {first['participants']:,} chips, {rings}"
+    )
 
 
 FIGURE = Figure(
     settings=RingAllReduceSettings,
     title="Ring all-reduce by topology",
-    alternative_text=(
-        "Lines of the all-reduce time and of the bandwidth it reaches over the payload, one "
-        "line a topology."
+    paper="railx",
+    inputs=(
+        FigureInput("collectives", "network.collectives", columns=_COLUMNS),
+        FigureInput("topologies", "metrics.topologies", columns=_SPEEDS),
     ),
-    caption=CAPTION,
-    inputs=(FigureInput("collectives", "network.collectives"),),
     draw=draw,
 )

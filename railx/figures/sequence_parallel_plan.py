@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import INK, canvas, degree_colours, label, quantity, share_legend
@@ -25,14 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "SequenceParallelPlanSettings"]
-
-CAPTION = """\
-One iteration of each sequence-parallel plan on the same time axis. A block is a group
-of devices that share the tokens of its sequences (Ulysses sequence parallelism); darker
-blocks have a higher degree. Groups side by side form a micro-batch, which lasts as long
-as its slowest group; hatched devices wait. Times are predictions of the cost model, not
-measurements.
-"""
 
 _COLUMNS = (
     "plan",
@@ -92,12 +84,13 @@ class SequenceParallelPlanSettings(CanvasSettings):
     """Whether blocks say what they hold, where there is room."""
 
 
-def draw(settings: SequenceParallelPlanSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: SequenceParallelPlanSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """Draw ``settings.iteration`` of every sequence-parallel plan given.
 
     Plans of another kind are passed over. Raises ValueError when none is left, or when
     a plan lacks the iteration.
     """
+    import pandas as pd
     from matplotlib.patches import Patch
 
     frame = read_frames(inputs, "groups", _COLUMNS, "plan", settings.only)
@@ -110,6 +103,9 @@ def draw(settings: SequenceParallelPlanSettings, inputs: FigureFiles, output: Pa
         str(plan): _iteration(own, settings.iteration, str(plan))
         for plan, own in frame.groupby("plan", sort=False)
     }
+    if not settings.only:  # those of the same work one below the other
+        order = list(dict.fromkeys(map(_work, plans.values())))
+        plans = dict(sorted(plans.items(), key=lambda item: order.index(_work(item[1]))))
     # Plans of the same work share the time axis; others have one of their own.
     spans: dict[tuple[int, int], float] = {}
     for groups in plans.values():
@@ -120,8 +116,8 @@ def draw(settings: SequenceParallelPlanSettings, inputs: FigureFiles, output: Pa
     size = (settings.width_inches - 0.8, (settings.height_inches - 1.2) / len(plans) - 0.6)
     look = _Look(unit, divisor, shade, settings.label_blocks, *size)
     subtitle = (
-        f"Iteration {settings.iteration}. Hatched: devices that wait for the slowest group of their"
-        " micro-batch."
+        f"Iteration {settings.iteration}; plans of the same batch have the same axis of time."
+        " Hatched: devices that wait for the slowest group of their micro-batch."
     )
     footnote = fidelity_line(["analytic"], "Times are the cost model's predictions")
     with canvas(
@@ -138,6 +134,7 @@ def draw(settings: SequenceParallelPlanSettings, inputs: FigureFiles, output: Pa
         handles = [Patch(facecolor=colour) for colour in look.shade.values()]
         names = [f"Degree {degree}" for degree in look.shade]
         share_legend(figure, [*handles, Patch(**_IDLE)], [*names, "Idle"], len(handles) + 1)
+    return Drawn(_caption(plans), _alternative(plans), pd.concat(plans.values(), ignore_index=True))
 
 
 def _work(groups: pd.DataFrame) -> tuple[int, int]:
@@ -184,7 +181,7 @@ def _draw_plan(axes: Axes, name: str, groups: pd.DataFrame, span: float, look: _
         f"{label(name)}: {time}, {count} micro-batch{'es' if count > 1 else ''}, {tokens:,} tokens"
     )
     axes.set(xlim=(0, span / look.divisor * 1.01), ylim=(devices, 0), ylabel="Device")
-    step = max(1, devices // 4)
+    step = max(1, devices // 2)
     axes.set_yticks(
         [rank + 0.5 for rank in range(0, devices, step)],
         [str(rank) for rank in range(0, devices, step)],
@@ -228,7 +225,6 @@ def _draw_group(
         texts[0],
         ha="center",
         va="center",
-        fontsize="x-small",
         color="white" if sum(to_rgb(fill)) < 1.6 else INK,
         linespacing=1.2,
         clip_on=True,
@@ -239,14 +235,49 @@ def _tokens(tokens: int) -> str:
     return f"{tokens / 1000:.3g}K" if tokens >= 1000 else str(tokens)
 
 
+def _idle(groups: pd.DataFrame) -> float:
+    """The share of the devices' time in which they wait for a slower group."""
+    devices, _ = _work(groups)
+    busy = float((groups["predicted_ms"] * groups["degree"]).sum())
+    return 1 - busy / (devices * _total_ms(groups))
+
+
+def _facts(name: str, groups: pd.DataFrame) -> str:
+    degrees = sorted({int(degree) for degree in groups["degree"]})
+    span = str(degrees[0]) if len(degrees) == 1 else f"{degrees[0]} to {degrees[-1]}"
+    count = groups["micro_batch"].nunique()
+    return (
+        f"{label(name)} {quantity(_total_ms(groups) / 1e3)} s in {count}"
+        f" micro-batch{'es' if count > 1 else ''} of degree {span}, devices idle"
+        f" {100 * _idle(groups):.3g} %"
+    )
+
+
+def _caption(plans: Mapping[str, pd.DataFrame]) -> str:
+    parts: dict[tuple[int, int], list[str]] = {}
+    for name, groups in plans.items():
+        parts.setdefault(_work(groups), []).append(_facts(name, groups))
+    sentences = " ".join(
+        f"{tokens:,} tokens on {devices} devices: {'; '.join(texts)}."
+        for (devices, tokens), texts in parts.items()
+    )
+    return (
+        f"{sentences} A block is a group of devices that share the tokens of its sequences (Ulysses"
+        " sequence parallelism), darker with a higher degree; groups side by side form a"
+        " micro-batch, which lasts as long as its slowest group. Times are predictions of the cost"
+        " model, not measurements."
+    )
+
+
+def _alternative(plans: Mapping[str, pd.DataFrame]) -> str:
+    facts = "; ".join(_facts(name, groups) for name, groups in plans.items())
+    return f"Blocks of devices over predicted time, a panel per plan: {facts}."
+
+
 FIGURE = Figure(
     settings=SequenceParallelPlanSettings,
     title="Sequence-parallel plans",
-    alternative_text=(
-        "For each plan, blocks of devices over predicted time, one block per sequence-parallel "
-        "group, darker for a higher degree."
-    ),
-    caption=CAPTION,
-    inputs=(FigureInput("groups", "plan.groups", plan_kind="sequence_parallel"),),
+    paper="flexsp",
+    inputs=(FigureInput("groups", "plan.groups", columns=_COLUMNS, plan_kind="sequence_parallel"),),
     draw=draw,
 )

@@ -1,4 +1,4 @@
-"""What the settings of every figure have: size, resolution, scale of its type.
+"""What the settings of every figure have: size, resolution, size of its type.
 
 No plotting library is needed to check them.
 """
@@ -31,5 +31,5 @@ class CanvasSettings:
     dpi: Annotated[int, Between(50, 600)]
     """Pixels per inch of the PNG."""
 
-    font_scale: Annotated[float, Between(0.5, 3)]
-    """Size of all type relative to the usual."""
+    text_points: Annotated[float, Between(6, 16)]
+    """Size of all text in points, at the width on paper."""

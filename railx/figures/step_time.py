@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
+from railx.figures.honest import cut_bars
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
-from railx.figures.theme import GREY, canvas, label, quantity, share_legend
+from railx.figures.theme import GREY, PALETTE, canvas, label, panel_title, quantity, share_legend
 from railx.settings import AtLeast
 
 if TYPE_CHECKING:
@@ -22,18 +23,16 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURE", "StepTimeSettings"]
 
-CAPTION = """\
-Estimated time of a training step on each topology, stacked by what it is spent on, for
-every job. All groups of one kind of parallelism communicate at once; exact channel
-loads of their traffic give the rate, and each transfer takes the fastest of sending
-directly, round a ring, or one axis after the other. Nothing overlaps but the stages of
-the pipeline: an upper bound for schedules that hide communication. Equal cost scales
-the ports of a network to what RailX costs per chip; links inside nodes, boards and
-servers (copper and scale-up switches) stand in no bill, which favours the networks with
-such servers, and keep their rate. The plain trees, HyperX and Dragonfly have no such
-links, so that tensor parallelism takes their ports. The paper prints no step times:
-jobs and layouts are choices of this project.
-"""
+_METHOD = """\
+All groups of one kind of parallelism communicate at once; exact channel loads of their
+traffic give the rate, and each transfer takes the fastest of sending directly, round a
+ring, or one axis after the other. Nothing overlaps but the stages of the pipeline: an
+upper bound for schedules that hide communication. Equal cost scales the ports of a
+network to what the reference costs per chip; links inside nodes, boards and servers
+(copper and scale-up switches) stand in no bill, which favours the networks with such
+servers, and keep their rate. Networks without such links carry tensor parallelism on
+their ports. The paper prints no step times: jobs and layouts are choices of this
+project."""
 
 _COLUMNS = ("topology", "job", "basis", "part", "ms", "step_ms", "reason", "chips", "fidelity")
 _BASES = {"equal_bandwidth": "equal injection bandwidth", "equal_cost": "equal cost of the network"}
@@ -41,11 +40,11 @@ _BASES = {"equal_bandwidth": "equal injection bandwidth", "equal_cost": "equal c
 _PARTS = {
     "compute": ("Compute", "#c3c8cf"),
     "bubble": ("Pipeline bubble", "#e3e6ea"),
-    "tensor": ("Tensor", "#0072B2"),
-    "sequence": ("Sequence", "#56B4E9"),
-    "expert": ("Expert (all-to-all)", "#E69F00"),
-    "data": ("Data", "#009E73"),
-    "pipeline": ("Pipeline", "#CC79A7"),
+    "tensor": ("Tensor", PALETTE[0]),
+    "sequence": ("Sequence", PALETTE[4]),
+    "expert": ("Expert (all-to-all)", PALETTE[1]),
+    "data": ("Data", PALETTE[2]),
+    "pipeline": ("Pipeline", PALETTE[3]),
 }
 
 
@@ -64,7 +63,7 @@ class StepTimeSettings(CanvasSettings):
     is."""
 
 
-def draw(settings: StepTimeSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: StepTimeSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """Horizontal bars in seconds, cut where much longer than the shortest.
 
     A note stands where there is no room or no price.
@@ -76,7 +75,8 @@ def draw(settings: StepTimeSettings, inputs: FigureFiles, output: Path) -> None:
     subtitle = (
         f"Jobs of {chips} chips: tensor parallelism in a node, the others along rows and columns of"
         " nodes. Nothing overlaps. Equal cost: ports scaled to the reference's cost; links inside"
-        " nodes, boards and servers in no bill, one rate on both bases."
+        " nodes, boards and servers in no bill, one rate on both bases. A bar with a break is cut:"
+        " its number is the whole time."
     )
     with canvas(
         settings,
@@ -86,14 +86,19 @@ def draw(settings: StepTimeSettings, inputs: FigureFiles, output: Path) -> None:
         fidelity_line(rows["fidelity"]),
     ) as figure:
         panels = figure.subplots(len(bases), len(jobs), sharey=True, squeeze=False)
+        cut: dict[tuple[str, str], list[str]] = {}
         for across, basis in zip(panels, bases, strict=True):
             for axes, job in zip(across, jobs, strict=True):
-                _panel(axes, rows, job, basis, settings.cut_over_shortest)
+                cut[job, basis] = _panel(axes, rows, job, basis, settings.cut_over_shortest)
+                title = f"{label(job)}, {_BASES[basis]}"
+                axes.set_title(panel_title(title, len(jobs), settings))
         handles, labels = panels[0, 0].get_legend_handles_labels()
         share_legend(figure, handles, labels, columns=len(_PARTS))
+    return Drawn(_caption(rows, jobs, bases, cut), _alternative(rows, jobs, bases), rows)
 
 
-def _panel(axes: Axes, rows: pd.DataFrame, job: str, basis: str, cut: float | None) -> None:
+def _panel(axes: Axes, rows: pd.DataFrame, job: str, basis: str, cut: float | None) -> list[str]:
+    """The bars of a job; the times of those that are cut are returned."""
     import pandas as pd
     from matplotlib.ticker import MaxNLocator
 
@@ -106,40 +111,35 @@ def _panel(axes: Axes, rows: pd.DataFrame, job: str, basis: str, cut: float | No
         .reindex(names)
         / 1e3
     )
-    left = pd.Series(0.0, index=names)
-    for part, (title, colour) in _PARTS.items():
-        width = seconds[part] if part in seconds else left * 0
-        axes.barh(
-            range(len(names)), width.fillna(0), left=left, color=colour, label=title, height=0.74
-        )
-        left = left + width.fillna(0)
-    drawn = left[left > 0]
+    whole = seconds.sum(axis=1)
+    drawn = whole[whole > 0]
     most = float(drawn.max()) if len(drawn) else 1.0
     limit = most if cut is None or drawn.empty else min(most, cut * float(drawn.min()))
+    left = pd.Series(0.0, index=names)
+    for part, (title, colour) in _PARTS.items():
+        width = seconds[part].fillna(0) if part in seconds else left * 0
+        end = (left + width).clip(upper=limit)
+        axes.barh(range(len(names)), end - left, left=left, color=colour, label=title, height=0.74)
+        left = end
+    texts = [quantity(value) for value in whole]
+    shortened = cut_bars(axes, list(whole), range(len(names)), limit, texts)
     for place, name in enumerate(names):
-        _mark(axes, place, float(left[name]), limit, name in without_room)
-    axes.set_title(f"{label(job)}, {_BASES[basis]}", fontsize="medium")
-    axes.set_xlim(0, 1.14 * limit)
+        if whole[name] <= limit:
+            _mark(axes, place, float(whole[name]), name in without_room)
+    axes.set_xlim(0, 1.2 * limit)
     axes.set_xlabel("Step time (s)")
-    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.set_yticks(range(len(names)), [label(name) for name in names])
     if not axes.yaxis_inverted():  # shared by all panels
         axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
+    return shortened
 
 
-def _mark(axes: Axes, place: int, seconds: float, limit: float, without_room: bool) -> None:
-    """The number at the end of a bar, or the note in the place of a bar.
-
-    Where the bar is cut the number is at the edge.
-    """
-    style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": "x-small"}
-    if seconds > limit:
-        box = {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"}
-        axes.annotate(
-            f"{quantity(seconds)} ▸", (1.14 * limit, place), (-2, 0), ha="right", bbox=box, **style
-        )
-    elif seconds > 0:
+def _mark(axes: Axes, place: int, seconds: float, without_room: bool) -> None:
+    """The number at the end of a bar, or the note in the place of a bar."""
+    style: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
+    if seconds > 0:
         axes.annotate(quantity(seconds), (seconds, place), (3, 0), **style)
     else:
         axes.annotate(
@@ -151,15 +151,54 @@ def _mark(axes: Axes, place: int, seconds: float, limit: float, without_room: bo
         )
 
 
+def _steps(rows: pd.DataFrame, job: str, basis: str) -> pd.Series:
+    """Seconds of a step by topology, shortest first."""
+    own = rows[(rows["job"] == job) & (rows["basis"] == basis) & rows["part"].notna()]
+    return own.groupby("topology", sort=False)["step_ms"].first().sort_values() / 1e3
+
+
+def _span(rows: pd.DataFrame, job: str, basis: str) -> str:
+    """The shortest and longest step of a panel, and the shortest of RailX's."""
+    steps = _steps(rows, job, basis)
+    ends = [str(steps.index[0]), str(steps.index[-1])]
+    railx = [str(name) for name in steps.index if str(name).startswith("railx")]
+    names = dict.fromkeys([ends[0], *railx[:1], ends[1]])
+    return ", ".join(f"{quantity(float(steps[name]))} s on {label(name)}" for name in names)
+
+
+def _caption(
+    rows: pd.DataFrame, jobs: list[str], bases: list[str], cut: dict[tuple[str, str], list[str]]
+) -> str:
+    sentences = [
+        f"{label(job)} at {_BASES[basis]}: {_span(rows, job, basis)}."
+        for job in jobs
+        for basis in bases
+        if len(_steps(rows, job, basis))
+    ]
+    shortened = sum(map(len, cut.values()))
+    if shortened:
+        sentences.append(f"{shortened} bars are cut and have their whole time as a number.")
+    return f"Estimated time of a training step. {' '.join(sentences)} {_METHOD}"
+
+
+def _alternative(rows: pd.DataFrame, jobs: list[str], bases: list[str]) -> str:
+    parts = [
+        f"{label(job)}, {_BASES[basis]}, {_span(rows, job, basis)}"
+        for job in jobs
+        for basis in bases
+        if len(_steps(rows, job, basis))
+    ]
+    return (
+        f"Bars of the step time of {rows['topology'].nunique()} topologies, a panel per job and"
+        " basis, stacked by compute, bubble and communication. Shortest, RailX's shortest and"
+        f" longest: {'; '.join(parts)}."
+    )
+
+
 FIGURE = Figure(
     settings=StepTimeSettings,
     title="Time of a training step by topology",
-    alternative_text=(
-        "For each job two panels of bars, one bar per topology, of the step time at equal "
-        "bandwidth and at equal cost, stacked by compute, pipeline bubble and the "
-        "communication of each kind of parallelism."
-    ),
-    caption=CAPTION,
-    inputs=(FigureInput("steps", "mapping.steps"),),
+    paper="railx",
+    inputs=(FigureInput("steps", "mapping.steps", columns=_COLUMNS),),
     draw=draw,
 )

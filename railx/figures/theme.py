@@ -1,10 +1,11 @@
-"""The look that all figures share: type, colours, the frame, and saving.
+"""The look that all figures share: type, colours, the frame.
 
-Colours stay with what they stand for: a topology family, planner or fabric mode has the
-same colour in every figure. They are the colour-blind-safe set of Okabe and Ito. The
-frame has the fidelity line. Figures are made without pyplot, so that nothing is left
-open, and saved without dates, so that equal tables give equal files. The plotting
-libraries are imported when something is drawn.
+All text has one size. Colours stay with what they stand for: a topology family, planner
+or fabric mode has the same colour in every figure. The colour-blind can tell them
+apart, and they are dark enough to be seen on white. The frame has the fidelity line. A
+figure is refused with a legend over a panel or a bar that ends at an edge; a
+logarithmic axis says so by itself. Figures are made without pyplot, so that nothing is
+left open. The plotting libraries are imported when something is drawn.
 """
 
 from __future__ import annotations
@@ -13,58 +14,95 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from railx.figures.contrast import contrast
+from railx.figures.honest import refuse_hidden, say_compressed
+from railx.figures.save import save, settle
 from railx.figures.settings import CanvasSettings
-from railx.io import atomic_path
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
+    "DERIVED",
+    "FAINT",
     "GREY",
     "INK",
+    "LINE_POINTS",
     "MODE_LABELS",
     "PALETTE",
+    "PUBLISHED",
+    "PUBLISHED_MARK",
     "canvas",
     "colours",
     "degree_colours",
     "label",
     "lighter",
     "panel_title",
+    "published_handle",
+    "published_line",
+    "published_marks",
     "quantity",
     "share_legend",
+    "text_colour",
 ]
 
-#: Okabe and Ito's colours in the order in which unnamed things take them.
+#: The order in which unnamed things take their colours. Each has a contrast of 3 or
+#: more with white.
 PALETTE: tuple[str, ...] = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#D55E00",
-    "#8C6D1F",
-    "#6A51A3",
+    "#0072b2",
+    "#b58a13",
+    "#33825a",
+    "#cf73a1",
+    "#004b68",
+    "#ce3700",
+    "#6f4000",
+    "#573a99",
 )
 INK = "#22272e"
-GREY = "#6b7280"
+GREY = "#626a76"
+#: Lines that only guide the eye: grid, edges of panels.
+FAINT = "#868e99"
+#: The one width of a line that stands for data.
+LINE_POINTS = 1.8
+
+#: The word for published numbers in every legend, and how they are drawn.
+PUBLISHED = "published"
+#: The word for what follows from a paper by arithmetic; drawn in grey.
+DERIVED = "derived from the paper"
+PUBLISHED_MARK: dict[str, Any] = {
+    "marker": "D",
+    "markersize": 5.5,
+    "markerfacecolor": "none",
+    "markeredgecolor": INK,
+    "markeredgewidth": 1.3,
+    "linestyle": "none",
+}
+PUBLISHED_LINE: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.3}
+
+#: Mean width of a character of DejaVu Sans over its size, plain and bold.
+_WIDTH, _BOLD_WIDTH = 0.53, 0.65
 
 _NAMED = {
-    "railx_hyperx": "#0072B2",
-    "railx_torus": "#56B4E9",
-    "torus_2d": "#E69F00",
-    "fat_tree": "#6b7280",
-    "rail_optimised": "#6b7280",
-    "opus_rails": "#D55E00",
-    "static": "#6b7280",
-    "flexsp": "#009E73",
-    "pipeline": "#CC79A7",
-    "electrical": "#6b7280",
-    "on_demand": "#D55E00",
-    "provisioned": "#0072B2",
+    "railx_hyperx": "#0072b2",
+    "railx_torus": "#004b68",
+    "torus_2d": "#b58a13",
+    "fat_tree": "#626a76",
+    "rail_optimised": "#626a76",
+    "opus_rails": "#ce3700",
+    "static": "#626a76",
+    "flexsp": "#33825a",
+    "pipeline": "#cf73a1",
+    "electrical": "#626a76",
+    "on_demand": "#ce3700",
+    "provisioned": "#0072b2",
 }
 _LABELS = {
+    "railx": "RailX",
+    "opus": "Opus",
+    "infinipipe": "InfiniPipe",
     "railx_hyperx": "RailX 2D HyperX",
     "railx_torus": "RailX torus",
     "torus_2d": "2D torus",
@@ -102,26 +140,51 @@ MODE_LABELS = {
 }
 
 _STYLE: dict[str, Any] = {
-    "axes.edgecolor": "#9aa1ab",
+    "axes.edgecolor": FAINT,
     "axes.labelcolor": INK,
     "axes.titlecolor": INK,
     "axes.titlelocation": "left",
     "axes.titleweight": "bold",
+    "axes.facecolor": "white",
     "axes.linewidth": 0.8,
     "axes.axisbelow": True,
+    "axes.grid": True,
     "grid.color": "#e3e6ea",
     "grid.linewidth": 0.7,
+    "lines.linewidth": LINE_POINTS,
+    "lines.solid_capstyle": "round",
+    "lines.markersize": 5,
+    "patch.edgecolor": "white",
+    "patch.force_edgecolor": True,
+    "patch.linewidth": 0.6,
     "xtick.color": INK,
     "ytick.color": INK,
+    "xtick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.major.size": 0,
+    "ytick.minor.size": 0,
     "text.color": INK,
     "font.family": "DejaVu Sans",
+    "mathtext.fontset": "dejavusans",
     "legend.frameon": False,
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
-    "svg.hashsalt": "railx",
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
     "hatch.linewidth": 0.6,
 }
+#: What matplotlib sizes by itself: all of it gets the one size.
+_TEXTS = (
+    "font.size",
+    "axes.titlesize",
+    "axes.labelsize",
+    "xtick.labelsize",
+    "ytick.labelsize",
+    "legend.fontsize",
+    "legend.title_fontsize",
+    "figure.titlesize",
+    "figure.labelsize",
+)
 
 
 @contextmanager
@@ -130,18 +193,19 @@ def canvas(
 ) -> Iterator[Figure]:
     """A figure with a title above and the fidelity line below.
 
-    It is saved as ``output`` with .svg and .png when the block ends. The layout engine
-    keeps the axes, their labels and legends between the two bands of text.
+    It is saved as ``output`` with each ending of ``railx.figures.save`` when the block
+    ends. The layout engine keeps the axes, their labels and legends between the two
+    bands of text.
     """
     import matplotlib as mpl
-    import seaborn as sns
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    style = {
-        **sns.axes_style("whitegrid"),
-        **sns.plotting_context("paper", font_scale=settings.font_scale * 1.1),
+    output = Path(output)
+    style: Any = {
         **_STYLE,
+        **dict.fromkeys(_TEXTS, settings.text_points),
+        "svg.hashsalt": output.stem,
     }
     with mpl.rc_context(style):
         figure = Figure(
@@ -150,7 +214,10 @@ def canvas(
         FigureCanvasAgg(figure)
         _frame(figure, settings, title, subtitle, footnote)
         yield figure
-        _save(figure, Path(output), settings.dpi)
+        say_compressed(figure)
+        settle(figure)
+        refuse_hidden(figure)
+        save(figure, output, settings.dpi)
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
@@ -176,10 +243,11 @@ def degree_colours(degrees: Iterable[int], largest: int) -> dict[int, str]:
     They darken with the logarithm of the degree up to ``largest``. The scale belongs to
     ``largest`` alone, so that two plans on the same devices can be compared.
     """
-    import seaborn as sns
+    import matplotlib as mpl
+    from matplotlib.colors import to_hex
 
     steps = max(largest.bit_length(), 2)
-    scale = sns.color_palette("YlGnBu", n_colors=steps + 3).as_hex()[2:]
+    scale = [to_hex(mpl.colormaps["YlGnBu"]((i + 3) / (steps + 4))) for i in range(steps + 1)]
     return {
         degree: scale[min(degree.bit_length() - 1, len(scale) - 1)]
         for degree in sorted(set(degrees))
@@ -210,6 +278,44 @@ def lighter(colour: str, share: float) -> tuple[float, float, float]:
     return (red + (1 - red) * share, green + (1 - green) * share, blue + (1 - blue) * share)
 
 
+def text_colour(fill: str) -> str:
+    """White or ink, whichever stands out more from a filled area ``#rrggbb``."""
+    return max(("#ffffff", INK), key=lambda text: contrast(text, fill))
+
+
+def published_marks(axes: Axes, x: Any, y: Any, **style: Any) -> None:
+    """Published numbers: hollow diamonds in ink, everywhere the same."""
+    axes.plot(x, y, **{**PUBLISHED_MARK, "zorder": 5, **style})
+
+
+def published_line(
+    axes: Axes,
+    value: float,
+    across: Literal["x", "y"],
+    span: tuple[float, float] | None = None,
+    **style: Any,
+) -> None:
+    """A published number as a dashed line in ink.
+
+    ``across`` is the axis that it is a value of; ``span`` says from where to where it
+    goes on the other (None: all of it).
+    """
+    look: dict[str, Any] = {**PUBLISHED_LINE, "zorder": 4, **style}
+    if span is None:
+        (axes.axvline if across == "x" else axes.axhline)(value, **look)
+    elif across == "x":
+        axes.plot([value, value], span, **look)
+    else:
+        axes.plot(span, [value, value], **look)
+
+
+def published_handle(*, line: bool = False) -> Any:
+    """What stands before the word ``PUBLISHED`` in a legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], **(PUBLISHED_LINE if line else PUBLISHED_MARK))
+
+
 def quantity(value: float) -> str:
     """A number with three significant digits and a thousands separator.
 
@@ -228,7 +334,7 @@ def panel_title(text: str, panels: int, settings: CanvasSettings) -> str:
     ``panels`` panels stand side by side (bold type, medium size).
     """
     room_inches = settings.width_inches / panels - 0.75
-    wide = max(10, int(room_inches * 72 / (6.9 * settings.font_scale)))
+    wide = max(10, int(room_inches * 72 / (_BOLD_WIDTH * settings.text_points)))
     return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, wide))
 
 
@@ -270,57 +376,33 @@ def _stem(name: str, known: Iterable[str]) -> str:
 def _frame(
     figure: Figure, settings: CanvasSettings, title: str, subtitle: str, footnote: str
 ) -> None:
-    size = 8.8 * settings.font_scale
+    size = settings.text_points
     inch = 1 / settings.height_inches
     left = 0.12 / settings.width_inches
-    # The mean width of a DejaVu Sans character is close to 0.55 of its size.
-    wide = int((settings.width_inches - 0.24) * 72 / (0.55 * size))
-    notes = textwrap.wrap(footnote, int(wide * 1.12))
+    wide = int((settings.width_inches - 0.24) * 72 / (_WIDTH * size))
+    notes = textwrap.wrap(footnote, wide)
     subtitles = textwrap.wrap(subtitle, wide)
     line = size * 1.35 / 72 * inch
     top = 1 - 0.1 * inch
-    figure.text(left, top, title, fontsize=size * 1.35, fontweight="bold", va="top")
-    top -= line * 1.5
-    figure.text(
-        left, top, "\n".join(subtitles), fontsize=size, color=GREY, va="top", linespacing=1.25
-    )
+    figure.text(left, top, title, fontweight="bold", va="top")
+    top -= line * 1.15
+    figure.text(left, top, "\n".join(subtitles), color=GREY, va="top", linespacing=1.25)
     top -= line * len(subtitles) + 0.06 * inch
     figure.text(
         left,
         0.08 * inch,
         "\n".join(notes),
-        fontsize=size * 0.86,
         color=GREY,
         va="bottom",
-        style="italic",
         linespacing=1.25,
     )
-    bottom = line * 0.9 * len(notes) + 0.14 * inch
+    bottom = line * len(notes) + 0.14 * inch
     engine = figure.get_layout_engine()
     assert engine is not None
     engine.set(
-        rect=(0.004, bottom, 0.992, top - bottom), w_pad=0.08, h_pad=0.06, wspace=0.03, hspace=0.04
+        rect=(left, bottom, 1 - 2 * left, top - bottom),
+        w_pad=0.04,
+        h_pad=0.06,
+        wspace=0.03,
+        hspace=0.04,
     )  # type: ignore[call-arg]
-
-
-def _save(figure: Figure, output: Path, dpi: int) -> None:
-    _settle(figure)
-    with atomic_path(output.with_suffix(".svg")) as beside:
-        figure.savefig(beside, format="svg", metadata={"Date": None, "Creator": None})
-    with atomic_path(output.with_suffix(".png")) as beside:
-        figure.savefig(beside, format="png", dpi=dpi, metadata={"Software": None})
-
-
-def _settle(figure: Figure) -> None:
-    """Lay the panels out once and round their places.
-
-    The solver's last digits depend on the order of objects in memory; rounded places
-    give equal files for equal tables.
-    """
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    for axes in figure.axes:
-        left, bottom, width, height = (
-            round(float(value), 5) for value in axes.get_position(original=True).bounds
-        )
-        axes.set_position((left, bottom, width, height))

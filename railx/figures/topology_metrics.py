@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
+from railx.figures.published import published_frame
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
-from railx.figures.theme import canvas, colours, label, lighter, quantity
+from railx.figures.theme import (
+    PUBLISHED,
+    canvas,
+    colours,
+    label,
+    lighter,
+    published_handle,
+    published_line,
+    quantity,
+    share_legend,
+)
+from railx.figures.words import counted, listed, sentence, spoken
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "TopologyMetricsSettings"]
-
-CAPTION = """\
-Hops between nodes and bisection bandwidth of the topologies. A hop is a link that
-leaves a node; the bar ends at the diameter, the dot is the mean over all pairs of chips
-in different places. RailX spans 2 hops as a 2D HyperX, 3 with one split dimension or as
-a Dragonfly, 4 with both dimensions split. The bisection is counted on the family's
-natural cut and checked against its closed form.
-"""
 
 _COLUMNS = (
     "topology",
@@ -36,6 +40,9 @@ _COLUMNS = (
     "injection_gb_s_per_chip",
     "fidelity",
 )
+_TICKS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+#: The rows of the published table with the diameters of RailX, least and most.
+_DIAMETERS = ("diameter_least", "diameter_most")
 
 
 @dataclass(frozen=True)
@@ -49,23 +56,33 @@ class TopologyMetricsSettings(CanvasSettings):
     """Topologies to show, in that order; empty: all that there are."""
 
 
-def draw(settings: TopologyMetricsSettings, inputs: FigureFiles, output: Path) -> None:
-    """One row per topology.
-
-    Mean hops are a dot, the diameter is the end of a line, the bisection is a share of
-    the injection.
+def draw(settings: TopologyMetricsSettings, inputs: FigureFiles, output: Path) -> Drawn:
+    """One row per topology: from the mean hops to the diameter, and the bisection as a
+    share of the injection.
     """
+    from matplotlib.lines import Line2D
+
     frame = read_frames(inputs, "topologies", _COLUMNS, "topology", settings.only)
-    title = "Hops between nodes and bisection by topology"
+    data = frame[list(_COLUMNS)].assign(
+        bisection_over_injection=frame["bisection_gb_s_per_chip"] / frame["injection_gb_s_per_chip"]
+    )
+    published = published_frame(inputs, "published", ("id", "value")).set_index("id")["value"]
+    limits = [float(published[name]) for name in _DIAMETERS]
     subtitle = (
         "A hop is a link that leaves a node (board, server or single chip). Bisection: one"
         " direction of the family's natural cut."
     )
-    with canvas(settings, output, title, subtitle, fidelity_line(frame["fidelity"])) as figure:
+    with canvas(
+        settings,
+        output,
+        "Hops between nodes and bisection by topology",
+        subtitle,
+        fidelity_line(frame["fidelity"]),
+    ) as figure:
         hops, bisection = figure.subplots(1, 2, sharey=True, width_ratios=[1.15, 1])
         colour = colours(frame["family"])
-        _hops(hops, frame, colour)
-        _bisection(bisection, frame, colour)
+        _hops(hops, frame, colour, limits)
+        _bisection(bisection, data, colour)
         hops.set_yticks(
             range(len(frame)),
             [
@@ -76,64 +93,110 @@ def draw(settings: TopologyMetricsSettings, inputs: FigureFiles, output: Path) -
         hops.set_ylim(len(frame) - 0.5, -0.5)
         for panel in (hops, bisection):
             panel.grid(axis="y", visible=False)
+        shade = next(iter(colour.values()))
+        handles = [
+            Line2D([], [], color=shade, marker="o", linestyle="none", markersize=6),
+            Line2D([], [], color=shade, marker="|", linestyle="none", markersize=11, mew=2.4),
+            published_handle(line=True),
+        ]
+        names = ["mean over all pairs", "diameter", f"{PUBLISHED}: diameters of RailX"]
+        share_legend(figure, handles, names, 3)
+    return Drawn(_caption(data, limits), _alternative(data), data)
 
 
-def _hops(axes: Axes, frame: pd.DataFrame, colour: dict[str, str]) -> None:
+def _hops(axes: Axes, frame: pd.DataFrame, colour: dict[str, str], limits: list[float]) -> None:
     largest = float(frame["diameter_node_hops"].max())
+    for limit in limits:
+        published_line(axes, limit, "x", zorder=1)
     columns = ("family", "diameter_node_hops", "mean_node_hops")
     for place, (family, diameter, mean) in enumerate(
         zip(*(frame[column].tolist() for column in columns), strict=True)
     ):
         shade = colour[str(family)]
-        axes.plot(
-            [0, diameter],
-            [place, place],
-            color=lighter(shade, 0.5),
-            linewidth=3,
-            solid_capstyle="butt",
-        )
-        axes.plot([diameter], [place], "|", color=shade, markersize=12, markeredgewidth=2.5)
+        axes.plot([mean, diameter], [place] * 2, color=lighter(shade, 0.45), linewidth=2.5)
+        axes.plot([diameter], [place], "|", color=shade, markersize=11, markeredgewidth=2.4)
         axes.plot([mean], [place], "o", color=shade, markersize=6)
-        text = f"{diameter:.0f}, mean {quantity(mean)}"
         axes.annotate(
-            text,
+            f"{diameter:.0f}, mean {quantity(mean)}",
             (diameter, place),
             xytext=(7, 0),
             textcoords="offset points",
             va="center",
-            fontsize="small",
         )
-    axes.set(title="Hops: mean (dot) and diameter (bar)", xlabel="Hops between nodes")
-    axes.set_xscale("symlog", linthresh=4, linscale=2)
-    axes.set_xlim(0, 8 * largest)  # room for the words
-    ticks = [tick for tick in (0, 1, 2, 3, 4, 8, 16, 32, 64, 128) if tick <= 1.5 * largest]
+    axes.set(title="Hops: mean to diameter", xlabel="Hops between nodes", xscale="log")
+    axes.set_xlim(0.85 * min(1.0, float(frame["mean_node_hops"].min())), 5 * largest)
+    ticks = [tick for tick in _TICKS if tick <= 1.5 * largest]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.minorticks_off()
 
 
-def _bisection(axes: Axes, frame: pd.DataFrame, colour: dict[str, str]) -> None:
-    share = 100 * frame["bisection_gb_s_per_chip"] / frame["injection_gb_s_per_chip"]
+def _bisection(axes: Axes, data: pd.DataFrame, colour: dict[str, str]) -> None:
+    share = 100 * data["bisection_over_injection"]
     bars = axes.barh(
-        range(len(frame)),
+        range(len(data)),
         share,
         height=0.6,
-        color=[colour[str(family)] for family in frame["family"]],
+        color=[colour[str(family)] for family in data["family"]],
     )
-    axes.bar_label(bars, [f"{quantity(value)} %" for value in share], padding=4, fontsize="small")
+    axes.bar_label(bars, [f"{quantity(value)} %" for value in share], padding=4)
     axes.set(
         title="Bisection over injection", xlabel="Bisection per chip (% of injection bandwidth)"
     )
     axes.set_xlim(0, float(share.max()) * 1.2)
 
 
+def _ends(data: pd.DataFrame, column: str) -> tuple[pd.Series[Any], pd.Series[Any]]:
+    """The rows with the least and the most."""
+    values = data[column].to_numpy()
+    return data.iloc[int(values.argmin())], data.iloc[int(values.argmax())]
+
+
+def _caption(data: pd.DataFrame, limits: list[float]) -> str:
+    near, far = _ends(data, "diameter_node_hops")
+    narrow, wide = _ends(data, "bisection_over_injection")
+    own = data[data["family"].astype(str).str.startswith("railx")]
+    within = own[own["diameter_node_hops"].between(limits[0], limits[1])]
+    beyond = [
+        f"{spoken(label(row['topology']))} with {row['diameter_node_hops']:.0f}"
+        for row in own[~own.index.isin(within.index)].to_dict("records")
+    ]
+    return sentence(
+        f"{counted(len(data), 'topology', 'topologies')}. A hop is a link that leaves a node;"
+        " the dot is the mean over all pairs of chips in different places, the line ends at"
+        " the diameter.",
+        f"Diameters go from {near['diameter_node_hops']:.0f} hops"
+        f" ({spoken(label(near['topology']))}) to"
+        f" {far['diameter_node_hops']:.0f} ({spoken(label(far['topology']))}).",
+        f"RailX states {limits[0]:.0f} to {limits[1]:.0f} hops for its reconfigurable settings"
+        f" (dashed): {len(within)} of the {len(own)} RailX networks here lie within"
+        + (f"; beyond are {listed(beyond)}." if beyond else ".")
+        if len(own)
+        else "",
+        "The bisection, counted on the family's natural cut, goes from"
+        f" {quantity(100 * narrow['bisection_over_injection'])} % of the injection bandwidth"
+        f" ({spoken(label(narrow['topology']))}) to"
+        f" {quantity(100 * wide['bisection_over_injection'])} %"
+        f" ({spoken(label(wide['topology']))}).",
+    )
+
+
+def _alternative(data: pd.DataFrame) -> str:
+    rows = "; ".join(
+        f"{spoken(label(row['topology']))}: diameter {row['diameter_node_hops']:.0f}, mean"
+        f" {quantity(row['mean_node_hops'])}, bisection"
+        f" {quantity(100 * row['bisection_over_injection'])} %"
+        for row in data.to_dict("records")
+    )
+    return f"Hops between nodes and bisection over injection, a row per topology. {rows}."
+
+
 FIGURE = Figure(
     settings=TopologyMetricsSettings,
     title="Hops and bisection by topology",
-    alternative_text=(
-        "A row per topology: a line that ends at the diameter with a dot at the mean number "
-        "of hops between nodes, and a bar of the bisection bandwidth as a share of the "
-        "injection bandwidth."
+    paper="railx",
+    inputs=(
+        FigureInput("topologies", "metrics.topologies", columns=_COLUMNS),
+        FigureInput("published", published="railx.csv", columns=("id", "value")),
     ),
-    caption=CAPTION,
-    inputs=(FigureInput("topologies", "metrics.topologies"),),
     draw=draw,
 )

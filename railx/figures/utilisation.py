@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 
 from railx.figures.fidelity import fidelity_line
-from railx.figures.figure import Figure, FigureFiles, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
-from railx.figures.theme import INK, canvas, label, quantity, share_legend
+from railx.figures.theme import INK, PALETTE, canvas, label, panel_title, share_legend
 from railx.settings import NotEmpty
 
 if TYPE_CHECKING:
@@ -23,16 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["FIGURE", "UtilisationSettings"]
-
-CAPTION = """\
-The share of the grid that is busy under a random stream of jobs, and what it costs the
-jobs: rejections, or the mean wait. All systems see the same arrivals and failures.
-RailX and HammingMesh place by the same rule and come out equal; they differ in the
-switches, which node counts do not show. On the torus with failed nodes the largest jobs
-may never find a block; they then count as rejected even where jobs wait, and are
-missing from its mean wait. The paper prints no numbers: sizes, durations and failure
-rates are choices of this project.
-"""
 
 _COLUMNS = (
     "system",
@@ -46,7 +36,7 @@ _COLUMNS = (
     "wait_mean_hours",
     "fidelity",
 )
-_COLOURS = {"railx": "#0072B2", "hammingmesh": "#E69F00", "torus": "#D55E00"}
+_COLOURS = {"railx": PALETTE[0], "hammingmesh": PALETTE[1], "torus": PALETTE[5]}
 _NAMES = {
     "railx": "RailX",
     "hammingmesh": "HammingMesh (same rule)",
@@ -73,14 +63,12 @@ class UtilisationSettings(CanvasSettings):
     """Offered load of the rows to show, as a share of the grid; null: the highest."""
 
 
-def draw(settings: UtilisationSettings, inputs: FigureFiles, output: Path) -> None:
+def draw(settings: UtilisationSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """One column per queue: utilisation above, below it what it costs the jobs.
 
     That is rejected jobs (reject) or the mean wait; dots are the single draws. Raises
     ValueError when no row has the policy and offered load of the settings.
     """
-    from matplotlib.ticker import PercentFormatter
-
     frame = read_frames(inputs, "utilisation", _COLUMNS)
     load = frame["offered_load"].max() if settings.offered_load is None else settings.offered_load
     rows = frame[(frame["policy"] == settings.policy) & np.isclose(frame["offered_load"], load)]
@@ -94,8 +82,8 @@ def draw(settings: UtilisationSettings, inputs: FigureFiles, output: Path) -> No
         )
     queues = [queue for queue in _QUEUES if queue in set(rows["queue"])]
     subtitle = (
-        f"Offered load {load:.0%} of the whole grid, {label(settings.policy).lower()}; bars are"
-        " means, dots single streams."
+        f"Offered load {100 * load:.3g} % of the whole grid, {label(settings.policy).lower()}; bars"
+        f" are means of {_streams(rows)} streams of jobs, dots the single ones."
     )
     note = (
         "Event-driven simulation of placements in units of nodes, no network; sizes and durations"
@@ -112,29 +100,28 @@ def draw(settings: UtilisationSettings, inputs: FigureFiles, output: Path) -> No
         for upper, lower, queue in zip(*panels, queues, strict=True):
             own = rows[rows["queue"] == queue]
             _bars(upper, own, "utilisation")
-            upper.set_title(f"{label(queue)}: {_QUEUES[queue]}", fontsize="medium")
-            upper.set(ylim=(0, 1), ylabel="Busy nodes / all nodes")
+            title = f"{label(queue)}: {_QUEUES[queue]}"
+            upper.set_title(panel_title(title, len(queues), settings))
+            upper.set(ylim=(0, 100), ylabel="Busy nodes (%)")
             _bars(lower, own, "rejected_share" if queue == "reject" else "wait_mean_hours")
-            lower.set_ylabel("Rejected jobs / all jobs" if queue == "reject" else "Mean wait (h)")
-            for axes in (upper, lower) if queue == "reject" else (upper,):
-                axes.yaxis.set_major_formatter(
-                    PercentFormatter(1, decimals=None if axes is upper else 0)
-                )
+            lower.set_ylabel("Rejected jobs (%)" if queue == "reject" else "Mean wait (h)")
         handles, names = panels[0, 0].get_legend_handles_labels()
         share_legend(figure, handles, names, 3)
+    return Drawn(_caption(rows, load), _alternative(rows), rows)
 
 
 def _bars(axes: Axes, rows: pd.DataFrame, column: str) -> None:
     scenarios = list(dict.fromkeys(rows["scenario"]))
     systems = [system for system in _NAMES if system in set(rows["system"])]
     width = 0.8 / len(systems)
+    scale = 1 if column == "wait_mean_hours" else 100
     for i, system in enumerate(systems):
         own = rows[rows["system"] == system].groupby("scenario", sort=False)[column]
         at = np.arange(len(scenarios)) + (i - (len(systems) - 1) / 2) * width
-        means = own.mean().reindex(scenarios).astype(float)
+        means = scale * own.mean().reindex(scenarios).astype(float)
         axes.bar(at, means, 0.92 * width, color=_COLOURS[system], label=_NAMES[system])
         for x, scenario, mean in zip(at, scenarios, means, strict=True):
-            values = own.get_group(scenario).astype(float)
+            values = scale * own.get_group(scenario).astype(float)
             axes.plot(
                 [x] * len(values),
                 values,
@@ -145,39 +132,86 @@ def _bars(axes: Axes, rows: pd.DataFrame, column: str) -> None:
                 alpha=0.7,
             )
             if np.isfinite(mean):
-                text = (
-                    quantity(mean)
-                    if column == "wait_mean_hours"
-                    else f"{mean:.0%}"
-                    if mean >= 0.1
-                    else f"{mean:.1%}"
-                )
                 axes.annotate(
-                    text,
+                    f"{mean:.2g}",
                     (float(x), float(values.max())),
                     (0, 3),
                     textcoords="offset points",
                     ha="center",
-                    fontsize="x-small",
                 )
     if column != "utilisation":  # room for the numbers above the dots
-        axes.set_ylim(0, max(1.2 * float(rows[column].astype(float).max()), 1e-3))
-    failed = rows.groupby("scenario")["failed_nodes"].first()
-    names = [
-        f"{failed[name]} nodes failed" if failed[name] else label(str(name)) for name in scenarios
-    ]
+        axes.set_ylim(0, max(1.2 * scale * float(rows[column].astype(float).max()), 0.1))
+    names = [_scenario(rows[rows["scenario"] == name]) for name in scenarios]
     axes.set_xticks(np.arange(len(scenarios)), names)
     axes.grid(visible=False, axis="x")
+
+
+def _scenario(rows: pd.DataFrame) -> str:
+    """Words for the scenario of the rows."""
+    failed = int(rows["failed_nodes"].iloc[0])
+    return f"{failed} nodes failed" if failed else label(str(rows["scenario"].iloc[0]))
+
+
+def _streams(rows: pd.DataFrame) -> int:
+    """Streams of jobs behind a bar, at most."""
+    return int(rows.groupby(["system", "queue", "scenario"]).size().max())
+
+
+def _means(rows: pd.DataFrame, queue: str) -> str:
+    """Mean use by scenario and system."""
+    own = rows[rows["queue"] == queue]
+    parts = []
+    for _, some in own.groupby("scenario", sort=False):
+        means = some.groupby("system")["utilisation"].mean()
+        values = ", ".join(
+            f"{label(system)} {100 * float(means[system]):.3g} %"
+            for system in _NAMES
+            if system in means.index
+        )
+        parts.append(f"{_scenario(some)} {values}")
+    return "; ".join(parts)
+
+
+def _caption(rows: pd.DataFrame, load: float) -> str:
+    queues = [queue for queue in _QUEUES if queue in set(rows["queue"])]
+    sentences = [f"{_QUEUES[queue].capitalize()}: {_means(rows, queue)}." for queue in queues]
+    text = (
+        f"Share of the grid that is busy under random streams of jobs that ask for"
+        f" {100 * load:.3g} % of it, means of {_streams(rows)}. {' '.join(sentences)} All systems"
+        " see the same arrivals and failures."
+    )
+    means = rows.groupby(["system", "queue", "scenario"])["utilisation"].mean().unstack("system")
+    if {"railx", "hammingmesh"} <= set(means.columns):
+        apart = float((means["railx"] - means["hammingmesh"]).abs().max())
+        text += (
+            " RailX and HammingMesh place by the same rule"
+            + (
+                " and come out equal"
+                if apart < 1e-9
+                else f" and differ by {100 * apart:.2g} points"
+            )
+            + "; they differ in the switches, which node counts do not show."
+        )
+    return (
+        f"{text} On the torus with failed nodes the largest jobs may never find a block; they then"
+        " count as rejected even where jobs wait, and are missing from its mean wait. The paper"
+        " prints no numbers: sizes, durations and failure rates are choices of this project."
+    )
+
+
+def _alternative(rows: pd.DataFrame) -> str:
+    queues = [queue for queue in _QUEUES if queue in set(rows["queue"])]
+    parts = "; ".join(f"{queue}: {_means(rows, queue)}" for queue in queues)
+    return (
+        "Bars of the share of busy nodes by system, and below them of rejected jobs or the mean"
+        f" wait, a column per queue. Busy nodes, {parts}."
+    )
 
 
 FIGURE = Figure(
     settings=UtilisationSettings,
     title="Use of the grid by a stream of jobs",
-    alternative_text=(
-        "Bars of the share of busy nodes and of rejections or waiting times, by system, with "
-        "and without failed nodes."
-    ),
-    caption=CAPTION,
-    inputs=(FigureInput("utilisation", "tenancy.utilisation"),),
+    paper="railx",
+    inputs=(FigureInput("utilisation", "tenancy.utilisation", columns=_COLUMNS),),
     draw=draw,
 )

@@ -16,6 +16,7 @@ from typing import Any
 from railx.families import build_routing, family_of
 from railx.network.flows import fair_rates, link_gb_s, path_loads, spread_flows
 from railx.network.packets import simulate_packets
+from railx.network.seeds import repeat_seeds
 from railx.network.settings import AgreementSettings
 from railx.network.traffic import traffic_flows
 from railx.vocabulary.topology import Topology
@@ -26,12 +27,21 @@ __all__ = ["agreement_rows"]
 def agreement_rows(
     topology: Topology, settings: AgreementSettings, seed: int, name: str
 ) -> list[dict[str, Any]]:
-    """One row for each routing that the family offers, traffic pattern and load.
+    """One row for each routing that the family offers, traffic pattern, load and seed.
 
     Rates in flits/(chip cycle): ``offered``, ``flow`` (sum of the fair rates),
     ``packet`` (accepted in the measured cycles) and ``static_bound``;
     ``load_over_bound`` = offered over static bound, ``ratio`` = packet over flow.
     """
+    rows = []
+    for own in repeat_seeds(seed, settings.repeats):
+        rows += _rows_of_a_seed(topology, settings, own, name)
+    return rows
+
+
+def _rows_of_a_seed(
+    topology: Topology, settings: AgreementSettings, seed: int, name: str
+) -> list[dict[str, Any]]:
     capacity, port_gb_s = link_gb_s(topology), topology.settings.port_gbps / 8
     rows = []
     for routing in settings.routings:
@@ -69,6 +79,7 @@ def agreement_rows(
                         "flow_flits_per_chip_cycle": flow,
                         "packet_flits_per_chip_cycle": packet,
                         "ratio": packet / flow,
+                        "seed": seed,
                         "flow_fidelity": "flow",
                         "packet_fidelity": "packet",
                         "fidelity": "flow",

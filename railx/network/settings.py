@@ -226,6 +226,9 @@ class SweepSettings:
     """Saturated is a load whose accepted rate stays below this share of it."""
     precision: Annotated[float, Fraction()]
     """The search ends when the saturation point is known to this share of itself."""
+    repeats: Annotated[int, AtLeast(1)]
+    """Seeds, each with a search of its own: the experiment's and others drawn from it.
+    """
 
 
 @dataclass(frozen=True)
@@ -242,6 +245,8 @@ class AgreementSettings:
     """Offered loads over the load at which the busiest link is full."""
     network: PacketNetworkSettings
     """How packets are simulated; its own routing is not used."""
+    repeats: Annotated[int, AtLeast(1)]
+    """Seeds of each comparison: the experiment's and others drawn from it."""
 
 
 #: Collectives that are timed; ``hierarchical_all_reduce`` reduces inside the nodes

@@ -110,6 +110,7 @@ class _Context:
     devices: int
     degrees: tuple[int, ...]
     cost: CostModel
+    seed: int
 
     @property
     def cap(self) -> int:
@@ -118,7 +119,12 @@ class _Context:
 
 
 def plan_flexsp_batch(
-    iteration: int, batch: SampledBatch, settings: FlexSPSettings, devices: int, cost: CostModel
+    iteration: int,
+    batch: SampledBatch,
+    settings: FlexSPSettings,
+    devices: int,
+    cost: CostModel,
+    seed: int = 0,
 ) -> SequenceParallelBatch:
     """Plan one batch.
 
@@ -132,7 +138,7 @@ def plan_flexsp_batch(
             f"planner.smallest_degree: got {settings.smallest_degree}; allowed: 1, as the cluster"
             " has no larger degree"
         )
-    context = _Context(settings, devices, degrees, cost)
+    context = _Context(settings, devices, degrees, cost, seed)
     check_lengths_fit(
         batch.sequences,
         batch.lengths,
@@ -250,7 +256,9 @@ def _solved(part: _Part, context: _Context) -> _Part:
     )
     if len(buckets) * len(groups) > settings.largest_programme:
         return _replace(part, part.time_ms, part.assignment, "too_large")
-    limits = SolverLimits(settings.relative_gap, settings.node_limit, settings.time_guard_s)
+    limits = SolverLimits(
+        settings.relative_gap, settings.node_limit, settings.time_guard_s, context.seed
+    )
     solution = solve_micro_batch(
         part.lengths, buckets, groups, context.devices, cost, limits, part.assignment
     )
@@ -278,7 +286,7 @@ def _total(parts: list[_Part]) -> float:
 
 def _plan(settings: FlexSPSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
     return tuple(
-        plan_flexsp_batch(index, batch, settings, task.devices, task.cost)
+        plan_flexsp_batch(index, batch, settings, task.devices, task.cost, task.seed)
         for index, batch in enumerate(task.batches)
     )
 

@@ -54,7 +54,7 @@ def make_plan(
         "seed": seed,
     }
     chosen = planner_of(planner)
-    task = PlanningTask(tuple(drawn), cluster.devices, cost, filled.max_length_tokens)
+    task = PlanningTask(tuple(drawn), cluster.devices, cost, filled.max_length_tokens, seed)
     plan = Plan(
         SCHEMA,
         chosen.kind,

@@ -41,12 +41,14 @@ Floats = npt.NDArray[np.float64]
 class SolverLimits:
     """When the solver stops.
 
-    Relative gap and nodes are deterministic, the time guard (s) is not.
+    Relative gap and nodes are deterministic, the time guard (s) is not. ``seed`` is
+    what the solver breaks ties by.
     """
 
     relative_gap: float
     node_limit: int
     time_guard_s: float
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ def _solver(limits: SolverLimits) -> Any:
     options: dict[str, Any] = {
         "output_flag": False,
         "threads": 1,
-        "random_seed": 0,
+        "random_seed": limits.seed,
         "mip_rel_gap": limits.relative_gap,
         "mip_max_nodes": limits.node_limit,
         "time_limit": limits.time_guard_s,

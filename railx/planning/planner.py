@@ -28,14 +28,15 @@ class PlannerBase:
 class PlanningTask:
     """What there is to plan.
 
-    The drawn batches, the devices, their cost model and the longest context that they
-    must hold.
+    The drawn batches, the devices, their cost model, the longest context that they must
+    hold, and the seed of whatever a planner leaves to chance.
     """
 
     batches: tuple[SampledBatch, ...]
     devices: int
     cost: CostModel
     max_length_tokens: int
+    seed: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,41 +1,37 @@
-"""What goes into a report: figures and tables to print.
+"""What a page is made of: figures, tables, published tables, other results.
 
-Figures come with their captions and the tables behind them.
+Each entry names the files that it is read from, so that the page stands on files alone.
 """
 
 from __future__ import annotations
 
-import base64
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup, escape
 
-from railx.figures import figure_of
+from railx.io import read_json
 
-__all__ = ["ReportFigure", "ReportTable", "caption_html", "figure_entry", "image_source"]
+__all__ = ["OtherResult", "ReportFigure", "ReportTable", "caption_html", "figure_words"]
 
-_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
-#: An SVG with more bytes than this is slower to show than its PNG.
-_LARGEST_SVG_BYTES = 3_000_000
+_WORDS = ("title", "paper", "caption", "alternative_text", "published", "tables")
 
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """A figure of the report.
+    """A figure of the page.
 
-    Its image file (.svg or .png), caption (safe HTML), the words for a reader who
-    cannot see it, and the files behind it.
+    Its name, its image (.svg or .png), the same for dark pages where there is one, and
+    the file with its words.
     """
 
     name: str
-    title: str
-    caption: Markup
-    alternative_text: str
     image: Path
-    tables: tuple[str, ...]
+    words: Path
+    dark: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -52,20 +48,33 @@ class ReportTable:
     columns: tuple[str, ...] = ()
 
 
-def figure_entry(kind: str, name: str, image: str | Path, tables: Iterable[str]) -> ReportFigure:
-    """A figure of the list: title, caption and alternative text are those of its kind.
+@dataclass(frozen=True)
+class OtherResult:
+    """The verdicts of another experiment: its claims table and where it comes from.
 
-    Raises ValueError for an unknown kind.
+    ``recorded``: measurements that were kept with their provenance.
     """
-    known = figure_of(kind)
-    return ReportFigure(
-        name,
-        known.title,
-        caption_html(known.caption),
-        known.alternative_text,
-        Path(image),
-        tuple(tables),
-    )
+
+    name: str
+    claims: Path
+    provenance: Path | None = None
+    recorded: bool = False
+
+
+def figure_words(figure: ReportFigure) -> dict[str, Any]:
+    """Title, paper, caption (safe HTML), alternative text and what it is drawn from.
+
+    Raises ValueError naming the file that lacks one of them.
+    """
+    words = read_json(figure.words)
+    missing = [key for key in _WORDS if not isinstance(words, Mapping) or key not in words]
+    if missing:
+        raise ValueError(f"{figure.words}: {', '.join(missing)}: is missing; allowed: a text each")
+    return {
+        **{key: words[key] for key in _WORDS},
+        "name": figure.name,
+        "caption": caption_html(words["caption"]),
+    }
 
 
 def caption_html(caption: str) -> Markup:
@@ -79,26 +88,6 @@ def caption_html(caption: str) -> Markup:
         for part in paragraphs
         if part.strip()
     )
-
-
-def image_source(path: Path) -> str:
-    """The image as a data URL; a very large SVG is replaced by the PNG beside it.
-
-    Raises ValueError for another type of file.
-    """
-    chosen = path
-    if (
-        path.suffix == ".svg"
-        and path.stat().st_size > _LARGEST_SVG_BYTES
-        and path.with_suffix(".png").exists()
-    ):
-        chosen = path.with_suffix(".png")
-    if chosen.suffix not in _TYPES:
-        raise ValueError(
-            f"{chosen}: not an image that a report can hold; allowed: {', '.join(_TYPES)}"
-        )
-    encoded = base64.b64encode(chosen.read_bytes()).decode("ascii")
-    return f"data:{_TYPES[chosen.suffix]};base64,{encoded}"
 
 
 def _inline(text: str) -> Markup:

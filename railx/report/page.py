@@ -1,37 +1,51 @@
-"""Rendering the report: one page that holds everything it needs.
+"""Rendering the page: one HTML file that holds everything it needs.
 
-Rows of the claims table, images and tables are put into it.
+Style and script stand in the file and are named to the browser by their digests, so
+that nothing else can run: the texts of claims, tables and configs are never more than
+texts.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
-import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-from railx.evidence import CLAIM_COLUMNS, KINDS, VERDICTS, table_name
+from railx.evidence import KINDS, VERDICTS, Paper, PublishedTable, table_name
+from railx.evidence.verdicts import number_text
 from railx.figures.fidelity import FIDELITY_MEANING
-from railx.io import read_json, read_table, write_text
-from railx.report.entries import ReportFigure, ReportTable, image_source
+from railx.io import read_json, write_text
+from railx.report.cells import MOST_ROWS, cell, seeds, table_rows, words
+from railx.report.claims import Row, count, did_not_hold, interval_text, read_claims
+from railx.report.entries import OtherResult, ReportFigure, ReportTable, figure_words
+from railx.report.images import image_size, image_source
+from railx.report.others import read_others
 
 __all__ = ["write_report"]
 
+#: Figures of all papers together, and what they name as their paper.
+_ALL = "all"
+#: The table of verdicts, below the results.
+_VERDICTS = "evidence/claims"
 #: Heading, explanation and what the number held against ours is, for each kind of
 #: claim, in the order of the page.
 _KIND_WORDS = {
     "published": (
         "Published claims",
-        "What a paper states, held against its own number.",
+        "What the paper states, held against its own number.",
         "Published",
     ),
     "derived": (
         "Derived claims",
-        "What follows from a paper's design. This project states it, the paper does not.",
+        "What follows from the paper's design. This project states it, the paper does not.",
         "Expected",
     ),
     "check": (
@@ -40,44 +54,78 @@ _KIND_WORDS = {
         "Expected",
     ),
 }
-_MOST_ROWS = 40
+_VERDICT_MEANING = {
+    "reproduced": "ours keeps the published number, within the tolerance that the claim states",
+    "partly": "the direction holds and the size does not, or ours is of lower fidelity than the"
+    " claim requires",
+    "not reproduced": "ours contradicts the claim, or is of another size",
+    "undecided": "repeats are too few, or their interval lies on both sides",
+    "not attempted": "nothing in this run tests it",
+}
 
 
 def write_report(
     path: str | Path,
     *,
     experiment: str,
+    papers: Mapping[str, Paper],
     claims: str | Path,
     figures: Sequence[ReportFigure],
     tables: Sequence[ReportTable],
     config: str | Path,
     provenance: str | Path,
+    published: Sequence[PublishedTable] = (),
+    judged: Mapping[str, tuple[str, str]] | None = None,
+    others: Sequence[OtherResult] = (),
+    jobs: Sequence[str | Path] = (),
 ) -> None:
-    """Write the report of ``experiment`` as one HTML file, atomically.
+    """Write the page of ``experiment`` as one HTML file, atomically.
 
     ``claims`` is the claims table, ``config`` the resolved config and ``provenance``
-    the result of ``collect_provenance``, both JSON. Raises ValueError naming the file
-    that lacks a column or holds an unknown kind, verdict or fidelity.
+    the result of ``collect_provenance``, both JSON. ``published`` are the papers' own
+    tables and ``judged`` says which row of which of their files (file, id) each claim
+    is held against. ``others`` are verdicts of other experiments, ``jobs`` the
+    provenance of each job. Raises ValueError naming the file that lacks a column or
+    holds an unknown paper, kind, verdict or fidelity.
     """
-    rows = _claim_rows(Path(claims))
-    settings = read_json(config)
+    rows = read_claims(claims, papers)
     anchors = {table.name: f"table-{index}" for index, table in enumerate(tables)}
     # A query names a table in SQL, a figure names its file: both lead to the table.
     anchors |= {table_name(name): anchor for name, anchor in anchors.items() if "/" in name}
-    page = _environment().get_template("report.html.jinja")
-    html = page.render(
-        experiment=experiment,
-        verdicts=VERDICTS,
-        kinds=[_kind(kind, rows) for kind in KINDS],
-        figures=[{"entry": figure, "source": image_source(figure.image)} for figure in figures],
-        tables=[
-            {"entry": table, "anchor": anchors[table.name], **_table(table)} for table in tables
-        ],
-        anchors=anchors,
-        config=json.dumps(settings, indent=2, ensure_ascii=False),
-        seeds=list(_seeds(settings)),
-        provenance=read_json(provenance),
-        fidelities=FIDELITY_MEANING,
+    drawn = [_figure(figure, papers) for figure in figures]
+    elsewhere = read_others(others)
+    settings = read_json(config)
+    for row in rows:
+        _complete(row, experiment, elsewhere, dict(judged or {}))
+    shown = [_published(table, drawn, rows) for table in published]
+    style, script = _asset("report.css"), _asset("report.js")
+    html = (
+        _environment()
+        .get_template("report.html.jinja")
+        .render(
+            experiment=experiment,
+            policy=_policy(style, script),
+            style=Markup(style),
+            script=Markup(script),
+            verdicts=VERDICTS,
+            verdict_meaning=_VERDICT_MEANING,
+            fidelity_meaning=FIDELITY_MEANING,
+            summary=_summary(rows, papers),
+            papers=[_paper(key, paper, rows, drawn, shown) for key, paper in papers.items()],
+            overview=_overview(drawn),
+            orphans=[one for one in shown if one["paper"] not in papers],
+            others=elsewhere,
+            tables=[
+                {"entry": table, "anchor": anchors[table.name], **table_rows(table)}
+                for table in tables
+            ],
+            most_rows=MOST_ROWS,
+            anchors=anchors,
+            config=json.dumps(settings, indent=2, ensure_ascii=False),
+            seeds=seeds(settings),
+            provenance=read_json(provenance),
+            jobs=[_job(file) for file in jobs],
+        )
     )
     write_text(path, html)
 
@@ -90,61 +138,178 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["slug"] = lambda text: text.replace(" ", "-")
-    environment.filters["cell"] = _cell
+    environment.filters["slug"] = _slug
+    environment.filters["cell"] = cell
+    environment.filters["words"] = words
     environment.filters["quoted"] = _quoted
+    environment.filters["counted"] = _counted
+    environment.filters["listed"] = _listed
+    environment.tests["numeric"] = _numeric
     environment.tests["number"] = lambda value: (
         isinstance(value, (int, float)) and not isinstance(value, bool)
     )
     return environment
 
 
-def _claim_rows(path: Path) -> list[dict[str, Any]]:
-    table = read_table(path)
-    missing = [column for column in CLAIM_COLUMNS if column not in table.column_names]
-    if missing:
+def _numeric(value: Any) -> bool:
+    """Whether a text of a published table is a number."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _asset(name: str) -> str:
+    return resources.files("railx.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _policy(style: str, script: str) -> str:
+    """What the browser may do: this style, this script, images in the file, no more."""
+
+    def digest(text: str) -> str:
+        return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+
+    return (
+        f"default-src 'none'; img-src data:; style-src 'sha256-{digest(style)}';"
+        f" script-src 'sha256-{digest(script)}'; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _figure(figure: ReportFigure, papers: Mapping[str, Paper]) -> dict[str, Any]:
+    found = figure_words(figure)
+    if found["paper"] not in (*papers, _ALL):
         raise ValueError(
-            f"{path}: column {', '.join(missing)} is missing; found:"
-            f" {', '.join(table.column_names)}"
+            f"{figure.words}: paper: got {found['paper']!r}; allowed: {', '.join((*papers, _ALL))}"
         )
-    rows: list[dict[str, Any]] = table.to_pylist()
-    for row in rows:
-        for column, allowed in (
-            ("kind", KINDS),
-            ("verdict", VERDICTS),
-            ("fidelity", (*FIDELITY_MEANING, None)),
-        ):
-            if row[column] not in allowed:
-                raise ValueError(
-                    f"{path}: claim {row['claim']}: {column} {row[column]!r}; allowed:"
-                    f" {', '.join(word for word in allowed if word)}"
-                )
-        row["tables"] = [name for name in row["tables"].split(", ") if name]
-    return rows
-
-
-def _kind(kind: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the page says of the claims of one kind: all together and by paper."""
-    own = [row for row in rows if row["kind"] == kind]
-    papers: dict[str, list[dict[str, Any]]] = {}
-    for row in own:
-        papers.setdefault(row["paper"], []).append(row)
-    title, meaning, number = _KIND_WORDS[kind]
     return {
-        "kind": kind,
-        "title": title,
-        "meaning": meaning,
-        "number": number,
-        "count": len(own),
-        "counts": _counts(own),
-        "papers": {
-            paper: {"rows": claims, "counts": _counts(claims)} for paper, claims in papers.items()
-        },
+        **found,
+        "size": image_size(figure.image),
+        "light": Markup(image_source(figure.image)),
+        "dark": Markup(image_source(figure.dark)) if figure.dark else "",
     }
 
 
-def _counts(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
-    return {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in VERDICTS}
+def _overview(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The figures of all papers, those of the verdicts themselves first."""
+    own = [one for one in figures if one["paper"] == _ALL]
+    return sorted(own, key=lambda one: not any(_VERDICTS in name for name in one["tables"]))
+
+
+def _complete(
+    row: Row,
+    experiment: str,
+    elsewhere: Sequence[dict[str, Any]],
+    judged: Mapping[str, tuple[str, str]],
+) -> None:
+    """What the page says of a claim besides its columns."""
+    row["interval"] = interval_text(row)
+    row["spread"] = [number_text(row[end]) if row["interval"] else "" for end in ("low", "high")]
+    row["elsewhere"] = [
+        {**other["verdicts"][row["claim"]], "experiment": other["name"]}
+        for other in elsewhere
+        if row["claim"] in other["verdicts"]
+    ]
+    row["file"], row["row"] = judged.get(row["claim"], ("", ""))
+    row["command"] = (
+        f"railx sql {_quoted(row['query'])} --experiment {experiment}" if row["query"] else ""
+    )
+
+
+def _summary(rows: Sequence[Row], papers: Mapping[str, Paper]) -> dict[str, Any]:
+    """The numbers and words of the first screen."""
+    published = [row for row in rows if row["kind"] == "published"]
+    fidelities = [*FIDELITY_MEANING, None]
+    return {
+        "count": len(published),
+        "counts": count(published),
+        "by_paper": {
+            key: count(row for row in published if row["paper"] == key)
+            for key in papers
+            if any(row["paper"] == key for row in published)
+        },
+        "by_fidelity": {
+            fidelity: count(own)
+            for fidelity in fidelities
+            if (own := [row for row in published if row["fidelity"] == fidelity])
+        },
+        "failed": did_not_hold(rows),
+        "apart": [
+            {
+                "kind": kind,
+                "title": _KIND_WORDS[kind][0],
+                "counts": count(own),
+                "count": len(own),
+                "failed": [row for row in own if row["verdict"] == "not reproduced"],
+            }
+            for kind in KINDS
+            if kind != "published" and (own := [row for row in rows if row["kind"] == kind])
+        ],
+    }
+
+
+def _paper(
+    key: str,
+    paper: Paper,
+    rows: Sequence[Row],
+    figures: Sequence[dict[str, Any]],
+    published: Sequence[dict[str, Any]],
+) -> dict[str, Any]:
+    """A paper's section: its claims by kind, figures and published tables."""
+    own = [row for row in rows if row["paper"] == key]
+    kinds = []
+    for kind in KINDS:
+        claims = [row for row in own if row["kind"] == kind]
+        title, meaning, number = _KIND_WORDS[kind]
+        if claims:
+            kinds.append(
+                {
+                    "kind": kind, "title": title, "meaning": meaning, "number": number,
+                    "rows": claims, "counts": count(claims),
+                }
+            )  # fmt: skip
+    return {
+        "key": key,
+        "name": paper.name,
+        "arxiv": paper.arxiv,
+        "idea": paper.idea,
+        "headlines": [row for row in own if row["headline"]],
+        "counts": count(row for row in own if row["kind"] == "published"),
+        "kinds": kinds,
+        "figures": [one for one in figures if one["paper"] == key],
+        "published": [one for one in published if one["paper"] == key],
+    }
+
+
+def _published(
+    table: PublishedTable, figures: Iterable[Mapping[str, Any]], rows: Iterable[Row]
+) -> dict[str, Any]:
+    """A paper's own table with who draws it and which claims judge it."""
+    return {
+        "file": table.file,
+        "title": table.title,
+        "paper": table.paper,
+        "why": table.why,
+        "columns": list(table.columns),
+        "rows": [dict(row) for row in table.rows],
+        "anchor": f"file-{_slug(Path(table.file).stem)}",
+        "figures": [one for one in figures if table.file in one["published"]],
+        "claims": [row for row in rows if row["file"] == table.file],
+    }
+
+
+def _job(file: str | Path) -> dict[str, Any]:
+    """The provenance of a job; what it does not say is left empty."""
+    found = read_json(file)
+    keys = ("stage", "item", "commit", "dirty", "code", "config", "python", "machine", "load")
+    return {
+        **{key: found.get(key) for key in keys},
+        **{key: found.get(key) or {} for key in ("inputs", "outputs", "packages")},
+    }
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text)
 
 
 def _quoted(text: str) -> str:
@@ -152,41 +317,12 @@ def _quoted(text: str) -> str:
     return '"' + re.sub(r'([\\"$`])', r"\\\1", text) + '"'
 
 
-def _table(table: ReportTable) -> dict[str, Any]:
-    """Columns and first rows of a Parquet table, or keys and values of JSON."""
-    if table.path.suffix == ".json":
-        rows = [{"quantity": key, "value": value} for key, value in _flat(read_json(table.path))]
-        columns = ["quantity", "value"]
-    else:
-        arrow = read_table(table.path, list(table.columns) or None)
-        columns, rows = list(arrow.column_names), arrow.slice(0, _MOST_ROWS).to_pylist()
-        return {"columns": columns, "rows": rows, "count": arrow.num_rows}
-    return {"columns": columns, "rows": rows[:_MOST_ROWS], "count": len(rows)}
+def _counted(number: int, word: str) -> str:
+    """A number of things: 1 row, 2 rows."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
-def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of nested mappings with dotted keys."""
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, node
-
-
-def _seeds(config: Any) -> Iterator[tuple[str, Any]]:
-    return ((key, value) for key, value in _flat(config) if key.rsplit(".", 1)[-1] == "seed")
-
-
-def _cell(value: Any) -> str:
-    """A value for a reader: six digits, thousands separators, a dash for nothing."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1e6 and abs(value) < 1e15 else f"{value:,.6g}"
-    if isinstance(value, bytes):
-        return f"{len(value):,} bytes"
-    return str(value)
+def _listed(names: Sequence[str]) -> str:
+    """Names as a list in a sentence."""
+    names = list(names)
+    return " and ".join((", ".join(names[:-1]), names[-1]) if len(names) > 1 else names)

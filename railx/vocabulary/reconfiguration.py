@@ -29,6 +29,7 @@ __all__ = [
     "ReconfigurationPlan",
     "TransitionSettings",
     "apply_plan",
+    "check_same_hardware",
     "reconfiguration_plan",
 ]
 
@@ -120,7 +121,7 @@ def reconfiguration_plan(before: Topology, after: Topology) -> ReconfigurationPl
     to another node.
     """
     old, new = circuits_of(before), circuits_of(after)
-    _check_same_hardware(before, after)
+    check_same_hardware(before, after)
     rows_old, rows_new = circuit_set(old), circuit_set(new)
     key_old, key_new = _keys(rows_old, rows_new)
     down, up = rows_old[~np.isin(key_old, key_new)], rows_new[~np.isin(key_new, key_old)]
@@ -184,8 +185,8 @@ def apply_plan(circuits: Circuits, plan: ReconfigurationPlan) -> IntArray:
     return np.stack([ocs_of, port, end[ocs_of, port]], axis=1)
 
 
-def _check_same_hardware(before: Topology, after: Topology) -> None:
-    """Refuse two topologies whose nodes or cabling differ."""
+def check_same_hardware(before: Topology, after: Topology) -> None:
+    """Refuse two topologies whose nodes or cabling differ: ValueError says in what."""
     old_settings, new_settings = to_dict(before.settings), to_dict(after.settings)
     for what, one, other in (
         ("m", old_settings.get("m"), new_settings.get("m")),

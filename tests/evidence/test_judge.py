@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
@@ -13,18 +14,20 @@ import yaml
 from railx.evidence import (
     CLAIM_COLUMNS,
     VERDICTS,
+    Claim,
     ClaimError,
     claims_table,
     count_verdicts,
     judge,
     load_claims,
+    read_papers,
     read_published,
 )
 from railx.io import write_table
 
 PUBLISHED = (
     "id,value,unit,source,confidence\nspeedup,2,times faster,a paper,high\nzero,0,,a"
-    " paper,high\nlimit,0.1,,a paper,high\n"
+    " paper,high\nlimit,0.1,,a paper,high\nrumour,3,,,low\nslope,2,ms per ms,a paper,high\n"
 )
 
 
@@ -40,20 +43,25 @@ class Desk:
         for path in (self.claims, self.published, self.results):
             path.mkdir()
         (self.published / "paper.csv").write_text(PUBLISHED, encoding="utf-8")
+        self.papers = folder / "papers.yaml"
+        self.papers.write_text("paper: {name: Paper, arxiv: ['0'], idea: to be fast}\n")
         self.files: set[str] = {"plan/a/groups.parquet"}
 
     def table(self, values: list[Any], name: str = "a/t.parquet", **columns: list[Any]) -> None:
         write_table(self.results / name, {"value": values, **columns})
         self.files.add(name)
 
-    def write(self, *claims: dict[str, Any], paper: str = "Paper (arXiv 0)") -> None:
+    def write(self, *claims: dict[str, Any], paper: str = "paper") -> None:
         (self.claims / "paper.yaml").write_text(
             yaml.safe_dump({"paper": paper, "claims": list(claims)}), encoding="utf-8"
         )
 
     def judge(self, *claims: dict[str, Any]) -> list[dict[str, Any]]:
         self.write(*claims)
-        return judge(load_claims(self.claims, self.published), self.results, self.files)
+        return judge(self.load(), self.results, self.files)
+
+    def load(self) -> tuple[Claim, ...]:
+        return load_claims(self.claims, self.published, self.papers)
 
 
 @pytest.fixture
@@ -83,28 +91,43 @@ def claim(**changes: Any) -> dict[str, Any]:
             {},
             2.1,
             "reproduced",
-            "ours, 2.1 times faster, is 5.0% off the published 2 (tolerance 10.0%)",
+            "ours, 2.1 times faster, is 5 % above the published 2, within the tolerance of 10 %",
         ),
-        ({}, 2.2, "reproduced", "10.0% off"),
-        ({}, 2.21, "partly", "10.5% off the published 2 (allowed 10.0%), within a factor of 2"),
-        ({}, 1.79, "partly", "10.5% off the published 2 (allowed 10.0%), within a factor of 2"),
+        ({}, 2.2, "reproduced", "10 % above"),
+        ({}, 2.21, "partly", "10.5 % above the published 2, more than the tolerance of 10 %"),
+        ({}, 1.79, "partly", "10.5 % below the published 2, more than the tolerance of 10 %"),
         ({}, 3.0, "partly", "within a factor of 2"),
         ({}, 4.0, "partly", "within a factor of 2"),
         ({}, 1.0, "partly", "within a factor of 2"),
-        ({}, 0.99, "not reproduced", "50.5% off the published 2 (allowed 10.0%)"),
-        ({"comparison": "at_least", "tolerance": 0.1}, 1.79, "not reproduced", "is not at least"),
+        ({}, 0.99, "not reproduced", "50.5 % below the published 2"),
+        (
+            {"comparison": "at_least", "tolerance": 0.1},
+            1.79,
+            "not reproduced",
+            "10.5 % below the published at least 2",
+        ),
         ({"comparison": "at_least", "tolerance": 0.0}, 2 - 1e-9, "reproduced", "is at least"),
         ({"comparison": "at_most", "tolerance": 0.0}, 2 + 1e-9, "reproduced", "is at most"),
         ({"comparison": "exact", "tolerance": 0.0}, 2 + 1e-9, "reproduced", "equals"),
-        ({"comparison": "at_most", "tolerance": 0.1}, 2.19, "reproduced", "is at most"),
-        ({"comparison": "at_most", "tolerance": 0.1}, 2.21, "not reproduced", "is not at most"),
+        (
+            {"comparison": "at_most", "tolerance": 0.1},
+            2.19,
+            "reproduced",
+            "9.5 % above the published at most 2",
+        ),
+        (
+            {"comparison": "at_most", "tolerance": 0.1},
+            2.21,
+            "not reproduced",
+            "10.5 % above the published at most 2",
+        ),
         (
             {"comparison": "exact", "tolerance": 0.01},
             2.011,
             "not reproduced",
-            "differs from the published 2 by 0.011",
+            "differs from the published 2 by 0.011, more than the tolerance of 0.01",
         ),
-        ({}, 4.5, "not reproduced", "125.0% off the published 2 (allowed 10.0%)"),
+        ({}, 4.5, "not reproduced", "125 % above the published 2, more than the tolerance of 10 %"),
         ({"neutral": 1.0}, 1.2, "partly", "the direction holds: both are above 1"),
         ({"neutral": 1.0}, 9.0, "partly", "the direction holds: both are above 1"),
         (
@@ -129,9 +152,14 @@ def claim(**changes: Any) -> dict[str, Any]:
             {"comparison": "at_least", "tolerance": 0.0},
             1.99,
             "not reproduced",
-            "is not at least the published 2",
+            "ours, 1.99 times faster, is 0.5 % below the published at least 2",
         ),
-        ({"comparison": "at_least", "tolerance": 0.1}, 1.81, "reproduced", "is at least"),
+        (
+            {"comparison": "at_least", "tolerance": 0.1},
+            1.81,
+            "reproduced",
+            "9.5 % below the published at least 2, within the tolerance of 10 %",
+        ),
         (
             {"comparison": "at_least", "tolerance": 0.0, "neutral": 1.0},
             1.5,
@@ -144,7 +172,12 @@ def claim(**changes: Any) -> dict[str, Any]:
             "reproduced",
             "is at most the published 2",
         ),
-        ({"comparison": "at_most", "tolerance": 0.0}, 2.5, "not reproduced", "is not at most"),
+        (
+            {"comparison": "at_most", "tolerance": 0.0},
+            2.5,
+            "not reproduced",
+            "25 % above the published at most 2",
+        ),
         (
             {
                 "comparison": "at_most",
@@ -162,7 +195,12 @@ def claim(**changes: Any) -> dict[str, Any]:
             "not reproduced",
             "differs from the published 2 by 0.001",
         ),
-        ({"comparison": "exact", "tolerance": 0.01}, 2.001, "reproduced", "tolerance 0.01"),
+        (
+            {"comparison": "exact", "tolerance": 0.01},
+            2.001,
+            "reproduced",
+            "is within the allowed 0.01 of the published 2",
+        ),
         (
             {
                 "published": {"file": "paper.csv", "id": "zero"},
@@ -173,7 +211,12 @@ def claim(**changes: Any) -> dict[str, Any]:
             "reproduced",
             "equals",
         ),
-        ({"published": {"file": "paper.csv", "id": "zero"}}, 1.0, "not reproduced", "inf% off"),
+        (
+            {"published": {"file": "paper.csv", "id": "zero"}},
+            1.0,
+            "not reproduced",
+            "is 1 above the published 0",
+        ),
     ],
 )
 def test_verdict_of_a_value(
@@ -185,28 +228,44 @@ def test_verdict_of_a_value(
     assert reason in row["reason"]
     assert row["ours"] == value
     assert row["fidelity"] == "analytic"
+    assert all(row[key].endswith(row["unit"]) for key in ("ours_text", "published_text"))
 
 
+NOT_ATTEMPTED = {"reason": "It needs 1,024 GPUs.", "needs": "A cluster."}
 TREND: dict[str, Any] = {
     "comparison": "trend",
+    "published": {"file": "paper.csv", "id": "slope"},
     "tolerance": 0.05,
     "direction": "increasing",
     "query": "select x, avg(value) as ours, lowest(fidelity) as fidelity from a.t group by x",
 }
 
 
+LAST_OVER_FIRST = {
+    **TREND,
+    "trend_value": "last_over_first",
+    "published": {"file": "paper.csv", "id": "zero"},
+}
+
+
 @pytest.mark.parametrize(
     ("values", "direction", "verdict", "reason"),
     [
-        ([1.0, 2.0, 3.0, 4.0], "increasing", "reproduced", "increasing from 1 to 4 over 4 points"),
-        ([1.0, 0.9, 3.0, 4.0], "increasing", "reproduced", "increasing"),
-        ([1.0, 3.0, 2.0, 4.0], "increasing", "partly", "1 of 3 steps go against it"),
+        (
+            [1.0, 2.0, 3.0, 4.0],
+            "increasing",
+            "reproduced",
+            "ours rises from 1 to 4 over 4 points (1 ms per ms)",
+        ),
+        ([1.0, 0.9, 3.0, 4.0], "increasing", "reproduced", "rises from 1 to 4"),
+        ([1.0, 3.0, 2.0, 4.0], "increasing", "partly", "1 of 3 steps goes against it"),
+        ([1.0, 0.5, 0.2, 4.0], "increasing", "partly", "2 of 3 steps go against it"),
         ([1.0, 3.0, 2.0, 0.5], "increasing", "not reproduced", "not increasing"),
         ([2.0, 2.0, 2.0, 2.0], "increasing", "not reproduced", "not increasing"),
-        ([0.1, 0.2, 0.3, 0.4], "increasing", "reproduced", "increasing from 0.1 to 0.4"),
+        ([0.1, 0.2, 0.3, 0.4], "increasing", "reproduced", "rises from 0.1 to 0.4"),
         # The tolerance is a share of the range, not of the values.
-        ([100.0, 103.0, 102.0, 104.0], "increasing", "partly", "1 of 3 steps go against it"),
-        ([4.0, 3.0, 2.0, 1.0], "decreasing", "reproduced", "decreasing"),
+        ([100.0, 103.0, 102.0, 104.0], "increasing", "partly", "1 of 3 steps goes against it"),
+        ([4.0, 3.0, 2.0, 1.0], "decreasing", "reproduced", "ours falls from 4 to 1"),
     ],
 )
 def test_verdict_of_a_trend(
@@ -214,8 +273,13 @@ def test_verdict_of_a_trend(
 ) -> None:
     desk.table(values[::-1], x=[3, 2, 1, 0], fidelity=["replay"] * 4)
     row = desk.judge(claim(**{**TREND, "direction": direction}))[0]
-    assert (row["verdict"], row["ours"]) == (verdict, values[-1] / values[0])
+    assert row["verdict"] == verdict
+    assert row["ours_text"].endswith("ms per ms")
+    assert row["published_text"] == "2 ms per ms"
+    assert row["ours"] == pytest.approx(np.polyfit(range(4), values, 1)[0], abs=1e-12)
     assert reason in row["reason"]
+    ratio = desk.judge(claim(**{**LAST_OVER_FIRST, "direction": direction}))[0]
+    assert (ratio["verdict"], ratio["ours"]) == (verdict, values[-1] / values[0])
 
 
 def test_an_unknown_row_is_answered_with_the_first_eight(tmp_path: Path) -> None:
@@ -237,10 +301,10 @@ def test_a_trend_of_one_point_is_not_attempted(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("fidelity", "required", "value", "verdict"),
     [
-        (["measured_gpu"], "measured_gpu", 2.0, "reproduced"),
-        (["measured_gpu"], "analytic", 2.0, "reproduced"),
+        (["replay"], "replay", 2.0, "reproduced"),
+        (["replay"], "analytic", 2.0, "reproduced"),
         (["analytic"], "measured_gpu", 2.0, "partly"),
-        (["emulated"], "measured_cpu", 2.0, "partly"),
+        (["packet"], "replay", 2.0, "partly"),
         (["analytic"], "measured_gpu", 9.0, "not reproduced"),
         ([None], "analytic", 2.0, "partly"),
     ],
@@ -266,7 +330,7 @@ def test_the_least_faithful_row_counts(desk: Desk) -> None:
     ("fidelity", "lowest"),
     [
         (["measured_gpu", "packet", "replay"], "packet"),
-        (["flow", "emulated", "replay"], "flow"),
+        (["flow", "replay", "packet"], "flow"),
         (["flow", None, "replay"], None),
     ],
 )
@@ -282,7 +346,7 @@ def test_a_trend_is_as_faithful_as_its_least_faithful_point(
 def test_points_without_a_value_are_no_part_of_a_trend(desk: Desk) -> None:
     desk.table([1.0, None, 3.0], x=[0, 1, 2], fidelity=["flow", "analytic", "flow"])
     row = desk.judge(claim(**TREND))[0]
-    assert (row["verdict"], row["ours"], row["fidelity"]) == ("reproduced", 3.0, "flow")
+    assert (row["verdict"], row["ours"], row["fidelity"]) == ("reproduced", 1.0, "flow")
     assert "over 2 points" in row["reason"]
 
 
@@ -353,9 +417,9 @@ def test_verdicts_are_counted_by_kind(desk: Desk) -> None:
     )
     counts = count_verdicts(rows)
     assert {kind: tuple(found.values()) for kind, found in counts.items()} == {
-        "published": (1, 0, 1, 0),
-        "derived": (0, 0, 1, 0),
-        "check": (1, 0, 0, 1),
+        "published": (1, 0, 1, 0, 0),
+        "derived": (0, 0, 1, 0, 0),
+        "check": (1, 0, 0, 0, 1),
     }
     assert all(tuple(found) == VERDICTS for found in counts.values())
 
@@ -366,19 +430,28 @@ def test_columns_and_types_of_the_claims_table(desk: Desk) -> None:
     assert list(rows[0]) == [
         "claim",
         "kind",
+        "headline",
         "paper",
         "place",
         "sentence",
         "published",
         "published_text",
         "ours",
+        "low",
+        "high",
         "ours_text",
+        "samples",
+        "set_aside",
         "comparison",
         "tolerance",
+        "unit",
         "fidelity",
         "fidelity_required",
         "verdict",
         "reason",
+        "needs",
+        "source",
+        "confidence",
         "notes",
         "tables",
         "query",
@@ -386,8 +459,10 @@ def test_columns_and_types_of_the_claims_table(desk: Desk) -> None:
     table = claims_table(rows)
     assert {field.name: field.type for field in table.schema} == CLAIM_COLUMNS
     assert rows[0]["published_text"] == "at least 2 times faster"
-    assert rows[0]["paper"] == "Paper (arXiv 0)"
+    assert rows[0]["paper"] == "paper"
     assert rows[0]["notes"] == "Small."
+    assert (rows[0]["source"], rows[0]["confidence"]) == ("a paper", "high")
+    assert (rows[0]["unit"], rows[0]["headline"], rows[0]["needs"]) == ("times faster", False, "")
     assert set(rows[0]["tables"].split(", ")) == {"a.t", "plan.a.groups"}
     assert rows[0]["query"] == query.strip()
 
@@ -427,6 +502,18 @@ def test_columns_and_types_of_the_claims_table(desk: Desk) -> None:
             "allowed: x, ours, fidelity",
         ),
         (
+            {"query": "select value as ours, fidelity, false as disturbed from a.t"},
+            "allowed: ours, fidelity, and of what was repeated sample, or sample and disturbed",
+        ),
+        (
+            {"query": "select value as ours, fidelity, 1 as sample from a.two"},
+            "query: gives two rows for sample = 1; allowed: one",
+        ),
+        (
+            {"query": "select value as ours, fidelity, null as sample from a.t"},
+            "query: sample is None; allowed: the number or name of a repeat",
+        ),
+        (
             {**TREND, "query": "select 1 as x, value as ours, fidelity from a.two"},
             "query: gives two rows for x = 1; allowed: one",
         ),
@@ -444,7 +531,7 @@ def test_queries_that_do_not_fit_are_named(
     desk.table([2.0], name="a/guess.parquet", fidelity=["guessed"])
     with pytest.raises(ClaimError) as error:
         desk.judge(claim(**changes))
-    assert str(error.value).startswith("claim c: ")
+    assert str(error.value).startswith("paper.yaml: claim c: ")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -473,6 +560,24 @@ def test_queries_that_do_not_fit_are_named(
             "is 'a paper'; allowed: a number",
         ),
         ({"query": ""}, "claim c: query: got ''; allowed: not empty"),
+        ({"query": None}, "claim c: query: is missing; allowed: one SELECT, or not_attempted"),
+        ({"not_attempted": NOT_ATTEMPTED}, "claim c: query: got one beside not_attempted"),
+        ({"query": None, "not_attempted": NOT_ATTEMPTED}, "claim c: tolerance: allowed: null"),
+        ({"tolerance": None}, "claim c: tolerance: is missing"),
+        ({"fidelity_required": None}, "claim c: fidelity_required: is missing"),
+        ({"trend_value": "slope"}, "claim c: trend_value: allowed: null for every comparison but"),
+        (
+            {**TREND, "published": {"file": "paper.csv", "id": "speedup"}},
+            "claim c: unit: got 'times faster'; allowed: words with ' per ' for a slope",
+        ),
+        (
+            {**TREND, "trend_value": "last_over_first"},
+            "claim c: unit: got 'ms per ms'; allowed: 'last over first' or none",
+        ),
+        (
+            {"published": {"file": "paper.csv", "id": "rumour"}},
+            "claim c: published.id: rumour of paper.csv has no source",
+        ),
         ({"ours": {"expression": "1"}}, "claim c: ours: unknown key"),
         ({"kind": "rumour"}, "claim c: kind: got 'rumour'; allowed: published, derived, check"),
         ({"direction": "increasing"}, "claim c: direction: allowed"),
@@ -488,6 +593,26 @@ def test_mistakes_in_claim_files_are_one_clear_line(
     assert "\n" not in str(error.value)
 
 
+def test_a_paper_that_is_not_listed_is_refused(desk: Desk) -> None:
+    desk.write(claim(), paper="other")
+    with pytest.raises(ClaimError, match=r"paper\.yaml: paper: got 'other'; allowed: paper"):
+        desk.load()
+
+
+def test_papers_have_names_and_ideas(tmp_path: Path) -> None:
+    path = tmp_path / "papers.yaml"
+    for content, message in (
+        ("a: {name: A, arxiv: []}", "papers.yaml: a.idea: is missing"),
+        ("{}", "papers.yaml: got {}; allowed: not empty"),
+        ("a: [\n", "papers.yaml, line 2: not valid YAML"),
+    ):
+        path.write_text(content, encoding="utf-8")
+        with pytest.raises(ClaimError) as error:
+            read_papers(path)
+        assert str(error.value).startswith(message)
+        assert "\n" not in str(error.value)
+
+
 def test_ids_are_unique(desk: Desk) -> None:
     with pytest.raises(ClaimError, match="claim c: id: is used twice"):
         desk.judge(claim(), claim())
@@ -495,19 +620,19 @@ def test_ids_are_unique(desk: Desk) -> None:
 
 def test_broken_files_are_named(desk: Desk) -> None:
     with pytest.raises(ClaimError, match="no claim file"):
-        load_claims(desk.claims, desk.published)
+        desk.load()
     (desk.claims / "paper.yaml").write_text("claims: [", encoding="utf-8")
-    with pytest.raises(ClaimError, match=r"paper\.yaml: not valid YAML"):
-        load_claims(desk.claims, desk.published)
+    with pytest.raises(ClaimError, match=r"paper\.yaml, line 1: not valid YAML"):
+        desk.load()
     (desk.claims / "paper.yaml").write_text("claims: [3]\npaper: x", encoding="utf-8")
     with pytest.raises(ClaimError, match=r"paper\.yaml: claim number 1"):
-        load_claims(desk.claims, desk.published)
+        desk.load()
     (desk.claims / "paper.yaml").write_text("claims: [{kind: check}]\npaper: x", encoding="utf-8")
     with pytest.raises(ClaimError, match=r"paper\.yaml: claim number 1: "):
-        load_claims(desk.claims, desk.published)
+        desk.load()
     (desk.claims / "paper.yaml").write_text("claims: []\npaper: x", encoding="utf-8")
     with pytest.raises(ClaimError, match=r"paper\.yaml: claims: got \(\); allowed: not empty"):
-        load_claims(desk.claims, desk.published)
+        desk.load()
 
 
 def test_a_table_that_an_earlier_run_left_behind_proves_nothing(desk: Desk) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from railx.figures import FIGURES, CanvasSettings, FigureSettings
+from railx.figures import FIGURES, CanvasSettings, FigureSettings, figure_of
 from railx.settings import load
-from tests.builders import choice, write_result
+from tests.builders import PUBLISHED, choice, write_result
+from tests.figures.papers import write_claims, write_pipelines, write_plans, write_rails
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -443,15 +444,18 @@ def write_iterations(results: Path, rng: np.random.Generator) -> list[Path]:
                 "mode": mode,
                 "reconfiguration_latency_ms": latency,
                 "iteration": iteration,
+                "repeat": repeat,
                 "rank": rank,
                 "iteration_ms": base + switches * stall + rng.uniform(0, 25),
                 "stall_ms": switches * stall,
+                "disturbed": repeat == 2 and latency == 20,
                 "fidelity": "measured_cpu" if mode == "electrical" else "emulated",
             }
             for mode, hidden in (("electrical", 0.0), ("on_demand", 0.0), ("provisioned", 8.0))
             for latency in ((0.0,) if mode == "electrical" else (0.0, 1.0, 5.0, 20.0, 50.0))
             for stall in [max(0.0, latency - hidden)]
-            for iteration in range(1, 6)
+            for repeat in range(3)
+            for iteration in range(1, 4)
             for rank in range(4)
         ]
         paths.append(
@@ -569,17 +573,28 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         [(2, 180.0, [2000, 3000]), (1, 190.0, [2500, 100]), (1, 150.0, [500] * 9)],
     ]
     plans = [write_groups(results, "static", static), write_groups(results, "flexsp", flexsp)]
+    iterations = write_iterations(results, rng)
+    scale = write_scale(results)
+    cases = write_plans(results)
     return {
+        "all_claims": {"claims": [write_claims(results)]},
+        "network_prices": {"scale": [scale]},
+        "switching_overhead": {"iterations": iterations},
+        "switching_windows": {},
+        "rail_savings": {"summary": [write_rails(results / "rails")]},
+        "adaptive_speedups": {"groups": cases},
+        "all_to_all_degree": {"groups": cases},
+        "pipeline_speedups": write_pipelines(results),
         "rail_rings": {"graph": [write_graph(results)]},
         "topology_metrics": {"topologies": [write_metrics(results)]},
         "all_to_all_bandwidth": {"bounds": write_bounds(results)},
         "cost": {key: [path] for key, path in bill.items()} | {"sensitivity": [sensitivity]},
         "price_sensitivity": {"sensitivity": [sensitivity]},
-        "cost_scale": {"scale": [write_scale(results)]},
+        "cost_scale": {"scale": [scale]},
         "claim_map": {"claim_map": [write_claim_map(results)]},
         "sequence_parallel_plan": {"groups": plans},
         "pipeline_schedule": {key: [path] for key, path in pipeline.items()},
-        "reconfiguration": {"iterations": write_iterations(results, rng)},
+        "reconfiguration": {"iterations": iterations},
         "corpus_lengths": {"sequences": write_corpora(results, rng)},
         "channel_loads": {"channels": write_channels(results, rng)},
         "ring_all_reduce": {"collectives": write_rings(results)},
@@ -590,6 +605,12 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "step_time": {"steps": write_steps(results)},
         "utilisation": {"utilisation": [tenancy["utilisation"]]},
     }
+
+
+def published_inputs(name: str) -> dict[str, list[Path]]:
+    """The published tables of a figure."""
+    wanted = figure_of(name).inputs
+    return {one.key: [PUBLISHED / one.published] for one in wanted if one.published}
 
 
 def load_settings(name: str, **changes: Any) -> CanvasSettings:
@@ -607,7 +628,7 @@ def load_settings(name: str, **changes: Any) -> CanvasSettings:
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[Path]]]:
     made = write_all(tmp_path_factory.mktemp("tables"))
     assert set(made) == set(FIGURES)
-    return made
+    return {name: published_inputs(name) | own for name, own in made.items()}
 
 
 @pytest.fixture(scope="session")

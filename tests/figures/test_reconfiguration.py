@@ -2,27 +2,100 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pandas as pd
+import pytest
 
 from railx.figures import reconfiguration
+from railx.figures.repeats import middle, per_repeat, repeats_words
+
+
+def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Rows of a run, each of one rank in one iteration."""
+    return pd.DataFrame(rows).assign(
+        run="r", plan="p", parallelism="pipeline", device="cpu", fidelity="emulated"
+    )
+
+
+def row(mode: str, repeat: int, iteration_ms: float, **more: Any) -> dict[str, Any]:
+    return {
+        "mode": mode,
+        "reconfiguration_latency_ms": None if mode == "electrical" else 10.0,
+        "repeat": repeat,
+        "iteration": 1,
+        "rank": 0,
+        "iteration_ms": iteration_ms,
+        "stall_ms": None,
+        "disturbed": False,
+        **more,
+    }
 
 
 def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
-    rows = [
-        {
-            "iteration": i,
-            "rank": r,
-            "iteration_ms": 100.0 + 10 * r,
-            "stall_ms": stall,
-            "reconfiguration_latency_ms": None,
-        }
-        for i in range(2)
-        for r, stall in ((0, 50.0), (1, None))
+    ranks = [
+        row("electrical", 0, 100.0, stall_ms=50.0),
+        row("electrical", 0, 110.0, rank=1),
+        row("electrical", 0, 400.0, iteration=2),
+        row("electrical", 0, 100.0, iteration=3),
     ]
-    frame = pd.DataFrame(rows).assign(
-        parallelism="pipeline", plan="p", device="cpu", mode="electrical", run="r"
+    one = per_repeat(frame(ranks)).iloc[0]
+    assert one["iteration_ms"] == 110.0
+    assert one["iterations"] == 3
+    assert one["stall_percent"] == 0.0
+    assert one["reconfiguration_latency_ms"] == 0.0
+    both = per_repeat(frame(ranks[:2])).iloc[0]
+    assert both["stall_percent"] == 25.0
+
+
+def test_a_repeat_is_held_against_the_electrical_runs_of_the_same_repeat() -> None:
+    rows = per_repeat(
+        frame(
+            [
+                row("electrical", 0, 100.0),
+                row("electrical", 1, 200.0),
+                row("electrical", 2, 900.0, disturbed=True),
+                row("on_demand", 0, 150.0),
+                row("on_demand", 1, 250.0),
+                row("on_demand", 2, 300.0),
+            ]
+        )
     )
-    steps = reconfiguration._steps(frame)
-    assert steps["iteration_ms"].tolist() == [110.0, 110.0]
-    assert steps["stall_percent"].tolist() == [25.0, 25.0]
-    assert steps["reconfiguration_latency_ms"].tolist() == [0.0, 0.0]
+    # The third has no electrical run that counts: the median of the others.
+    assert rows["over_electrical"].tolist()[3:] == [1.5, 1.25, 2.0]
+
+
+def test_medians_leave_out_what_was_disturbed_and_say_so() -> None:
+    rows = per_repeat(
+        frame(
+            [
+                row("electrical", 0, 100.0),
+                row("on_demand", 0, 150.0),
+                row("on_demand", 1, 170.0),
+                row("on_demand", 2, 990.0, disturbed=True),
+            ]
+        )
+    )
+    points = reconfiguration._points(rows, 0.95)
+    own = points[(points["mode"] == "on_demand") & (points["shows"] == "iteration_ms")].iloc[0]
+    assert own["median"] == 160.0
+    assert own["repeats"] == 2
+    assert np.isnan(own["low"])
+    words = repeats_words(rows)
+    assert "1 to 2 repeats of 1 timed iterations: too few for an interval" in words
+    assert "1 of 4 set aside" in words
+
+
+@pytest.mark.parametrize(
+    ("values", "interval"),
+    [([1.0, 2.0], None), ([2.0, 2.0, 2.0], (2.0, 2.0)), ([1.0, 2.0, 4.0], (1.0, 4.0))],
+)
+def test_an_interval_needs_three_repeats(
+    values: list[float], interval: tuple[float, float] | None
+) -> None:
+    found = middle(values)
+    assert found.value == np.median(values)
+    assert found.sure == (interval is not None)
+    if interval:
+        assert (found.low, found.high) == interval

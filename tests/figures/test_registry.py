@@ -16,13 +16,14 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 import numpy as np
 import pytest
+import yaml
 from matplotlib import image
 
 from railx.figures import FIGURES, CanvasSettings, FigureSettings, draw_figure, figure_of, registry
-from railx.figures.figure import Figure, FigureInput
+from railx.figures.figure import Drawn, Figure, FigureInput
 from railx.figures.tables import read_frames
 from railx.figures.theme import canvas
-from railx.io import read_table, write_table
+from railx.io import read_json, read_table, write_table
 from railx.settings import SettingsError, load, to_dict
 from tests.builders import choice
 from tests.commands import loaded
@@ -96,13 +97,21 @@ def test_drawing_leaves_no_figure_open_and_no_style_behind(drawn: dict[str, Path
     assert mpl.rcParams["svg.hashsalt"] is None
 
 
-def test_every_figure_has_settings_a_caption_and_words_for_who_cannot_see_it() -> None:
+def test_every_figure_has_settings_a_paper_a_caption_and_words_for_who_cannot_see_it(
+    drawn: dict[str, Path],
+) -> None:
     assert set(FIGURES) <= set(SHIPPED)
+    papers = set(yaml.safe_load(Path("resources/papers.yaml").read_text())) | {"all"}
     for name in FIGURES:
         figure = figure_of(name)
-        assert len(figure.alternative_text) > 40
-        assert len(figure.caption.split()) > 15
+        assert figure.paper in papers
         assert get_args(get_type_hints(figure.settings)["figure"]) == (name,)
+    for name in SHIPPED:
+        words = read_json(drawn[name].with_suffix(".json"))
+        assert words["paper"] in papers
+        assert len(words["alternative_text"]) > 40
+        assert len(words["caption"].split()) > 15
+        assert drawn[name].with_suffix(".rst").read_text() == words["caption"]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -268,22 +277,23 @@ class TinySettings(CanvasSettings):
     """Colour of the line."""
 
 
-def _draw_tiny(settings: TinySettings, inputs: Mapping[str, Sequence[Path]], output: Path) -> None:
+def _draw_tiny(settings: TinySettings, inputs: Mapping[str, Sequence[Path]], output: Path) -> Drawn:
     rows = read_frames(inputs, "points", ("sweep", "value"), "sweep")
     with canvas(settings, output, "Tiny", "A line", "") as figure:
         figure.subplots().plot(rows["value"], color=settings.colour, linewidth=9)
+    return Drawn(f"A line of {len(rows)} points.", "A line.", rows)
 
 
 def test_an_entry_of_the_list_is_all_that_a_figure_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = {"figure": "tiny", "width_inches": 6, "height_inches": 4, "dpi": 50, "font_scale": 1}
+    plain = {"figure": "tiny", "width_inches": 6, "height_inches": 4, "dpi": 50, "text_points": 9}
     plain |= {"colour": "#ff0000"}
     with pytest.raises(SettingsError, match=r"figure\.figure: got 'tiny'; allowed: rail_rings"):
         load(FigureSettings, plain, "figure")
     module: Any = ModuleType("railx.figures.tiny")
     module.FIGURE = Figure(
-        TinySettings, "Tiny", "A line.", "A line.", (FigureInput("points", "a.b"),), _draw_tiny
+        TinySettings, "Tiny", "railx", (FigureInput("points", "a.b"),), _draw_tiny
     )
     monkeypatch.setitem(sys.modules, "railx.figures.tiny", module)
     monkeypatch.setattr(registry, "FIGURES", (*FIGURES, "tiny"))

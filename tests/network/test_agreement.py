@@ -8,6 +8,7 @@ import pytest
 
 from railx.families import build_routing
 from railx.network.agreement import agreement_rows
+from railx.network.seeds import repeat_seeds
 from railx.network.settings import AgreementSettings
 from railx.network.traffic import traffic_flows
 from railx.vocabulary.routing.analysis import table_lane_loads
@@ -30,7 +31,7 @@ def agreement(**changes: Any) -> AgreementSettings:
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, Any]]:
-    settings = agreement(loads_over_bound=[0.5, 2.0])
+    settings = agreement(loads_over_bound=[0.5, 2.0], repeats=1)
     return [
         row
         for name, changes in SMALL.items()
@@ -115,12 +116,22 @@ def test_static_bound_equals_the_loads_of_the_table(rows: list[dict[str, Any]]) 
 def test_equal_seeds_give_equal_rows() -> None:
     settings = agreement(loads_over_bound=[1.5], routings=["min"])
     topology = build("torus_2d", x_scale=4, y_scale=4)
-    assert agreement_rows(topology, settings, 7, "t") == agreement_rows(topology, settings, 7, "t")
+    rows = agreement_rows(topology, settings, 7, "t")
+    assert rows == agreement_rows(topology, settings, 7, "t")
+    seeds = repeat_seeds(7, settings.repeats)
+    assert settings.repeats >= 3
+    assert list(dict.fromkeys(row["seed"] for row in rows)) == list(seeds)
+    alone = dataclasses.replace(settings, repeats=1)
+    assert rows == [row for seed in seeds for row in agreement_rows(topology, alone, seed, "t")]
+    drawn = [row for row in rows if row["traffic"] == "permutation"]
+    assert len({row["flow_flits_per_chip_cycle"] for row in drawn}) > 1, "a permutation a seed"
 
 
 def test_routings_that_a_family_lacks_are_left_out() -> None:
     settings = agreement(
-        loads_over_bound=[0.5], traffics={"neighbour": {"pattern": "neighbour", "load": 1.0}}
+        repeats=1,
+        loads_over_bound=[0.5],
+        traffics={"neighbour": {"pattern": "neighbour", "load": 1.0}},
     )
     topology = build("fat_tree", switch_radix=4, planes=1)
     assert [row["routing"] for row in agreement_rows(topology, settings, 1, "tree")] == ["min"]

@@ -19,14 +19,17 @@ from railx.network.packets import (
     PacketResult,
     Trace,
     engine,
+    repeated_sweep,
     simulate_packets,
     simulate_trace,
+    speed_of,
     summary_row,
     sweep_loads,
     zero_load_latency_cycles,
 )
 from railx.network.packets.layout import build_net, build_state
 from railx.network.packets.simulate import run_until
+from railx.network.seeds import repeat_seeds
 from railx.network.settings import (
     AllToAllTraffic,
     HotSpotTraffic,
@@ -599,11 +602,10 @@ def test_saturation_of_the_textbook_networks(name: str, capacity: float) -> None
     )
     table = build_routing(topology, network.routing)
     settings = SweepSettings(
-        "t", UniformTraffic("uniform", 1.0), network, (0.3 * capacity, capacity), 0.97, 0.05
+        "t", UniformTraffic("uniform", 1.0), network, (0.3 * capacity, capacity), 0.97, 0.05, 1
     )
-    rows, summary = sweep_loads(
-        topology, table, settings, 1, "textbook", bound=bound(topology, table)
-    )
+    swept = sweep_loads(topology, table, settings, 1, "textbook", bound=bound(topology, table))
+    rows, summary = swept.rows, swept.summary
     assert 0.65 * capacity < summary["saturation_flits_per_chip_cycle"] < 64 / 63 * capacity
     assert (
         summary["max_accepted_flits_per_chip_cycle"] <= 1.01 * summary["bound_flits_per_chip_cycle"]
@@ -734,14 +736,54 @@ def test_a_switch_saturates_where_its_heads_of_line_block(virtual_channels: int)
 def test_a_network_that_is_never_quiet_still_has_a_bracket() -> None:
     """All given loads are saturated: the search goes down."""
     topology, network = build("mesh_2d"), model(warmup_cycles=500, measured_cycles=1000)
-    settings = SweepSettings("t", UniformTraffic("uniform", 1.0), network, (2.0,), 0.95, 0.1)
-    _, summary = sweep_loads(topology, build_routing(topology, "min"), settings, 1, "mesh")
+    settings = SweepSettings("t", UniformTraffic("uniform", 1.0), network, (2.0,), 0.95, 0.1, 1)
+    summary = sweep_loads(topology, build_routing(topology, "min"), settings, 1, "mesh").summary
     assert 0.3 < summary["saturation_flits_per_chip_cycle"] < 0.5
     up = dataclasses.replace(settings, loads=(0.1,))
-    _, other = sweep_loads(topology, build_routing(topology, "min"), up, 1, "mesh")
+    other = sweep_loads(topology, build_routing(topology, "min"), up, 1, "mesh").summary
     assert other["saturation_flits_per_chip_cycle"] == pytest.approx(
         summary["saturation_flits_per_chip_cycle"], rel=0.15
     )
+
+
+def test_a_repeated_sweep_is_the_sweeps_of_its_seeds_one_after_another() -> None:
+    topology = build("mesh_2d", x_scale=4, y_scale=4)
+    table = build_routing(topology, "min")
+    network = model(warmup_cycles=300, measured_cycles=600)
+    settings = SweepSettings(
+        "t", UniformTraffic("uniform", 1.0), network, (0.2, 0.9), 0.95, 0.05, 3
+    )
+    asked: list[int] = []
+
+    def limits(seed: int) -> tuple[float, float]:
+        asked.append(seed)
+        return 1.0 + len(asked), 2.0
+
+    swept = repeated_sweep(topology, table, settings, 7, "mesh", limits)
+    seeds = repeat_seeds(7, 3)
+    assert asked == list(seeds)
+    alone = [
+        sweep_loads(topology, table, settings, seed, "mesh", bound=2.0 + place, ideal=2.0)
+        for place, seed in enumerate(seeds)
+    ]
+    own = ("saturation_flits_per_chip_cycle", "bound_flits_per_chip_cycle")
+    assert swept.rows == [
+        {**row, **{key: one.summary[key] for key in own}, "ideal_flits_per_chip_cycle": 2.0}
+        for one in alone
+        for row in one.rows
+    ]
+    points = sorted(one.summary[own[0]] for one in alone)
+    assert [
+        swept.summary[key.format("saturation")]
+        for key in ("{}_least_flits_per_chip_cycle", own[0], "{}_most_flits_per_chip_cycle")
+    ] == points
+    assert swept.summary["bound_flits_per_chip_cycle"] == 3.0
+    assert (swept.summary["runs"], swept.summary["repeats"]) == (len(swept.rows), 3)
+    assert [(run["seed"], run["offered_flits_per_chip_cycle"]) for run in swept.speed] == [
+        (row["seed"], row["offered_flits_per_chip_cycle"]) for row in swept.rows
+    ]
+    rates = {row["accepted_flits_per_chip_cycle"] for row in swept.rows if row["saturated"]}
+    assert len(rates) >= 3, "seeds draw different packets"
 
 
 @pytest.mark.parametrize(
@@ -839,12 +881,12 @@ def test_the_summary_has_what_the_command_line_promises() -> None:
         "latency_mean_cycles",
         "latency_ci95_cycles",
         "hops_mean",
-        "cycles_per_second",
-        "flit_hops_per_second",
         "seed",
         "fidelity",
     }
     assert promised <= set(row)
+    assert set(speed_of(result)) == {"cycles_per_second", "flit_hops_per_second"}
+    assert not set(speed_of(result)) & set(row), "a table depends on no machine"
     assert row["accepted_flits_per_chip_cycle"] == pytest.approx(0.5, rel=0.01)
     assert row["external_hops_mean"] == pytest.approx(
         2 * (100 - 100 / 5) / 99, rel=0.01

@@ -1,65 +1,105 @@
-"""A small report with every part: claims of all verdicts, two figures, tables, config
-and provenance.
+"""A small page with every part: claims of all kinds and verdicts, figures with dark
+ones beside them, tables, the published tables that ship, other results and jobs.
 """
 
 from __future__ import annotations
 
-import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from railx.evidence import Paper, published_tables, read_papers
 from railx.figures import draw_figure
 from railx.figures.all_to_all_bandwidth import AllToAllBandwidthSettings
 from railx.io import write_json, write_table
 from railx.provenance import collect_provenance
-from railx.report import ReportTable, figure_entry, write_report
-from tests.builders import write_result, write_stage_table
+from railx.report import OtherResult, ReportFigure, ReportTable, write_report
+from tests.builders import PUBLISHED, ROOT, choice, write_result, write_stage_table
 
-CLAIMS = (
-    ("published", "RailX", "reproduced"),
-    ("published", "RailX", "partly"),
-    ("derived", "RailX", "not reproduced"),
-    ("published", "Opus", "not attempted"),
-    ("check", "Opus", "reproduced"),
-)
 QUERY = """select ours -- "quoted" $HOME `pwd` \\ & < 1
 from network.railx_hyperx.bounds"""
+#: What a text must never become: an element, a script, the end of one.
+HOSTILE = "Below 10 % & <b>never</b> <script>document.title = 'run'</script> </script> more."
+#: Kind, paper, verdict, fidelity and headline of each claim.
+CLAIMS = (
+    ("published", "railx", "reproduced", "analytic", True),
+    ("published", "railx", "partly", "packet", False),
+    ("derived", "railx", "not reproduced", "analytic", False),
+    ("published", "opus", "not attempted", None, True),
+    ("check", "opus", "reproduced", "emulated", False),
+    ("published", "rival", "undecided", "measured_cpu", True),
+    ("published", "rival", "not reproduced", "measured_cpu", False),
+)
+_SVG = """<?xml version="1.0"?>
+<!-- for people -->
+<svg xmlns="http://www.w3.org/2000/svg" width="72pt" height="36pt" viewBox="0 0 72 36">
+  <rect width="72" height="36" style="fill: {colour}"/>
+  <text x="4" y="20">Two  words &amp; 'more'</text>
+</svg>
+"""
 
 
 def claim_rows() -> list[dict[str, Any]]:
+    """A row of the claims table for each of ``CLAIMS``."""
     rows = []
-    for i, (kind, paper, verdict) in enumerate(CLAIMS):
+    for i, (kind, paper, verdict, fidelity, headline) in enumerate(CLAIMS):
         attempted = verdict != "not attempted"
+        repeated = fidelity in ("emulated", "measured_cpu")
         rows.append(
             {
                 "claim": f"claim_{i}",
                 "kind": kind,
+                "headline": headline,
                 "paper": paper,
                 "place": "abstract",
-                "sentence": "Cost per injection bandwidth is below 10 % & <b>never</b> more.",
+                "sentence": HOSTILE if i == 0 else f"Sentence {i}.",
                 "published": 10.0,
                 "published_text": "at most 10 %",
                 "ours": 2.44 if attempted else None,
+                "low": 2.31 if repeated else None,
+                "high": 2.52 if repeated else None,
                 "ours_text": "2.44 %" if attempted else "",
+                "samples": 3 if repeated else None,
+                "set_aside": 1 if repeated else 0,
                 "comparison": "at_most",
-                "tolerance": 0.0,
-                "fidelity": "analytic" if attempted else None,
-                "fidelity_required": "analytic",
+                "tolerance": 0.0 if attempted else None,
+                "unit": "%",
+                "fidelity": fidelity,
+                "fidelity_required": "analytic" if attempted else None,
                 "verdict": verdict,
-                "reason": "ours, 2.44 %, is at most the published 10",
+                "reason": f"reason of {i}" if attempted else "it needs 64 GPUs",
+                "needs": "" if attempted else "64 GPUs for an hour",
+                "source": "the paper's abstract",
+                "confidence": "high",
                 "notes": "Links inside a node are in no bill." if i == 0 else "",
-                "tables": "network.railx_hyperx.bounds, economics.summary",
-                "query": QUERY,
+                "tables": "network.railx_hyperx.bounds, economics.summary" if attempted else "",
+                "query": QUERY if attempted else "",
             }
         )
     return rows
 
 
+@dataclass(frozen=True)
+class Made:
+    """The files that a page is made of, and how it is made of them again."""
+
+    folder: Path
+    parts: Mapping[str, Any]
+
+    def write(self, path: Path, **changes: Any) -> Path:
+        """The page, or another one with other parts."""
+        write_report(path, **{**self.parts, **changes})
+        return path
+
+
 @pytest.fixture(scope="session")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("report")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    results = tmp_path_factory.mktemp("results")
+    folder = results / "quick"
     bounds = write_result(
         folder,
         "network.bounds",
@@ -73,41 +113,128 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         bound_gb_s_per_chip=49.9,
         fidelity="analytic",
     )
-    write_table(
-        folder / "many.parquet", {"row": list(range(1000)), "value": [i / 3 for i in range(1000)]}
-    )
+    many = {"row": list(range(1000)), "value": [i / 3 for i in range(1000)]}
+    write_table(folder / "many.parquet", many)
     write_json(
         folder / "topology.json", {"chips": 1296, "mean": {"hops": 1.779}, "bisection_gbps": None}
     )
-    write_stage_table(folder / "claims.parquet", "evidence.claims", claim_rows())
+    claims = write_result(folder, "evidence.claims", claim_rows())
     write_json(
         folder / "config.json",
         {"seed": 7, "topologies": {"a": {"m": 2, "seed": 3}}, "text": "<script>alert(1)</script>"},
     )
     write_json(folder / "provenance.json", collect_provenance())
-    settings = AllToAllBandwidthSettings(
-        "all_to_all_bandwidth", 8, 3, 80, 1.0, (), "uniform", "linear"
+    papers = {
+        **read_papers(ROOT / "resources" / "papers.yaml"),
+        "rival": Paper("Rival", ("2601.00001",), "another network"),
+    }
+    parts = {
+        "experiment": "quick",
+        "papers": papers,
+        "claims": claims,
+        "figures": [_overview(folder), _drawn(folder, bounds)],
+        "tables": [
+            ReportTable("Network", str(bounds.relative_to(folder)), bounds),
+            ReportTable("Many rows", "many.parquet", folder / "many.parquet", ("value",)),
+            ReportTable("Topology metrics", "topology.json", folder / "topology.json"),
+        ],
+        "published": published_tables(PUBLISHED),
+        "judged": {"claim_0": ("railx.csv", "chips_one_flat_layer")},
+        "others": list(_others(results)),
+        "config": folder / "config.json",
+        "provenance": folder / "provenance.json",
+        "jobs": list(_jobs(folder)),
+    }
+    return Made(folder, parts)
+
+
+@pytest.fixture(scope="session")
+def report(made: Made) -> Path:
+    return made.write(made.folder / "report.html")
+
+
+def _drawn(folder: Path, bounds: Path) -> ReportFigure:
+    """A real figure, as the figure stage leaves it."""
+    settings = AllToAllBandwidthSettings(**choice("figure", "all_to_all_bandwidth"))
+    output = folder / "figure" / "bandwidth.svg"
+    draw_figure(settings, {"bounds": [bounds]}, output)
+    words, dark = output.with_suffix(".json"), output.with_suffix(".dark.svg")
+    return ReportFigure("bandwidth", output, words, dark)
+
+
+def _overview(folder: Path) -> ReportFigure:
+    """A figure of all papers, on a published table too."""
+    images = []
+    for name, colour in (("all.svg", "#ffffff"), ("all.dark.svg", "#101418")):
+        images.append(folder / "figure" / name)
+        images[-1].parent.mkdir(exist_ok=True)
+        images[-1].write_text(_SVG.format(colour=colour))
+    words = folder / "figure" / "all.json"
+    write_json(
+        words,
+        {
+            "title": "All claims",
+            "paper": "all",
+            "caption": "The *bound* of ``network``, 2 < 3.\n\nSecond paragraph.",
+            "alternative_text": 'Dots "of" <all> claims.',
+            "published": ["opus.csv"],
+            "tables": ["evidence/claims.parquet"],
+        },
     )
-    draw_figure(settings, {"bounds": [bounds]}, folder / "bandwidth")
-    source = str(bounds.relative_to(folder))
-    figures = [
-        figure_entry("all_to_all_bandwidth", name, folder / f"bandwidth.{name}", [source])
-        for name in ("svg", "png")
-    ]
-    tables = [
-        ReportTable("Network", source, bounds),
-        ReportTable("Many rows", "many.parquet", folder / "many.parquet", ("value",)),
-        ReportTable("Topology metrics", "topology.json", folder / "topology.json"),
-    ]
-    path = folder / "report.html"
-    write_report(
-        path,
-        experiment="quick",
-        claims=folder / "claims.parquet",
-        figures=figures,
-        tables=tables,
-        config=folder / "config.json",
-        provenance=folder / "provenance.json",
+    return ReportFigure("all", images[0], words, images[1])
+
+
+def _others(results: Path) -> Iterator[OtherResult]:
+    """Verdicts of another experiment, recorded ones without provenance, and a table
+    that another version wrote.
+    """
+    rows = [{**row, "verdict": "partly", "ours_text": "5 %"} for row in claim_rows()]
+    paper = write_result(results / "paper", "evidence.claims", rows)
+    provenance = results / "paper" / "provenance.json"
+    write_json(provenance, {**collect_provenance(), "commit": "c0ffee" * 7, "dirty": False})
+    yield OtherResult("paper", paper, provenance)
+    recorded = results / "recorded" / "gpus"
+    yield OtherResult(
+        "recorded/gpus",
+        write_stage_table(recorded / "claims.parquet", "evidence.claims", rows[:1]),
+        recorded / "provenance.json",
+        recorded=True,
     )
-    assert json.loads((folder / "provenance.json").read_text())["schema"] == "railx.provenance/1"
-    return path
+    write_table(results / "old.parquet", {"claim": ["claim_0"], "verdict": ["reproduced"]})
+    yield OtherResult("old", results / "old.parquet")
+
+
+def _jobs(folder: Path) -> Iterator[Path]:
+    for item in ("railx_hyperx", "torus_2d"):
+        path = folder / "provenance" / "network" / f"{item}.json"
+        write_json(
+            path,
+            {
+                "schema": "railx.provenance/2",
+                "stage": "network",
+                "item": item,
+                "commit": "0123456789abcdef",
+                "dirty": True,
+                "code": "c0de" * 16,
+                "config": "f1e1d" * 12,
+                "inputs": {"topology.parquet": "aa"},
+                "outputs": {"bounds.parquet": "bb", "loads.parquet": "cc"},
+                "packages": {"numpy": "9.9.9"},
+                "lock": "dd",
+                "python": "CPython 3.11",
+                "machine": {"cpu": "a processor", "cores": 2},
+                "load": {"before": 0.25},
+            },
+        )
+        yield path
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """A Chromium to look with; skips where there is none."""
+    found = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
+    if found is None:
+        pytest.skip("needs chromium on the path")
+    return found

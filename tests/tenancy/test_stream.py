@@ -165,9 +165,9 @@ def test_hammingmesh_equals_railx_and_both_see_the_same_stream() -> None:
         for system in ("railx", "hammingmesh", "torus")
     }
     assert by_system["railx"] == by_system["hammingmesh"]
-    assert len(by_system["torus"]) == len(by_system["railx"]) == 6
+    assert len(by_system["torus"]) == len(by_system["railx"]) == 6 * configured.stream.samples
     for row in rows:
-        assert 0 < row["utilisation"] <= row["utilisation_of_healthy"] <= 1 + 1e-12
+        assert 0 < row["utilisation"] <= row["utilisation_of_healthy"] + 1e-12 <= 1 + 2e-12
         assert row["rejected_by_shape_share"] <= row["rejected_share"]
 
 

@@ -149,7 +149,10 @@ def test_code_of_a_run_is_known_by_module(
 def test_figures_verdicts_and_the_page_are_tracked() -> None:
     experiment = checked_experiment(["experiment=quick"])
     results = {(one["stage"], one["name"]): one for one in tracked_results(experiment)}
-    assert results["figure", "cost"]["artifacts"] == ["results/quick/figure/cost.png"]
+    assert results["figure", "cost"]["artifacts"] == [
+        "results/quick/figure/cost.png",
+        "results/quick/figure/cost.csv",
+    ]
     assert results["report", "page"]["artifacts"] == ["results/quick/report.html"]
     assert results["evidence", "claims"]["verdicts"] == "results/quick/evidence/claims.parquet"
     (history,) = results["packets", "railx_hyperx_min"]["history"]

@@ -4,6 +4,7 @@ pyarrow only, and errors in one line.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from tests.builders import write_corpus
 from tests.commands import environment, python
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from training import run as command
+from training.settings import fabric_rounds, load_run_settings
 
 LENGTHS = [90, 61, 40, 33, 17]
 
@@ -107,6 +110,9 @@ def prepared(folder: Path, made: Plan, **changes: Any) -> dict[str, Any]:
             },
             "warmup_iterations": 1,
             "iterations": 2,
+            "repeats": 1,
+            "disturbed_share": 1.0,
+            "most_extra_repeats": 0,
             "threads_per_rank": 1,
             "on_demand_latencies_ms": [5],
             "provisioned_latencies_ms": [5],
@@ -173,6 +179,7 @@ def test_iterations_have_a_row_for_each_setting_iteration_and_rank(bare_run: Pat
             "mode",
             "reconfiguration_latency_ms",
             "iteration",
+            "repeat",
             "rank",
             "iteration_ms",
         ),
@@ -184,6 +191,8 @@ def test_iterations_have_a_row_for_each_setting_iteration_and_rank(bare_run: Pat
             "loss",
             "gradient_norm",
             "tokens",
+            "load_share",
+            "disturbed",
             "fidelity",
         ),
     ]
@@ -230,6 +239,77 @@ def test_the_trace_has_every_rank_and_setting(bare_run: Path) -> None:
     assert {"all_to_all", "all_reduce", "reconfiguration"} <= {row["kind"] for row in trace}
     assert all(row["end_ns"] >= row["start_ns"] for row in trace)
     assert json.loads((bare_run / "trace.json").read_text())["traceEvents"]
+
+
+@pytest.fixture(scope="module")
+def repeated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two repeats beside a process that never rests, where any load disturbs."""
+    folder = tmp_path_factory.mktemp("repeated")
+    settings = prepared(
+        folder,
+        pipeline(),
+        **{
+            "training.repeats": 2,
+            "training.disturbed_share": 0.0,
+            "training.most_extra_repeats": 2,
+        },
+    )
+    with restless():
+        done = python("-m", "training.run", *written(folder, settings), timeout_s=240)
+    assert done.returncode == 0, done.stderr
+    assert "set aside as disturbed: 8 of 8 blocks" in done.stdout
+    return folder / "out"
+
+
+def test_repeats_go_round_all_settings(repeated: Path) -> None:
+    """In the order that the seed draws, electrical first; what was disturbed follows at
+    the end of its repeat, as often as is allowed.
+    """
+    blocks = read_json(repeated / "result.json")["blocks"]
+    planned = fabric_rounds(load_run_settings(prepared_again(repeated)))
+    modes = [[fabric.mode for fabric in order] for order in planned]
+    assert [(block["repeat"], block["mode"]) for block in blocks] == [
+        *((0, mode) for mode in modes[0] + modes[0][:2]),
+        *((1, mode) for mode in modes[1]),
+    ]
+
+
+def test_disturbed_blocks_are_kept_and_marked(repeated: Path) -> None:
+    rows = read_rows(repeated / "iterations.parquet")
+    again = [row["mode"] for row in rows if (row["repeat"], row["rank"]) == (0, 0)]
+    # Two iterations a block; two of the three blocks ran twice.
+    assert sorted(again.count(mode) for mode in set(again)) == [2, 4, 4]
+    if all(row["load_share"] is not None for row in rows):
+        assert all(row["disturbed"] and 0 < row["load_share"] <= 1 for row in rows)
+    result = read_json(repeated / "result.json")
+    assert result["set_aside"] == 8
+    assert sorted((one["repeats"], one["set_aside"]) for one in result["settings"]) == [
+        (0, 2), (0, 3), (0, 3),
+    ]  # fmt: skip
+
+
+def test_losses_agree_over_repeats(repeated: Path) -> None:
+    losses: dict[int, set[float]] = {}
+    for row in read_rows(repeated / "iterations.parquet"):
+        losses.setdefault(row["iteration"], set()).add(row["loss"])
+    assert all(max(some) - min(some) <= 1e-6 * max(some) for some in losses.values())
+    assert read_json(repeated / "result.json")["losses_agree"] is True
+
+
+def test_the_window_of_every_block_is_counted(repeated: Path) -> None:
+    blocks = read_json(repeated / "result.json")["blocks"]
+    assert all(block["peak_live_chunks"] == [3, 2] for block in blocks)
+
+
+def test_only_the_first_repeat_is_traced(repeated: Path) -> None:
+    """Each setting once, though two ran again."""
+    trace = read_rows(repeated / "trace.parquet")
+    steps = [
+        (row["mode"], row["iteration"])
+        for row in trace
+        if (row["kind"], row["phase"], row["rank"]) == ("compute", "optimizer", 0)
+    ]
+    assert len(steps) == len(set(steps)) == 3 * 3
 
 
 def test_torchrun_runs_a_pipeline(tmp_path: Path) -> None:
@@ -337,6 +417,26 @@ def refused(settings: dict[str, Any], folder: Path, capfd: pytest.CaptureFixture
     return error
 
 
+def test_a_run_killed_between_blocks_leaves_nothing(tmp_path: Path) -> None:
+    settings = prepared(tmp_path, sequence_parallel(), **{"training.repeats": 100_000})
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "training.run", *written(tmp_path, settings)],
+        env=environment(),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert launcher.stdout is not None
+    try:
+        while "repeat 2/" not in (line := launcher.stdout.readline()):
+            assert line
+    finally:
+        launcher.kill()
+        launcher.wait()
+        launcher.stdout.close()
+    assert not (tmp_path / "out").exists()
+
+
 def test_ranks_end_with_a_killed_launcher(tmp_path: Path) -> None:
     arguments = written(
         tmp_path, prepared(tmp_path, sequence_parallel(), **{"training.iterations": 100_000})
@@ -356,6 +456,23 @@ def test_ranks_end_with_a_killed_launcher(tmp_path: Path) -> None:
         for process in members(launcher.pid):
             os.kill(process, signal.SIGKILL)
     assert not (tmp_path / "out").exists()
+
+
+def prepared_again(out: Path) -> dict[str, Any]:
+    """The settings that wrote ``out``."""
+    settings: dict[str, Any] = read_json(out.parent / "config.json")
+    return settings
+
+
+@contextlib.contextmanager
+def restless() -> Iterator[int]:
+    """A process that computes until the block ends."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
 
 
 def members(session: int) -> list[int]:

@@ -21,6 +21,7 @@ from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_pla
 from training.settings import (
     TrainingSettings,
     check_plan,
+    fabric_rounds,
     fabric_sweep,
     load_run_settings,
     pipeline_stages,
@@ -63,6 +64,19 @@ def test_electrical_comes_first_and_each_mode_has_its_latencies() -> None:
         ("provisioned", latency_ms) for latency_ms in settings.training.provisioned_latencies_ms
     ]
     assert sweep == [("electrical", 0.0), *on_demand, *provisioned]
+
+
+def test_each_repeat_goes_round_the_sweep_in_an_order_of_the_seeds() -> None:
+    training = choice("training", "cpu_4_sweep")
+    settings, same, other = (
+        load_run_settings(config(training=training, seed=seed)) for seed in (1, 1, 2)
+    )
+    sweep, rounds = fabric_sweep(settings), fabric_rounds(settings)
+    assert len(rounds) == settings.training.repeats == 3
+    assert all(sorted(order, key=sweep.index) == sweep for order in rounds)
+    assert [fabric.mode for fabric in rounds[0]].index("electrical") == 0
+    assert len({tuple(order) for order in rounds}) == 3
+    assert fabric_rounds(same) == rounds != fabric_rounds(other)
 
 
 @pytest.mark.parametrize(

@@ -265,9 +265,8 @@ def test_sql_judges_one_claim(capsys: pytest.CaptureFixture[str], results: Path)
     name = "railx_absolute_cost"
     own = ("--experiment", "quick", "--results", str(results))
 
-    def verdict() -> dict[str, str]:
-        assert main(("sql", "--claim", name, *own, "--json")) == 0
-        return {row["key"]: row["value"] for row in json.loads(capsys.readouterr().out)}
+    def verdict() -> dict[str, Any]:
+        return printed(capsys, "sql", "--claim", name, *own)
 
     row = {"topology": "railx_hyperx_full", "cost_usd": 1.3e9, "fidelity": "analytic"}
     summary = write_result(results / "quick", "economics.summary", [row])

@@ -148,6 +148,7 @@ def test_overrides_come_from_snakemakes_config() -> None:
             "runs.flexsp_stdlib.fabric.port=70000",
             "runs.flexsp_stdlib.fabric.port: got 70000; allowed: from 0 to 65535",
         ),
+        ("seed=2147483648", "seed: got 2147483648; allowed: from 0 to 2147483647"),
         ("name=a/b", "name: got 'a/b'; allowed: letters, digits and underscores"),
         ("figures.cost.dpi=10", "figures.cost.dpi: got 10; allowed: from 50 to 600"),
     ],
@@ -216,6 +217,42 @@ def test_a_variant_has_what_it_inherits_and_its_own() -> None:
     assert balanced == least | {"network": least["network"] | {"routing": "balanced"}}
 
 
+def seed_leaves(node: Any, path: str = "") -> dict[str, int]:
+    """Every value under a key ``seed``, by its path."""
+    found = {}
+    for key, value in node.items() if isinstance(node, dict) else ():
+        found |= {f"{path}{key}": value} if key == "seed" else {}
+        found |= seed_leaves(value, f"{path}{key}.")
+    return found
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_seed_on_the_command_line_reaches_every_seed(name: str) -> None:
+    seeds = {
+        seed: seed_leaves(to_dict(compose_experiment([f"experiment={name}", f"seed={seed}"])))
+        for seed in (7, 8)
+    }
+    plain = to_dict(compose_experiment([f"experiment={name}"]))
+    for seed, leaves in seeds.items():
+        assert set(leaves.values()) == {seed}
+    entries = {f"{group}.{one}.seed" for group in ("plans", "runs") for one in plain[group]}
+    assert set(seeds[7]) == set(seed_leaves(plain)) == {"seed", *entries}
+
+
+def test_a_seed_of_an_entrys_own_stays(mine: Callable[..., Experiment]) -> None:
+    own = "defaults: [quick]\nplans: {flexsp_stdlib: {seed: 3}}\n"
+    changed = mine(own, "seed=7", "runs.pipeline_stdlib.seed=4")
+    assert {name: plan.seed for name, plan in changed.plans.items()} == {
+        name: 3 if name == "flexsp_stdlib" else 7 for name in changed.plans
+    }
+    assert [run.seed for run in changed.runs.values()] == [7, 7, 4]
+
+
+@pytest.mark.parametrize("override", ["seed=7", "seed=8"])
+def test_a_seed_reaches_the_stages_run_by_hand(override: str) -> None:
+    assert compose_stage([override], ["seed"]) == {"seed": int(override[-1])}
+
+
 def test_an_experiment_holds_its_lists_in_order() -> None:
     quick = with_quick()
     assert list(quick.topologies)[:3] == ["railx_hyperx", "railx_hyperx_m4n2", "railx_hyperx_full"]
@@ -227,11 +264,21 @@ def test_gpu_is_paper_with_the_training_of_every_run_on_cuda() -> None:
     paper, gpu = (compose_experiment([f"experiment={name}"]) for name in ("paper", "gpu"))
     training = compose_stage(["training=gpu"], ["training"])["training"]
     assert training.device == "cuda"
+    # A run that names its own latencies keeps them.
+    own = {
+        name: {
+            key: getattr(run.training, key)
+            for key in ("on_demand_latencies_ms", "provisioned_latencies_ms")
+            if name == "pipeline_alone_stdlib"
+        }
+        for name, run in paper.runs.items()
+    }
     assert gpu == dataclasses.replace(
         paper,
         name="gpu",
         runs={
-            name: dataclasses.replace(run, training=training) for name, run in paper.runs.items()
+            name: dataclasses.replace(run, training=dataclasses.replace(training, **own[name]))
+            for name, run in paper.runs.items()
         },
     )
 
@@ -310,7 +357,7 @@ def test_the_command_line_mounts_too(override: str, names: str, same_as: str | N
 def test_the_command_line_chooses_trainings_of_all_runs_or_of_one() -> None:
     shared = with_quick("training=cpu_4_sweep", "runs.flexsp_stdlib.training.iterations=2")
     iterations = {name: run.training.iterations for name, run in shared.runs.items()}
-    assert iterations == {"static_stdlib": 8, "flexsp_stdlib": 2, "pipeline_stdlib": 8}
+    assert iterations == {"static_stdlib": 5, "flexsp_stdlib": 2, "pipeline_stdlib": 5}
     one = with_quick("training@runs.flexsp_stdlib.training=gpu")
     devices = {name: run.training.device for name, run in one.runs.items()}
     assert devices == {"static_stdlib": "auto", "flexsp_stdlib": "cuda", "pipeline_stdlib": "auto"}

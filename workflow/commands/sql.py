@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from workflow.commands.judged import claim_by_id, judged, print_judged
 from workflow.commands.shared import add_results, command, experiment_of, print_table
-from workflow.stage import Settings
-from workflow.stages import STAGES, claim_files, inputs_of, results_folder
+from workflow.stages import claim_files, results_folder
 
 __all__ = ["add"]
 
@@ -27,7 +25,9 @@ def add(commands: Any) -> None:
         "  railx sql --claim railx_absolute_cost --experiment quick",
     )
     parser.add_argument("query", metavar="QUERY", nargs="?", help="one SELECT")
-    parser.add_argument("--claim", metavar="ID", help="judge this claim instead, by its query")
+    parser.add_argument(
+        "--claim", metavar="ID", help="judge this claim instead, on the tables that are there"
+    )
     parser.add_argument(
         "--experiment", default="paper", help="the experiment whose results are asked"
     )
@@ -49,7 +49,7 @@ def _sql(options: argparse.Namespace) -> int:
     if (options.query is None) == (options.claim is None):
         raise ValueError("QUERY: allowed: either one SELECT or --claim ID")
     if options.claim is not None:
-        print_table(_judged(options.claim, experiment, folder, there), options)
+        print_judged(judged(claim_by_id(options.claim, "--claim"), experiment, folder), options)
         return 0
     with open_database(folder, there) as database:
         try:
@@ -59,27 +59,3 @@ def _sql(options: argparse.Namespace) -> int:
             raise ValueError(f"{missing}; there is: {there_is}") from None
         print_table(found, options)
     return 0
-
-
-def _judged(name: str, experiment: Settings, folder: Path, files: Sequence[str]) -> Any:
-    """What a claim says, ours and the verdict, one row each."""
-    import pyarrow as pa
-
-    from railx.evidence import judge, load_claims
-
-    read = inputs_of(STAGES["evidence"], experiment)
-    (of_claims, *_), (of_published, *_) = (_several(read[key]) for key in ("claims", "published"))
-    claims = load_claims(of_claims.parent, of_published.parent)
-    chosen = [claim for claim in claims if claim.id == name]
-    if not chosen:
-        raise ValueError(
-            f"--claim: got {name!r}; allowed: {', '.join(claim.id for claim in claims)}"
-        )
-    (row,) = judge(chosen, folder, files)
-    shown = ("claim", "kind", "sentence", "ours_text", "published_text", "fidelity", "verdict")
-    lines = [{"key": key, "value": str(row[key] or "")} for key in (*shown, "reason")]
-    return pa.Table.from_pylist(lines)
-
-
-def _several(files: Path | list[Path]) -> list[Path]:
-    return files if isinstance(files, list) else [files]

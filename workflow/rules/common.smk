@@ -5,9 +5,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir)))
 
-from railx.settings import SettingsError
 from workflow.experiment import checked_experiment, overrides_from
 from workflow.locking import hold_folder
+from workflow.resources import check_resources
 from workflow.stages import (
     STAGES,
     code_of,
@@ -21,10 +21,11 @@ from workflow.stages import (
 
 
 def composed():
-    """The experiment of this run as plain data; what is wrong with it ends the run in one line."""
+    """The experiment of this run as plain data; what is wrong with it, or with resources/, ends the run in one line."""
     try:
+        check_resources()
         return checked_experiment(overrides_from(config))
-    except SettingsError as error:
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
 

@@ -1,6 +1,4 @@
-# One job per figure: SVG for the page and the paper, PNG to look at.
-
-from workflow.stages.figure import caption_of
+# One job per figure: SVG for the page, light and dark, PDF for the paper, PNG to look at; the words and the data beside them.
 
 
 rule figure:
@@ -8,11 +6,9 @@ rule figure:
         unpack(files_in("figure")),
     output:
         svg=report(files_out("figure")["svg"], caption="../report/figure.rst", category="Figures"),
-        png=files_out("figure")["png"],
-        record=files_out("figure")["record"],
+        **{name: path for name, path in files_out("figure").items() if name != "svg"},
     params:
         settings=settings("figure"),
-        caption=lambda wildcards: caption_of(EXPERIMENT, wildcards.figure),
         code=code("figure"),
     log:
         log_file("figure"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workflow.stage import Job, Json, Made, Stage, Summary, Table, Tracked, real, text
+from workflow.stage import Job, Json, Made, Stage, Summary, Table, Tracked, real, text, whole
 
 __all__ = ["STAGE", "run"]
 
@@ -44,6 +44,7 @@ _COLUMNS = (
     | real("load_over_bound", "offered_flits_per_chip_cycle")
     | real("static_bound_flits_per_chip_cycle", "flow_flits_per_chip_cycle")
     | real("packet_flits_per_chip_cycle", "ratio")
+    | whole("seed")
     | text("flow_fidelity", "packet_fidelity", "fidelity")
 )
 

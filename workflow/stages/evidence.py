@@ -10,6 +10,7 @@ __all__ = ["STAGE", "run"]
 
 _CLAIMS = Path("resources/claims")
 _PUBLISHED = Path("resources/published")
+_PAPERS = Path("resources/papers.yaml")
 
 
 def run(job: Job) -> Summary:
@@ -22,7 +23,9 @@ def run(job: Job) -> Summary:
 
     results = Path(job.settings["results"])
     files = [str(file.relative_to(results)) for file in job.inputs["results"]]
-    claims = load_claims(job.inputs["claims"][0].parent, job.inputs["published"][0].parent)
+    claims = load_claims(
+        job.inputs["claims"][0].parent, job.inputs["published"][0].parent, job.file("papers")
+    )
     rows = judge(claims, results, files)
     if "claims" in job.outputs:
         write_table(job.outputs["claims"], claims_table(rows))
@@ -50,6 +53,7 @@ def _inputs(experiment: Settings, _: str) -> Inputs:
         "results": claim_files(experiment, before="evidence"),
         "claims": sorted(_CLAIMS.glob("*.yaml")),
         "published": sorted(_PUBLISHED.glob("*.csv")),
+        "papers": _PAPERS,
     }
 
 

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from workflow.stage import File, Inputs, Item, Job, Made, Settings, Stage, Summary, Tracked
+from workflow.stage import (
+    File,
+    Inputs,
+    Item,
+    Job,
+    Json,
+    Made,
+    Settings,
+    Stage,
+    Summary,
+    Tracked,
+)
 
-__all__ = ["STAGE", "caption_of", "run"]
+__all__ = ["STAGE", "run"]
+
+_PUBLISHED = Path("resources/published")
 
 
 def run(job: Job) -> Summary:
-    """Draw the figure that the settings describe, as .svg and .png."""
+    """Draw the figure that the settings describe, with its words and data beside it."""
     from railx.figures import FigureSettings, draw_figure
     from railx.settings import load
 
     figure: FigureSettings = load(FigureSettings, job.settings, "figure")
     draw_figure(figure, job.inputs, job.outputs["svg"])
     return {"figure": job.item}
-
-
-def caption_of(experiment: Settings, figure: str) -> str:
-    """The caption of a figure (reStructuredText).
-
-    Snakemake's report and the experiment's own share it.
-    """
-    return str(_declared(experiment, figure).caption)
 
 
 def _declared(experiment: Settings, figure: str) -> Any:
@@ -36,13 +42,17 @@ def _declared(experiment: Settings, figure: str) -> Any:
 def _inputs(experiment: Settings, figure: str) -> Inputs:
     """The tables a figure is drawn from.
 
-    Those of the names under ``only``, or of all items that fit.
+    Those of the names under ``only``, or of all items that fit; published ones as they
+    are.
     """
     from workflow.stages import stage_of
 
     only = tuple(experiment["figures"][figure].get("only", ()))
-    files = {}
+    files: dict[str, Made | Path] = {}
     for wanted in _declared(experiment, figure).inputs:
+        if wanted.published:
+            files[wanted.key] = _PUBLISHED / wanted.published
+            continue
         stage = stage_of(wanted.table)
         names = only or stage.items(experiment)
         if wanted.plan_kind is not None and not only:
@@ -74,7 +84,15 @@ STAGE = Stage(
     settings=lambda experiment, figure: experiment["figures"][figure],
     inputs=_inputs,
     modules=_modules,
-    outputs={"svg": File("{figure}.svg"), "png": File("{figure}.png")},
+    outputs={
+        "svg": File("{figure}.svg"),
+        "dark": File("{figure}.dark.svg"),
+        "png": File("{figure}.png"),
+        "pdf": File("{figure}.pdf"),
+        "data": File("{figure}.csv"),
+        "caption": File("{figure}.rst"),
+        "words": Json("{figure}.json"),
+    },
     run=run,
-    tracked=Tracked("", ("png",)),
+    tracked=Tracked("", ("png", "data")),
 )

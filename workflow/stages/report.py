@@ -10,41 +10,64 @@ from workflow.stage import File, Inputs, Job, Json, Made, Settings, Stage, Summa
 __all__ = ["STAGE", "run"]
 
 _TEMPLATES = Path("railx/report/templates")
+_PAPERS = Path("resources/papers.yaml")
+_CLAIMS = Path("resources/claims")
+_PUBLISHED = Path("resources/published")
+#: Where an experiment's verdicts and provenance stand below its results.
+_VERDICTS, _PROVENANCE = "evidence/claims.parquet", "provenance.json"
+_RECORDED = "recorded"
 
 
 def run(job: Job) -> Summary:
-    """Write the resolved config and the provenance beside the report, then the report.
+    """Write the resolved config and the provenance beside the page, then the page.
 
-    ``settings``: the experiment, the results folder, per figure its kind, name, image
-    and the tables behind it, per printed table its title and path.
+    ``settings``: the experiment, the results folder, the names of the figures, per
+    printed table its title and path, the folder of all results.
     """
+    from railx.evidence import load_claims, published_tables, read_papers
     from railx.provenance import collect_provenance
-    from railx.report import ReportTable, figure_entry, write_report
+    from railx.report import ReportFigure, ReportTable, write_report
 
-    folder = Path(job.settings["results"])
+    results = Path(job.settings["results"])
     job.write_json("config", job.settings["experiment"])
     job.write_json("provenance", collect_provenance())
+    published = job.inputs["published"][0].parent
+    claims = load_claims(job.inputs["claim_files"][0].parent, published, job.file("papers"))
+    images = zip(
+        job.settings["figures"],
+        *(job.inputs[key] for key in ("figures", "dark", "words")),
+        strict=True,
+    )
     write_report(
         job.outputs["report"],
         experiment=job.settings["experiment"]["name"],
+        papers=read_papers(job.file("papers")),
         claims=job.file("claims"),
-        figures=[
-            figure_entry(
-                figure["kind"],
-                figure["name"],
-                folder / figure["image"],
-                figure["tables"],
-            )
-            for figure in job.settings["figures"]
-        ],
+        figures=[ReportFigure(name, light, words, dark) for name, light, dark, words in images],
         tables=[
-            ReportTable(table["title"], table["path"], folder / table["path"])
+            ReportTable(table["title"], table["path"], results / table["path"])
             for table in job.settings["tables"]
         ],
+        published=published_tables(published),
+        judged={
+            claim.id: (claim.settings.published.file, claim.settings.published.id)
+            for claim in claims
+        },
+        others=[_other(path, results.parent) for path in job.inputs.get("others", ())],
         config=job.outputs["config"],
         provenance=job.outputs["provenance"],
+        jobs=job.inputs.get("provenance", ()),
     )
     return {"report": str(job.outputs["report"])}
+
+
+def _other(claims: Path, results: Path) -> Any:
+    """The verdicts in a file as the page names them: by the folder they stand in."""
+    from railx.report import OtherResult
+
+    folder = claims.parent.parent
+    name = folder.relative_to(results)
+    return OtherResult(str(name), claims, folder / _PROVENANCE, recorded=name.parts[0] == _RECORDED)
 
 
 def _own(experiment: Settings, _: str) -> dict[str, Any]:
@@ -53,48 +76,45 @@ def _own(experiment: Settings, _: str) -> dict[str, Any]:
     return {
         "experiment": experiment,
         "results": str(results_folder(experiment)),
-        "figures": _figures(experiment),
+        "figures": list(experiment["figures"]),
         "tables": [{"title": title, "path": path} for title, path in printed_tables(experiment)],
     }
-
-
-def _figures(experiment: Settings) -> list[dict[str, Any]]:
-    from workflow.stages import STAGES, inputs_of, results_folder
-
-    figure, folder = STAGES["figure"], results_folder(experiment)
-    return [
-        {
-            "kind": settings["figure"],
-            "name": name,
-            "image": figure.path("svg", name),
-            "tables": [
-                str(path.relative_to(folder))
-                for files in inputs_of(figure, experiment, name).values()
-                for path in ([files] if isinstance(files, Path) else files)
-            ],
-        }
-        for name, settings in experiment["figures"].items()
-    ]
 
 
 def _inputs(experiment: Settings, _: str) -> Inputs:
     from workflow.stages import printed_tables, results_folder
 
     folder = results_folder(experiment)
+    others = _others(folder)
     return {
         "claims": Made("evidence.claims"),
-        "figures": Made("figure.svg", tuple(experiment["figures"])),
+        **{
+            key: Made(f"figure.{output}", tuple(experiment["figures"]))
+            for key, output in (("figures", "svg"), ("dark", "dark"), ("words", "words"))
+        },
         "tables": [folder / path for _, path in printed_tables(experiment)],
+        "papers": _PAPERS,
+        "claim_files": sorted(_CLAIMS.glob("*.yaml")),
+        "published": sorted(_PUBLISHED.iterdir()),
+        "others": others,
+        "others_provenance": [
+            path for one in others if (path := one.parent.parent / _PROVENANCE).is_file()
+        ],
+        "provenance": [],
         "templates": sorted(_TEMPLATES.iterdir()),
     }
 
 
-def _figure_modules(experiment: Settings, _: str) -> tuple[str, ...]:
-    """The modules that hold titles and captions."""
-    from railx.figures import figure_module
+def _others(own: Path) -> list[Path]:
+    """The verdicts of other experiments that are there, recorded ones last.
 
-    kinds = {settings["figure"] for settings in experiment["figures"].values()}
-    return tuple(figure_module(kind) for kind in sorted(kinds))
+    Nobody makes them for this page: those of an experiment that was never run are not
+    missed.
+    """
+    results = own.parent
+    beside = [path for path in results.glob(f"*/{_VERDICTS}") if path.parts[-3] != own.name]
+    recorded = (results / _RECORDED).glob(f"**/{_VERDICTS}")
+    return [*sorted(beside), *sorted(recorded)]
 
 
 STAGE = Stage(
@@ -109,7 +129,6 @@ STAGE = Stage(
         "provenance": Json("provenance.json"),
     },
     run=run,
-    modules=_figure_modules,
     tracked=Tracked("", ("report",), name="page"),
     in_folder=False,
 )

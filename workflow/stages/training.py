@@ -24,6 +24,7 @@ from workflow.stage import (
     Summary,
     Table,
     Tracked,
+    flag,
     real,
     text,
     typed,
@@ -56,7 +57,8 @@ def run(job: Job) -> Summary:
     result: dict[str, Any] = read_json(job.outputs["result"])
     rows = [_row(job.item, result, setting) for setting in result["settings"]]
     job.write_table("settings", rows)
-    summary = {key: value for key, value in result.items() if key not in ("schema", "settings")}
+    listed = ("schema", "settings", "blocks")
+    summary = {key: value for key, value in result.items() if key not in listed}
     summary |= {f"{row['mode']}_{row['reconfiguration_latency_ms']:g}ms": row for row in rows}
     job.write_json("summary", summary)
     return summary
@@ -88,18 +90,8 @@ def _resolved(job: Job) -> Any:
 
 
 def _row(name: str, result: Mapping[str, Any], setting: Mapping[str, Any]) -> dict[str, Any]:
-    """One fabric setting of a run.
-
-    With its iteration time relative to the electrical one of the same launch.
-    """
-    electrical = next(
-        other["iteration_ms"] for other in result["settings"] if other["mode"] == "electrical"
-    )
+    """One fabric setting of a run: medians over its undisturbed repeats."""
     plain = {key: value for key, value in setting.items() if not isinstance(value, list)}
-    relative = {
-        "iteration_over_electrical": setting["iteration_ms"] / electrical,
-        "last_loss": setting["losses"][-1],
-    }
     fidelity = plain.pop("fidelity")
     return (
         {
@@ -109,8 +101,7 @@ def _row(name: str, result: Mapping[str, Any], setting: Mapping[str, Any]) -> di
             "device": result["device"],
         }
         | plain
-        | relative
-        | {"fidelity": fidelity}
+        | {"last_loss": setting["losses"][-1], "fidelity": fidelity}
     )
 
 
@@ -126,11 +117,13 @@ def _inputs(experiment: Settings, run: str) -> Inputs:
 _RUN = text("run", "plan", "parallelism", "device", "mode") | real("reconfiguration_latency_ms")
 _ITERATIONS = (
     _RUN
-    | whole("iteration", "rank")
+    | whole("iteration", "repeat", "rank")
     | real("iteration_ms", "stall_ms", "wait_ms")
     | whole("requests", "reconfigurations")
     | real("loss", "gradient_norm")
     | whole("tokens")
+    | real("load_share")
+    | flag("disturbed")
     | text("fidelity")
 )
 _TRACE = (
@@ -144,7 +137,9 @@ _TRACE = (
 _SETTINGS = (
     _RUN
     | real("iteration_ms", "tokens_per_s", "stall_ms", "wait_ms")
-    | real("requests", "reconfigurations", "iteration_over_electrical", "last_loss")
+    | real("requests", "reconfigurations", "iteration_over_electrical")
+    | whole("repeats", "set_aside")
+    | real("last_loss")
     | text("fidelity")
 )
 

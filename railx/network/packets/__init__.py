@@ -8,16 +8,20 @@ from railx.network.packets.simulate import (
     PacketResult,
     simulate_packets,
     simulate_trace,
+    speed_of,
     summary_row,
 )
-from railx.network.packets.sweep import sweep_loads
+from railx.network.packets.sweep import Sweep, repeated_sweep, sweep_loads
 from railx.network.packets.zero_load import zero_load_latency_cycles
 
 __all__ = [
     "PacketResult",
+    "Sweep",
     "Trace",
+    "repeated_sweep",
     "simulate_packets",
     "simulate_trace",
+    "speed_of",
     "summary_row",
     "sweep_loads",
     "zero_load_latency_cycles",

@@ -3,21 +3,47 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
-from railx.network.packets.simulate import PacketResult, simulate_packets, summary_row
+from railx.network.packets.simulate import (
+    PacketResult,
+    simulate_packets,
+    speed_of,
+    summary_row,
+)
 from railx.network.packets.zero_load import zero_load_latency_cycles
+from railx.network.seeds import repeat_seeds
 from railx.network.settings import SweepSettings
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import Topology
 
-__all__ = ["sweep_loads"]
+__all__ = ["Sweep", "repeated_sweep", "sweep_loads"]
 
 #: Overload, as a multiple of the saturation point, at which the largest accepted rate
 #: is looked for.
 _OVERLOAD = 1.25
+#: What the rows of a seed repeat from its summary.
+_IN_EVERY_ROW = (
+    "saturation_flits_per_chip_cycle",
+    "bound_flits_per_chip_cycle",
+    "ideal_flits_per_chip_cycle",
+)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The runs of a sweep: rows by seed and ascending load, and a summary.
+
+    ``speed`` says of each row how fast this machine simulated it.
+    """
+
+    rows: list[dict[str, Any]]
+    summary: dict[str, Any]
+    speed: list[dict[str, Any]]
 
 
 @dataclass(eq=False)
@@ -59,10 +85,10 @@ def sweep_loads(
     *,
     bound: float | None = None,
     ideal: float | None = None,
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Run the loads of ``settings`` and search the saturation point.
+) -> Sweep:
+    """Run the loads of ``settings`` under one seed and search the saturation point.
 
-    Returns rows by ascending load, and a summary. The point is bracketed (by the given
+    The point is bracketed (by the given
     loads, else by ``bound`` or doubling) and bisected until the bracket is no wider
     than ``precision`` of its upper end. ``saturation_flits_per_chip_cycle`` is its
     lower end, the highest load found that is not saturated (0 where even ``precision``
@@ -83,11 +109,13 @@ def sweep_loads(
         else:
             low = middle
     runs.at(_OVERLOAD * high)
-    rows = []
+    rows, speed = [], []
     for load in sorted(runs.results):
         traffic = dataclasses.replace(settings.traffic, load=load)
         row = summary_row(topology, name, traffic, settings.network, runs.at(load), seed)
         rows.append({**row, "saturated": runs.saturated(load)})
+        named = {key: row[key] for key in ("seed", "offered_flits_per_chip_cycle")}
+        speed.append({**named, **speed_of(runs.at(load))})
     accepted = max(row["accepted_flits_per_chip_cycle"] for row in rows)
     summary = {
         "topology": name,
@@ -108,7 +136,45 @@ def sweep_loads(
             summary[f"{key}_flits_per_chip_cycle"] = limit
             summary[f"accepted_of_{key}"] = accepted / limit
             summary[f"saturation_of_{key}"] = low / limit
-    return rows, summary
+    return Sweep(rows, summary, speed)
+
+
+def repeated_sweep(
+    topology: Topology,
+    table: RoutingTable,
+    settings: SweepSettings,
+    seed: int,
+    name: str,
+    limits: Callable[[int], tuple[float, float]],
+) -> Sweep:
+    """:func:`sweep_loads` under each seed of the settings.
+
+    ``limits`` gives bound and ideal of the traffic that a seed draws. The rows carry
+    saturation, bound and ideal of their seed. In the summary stand the medians over the
+    seeds, and the least and the largest saturation point.
+    """
+    sweeps = []
+    for own in repeat_seeds(seed, settings.repeats):
+        bound, ideal = limits(own)
+        sweeps.append(sweep_loads(topology, table, settings, own, name, bound=bound, ideal=ideal))
+    rows = [
+        {**row, **{key: one.summary[key] for key in _IN_EVERY_ROW}}
+        for one in sweeps
+        for row in one.rows
+    ]
+    first = sweeps[0].summary
+    summary = {
+        key: median(one.summary[key] for one in sweeps) if isinstance(value, float) else value
+        for key, value in first.items()
+    }
+    points = [one.summary["saturation_flits_per_chip_cycle"] for one in sweeps]
+    summary |= {
+        "saturation_least_flits_per_chip_cycle": min(points),
+        "saturation_most_flits_per_chip_cycle": max(points),
+        "runs": len(rows),
+        "repeats": settings.repeats,
+    }
+    return Sweep(rows, summary, [run for one in sweeps for run in one.speed])
 
 
 def _bracket(runs: _Runs, bound: float | None) -> tuple[float, float]:

@@ -1,0 +1,53 @@
+"""The papers by key: what claims, published tables and figures name them by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+
+from railx.evidence.errors import ClaimError
+from railx.settings import NotEmpty, SettingsError, load
+
+__all__ = ["Paper", "read_papers", "read_yaml"]
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper that claims are taken from."""
+
+    name: Annotated[str, NotEmpty()]
+    """The short name that a reader knows it by."""
+    arxiv: tuple[str, ...]
+    """Its numbers at arXiv, the one that is cited first; none where it is not there."""
+    idea: Annotated[str, NotEmpty()]
+    """What it proposes, in a line."""
+
+
+def read_papers(path: str | Path) -> dict[str, Paper]:
+    """The papers by key, in the order of the file.
+
+    Raises :class:`ClaimError`, one line naming file and key.
+    """
+    path = Path(path)
+    try:
+        papers: dict[str, Paper] = load(Annotated[dict[str, Paper], NotEmpty()], read_yaml(path))
+    except SettingsError as error:
+        raise ClaimError(f"{path.name}: {error}") from None
+    return papers
+
+
+def read_yaml(path: Path) -> Any:
+    """The plain content of a YAML file.
+
+    Raises :class:`ClaimError`, one line naming file and line.
+    """
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise ClaimError(f"{path.name}{line}: not valid YAML ({problem})") from None

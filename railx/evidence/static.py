@@ -1,0 +1,99 @@
+"""What can be wrong with claims and published numbers before there is any result."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from railx.evidence.claims import Claim
+from railx.evidence.database import Database, open_schemas
+from railx.evidence.errors import ClaimError
+from railx.evidence.judge import check_columns
+
+__all__ = ["check_published", "check_queries"]
+
+
+def check_queries(claims: Sequence[Claim], declared: Mapping[str, pa.Schema | None]) -> None:
+    """Check every query against the tables that a run could have.
+
+    ``declared`` holds their schemas by name, with a star where the name of an item
+    stands (``network.*.bounds``). A schema of None is not known beforehand: of a query
+    that names such a table only the tables are checked. Raises :class:`ClaimError`, one
+    line naming file, claim and what is allowed.
+    """
+    asked = [claim for claim in claims if claim.settings.query is not None]
+    named: dict[str, tuple[str, ...]] = {}
+    schemas: dict[str, pa.Schema | None] = {}
+    with open_schemas({}) as database:
+        for claim in asked:
+            try:
+                named[claim.id] = database.named(claim.settings.query or "")
+                schemas |= {name: _declared(name, declared) for name in named[claim.id]}
+            except ClaimError as error:
+                raise _of(claim, error) from None
+    known = {name: schema for name, schema in schemas.items() if schema is not None}
+    with open_schemas(known) as database:
+        for claim in asked:
+            if all(name in known for name in named[claim.id]):
+                _check_columns(claim, database)
+
+
+def check_published(directory: str | Path) -> None:
+    """Check that every published number says where it stands.
+
+    Raises :class:`ClaimError`, one line naming file and row, for a row without source,
+    with more or fewer fields than the table has columns, or with the id of another.
+    """
+    for path in sorted(Path(directory).glob("*.csv")):
+        with path.open(encoding="utf-8", newline="") as lines:
+            reader = csv.reader(lines)
+            columns = next(reader, [])
+            if "source" not in columns:
+                raise ClaimError(
+                    f"{path.name}: source: no such column; there is: {', '.join(columns) or 'none'}"
+                )
+            seen: set[str] = set()
+            for row in reader:
+                where = f"{path.name}, line {reader.line_num}"
+                if len(row) != len(columns):
+                    raise ClaimError(
+                        f"{where}: got {len(row)} fields; allowed: {len(columns)}, one for each"
+                        " column"
+                    )
+                values = dict(zip(columns, row, strict=True))
+                name = values.get("id", "")
+                if not values["source"].strip():
+                    raise ClaimError(
+                        f"{where}: source: is missing{f' for {name}' if name else ''}; allowed:"
+                        " where the number stands"
+                    )
+                if name and name in seen:
+                    raise ClaimError(f"{where}: id: {name!r} is used twice; allowed: one row")
+                seen.add(name)
+
+
+def _declared(name: str, declared: Mapping[str, pa.Schema | None]) -> pa.Schema | None:
+    parts = name.split(".")
+    for pattern, schema in declared.items():
+        wanted = pattern.split(".")
+        if len(parts) == len(wanted) and all(
+            one in ("*", other) for one, other in zip(wanted, parts, strict=True)
+        ):
+            return schema
+    near = [pattern for pattern in declared if pattern.split(".")[0] == parts[0]]
+    shown = ", ".join(pattern.replace("*", "NAME") for pattern in near or declared)
+    raise ClaimError(f"query: no stage makes a table {name}; allowed: {shown}")
+
+
+def _check_columns(claim: Claim, database: Database) -> None:
+    try:
+        check_columns(claim, database.columns(claim.settings.query or ""))
+    except ClaimError as error:
+        raise _of(claim, error) from None
+
+
+def _of(claim: Claim, error: ClaimError) -> ClaimError:
+    return ClaimError(f"{claim.file}: claim {claim.id}: {error}")

@@ -1,0 +1,152 @@
+"""What a figure may not hide: compressed axes, cut bars, curves under a legend.
+
+``say_compressed`` writes on an axis that it is compressed. ``cut_bars`` marks bars that
+are drawn shorter than they are. ``refuse_hidden`` is the last look at a figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+__all__ = ["cut_bars", "refuse_hidden", "say_compressed"]
+
+
+def say_compressed(figure: Figure) -> None:
+    """Add to the label of every axis that is not linear what it is.
+
+    Raises ValueError for one that has no label, nor shares one.
+    """
+    for axes in figure.axes:
+        if not axes.get_visible() or not axes.axison:
+            continue
+        for axis, way in ((axes.xaxis, "x"), (axes.yaxis, "y")):
+            note = _compression(axis)
+            if not note:
+                continue
+            labels = [axis.label, *_shared_labels(figure, axes, way)]
+            said = [label for label in labels if label.get_text()]
+            if not said:
+                raise ValueError(
+                    f"panel {axes.get_title(loc='left') or axes.get_title()!r}: the {way} axis is"
+                    " compressed and has no label; allowed: a label"
+                )
+            for label in said:
+                if note not in label.get_text():
+                    label.set_text(f"{label.get_text()}, {note}")
+
+
+def cut_bars(
+    axes: Axes, values: Sequence[float], places: Sequence[float], limit: float, texts: Sequence[str]
+) -> list[str]:
+    """Mark the horizontal bars that are drawn only up to ``limit``.
+
+    Each value beyond it gets a break in its bar and its text, the true value, at the
+    end. The texts of the cut bars are returned, for the caption.
+    """
+    import matplotlib.patheffects as effects
+
+    cut = []
+    for value, place, text in zip(values, places, texts, strict=True):
+        if value <= limit:
+            continue
+        cut.append(text)
+        for back in (0.03, 0.055):
+            axes.plot(
+                [limit * (1 - back - 0.012), limit * (1 - back + 0.012)],
+                [place + 0.5, place - 0.5],
+                color="white",
+                linewidth=2.2,
+                solid_capstyle="butt",
+                zorder=3,
+            )
+        axes.annotate(
+            text,
+            (limit, place),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            path_effects=[effects.withStroke(linewidth=2, foreground="white")],
+        )
+    return cut
+
+
+def refuse_hidden(figure: Figure) -> None:
+    """Raise ValueError for a legend that covers a panel and for a bar cut by an edge.
+
+    The figure is laid out.
+    """
+    from matplotlib.legend import Legend
+
+    for axes in figure.axes:
+        if not axes.get_visible():
+            continue
+        name = axes.get_title(loc="left") or axes.get_title()
+        for legend in axes.findobj(Legend):
+            _refuse_over_panels(legend, figure, f"panel {name!r}")
+        _refuse_cut(axes, name)
+    for legend in figure.legends:
+        _refuse_over_panels(legend, figure, "figure")
+
+
+def _refuse_over_panels(legend: Any, figure: Figure, where: str) -> None:
+    extent = legend.get_window_extent()
+    for axes in figure.axes:
+        if not axes.get_visible():
+            continue
+        panel = axes.get_window_extent()
+        across = min(extent.x1, panel.x1) - max(extent.x0, panel.x0)
+        along = min(extent.y1, panel.y1) - max(extent.y0, panel.y0)
+        if across > 1 and along > 1:
+            raise ValueError(
+                f"{where}: the legend covers a panel; allowed: share_legend, or a place outside"
+            )
+
+
+def _refuse_cut(axes: Axes, name: str) -> None:
+    from matplotlib.container import BarContainer
+
+    right, top = max(axes.get_xlim()), max(axes.get_ylim())
+    for bars in axes.containers:
+        if not isinstance(bars, BarContainer):
+            continue
+        for bar in bars.patches:
+            across = bars.orientation == "horizontal"
+            start = bar.get_x() if across else bar.get_y()
+            end = start + (bar.get_width() if across else bar.get_height())
+            high = right if across else top
+            if max(start, end) > high + 1e-9 * abs(high):
+                raise ValueError(
+                    f"panel {name!r}: a bar of {max(start, end):g} ends at the edge, {high:g};"
+                    " allowed: wider limits, or cut_bars"
+                )
+
+
+def _compression(axis: Axis) -> str:
+    """What is said of an axis that is not linear; empty for a linear one."""
+    kind: Literal["linear", "log", "symlog"] | str = axis.get_scale()
+    if kind == "linear":
+        return ""
+    if kind == "symlog":
+        scale: Any = axis.get_transform()
+        return f"logarithmic above {scale.linthresh:g}"
+    return "logarithmic"
+
+
+def _shared_labels(figure: Figure, axes: Axes, way: str) -> Iterable[Any]:
+    """Labels of the axes that share this one, and of the figure they stand in."""
+    group = axes.get_shared_x_axes() if way == "x" else axes.get_shared_y_axes()
+    for other in group.get_siblings(axes):
+        if other is not axes and other.get_visible():
+            yield (other.xaxis if way == "x" else other.yaxis).label
+    holder: Any = axes.figure
+    while holder is not None:
+        whole = getattr(holder, f"_sup{way}label", None)
+        if whole is not None:
+            yield whole
+        holder = getattr(holder, "_parent", None)

@@ -1,0 +1,158 @@
+"""Medians over the repeats of a training run, and how sure they are.
+
+Figures of training runs share it: an iteration takes as long as its slowest rank, a
+repeat counts with the median of its iterations, and a setting with the median of its
+repeats. Repeats that other work on the machine disturbed are set aside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["LEAST_REPEATS", "REPEAT_COLUMNS", "Middle", "middle", "per_repeat", "repeats_words"]
+
+#: What :func:`per_repeat` reads of ``training.iterations``.
+REPEAT_COLUMNS: tuple[str, ...] = (
+    "run",
+    "plan",
+    "parallelism",
+    "device",
+    "mode",
+    "reconfiguration_latency_ms",
+    "iteration",
+    "repeat",
+    "rank",
+    "iteration_ms",
+    "stall_ms",
+    "disturbed",
+    "fidelity",
+)
+#: Fewer repeats than these have no interval.
+LEAST_REPEATS = 3
+
+_SETTING = ["run", "plan", "parallelism", "device", "mode", "reconfiguration_latency_ms"]
+_RESAMPLES = 9999
+
+
+@dataclass(frozen=True)
+class Middle:
+    """A median with its confidence interval, which is not a number without one."""
+
+    value: float
+    low: float
+    high: float
+    samples: int
+
+    @property
+    def sure(self) -> bool:
+        """Whether there is an interval."""
+        return not math.isnan(self.low)
+
+
+def middle(values: Sequence[float], confidence: float = 0.95) -> Middle:
+    """The median of ``values`` and its bootstrap interval (percentiles, fixed seed).
+
+    Equal values have an interval without width, fewer than :data:`LEAST_REPEATS` none.
+    """
+    from scipy.stats import bootstrap
+
+    samples = np.asarray(values, dtype=float)
+    if not len(samples):
+        return Middle(math.nan, math.nan, math.nan, 0)
+    value = float(np.median(samples))
+    if len(samples) < LEAST_REPEATS:
+        return Middle(value, math.nan, math.nan, len(samples))
+    if samples.min() == samples.max():
+        return Middle(value, value, value, len(samples))
+    interval = bootstrap(
+        (samples,),
+        np.median,
+        confidence_level=confidence,
+        n_resamples=_RESAMPLES,
+        method="percentile",
+        rng=np.random.default_rng(0),
+        vectorized=True,
+    ).confidence_interval
+    return Middle(value, float(interval.low), float(interval.high), len(samples))
+
+
+def per_repeat(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per setting and repeat, in the order of the table.
+
+    ``iteration_ms`` is the median over the iterations of the slowest rank's time,
+    ``stall_percent`` the median of the share of their time that ranks wait for light
+    paths, ``over_electrical`` the time over that of the electrical runs: of the same
+    repeat where it has one that counts, else of the median of those that count.
+    """
+    frame = frame.assign(
+        reconfiguration_latency_ms=frame["reconfiguration_latency_ms"].fillna(0.0),
+        stall_percent=100 * frame["stall_ms"].fillna(0.0) / frame["iteration_ms"],
+    )
+    iterations = (
+        frame.groupby([*_SETTING, "repeat", "iteration"], sort=False)
+        .agg(
+            iteration_ms=("iteration_ms", "max"),
+            stall_percent=("stall_percent", "mean"),
+            disturbed=("disturbed", "any"),
+            fidelity=("fidelity", "first"),
+        )
+        .reset_index()
+    )
+    rows = (
+        iterations.groupby([*_SETTING, "repeat"], sort=False)
+        .agg(
+            iteration_ms=("iteration_ms", "median"),
+            stall_percent=("stall_percent", "median"),
+            iterations=("iteration", "size"),
+            disturbed=("disturbed", "any"),
+            fidelity=("fidelity", "first"),
+        )
+        .reset_index()
+    )
+    return rows.assign(over_electrical=_over_electrical(rows))
+
+
+def _over_electrical(rows: pd.DataFrame) -> pd.Series:
+    calm = rows[(rows["mode"] == "electrical") & ~rows["disturbed"]]
+    median = calm.groupby("run")["iteration_ms"].median()
+    own = calm.set_index(["run", "repeat"])["iteration_ms"]
+    keys = list(zip(rows["run"], rows["repeat"], strict=True))
+    reference = [own.get(key, median.get(key[0], math.nan)) for key in keys]
+    return rows["iteration_ms"] / reference
+
+
+def repeats_words(rows: pd.DataFrame) -> str:
+    """How many repeats the medians rest on, and what was set aside.
+
+    ``rows`` are those of :func:`per_repeat`.
+    """
+    setting = [*_SETTING]
+    kept = rows[~rows["disturbed"]].groupby(setting).size()
+    aside = int(rows["disturbed"].sum())
+    fewest, most = (int(kept.min()), int(kept.max())) if len(kept) else (0, 0)
+    iterations = sorted(set(rows["iterations"]))
+    count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    text = (
+        f"{count} repeat{'s' if count != '1' else ''} of"
+        f" {' or '.join(map(str, iterations))} timed iterations"
+    )
+    if fewest < LEAST_REPEATS:
+        text += (
+            ": too few for an interval"
+            if most < LEAST_REPEATS
+            else ", some too few for an interval"
+        )
+    if aside:
+        text += (
+            f"; {aside} of {len(rows)} set aside, because other work on the machine disturbed"
+            f" {'it' if aside == 1 else 'them'}"
+        )
+    return text

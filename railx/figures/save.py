@@ -1,0 +1,83 @@
+"""Writing a figure: SVG with real text, light and dark, PNG and PDF.
+
+Equal tables give equal files: nothing holds a date, and the names inside an SVG are its
+own, so that several can stand on one page.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from railx.figures.contrast import dark_colour
+from railx.io import atomic_path, write_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["FONTS", "IMAGES", "dark_svg", "save", "settle", "tidy_svg"]
+
+#: The endings of a figure's images.
+IMAGES: tuple[str, ...] = (".svg", ".dark.svg", ".png", ".pdf")
+#: What a viewer shows the text in: the first is what the figure is laid out with, the
+#: others are as wide or narrower.
+FONTS = "'DejaVu Sans', Verdana, Geneva, sans-serif"
+
+
+def save(figure: Figure, output: Path, dpi: int) -> None:
+    """Write the figure as ``output`` with each ending of ``IMAGES``."""
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
+    light = tidy_svg(drawn.getvalue(), output.stem)
+    write_text(output.with_suffix(".svg"), light)
+    write_text(output.with_suffix(".dark.svg"), dark_svg(light, output.stem))
+    with atomic_path(output.with_suffix(".png")) as beside:
+        figure.savefig(beside, format="png", dpi=dpi, metadata={"Software": None})
+    undated = {"CreationDate": None, "Creator": None, "Producer": None}
+    with atomic_path(output.with_suffix(".pdf")) as beside:
+        figure.savefig(beside, format="pdf", metadata=undated)
+
+
+def tidy_svg(text: str, name: str) -> str:
+    """An SVG of matplotlib's that can stand inside a page beside others.
+
+    Only what is referred to keeps an identifier, one that starts with ``name``. Rules
+    that would reach the whole page become attributes, comments and metadata go.
+    """
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<!--.*?-->\s*|<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", text, flags=re.DOTALL)
+    look = f"font-family: {FONTS}; stroke-linejoin: round; stroke-linecap: butt"
+    text = text.replace("<svg ", f'<svg style="{look}" ', 1)
+    text = re.sub(r"(font: [^;\"]*?px) [^;\"]+", r"\1 inherit", text)
+    used = dict.fromkeys(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
+    own = {old: f"{name}-{i}" for i, old in enumerate(used)}
+    text = re.sub(
+        r' id="([^"]+)"', lambda found: f' id="{own[found[1]]}"' if found[1] in own else "", text
+    )
+    return re.sub(
+        r'(url\(#|href="#)([^)"]+)', lambda found: found[1] + own.get(found[2], found[2]), text
+    )
+
+
+def dark_svg(light: str, name: str) -> str:
+    """The same SVG with the colours of a dark page."""
+    text = re.sub(r"(?<=[:\"\s])#[0-9a-f]{6}\b", lambda found: dark_colour(found[0]), light)
+    return re.sub(rf'(id="|url\(#|href="#){re.escape(name)}-', rf"\1{name}-dark-", text)
+
+
+def settle(figure: Figure) -> None:
+    """Lay the panels out once and round their places.
+
+    The solver's last digits depend on the order of objects in memory; rounded places
+    give equal files for equal tables.
+    """
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        left, bottom, width, height = (
+            round(float(value), 5) for value in axes.get_position(original=True).bounds
+        )
+        axes.set_position((left, bottom, width, height))

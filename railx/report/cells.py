@@ -1,0 +1,72 @@
+"""Values as a reader sees them in a table, and the rows of tables and configs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from railx.io import read_json, read_table
+from railx.report.entries import ReportTable
+
+__all__ = ["MOST_ROWS", "cell", "flat", "seeds", "table_rows", "words"]
+
+#: Rows of a result table that the page prints; the file has all.
+MOST_ROWS = 40
+
+
+def table_rows(table: ReportTable) -> dict[str, Any]:
+    """Columns and first rows of a Parquet table, or keys and values of JSON."""
+    if table.path.suffix == ".json":
+        rows = [{"quantity": key, "value": value} for key, value in flat(read_json(table.path))]
+        return {
+            "columns": ["quantity", "value"],
+            "rows": rows[:MOST_ROWS],
+            "count": len(rows),
+        }
+    arrow = read_table(table.path, list(table.columns) or None)
+    return {
+        "columns": list(arrow.column_names),
+        "rows": arrow.slice(0, MOST_ROWS).to_pylist(),
+        "count": arrow.num_rows,
+    }
+
+
+def flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of nested mappings with dotted keys."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from flat(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, node
+
+
+def seeds(config: Any) -> list[tuple[str, Any]]:
+    """Every seed of a config with its dotted key."""
+    return [(key, value) for key, value in flat(config) if key.rsplit(".", 1)[-1] == "seed"]
+
+
+def cell(value: Any) -> str:
+    """A value for a reader: six digits, thousands separators, a dash for nothing."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:,.6g}"
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
+    return str(value)
+
+
+def words(value: Any) -> str:
+    """A value of a provenance file in one line, nested ones as ``key value``."""
+    if isinstance(value, Mapping):
+        return ", ".join(
+            f"{key.replace('_', ' ')} {words(one)}" for key, one in value.items() if one is not None
+        )
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(words, value))
+    return cell(value)

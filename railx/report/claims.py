@@ -1,0 +1,85 @@
+"""The claims table as a reader meets it: checked, counted and grouped by paper.
+
+The page and the summary in the terminal count the same way: what the papers publish
+apart from what this project derives or checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from railx.evidence import CLAIM_COLUMNS, KINDS, VERDICTS, Paper
+from railx.evidence.verdicts import number_text
+from railx.io import FIDELITIES, read_table
+
+__all__ = ["Row", "count", "did_not_hold", "interval_text", "read_claims"]
+
+#: A space where no line may end.
+_TIGHT = "\N{NO-BREAK SPACE}"
+#: One claim with its verdict: the columns of evidence/claims.parquet.
+Row = dict[str, Any]
+
+
+def read_claims(path: str | Path, papers: Mapping[str, Paper]) -> list[Row]:
+    """The rows of a claims table, ``tables`` as a list of names.
+
+    Raises ValueError naming the file that lacks a column or holds an unknown kind,
+    verdict, fidelity or paper.
+    """
+    table = read_table(path)
+    missing = [column for column in CLAIM_COLUMNS if column not in table.column_names]
+    if missing:
+        raise ValueError(
+            f"{path}: column {', '.join(missing)} is missing; found:"
+            f" {', '.join(table.column_names)}"
+        )
+    rows: list[Row] = table.to_pylist()
+    for row in rows:
+        for column, allowed in (
+            ("kind", KINDS),
+            ("verdict", VERDICTS),
+            ("fidelity", (*FIDELITIES, None)),
+            ("paper", tuple(papers)),
+        ):
+            if row[column] not in allowed:
+                raise ValueError(
+                    f"{path}: claim {row['claim']}: {column} {row[column]!r}; allowed:"
+                    f" {', '.join(word for word in allowed if word)}"
+                )
+        row["tables"] = [name for name in (row["tables"] or "").split(", ") if name]
+    return rows
+
+
+def count(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many rows have each verdict, in the order of the verdicts."""
+    found = [row["verdict"] for row in rows]
+    return {verdict: found.count(verdict) for verdict in VERDICTS}
+
+
+def did_not_hold(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The published claims that did not hold, by verdict, what failed first.
+
+    Neither reproduced nor left out: those that nobody attempted say nothing about the
+    paper.
+    """
+    silent = ("reproduced", "not attempted")
+    order = sorted(
+        (verdict for verdict in VERDICTS if verdict not in silent),
+        key=lambda verdict: verdict != "not reproduced",
+    )
+    published = [row for row in rows if row["kind"] == "published"]
+    return {
+        verdict: found
+        for verdict in order
+        if (found := [row for row in published if row["verdict"] == verdict])
+    }
+
+
+def interval_text(row: Mapping[str, Any]) -> str:
+    """The 95 % interval of ours in words; empty where ours has no samples."""
+    low, high, samples = row["low"], row["high"], row["samples"]
+    if low is None or high is None or samples is None:
+        return ""
+    return f"95 %: {number_text(low)} to {number_text(high)}, n{_TIGHT}={_TIGHT}{samples}"

@@ -1,0 +1,141 @@
+"""What is wrong with claims and published numbers is found without any result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from railx.evidence import Claim, ClaimError, check_published, check_queries
+from railx.evidence.claims import ClaimSettings, NotAttempted, PublishedReference
+from railx.evidence.published import Published
+
+DECLARED: dict[str, pa.Schema | None] = {
+    "network.*.bounds": pa.schema(
+        [
+            ("bound", pa.float64()),
+            ("routing", pa.dictionary(pa.int8(), pa.string())),
+            ("fidelity", pa.string()),
+        ]
+    ),
+    "economics.summary": pa.schema([("cost_usd", pa.float64()), ("fidelity", pa.string())]),
+    "training.*.result": None,
+}
+
+
+def claim(query: str | None, comparison: str = "ratio") -> Claim:
+    settings = ClaimSettings(
+        id="c",
+        kind="published",
+        sentence="It is cheap.",
+        place="section 1",
+        published=PublishedReference("paper.csv", "cost"),
+        comparison=comparison,  # type: ignore[arg-type]
+        query=query,
+        not_attempted=None if query else NotAttempted("No cluster.", "1,024 GPUs."),
+        tolerance=0.1 if query else None,
+        fidelity_required="analytic" if query else None,
+        direction="increasing" if comparison == "trend" else None,
+    )
+    published = Published("paper.csv", "cost", "value", 2.0, "USD", "a paper", "high")
+    return Claim("paper", "paper.yaml", settings, published)
+
+
+@pytest.mark.parametrize(
+    ("query", "comparison"),
+    [
+        ("select cost_usd as ours, fidelity from economics.summary", "ratio"),
+        ("select bound as ours, fidelity from network.any.bounds where routing = 'min'", "ratio"),
+        ("select bound as ours, fidelity, 1 as sample from network.any.bounds", "ratio"),
+        ("select 1 as sample, bound as x, bound as ours, fidelity from network.a.bounds", "trend"),
+        # What a JSON file holds is not declared.
+        ("select deep_key as ours, 'replay' as fidelity from training.run.result", "ratio"),
+        (None, "at_least"),
+    ],
+)
+def test_queries_that_fit_the_declared_columns_pass(query: str | None, comparison: str) -> None:
+    check_queries([claim(query, comparison)], DECLARED)
+
+
+@pytest.mark.parametrize(
+    ("query", "comparison", "message"),
+    [
+        (
+            "select price as ours, fidelity from economics.summary",
+            "ratio",
+            "query: no column price; allowed: cost_usd, fidelity",
+        ),
+        (
+            "select s.price as ours, fidelity from economics.summary as s",
+            "ratio",
+            "query: no column price; allowed: cost_usd, fidelity",
+        ),
+        (
+            "select cost_usd as ours, fidelity from economics.bill",
+            "ratio",
+            "query: no stage makes a table economics.bill; allowed: economics.summary",
+        ),
+        (
+            "select bound as ours, fidelity from network.bounds",
+            "ratio",
+            "query: no stage makes a table network.bounds; allowed: network.NAME.bounds",
+        ),
+        (
+            "select a as ours, fidelity from training.run.result, nowhere.table",
+            "ratio",
+            "query: no stage makes a table nowhere.table; allowed: network.NAME.bounds, economics",
+        ),
+        (
+            "select cost_usd as cost, fidelity from economics.summary",
+            "ratio",
+            "query: gives the columns cost, fidelity; allowed: ours, fidelity",
+        ),
+        (
+            "select cost_usd as ours, fidelity from economics.summary",
+            "trend",
+            "query: gives the columns ours, fidelity; allowed: x, ours, fidelity",
+        ),
+        ("select 1; select 2", "ratio", "query: got 2 statements"),
+        ("select cost_usd as ours, fidelity frm economics.summary", "ratio", "query: "),
+        (
+            "select fidelity + cost_usd as ours, fidelity from economics.summary",
+            "ratio",
+            "query: ",
+        ),
+    ],
+)
+def test_queries_that_do_not_fit_are_one_line(query: str, comparison: str, message: str) -> None:
+    with pytest.raises(ClaimError) as error:
+        check_queries(
+            [claim("select 1 as ours, 'flow' as fidelity"), claim(query, comparison)], DECLARED
+        )
+    assert str(error.value).startswith(f"paper.yaml: claim c: {message}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("a,1,\n", "one.csv, line 2: source: is missing for a; allowed: where the number stands"),
+        ("a,1,paper\nb,2,  \n", "one.csv, line 3: source: is missing for b"),
+        ("a,1,paper\na,2,paper\n", "one.csv, line 3: id: 'a' is used twice"),
+        ("a,1,paper, table 2\n", "one.csv, line 2: got 4 fields; allowed: 3"),
+        ("a,1\n", "one.csv, line 2: got 2 fields; allowed: 3"),
+    ],
+)
+def test_a_published_row_without_its_source_is_named(
+    tmp_path: Path, rows: str, message: str
+) -> None:
+    (tmp_path / "one.csv").write_text(f"id,value,source\n{rows}", encoding="utf-8")
+    with pytest.raises(ClaimError) as error:
+        check_published(tmp_path)
+    assert str(error.value).startswith(message)
+
+
+def test_a_published_table_needs_a_column_for_sources(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("id,value\na,1\n", encoding="utf-8")
+    with pytest.raises(ClaimError, match=r"one\.csv: source: no such column; there is: id, value"):
+        check_published(tmp_path)
+    (tmp_path / "one.csv").write_text("degree,source\n1,a\n2,a\n", encoding="utf-8")
+    check_published(tmp_path)

@@ -1,0 +1,135 @@
+"""Small tables for the figures that draw published numbers beside ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.builders import write_result
+
+Row = dict[str, Any]
+
+
+def claim(name: str, ours: float | None, verdict: str, **more: Any) -> Row:
+    """A published claim of ratio 1, with its verdict."""
+    return {
+        "claim": name,
+        "kind": "published",
+        "headline": False,
+        "paper": "opus",
+        "sentence": "Sentence.",
+        "published": 1.0,
+        "ours": ours,
+        "comparison": "ratio",
+        "tolerance": 0.1,
+        "fidelity": None if ours is None else "analytic",
+        "verdict": verdict,
+        **more,
+    }
+
+
+def write_claims(results: Path) -> Path:
+    """Claims of every verdict and comparison, with and without a ratio."""
+    flexsp: Row = {"paper": "flexsp"}
+    rows = [
+        claim("opus_cost", 1.07, "reproduced", headline=True, comparison="at_least"),
+        claim("opus_power", 0.6, "not reproduced", headline=True, comparison="at_most"),
+        claim("opus_slope", 8.0, "partly", low=7.0, high=9.0, fidelity="emulated"),
+        claim("opus_trend", 1.9, "reproduced", comparison="trend"),
+        claim("opus_overhead", 1.2, "undecided", fidelity="emulated"),
+        claim("opus_testbed", None, "not attempted", headline=True),
+        claim("flexsp_speedup", 1.02, "partly", headline=True, **flexsp),
+        *(claim(f"flexsp_same_{i}", 1.0, "reproduced", **flexsp) for i in range(7)),
+        claim("flexsp_zero", 0.0, "reproduced", published=0.0, comparison="exact", **flexsp),
+        claim("flexsp_check", 1.0, "reproduced", kind="check", **flexsp),
+    ]
+    return write_result(results, "evidence.claims", rows)
+
+
+def write_rails(results: Path) -> Path:
+    """Bills of the rails of fig. 15 at 512 GPUs."""
+    rows = [
+        {"topology": name, "chips": 512, "cost_usd": cost, "power_watts": watts}
+        for name, cost, watts in (
+            ("rail_optimised_h200", 4.2e6, 131_680.0),
+            ("opus_rails_h200", 1.0e6, 5_520.0),
+            ("rail_optimised_gb200", 3.1e6, 132_600.0),
+            ("opus_rails_gb200", 1.0e6, 8_592.0),
+        )
+    ]
+    return write_result(results, "economics.summary", rows, fidelity="analytic")
+
+
+def plan_rows(plan: str, planner: str, seconds: float, degree: int, gb_s: float) -> list[Row]:
+    """Two iterations of one micro-batch, costed with 2 MiB a token over ``gb_s``."""
+    tokens = 64_000
+    return [
+        {
+            "plan": plan,
+            "planner": planner,
+            "corpus": "wikipedia",
+            "devices": 64,
+            "kind": "sequence_parallel",
+            "iteration": iteration,
+            "micro_batch": 0,
+            "degree": degree,
+            "tokens": tokens,
+            "predicted_ms": 1e3 * seconds,
+            "predicted_all_to_all_ms": 2.0 * tokens / degree / gb_s,
+        }
+        for iteration in range(2)
+    ]
+
+
+def write_plans(results: Path) -> list[Path]:
+    """Plans for the published case of Wikipedia's lengths."""
+    return [
+        write_result(results, "plan.groups", rows, str(rows[0]["plan"]), fidelity="analytic")
+        for rows in (
+            plan_rows("static_wikipedia", "static", 8.0, 64, 4.87),
+            plan_rows("flexsp_wikipedia", "flexsp", 5.0, 8, 96.5),
+        )
+    ]
+
+
+def write_pipelines(results: Path) -> dict[str, list[Path]]:
+    """A pipeline of two stages, and the plans of the same batches."""
+    plans = write_plans(results / "with_pipeline")
+    chunks = [
+        {"iteration": iteration, "group": chunk, "tokens": 32_000}
+        for iteration in range(2)
+        for chunk in range(2)
+    ]
+    groups = write_result(
+        results / "with_pipeline",
+        "plan.groups",
+        chunks,
+        "pipeline_wikipedia",
+        plan="pipeline_wikipedia",
+        planner="pipeline",
+        corpus="wikipedia",
+        devices=8,
+        kind="pipeline",
+        micro_batch=0,
+        predicted_ms=1000.0,
+        fidelity="analytic",
+    )
+    # Each stage works for 3 s of 4 s.
+    schedule = [
+        {"iteration": iteration, "stage": stage, "start_ms": start, "end_ms": start + 3000.0}
+        for iteration in range(2)
+        for stage, start in ((0, 0.0), (1, 1000.0))
+    ]
+    passes = write_result(
+        results / "with_pipeline",
+        "plan.schedule",
+        schedule,
+        "pipeline_wikipedia",
+        plan="pipeline_wikipedia",
+        pipeline=0,
+        replica=0,
+        chunk=0,
+        kind="forward",
+        fidelity="analytic",
+    )
+    return {"groups": [*plans, groups], "schedule": [passes]}

@@ -1,0 +1,114 @@
+"""``railx claim``: what one claim needs, made, and its verdict."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from workflow.commands.judged import claim_by_id, judged, print_judged
+from workflow.commands.shared import command
+from workflow.stage import Settings
+from workflow.stages import claim_files, results_folder
+
+__all__ = ["add"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def add(commands: Any) -> None:
+    """Add ``railx claim`` to the commands."""
+    parser = command(
+        commands,
+        "claim",
+        "make what one claim needs and judge it",
+        "Make the tables that a claim's query names, where they are not up to date, and print"
+        " what is claimed, ours and the verdict.",
+        "example:\n  railx claim railx_absolute_cost --experiment quick",
+    )
+    parser.add_argument("id", metavar="ID", help="a claim of resources/claims")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="OVERRIDE", help="Hydra override of the experiment"
+    )
+    parser.add_argument(
+        "--experiment", default="paper", help="the experiment that makes the tables"
+    )
+    parser.add_argument("--cores", default="all", help="how many cores to use (default: all)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(action=_claim)
+
+
+def _claim(options: argparse.Namespace) -> int:
+    from workflow.experiment import checked_experiment
+
+    claim = claim_by_id(options.id, "ID")
+    chosen = [f"experiment={options.experiment}", *options.overrides]
+    experiment = checked_experiment(chosen)
+    if claim.settings.query is not None:
+        files = _files(claim.settings.query, claim.id, experiment)
+        _make(files, options)
+    print_judged(judged(claim, experiment, _ROOT / results_folder(experiment)), options)
+    return 0
+
+
+def _files(query: str, claim: str, experiment: Settings) -> list[Path]:
+    """The files of the tables that a query names.
+
+    Raises ValueError where the experiment makes one of them not, naming those that do.
+    """
+    from railx.evidence import open_schemas
+
+    with open_schemas({}) as database:
+        named = database.named(query)
+    made = _tables(experiment)
+    missing = [name for name in named if name not in made]
+    if missing:
+        others = _experiments_with(named)
+        raise ValueError(
+            f"claim {claim}: the experiment {experiment['name']} makes no table"
+            f" {', '.join(missing)}; allowed: --experiment"
+            f" {' or '.join(others) or 'of your own that makes it'}"
+        )
+    return [made[name] for name in named]
+
+
+def _tables(experiment: Settings) -> dict[str, Path]:
+    """The files that claims may rest on, by the name of their table."""
+    from railx.evidence import table_name
+
+    folder = results_folder(experiment)
+    return {table_name(str(file.relative_to(folder))): file for file in claim_files(experiment)}
+
+
+def _experiments_with(named: Sequence[str]) -> list[str]:
+    """The experiments of conf/ that make all these tables."""
+    from railx.settings import SettingsError
+    from workflow.experiment import checked_experiment
+
+    found = []
+    for path in sorted((_ROOT / "conf" / "experiment").glob("*.yaml")):
+        try:
+            experiment = checked_experiment([f"experiment={path.stem}"])
+        except SettingsError:
+            continue
+        if _tables(experiment).keys() >= set(named):
+            found.append(path.stem)
+    return found
+
+
+def _make(files: Sequence[Path], options: argparse.Namespace) -> None:
+    arguments = [sys.executable, "-m", "snakemake", "--cores", str(options.cores)]
+    arguments += [str(file) for file in files]
+    arguments += ["--config", f"experiment={options.experiment}"]
+    if options.overrides:
+        arguments.append(f"hydra={' '.join(options.overrides)}")
+    # What Snakemake says is no part of the answer.
+    finished = subprocess.run(arguments, check=False, cwd=_ROOT, stdout=sys.stderr)
+    if finished.returncode:
+        raise ValueError(
+            f"claim {options.id}: its tables could not be made (exit code {finished.returncode});"
+            " what went wrong stands above"
+        )

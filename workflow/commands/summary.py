@@ -1,0 +1,117 @@
+"""``railx summary``: what held in an experiment, and where its page is.
+
+``railx pdf`` prints that page as PDF.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workflow.commands.shared import add_results, command
+
+if TYPE_CHECKING:
+    from railx.evidence import Paper
+
+__all__ = ["add"]
+
+_PAPERS = Path("resources/papers.yaml")
+_CLAIMS = "evidence/claims.parquet"
+_PAGE, _PDF = "report.html", "report.pdf"
+
+
+def add(commands: Any) -> None:
+    """Add ``railx summary`` and ``railx pdf`` to the commands."""
+    summary = command(
+        commands,
+        "summary",
+        "what held in an experiment, and where its page is",
+        "Print how many published claims have each verdict, what did not hold, and the address"
+        " of the page.",
+        "example:\n  railx summary --experiment quick",
+    )
+    _add_experiment(summary)
+    summary.set_defaults(action=_summary)
+    pdf = command(
+        commands,
+        "pdf",
+        "the page of an experiment as PDF",
+        f"Print results/EXPERIMENT/{_PAGE} as {_PDF} beside it, with an installed Chromium.",
+        "example:\n  railx pdf --experiment quick",
+    )
+    _add_experiment(pdf)
+    pdf.set_defaults(action=_pdf)
+
+
+def _add_experiment(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--experiment", default="paper", help="the experiment (default: paper)")
+    parser.add_argument(
+        "--overrides",
+        default="",
+        help="the Hydra overrides it was made with, in one text: they may name it anew",
+    )
+    add_results(parser)
+
+
+def _summary(options: argparse.Namespace) -> int:
+    from railx.evidence import read_papers
+    from railx.io import in_repository
+    from railx.report import read_claims
+
+    name = _name(options)
+    folder = options.results / name
+    claims = folder / _CLAIMS
+    if not claims.is_file():
+        raise ValueError(f"{claims}: no verdicts yet; make them: make reproduce EXPERIMENT={name}")
+    papers = read_papers(in_repository(_PAPERS))
+    rows = read_claims(claims, papers)
+    print("\n".join(_lines(name, rows, papers)))
+    page = (folder / _PAGE).resolve()
+    print(f"page: {page.as_uri()}" if page.is_file() else f"page: {page} is not made yet")
+    return 0
+
+
+def _pdf(options: argparse.Namespace) -> int:
+    from railx.report import print_pdf
+
+    folder = options.results / _name(options)
+    print_pdf(folder / _PAGE, folder / _PDF)
+    print(f"written: {folder / _PDF}")
+    return 0
+
+
+def _name(options: argparse.Namespace) -> str:
+    """The name under which the results stand: overrides may set another."""
+    if not options.overrides.strip():
+        return str(options.experiment)
+    from workflow.experiment import checked_experiment, overrides_from
+
+    chosen = {"experiment": options.experiment, "hydra": options.overrides}
+    return str(checked_experiment(overrides_from(chosen))["name"])
+
+
+def _lines(name: str, rows: Sequence[Mapping[str, Any]], papers: Mapping[str, Paper]) -> list[str]:
+    """The counts as a table, then a line for each published claim that did not hold."""
+    from railx.evidence import VERDICTS
+    from railx.report import count, did_not_hold
+
+    published = [row for row in rows if row["kind"] == "published"]
+    table = [["published claims", *VERDICTS, "all"]]
+    for key, paper in papers.items():
+        own = [row for row in published if row["paper"] == key]
+        if own:
+            table.append([paper.name, *map(str, count(own).values()), str(len(own))])
+    table.append(["all", *map(str, count(published).values()), str(len(published))])
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = [f"experiment {name}", ""]
+    for first, *numbers in table:
+        cells = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]))
+    for verdict, found in did_not_hold(list(map(dict, rows))).items():
+        lines += ["", f"{verdict}:"]
+        lines += [
+            f"  {papers[row['paper']].name}, {row['claim']}: {row['reason']}" for row in found
+        ]
+    return [*lines, ""]

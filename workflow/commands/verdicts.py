@@ -1,0 +1,110 @@
+"""``railx verdicts``: what a run found of the claims, and whether it should have."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from workflow.commands.shared import add_results, command
+
+__all__ = ["add"]
+
+_EXPECTED = Path(__file__).resolve().parents[2] / "resources" / "expected"
+_SHOWN = ("claim", "paper", "kind", "verdict", "ours_text", "published_text", "fidelity")
+_HEAD = """\
+# What every run of the experiment {name} should find of the claims.
+# Claims that rest on timing (emulated, or measured on some machine) are left out.
+# railx verdicts --experiment {name} --write makes this file anew.
+"""
+
+
+def add(commands: Any) -> None:
+    """Add ``railx verdicts`` to the commands."""
+    parser = command(
+        commands,
+        "verdicts",
+        "the verdicts of a run",
+        "The verdicts of a finished run, one line a claim; with --expected only those that are"
+        " not as resources/expected/EXPERIMENT.yaml has them (exit code 1 where there are any).",
+        "example:\n  railx verdicts --experiment quick --paper opus",
+    )
+    parser.add_argument("--experiment", default="paper", help="the experiment that was run")
+    parser.add_argument("--paper", help="only claims of this paper, by its key")
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="print a JSON list of rows")
+    shape.add_argument("--expected", action="store_true", help="compare with the expected verdicts")
+    shape.add_argument("--write", action="store_true", help="write the expected verdicts anew")
+    add_results(parser)
+    parser.set_defaults(action=_verdicts)
+
+
+def _verdicts(options: argparse.Namespace) -> int:
+    rows = _rows(options)
+    expected = _EXPECTED / f"{options.experiment}.yaml"
+    if options.write:
+        return _write(rows, expected, options.experiment)
+    if options.expected:
+        return _compare(rows, expected)
+    if options.json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    cells = [[str(row[key] or "") for key in _SHOWN] for row in rows]
+    widths = [max(map(len, column)) for column in zip(_SHOWN, *cells, strict=True)]
+    for line in [list(_SHOWN), *cells]:
+        print(
+            "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+        )
+    return 0
+
+
+def _rows(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of the run's table of claims."""
+    from railx.evidence import CLAIM_COLUMNS
+    from railx.io import read_rows
+    from workflow.resources import all_papers
+
+    papers = all_papers()
+    if options.paper is not None and (options.expected or options.write):
+        raise ValueError("--paper: allowed: alone or with --json, as all claims have a verdict")
+    if options.paper is not None and options.paper not in papers:
+        raise ValueError(f"--paper: got {options.paper!r}; allowed: {', '.join(papers)}")
+    path = options.results / options.experiment / "evidence" / "claims.parquet"
+    if not path.is_file():
+        raise ValueError(
+            f"{path}: is not there; make it with: make reproduce EXPERIMENT={options.experiment}"
+        )
+    rows = read_rows(path)
+    if rows and set(rows[0]) != set(CLAIM_COLUMNS):
+        raise ValueError(f"{path}: has other columns than today; make it again")
+    return [row for row in rows if options.paper in (None, row["paper"])]
+
+
+def _compare(rows: list[dict[str, Any]], path: Path) -> int:
+    from railx.evidence import flipped, read_expected
+
+    if not path.is_file():
+        raise ValueError(f"{path}: is not there; make it with --write")
+    expected = read_expected(path)
+    lines = flipped(rows, expected)
+    for line in lines:
+        print(line, file=sys.stderr)
+    if lines:
+        print(f"{len(lines)} verdicts are not as {path.name} has them", file=sys.stderr)
+        return 1
+    print(f"all {len(expected)} verdicts are as expected")
+    return 0
+
+
+def _write(rows: list[dict[str, Any]], path: Path, experiment: str) -> int:
+    from railx.evidence import rests_on_timing
+    from railx.io import atomic_path
+
+    kept = [row for row in rows if not rests_on_timing(row)]
+    lines = [f"{row['claim']}: {row['verdict']}\n" for row in kept]
+    with atomic_path(path) as scratch:
+        scratch.write_text(_HEAD.format(name=experiment) + "".join(lines), encoding="utf-8")
+    print(f"{len(kept)} verdicts written to {path}")
+    return 0

@@ -1,0 +1,90 @@
+"""What stands in resources/, checked before any job.
+
+Claims and papers, published numbers, expected verdicts; and every query of a claim
+against the columns that the stages declare. What was found in order is remembered
+(``workflow.composed``) until a file of resources/ or the code changes.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workflow import composed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from railx.evidence import Claim, Paper
+
+__all__ = ["all_claims", "all_papers", "check_resources", "declared_tables"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+#: What checks, and where columns are declared.
+_SOURCES = ("railx", "workflow")
+_ENDINGS = (".yaml", ".csv")
+
+
+def check_resources(root: Path = _ROOT) -> None:
+    """Check what stands in resources/.
+
+    Raises ValueError: one line that names the file, and the row or claim.
+    """
+    read = [path for path in (root / "resources").rglob("*") if path.suffix in _ENDINGS]
+    sources = [path for folder in _SOURCES for path in (_ROOT / folder).rglob("*.py")]
+    key = composed.key(["resources", version("duckdb")], [*read, *sources])
+    folder = root / ".cache" / "resources"
+    if composed.read(folder, key) is None:
+        _check(root, read)
+        composed.keep(folder, key, {})
+
+
+def all_claims(root: Path = _ROOT) -> tuple[Claim, ...]:
+    """Every claim of resources/claims."""
+    from railx.evidence import load_claims
+
+    resources = root / "resources"
+    return load_claims(resources / "claims", resources / "published", resources / "papers.yaml")
+
+
+def all_papers(root: Path = _ROOT) -> dict[str, Paper]:
+    """The papers of resources/papers.yaml."""
+    from railx.evidence import read_papers
+
+    return read_papers(root / "resources" / "papers.yaml")
+
+
+def declared_tables() -> dict[str, pa.Schema | None]:
+    """The tables that claims may name: their columns, as the stages declare them.
+
+    In a name a star stands for the name of an item (``network.*.bounds``). What a stage
+    writes as JSON has no declared columns.
+    """
+    from workflow.stage import Table, arrow_schema
+    from workflow.stages import STAGES
+
+    found: dict[str, pa.Schema | None] = {}
+    for stage in STAGES.values():
+        for key, output in stage.outputs.items():
+            if output.claims:
+                path = Path(stage.path(key, "*" if stage.item else "")).with_suffix("")
+                found[".".join(path.parts)] = (
+                    arrow_schema({**output.declared(), **output.optional})
+                    if isinstance(output, Table)
+                    else None
+                )
+    return found
+
+
+def _check(root: Path, files: list[Path]) -> None:
+    from railx.evidence import check_published, check_queries, read_expected, read_yaml
+
+    for path in sorted(files):
+        if path.suffix == ".yaml":
+            read_yaml(path)
+    check_published(root / "resources" / "published")
+    claims = all_claims(root)
+    check_queries(claims, declared_tables())
+    for path in sorted((root / "resources" / "expected").glob("*.yaml")):
+        read_expected(path, [claim.id for claim in claims])
