@@ -49,6 +49,9 @@ claim: $(READY) ## make what one claim needs and print its verdict, e.g. CLAIM=r
 report: $(READY) ## Snakemake's own report of a finished run: results/EXPERIMENT/snakemake-report.html
 	@$(SNAKEMAKE) --report results/$(EXPERIMENT)/snakemake-report.html
 
+sync: $(READY) ## upload the W&B runs that were written offline, each once (needs `wandb login`)
+	@$(BIN)/railx sync
+
 schemas: $(READY) ## write the JSON Schemas of conf/ for editors, and docs/reference.md
 	@$(BIN)/python -m workflow.schemas
 
