@@ -160,7 +160,7 @@ def test_printed_and_tracked_come_from_the_declarations(experiment: dict[str, An
     assert len(titles) == len(set(titles))
     assert {title.split("/")[0] for title in titles} == {
         "topology", "network", "packets", "agreement", "mapping", "tenancy", "economics", "corpus",
-        "plan", "training", "evidence",
+        "plan", "training", "evidence", "figure", "report",
     }  # fmt: skip
     (run,) = (
         one for one in results if (one["stage"], one["name"]) == ("training", "flexsp_stdlib")
