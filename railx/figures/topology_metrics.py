@@ -16,7 +16,6 @@ from railx.figures.theme import (
     canvas,
     colours,
     label,
-    lighter,
     published_handle,
     published_line,
     quantity,
@@ -113,7 +112,7 @@ def _hops(axes: Axes, frame: pd.DataFrame, colour: dict[str, str], limits: list[
         zip(*(frame[column].tolist() for column in columns), strict=True)
     ):
         shade = colour[str(family)]
-        axes.plot([mean, diameter], [place] * 2, color=lighter(shade, 0.45), linewidth=2.5)
+        axes.plot([mean, diameter], [place] * 2, color=shade, linewidth=1.3)
         axes.plot([diameter], [place], "|", color=shade, markersize=11, markeredgewidth=2.4)
         axes.plot([mean], [place], "o", color=shade, markersize=6)
         axes.text(

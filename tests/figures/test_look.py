@@ -70,13 +70,8 @@ def test_colours_can_be_told_from_the_background(name: str, ending: str, gallery
             if node.tag == f"{_SVG}text":
                 # On a filled area white text stands for the background.
                 assert seen >= 4.5 or colour == background, (what, colour)
-            elif what == "stroke" and "stroke-opacity" not in style:
-                assert seen >= 3 or seen < _PALE or _tint(colour, background), (what, colour)
-
-
-def _tint(colour: str, background: str) -> bool:
-    """A paler kind of a colour of the palette, that only leads the eye to a mark."""
-    return contrast(colour, background) < 3
+            elif what == "stroke":
+                assert seen >= 3 or seen < _PALE, (what, colour)
 
 
 def test_the_palette_can_be_seen_on_white() -> None:
@@ -149,7 +144,7 @@ def test_other_data_has_other_words(
             continue
         for i, path in enumerate(paths):
             frame = read_table(path).to_pandas()
-            frame[column] = frame[column] * 1.7
+            frame[column] = (frame[column] * 1.7).astype(frame[column].dtype)
             changed[other][i] = write_table_like(path, frame, tmp_path / f"{i}.parquet")
     draw_figure(settings, changed, tmp_path / name)
     before, after = (
@@ -157,7 +152,8 @@ def test_other_data_has_other_words(
         for folder in (gallery.paths[name].parent, tmp_path)
     )
     assert before["caption"] != after["caption"]
-    assert before["alternative_text"] != after["alternative_text"] or name in ("claim_map",)
+    # The one says what the other leaves out.
+    assert before["alternative_text"] != after["alternative_text"] or name in ("claim_map", "cost")
 
 
 def write_table_like(path: Path, frame: pd.DataFrame, target: Path) -> Path:
@@ -179,7 +175,8 @@ def test_equal_tables_give_equal_files_in_another_process(
         "from railx.figures import FigureSettings, draw_figure\n"
         "from railx.settings import load\n"
         "from tests.builders import choice\n"
-        "inputs = {key: [Path(p) for p in paths] for key, paths in json.loads(sys.argv[1]).items()}\n"
+        "files = json.loads(sys.argv[1]).items()\n"
+        "inputs = {key: [Path(p) for p in paths] for key, paths in files}\n"
         "settings = load(FigureSettings, choice('figure', 'ring_all_reduce'), 'figure')\n"
         "draw_figure(settings, inputs, Path(sys.argv[2]))\n"
     )
