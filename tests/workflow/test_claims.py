@@ -242,7 +242,7 @@ def test_a_claim_that_the_experiment_cannot_make_names_those_that_can(
     assert err.startswith(
         "error: claim flexsp_speedup_github: the experiment quick makes no table "
     )
-    assert err.rstrip().endswith("allowed: --experiment gpu or paper")
+    assert err.rstrip().endswith("allowed: --experiment end_to_end or gpu or paper")
     assert err.count("\n") == 1
 
 
