@@ -116,7 +116,8 @@ def test_claims_may_read_all_but_graphs_circuits_plans_traces_and_configs(
         ("transition", "plan"), ("transition", "csv"), ("plan", "plan"),
         ("training", "trace"), ("training", "chrome_trace"), ("training", "config"),
         *(("figure", key) for key in STAGES["figure"].outputs),
-        ("report", "report"), ("report", "config"), ("report", "provenance"), ("crate", "crate"), ("crate", "workflow"),
+        ("report", "report"), ("report", "config"), ("report", "provenance"),
+        ("crate", "crate"), ("crate", "workflow"),
         ("tracking", "tracking"), ("packets", "speed"),
     }  # fmt: skip
     named = {
