@@ -200,7 +200,11 @@ def test_published_wikipedia_lengths_stand_beside_ours(data_of: DataOf) -> None:
         ("all_to_all_degree", {"model": "gpt_1b"}, r"model: got gpt_1b; allowed: one with layers"),
         ("pipeline_speedups", {"rows": {"x": "y"}}, r"rows: got x; allowed: speedup_over_flexsp"),
         ("network_prices", {"price_set": "gold"}, r"price_set: got gold; allowed: opus_400g"),
-        ("network_prices", {"published_reference": "mesh"}, r"networks: got mesh; allowed: non-blocking"),
+        (
+            "network_prices",
+            {"published_reference": "mesh"},
+            r"networks: got mesh; allowed: non-blocking",
+        ),
     ],
 )
 def test_what_is_not_published_is_named(
