@@ -132,5 +132,5 @@ STAGE = Stage(
         "words": Json("{figure}.json"),
     },
     run=run,
-    tracked=Tracked("", ("png",)),
+    tracked=Tracked("", ("png", "data")),
 )
