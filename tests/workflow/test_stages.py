@@ -115,7 +115,9 @@ def test_claims_may_read_all_but_graphs_circuits_plans_traces_and_configs(
         ("topology", "graph"), ("circuits", "circuits"), ("circuits", "csv"),
         ("transition", "plan"), ("transition", "csv"), ("plan", "plan"),
         ("training", "trace"), ("training", "chrome_trace"), ("training", "config"),
-        ("figure", "svg"), ("figure", "png"), ("report", "report"), ("report", "config"),
+        ("figure", "svg"), ("figure", "dark"), ("figure", "png"), ("figure", "pdf"),
+        ("figure", "data"), ("figure", "caption"), ("figure", "words"),
+        ("report", "report"), ("report", "config"),
         ("report", "provenance"), ("crate", "crate"), ("crate", "workflow"),
         ("tracking", "tracking"), ("packets", "speed"),
     }  # fmt: skip
