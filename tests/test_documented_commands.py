@@ -132,7 +132,7 @@ RULES: list[tuple[str, Callable[[str, Path], None]]] = [
 ]
 
 #: What takes more than some ten seconds.
-SLOW = ("make reproduce EXPERIMENT=gpu", "railx mapping", "railx plan")
+SLOW = ("make reproduce EXPERIMENT=gpu", "railx mapping")
 
 
 def rule_of(command: str) -> Callable[[str, Path], None] | None:
