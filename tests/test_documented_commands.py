@@ -152,7 +152,7 @@ def marked(commands: list[str]) -> list[Any]:
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a user's own lengths and the results of a small run."""
     folder = tmp_path_factory.mktemp("workplace")
-    write_json(folder / "lengths.json", [100 + 37 * number % 30_000 for number in range(700)])
+    write_json(folder / "lengths.json", [100 + 37 * number % 3_000 for number in range(700)])
     results = folder / "results" / "quick"
     write_json(results / "config.json", checked_experiment(["experiment=quick"]))
     write_result(

@@ -48,11 +48,11 @@ MISFITS = {
     ),
     "figures.cost.only=[railx_hyperx]": "figures.cost.only: got 'railx_hyperx'; allowed: railx_hy",
     "figures.cost.reference=ring": "figures.cost.reference: got 'ring'; allowed: railx_hyperx_full",
-    "~plans.pipeline_stdlib ~runs.pipeline_stdlib": (
+    "figures=[pipeline_schedule] ~plans.pipeline_stdlib ~runs.pipeline_stdlib": (
         "figures.pipeline_schedule: nothing to show, as the experiment has no plan of its kind;"
         " allowed: at least one (or leave the figure out: ~figures.pipeline_schedule)"
     ),
-    "sweeps=[]": "figures.latency_load: nothing to show, as the experiment has no packets of",
+    "figures=[latency_load] sweeps=[]": "figures.latency_load: nothing to show, as the experiment has no packets of",
 }
 
 
