@@ -52,7 +52,9 @@ MISFITS = {
         "figures.pipeline_schedule: nothing to show, as the experiment has no plan of its kind;"
         " allowed: at least one (or leave the figure out: ~figures.pipeline_schedule)"
     ),
-    "figures=[latency_load] sweeps=[]": "figures.latency_load: nothing to show, as the experiment has no packets of",
+    "figures=[latency_load] sweeps=[]": (
+        "figures.latency_load: nothing to show, as the experiment has no packets of"
+    ),
 }
 
 

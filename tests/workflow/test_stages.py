@@ -373,27 +373,3 @@ def test_values_keep_their_type_or_are_refused() -> None:
     for value in (1.5, "3"):
         with pytest.raises((pa.ArrowInvalid, pa.ArrowTypeError)):
             typed_array([value], pa.int64())
-
-
-def test_a_figure_that_reads_an_undeclared_column_is_found_before_any_job(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import dataclasses
-
-    from railx.figures import figure_of
-    from railx.settings import SettingsError
-    from workflow.stages.figure import check_columns
-
-    experiment = {"figures": {"mine": {"figure": "cost"}}}
-    check_columns(experiment)
-    figure = figure_of("cost")
-    for place, message in (
-        (0, r"figures\.mine: economics\.bill has no column hue; allowed: topology"),
-        (3, r"figures\.mine: resources/published/railx\.csv has no column hue; allowed: id"),
-    ):
-        inputs = list(figure.inputs)
-        inputs[place] = dataclasses.replace(inputs[place], columns=("hue",))
-        wrong = dataclasses.replace(figure, inputs=tuple(inputs))
-        monkeypatch.setattr("railx.figures.cost.FIGURE", wrong)
-        with pytest.raises(SettingsError, match=message):
-            check_columns(experiment)
