@@ -179,8 +179,8 @@ def _caption(rows: pd.DataFrame, derived: dict[tuple[str, str], float]) -> str:
         " spreads the load evenly over the external channels, the *bound* divides the capacity by"
         " the load of the busiest channel under the given routing.",
         f"The best bound of a network goes from {quantity(100 * float(low.iloc[0]))} % of its"
-        f" injection bandwidth ({spoken(label(str(low.index[0])))}) to"
-        f" {quantity(100 * float(top.iloc[0]))} % ({spoken(label(str(top.index[0])))}).",
+        f" injection bandwidth ({label(str(low.index[0]))}) to"
+        f" {quantity(100 * float(top.iloc[0]))} % ({label(str(top.index[0]))}).",
         f"Routing costs most on {spoken(label(worst['topology']))} under {worst['routing']}: a"
         f" bound of"
         f" {quantity(worst['bound_gb_s_per_chip'])} GB/s of an ideal"

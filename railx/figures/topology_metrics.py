@@ -160,8 +160,8 @@ def _caption(data: pd.DataFrame, limits: list[float]) -> str:
         " the dot is the mean over all pairs of chips in different places, the line ends at"
         " the diameter.",
         f"Diameters go from {near['diameter_node_hops']:.0f} hops"
-        f" ({spoken(label(near['topology']))}) to"
-        f" {far['diameter_node_hops']:.0f} ({spoken(label(far['topology']))}).",
+        f" ({label(near['topology'])}) to"
+        f" {far['diameter_node_hops']:.0f} ({label(far['topology'])}).",
         f"RailX states {limits[0]:.0f} to {limits[1]:.0f} hops for its reconfigurable settings"
         f" (dashed): {len(within)} of the {len(own)} RailX networks here lie within"
         + (f"; beyond are {listed(beyond)}." if beyond else ".")
@@ -169,9 +169,9 @@ def _caption(data: pd.DataFrame, limits: list[float]) -> str:
         else "",
         "The bisection, counted on the family's natural cut, goes from"
         f" {quantity(100 * narrow['bisection_over_injection'])} % of the injection bandwidth"
-        f" ({spoken(label(narrow['topology']))}) to"
+        f" ({label(narrow['topology'])}) to"
         f" {quantity(100 * wide['bisection_over_injection'])} %"
-        f" ({spoken(label(wide['topology']))}).",
+        f" ({label(wide['topology'])}).",
     )
 
 

@@ -1,5 +1,8 @@
 # One job per figure: SVG for the page, light and dark, PDF for the paper, PNG to look at; the words and the data beside them.
 
+import sys
+
+from railx.settings import SettingsError
 from workflow.stages.figure import check_columns
 
 try:
