@@ -212,7 +212,9 @@ def test_packets_of_one_load(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     )
     assert summary["accepted_flits_per_chip_cycle"] == pytest.approx(0.1, rel=0.3)
     assert (summary["family"], summary["fidelity"]) == ("torus_2d", "packet")
-    assert read_rows(out) == [summary]
+    (row,) = read_rows(out)
+    assert row == {key: summary[key] for key in row}
+    assert set(summary) - set(row) == {"cycles_per_second", "flit_hops_per_second"}
 
 
 @pytest.fixture

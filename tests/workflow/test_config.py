@@ -130,7 +130,7 @@ def test_overrides_come_from_snakemakes_config() -> None:
             "economics.networks.fat_tree_full.topology.switch_radix=64",
             "economics.networks.fat_tree_full.topology.populated_chips: got 200704; allowed: at",
         ),
-        ("experiment=fast", "experiment: got 'fast'; allowed: gpu, paper, quick"),
+        ("experiment=fast", "experiment: got 'fast'; allowed: end_to_end, gpu, paper, quick"),
         ("sed=3", "sed: unknown key; allowed: name, seed, topologies"),
         (
             "plans.flexsp_stdlib.corpus=books",
@@ -367,7 +367,7 @@ def test_the_command_line_takes_lists_and_single_choices() -> None:
     quick, changed = with_quick(), with_quick("figures=[cost,agreement]", "collective=all")
     assert changed.figures == {name: quick.figures[name] for name in ("cost", "agreement")}
     assert len(changed.collective.collectives) == 5
-    assert list(with_quick("sweeps=[]").sweeps) == []
+    assert list(with_quick("sweeps=[]", "~figures.latency_load").sweeps) == []
 
 
 ALLOWED_GROUP = "dragonfly, dragonfly_1056"
@@ -397,7 +397,7 @@ ALLOWED_GROUP = "dragonfly, dragonfly_1056"
             "figures: got {'cost': 'cost', 'agreement': 'agreement'}; allowed: a name, or",
         ),
         ("figures: cost", "figures: got 'cost'; allowed: a list of names, or a mapping of names"),
-        ("figures: {costs: null}", "figures: got 'costs'; allowed: rail_rings, "),
+        ("figures: {costs: null}", "figures: got 'costs'; allowed: all_claims, rail_rings, "),
         ("figures: [a/b: cost]", "figures.a/b: not a name; allowed: letters, digits and undersc"),
         ("tenancy: tiny", "tenancy: got 'tiny'; allowed (conf/tenancy): full_scale, small"),
         ("training: tpu", "training: got 'tpu'; allowed (conf/training): cpu_4, cpu_4_sweep, gpu"),
@@ -405,7 +405,10 @@ ALLOWED_GROUP = "dragonfly, dragonfly_1056"
             "topologys: [torus_2d]",
             "topologys: unknown key in conf/experiment/mine.yaml; allowed: defaults, name, seed,",
         ),
-        ("defaults: [slow]", "experiment: got 'slow'; allowed: gpu, mine, paper, quick"),
+        (
+            "defaults: [slow]",
+            "experiment: got 'slow'; allowed: end_to_end, gpu, mine, paper, quick",
+        ),
         ("defaults: quick", "defaults: got 'quick' in conf/experiment/mine.yaml; allowed: a list"),
         ("defaults: [mine]", "defaults: conf/experiment/mine.yaml inherits itself: mine"),
         ("- cost", "conf/experiment/mine.yaml: allowed: a mapping of an experiment's keys"),

@@ -16,6 +16,8 @@ import pytest
 from workflow.stages import STAGES
 
 ALWAYS = {"report", "crate", "tracking"}
+#: New verdicts, and the figure of them all.
+JUDGED = {"evidence", "figure all_claims", *ALWAYS}
 
 
 class MadePipeline:
@@ -78,8 +80,7 @@ def test_one_topology(pipeline: MadePipeline) -> None:
             "figure topology_metrics",
             "figure all_to_all_bandwidth",
             "figure ring_all_reduce",
-            "evidence",
-            *ALWAYS,
+            *JUDGED,
         }
 
 
@@ -90,13 +91,14 @@ def test_one_planner(pipeline: MadePipeline) -> None:
             "training pipeline_stdlib",
             "figure pipeline_schedule",
             "figure reconfiguration",
-            "evidence",
-            *ALWAYS,
+            "figure pipeline_speedups",
+            "figure switching_overhead",
+            *JUDGED,
         }
 
 
 def test_one_figure_setting(pipeline: MadePipeline) -> None:
-    with pipeline.changed("conf/figure/cost.yaml", "width_inches: 11", "width_inches: 12"):
+    with pipeline.changed("conf/figure/cost.yaml", "height_inches: ", "height_inches: 1"):
         assert pipeline.jobs() == {"figure cost", *ALWAYS}
 
 
@@ -112,8 +114,9 @@ def test_one_override_on_the_command_line(pipeline: MadePipeline) -> None:
         "figure price_sensitivity",
         "figure cost_scale",
         "figure claim_map",
-        "evidence",
-        *ALWAYS,
+        "figure network_prices",
+        "figure rail_savings",
+        *JUDGED,
     }
 
 
@@ -130,7 +133,7 @@ def test_changed_code_reruns_the_stages_that_import_it(pipeline: MadePipeline) -
         )
         expected = {f"network {name}" for name in topologies}
         drawn = ("all_to_all_bandwidth", "channel_loads", "ring_all_reduce")
-        expected |= {f"figure {name}" for name in drawn} | {"evidence"} | ALWAYS
+        expected |= {f"figure {name}" for name in drawn} | JUDGED
         assert pipeline.jobs() == expected
 
 
