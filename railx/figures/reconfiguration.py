@@ -106,7 +106,7 @@ def _points(repeats: pd.DataFrame, confidence: float) -> pd.DataFrame:
     """One row per setting and what is shown: median, interval, how many repeats."""
     import pandas as pd
 
-    kept = repeats[~repeats["disturbed"]]
+    kept = repeats[repeats["counts"]]
     rows: list[dict[str, Any]] = []
     for keys, own in kept.groupby(_KEYS, sort=False):
         for shown in (*_SHOWN, "over_electrical"):

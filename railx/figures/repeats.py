@@ -2,7 +2,8 @@
 
 Figures of training runs share it: an iteration takes as long as its slowest rank, a
 repeat counts with the median of its iterations, and a setting with the median of its
-repeats. Repeats that other work on the machine disturbed are set aside.
+repeats. Repeats that other work on the machine disturbed are set aside; where all of a
+setting were, they count all the same and the words say so.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ def middle(values: Sequence[float], confidence: float = 0.95) -> Middle:
 def per_repeat(frame: pd.DataFrame) -> pd.DataFrame:
     """One row per setting and repeat, in the order of the table.
 
+    A repeat that was disturbed and run again has two rows, told apart by ``disturbed``;
+    ``counts`` says of which rows medians are made.
     ``iteration_ms`` is the median over the iterations of the slowest rank's time,
     ``stall_percent`` the median of the share of their time that ranks wait for light
     paths, ``over_electrical`` the time over that of the electrical runs: of the same
@@ -97,31 +100,31 @@ def per_repeat(frame: pd.DataFrame) -> pd.DataFrame:
         stall_percent=100 * frame["stall_ms"].fillna(0.0) / frame["iteration_ms"],
     )
     iterations = (
-        frame.groupby([*_SETTING, "repeat", "iteration"], sort=False)
+        frame.groupby([*_SETTING, "repeat", "disturbed", "iteration"], sort=False)
         .agg(
             iteration_ms=("iteration_ms", "max"),
             stall_percent=("stall_percent", "mean"),
-            disturbed=("disturbed", "any"),
             fidelity=("fidelity", "first"),
         )
         .reset_index()
     )
     rows = (
-        iterations.groupby([*_SETTING, "repeat"], sort=False)
+        iterations.groupby([*_SETTING, "repeat", "disturbed"], sort=False)
         .agg(
             iteration_ms=("iteration_ms", "median"),
             stall_percent=("stall_percent", "median"),
             iterations=("iteration", "size"),
-            disturbed=("disturbed", "any"),
             fidelity=("fidelity", "first"),
         )
         .reset_index()
     )
+    none_calm = rows.groupby(_SETTING, sort=False)["disturbed"].transform("all")
+    rows = rows.assign(counts=~rows["disturbed"] | none_calm)
     return rows.assign(over_electrical=_over_electrical(rows))
 
 
 def _over_electrical(rows: pd.DataFrame) -> pd.Series:
-    calm = rows[(rows["mode"] == "electrical") & ~rows["disturbed"]]
+    calm = rows[(rows["mode"] == "electrical") & rows["counts"]]
     median = calm.groupby("run")["iteration_ms"].median()
     own = calm.set_index(["run", "repeat"])["iteration_ms"]
     keys = list(zip(rows["run"], rows["repeat"], strict=True))
@@ -135,8 +138,9 @@ def repeats_words(rows: pd.DataFrame) -> str:
     ``rows`` are those of :func:`per_repeat`.
     """
     setting = [*_SETTING]
-    kept = rows[~rows["disturbed"]].groupby(setting).size()
-    aside = int(rows["disturbed"].sum())
+    kept = rows[rows["counts"]].groupby(setting).size()
+    aside = int((~rows["counts"]).sum())
+    forced = rows[rows["counts"] & rows["disturbed"]].groupby(setting).ngroups
     fewest, most = (int(kept.min()), int(kept.max())) if len(kept) else (0, 0)
     iterations = sorted(set(rows["iterations"]))
     count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
@@ -154,5 +158,10 @@ def repeats_words(rows: pd.DataFrame) -> str:
         text += (
             f"; {aside} of {len(rows)} set aside, because other work on the machine disturbed"
             f" {'it' if aside == 1 else 'them'}"
+        )
+    if forced:
+        text += (
+            f"; {forced} of {len(kept)} settings are shown although other work on the machine"
+            " disturbed all their repeats"
         )
     return text

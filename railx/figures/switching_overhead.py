@@ -244,7 +244,7 @@ def _ours(repeats: pd.DataFrame, confidence: float) -> list[dict[str, Any]]:
         panel = f"{label(str(run))} ({str(device).upper()})"
         setting = (str(mode), float(str(latency)))
         percents = 100 * (own["over_electrical"] - 1)
-        found = middle(list(percents[~own["disturbed"]]), confidence)
+        found = middle(list(percents[own["counts"]]), confidence)
         rows.append(
             _row(
                 "ours",
@@ -256,8 +256,8 @@ def _ours(repeats: pd.DataFrame, confidence: float) -> list[dict[str, Any]]:
             )
         )
         rows += [
-            _row("repeat", panel, *setting, percent, set_aside=bool(disturbed))
-            for percent, disturbed in zip(percents, own["disturbed"], strict=True)
+            _row("repeat", panel, *setting, percent, set_aside=not counts)
+            for percent, counts in zip(percents, own["counts"], strict=True)
         ]
     return rows
 

@@ -87,6 +87,25 @@ def test_medians_leave_out_what_was_disturbed_and_say_so() -> None:
     assert "1 of 4 set aside" in words
 
 
+def test_what_was_run_again_counts_and_what_never_was_calm_is_shown_and_said() -> None:
+    rows = per_repeat(
+        frame(
+            [
+                row("electrical", 0, 100.0),
+                row("on_demand", 0, 990.0, disturbed=True),
+                row("on_demand", 0, 150.0),
+                row("provisioned", 0, 120.0, disturbed=True),
+            ]
+        )
+    )
+    points = reconfiguration._points(rows, 0.95)
+    medians = points[points["shows"] == "iteration_ms"].set_index("mode")["median"]
+    assert medians.to_dict() == {"electrical": 100.0, "on_demand": 150.0, "provisioned": 120.0}
+    words = repeats_words(rows)
+    assert "1 of 4 set aside" in words
+    assert "1 of 3 settings are shown although other work on the machine disturbed all" in words
+
+
 @pytest.mark.parametrize(
     ("values", "interval"),
     [([1.0, 2.0], None), ([2.0, 2.0, 2.0], (2.0, 2.0)), ([1.0, 2.0, 4.0], (1.0, 4.0))],
