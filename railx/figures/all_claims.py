@@ -310,16 +310,18 @@ def _dots(axes: Axes, edge: Axes, row: _Row, largest: float) -> None:
                     linewidth=1.4,
                     zorder=2.5,
                 )
-            if claim["ratio"] != claim["at"]:
-                right = claim["ratio"] > 1
-                axes.annotate(
-                    quantity(float(claim["ratio"])),
-                    (claim["at"], y),
-                    (-7 if right else 7, 0),
-                    textcoords="offset points",
-                    va="center",
-                    ha="right" if right else "left",
-                )
+        beyond = inside.iloc[heap]
+        beyond = beyond[beyond["ratio"] != beyond["at"]]
+        if len(beyond):
+            right = beyond["ratio"].iloc[0] > 1
+            axes.annotate(
+                ", ".join(quantity(float(ratio)) for ratio in beyond["ratio"]),
+                (beyond["at"].iloc[0], row.y),
+                (-7 if right else 7, 0),
+                textcoords="offset points",
+                va="center",
+                ha="right" if right else "left",
+            )
     for place, name in enumerate(_EDGES):
         own = row.claims[row.claims["edge"] == name]
         for number in range(len(own)):
