@@ -139,23 +139,19 @@ MODE_LABELS = {
     "provisioned": "Provisioned",
 }
 
+#: On top of seaborn's white grid.
 _STYLE: dict[str, Any] = {
     "axes.edgecolor": FAINT,
     "axes.labelcolor": INK,
     "axes.titlecolor": INK,
     "axes.titlelocation": "left",
     "axes.titleweight": "bold",
-    "axes.facecolor": "white",
     "axes.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "axes.grid": True,
     "grid.color": "#e3e6ea",
     "grid.linewidth": 0.7,
     "lines.linewidth": LINE_POINTS,
-    "lines.solid_capstyle": "round",
     "lines.markersize": 5,
     "patch.edgecolor": "white",
-    "patch.force_edgecolor": True,
     "patch.linewidth": 0.6,
     "xtick.color": INK,
     "ytick.color": INK,
@@ -167,7 +163,6 @@ _STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "mathtext.fontset": "dejavusans",
     "legend.frameon": False,
-    "figure.facecolor": "white",
     "savefig.facecolor": "white",
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
@@ -198,11 +193,13 @@ def canvas(
     bands of text.
     """
     import matplotlib as mpl
+    import seaborn as sns
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     output = Path(output)
     style: Any = {
+        **sns.axes_style("whitegrid"),
         **_STYLE,
         **dict.fromkeys(_TEXTS, settings.text_points),
         "svg.hashsalt": output.stem,
@@ -243,11 +240,10 @@ def degree_colours(degrees: Iterable[int], largest: int) -> dict[int, str]:
     They darken with the logarithm of the degree up to ``largest``. The scale belongs to
     ``largest`` alone, so that two plans on the same devices can be compared.
     """
-    import matplotlib as mpl
-    from matplotlib.colors import to_hex
+    import seaborn as sns
 
     steps = max(largest.bit_length(), 2)
-    scale = [to_hex(mpl.colormaps["YlGnBu"]((i + 3) / (steps + 4))) for i in range(steps + 1)]
+    scale = sns.color_palette("YlGnBu", n_colors=steps + 3).as_hex()[2:]
     return {
         degree: scale[min(degree.bit_length() - 1, len(scale) - 1)]
         for degree in sorted(set(degrees))
