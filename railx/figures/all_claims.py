@@ -315,7 +315,7 @@ def _dots(axes: Axes, edge: Axes, row: _Row, largest: float) -> None:
         if len(beyond):
             right = beyond["ratio"].iloc[0] > 1
             axes.annotate(
-                ", ".join(quantity(float(ratio)) for ratio in beyond["ratio"]),
+                "\n".join(quantity(float(ratio)) for ratio in beyond["ratio"]),
                 (beyond["at"].iloc[0], row.y),
                 (-7 if right else 7, 0),
                 textcoords="offset points",
