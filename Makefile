@@ -23,7 +23,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make reproduce EXPERIMENT=quick                       minutes, no GPU needed"
-	@echo "  make reproduce OVERRIDES='topologies.railx_hyperx.m=4' change one thing, rerun what depends on it"
+	@echo "  make reproduce OVERRIDES='topologies.torus_2d.n=3'     change one thing, rerun what depends on it"
 
 $(READY): requirements.lock requirements-torch.txt pyproject.toml scripts/setup.sh
 	@scripts/setup.sh
@@ -48,6 +48,9 @@ claim: $(READY) ## make what one claim needs and print its verdict, e.g. CLAIM=r
 
 report: $(READY) ## Snakemake's own report of a finished run: results/EXPERIMENT/snakemake-report.html
 	@$(SNAKEMAKE) --report results/$(EXPERIMENT)/snakemake-report.html
+
+sync: $(READY) ## upload the W&B runs that were written offline, each once (needs `wandb login`)
+	@$(BIN)/railx sync
 
 schemas: $(READY) ## write the JSON Schemas of conf/ for editors, and docs/reference.md
 	@$(BIN)/python -m workflow.schemas

@@ -161,7 +161,8 @@ def _check_figures(experiment: Experiment) -> None:
                     f"nothing to show, as the experiment has no {stage.name} of its kind; allowed:"
                     f" at least one (or leave the figure out: ~figures.{name})",
                 )
-        if "reference" in settings:
+        of_economics = any(one.table.startswith("economics.") for one in read if one.table)
+        if of_economics and "reference" in settings:
             _check_names(f"figures.{name}.reference", (settings["reference"],), networks)
 
 

@@ -14,7 +14,6 @@ from railx.io import read_json
 from tests.builders import PUBLISHED, choice, write_result
 from tests.figures.papers import claim
 
-CASE = ("model", "context", "corpus", "system")
 FigureFiles = dict[str, dict[str, list[Path]]]
 SettingsOf = Callable[..., CanvasSettings]
 

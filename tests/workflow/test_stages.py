@@ -4,6 +4,7 @@ the columns that it says.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import string
 from collections.abc import Iterator
@@ -159,7 +160,7 @@ def test_printed_and_tracked_come_from_the_declarations(experiment: dict[str, An
     assert len(titles) == len(set(titles))
     assert {title.split("/")[0] for title in titles} == {
         "topology", "network", "packets", "agreement", "mapping", "tenancy", "economics", "corpus",
-        "plan", "training", "evidence",
+        "plan", "training", "evidence", "figure", "report",
     }  # fmt: skip
     (run,) = (
         one for one in results if (one["stage"], one["name"]) == ("training", "flexsp_stdlib")
@@ -225,6 +226,23 @@ GARDEN = Stage(
     item=Item("plant", lambda experiment: experiment["plants"]),
     inputs=lambda _, plant: {"seeds": Made("seeds.bag", plant)},
 )
+
+
+def bloom(job: Job) -> dict[str, Any]:
+    job.write_json("summary", {"rows": 1, "deep": {"leaves": 2}})
+    return {}
+
+
+def test_a_json_object_without_a_declared_key_is_refused(tmp_path: Path) -> None:
+    wanted = {"summary": tmp_path / "summary.json"}
+
+    def blooming(*keys: str) -> Stage:
+        outputs = {"summary": Json("{plant}/summary.json", keys=whole(*keys))}
+        return dataclasses.replace(GARDEN, outputs=outputs, run=bloom)
+
+    blooming("rows", "deep_leaves").make(item="oak", outputs=wanted)
+    with pytest.raises(ValueError, match=r"lacks the declared keys stem, deep$"):
+        blooming("rows", "stem", "deep").make(item="oak", outputs=wanted)
 
 
 def test_a_stage_writes_what_is_wanted_under_the_declared_types(tmp_path: Path) -> None:

@@ -1,0 +1,202 @@
+"""Every command line of README.md and docs/ runs: for real where it is short, else as
+far as it goes in seconds.
+
+``RULES`` says how, by the beginning of the command; a command without a rule fails. A
+new rule is one line there: ``by_hand`` runs a ``railx`` command in this process,
+``dry`` asks Snakemake or make what it would do, ``options`` checks that the program
+knows the options, and ``NOT_RUN`` gives the reason why no more is done.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from railx.io import write_json
+from tests.builders import ROOT, write_result
+from tests.commands import environment, python
+from workflow import cli
+from workflow.experiment import checked_experiment
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_DRAWN = re.compile("[─│├└▼►]")
+_BEFORE_COMMENT = re.compile(r"""(?:[^'"#]|'[^']*'|"[^"]*")*""")
+_SHELLS = ("", "bash", "sh", "console")
+
+
+def commands_of(page: str) -> list[str]:
+    """The command lines in the code blocks of a page, comments and joints taken off."""
+    found = []
+    for language, block in _BLOCK.findall(page):
+        if language not in _SHELLS or _DRAWN.search(block):
+            continue
+        for line in block.replace("\\\n", " ").splitlines():
+            whole = _BEFORE_COMMENT.match(line)
+            bare = "" if whole is None else whole.group().strip().removeprefix("$ ")
+            found += [part.strip() for part in bare.split("&&") if part.strip()]
+    return found
+
+
+def documented() -> list[str]:
+    return list(
+        dict.fromkeys(
+            command for page in PAGES for command in commands_of(page.read_text(encoding="utf-8"))
+        )
+    )
+
+
+def snakemake(arguments: list[str]) -> str:
+    """What Snakemake would run."""
+    done = python("-m", "snakemake", *arguments, "--dry-run", "--quiet", "rules")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def dry(command: str, folder: Path) -> None:
+    """Snakemake's commands as a dry run; make's commands by the rules of each."""
+    words = shlex.split(command)
+    if words[0] == "snakemake":
+        snakemake(words[1:])
+        return
+    # what make sets up is there already
+    done = subprocess.run(
+        ["make", "--no-print-directory", "-n", "-o", ".venv/.ready", *words[1:]],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.splitlines()
+    assert printed, f"{command}: does nothing"
+    for line in printed:
+        if ".venv/bin/snakemake" in line and "--report" not in line:
+            snakemake(shlex.split(line.split(".venv/bin/snakemake", 1)[1]))
+
+
+def by_hand(command: str, folder: Path) -> None:
+    """A ``railx`` command, in a folder with what a user would have there."""
+    assert cli.main(shlex.split(command)[1:]) == 0
+
+
+@cache
+def help_of(*program: str) -> str:
+    done = python(*program, "--help")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def options(*program: str) -> Callable[[str, Path], None]:
+    """Whether the program knows the options of the command."""
+
+    def check(command: str, folder: Path) -> None:
+        of_another = command.split("torchrun", 1)[-1].split(" -m ", 1)[-1]
+        for option in re.findall(r"(?<!\S)--[a-z][a-z-]*", of_another):
+            assert option in help_of(*program), f"{command}: {option}"
+
+    return check
+
+
+def nothing(command: str, folder: Path) -> None:
+    """A command that is in ``NOT_RUN``."""
+
+
+#: What cannot run here, and why.
+NOT_RUN = {
+    "wandb login": "asks for an account",
+    "wandb sync": "sends to an account; tests/tracking reads back what it would send",
+    "railx compare": "needs two tracked runs; tests/tracking/test_compare.py makes them",
+    "railx claim": "makes what the claim needs; tests/workflow has its own test",
+    "railx verdicts": "needs a finished run; tests/workflow has its own test",
+    "railx summary": "needs a finished run; tests/workflow has its own test",
+    "railx pdf": "needs a finished run and a browser; tests/report has its own test",
+}
+
+RULES: list[tuple[str, Callable[[str, Path], None]]] = [
+    *((words, nothing) for words in NOT_RUN),
+    ("mlflow ui", options("-m", "mlflow", "ui")),  # else it serves until it is stopped
+    ("python -m training.run", options("-m", "training.run")),  # tests/training/test_run.py runs it
+    ("torchrun", options("-m", "training.run")),
+    ("make ", dry),
+    ("snakemake ", dry),
+    ("railx ", by_hand),
+]
+
+#: What takes more than some ten seconds.
+SLOW = ("make reproduce EXPERIMENT=gpu", "railx mapping", "railx plan")
+
+
+def rule_of(command: str) -> Callable[[str, Path], None] | None:
+    return next((rule for start, rule in RULES if command.startswith(start)), None)
+
+
+def marked(commands: list[str]) -> list[Any]:
+    return [
+        pytest.param(
+            command, marks=[pytest.mark.slow] if command.startswith(SLOW) else [], id=command
+        )
+        for command in commands
+    ]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a user's own lengths and the results of a small run."""
+    folder = tmp_path_factory.mktemp("workplace")
+    write_json(folder / "lengths.json", [100 + 37 * number % 30_000 for number in range(700)])
+    results = folder / "results" / "quick"
+    write_json(results / "config.json", checked_experiment(["experiment=quick"]))
+    write_result(
+        results,
+        "economics.summary",
+        [{"topology": "railx_hyperx_full", "cost_usd": 100.0, "chips": 4}],
+    )
+    write_result(
+        results,
+        "network.bounds",
+        [{"topology": "railx_hyperx"}],
+        "railx_hyperx",
+        fidelity="analytic",
+    )
+    return folder
+
+
+def test_every_command_has_a_rule() -> None:
+    assert len(documented()) > 15
+    without = [command for command in documented() if rule_of(command) is None]
+    assert not without, "tests/test_documented_commands.py: RULES has no line for these"
+
+
+def test_commands_are_found_without_their_comments_and_drawings_are_none() -> None:
+    page = (
+        "```\nmake a  # why\n$ x b && y \\\n  c\n```\n```yaml\nd: 1\n```\n"
+        "```\nconf/ ──► e\n```\ntext `railx f`\n```bash\nrailx 'g # h'\n```\n"
+    )
+    assert commands_of(page) == ["make a", "x b", "y    c", "railx 'g # h'"]
+
+
+@pytest.mark.parametrize("command", marked(documented()))
+def test_a_documented_command_runs(
+    command: str, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workplace)
+    rule = rule_of(command)
+    assert rule is not None, "tests/test_documented_commands.py: RULES has no line for it"
+    rule(command, workplace)
+
+
+def test_every_target_of_make_that_a_page_names_is_there() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    for page in PAGES:
+        named = set(re.findall(r"`make\s([a-z-]+)", page.read_text(encoding="utf-8")))
+        assert named <= targets, page.name

@@ -1,0 +1,93 @@
+"""What the settings of different stages ask of one another is refused before any
+job.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from railx.settings import SettingsError
+from tests.builders import ROOT
+from tests.commands import python
+from workflow.config import compose_experiment
+
+MISFITS = {
+    "topologies.railx_hyperx.m=4": (
+        "transitions.hyperx_to_torus: topologies.railx_hyperx and topologies.railx_torus: m: 4"
+        " before and 2 after; allowed: two settings of the same hardware (or leave it out:"
+        " ~transitions.hyperx_to_torus)"
+    ),
+    "topologies.railx_torus.x_scale=4": "transitions.hyperx_to_torus: topologies.railx_hyperx and",
+    "transitions.hyperx_to_torus.after=fat_tree": (
+        "transitions.hyperx_to_torus: topologies.railx_hyperx and topologies.fat_tree: fat_tree has"
+        " no optical switches; allowed: topologies that have some"
+    ),
+    "sweeps.railx_hyperx_min.network.routing=valiant": (
+        "sweeps.railx_hyperx_min.network.routing: got 'valiant'; allowed on railx_hyperx: min,"
+    ),
+    "mapping.topologies.fat_tree_1250.routings=[valiant]": (
+        "mapping.topologies.fat_tree_1250.routings: got 'valiant'; allowed on fat_tree_1250: min,"
+    ),
+    "traffic@sweeps.railx_hyperx_min.traffic=hot_spot"
+    " sweeps.railx_hyperx_min.traffic.hot_chips=101": (
+        "sweeps.railx_hyperx_min.traffic.hot_chips: on railx_hyperx: got 101; allowed: 1 to 100"
+    ),
+    "agreement.traffics.hot_spot.hot_chips=500": (
+        "agreement.traffics.hot_spot.hot_chips: on railx_hyperx: got 500; allowed: 1 to 100"
+    ),
+    "agreement.traffics.tornado.permutation=transpose topologies.torus_2d.x_scale=7": (
+        "agreement.traffics.tornado.permutation: on torus_2d: transpose needs a square grid"
+    ),
+    "agreement.topologies=[railx_hyperx_full]": (
+        "agreement.topologies: got 'railx_hyperx_full', which is too large; allowed: topologies of"
+        " at most 4,096 chips"
+    ),
+    "model@plans.flexsp_stdlib.model=gpt_7b": "plans.flexsp_stdlib.model.",
+    "figures.channel_loads.only=[ring]": (
+        "figures.channel_loads.only: got 'ring'; allowed: railx_hyperx, railx_hyperx_m4n2"
+    ),
+    "figures.cost.only=[railx_hyperx]": "figures.cost.only: got 'railx_hyperx'; allowed: railx_hy",
+    "figures.cost.reference=ring": "figures.cost.reference: got 'ring'; allowed: railx_hyperx_full",
+    "~plans.pipeline_stdlib ~runs.pipeline_stdlib": (
+        "figures.pipeline_schedule: nothing to show, as the experiment has no plan of its kind;"
+        " allowed: at least one (or leave the figure out: ~figures.pipeline_schedule)"
+    ),
+    "sweeps=[]": "figures.latency_load: nothing to show, as the experiment has no packets of",
+}
+
+
+@pytest.mark.parametrize("overrides", MISFITS)
+def test_a_misfit_is_named_in_one_line(overrides: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        compose_experiment(["experiment=quick", *overrides.split()])
+    assert str(caught.value).startswith(MISFITS[overrides])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "topologies.railx_hyperx.m=4 ~transitions.hyperx_to_torus",
+        "topologies.torus_2d.n=3",
+        "traffic@sweeps.railx_hyperx_min.traffic=hot_spot",
+    ],
+)
+def test_what_fits_is_taken(overrides: str) -> None:
+    compose_experiment(["experiment=quick", *overrides.split()])
+
+
+def test_large_topologies_are_told_apart_without_their_graphs() -> None:
+    with pytest.raises(
+        SettingsError, match=r"^transitions\.hyperx_to_split_full: .*: m: 6 before and 7"
+    ):
+        compose_experiment(["experiment=paper", "topologies.railx_hyperx_full.m=6"])
+
+
+def test_a_dry_run_ends_with_that_line() -> None:
+    done = python(
+        *("-m", "snakemake", "-n", "--snakefile", ROOT / "Snakefile", "--cores", "1"),
+        *("--config", "experiment=quick", "hydra=topologies.railx_hyperx.m=4"),
+    )
+    assert done.returncode != 0
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if "hyperx_to_torus" in line]
+    assert lines == [f"error: {MISFITS['topologies.railx_hyperx.m=4']}"]

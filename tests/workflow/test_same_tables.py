@@ -1,0 +1,70 @@
+"""A result depends on code, config and inputs alone: two processes write the same
+bytes.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.builders import ROOT
+from tests.commands import environment
+from tests.workflow.small_stages import MADE, experiment
+from workflow.stage import Table
+from workflow.stages import STAGES, files_of
+
+#: What says how fast this machine was. Nothing reads it.
+OF_THE_MACHINE = {("packets", "speed")}
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The stages made in two processes that order sets of words differently."""
+    folders = [tmp_path_factory.mktemp(f"run_{number}") for number in (1, 2)]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.workflow.small_stages", folder],
+            cwd=ROOT,
+            env=environment(PYTHONHASHSEED=str(number)),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number, folder in enumerate(folders, 1)
+    ]
+    for one in running:
+        _, errors = one.communicate()
+        assert one.returncode == 0, errors
+    return folders
+
+
+def test_every_output_of_what_computes_is_the_same_in_another_process(twice: list[Path]) -> None:
+    small = experiment()
+    one, other = twice
+    compared = 0
+    for name in MADE:
+        for key in STAGES[name].outputs:
+            if (name, key) in OF_THE_MACHINE:
+                continue
+            for path in files_of(small, f"{name}.{key}").values():
+                assert (one / path).read_bytes() == (other / path).read_bytes(), path
+                compared += 1
+    assert compared > 30
+
+
+def test_the_machines_speed_stands_where_no_claim_and_no_figure_reads_it() -> None:
+    for stage, key in OF_THE_MACHINE:
+        output = STAGES[stage].outputs[key]
+        assert not output.claims
+        assert not isinstance(output, Table)
+    for name, stage in STAGES.items():
+        for key, output in stage.outputs.items():
+            if isinstance(output, Table) and name not in ("training", "evidence"):
+                timed = {
+                    column
+                    for column in output.declared()
+                    if column.endswith(("_per_second", "wall_s", "solve_s", "cpu_s"))
+                }
+                assert not timed, f"{name}.{key}"
