@@ -44,10 +44,13 @@ figure: $(READY) ## one figure and what it needs, e.g. FIGURE=cost: results/EXPE
 
 claim: $(READY) ## make what one claim needs and print its verdict, e.g. CLAIM=railx_absolute_cost
 	@test -n "$(CLAIM)" || { echo "error: CLAIM: is missing; allowed: the id of a claim in resources/claims" >&2; exit 2; }
-	@$(BIN)/railx claim $(CLAIM) --experiment $(EXPERIMENT) --cores $(CORES) $(OVERRIDES)
+	@$(BIN)/railx claim $(CLAIM) $(OVERRIDES) --experiment $(EXPERIMENT) --cores $(CORES)
 
 report: $(READY) ## Snakemake's own report of a finished run: results/EXPERIMENT/snakemake-report.html
 	@$(SNAKEMAKE) --report results/$(EXPERIMENT)/snakemake-report.html
+
+sync: $(READY) ## upload the W&B runs that were written offline, each once (needs `wandb login`)
+	@$(BIN)/railx sync
 
 schemas: $(READY) ## write the JSON Schemas of conf/ for editors, and docs/reference.md
 	@$(BIN)/python -m workflow.schemas

@@ -23,6 +23,7 @@ __all__ = [
     "Fidelity",
     "atomic_path",
     "in_repository",
+    "leaves",
     "read_json",
     "read_metadata",
     "read_rows",
@@ -164,3 +165,16 @@ def _to_arrow(table: Any) -> pa.Table:
                 f"rows differ in their columns: {sorted(set(row) ^ set(columns)) or 'order'}"
             )
     return pa.table({name: [row[name] for row in rows] for name in columns})
+
+
+def leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of nested mappings, keys joined by underscores.
+
+    An empty mapping is left out.
+    """
+    for key, item in value.items():
+        name = f"{prefix}{key}".replace(".", "_")
+        if isinstance(item, Mapping):
+            yield from leaves(item, f"{name}_")
+        else:
+            yield name, item

@@ -257,7 +257,8 @@ def _iterations(
     """
     rows = []
     warmup = settings.training.warmup_iterations
-    helpers = _processes(controller)
+    # What the controller does is the training's own work.
+    helpers = () if controller is None else controller.processes
     # A full collection with torch loaded stops a rank for longer than an iteration may
     # last; what is set up by now stays.
     gc.collect()
@@ -297,13 +298,6 @@ def _iterations(
                 }
             )
     return rows, read_processors(*helpers).since(begin)
-
-
-def _processes(controller: Controller | None) -> tuple[int, ...]:
-    """The processes that work for this rank besides itself."""
-    if controller is None or controller.process is None:
-        return ()
-    return (controller.process.pid,)
 
 
 def _step(replica: _Replica, batch: SequenceParallelBatch | PipelineBatch) -> Tensor:

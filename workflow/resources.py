@@ -58,10 +58,10 @@ def all_papers(root: Path = _ROOT) -> dict[str, Paper]:
 def declared_tables() -> dict[str, pa.Schema | None]:
     """The tables that claims may name: their columns, as the stages declare them.
 
-    In a name a star stands for the name of an item (``network.*.bounds``). What a stage
-    writes as JSON has no declared columns.
+    In a name a star stands for the name of an item (``network.*.bounds``). A JSON
+    object whose keys the stage does not declare has a schema of None.
     """
-    from workflow.stage import Table, arrow_schema
+    from workflow.stage import Json, Table, arrow_schema
     from workflow.stages import STAGES
 
     found: dict[str, pa.Schema | None] = {}
@@ -69,21 +69,24 @@ def declared_tables() -> dict[str, pa.Schema | None]:
         for key, output in stage.outputs.items():
             if output.claims:
                 path = Path(stage.path(key, "*" if stage.item else "")).with_suffix("")
-                found[".".join(path.parts)] = (
-                    arrow_schema({**output.declared(), **output.optional})
+                columns = (
+                    {**output.declared(), **output.optional}
                     if isinstance(output, Table)
-                    else None
+                    else output.keys
+                    if isinstance(output, Json)
+                    else {}
                 )
+                found[".".join(path.parts)] = arrow_schema(columns) if columns else None
     return found
 
 
 def _check(root: Path, files: list[Path]) -> None:
-    from railx.evidence import check_published, check_queries, read_expected, read_yaml
+    from railx.evidence import check_queries, published_tables, read_expected, read_yaml
 
     for path in sorted(files):
         if path.suffix == ".yaml":
             read_yaml(path)
-    check_published(root / "resources" / "published")
+    published_tables(root / "resources" / "published", all_papers(root))
     claims = all_claims(root)
     check_queries(claims, declared_tables())
     for path in sorted((root / "resources" / "expected").glob("*.yaml")):

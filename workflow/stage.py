@@ -115,7 +115,24 @@ class Output:
 
 @dataclass(frozen=True)
 class Json(Output):
-    """A JSON object."""
+    """A JSON object.
+
+    ``keys`` are those that claims may name, as columns with their types: nested keys
+    joined by underscores. They are checked before any job; what is not declared is not.
+    """
+
+    keys: Columns = field(default_factory=dict, kw_only=True)
+
+    def check(self, path: Path) -> None:
+        """ValueError where the object in ``path`` lacks a declared key."""
+        if not self.keys:
+            return
+        from railx.io import leaves, read_json
+
+        found = {key for key, _ in leaves(read_json(path))}
+        missing = [key for key in self.keys if key not in found]
+        if missing:
+            raise ValueError(f"{path}: lacks the declared keys {', '.join(missing)}")
 
 
 @dataclass(frozen=True)
@@ -338,7 +355,7 @@ class Stage:
         summary = self.run(Job(self, item, settings, read, written))
         for name, path in written.items():
             output = self.outputs[name]
-            if isinstance(output, Table):
+            if isinstance(output, (Json, Table)):
                 output.check(path)
         return summary
 

@@ -12,7 +12,12 @@ from railx.evidence.claims import (
     PublishedReference,
     load_claims,
 )
-from railx.evidence.database import Database, open_database, open_schemas, table_name
+from railx.evidence.database import (
+    Database,
+    open_database,
+    open_schemas,
+    table_name,
+)
 from railx.evidence.errors import ClaimError, NotAvailable
 from railx.evidence.expected import flipped, read_expected, rests_on_timing
 from railx.evidence.judge import CLAIM_COLUMNS, claims_table, count_verdicts, judge
@@ -24,7 +29,7 @@ from railx.evidence.published import (
     published_tables,
     read_published,
 )
-from railx.evidence.static import check_published, check_queries
+from railx.evidence.static import check_queries
 from railx.evidence.verdicts import REPEATED, VERDICTS, Verdict, number_text
 
 __all__ = [
@@ -44,7 +49,6 @@ __all__ = [
     "PublishedReference",
     "PublishedTable",
     "Verdict",
-    "check_published",
     "check_queries",
     "claims_table",
     "count_verdicts",

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from railx.evidence.errors import ClaimError, NotAvailable
 from railx.evidence.statement import one_line, read_statement
-from railx.io import FIDELITIES, read_json, read_table
+from railx.io import FIDELITIES, leaves, read_json, read_table
 
 __all__ = ["Database", "open_database", "open_schemas", "table_name"]
 
@@ -241,7 +241,7 @@ def _one_row(path: Path, name: str) -> pa.Table:
             f"table: {name} holds no JSON object; allowed: an object whose keys can be named"
         )
     row: dict[str, Any] = {}
-    for key, item in _leaves(value):
+    for key, item in leaves(value):
         if key in row:
             raise ClaimError(f"table: {name} has two keys {key}; allowed: keys that differ")
         row[key] = item
@@ -249,16 +249,3 @@ def _one_row(path: Path, name: str) -> pa.Table:
         return pa.table({key: [item] for key, item in row.items()})
     except pa.ArrowInvalid as error:
         raise ClaimError(f"table: {name} is no table ({one_line(error)})") from None
-
-
-def _leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of nested mappings, keys joined by underscores.
-
-    An empty mapping is left out.
-    """
-    for key, item in value.items():
-        name = f"{prefix}{key}".replace(".", "_")
-        if isinstance(item, Mapping):
-            yield from _leaves(item, f"{name}_")
-        else:
-            yield name, item

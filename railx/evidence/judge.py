@@ -72,13 +72,15 @@ class _Evidence:
 
     Points are what a trend runs over (0 for a single value) and the values there by
     repeat; a value that was not repeated has the name None. ``repeated`` says whether
-    the query told repeats apart.
+    the query told repeats apart. ``set_aside`` is how many repeats were set aside, at
+    one point of a trend or more; ``set_aside_rows`` counts each point.
     """
 
     points: tuple[tuple[float, dict[Hashable, float]], ...]
     fidelity: Fidelity | None
     repeated: bool
     set_aside: int
+    set_aside_rows: int
 
 
 def judge(
@@ -161,10 +163,12 @@ def _find(claim: Claim, evidence: _Evidence) -> tuple[Finding, Estimate | None, 
         finding = without_repeats(finding, value, evidence.fidelity)
         finding = limit_by_fidelity(claim, finding, evidence.fidelity)
     if evidence.set_aside:
+        trend = claim.settings.comparison == "trend"
+        where = f" at {counted(evidence.set_aside_rows, 'points')}" if trend else ""
         finding = Finding(
             finding.verdict,
-            f"{finding.reason}; {counted(evidence.set_aside, repeats)} set aside because the"
-            " machine was busy",
+            f"{finding.reason}; {counted(evidence.set_aside, repeats)} set aside{where} because"
+            " the machine was busy",
         )
     return finding, value, evidence
 
@@ -193,6 +197,7 @@ def _evidence(claim: Claim, found: pa.Table, tables: Sequence[str]) -> _Evidence
         raise ClaimError(f"query: gives {found.num_rows} rows; allowed: one")
     rows: list[dict[str, Any]] = found.to_pylist()
     kept = [row for row in rows if not row.get("disturbed")]
+    lost = {row["sample"] for row in rows if row.get("disturbed")}
     points: dict[float, dict[Hashable, float]] = {}
     valued = []
     for row in rows:
@@ -207,7 +212,7 @@ def _evidence(claim: Claim, found: pa.Table, tables: Sequence[str]) -> _Evidence
     if not valued and kept:
         raise NotAvailable(f"the query finds no value{where}")
     return _Evidence(
-        tuple(sorted(points.items())), _lowest(valued), repeated, len(rows) - len(kept)
+        tuple(sorted(points.items())), _lowest(valued), repeated, len(lost), len(rows) - len(kept)
     )
 
 

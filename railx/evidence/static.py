@@ -1,10 +1,8 @@
-"""What can be wrong with claims and published numbers before there is any result."""
+"""What can be wrong with the query of a claim before there is any result."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -13,7 +11,7 @@ from railx.evidence.database import Database, open_schemas
 from railx.evidence.errors import ClaimError
 from railx.evidence.judge import check_columns
 
-__all__ = ["check_published", "check_queries"]
+__all__ = ["check_queries"]
 
 
 def check_queries(claims: Sequence[Claim], declared: Mapping[str, pa.Schema | None]) -> None:
@@ -39,40 +37,6 @@ def check_queries(claims: Sequence[Claim], declared: Mapping[str, pa.Schema | No
         for claim in asked:
             if all(name in known for name in named[claim.id]):
                 _check_columns(claim, database)
-
-
-def check_published(directory: str | Path) -> None:
-    """Check that every published number says where it stands.
-
-    Raises :class:`ClaimError`, one line naming file and row, for a row without source,
-    with more or fewer fields than the table has columns, or with the id of another.
-    """
-    for path in sorted(Path(directory).glob("*.csv")):
-        with path.open(encoding="utf-8", newline="") as lines:
-            reader = csv.reader(lines)
-            columns = next(reader, [])
-            if "source" not in columns:
-                raise ClaimError(
-                    f"{path.name}: source: no such column; there is: {', '.join(columns) or 'none'}"
-                )
-            seen: set[str] = set()
-            for row in reader:
-                where = f"{path.name}, line {reader.line_num}"
-                if len(row) != len(columns):
-                    raise ClaimError(
-                        f"{where}: got {len(row)} fields; allowed: {len(columns)}, one for each"
-                        " column"
-                    )
-                values = dict(zip(columns, row, strict=True))
-                name = values.get("id", "")
-                if not values["source"].strip():
-                    raise ClaimError(
-                        f"{where}: source: is missing{f' for {name}' if name else ''}; allowed:"
-                        " where the number stands"
-                    )
-                if name and name in seen:
-                    raise ClaimError(f"{where}: id: {name!r} is used twice; allowed: one row")
-                seen.add(name)
 
 
 def _declared(name: str, declared: Mapping[str, pa.Schema | None]) -> pa.Schema | None:

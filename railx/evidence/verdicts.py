@@ -287,7 +287,7 @@ def _trend(
             "undecided",
             f"ours goes {words}, but the repeats do not agree on {unsure} of {len(steps)} steps",
         )
-    return Finding("reproduced", f"ours {word} {words}")
+    return Finding("reproduced", f"ours {word} {words}; only the direction is compared")
 
 
 def _slope(places: Any, values: Any) -> Any:
@@ -321,12 +321,8 @@ def _interval(ours: Estimate, repeats: str, *, within: bool = False) -> str:
     if not ours.ends or ours.samples is None:
         return ""
     low, high = map(number_text, ours.ends)
-    spread = f"at {low} all" if low == high else f"{low} to {high}"
-    words = (
-        f"median of {counted(ours.samples, repeats)}, {CONFIDENCE:.0%} interval {spread}".replace(
-            "%", " %"
-        )
-    )
+    spread = "of no width" if low == high else f"{low} to {high}"
+    words = f"median of {counted(ours.samples, repeats)}, {100 * CONFIDENCE:g} % interval {spread}"
     return f", {words}" if within else f" ({words})"
 
 

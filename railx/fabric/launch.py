@@ -32,6 +32,11 @@ class Controller:
     address: str | None
     process: subprocess.Popen[str] | None = None
 
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The ids of the processes that it runs as; none where it is not needed."""
+        return () if self.process is None else (self.process.pid,)
+
 
 @contextlib.contextmanager
 def launch_controller(settings: FabricSettings, ranks: int) -> Iterator[Controller]:

@@ -89,6 +89,7 @@ def draw(settings: AgreementFigureSettings, inputs: FigureFiles, output: Path) -
         both.set(
             xlabel="Flow model (flits/chip/cycle)", ylabel="Packet simulator (flits/chip/cycle)"
         )
+        both.tick_params(axis="x", pad=6)
         ratio.axhline(1, color=INK, linewidth=1, zorder=1)
         ratio.axvline(1, color=GREY, linewidth=1, linestyle=":", zorder=1)
         ratio.set(xscale="log", title="Packets over flows", ylabel="Packet simulator / flow model")

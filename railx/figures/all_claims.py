@@ -183,11 +183,11 @@ def _rows(frame: pd.DataFrame) -> tuple[list[tuple[float, str]], list[_Row]]:
         ]
         others = own[~own["headline"]]
         if len(others):
-            what = "other published claims" if section else "published claims"
+            what = "other published" if section else "published"
             section.append(_Row(f"{len(others)} {what}", others))
         sections.append((label(str(paper)), section))
     ours = [
-        _Row(f"{label(str(paper))}, {len(own)} claims", own)
+        _Row(f"{label(str(paper))}, {len(own)}", own)
         for paper, own in frame[frame["kind"] != "published"].groupby("paper", sort=False)
     ]
     if ours:
@@ -224,7 +224,8 @@ def _heaps(ratios: np.ndarray) -> list[list[int]]:
     start = -np.inf
     places = np.log(ratios)
     for number in np.argsort(places, kind="stable"):
-        if places[number] - start > _NEAR:
+        wide = _NEAR * -(-len(heaps[-1]) // _MOST) if heaps else 0.0
+        if places[number] - start > wide:
             heaps.append([])
             start = places[number]
         heaps[-1].append(int(number))
@@ -292,13 +293,15 @@ def _dots(axes: Axes, edge: Axes, row: _Row, largest: float) -> None:
     inside = row.claims[row.claims["edge"] == ""]
     for heap in _heaps(inside["at"].to_numpy(dtype=float)):
         columns = -(-len(heap) // _MOST)
+        centre = float(inside["at"].iloc[heap].median())
         for rank, number in enumerate(heap):
             claim = inside.iloc[number]
             column, level = divmod(rank, _MOST)
             beside = (column - (columns - 1) / 2) * _NEAR
             levels = min(_MOST, len(heap) - _MOST * column)
             y = row.y + (level - (levels - 1) / 2) * _STACKED
-            _dot(axes, float(claim["at"]) * np.exp(beside), y, claim)
+            at = float(claim["at"]) if columns == 1 else centre * float(np.exp(beside))
+            _dot(axes, at, y, claim)
             if np.isfinite(claim["ratio_low"]):
                 axes.plot(
                     np.clip([claim["ratio_low"], claim["ratio_high"]], 1 / largest, largest),

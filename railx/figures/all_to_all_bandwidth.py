@@ -49,7 +49,7 @@ _COLUMNS = (
     "bound_gb_s_per_chip",
     "fidelity",
 )
-_STATED = ("m", "n", "chips", "ideal_flits_per_chip_cycle", "min_bound_flits_per_chip_cycle")
+_STATED = ("id", "m", "n", "chips", "ideal_flits_per_chip_cycle", "min_bound_flits_per_chip_cycle")
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,10 @@ class AllToAllBandwidthSettings(CanvasSettings):
 
     scale: AxisScale
     """Scale of the bandwidth axes."""
+
+    derived: dict[str, str]
+    """Topologies for which a bound under uniform traffic follows from the paper, and
+    the published row that holds it; it counts where both have as many chips."""
 
 
 def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path) -> Drawn:
@@ -87,7 +91,7 @@ def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path)
         bound=100 * rows["bound_gb_s_per_chip"] / rows["injection_gb_s_per_chip"],
     )
     bandwidth = rows.assign(ideal=rows["ideal_gb_s_per_chip"], bound=rows["bound_gb_s_per_chip"])
-    derived = _derived(rows, inputs)
+    derived = _derived(settings, rows, inputs)
     speeds = sorted(set(rows["injection_gb_s_per_chip"]))
     subtitle = (
         f"{label(settings.traffic)} traffic, one direction. Ideal: even load on all external"
@@ -122,17 +126,19 @@ def draw(settings: AllToAllBandwidthSettings, inputs: FigureFiles, output: Path)
     return Drawn(_caption(rows, derived), _alternative(rows), _data(rows, derived))
 
 
-def _derived(rows: pd.DataFrame, inputs: FigureFiles) -> dict[tuple[str, str], float]:
+def _derived(
+    settings: AllToAllBandwidthSettings, rows: pd.DataFrame, inputs: FigureFiles
+) -> dict[tuple[str, str], float]:
     """Shares of the injection in percent that follow from the paper.
 
-    By topology and ideal or routing, for uniform traffic on the settings of RailX with
-    as many chips.
+    By topology and ideal or routing, for uniform traffic.
     """
     stated = published_frame(inputs, "derived", _STATED)
     found = {}
     for row in rows.to_dict("records"):
-        same = stated[stated["chips"] == row["chips"]]
-        if row["family"] != "railx_hyperx" or row["traffic"] != "uniform" or same.empty:
+        own = stated["id"] == settings.derived.get(str(row["topology"]))
+        same = stated[own & (stated["chips"] == row["chips"])]
+        if row["traffic"] != "uniform" or same.empty:
             continue
         one = same.iloc[0]
         # Four sides of n ports take 4 n flits a cycle out of a chip.

@@ -68,9 +68,8 @@ def draw(settings: AllToAllDegreeSettings, inputs: FigureFiles, output: Path) ->
     ours = _ours(settings, inputs)
     points = _points(settings, published, ours)
     subtitle = (
-        "Bandwidth of an all-to-all among the GPUs of a group. The axis of bandwidth is"
-        " logarithmic. Hollow diamonds: published; dots: calculated back from the predicted times"
-        " of this experiment's plans."
+        "Bandwidth of an all-to-all among the GPUs of a group. Hollow diamonds: published; dots:"
+        " calculated back from the predicted times of this experiment's plans."
     )
     fidelity = fidelity_line(ours["fidelity"] if len(ours) else [], _NOTE)
     with canvas(

@@ -9,14 +9,17 @@ coloured areas too.
 from __future__ import annotations
 
 import functools
+import math
 
 __all__ = ["DARK_BACKGROUND", "contrast", "dark_colour", "luminance", "readable"]
 
 #: The page's background in dark mode.
 DARK_BACKGROUND = "#15191e"
 #: Light colours on dark look duller than their contrast says: it is raised to this
-#: power, up to that of near-white text.
-_POWER, _MOST = 1.2, 15.8
+#: power, up to that of near-white text, or of the lightest that still has a hue.
+_POWER, _MOST, _MOST_WITH_HUE = 1.2, 15.8, 8.5
+#: Distance from grey in OKLab above which a colour has a hue.
+_HUED = 0.04
 
 
 def luminance(colour: str) -> float:
@@ -34,11 +37,12 @@ def contrast(one: str, other: str) -> float:
 @functools.cache
 def dark_colour(colour: str) -> str:
     """The colour ``#rrggbb`` that is on the dark background what this is on white."""
-    stands_out = min(contrast(colour, "#ffffff") ** _POWER, _MOST)
+    _, along, across = _to_oklab(_linear(colour))
+    most = _MOST_WITH_HUE if math.hypot(along, across) > _HUED else _MOST
+    stands_out = min(contrast(colour, "#ffffff") ** _POWER, most)
     wanted = stands_out * (luminance(DARK_BACKGROUND) + 0.05) - 0.05
     if wanted <= luminance(DARK_BACKGROUND) * 1.001:
         return DARK_BACKGROUND
-    _, along, across = _to_oklab(_linear(colour))
     low, high = 0.0, 1.0
     for _ in range(24):
         middle = (low + high) / 2

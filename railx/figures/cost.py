@@ -273,7 +273,7 @@ def _bill_of_materials(
     axes.set(
         title="Bill of materials",
         xlabel=f"Cost of the network ({unit})",
-        xlim=(0, totals.max() / divisor * 1.22),
+        xlim=(0, totals.max() / divisor * 1.36),
         ylim=(len(table) - 0.5, -0.5),
     )
     axes.xaxis.set_major_formatter("{x:,g}")

@@ -49,8 +49,6 @@ def cut_bars(
     Each value beyond it gets a break in its bar and its text, the true value, at the
     end. The texts of the cut bars are returned, for the caption.
     """
-    import matplotlib.patheffects as effects
-
     cut = []
     for value, place, text in zip(values, places, texts, strict=True):
         if value <= limit:
@@ -71,7 +69,7 @@ def cut_bars(
             (4, 0),
             textcoords="offset points",
             va="center",
-            path_effects=[effects.withStroke(linewidth=2, foreground="white")],
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
         )
     return cut
 

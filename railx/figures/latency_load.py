@@ -21,7 +21,6 @@ from railx.figures.theme import (
     PALETTE,
     canvas,
     label,
-    lighter,
     quantity,
     share_legend,
 )
@@ -245,8 +244,8 @@ def _draw_limits(
             row,
             sweep["saturation"],
             max(sweep["ideal"], sweep["bound"]),
-            color=lighter(colour, 0.5),
-            linewidth=1.2,
+            color=colour,
+            linewidth=1,
         )
         axes.hlines(
             row, sweep["saturation_least"], sweep["saturation_most"], color=colour, linewidth=4

@@ -68,7 +68,7 @@ def draw(settings: NetworkPricesSettings, inputs: FigureFiles, output: Path) -> 
     sure = sorted(set(published["confidence"]))
     subtitle = (
         "Cost of a network over that of a full fat tree for as many chips: published per chip, ours"
-        " per injection bandwidth. Logarithmic axis. Hollow diamonds: published, confidence"
+        " per injection bandwidth. Hollow diamonds: published, confidence"
         f" {' and '.join(sure)}; dots: ours at the price list {label(settings.price_set)}."
     )
     with canvas(
@@ -96,7 +96,9 @@ def _points(
     import pandas as pd
 
     known = list(dict.fromkeys(published["network"]))
-    unknown = [name for name in (settings.published_reference, *settings.networks) if name not in known]
+    unknown = [
+        name for name in (settings.published_reference, *settings.networks) if name not in known
+    ]
     if unknown:
         raise ValueError(f"networks: got {', '.join(unknown)}; allowed: {', '.join(known)}")
     prices = list(dict.fromkeys(scale["price_set"]))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from railx.figures.contrast import readable
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
@@ -160,7 +161,7 @@ def _draw_panels(
         rows = circuits[circuits["rail"] == rail]
         ring = figure.add_subplot(grid[0, column])
         _ring(ring, rows, nodes, colours, arrows=True)
-        ring.set_title(f"Rail {rail}", color=colours[rail], loc="center")
+        ring.set_title(f"Rail {rail}", color=readable(colours[rail]), loc="center")
         _switch(figure.add_subplot(grid[1, column]), rows, colours[rail])
 
 

@@ -80,7 +80,7 @@ def draw(settings: RailSavingsSettings, inputs: FigureFiles, output: Path) -> Dr
     points = _points(settings, published, bills)
     subtitle = (
         "Electrical rails over photonic rails: network cost, network power. Hollow diamonds:"
-        " published bills; dots: the bills of this experiment. All other axes begin at 0."
+        " published bills; dots: the bills of this experiment. The axes of ratios begin at 0."
     )
     colours = dict(zip(settings.platforms, PALETTE, strict=False))
     with canvas(

@@ -73,6 +73,12 @@ def draw(settings: RingAllReduceSettings, inputs: FigureFiles, output: Path) -> 
             f" {', '.join(sorted(set(frame['scope'])))}"
         )
     rows = rows.merge(_speeds(inputs), on="topology", how="left", validate="many_to_one")
+    unknown = rows.loc[rows["injection_gb_s_per_chip"].isna(), "topology"]
+    if len(unknown):
+        raise ValueError(
+            f"input topologies: no injection of {', '.join(dict.fromkeys(unknown))}; allowed:"
+            " every topology of the collectives"
+        )
     rows = rows.assign(
         bandwidth_over_injection=rows["algorithm_gb_s"] / rows["injection_gb_s_per_chip"]
     )
@@ -114,7 +120,7 @@ def draw(settings: RingAllReduceSettings, inputs: FigureFiles, output: Path) -> 
             xscale="log",
             title="Bandwidth",
             xlabel="Payload",
-            ylabel="Payload over time (% of injection)",
+            ylabel="Bandwidth (% of injection)",
         )
         share.set_ylim(bottom=0)
         time.yaxis.set_major_formatter("{x:g}")

@@ -38,7 +38,7 @@ _COLUMNS = (
     "tokens",
     "predicted_ms",
 )
-_IDLE: dict[str, Any] = {"facecolor": "#f1f2f4", "edgecolor": "#c4c9d0", "hatch": "////"}
+_IDLE: dict[str, Any] = {"facecolor": "#f1f2f4", "edgecolor": "#d4d8dd", "hatch": "////"}
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ One column per job, equal bandwidth above equal cost.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -62,6 +63,10 @@ class StepTimeSettings(CanvasSettings):
     """How many times longer than the shortest of its panel a bar is cut; null: none
     is."""
 
+    named: tuple[str, ...]
+    """Topologies that the words name beside the shortest and longest step; those that
+    are not mapped are left out."""
+
 
 def draw(settings: StepTimeSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """Horizontal bars in seconds, cut where much longer than the shortest.
@@ -94,7 +99,11 @@ def draw(settings: StepTimeSettings, inputs: FigureFiles, output: Path) -> Drawn
                 axes.set_title(panel_title(title, len(jobs), settings))
         handles, labels = panels[0, 0].get_legend_handles_labels()
         share_legend(figure, handles, labels, columns=len(_PARTS))
-    return Drawn(_caption(rows, jobs, bases, cut), _alternative(rows, jobs, bases), rows)
+    return Drawn(
+        _caption(rows, jobs, bases, settings.named, cut),
+        _alternative(rows, jobs, bases, settings.named),
+        rows,
+    )
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, job: str, basis: str, cut: float | None) -> list[str]:
@@ -157,20 +166,24 @@ def _steps(rows: pd.DataFrame, job: str, basis: str) -> pd.Series:
     return own.groupby("topology", sort=False)["step_ms"].first().sort_values() / 1e3
 
 
-def _span(rows: pd.DataFrame, job: str, basis: str) -> str:
-    """The shortest and longest step of a panel, and the shortest of RailX's."""
+def _span(rows: pd.DataFrame, job: str, basis: str, named: Sequence[str]) -> str:
+    """The shortest and longest step of a panel, and those of named topologies."""
     steps = _steps(rows, job, basis)
     ends = [str(steps.index[0]), str(steps.index[-1])]
-    railx = [str(name) for name in steps.index if str(name).startswith("railx")]
-    names = dict.fromkeys([ends[0], *railx[:1], ends[1]])
+    chosen = [name for name in named if name in steps.index]
+    names = dict.fromkeys([ends[0], *chosen, ends[1]])
     return ", ".join(f"{quantity(float(steps[name]))} s on {label(name)}" for name in names)
 
 
 def _caption(
-    rows: pd.DataFrame, jobs: list[str], bases: list[str], cut: dict[tuple[str, str], list[str]]
+    rows: pd.DataFrame,
+    jobs: list[str],
+    bases: list[str],
+    named: Sequence[str],
+    cut: dict[tuple[str, str], list[str]],
 ) -> str:
     sentences = [
-        f"{label(job)} at {_BASES[basis]}: {_span(rows, job, basis)}."
+        f"{label(job)} at {_BASES[basis]}: {_span(rows, job, basis, named)}."
         for job in jobs
         for basis in bases
         if len(_steps(rows, job, basis))
@@ -181,17 +194,19 @@ def _caption(
     return f"Estimated time of a training step. {' '.join(sentences)} {_METHOD}"
 
 
-def _alternative(rows: pd.DataFrame, jobs: list[str], bases: list[str]) -> str:
+def _alternative(
+    rows: pd.DataFrame, jobs: list[str], bases: list[str], named: Sequence[str]
+) -> str:
     parts = [
-        f"{label(job)}, {_BASES[basis]}, {_span(rows, job, basis)}"
+        f"{label(job)}, {_BASES[basis]}, {_span(rows, job, basis, named)}"
         for job in jobs
         for basis in bases
         if len(_steps(rows, job, basis))
     ]
     return (
         f"Bars of the step time of {rows['topology'].nunique()} topologies, a panel per job and"
-        " basis, stacked by compute, bubble and communication. Shortest, RailX's shortest and"
-        f" longest: {'; '.join(parts)}."
+        " basis, stacked by compute, bubble and communication. Shortest, named and longest:"
+        f" {'; '.join(parts)}."
     )
 
 

@@ -319,10 +319,14 @@ def _axes(grid: np.ndarray, points: pd.DataFrame, linear_percent: float) -> None
 
 
 def _within(own: pd.DataFrame, percent: float) -> float:
-    """The longest latency up to which every point stays within ``percent``."""
+    """The longest latency up to which every point stays within ``percent``.
+
+    Ours count with the upper end of their interval.
+    """
     longest = float("nan")
+    ours = (own["source"] == "ours").all()
     for row in own.sort_values("reconfiguration_latency_ms").to_dict("records"):
-        if row["overhead_percent"] > percent:
+        if row["high_percent" if ours else "overhead_percent"] > percent:
             break
         longest = row["reconfiguration_latency_ms"]
     return longest
@@ -334,6 +338,9 @@ def _caption(points: pd.DataFrame, repeats: pd.DataFrame, promised: float) -> st
         parts = []
         rows = points[(points["source"] == source) & (points["mode"] == "provisioned")]
         for panel, own in rows.groupby("panel", sort=False):
+            if source == "ours" and own["high_percent"].isna().any():
+                parts.append(f"{panel} undecided: too few repeats")
+                continue
             longest = _within(own, promised)
             parts.append(
                 f"{panel} up to {quantity(longest)} ms"

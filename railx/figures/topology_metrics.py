@@ -16,7 +16,6 @@ from railx.figures.theme import (
     canvas,
     colours,
     label,
-    lighter,
     published_handle,
     published_line,
     quantity,
@@ -113,15 +112,11 @@ def _hops(axes: Axes, frame: pd.DataFrame, colour: dict[str, str], limits: list[
         zip(*(frame[column].tolist() for column in columns), strict=True)
     ):
         shade = colour[str(family)]
-        axes.plot([mean, diameter], [place] * 2, color=lighter(shade, 0.45), linewidth=2.5)
+        axes.plot([mean, diameter], [place] * 2, color=shade, linewidth=1.3)
         axes.plot([diameter], [place], "|", color=shade, markersize=11, markeredgewidth=2.4)
         axes.plot([mean], [place], "o", color=shade, markersize=6)
-        axes.annotate(
-            f"{diameter:.0f}, mean {quantity(mean)}",
-            (diameter, place),
-            xytext=(7, 0),
-            textcoords="offset points",
-            va="center",
+        axes.text(
+            4.6 * largest, place, f"{quantity(mean)} to {diameter:.0f}", ha="right", va="center"
         )
     axes.set(title="Hops: mean to diameter", xlabel="Hops between nodes", xscale="log")
     axes.set_xlim(0.85 * min(1.0, float(frame["mean_node_hops"].min())), 5 * largest)

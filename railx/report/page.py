@@ -299,12 +299,16 @@ def _published(
 
 
 def _job(file: str | Path) -> dict[str, Any]:
-    """The provenance of a job; what it does not say is left empty."""
+    """The record of a job; what it does not say is left empty."""
     found = read_json(file)
-    keys = ("stage", "item", "commit", "dirty", "code", "config", "python", "machine", "load")
+    keys = ("stage", "item", "commit", "dirty", "code", "config", "lock", "load", "ended_utc")
+    gpus = [gpu.get("name") for gpu in found.get("gpus") or []]
+    cores = found.get("cores")
+    machine = [found.get("cpu"), f"{cores} cores" if cores else "", *gpus, found.get("python")]
     return {
         **{key: found.get(key) for key in keys},
         **{key: found.get(key) or {} for key in ("inputs", "outputs", "packages")},
+        "machine": ", ".join(filter(None, machine)),
     }
 
 

@@ -74,15 +74,15 @@ def compare_invocations(
     """What changed from one invocation to another, as plain JSON data.
 
     ``latest`` and ``previous`` stand for the last two invocations. Keys: ``schema``,
-    ``a`` and ``b`` (invocation, experiment, logged_utc, commit), ``config`` (key, a, b),
-    ``code`` (module, a, b, stages), ``packages`` (package, a, b), ``stages`` (stage,
-    name, state, because, a_seconds, b_seconds), ``numbers`` (stage, name, metric, a, b,
-    ratio, a_low, a_high, b_low, b_high, moved) and ``verdicts`` (claim, paper, a, b,
-    a_ours, b_ours, published, flipped, reason). What a side lacks is None. ``state`` is
-    ``same``, ``reran``, ``only in a`` or ``only in b``. A number ``moved`` where the
-    intervals of both sides, or one side's interval and the other's value, lie apart;
-    without intervals where it differs at all. Raises ValueError naming the invocations
-    that there are.
+    ``a`` and ``b`` (invocation, experiment, logged_utc, commit), ``config`` (key, a,
+    b), ``code`` (module, a, b, stages), ``packages`` (package, a, b), ``stages``
+    (stage, name, state, because, a_seconds, b_seconds), ``numbers`` (stage, name,
+    metric, a, b, ratio, a_low, a_high, b_low, b_high, moved) and ``verdicts`` (claim,
+    paper, a, b, a_ours, b_ours, published, flipped, reason). What a side lacks is None.
+    ``state`` is ``same``, ``reran``, ``only in a`` or ``only in b``. A number ``moved``
+    where the intervals of both sides, or one side's interval and the other's value, lie
+    apart; without intervals where it differs at all. Raises ValueError naming the
+    invocations that there are.
     """
     known = _logged(Path(folder), experiment, store)
     a, b = (_record(_resolve(name, known).record) for name in (invocation_a, invocation_b))

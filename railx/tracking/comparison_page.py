@@ -17,8 +17,20 @@ _PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("packages", "Packages that changed", ("package", "a", "b")),
     ("stages", "Results", ("stage", "name", "state", "because", "a_seconds", "b_seconds")),
     ("verdicts", "Verdicts", ("claim", "a", "b", "a_ours", "b_ours", "published")),
-    ("numbers", "Numbers", ("stage", "name", "metric", "a", "b", "ratio", "a_low", "a_high", "b_low", "b_high", "moved")),
+    (
+        "numbers",
+        "Numbers",
+        (
+            *("stage", "name", "metric", "a", "b", "ratio"),
+            *("a_low", "a_high", "b_low", "b_high", "moved"),
+        ),
+    ),
 )  # fmt: skip
+
+_RULE = (
+    "A number counts as moved where the intervals of both sides lie apart, or, without"
+    " intervals, where it differs at all."
+)
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -28,10 +40,15 @@ _PAGE = """<!doctype html>
 <title>{title}</title>
 <style>
 :root {{ color-scheme: light dark; }}
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; }}
+body {{
+  font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem;
+}}
 .wide {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }}
-th, td {{ text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid #8884; }}
+th, td {{
+  text-align: left; vertical-align: top;
+  padding: .2rem .8rem .2rem 0; border-bottom: 1px solid #8884;
+}}
 td {{ overflow-wrap: anywhere; min-width: 4rem; max-width: 28rem; }}
 summary {{ cursor: pointer; }}
 </style>
@@ -62,11 +79,13 @@ def write_comparison(path: Any, comparison: Mapping[str, Any]) -> None:
     changed = only_changed(comparison)
     parts = [
         f"<p>a: {_html(_side(comparison['a']))}<br>b: {_html(_side(comparison['b']))}</p>",
-        "<p>A number counts as moved where the intervals of both sides lie apart, or, without"
-        " intervals, where it differs at all.</p>",
+        f"<p>{_RULE}</p>",
     ]
-    headings = {"stages": "Results that were made anew", "verdicts": "Verdicts that flipped",
-                "numbers": "Numbers that moved"}  # fmt: skip
+    headings = {
+        "stages": "Results that were made anew",
+        "verdicts": "Verdicts that flipped",
+        "numbers": "Numbers that moved",
+    }
     for key, heading, columns in _PARTS:
         rows = changed[key]
         parts.append(f"<h2>{_html(headings.get(key, heading))}: {len(rows) or 'none'}</h2>")

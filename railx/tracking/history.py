@@ -65,7 +65,9 @@ def read_curves(
             number = row.get(value)
             if number is not None and math.isfinite(number):
                 gathered[name, value][which][float(row[step])].append(float(number))
-    curves, intervals, points = [], {}, {}
+    curves: list[Curve] = []
+    intervals: dict[str, tuple[float, float]] = {}
+    points: dict[str, float] = {}
     for (name, value), repeats in gathered.items():
         reduced = {
             which: {at: _HOW[values[value]](found) for at, found in sorted(steps.items())}

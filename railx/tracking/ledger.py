@@ -46,13 +46,13 @@ class Ledger:
         from filelock import FileLock
 
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(self._path.with_suffix(".lock"), timeout=_PATIENCE_S):
-            with self._path.open("ab") as file:
-                # A new line first: a killed job may have left half of one.
-                lead = b"\n" if self._half() else b""
-                file.write(lead + json.dumps(line, allow_nan=False).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
+        lock = FileLock(self._path.with_suffix(".lock"), timeout=_PATIENCE_S)
+        with lock, self._path.open("ab") as file:
+            # A new line first: a killed job may have left half of one.
+            lead = b"\n" if self._half() else b""
+            file.write(lead + json.dumps(line, allow_nan=False).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def _half(self) -> bool:
         with self._path.open("rb") as file:

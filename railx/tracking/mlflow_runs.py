@@ -19,7 +19,7 @@ from typing import Any
 from railx.io import write_json
 from railx.tracking.media import table_json
 from railx.tracking.record import RECORD
-from railx.tracking.results import Curve, Invocation, StageResult, flat, numbers
+from railx.tracking.results import Curve, Invocation, StageResult, flat, numbers, verdict_counts
 from railx.tracking.settings import TrackingSettings
 from railx.tracking.store import (
     DIGEST,
@@ -150,9 +150,7 @@ class _Rows:
         invocation = self._invocation
         verdicts = [row for result in results for row in result.verdicts]
         counts: dict[str, float] = {"results": len(results), "new_results": new}
-        for row in verdicts:
-            name = f"verdicts/{row['verdict']}"
-            counts[name] = counts.get(name, 0) + 1
+        counts |= {f"verdicts/{word}": count for word, count in verdict_counts(verdicts).items()}
         tags = {
             STAGE: INVOCATION_STAGE,
             NAME: invocation.name,

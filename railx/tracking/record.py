@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -46,7 +47,11 @@ def invocation_record(
         "config": invocation.config,
         "modules": dict(sorted(modules.items())),
         "packages": dict(sorted(packages.items())),
-        "verdicts": [dict(row) for result in results for row in result.verdicts],
+        "verdicts": [
+            {key: _finite(value) for key, value in row.items()}
+            for result in results
+            for row in result.verdicts
+        ],
         "results": [
             {
                 "stage": result.stage,
@@ -67,6 +72,11 @@ def invocation_record(
             for result in results
         ],
     }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for numbers that are none."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _digest(config: Any) -> str:

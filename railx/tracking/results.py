@@ -19,6 +19,7 @@ __all__ = [
     "flat",
     "numbers",
     "result_digest",
+    "verdict_counts",
 ]
 
 _BLOCK_BYTES = 1 << 20
@@ -168,3 +169,12 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
         (key, float(value)) for key, value in flat(metrics) if isinstance(value, (int, float))
     )
     return {key: value for key, value in leaves if math.isfinite(value)}
+
+
+def verdict_counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many rows have each verdict, as a word without blanks."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        word = str(row["verdict"]).replace(" ", "_")
+        counts[word] = counts.get(word, 0) + 1
+    return counts

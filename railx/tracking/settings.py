@@ -31,9 +31,9 @@ class TrackingSettings:
     entity: str | None
     """W&B user or team; null: the one that is logged in."""
     artifact_limit_mb: Annotated[float, NonNegative()]
-    """Files up to this size are copied into the trackers, larger ones are named only."""
+    """Files up to this size are copied into the trackers, larger ones only named."""
     table_rows: Annotated[int, NonNegative()]
-    """Tables up to this many rows can be read in the trackers, larger ones are files."""
+    """Tables up to this many rows can be read in the trackers, others are files."""
 
     def __post_init__(self) -> None:
         if self.mlflow_store is None:

@@ -19,9 +19,10 @@ from railx.io import write_json
 from railx.tracking.ledger import Ledger
 from railx.tracking.media import table_json
 from railx.tracking.record import RECORD
-from railx.tracking.results import Curve, Invocation, StageResult, numbers
+from railx.tracking.results import Curve, Invocation, StageResult, numbers, verdict_counts
 from railx.tracking.settings import TrackingSettings
 from railx.tracking.store import INVOCATION_STAGE
+from railx.tracking.views import logged_names, write_views
 
 __all__ = ["found_in_wandb", "log_to_wandb", "wandb_session"]
 
@@ -38,7 +39,8 @@ def found_in_wandb(
 
     Those of invocation ``but`` aside.
     """
-    keys, first = {result.key for result in results}, {}
+    keys = {result.key for result in results}
+    first: dict[str, str] = {}
     for line in Ledger(folder).runs():
         if line["experiment"] == experiment and line["key"] in keys and line["invocation"] != but:
             first.setdefault(str(line["key"]), str(line["run"]))
@@ -101,6 +103,23 @@ def log_to_wandb(
                 )
                 _log_invocation(run, results, len(set(runs) - set(first)), record)
                 ledger.add(_finish(run, invocation, "", INVOCATION_STAGE, invocation.name))
+    media = [
+        key
+        for result in results
+        for key, path in _shown(result, settings)
+        if path.suffix != ".parquet"
+    ]
+    groups = [line for line in ledger.runs() if line["stage"] == INVOCATION_STAGE]
+    write_views(
+        folder / "wandb" / f"{invocation.experiment}.views.json",
+        settings,
+        invocation.experiment,
+        logged_names(results, media),
+        # The last two of the experiment lie over one another.
+        [str(line["invocation"]) for line in groups if line["experiment"] == invocation.experiment][
+            -2:
+        ],
+    )
     return {result.key: (runs[result.key], result.key in first) for result in results}
 
 
@@ -237,11 +256,12 @@ def _log(
 def _rows(run: Any, curves: Sequence[Curve]) -> Iterator[dict[str, float]]:
     """One row of W&B's history per step, with the curves that count by the same."""
     rows: dict[str, dict[float, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for step in dict.fromkeys(curve.step for curve in curves):
+        run.define_metric(step)
     for curve in curves:
-        run.define_metric(curve.step)
         run.define_metric(curve.name, step_metric=curve.step)
-        for step, value in curve.points:
-            rows[curve.step][step] |= {curve.step: step, curve.name: value}
+        for at, value in curve.points:
+            rows[curve.step][at] |= {curve.step: at, curve.name: value}
     for steps in rows.values():
         for _, row in sorted(steps.items()):
             yield row
@@ -249,18 +269,24 @@ def _rows(run: Any, curves: Sequence[Curve]) -> Iterator[dict[str, float]]:
 
 def _media(wandb: Any, result: StageResult, settings: TrackingSettings) -> dict[str, Any]:
     media: dict[str, Any] = {}
-    for path in result.artifacts:
-        if path.stat().st_size > settings.artifact_limit_mb * 1e6:
-            continue
+    for key, path in _shown(result, settings):
         if path.suffix == ".png":
-            media[f"figures/{path.stem}"] = wandb.Image(str(path))
+            media[key] = wandb.Image(str(path))
         elif path.suffix == ".html":
-            media[f"pages/{path.stem}"] = wandb.Html(str(path), inject=False)
-        elif path.suffix == ".parquet":
+            media[key] = wandb.Html(str(path), inject=False)
+        else:
             table = table_json(path, settings.table_rows)
             if table is not None:
-                media[f"tables/{path.stem}"] = wandb.Table(**table, allow_mixed_types=True)
+                media[key] = wandb.Table(**table, allow_mixed_types=True)
     return media
+
+
+def _shown(result: StageResult, settings: TrackingSettings) -> Iterator[tuple[str, Path]]:
+    """The files that W&B shows, by the key of their panel."""
+    folders = {".png": "figures", ".html": "pages", ".parquet": "tables"}
+    for path in result.artifacts:
+        if path.suffix in folders and path.stat().st_size <= settings.artifact_limit_mb * 1e6:
+            yield f"{folders[path.suffix]}/{path.stem}", path
 
 
 def _nested(values: Mapping[str, float]) -> dict[str, Any]:
@@ -289,14 +315,11 @@ def _log_invocation(
     run: Any, results: Sequence[StageResult], new: int, record: Mapping[str, Any]
 ) -> None:
     verdicts = [row for result in results for row in result.verdicts]
-    counts: dict[str, int] = {}
-    for row in verdicts:
-        counts[str(row["verdict"])] = counts.get(str(row["verdict"]), 0) + 1
     run.summary.update(
         {
             "results": len(results),
             "new_results": new,
-            "verdict_counts": counts,
+            "verdict_counts": verdict_counts(verdicts),
             **_verdicts(verdicts),
         }
     )

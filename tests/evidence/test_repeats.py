@@ -153,7 +153,7 @@ def test_a_line_of_repeats_that_pair_has_the_median_of_their_slopes() -> None:
     ("values", "verdict", "words"),
     [
         ((1.9, 2.0, 2.1), "reproduced", "median of 3 repeats, 95 % interval 1.9 to 2.1"),
-        ((2.0, 2.0, 2.0), "reproduced", "interval at 2 all"),
+        ((2.0, 2.0, 2.0), "reproduced", "95 % interval of no width"),
         # The median alone would be enough; one end is not.
         ((2.0, 2.0, 2.3), "undecided", "not on one side: 2.3 is 15 % above the published 2"),
         ((1.7, 2.0, 2.0), "undecided", "not on one side: 1.7 is 15 % below the published 2"),
@@ -273,7 +273,11 @@ def test_low_fidelity_caps_what_repeats_prove(desk: Desk) -> None:
     ("points", "verdict", "words"),
     [
         # Every repeat is slower than the one before it; each rises all the same.
-        (([1, 11, 21], [2, 12, 22], [3, 13, 23]), "reproduced", "rises from 11 to 13 over 3"),
+        (
+            ([1, 11, 21], [2, 12, 22], [3, 13, 23]),
+            "reproduced",
+            "rises from 11 to 13 over 3 points",
+        ),
         (([1, 1, 1], [2, 2, 2], [1.5, 1.5, 1.5]), "partly", "1 of 2 steps goes against it"),
         (([1, 1, 1], [2, 0, 2], [4, 4, 4]), "undecided", "do not agree on 1 of 2 steps"),
         (([1, 1, 1], [2, 2, 2], [3, 3, 0]), "undecided", "whether its last point is above"),
@@ -302,11 +306,15 @@ def test_a_point_with_too_few_repeats_leaves_a_trend_undecided(desk: Desk) -> No
     rows[4]["disturbed"] = True
     row = desk.judge(rows, **TREND)
     assert (row["verdict"], row["set_aside"], row["samples"]) == ("undecided", 1, 2)
+    assert row["reason"].endswith("; 1 repeat set aside at 1 point because the machine was busy")
     for busy in rows[4:7]:
         busy["disturbed"] = True
     row = desk.judge(rows, **TREND)
     assert row["reason"].startswith("too few: no repeat is left")
     assert row["set_aside"] == FEWEST
+    for place in range(3):
+        rows[4 * place]["disturbed"] = True
+    assert "3 repeats set aside at 5 points" in desk.judge(rows, **TREND)["reason"]
 
 
 def test_repeats_of_a_simulation_are_called_seeds(desk: Desk) -> None:

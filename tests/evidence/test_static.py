@@ -1,13 +1,11 @@
-"""What is wrong with claims and published numbers is found without any result."""
+"""What is wrong with the query of a claim is found without any result."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from railx.evidence import Claim, ClaimError, check_published, check_queries
+from railx.evidence import Claim, ClaimError, check_queries
 from railx.evidence.claims import ClaimSettings, NotAttempted, PublishedReference
 from railx.evidence.published import Published
 
@@ -112,30 +110,3 @@ def test_queries_that_do_not_fit_are_one_line(query: str, comparison: str, messa
         )
     assert str(error.value).startswith(f"paper.yaml: claim c: {message}")
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ("a,1,\n", "one.csv, line 2: source: is missing for a; allowed: where the number stands"),
-        ("a,1,paper\nb,2,  \n", "one.csv, line 3: source: is missing for b"),
-        ("a,1,paper\na,2,paper\n", "one.csv, line 3: id: 'a' is used twice"),
-        ("a,1,paper, table 2\n", "one.csv, line 2: got 4 fields; allowed: 3"),
-        ("a,1\n", "one.csv, line 2: got 2 fields; allowed: 3"),
-    ],
-)
-def test_a_published_row_without_its_source_is_named(
-    tmp_path: Path, rows: str, message: str
-) -> None:
-    (tmp_path / "one.csv").write_text(f"id,value,source\n{rows}", encoding="utf-8")
-    with pytest.raises(ClaimError) as error:
-        check_published(tmp_path)
-    assert str(error.value).startswith(message)
-
-
-def test_a_published_table_needs_a_column_for_sources(tmp_path: Path) -> None:
-    (tmp_path / "one.csv").write_text("id,value\na,1\n", encoding="utf-8")
-    with pytest.raises(ClaimError, match=r"one\.csv: source: no such column; there is: id, value"):
-        check_published(tmp_path)
-    (tmp_path / "one.csv").write_text("degree,source\n1,a\n2,a\n", encoding="utf-8")
-    check_published(tmp_path)

@@ -214,6 +214,13 @@ def test_electrical_fabric_has_no_controller() -> None:
         dataclasses.replace(SETTINGS, mode="electrical", reconfiguration_latency_ms=0), 2
     ) as running:
         assert running == Controller(None)
+        assert running.processes == ()
+
+
+def test_a_running_controller_names_its_process(controller: Controller) -> None:
+    """Its work is the training's own, wherever processor time is counted."""
+    assert controller.process is not None
+    assert controller.processes == (controller.process.pid,)
 
 
 def test_nobody_at_the_address() -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from railx.figures import FIGURES, CanvasSettings, FigureSettings, figure_of
+from railx.figures import FIGURES, CanvasSettings, FigureSettings, draw_figure, figure_of, theme
 from railx.settings import load
 from tests.builders import PUBLISHED, choice, write_result
+from tests.figures.gallery import Gallery, clashes
 from tests.figures.papers import write_claims, write_pipelines, write_plans, write_rails
+from workflow.config import choices
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -129,6 +131,13 @@ def write_rings(results: Path) -> list[Path]:
     ]
 
 
+def write_speeds(results: Path) -> Path:
+    """Injection of the networks of ``write_rings``: unlike speeds."""
+    speeds = {"railx_hyperx": 400.0, "fat_tree": 1800.0}
+    rows = [{"topology": name, "injection_gb_s_per_chip": speed} for name, speed in speeds.items()]
+    return write_result(results, "metrics.topologies", rows)
+
+
 def write_collectives(results: Path) -> list[Path]:
     """Every collective in both fidelities; the messages are slower where the latency
     counts.
@@ -176,7 +185,7 @@ def write_agreement(results: Path) -> Path:
     return write_result(results, "agreement.comparison", rows, **fidelities)
 
 
-def write_packets(results: Path) -> list[Path]:
+def write_packets(results: Path, seeds: int = 3) -> list[Path]:
     """Sweeps as the stage leaves them: queues grow towards saturation, and a saturated
     mean may lack its interval.
     """
@@ -191,7 +200,11 @@ def write_packets(results: Path) -> list[Path]:
         write_result(
             results,
             "packets.points",
-            [_point(share, limit) for share in (0.1, 0.3, 0.5, 0.8, 0.95, 1.2, 1.5)],
+            [
+                {**_point(share, limit, 1 + 0.03 * seed), "seed": seed}
+                for seed in range(seeds)
+                for share in (0.1, 0.3, 0.5, 0.8, 0.95, 1.2, 1.5)
+            ],
             name,
             sweep=name,
             topology=family,
@@ -208,11 +221,11 @@ def write_packets(results: Path) -> list[Path]:
     ]
 
 
-def _point(share: float, limit: float) -> dict[str, Any]:
+def _point(share: float, limit: float, slower: float) -> dict[str, Any]:
     offered = share * limit
     accepted = min(offered, limit)
     queued = 24 + 6 * offered / (1.05 * limit - offered)
-    latency = queued if offered < limit else 2000 * (share - 1) + 300
+    latency = slower * (queued if offered < limit else 2000 * (share - 1) + 300)
     return {
         "offered_flits_per_chip_cycle": offered,
         "accepted_flits_per_chip_cycle": accepted,
@@ -597,7 +610,10 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "reconfiguration": {"iterations": iterations},
         "corpus_lengths": {"sequences": write_corpora(results, rng)},
         "channel_loads": {"channels": write_channels(results, rng)},
-        "ring_all_reduce": {"collectives": write_rings(results)},
+        "ring_all_reduce": {
+            "collectives": write_rings(results),
+            "topologies": [write_speeds(results / "rings")],
+        },
         "collective_time": {"collectives": write_collectives(results / "all")},
         "agreement": {"comparison": [write_agreement(results)]},
         "latency_load": {"points": write_packets(results)},
@@ -629,6 +645,26 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list
     made = write_all(tmp_path_factory.mktemp("tables"))
     assert set(made) == set(FIGURES)
     return {name: published_inputs(name) | own for name, own in made.items()}
+
+
+@pytest.fixture(scope="session")
+def gallery(
+    inputs: dict[str, dict[str, list[Path]]], tmp_path_factory: pytest.TempPathFactory
+) -> Gallery:
+    folder = tmp_path_factory.mktemp("figures")
+    shown = Gallery({name: folder / name for name in choices("figure")}, {})
+    write = theme.save
+
+    def watched(figure: Any, output: Path, dpi: int) -> None:
+        shown.clashes[output.stem] = clashes(figure)
+        write(figure, output, dpi)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(theme, "save", watched)
+        for name, path in shown.paths.items():
+            settings = load_settings(name)
+            draw_figure(settings, inputs[settings.figure], path)
+    return shown
 
 
 @pytest.fixture(scope="session")

@@ -33,24 +33,34 @@ def test_sweeps_are_grouped_by_family_and_named_by_what_tells_them_apart() -> No
     assert latency_load._panels(frame[frame["sweep"] == "d"], wanted) == {"Latency": ["d"]}
 
 
-def test_seeds_are_drawn_as_their_medians() -> None:
+def test_seeds_are_drawn_as_their_medians_and_how_far_they_go() -> None:
     seeds = {1: (20.0, False, 1.0), 2: (30.0, True, 0.8), 3: (28.0, True, 0.9)}
     rows = [
         {
             **dict.fromkeys(latency_load._COLUMNS, 2.0),
             **dict.fromkeys(("sweep", "topology", "family", "traffic", "routing"), "a"),
             "fidelity": "packet",
+            "seed": seed,
             "offered_flits_per_chip_cycle": load,
             "latency_mean_cycles": load * latency,
             "saturated": saturated,
             "saturation_flits_per_chip_cycle": point,
         }
-        for latency, saturated, point in seeds.values()
+        for seed, (latency, saturated, point) in seeds.items()
         for load in (0.5, 1.0)
     ]
-    drawn = latency_load._medians(pd.DataFrame(rows))
-    assert list(drawn.columns) == list(latency_load._COLUMNS)
-    assert drawn["offered_flits_per_chip_cycle"].tolist() == [0.5, 1.0]
-    assert drawn["latency_mean_cycles"].tolist() == [14.0, 28.0]
-    assert drawn["saturated"].tolist() == [True, True]
-    assert drawn["saturation_flits_per_chip_cycle"].tolist() == [0.9, 0.9]
+    frame = pd.DataFrame(rows)
+    points = latency_load._points(frame)
+    assert points["offered_flits_per_chip_cycle"].tolist() == [0.5, 1.0]
+    assert points["latency"].tolist() == [14.0, 28.0]
+    assert points["least"].tolist() == [10.0, 20.0]
+    assert points["most"].tolist() == [15.0, 30.0]
+    assert points["saturated"].tolist() == [True, True]
+    sweep = latency_load._sweeps(frame).loc["a"]
+    assert sweep[["saturation", "saturation_least", "saturation_most"]].tolist() == [0.9, 0.8, 1.0]
+    assert sweep["seeds"] == 3
+    one = latency_load._sweeps(frame[frame["seed"] == 1])
+    assert "under 1 seed." in latency_load._caption(one, {"a": "A"})
+    assert "within 25 % over the seeds" in latency_load._caption(
+        latency_load._sweeps(frame), {"a": "A"}
+    )

@@ -27,6 +27,7 @@ from railx.io import read_json, read_table, write_table
 from railx.settings import SettingsError, load, to_dict
 from tests.builders import choice
 from tests.commands import loaded
+from tests.figures.gallery import Gallery
 from workflow.config import choices
 
 SHIPPED = choices("figure")
@@ -35,15 +36,9 @@ SettingsOf = Callable[..., CanvasSettings]
 
 
 @pytest.fixture(scope="module")
-def drawn(
-    inputs: FigureFiles, settings_of: SettingsOf, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Path]:
+def drawn(gallery: Gallery) -> dict[str, Path]:
     """Each shipped figure once: its path without suffix."""
-    folder = tmp_path_factory.mktemp("figures")
-    for name in SHIPPED:
-        settings = settings_of(name)
-        draw_figure(settings, inputs[settings.figure], folder / name)
-    return {name: folder / name for name in SHIPPED}
+    return gallery.paths
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -139,8 +134,8 @@ def test_figures_need_no_plotting_library_before_they_are_drawn() -> None:
         (
             {"figure": "pie"},
             (
-                r"figure.figure: got 'pie'; allowed: rail_rings, topology_metrics,"
-                r" all_to_all_bandwidth"
+                r"figure.figure: got 'pie'; allowed: all_claims, rail_rings,"
+                r" topology_metrics"
             ),
         ),
         (
@@ -248,14 +243,15 @@ def test_wrong_inputs_name_the_key_or_file_and_column(
         ValueError, match="input plan: not known to all_to_all_bandwidth; allowed: bounds"
     ):
         draw_figure(settings, {"plan": [tmp_path / "x"]}, tmp_path / "figure")
-    with pytest.raises(ValueError, match="input bounds: no file given"):
+    with pytest.raises(ValueError, match="input bounds, derived: no file given"):
         draw_figure(settings, {}, tmp_path / "figure")
-    table = read_table(inputs["all_to_all_bandwidth"]["bounds"][0])
+    known = inputs["all_to_all_bandwidth"]
+    table = read_table(known["bounds"][0])
     write_table(tmp_path / "less.parquet", table.drop_columns(["bound_gb_s_per_chip"]))
     with pytest.raises(
         ValueError, match=r"less.parquet: column bound_gb_s_per_chip is missing; found: topology"
     ):
-        draw_figure(settings, {"bounds": [tmp_path / "less.parquet"]}, tmp_path / "figure")
+        draw_figure(settings, {**known, "bounds": [tmp_path / "less.parquet"]}, tmp_path / "figure")
     write_table(
         tmp_path / "unknown.parquet",
         table.set_column(
@@ -263,7 +259,9 @@ def test_wrong_inputs_name_the_key_or_file_and_column(
         ),
     )
     with pytest.raises(ValueError, match="unknown fidelity guessed; allowed: analytic"):
-        draw_figure(settings, {"bounds": [tmp_path / "unknown.parquet"]}, tmp_path / "figure")
+        draw_figure(
+            settings, {**known, "bounds": [tmp_path / "unknown.parquet"]}, tmp_path / "figure"
+        )
 
 
 @dataclass(frozen=True)
@@ -289,7 +287,7 @@ def test_an_entry_of_the_list_is_all_that_a_figure_needs(
 ) -> None:
     plain = {"figure": "tiny", "width_inches": 6, "height_inches": 4, "dpi": 50, "text_points": 9}
     plain |= {"colour": "#ff0000"}
-    with pytest.raises(SettingsError, match=r"figure\.figure: got 'tiny'; allowed: rail_rings"):
+    with pytest.raises(SettingsError, match=r"figure\.figure: got 'tiny'; allowed: all_claims"):
         load(FigureSettings, plain, "figure")
     module: Any = ModuleType("railx.figures.tiny")
     module.FIGURE = Figure(

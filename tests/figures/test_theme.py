@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import is_color_like, to_rgb
 
-from railx.figures.theme import colours, degree_colours, label, lighter, quantity
+from railx.figures.contrast import DARK_BACKGROUND, contrast, dark_colour, readable
+from railx.figures.honest import cut_bars
+from railx.figures.settings import CanvasSettings
+from railx.figures.theme import (
+    FAINT,
+    GREY,
+    INK,
+    PALETTE,
+    canvas,
+    colours,
+    degree_colours,
+    label,
+    lighter,
+    quantity,
+    text_colour,
+)
 
 
 @given(
@@ -59,3 +78,77 @@ def test_quantities(value: float, text: str) -> None:
 def test_lighter_mixes_with_white() -> None:
     assert lighter("#000000", 0.25) == (0.25, 0.25, 0.25)
     assert lighter("#123456", 1.0) == (1.0, 1.0, 1.0)
+
+
+@given(st.sampled_from([*PALETTE, INK, GREY, FAINT]))
+def test_dark_colours_stand_out_as_much_and_keep_their_hue(colour: str) -> None:
+    dark = dark_colour(colour)
+    assert contrast(dark, DARK_BACKGROUND) >= min(contrast(colour, "#ffffff"), 8.2)
+    light, other = to_rgb(colour), to_rgb(dark)
+    if max(light) - min(light) > 0.2:
+        assert other.index(max(other)) == light.index(max(light))
+    assert contrast(readable(colour), "#ffffff") >= 4.5
+    assert contrast(text_colour(colour), colour) >= 3
+    assert dark_colour("#ffffff") == DARK_BACKGROUND
+
+
+def test_contrast_is_that_of_black_on_white() -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+def _drawn(draw: Callable[[Any], None], tmp_path: Path) -> str:
+    """The SVG of one panel."""
+    settings = CanvasSettings("any", 6, 4, 50, 9)
+    with canvas(settings, tmp_path / "any", "Any", "One panel", "") as figure:
+        axes = figure.subplots()
+        axes.set(title="Panel", xlabel="Across", ylabel="Up")
+        draw(axes)
+    return (tmp_path / "any.svg").read_text()
+
+
+def test_compressed_axes_say_so_and_without_a_label_are_refused(tmp_path: Path) -> None:
+    def logarithmic(axes: Any) -> None:
+        axes.plot([1, 100], [1, 2])
+        axes.set_xscale("log")
+
+    def without(axes: Any) -> None:
+        logarithmic(axes)
+        axes.set_xlabel("")
+
+    text = _drawn(logarithmic, tmp_path)
+    assert "Across, logarithmic" in text
+    assert "Up, logarithmic" not in text
+    with pytest.raises(ValueError, match="panel 'Panel': the x axis is compressed and has no"):
+        _drawn(without, tmp_path)
+
+
+def test_a_legend_over_a_panel_is_refused(tmp_path: Path) -> None:
+    def covered(axes: Any) -> None:
+        axes.plot([1, 2], [1, 2], label="line")
+        axes.legend(loc="upper left")
+
+    with pytest.raises(ValueError, match="panel 'Panel': the legend covers a panel"):
+        _drawn(covered, tmp_path)
+
+
+def test_a_bar_that_the_edge_cuts_is_refused_and_a_marked_one_says_its_value(
+    tmp_path: Path,
+) -> None:
+    cut = []
+
+    def edged(axes: Any) -> None:
+        axes.barh([0, 1], [1.0, 9.0])
+        axes.set_xlim(0, 4)
+
+    def marked(axes: Any) -> None:
+        axes.barh([0, 1], [1.0, 3.0])
+        axes.set_xlim(0, 4)
+        cut.extend(cut_bars(axes, [1.0, 9.0], [0, 1], 3.0, ["one", "nine"]))
+
+    with pytest.raises(ValueError, match="panel 'Panel': a bar of 9 ends at the edge, 4"):
+        _drawn(edged, tmp_path)
+    text = _drawn(marked, tmp_path)
+    assert ">nine<" in text
+    assert ">one<" not in text
+    assert cut == ["nine"]

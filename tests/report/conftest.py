@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from railx.evidence import Paper, published_tables, read_papers
-from railx.figures import draw_figure
+from railx.figures import draw_figure, figure_of
 from railx.figures.all_to_all_bandwidth import AllToAllBandwidthSettings
 from railx.io import write_json, write_table
 from railx.provenance import collect_provenance
+from railx.provenance.jobs import job_record, now_utc
 from railx.report import OtherResult, ReportFigure, ReportTable, write_report
 from tests.builders import PUBLISHED, ROOT, choice, write_result, write_stage_table
 
@@ -157,7 +158,11 @@ def _drawn(folder: Path, bounds: Path) -> ReportFigure:
     """A real figure, as the figure stage leaves it."""
     settings = AllToAllBandwidthSettings(**choice("figure", "all_to_all_bandwidth"))
     output = folder / "figure" / "bandwidth.svg"
-    draw_figure(settings, {"bounds": [bounds]}, output)
+    inputs = {
+        wanted.key: [PUBLISHED / wanted.published if wanted.published else bounds]
+        for wanted in figure_of("all_to_all_bandwidth").inputs
+    }
+    draw_figure(settings, inputs, output)
     words, dark = output.with_suffix(".json"), output.with_suffix(".dark.svg")
     return ReportFigure("bandwidth", output, words, dark)
 
@@ -205,27 +210,25 @@ def _others(results: Path) -> Iterator[OtherResult]:
 
 
 def _jobs(folder: Path) -> Iterator[Path]:
+    """Records as the pipeline's script writes them, of a machine that is the same
+    everywhere.
+    """
     for item in ("railx_hyperx", "torus_2d"):
         path = folder / "provenance" / "network" / f"{item}.json"
-        write_json(
-            path,
-            {
-                "schema": "railx.provenance/2",
-                "stage": "network",
-                "item": item,
-                "commit": "0123456789abcdef",
-                "dirty": True,
-                "code": "c0de" * 16,
-                "config": "f1e1d" * 12,
-                "inputs": {"topology.parquet": "aa"},
-                "outputs": {"bounds.parquet": "bb", "loads.parquet": "cc"},
-                "packages": {"numpy": "9.9.9"},
-                "lock": "dd",
-                "python": "CPython 3.11",
-                "machine": {"cpu": "a processor", "cores": 2},
-                "load": {"before": 0.25},
-            },
+        record = job_record(
+            stage="network",
+            item=item,
+            code="c0de" * 16,
+            packages={"numpy": "9.9.9", "scipy": "1.2.3"},
+            settings={},
+            inputs=[folder / "config.json"],
+            outputs=[folder / "many.parquet", folder / "topology.json"],
+            started_utc=now_utc(),
+            load_before=0.25,
         )
+        same = {"commit": "0123456789abcdef", "dirty": True, "cpu": "a processor", "cores": 2}
+        here = {"python": "CPython 3.11", "gpus": [], "load": {"before": 0.25, "after": None}}
+        write_json(path, {**record, **same, **here, "ended_utc": "2026-01-02T03:04:05+00:00"})
         yield path
 
 

@@ -17,9 +17,10 @@ import pytest
 
 from railx.evidence import VERDICTS, published_tables
 from railx.io import read_json, read_table, write_json, write_table
+from railx.provenance.jobs import digest_of
 from railx.report import ReportFigure, caption_html
 from railx.report.cells import cell
-from tests.builders import PUBLISHED
+from tests.builders import PUBLISHED, ROOT
 from tests.report.conftest import CLAIMS, QUERY, Made
 
 _VOID = {"meta", "link", "img", "br", "source", "rect"}
@@ -288,14 +289,17 @@ def test_long_tables_say_how_much_is_left_out(report: Path) -> None:
 def test_every_job_shows_where_it_comes_from(report: Path) -> None:
     rows = [row for row in _Page(report).rows["jobs"] if row]
     assert rows[0] == [
+        "2026-01-02T03:04:05",
         "0123456789ab, changed",
         "c0dec0dec0de",
-        "f1e1df1e1df1",
+        # SHA-256 of the settings {}.
+        "44136fa355b3",
+        digest_of(ROOT / "requirements.lock")[:12],
         "1",
         "2",
-        "numpy 9.9.9",
-        "cpu a processor, cores 2",
         "before 0.25",
+        "numpy 9.9.9, scipy 1.2.3",
+        "a processor, 2 cores, CPython 3.11",
     ]
     assert len(rows) == 2
 

@@ -30,6 +30,10 @@ _FLAGS = (
     "--disable-dev-shm-usage",
     "--window-size=1280,1600",
 )
+LOADED = (
+    "const [done] = arguments;"
+    "document.readyState === 'complete' ? done() : addEventListener('load', () => done())"
+)
 ROWS = "return [...document.querySelectorAll('.claim')].filter(c => c.checkVisibility())"
 SIDEWAYS = (
     "return document.documentElement.scrollWidth > document.documentElement.clientWidth"
@@ -128,6 +132,8 @@ def visit(browser: Any) -> Iterator[Callable[..., None]]:
         # A change of the place alone would not load the page again.
         browser.get("about:blank")
         browser.get(page.as_uri() + place)
+        if script:
+            browser.execute_async_script(LOADED)
 
     yield open_page
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

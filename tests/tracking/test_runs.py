@@ -1,117 +1,74 @@
-"""Runs in a real SQLite MLflow store and real offline W&B folders: added once, found
-again, grouped, compared.
+"""Runs in a real SQLite MLflow store and real offline W&B folders: an invocation is
+whole, found results are linked, nothing is added twice.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from railx.io import read_json
 from railx.settings import SettingsError, load
-from railx.tracking import (
-    StageResult,
-    TrackedRun,
-    TrackingSettings,
-    compare_runs,
-    list_invocations,
-    log_runs,
-)
+from railx.tracking import StageResult, TrackingSettings, list_invocations, log_runs
+from railx.tracking.ledger import Ledger
 from railx.tracking.store import finished_runs, open_store
 from tests.builders import checked, choice
+from tests.tracking.conftest import Tracked, results
 
 
-def results(folder: Path, hyperx_bound: float = 49.9, digest: str = "d1") -> list[StageResult]:
-    small, large = folder / "small.json", folder / "large.bin"
-    small.write_text("{}")
-    large.write_bytes(bytes(2_000_000))
-    config = {"family": "railx_hyperx", "m": 4, "nested": {"rails": [1, 2]}, "long": "x" * 10_000}
-    metrics = {
-        "chips": 1296,
-        "all to all, GB/s": {"bound": hyperx_bound},
-        "name": "text",
-        "nothing": None,
-        "nan": float("nan"),
-        "ok": True,
+def children(tracked: Tracked, invocation: str) -> list[Any]:
+    client = open_store(tracked.folder, create=False)
+    experiment = client.get_experiment_by_name("quick").experiment_id
+    condition = f"tags.`railx.invocation` = '{invocation}' and tags.`railx.stage` != 'invocation'"
+    return finished_runs(client, [experiment], condition)
+
+
+def test_every_invocation_is_whole_and_says_what_it_found(tracked: Tracked) -> None:
+    found = {name: [run.mlflow_found for run in runs] for name, runs in tracked.runs.items()}
+    assert found == {
+        "run-1": [False] * 5,
+        "run-2": [True] * 5,
+        "run-3": [False, True, False, False, True],
     }
-    return [
-        StageResult("network", "hyperx", digest, config, metrics, "analytic", (small, large)),
-        StageResult(
-            "network",
-            "fat_tree",
-            "d2",
-            {f"key_{i}": i for i in range(250)},
-            {"chips": 1250},
-            "analytic",
-        ),
-        StageResult(
-            "training", "quick", "d3", {"seed": 1}, {"iteration_ms": 180.5}, "measured_cpu"
-        ),
-    ]
+    for name, runs in tracked.runs.items():
+        assert [run.wandb_found for run in runs] == found[name]
+        assert {run.info.run_id for run in children(tracked, name)} == {
+            run.mlflow_run for run in runs
+        }
+        logged = [line for line in Ledger(tracked.folder).runs() if line["invocation"] == name]
+        assert {line["run"] for line in logged if line["key"]} == {run.wandb_run for run in runs}
+        assert len(logged) == 6
+    ids = [run.mlflow_run for runs in tracked.runs.values() for run in runs]
+    assert len(set(ids)) == 15
 
 
-Tracked = tuple[Path, list[TrackedRun], list[TrackedRun], list[TrackedRun]]
-
-
-@pytest.fixture(scope="module")
-def tracked(tmp_path_factory: pytest.TempPathFactory) -> Tracked:
-    """Three invocations: the first, the same again, and one with a changed result; run
-    from a folder that must stay clean.
-    """
-    folder, sources, elsewhere = (
-        tmp_path_factory.mktemp(name) for name in ("results", "sources", "elsewhere")
-    )
-    settings, before, environment = checked("tracking", "default"), Path.cwd(), dict(os.environ)
-    os.chdir(elsewhere)
-    try:
-        runs = [
-            log_runs(
-                given,
-                settings,
-                folder=folder,
-                experiment="quick",
-                invocation=invocation,
-                commit="abc",
-            )
-            for invocation, given in (
-                ("run-1", results(sources)),
-                ("run-2", results(sources)),
-                ("run-3", results(sources, 60.0, "d1-changed")),
-            )
+def test_a_found_result_names_its_first_run_and_holds_the_same(tracked: Tracked) -> None:
+    client = open_store(tracked.folder, create=False)
+    for place, run in enumerate(tracked.runs["run-2"]):
+        first, again = (
+            client.get_run(one.mlflow_run) for one in (tracked.runs["run-1"][place], run)
+        )
+        assert again.data.tags["railx.first_run"] == first.info.run_id
+        assert "railx.first_run" not in first.data.tags
+        assert again.data.metrics == first.data.metrics
+        assert again.data.params == first.data.params
+        names = [
+            sorted(file.path for file in client.list_artifacts(one.info.run_id))
+            for one in (first, again)
         ]
-    finally:
-        os.chdir(before)
-    assert list(elsewhere.iterdir()) == []
-    assert {key for key in os.environ if key.startswith("WANDB")} == {
-        key for key in environment if key.startswith("WANDB")
-    }
-    return folder, runs[0], runs[1], runs[2]
+        assert names[0] == names[1]
+    # The third invocation links what it found to the very first run, not to the copy.
+    third = client.get_run(tracked.runs["run-3"][1].mlflow_run)
+    assert third.data.tags["railx.first_run"] == tracked.runs["run-1"][1].mlflow_run
 
 
-def test_a_rerun_finds_its_runs_and_a_change_adds_one(tracked: Tracked) -> None:
-    folder, first, second, third = tracked
-    assert [(run.mlflow_found, run.wandb_found) for run in first] == [(False, False)] * 3
-    assert [(run.mlflow_found, run.wandb_found) for run in second] == [(True, True)] * 3
-    assert [(run.mlflow_found, run.wandb_found) for run in third] == [
-        (False, False),
-        (True, True),
-        (True, True),
-    ]
-    assert [run.mlflow_run for run in first] == [run.mlflow_run for run in second]
-    assert [run.wandb_run for run in first] == [run.wandb_run for run in second]
-    client = open_store(folder, create=False)
-    assert len(finished_runs(client, [client.get_experiment_by_name("quick").experiment_id])) == 4
-    assert len(list((folder / "wandb").glob("offline-run-*/*.wandb"))) == 4
-
-
-def test_mlflow_holds_params_metrics_tags_and_small_files(tracked: Tracked) -> None:
-    folder, first, _, _ = tracked
-    client = open_store(folder, create=False)
-    run = client.get_run(first[0].mlflow_run)
+def test_mlflow_holds_params_metrics_tags_and_files(tracked: Tracked) -> None:
+    client = open_store(tracked.folder, create=False)
+    run = client.get_run(tracked.runs["run-1"][0].mlflow_run)
     assert run.data.metrics == {"chips": 1296.0, "all to all_ GB/s.bound": 49.9, "ok": 1.0}
     assert {key: run.data.params[key] for key in ("m", "nested.rails")} == {
         "m": "4",
@@ -121,89 +78,110 @@ def test_mlflow_holds_params_metrics_tags_and_small_files(tracked: Tracked) -> N
     wanted = {
         "stage": "network",
         "name": "hyperx",
-        "digest": "d1",
+        "digest": "network 49.9",
         "fidelity": "analytic",
         "commit": "abc",
         "invocation": "run-1",
     }
     assert {key: run.data.tags[f"railx.{key}"] for key in wanted} == wanted
-    assert run.data.tags["railx.files"] == "small.json, large.bin"
-    assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["small.json"]
-    assert len(client.get_run(first[1].mlflow_run).data.params) == 250
+    assert run.data.tags["railx.files"] == "small.json, large.bin, bounds.parquet"
+    listed = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert listed == {"small.json", "bounds.parquet", "tables", "lineage.json"}
+    shown = read_json(client.download_artifacts(run.info.run_id, "tables/bounds.json"))
+    assert shown == {"columns": ["topology", "bound", "note"], "data": [["hyperx", 49.9, None]]}
+    assert len(client.get_run(tracked.runs["run-1"][1].mlflow_run).data.params) == 250
 
 
-def test_ledger_names_the_folder_of_every_offline_run(tracked: Tracked) -> None:
-    folder, first, _, _ = tracked
-    ledger = read_json(folder / "wandb" / "ledger.json")
-    assert set(ledger["runs"]) == {
-        "quick/network/hyperx@d1",
-        "quick/network/hyperx@d1-changed",
-        "quick/network/fat_tree@d2",
-        "quick/training/quick@d3",
+def test_mlflow_holds_the_history_and_how_long_the_job_took(tracked: Tracked) -> None:
+    client = open_store(tracked.folder, create=False)
+    training, packets = (tracked.runs["run-1"][place].mlflow_run for place in (2, 1))
+    history = client.get_metric_history(training, "on_demand_50ms/iteration_ms")
+    assert [(point.step, point.value) for point in history] == [(1, 180.0), (2, 181.0), (3, 179.0)]
+    run = client.get_run(training)
+    assert run.data.metrics["on_demand_50ms/iteration_ms"] == 179.0
+    assert run.data.metrics["job.seconds"] == 12.5
+    assert run.info.end_time - run.info.start_time == 12500
+    # Loads are no whole numbers: they count in thousandths.
+    swept = client.get_metric_history(packets, "sweep/latency")
+    assert [(point.step, point.value) for point in swept] == [(500, 23.0), (1062, 31.0)]
+
+
+def test_verdicts_are_tags_and_lineage_is_data_sets(tracked: Tracked) -> None:
+    client = open_store(tracked.folder, create=False)
+    experiment = client.get_experiment_by_name("quick").experiment_id
+    evidence = client.get_run(tracked.runs["run-3"][3].mlflow_run)
+    assert evidence.data.tags["verdict.faster"] == "not reproduced"
+    above = client.get_run(evidence.data.tags["mlflow.parentRunId"])
+    assert above.info.run_name == "run-3"
+    assert above.data.tags["verdict.faster"] == "not reproduced"
+    assert above.data.metrics == {
+        "results": 5.0,
+        "new_results": 3.0,
+        "verdicts/not_reproduced": 1.0,
+        "verdicts/reproduced": 1.0,
     }
-    entry = ledger["runs"]["quick/network/hyperx@d1"]
-    assert entry["run"] == first[0].wandb_run
-    assert entry["invocation"] == "run-1"
-    written = folder / "wandb" / entry["folder"] / f"run-{entry['run']}.wandb"
-    contents = written.read_bytes()
-    for text in (b"network/hyperx", b"run-1", b"railx-lab", b"49.9"):
-        assert text in contents
-
-
-def test_invocations_are_listed_and_compared(tracked: Tracked) -> None:
-    folder, *_ = tracked
-    listed = list_invocations(folder)
-    assert [(row["invocation"], row["runs"], row["new"]) for row in listed] == [
-        ("run-1", 3, 3),
-        ("run-2", 3, 0),
-        ("run-3", 3, 1),
-    ]
-    same = compare_runs(folder, "run-1", "run-2")
-    assert {(row["stage"], row["name"], row["metric"]) for row in same} == {
-        ("network", "hyperx", "chips"), ("network", "hyperx", "ok"),
-        ("network", "hyperx", "all to all_ GB/s.bound"),
-        ("network", "fat_tree", "chips"), ("training", "quick", "iteration_ms"),
-    }  # fmt: skip
-    assert all(row["ratio"] == 1.0 for row in same)
-    changed = {
-        (row["name"], row["metric"]): row
-        for row in compare_runs(folder, "previous", "latest", "quick")
+    assert above.data.params["runs.quick.steps"] == "5"
+    network = client.get_run(tracked.runs["run-1"][0].mlflow_run)
+    sets = {
+        (one.dataset.name, one.dataset.digest, one.tags[0].value)
+        for one in network.inputs.dataset_inputs
     }
-    row = changed["hyperx", "all to all_ GB/s.bound"]
-    assert (row["a"], row["b"]) == (49.9, 60.0)
-    assert row["ratio"] == pytest.approx(60.0 / 49.9)
+    assert sets == {
+        ("topology/hyperx/graph.parquet", "a" * 36, "input"),
+        ("network/hyperx/bounds.parquet", "b" * 36, "output"),
+    }
+    digest = "b" * 36
+    asked = client.search_runs([experiment], f"dataset.digest = '{digest}'")
+    assert {run.data.tags["railx.name"] for run in asked} == {"hyperx"}
 
 
-def test_unknown_invocations_and_empty_folders_are_named(tracked: Tracked, tmp_path: Path) -> None:
-    folder, *_ = tracked
-    with pytest.raises(
-        ValueError, match="invocation: got 'run-9'; allowed: run-1, run-2, run-3, latest, previous"
-    ):
-        compare_runs(folder, "run-1", "run-9")
-    with pytest.raises(ValueError, match="experiment: got 'paper'; allowed: Default, quick"):
-        list_invocations(folder, "paper")
-    with pytest.raises(ValueError, match=r"mlflow.db: no tracked runs yet"):
-        list_invocations(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+def test_the_same_call_again_adds_nothing(tracked: Tracked, tmp_path: Path) -> None:
+    settings = checked("tracking", "default")
+    folder = tmp_path / "results"
 
+    def log() -> Any:
+        return log_runs(
+            results(tmp_path / "sources")[2:],
+            settings,
+            folder=folder,
+            experiment="quick",
+            invocation="run-1",
+        )
 
-def test_a_half_logged_run_is_replaced(tracked: Tracked, tmp_path: Path) -> None:
-    folder, *_ = tracked
+    first = log()
+    ledger = Ledger(folder).lines()
+    assert log() == first
+    assert Ledger(folder).lines() == ledger
     client = open_store(folder, create=False)
-    experiment = client.create_experiment("killed", artifact_location=tmp_path.as_uri())
-    result = StageResult("network", "half", "d9", {}, {"chips": 1})
-    half = client.create_run(
-        experiment, tags={"railx.stage": "network", "railx.name": "half", "railx.digest": "d9"}
-    ).info.run_id
+    assert len(finished_runs(client, [client.get_experiment_by_name("quick").experiment_id])) == 4
+    assert len(list((folder / "wandb").glob("offline-run-*/*.wandb"))) == 4
+    assert [(row["runs"], row["new"]) for row in list_invocations(folder)] == [(3, 3)]
+
+
+def test_what_was_measured_again_is_a_new_result(tmp_path: Path) -> None:
     settings = replace(checked("tracking", "default"), wandb="disabled")
-    [run] = log_runs([result], settings, folder=folder, experiment="killed", invocation="again")
-    assert (run.mlflow_found, run.wandb_run) == (False, None)
-    assert run.mlflow_run != half
-    assert client.get_run(half).info.lifecycle_stage == "deleted"
+    found = []
+    for invocation, contents in (("run-1", "x"), ("run-2", "y"), ("run-3", "x")):
+        result = StageResult("training", "quick", "d", {}, {"ms": 1}, contents=contents)
+        [run] = log_runs(
+            [result], settings, folder=tmp_path, experiment="quick", invocation=invocation
+        )
+        found.append((run.mlflow_found, run.wandb_run))
+    assert found == [(False, None), (False, None), (True, None)]
+
+
+def test_runs_that_others_log_at_the_same_time_are_left_alone(tmp_path: Path) -> None:
+    settings = replace(checked("tracking", "default"), wandb="disabled")
+    client = open_store(tmp_path, create=True)
+    place = (tmp_path / "elsewhere").as_uri()
+    experiment = client.create_experiment("quick", artifact_location=place)
+    other = client.create_run(experiment, tags={"railx.digest": "d9"}).info.run_id
+    result = StageResult("network", "half", "d9", {}, {"chips": 1})
+    log_runs([result], settings, folder=tmp_path, experiment="quick", invocation="run-1")
+    assert client.get_run(other).info.lifecycle_stage == "active"
     client.delete_experiment(experiment)
-    [again] = log_runs([result], settings, folder=folder, experiment="killed", invocation="again")
-    assert again.mlflow_found
-    client.delete_experiment(experiment)
+    [again] = log_runs([result], settings, folder=tmp_path, experiment="quick", invocation="run-2")
+    assert again.mlflow_run is not None
 
 
 def test_off_writes_nothing(tmp_path: Path) -> None:
@@ -242,13 +220,26 @@ def test_wrong_names_are_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_settings_name_what_is_allowed() -> None:
-    plain = choice("tracking", "default")
-    with pytest.raises(
-        SettingsError, match=r"tracking.wandb: got 'on'; allowed: offline, online, disabled"
-    ):
-        load(TrackingSettings, {**plain, "wandb": "on"}, "tracking")
-    with pytest.raises(
-        SettingsError, match=r"tracking.artifact_limit_mb: got -1.0; allowed: 0 or greater"
-    ):
-        load(TrackingSettings, {**plain, "artifact_limit_mb": -1}, "tracking")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"wandb": "on"}, r"tracking.wandb: got 'on'; allowed: offline, online, disabled"),
+        ({"artifact_limit_mb": -1}, r"artifact_limit_mb: got -1.0; allowed: 0 or greater"),
+        (
+            {"mlflow_store": "mysql://host/runs"},
+            r"mlflow_store: got a mysql address; allowed: null",
+        ),
+        ({"mlflow_store": "results"}, r"tracking.mlflow_store: got a relative address"),
+        ({"mlflow_store": "postgresql://host"}, r"mlflow_store: got a postgresql address"),
+    ],
+)
+def test_settings_name_what_is_allowed(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load(TrackingSettings, {**choice("tracking", "default"), **change}, "tracking")
+
+
+def test_a_password_is_refused_and_not_repeated() -> None:
+    given = {**choice("tracking", "default"), "mlflow_store": "postgresql://me:secret@host/runs"}
+    with pytest.raises(SettingsError, match=r"mlflow_store: got an address with a pass") as refused:
+        load(TrackingSettings, given, "tracking")
+    assert "secret" not in str(refused.value)

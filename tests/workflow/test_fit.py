@@ -53,7 +53,7 @@ MISFITS = {
         " allowed: at least one (or leave the figure out: ~figures.pipeline_schedule)"
     ),
     "figures=[latency_load] sweeps=[]": (
-        "figures.latency_load: nothing to show, as the experiment has no packets of its kind"
+        "figures.latency_load: nothing to show, as the experiment has no packets of"
     ),
 }
 

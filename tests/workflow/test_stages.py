@@ -4,6 +4,7 @@ the columns that it says.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import string
 from collections.abc import Iterator
@@ -114,8 +115,9 @@ def test_claims_may_read_all_but_graphs_circuits_plans_traces_and_configs(
         ("topology", "graph"), ("circuits", "circuits"), ("circuits", "csv"),
         ("transition", "plan"), ("transition", "csv"), ("plan", "plan"),
         ("training", "trace"), ("training", "chrome_trace"), ("training", "config"),
-        ("figure", "svg"), ("figure", "png"), ("report", "report"), ("report", "config"),
-        ("report", "provenance"), ("crate", "crate"), ("crate", "workflow"),
+        *(("figure", key) for key in STAGES["figure"].outputs),
+        ("report", "report"), ("report", "config"), ("report", "provenance"),
+        ("crate", "crate"), ("crate", "workflow"),
         ("tracking", "tracking"), ("packets", "speed"),
     }  # fmt: skip
     named = {
@@ -159,7 +161,7 @@ def test_printed_and_tracked_come_from_the_declarations(experiment: dict[str, An
     assert len(titles) == len(set(titles))
     assert {title.split("/")[0] for title in titles} == {
         "topology", "network", "packets", "agreement", "mapping", "tenancy", "economics", "corpus",
-        "plan", "training", "evidence",
+        "plan", "training", "evidence", "figure", "report",
     }  # fmt: skip
     (run,) = (
         one for one in results if (one["stage"], one["name"]) == ("training", "flexsp_stdlib")
@@ -185,13 +187,16 @@ def test_the_list_loads_no_science() -> None:
     assert loaded("import workflow.stages", heavy) == set()
 
 
-def test_the_full_experiment_makes_every_table_that_a_claim_names(tmp_path: Path) -> None:
-    experiment = checked_experiment(["experiment=paper"])
-    folder = results_folder(experiment)
-    made = {
-        table_name(str(file.relative_to(folder)))
-        for file in claim_files(experiment, before="evidence")
-    }
+def test_an_experiment_makes_every_table_that_a_claim_names(tmp_path: Path) -> None:
+    """What is too much for ``paper`` is in ``end_to_end``."""
+    made = set()
+    for name in ("paper", "end_to_end"):
+        experiment = checked_experiment([f"experiment={name}"])
+        folder = results_folder(experiment)
+        made |= {
+            table_name(str(file.relative_to(folder)))
+            for file in claim_files(experiment, before="evidence")
+        }
     with open_database(tmp_path, []) as database:
         for claim in load_claims(
             ROOT / "resources" / "claims", PUBLISHED, ROOT / "resources" / "papers.yaml"
@@ -225,6 +230,23 @@ GARDEN = Stage(
     item=Item("plant", lambda experiment: experiment["plants"]),
     inputs=lambda _, plant: {"seeds": Made("seeds.bag", plant)},
 )
+
+
+def bloom(job: Job) -> dict[str, Any]:
+    job.write_json("summary", {"rows": 1, "deep": {"leaves": 2}})
+    return {}
+
+
+def test_a_json_object_without_a_declared_key_is_refused(tmp_path: Path) -> None:
+    wanted = {"summary": tmp_path / "summary.json"}
+
+    def blooming(*keys: str) -> Stage:
+        outputs = {"summary": Json("{plant}/summary.json", keys=whole(*keys))}
+        return dataclasses.replace(GARDEN, outputs=outputs, run=bloom)
+
+    blooming("rows", "deep_leaves").make(item="oak", outputs=wanted)
+    with pytest.raises(ValueError, match=r"lacks the declared keys stem, deep$"):
+        blooming("rows", "stem", "deep").make(item="oak", outputs=wanted)
 
 
 def test_a_stage_writes_what_is_wanted_under_the_declared_types(tmp_path: Path) -> None:

@@ -1,5 +1,13 @@
 # One job per figure: SVG for the page, light and dark, PDF for the paper, PNG to look at; the words and the data beside them.
 
+from workflow.stages.figure import check_columns
+
+try:
+    check_columns(EXPERIMENT)
+except SettingsError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
+
 
 rule figure:
     input:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from workflow.stage import (
     Settings,
     Stage,
     Summary,
+    Table,
     Tracked,
 )
 
-__all__ = ["STAGE", "run"]
+__all__ = ["STAGE", "check_columns", "run"]
 
 _PUBLISHED = Path("resources/published")
 
@@ -31,6 +33,42 @@ def run(job: Job) -> Summary:
     figure: FigureSettings = load(FigureSettings, job.settings, "figure")
     draw_figure(figure, job.inputs, job.outputs["svg"])
     return {"figure": job.item}
+
+
+def check_columns(experiment: Settings) -> None:
+    """Raise SettingsError for a figure that reads a column its table does not declare.
+
+    Published tables are looked into; where a library knows the columns of a stage it is
+    asked.
+    """
+    from railx.settings import SettingsError
+    from workflow.stages import stage_of
+
+    for figure in experiment["figures"]:
+        for wanted in _declared(experiment, figure).inputs:
+            name = wanted.table or str(_PUBLISHED / wanted.published)
+            if wanted.published:
+                known = _header(_PUBLISHED / wanted.published)
+            else:
+                stage = stage_of(wanted.table)
+                output = stage.outputs[wanted.table.removeprefix(f"{stage.name}.")]
+                if not isinstance(output, Table):
+                    continue
+                known = (*output.declared(), *output.optional)
+            missing = [column for column in wanted.columns if column not in known]
+            if missing:
+                raise SettingsError(
+                    f"figures.{figure}",
+                    f"{name} has no column {', '.join(missing)}; allowed: {', '.join(known)}",
+                )
+
+
+def _header(path: Path) -> tuple[str, ...]:
+    """The columns of a published table; none where there is no such file."""
+    if not path.exists():
+        return ()
+    with path.open(encoding="utf-8", newline="") as lines:
+        return tuple(next(csv.reader(lines), ()))
 
 
 def _declared(experiment: Settings, figure: str) -> Any:
@@ -94,5 +132,5 @@ STAGE = Stage(
         "words": Json("{figure}.json"),
     },
     run=run,
-    tracked=Tracked("", ("png",)),
+    tracked=Tracked("", ("png", "data")),
 )

@@ -53,10 +53,10 @@ def run(job: Job) -> Summary:
             claim.id: (claim.settings.published.file, claim.settings.published.id)
             for claim in claims
         },
-        others=[_other(path, results.parent) for path in job.inputs.get("others", ())],
+        others=[_other(path, results.parent) for path in job.inputs["others"]],
         config=job.outputs["config"],
         provenance=job.outputs["provenance"],
-        jobs=job.inputs.get("provenance", ()),
+        jobs=job.inputs["provenance"],
     )
     return {"report": str(job.outputs["report"])}
 
@@ -82,7 +82,7 @@ def _own(experiment: Settings, _: str) -> dict[str, Any]:
 
 
 def _inputs(experiment: Settings, _: str) -> Inputs:
-    from workflow.stages import printed_tables, results_folder
+    from workflow.stages import printed_tables, provenance_files, results_folder
 
     folder = results_folder(experiment)
     others = _others(folder)
@@ -100,7 +100,7 @@ def _inputs(experiment: Settings, _: str) -> Inputs:
         "others_provenance": [
             path for one in others if (path := one.parent.parent / _PROVENANCE).is_file()
         ],
-        "provenance": [],
+        "provenance": provenance_files(experiment, before="report"),
         "templates": sorted(_TEMPLATES.iterdir()),
     }
 

@@ -66,6 +66,15 @@ _DEGRADED = (
     | text("fidelity")
 )
 
+_SUMMARY = text("fidelity") | whole(
+    "mix_jobs",
+    "mix_jobs_placed",
+    "mix_ports_shared",
+    "mix_failed_nodes_used",
+    "mix_failed_rails_used",
+    "mix_failed_switches_used",
+)
+
 STAGE = Stage(
     name="tenancy",
     help="jobs and failures on a reconfigurable grid: largest job, use by a stream of jobs,"
@@ -76,7 +85,7 @@ STAGE = Stage(
         "faults": Table("faults.parquet", _FAULTS, claims=True),
         "utilisation": Table("utilisation.parquet", _UTILISATION, claims=True),
         "degraded": Table("degraded.parquet", _DEGRADED, claims=True),
-        "summary": Json("summary.json", claims=True),
+        "summary": Json("summary.json", claims=True, keys=_SUMMARY),
     },
     run=run,
     by_hand=ByHand(

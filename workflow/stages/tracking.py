@@ -69,7 +69,7 @@ def _result(result: Mapping[str, Any]) -> StageResult:
     from workflow.digest import code_modules, module_digest
 
     metrics, fidelity = _numbers(Path(result["numbers"])) if result["numbers"] else ({}, None)
-    own, stem = result["settings"], f"{result['stage']}/{result['name']}"
+    own = result["settings"]
     histories = [
         read_curves(
             read_rows(history["output"]),

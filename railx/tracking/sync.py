@@ -1,0 +1,112 @@
+"""Uploading what W&B has written offline, once.
+
+A run is pending until wandb's own mark stands beside it; views are pending until the
+ledger names them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from railx.io import read_json
+from railx.tracking.ledger import Ledger
+from railx.tracking.views import VIEWS_SCHEMA, build_report, build_workspace
+
+__all__ = ["pending_runs", "pending_views", "sync"]
+
+#: Runs in one call of wandb: a command line has a limited length.
+_AT_ONCE = 100
+
+Upload = Callable[[Sequence[Path]], None]
+Save = Callable[[str, Mapping[str, Any]], None]
+
+
+def pending_runs(folder: str | Path) -> list[Path]:
+    """The offline runs below ``folder``/wandb that were not uploaded, oldest first."""
+    place = Path(folder) / "wandb"
+    runs = sorted(place.glob("offline-run-*/run-*.wandb"))
+    return [run.parent for run in runs if not run.with_suffix(".wandb.synced").exists()]
+
+
+def pending_views(folder: str | Path) -> list[tuple[str, str, dict[str, Any]]]:
+    """The views that the server does not have: their mark, kind and contents.
+
+    A view that names other metrics or invocations than the last is a new one.
+    """
+    place, done = Path(folder), Ledger(Path(folder)).uploaded()
+    found = []
+    for path in sorted((place / "wandb").glob("*.views.json")):
+        views = read_json(path)
+        if views.get("schema") != VIEWS_SCHEMA:
+            raise ValueError(f"{path}: schema is {views.get('schema')!r}; allowed: {VIEWS_SCHEMA}")
+        for kind, of in (("workspace", ["names"]), ("report", ["names", "invocations"])):
+            told = [views["project"], views["entity"], *(views[key] for key in of)]
+            digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+            mark = f"{kind}:{views['experiment']}:{digest}"
+            if mark not in done:
+                found.append((mark, kind, views))
+    return found
+
+
+def sync(
+    folder: str | Path, *, upload: Upload | None = None, save: Save | None = None
+) -> dict[str, int]:
+    """Upload what is pending; return how many runs and views that were.
+
+    ``upload`` and ``save`` stand for wandb where they are given. Raises RuntimeError
+    without a login, and where runs are pending still when wandb has ended.
+    """
+    runs, views = pending_runs(folder), pending_views(folder)
+    if not runs and not views:
+        return {"runs": 0, "views": 0}
+    if upload is None or save is None:
+        _check_login()
+    ledger = Ledger(Path(folder))
+    for start in range(0, len(runs), _AT_ONCE):
+        (upload or _upload)(runs[start : start + _AT_ONCE])
+    left = set(pending_runs(folder))
+    for run in runs:
+        if run not in left:
+            ledger.add({"uploaded": run.name})
+    if left:
+        raise RuntimeError(
+            f"{len(left)} of {len(runs)} runs were not uploaded, the first is {min(left)}; call"
+            " again, what has arrived is not sent twice"
+        )
+    for mark, kind, contents in views:
+        (save or _save)(kind, contents)
+        ledger.add({"uploaded": mark})
+    return {"runs": len(runs), "views": len(views)}
+
+
+def _check_login() -> None:
+    import wandb
+
+    if not wandb.login(prompt=False):
+        raise RuntimeError(
+            "W&B: not logged in; run `wandb login` first, or set WANDB_API_KEY (nothing was sent)"
+        )
+
+
+def _upload(runs: Sequence[Path]) -> None:
+    environment = {**os.environ, "WANDB_ERROR_REPORTING": "false"}
+    command = [sys.executable, "-m", "wandb", "sync", *(str(run) for run in runs)]
+    subprocess.run(command, check=False, env=environment, stdout=sys.stderr)
+
+
+def _save(kind: str, views: Mapping[str, Any]) -> None:
+    import wandb
+
+    entity = views["entity"] or wandb.Api().default_entity
+    about = (views["project"], entity, views["experiment"], views["names"])
+    if kind == "workspace":
+        build_workspace(*about).save()
+    else:
+        build_report(*about, views["invocations"]).save()

@@ -1,0 +1,194 @@
+"""What every figure keeps: real text of one size, colours that can be read on white and
+on dark, identifiers of its own, no text over another, words and data of what is drawn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+
+from railx.figures import CanvasSettings, draw_figure
+from railx.figures.contrast import DARK_BACKGROUND, contrast
+from railx.figures.theme import FAINT, PALETTE
+from railx.io import read_table, write_table
+from tests.figures.gallery import Gallery
+from workflow.config import choices
+
+SHIPPED = choices("figure")
+FigureFiles = dict[str, dict[str, list[Path]]]
+SettingsOf = Callable[..., CanvasSettings]
+_SVG = "{http://www.w3.org/2000/svg}"
+#: Decoration that carries no data: grid lines, tints, hatching of what is idle.
+_PALE = 1.6
+#: Endings of the images that hold text.
+_PAGES = {".svg": "#ffffff", ".dark.svg": DARK_BACKGROUND}
+
+
+def _svg(path: Path, ending: str) -> ElementTree.Element:
+    return ElementTree.parse(path.with_suffix(ending)).getroot()
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_text_is_text_and_has_one_size(
+    name: str, gallery: Gallery, settings_of: SettingsOf
+) -> None:
+    texts = list(_svg(gallery.paths[name], ".svg").iter(f"{_SVG}text"))
+    assert len(texts) > 5
+    sizes = {
+        found[1]
+        for text in texts
+        for node in text.iter()
+        for found in [re.search(r"([\d.]+)px", node.attrib.get("style", ""))]
+        if found
+    }
+    assert sizes == {f"{settings_of(name).text_points:g}"}
+    assert settings_of(name).width_inches == 10
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_no_text_lies_on_another(name: str, gallery: Gallery) -> None:
+    assert gallery.clashes[name] == []
+
+
+@pytest.mark.parametrize("ending", _PAGES)
+@pytest.mark.parametrize("name", SHIPPED)
+def test_colours_can_be_told_from_the_background(name: str, ending: str, gallery: Gallery) -> None:
+    """Text at 4.5 to 1 or more, everything else that is no tint at 3 to 1."""
+    background = _PAGES[ending]
+    for node in _svg(gallery.paths[name], ending).iter():
+        style = node.attrib.get("style", "")
+        for what, colour in re.findall(r"(fill|stroke): (#[0-9a-f]{6})", style):
+            seen = contrast(colour, background)
+            if node.tag == f"{_SVG}text":
+                # On a filled area white text stands for the background.
+                assert seen >= 4.5 or colour == background, (what, colour)
+            elif what == "stroke":
+                assert seen >= 3 or seen < _PALE, (what, colour)
+
+
+def test_the_palette_can_be_seen_on_white() -> None:
+    assert min(contrast(colour, "#ffffff") for colour in (*PALETTE, FAINT)) >= 3
+
+
+def test_identifiers_of_two_figures_never_meet(gallery: Gallery) -> None:
+    seen: set[str] = set()
+    for path in gallery.paths.values():
+        for ending in _PAGES:
+            own = set(re.findall(r' id="([^"]+)"', path.with_suffix(ending).read_text()))
+            used = set(
+                re.findall(r'(?:url\(#|href="#)([^)"]+)', path.with_suffix(ending).read_text())
+            )
+            assert used == own
+            assert not own & seen
+            seen |= own
+            assert "<style" not in path.with_suffix(ending).read_text()
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_words_and_data_stand_beside(name: str, gallery: Gallery) -> None:
+    path = gallery.paths[name]
+    words = json.loads(path.with_suffix(".json").read_text())
+    assert list(words) == [
+        "title",
+        "paper",
+        "caption",
+        "alternative_text",
+        "published",
+        "tables",
+    ]
+    assert re.search(r"\d", words["caption"])
+    assert re.search(r"\d", words["alternative_text"])
+    assert len(pd.read_csv(path.with_suffix(".csv"))) > 0
+    assert path.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+    assert b"/FontFile2" in path.with_suffix(".pdf").read_bytes()
+    assert b"CreationDate" not in path.with_suffix(".pdf").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "column"),
+    [
+        ("topology_metrics", "topologies", "diameter_node_hops"),
+        ("all_to_all_bandwidth", "bounds", "bound_gb_s_per_chip"),
+        ("channel_loads", "channels", "load"),
+        ("ring_all_reduce", "collectives", "algorithm_gb_s"),
+        ("collective_time", "collectives", "algorithm_gb_s"),
+        ("latency_load", "points", "saturation_flits_per_chip_cycle"),
+        ("agreement", "comparison", "ratio"),
+        ("cost", "summary", "cost_usd"),
+        ("price_sensitivity", "sensitivity", "injection_cost_ratio"),
+        ("cost_scale", "scale", "usd_per_injection_gb_s"),
+        ("claim_map", "claim_map", "boundary_intercept"),
+    ],
+)
+def test_other_data_has_other_words(
+    name: str,
+    key: str,
+    column: str,
+    gallery: Gallery,
+    inputs: FigureFiles,
+    settings_of: SettingsOf,
+    tmp_path: Path,
+) -> None:
+    settings, changed = settings_of(name), {}
+    for other, paths in inputs[settings_of(name).figure].items():
+        changed[other] = list(paths)
+        if other != key:
+            continue
+        for i, path in enumerate(paths):
+            frame = read_table(path).to_pandas()
+            frame[column] = (frame[column] * 1.7).astype(frame[column].dtype)
+            changed[other][i] = write_table_like(path, frame, tmp_path / f"{i}.parquet")
+    draw_figure(settings, changed, tmp_path / name)
+    before, after = (
+        json.loads((folder / name).with_suffix(".json").read_text())
+        for folder in (gallery.paths[name].parent, tmp_path)
+    )
+    assert before["caption"] != after["caption"]
+    # The one says what the other leaves out.
+    assert before["alternative_text"] != after["alternative_text"] or name in ("claim_map", "cost")
+
+
+def write_table_like(path: Path, frame: pd.DataFrame, target: Path) -> Path:
+    import pyarrow as pa
+
+    schema = read_table(path).schema
+    columns = {field.name: frame[field.name] for field in schema}
+    table = pa.Table.from_pandas(pd.DataFrame(columns), preserve_index=False)
+    write_table(target, table.cast(schema) if table.schema.names == schema.names else table)
+    return target
+
+
+def test_equal_tables_give_equal_files_in_another_process(
+    gallery: Gallery, inputs: FigureFiles, tmp_path: Path
+) -> None:
+    """Also where Python orders its sets in another way."""
+    code = (
+        "import json, sys; from pathlib import Path\n"
+        "from railx.figures import FigureSettings, draw_figure\n"
+        "from railx.settings import load\n"
+        "from tests.builders import choice\n"
+        "files = json.loads(sys.argv[1]).items()\n"
+        "inputs = {key: [Path(p) for p in paths] for key, paths in files}\n"
+        "settings = load(FigureSettings, choice('figure', 'ring_all_reduce'), 'figure')\n"
+        "draw_figure(settings, inputs, Path(sys.argv[2]))\n"
+    )
+    files = {key: [str(p) for p in paths] for key, paths in inputs["ring_all_reduce"].items()}
+    target = tmp_path / "ring_all_reduce"
+    subprocess.run(
+        [sys.executable, "-c", code, json.dumps(files), str(target)],
+        check=True,
+        env={"PYTHONHASHSEED": "7", "PATH": "/usr/bin:/bin"},
+    )
+    for ending in (".svg", ".dark.svg", ".png", ".pdf", ".csv"):
+        assert (
+            target.with_suffix(ending).read_bytes()
+            == gallery.paths["ring_all_reduce"].with_suffix(ending).read_bytes()
+        ), ending

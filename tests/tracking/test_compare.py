@@ -1,0 +1,212 @@
+"""Two invocations compared: config and code, results made anew, numbers beyond their
+intervals, verdicts that flipped; from records made by hand and from a real store.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from railx.tracking import StageResult, compare_invocations, list_invocations, log_runs
+from railx.tracking.compare import only_changed
+from railx.tracking.comparison_page import comparison_lines, write_comparison
+from tests.builders import checked
+from tests.commands import python
+from tests.tracking.conftest import Tracked, verdict
+
+
+@pytest.fixture(scope="module")
+def comparison(tracked: Tracked) -> dict[str, Any]:
+    return compare_invocations(tracked.folder, "previous", "latest", "quick")
+
+
+def test_invocations_are_listed_oldest_first(tracked: Tracked) -> None:
+    listed = list_invocations(tracked.folder)
+    assert [(row["invocation"], row["experiment"], row["runs"], row["new"]) for row in listed] == [
+        ("run-1", "quick", 5, 5),
+        ("run-2", "quick", 5, 0),
+        ("run-3", "quick", 5, 3),
+    ]
+
+
+def test_an_invocation_against_its_copy_shows_no_change(tracked: Tracked) -> None:
+    same = compare_invocations(tracked.folder, "run-1", "run-2")
+    assert {row["state"] for row in same["stages"]} == {"same"}
+    assert len(same["stages"]) == 5
+    assert only_changed(same) | {"a": None, "b": None} == {
+        "schema": "railx.comparison/1",
+        **dict.fromkeys(("a", "b")),
+        **{key: [] for key in ("config", "code", "packages", "stages", "numbers", "verdicts")},
+    }
+
+
+def test_config_code_and_packages_stand_with_both_values(comparison: dict[str, Any]) -> None:
+    assert comparison["config"] == [
+        {"key": "runs.quick.steps", "a": 3, "b": 5},
+        {"key": "tenancy", "a": None, "b": "small"},
+    ]
+    assert comparison["code"] == [
+        {"module": "training.run", "a": "m1", "b": "m2", "stages": ["training"]}
+    ]
+    assert comparison["packages"] == [{"package": "numpy", "a": "2.0", "b": "2.1"}]
+    assert comparison["a"]["invocation"] == "run-2"
+    assert comparison["b"]["commit"] == "abc"
+
+
+def test_results_made_anew_say_why(comparison: dict[str, Any]) -> None:
+    states = {row["name"]: (row["state"], row["because"]) for row in comparison["stages"]
+              if row["stage"] != "packets"}  # fmt: skip
+    assert states == {
+        "hyperx": ("reran", ["packages"]),
+        "quick": ("reran", ["code", "packages"]),
+        "claims": ("reran", ["made again"]),
+        "cost": ("same", []),
+    }
+    (training,) = (row for row in comparison["stages"] if row["stage"] == "training")
+    assert (training["a_seconds"], training["b_seconds"]) == (12.5, 12.5)
+
+
+def test_numbers_move_beyond_their_intervals_only(comparison: dict[str, Any]) -> None:
+    rows = {row["metric"]: row for row in comparison["numbers"]}
+    bound = rows["all to all, GB/s.bound"]
+    assert (bound["a"], bound["b"], bound["moved"]) == (49.9, 60.0, True)
+    assert bound["ratio"] == pytest.approx(60.0 / 49.9)
+    time = rows["on_demand_50ms.iteration_ms"]
+    assert (time["a_low"], time["a_high"], time["b_low"], time["moved"]) == (179, 181, 239, True)
+    assert not rows["chips"]["moved"]
+    assert not rows["sweep.latency@0.5"]["moved"]
+    assert "job.seconds" not in rows
+
+
+@pytest.mark.parametrize(
+    ("a", "a_ends", "b", "b_ends", "moved"),
+    [
+        (10.0, (9.0, 11.0), 12.0, (11.0, 13.0), False),
+        (10.0, (9.0, 11.0), 12.0, (11.1, 13.0), True),
+        (12.0, (11.1, 13.0), 10.0, (9.0, 11.0), True),
+        (10.0, (9.0, 11.0), 10.9, None, False),
+        (10.0, None, 10.9, (10.1, 12.0), True),
+        (10.0, None, 10.0 * (1 + 1e-13), None, False),
+        (10.0, None, 10.0 * (1 + 1e-11), None, True),
+        (0.0, None, 0.0, None, False),
+        (10.0, (9.0, 11.0), None, None, True),
+    ],
+)
+def test_what_counts_as_moved(
+    a: float,
+    a_ends: tuple[float, float] | None,
+    b: float | None,
+    b_ends: tuple[float, float] | None,
+    moved: bool,
+    tmp_path: Path,
+) -> None:
+    settings = replace(checked("tracking", "default"), wandb="disabled")
+    for invocation, value, ends in (("run-1", a, a_ends), ("run-2", b, b_ends)):
+        result = StageResult(
+            "training",
+            "quick",
+            f"{value} {ends}",
+            {},
+            {"ms": value, "ms_low": 1.0, "other_low": 2.0},
+            intervals={} if ends is None else {"ms": ends},
+        )
+        # Without MLflow's slow start: W&B is off too, so the record is written alone.
+        write_record(tmp_path, settings, result, invocation)
+    rows = {row["metric"]: row for row in compare_invocations(tmp_path)["numbers"]}
+    assert rows["ms"]["moved"] is moved
+    # The ends of an interval are no numbers of their own; other names stay.
+    assert ("ms_low" in rows) is (a_ends is None and b_ends is None)
+    assert "other_low" in rows
+
+
+def write_record(folder: Path, settings: Any, result: StageResult, invocation: str) -> None:
+    """An invocation as W&B's folder holds it, without W&B."""
+    from railx.io import write_json
+    from railx.tracking.ledger import Ledger
+    from railx.tracking.record import RECORD, invocation_record
+    from railx.tracking.results import Invocation
+
+    group = Invocation("quick", invocation, f"2026-01-01T00:00:0{invocation[-1]}")
+    write_json(
+        folder / "wandb" / invocation / "files" / RECORD, invocation_record(group, [result], {})
+    )
+    Ledger(folder).add(
+        {"run": invocation, "experiment": "quick", "key": "", "folder": invocation,
+         "stage": "invocation", "name": invocation, "invocation": invocation}
+    )  # fmt: skip
+
+
+def test_verdicts_flip_with_both_values(comparison: dict[str, Any]) -> None:
+    rows = {row["claim"]: row for row in comparison["verdicts"]}
+    assert rows["faster"] == {
+        "claim": "faster",
+        "paper": "railx",
+        "a": "reproduced",
+        "b": "not reproduced",
+        "a_ours": "2.1 times",
+        "b_ours": "1.2 times",
+        "published": "2 times",
+        "flipped": True,
+        "reason": "ours is 1.2",
+    }
+    assert (rows["larger"]["a"], rows["larger"]["flipped"]) == (None, True)
+
+
+def test_without_mlflow_the_records_of_wandb_are_read(tmp_path: Path) -> None:
+    settings = replace(checked("tracking", "default"), mlflow=False)
+    for invocation, word in (("run-1", "reproduced"), ("run-2", "undecided")):
+        result = StageResult(
+            "evidence", "claims", word, {}, {}, verdicts=(verdict("faster", word, float("nan")),)
+        )
+        log_runs([result], settings, folder=tmp_path, experiment="quick", invocation=invocation)
+    assert not (tmp_path / "mlflow.db").exists()
+    (row,) = compare_invocations(tmp_path)["verdicts"]
+    assert (row["a"], row["b"]) == ("reproduced", "undecided")
+
+
+def test_unknown_invocations_and_empty_folders_are_named(tracked: Tracked, tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match="invocation: got 'run-9'; allowed: run-1, run-2, run-3, latest, previous"
+    ):
+        compare_invocations(tracked.folder, "run-1", "run-9")
+    with pytest.raises(ValueError, match="experiment: got 'paper'; allowed: quick"):
+        list_invocations(tracked.folder, "paper")
+    with pytest.raises(ValueError, match=r"mlflow.db: no tracked runs yet"):
+        list_invocations(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_lines_and_the_page_say_what_changed(
+    comparison: dict[str, Any], tmp_path: Path
+) -> None:
+    lines = "\n".join(comparison_lines(only_changed(comparison)))
+    for words in ("runs.quick.steps  3  5", "training.run  m1  m2", "Verdicts: 2", "60"):
+        assert " ".join(words.split()) in " ".join(lines.split())
+    page = tmp_path / "compare.html"
+    write_comparison(page, comparison)
+    written = page.read_text(encoding="utf-8")
+    for words in ("Verdicts that flipped: 2", "<td>not reproduced</td>", "All numbers ("):
+        assert words in written
+    assert "http" not in written
+    hostile = {**comparison, "config": [{"key": "<script>", "a": None, "b": "&"}]}
+    write_comparison(page, hostile)
+    assert "&lt;script&gt;" in page.read_text(encoding="utf-8")
+
+
+def test_the_command_prints_and_writes(tracked: Tracked, tmp_path: Path) -> None:
+    command = ["-m", "workflow.cli", "compare", "--results", tracked.folder]
+    done = python(*command, "--changed", "--json")
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert printed == only_changed(compare_invocations(tracked.folder))
+    page = tmp_path / "compare.html"
+    done = python(*command, "run-1", "run-2", "--html", page)
+    assert done.stdout == f"written: {page}\n"
+    assert "Numbers that moved: none" in page.read_text(encoding="utf-8")
+    wrong = python(*command, "run-1", "run-9")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("error: invocation: got 'run-9'; allowed: run-1")
