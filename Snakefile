@@ -1,7 +1,7 @@
 # What a run makes. One experiment is composed from conf/ by Hydra, checked, and handed out to the rules, each its own part.
 #
 #   snakemake --config experiment=quick
-#   snakemake --config experiment=quick tracking=off hydra="topologies.railx_hyperx.m=4 seed=3"
+#   snakemake --config experiment=quick tracking=off hydra="topologies.torus_2d.n=3 seed=3"
 #
 # Group choices are plain --config entries; dotted Hydra overrides go into `hydra`.
 

@@ -81,6 +81,8 @@ def dry(command: str, folder: Path) -> None:
     for line in printed:
         if ".venv/bin/snakemake" in line and "--report" not in line:
             snakemake(shlex.split(line.split(".venv/bin/snakemake", 1)[1]))
+        if ".venv/bin/railx " in line:
+            known(line.split(".venv/bin/", 1)[1], folder)
 
 
 def by_hand(command: str, folder: Path) -> None:
@@ -106,14 +108,20 @@ def options(*program: str) -> Callable[[str, Path], None]:
     return check
 
 
-def nothing(command: str, folder: Path) -> None:
-    """A command that is in ``NOT_RUN``."""
+def known(command: str, folder: Path) -> None:
+    """A command that is in ``NOT_RUN``: those of ``railx`` know their options."""
+    words = command.split()
+    if words[0] == "railx":
+        options("-c", _RAILX, words[1])(command, folder)
 
+
+_RAILX = "from workflow.cli import main; raise SystemExit(main())"
 
 #: What cannot run here, and why.
 NOT_RUN = {
     "wandb login": "asks for an account",
     "wandb sync": "sends to an account; tests/tracking reads back what it would send",
+    "wandb leet": "a screen of its own until it is left; tests/tracking reads the same files",
     "railx compare": "needs two tracked runs; tests/tracking/test_compare.py makes them",
     "railx claim": "makes what the claim needs; tests/workflow has its own test",
     "railx verdicts": "needs a finished run; tests/workflow has its own test",
@@ -123,7 +131,7 @@ NOT_RUN = {
 }
 
 RULES: list[tuple[str, Callable[[str, Path], None]]] = [
-    *((words, nothing) for words in NOT_RUN),
+    *((words, known) for words in NOT_RUN),
     ("mlflow ui", options("-m", "mlflow", "ui")),  # else it serves until it is stopped
     ("python -m training.run", options("-m", "training.run")),  # tests/training/test_run.py runs it
     ("torchrun", options("-m", "training.run")),
