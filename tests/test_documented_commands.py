@@ -125,7 +125,6 @@ NOT_RUN = {
     "railx compare": "needs two tracked runs; tests/tracking/test_compare.py makes them",
     "railx claim": "makes what the claim needs; tests/workflow has its own test",
     "railx verdicts": "needs a finished run; tests/workflow has its own test",
-    "wandb leet": "shows runs in the terminal until it is left; tests/tracking reads them",
     "railx summary": "needs a finished run; tests/workflow has its own test",
     "railx pdf": "needs a finished run and a browser; tests/report has its own test",
 }
