@@ -107,5 +107,8 @@ def _with_interval(samples: tuple[Any, ...], statistic: Callable[..., Any]) -> E
         n_resamples=_DRAWS,
         method="percentile",
         rng=np.random.default_rng(_SEED),
-    ).confidence_interval
-    return Estimate(value, float(found.low), float(found.high), fewest)
+    )
+    # Interpolating between equal draws can round to just outside all of them.
+    draws = found.bootstrap_distribution
+    low, high = np.clip(found.confidence_interval, draws.min(), draws.max())
+    return Estimate(value, float(low), float(high), fewest)

@@ -82,7 +82,9 @@ def middle(values: Sequence[float], confidence: float = 0.95) -> Middle:
         rng=np.random.default_rng(0),
         vectorized=True,
     ).confidence_interval
-    return Middle(value, float(interval.low), float(interval.high), len(samples))
+    # Interpolating between equal draws can round to just outside all of them.
+    low, high = np.clip(interval, samples.min(), samples.max())
+    return Middle(value, float(low), float(high), len(samples))
 
 
 def per_repeat(frame: pd.DataFrame) -> pd.DataFrame:

@@ -330,12 +330,6 @@ def test_pipeline_claims_hold_for_equal_chunks(tmp_path: Path, chunk_counts: lis
     assert found["infinipipe_window_of_live_chunks"]["verdict"] == "reproduced"
     makespan = found["infinipipe_makespan_closed_form"]
     assert (makespan["verdict"], makespan["ours"]) == ("reproduced", pytest.approx(1.0))
-    bubble = 1 / (sum(chunk_counts) + 1)
-    assert found["infinipipe_bubble_share"]["ours"] == pytest.approx(bubble)
-    # A simulated schedule proves a measured share partly at best.
-    assert found["infinipipe_bubble_share"]["verdict"] == (
-        "partly" if bubble <= 0.2 else "not reproduced"
-    )
 
 
 def test_unequal_chunks_break_the_closed_form(tmp_path: Path) -> None:
@@ -483,17 +477,13 @@ def test_short_sequences_of_wikipedia_are_counted(tmp_path: Path) -> None:
 
 
 def test_infinipipe_is_compared_by_the_length_of_its_pipelines(tmp_path: Path) -> None:
-    write_groups(tmp_path, "static_github_like", [(0, 64, 20.0), (1, 64, 10.0)], 0.5)
-    write_groups(tmp_path, "flexsp_github_like", [(0, 32, 10.0), (0, 32, 2.0)])
-    write_groups(tmp_path, "pipeline_github_like", [(0, 8, 8.0), (1, 8, 4.0)], 0.125)
+    write_groups(tmp_path, "flexsp_7b_48k_commoncrawl", [(0, 32, 10.0), (0, 32, 2.0)])
     schedule = pipeline_rows([1, 1], 2)
-    write_result(tmp_path, "plan.schedule", schedule, "pipeline_github_like", fidelity="analytic")
+    name = "pipeline_7b_48k_commoncrawl"
+    write_result(tmp_path, "plan.schedule", schedule, name, fidelity="analytic")
     end_ms = max(row["end_ms"] for row in schedule)
     found = verdicts(tmp_path, "infinipipe_")
-    assert found["infinipipe_speedup_over_deepspeed"]["ours"] == pytest.approx(30 / end_ms)
     assert found["infinipipe_speedup_over_flexsp"]["ours"] == pytest.approx(10 / end_ms)
-    # 15 ms on 64 devices against 1.5 ms on the 8 devices of each of two stages.
-    assert found["infinipipe_less_all_to_all_than_deepspeed"]["ours"] == pytest.approx(40.0)
 
 
 def test_opus_savings_at_512_gpus_are_ratios_of_whole_bills(tmp_path: Path) -> None:

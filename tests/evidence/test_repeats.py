@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from railx.evidence import judge, load_claims
@@ -102,6 +102,7 @@ def test_the_order_of_repeats_changes_nothing(values: list[float], chance: Any) 
 
 @settings(deadline=None, max_examples=25)
 @given(VALUES)
+@example([9.0, 9.0, 8.812])
 def test_the_interval_holds_the_median_and_stays_among_the_repeats(values: list[float]) -> None:
     found = estimate(values)
     assert found.value == np.median(values)

@@ -290,14 +290,19 @@ def test_without_scripts_everything_stands_there_unfiltered(
     browser: Any, visit: Callable[..., None], report: Path
 ) -> None:
     from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import WebDriverWait
 
     visit(report, "#verdict=reproduced", script=False)
+    # Nothing on the page can say when it is complete: its last line is waited for.
+    WebDriverWait(browser, 60).until(lambda page: page.find_elements("css selector", "footer"))
     assert len(browser.find_elements("css selector", ".claim")) == len(CLAIMS)
     assert all(row.is_displayed() for row in browser.find_elements("css selector", ".claim"))
     assert not browser.find_element("id", "filter").is_displayed()
     claim = browser.find_element("css selector", "#claim-claim_0")
     claim.find_element("css selector", "summary").send_keys(Keys.ENTER)
-    assert claim.find_element("css selector", "pre.command").is_displayed()
+    command = claim.find_element("css selector", "pre.command")
+    # The browser opens the row a frame after the key.
+    WebDriverWait(browser, 60).until(lambda _: command.is_displayed())
     assert browser.find_elements("css selector", "[data-filter] a") == []
 
 
