@@ -40,6 +40,7 @@ __all__ = [
     "Statistics",
     "begin_iteration",
     "configure",
+    "end_iteration",
     "recorded_schedule",
     "reset_statistics",
     "statistics",
@@ -70,6 +71,11 @@ def begin_iteration(i: int) -> None:
     For the recorder and for the schedule.
     """
     _current().begin_iteration(i)
+
+
+def end_iteration() -> None:
+    """The iteration that began last is over; what follows does not count to its time."""
+    _current().recorder.end_iteration()
 
 
 def recorded_schedule() -> CircuitSchedule:

@@ -23,7 +23,7 @@ from railx.fabric import (
     Layout,
     Mode,
 )
-from training.trace import RECONFIGURATION, Recorder
+from training.trace import RECONFIGURATION, Issued, Recorder
 
 __all__ = ["BackendOptions", "Operation", "Session", "Statistics"]
 
@@ -90,6 +90,7 @@ class Operation:
     device: torch.device
     iteration: int = 0
     ready: Any = None
+    record: Issued | None = None
 
     @property
     def phase(self) -> str:
@@ -160,6 +161,15 @@ class Session:
             if operation.configuration is not None:
                 self._issued.setdefault(self._iteration, []).append(operation.configuration)
                 self._not_asked.append(operation)
+        operation.record = self.recorder.issue(
+            operation.kind,
+            operation.group,
+            operation.bytes,
+            operation.phase,
+            channel=operation.channel,
+            sequence=operation.sequence,
+            iteration=operation.iteration,
+        )
 
     def drop(self, operation: Operation) -> None:
         """An operation that will not be carried out after all."""
