@@ -30,7 +30,7 @@ from railx.planning.plan import Chunk, Pipeline, PipelineBatch, Slice
 from railx.planning.schedule import one_f_one_b
 from training.attention import Kernel, Packing, variable_length_attention
 from training.data import PackedTokens, Sequences, pack, valid_tokens
-from training.model import Decoder, token_loss_sum
+from training.model import Decoder
 from training.timeline import Timeline
 
 __all__ = ["ChunkAttention", "KeptSlice", "PipelineParallel", "StageLinks"]
@@ -194,10 +194,12 @@ class PipelineParallel:
         attend, kept = self._attention(chunk)
         checkpoint_layers = chunk.checkpoint_layers[self.stage] if chunk.checkpoint_layers else 0
         with self.timeline.phase("forward"):
-            hidden = self.decoder.embed(packed.tokens) if self.stage == 0 else inputs
+            hidden = (
+                self.decoder.embed(packed.tokens, packed.positions) if self.stage == 0 else inputs
+            )
             outputs = self.decoder.transform(hidden, packed.positions, attend, checkpoint_layers)
             if self.last:
-                outputs = token_loss_sum(self.decoder.logits(outputs), packed.labels) * weight
+                outputs = self.decoder.loss(outputs, packed.labels) * weight
         if not self.last:
             self.links.send(outputs, self.rank + 1)
         return _LiveChunk(inputs, outputs, kept)
