@@ -47,6 +47,7 @@ from training.settings import (
     OptimizerSettings,
     RunSettings,
     check_plan,
+    check_positions,
     fabric_rounds,
     pipeline_shape,
 )
@@ -126,7 +127,9 @@ def train(settings: RunSettings, place: Place) -> Iterator[Block]:
     """
     plan = read_plan(settings.plan)
     check_plan(plan, settings.model, place.ranks)
-    sequences = read_sequences(settings.corpus, plan_lengths(plan), settings.model.vocabulary)
+    lengths = plan_lengths(plan)
+    check_positions(settings.model, max(lengths.values()))
+    sequences = read_sequences(settings.corpus, lengths, settings.model.vocabulary)
     torch.set_num_threads(settings.training.threads_per_rank)
     schedule: CircuitSchedule | None = None
     number, extra = 0, settings.training.most_extra_repeats
@@ -216,7 +219,9 @@ def _build(
         raise SettingsError("training.attention", str(error)) from None
     stages, degree = pipeline_shape(plan) if plan.kind == "pipeline" else (1, 1)
     held = stage_layers(model.layers, stages)[place.rank // degree % stages]
-    decoder = Decoder(model, seed=settings.seed, compute=precision, layers=held).to(place.device)
+    decoder = Decoder(
+        model, seed=settings.seed, compute=precision, layers=held, device=place.device
+    )
     runner: Runner
     if plan.kind == "pipeline":
         runner = PipelineParallel(

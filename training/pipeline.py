@@ -39,7 +39,7 @@ from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError, Slice
 from railx.planning.schedule import Op, one_f_one_b
 from training.attention import Kernel, Packing, variable_length_attention
 from training.data import Sequences, pack, valid_tokens
-from training.model import Attend, Decoder, token_loss_sum
+from training.model import Attend, Decoder
 from training.sequence_parallel import ProcessGroups, UlyssesAttention, token_cut
 from training.timeline import Timeline
 
@@ -345,10 +345,12 @@ class PipelineParallel:
         attend, kept = self._attention(step, cut, recomputed)
         inputs = self._posted.pop(step.awaited).wait().requires_grad_() if self.stage else None
         with self.timeline.phase("forward"):
-            hidden = self.decoder.embed(packed.tokens) if inputs is None else inputs
+            hidden = (
+                self.decoder.embed(packed.tokens, packed.positions) if inputs is None else inputs
+            )
             outputs = self.decoder.transform(hidden, packed.positions, attend, recomputed)
             if self.last:
-                outputs = token_loss_sum(self.decoder.logits(outputs), packed.labels) * weight
+                outputs = self.decoder.loss(outputs, packed.labels) * weight
         self._live[step.live] = _LiveChunk(inputs, get_gradient_edge(outputs), kept)
         if self.last:
             return outputs.detach()

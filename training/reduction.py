@@ -90,7 +90,7 @@ def pipeline_reduction(
     shared_embedding = decoder.tied_head and stages > 1
     ends = [other for other in ranks if other // degree % stages in (0, stages - 1)]
     embedding_group = _group(ends) if shared_embedding else None
-    embedding = [decoder.embedding] if shared_embedding and stage in (0, stages - 1) else []
+    embedding = [decoder.embedding.weight] if shared_embedding and stage in (0, stages - 1) else []
     own = _without(decoder.parameters(), embedding)
     sums: list[tuple[tuple[nn.Parameter, ...], dist.ProcessGroup | None]] = [
         (tuple(own), stage_groups[stage])

@@ -26,7 +26,7 @@ from torch import Tensor
 from railx.planning.plan import Group, Plan, SequenceParallelBatch
 from training.attention import Kernel, Packing, variable_length_attention
 from training.data import Sequences, pack, valid_tokens, whole_slices
-from training.model import Attend, Decoder, token_loss_sum
+from training.model import Attend, Decoder
 from training.timeline import Timeline
 
 __all__ = ["ProcessGroups", "SequenceParallel", "UlyssesAttention", "group_ranks", "token_cut"]
@@ -157,9 +157,9 @@ class SequenceParallel:
         packing = Packing.whole(group.lengths)
         with self.timeline.phase("forward"):
             attend = self._attention(group, cut, packing)
-            loss = (
-                token_loss_sum(self.decoder(own.tokens, own.positions, attend), own.labels) * weight
-            )
+            hidden = self.decoder.embed(own.tokens, own.positions)
+            hidden = self.decoder.transform(hidden, own.positions, attend)
+            loss = self.decoder.loss(hidden, own.labels) * weight
         with self.timeline.phase("backward"):
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach().to(torch.float64)

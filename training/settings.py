@@ -32,6 +32,7 @@ __all__ = [
     "TrainingSettings",
     "check_model",
     "check_plan",
+    "check_positions",
     "fabric_rounds",
     "fabric_sweep",
     "load_run_settings",
@@ -164,17 +165,25 @@ def check_model(model: ModelSettings) -> None:
 
     SettingsError names the key.
     """
-    if model.feed_forward_kind != "swiglu":
+    if model.positions == "learned" and not model.max_positions:
         raise SettingsError(
-            "model.feed_forward_kind",
-            f"got {model.feed_forward_kind}; allowed for training: swiglu",
+            "model.max_positions",
+            "got 0; allowed for training with learned positions: the tokens of the longest sequence"
+            " or more",
         )
-    if model.positions != "rotary":
+
+
+def check_positions(model: ModelSettings, longest_tokens: int) -> None:
+    """Refuse sequences that are longer than the model has positions.
+
+    SettingsError names the key.
+    """
+    if model.positions == "learned" and longest_tokens > model.max_positions:
         raise SettingsError(
-            "model.positions", f"got {model.positions}; allowed for training: rotary"
+            "model.max_positions",
+            f"got {model.max_positions}; allowed: at least {longest_tokens}, the tokens of the"
+            " plan's longest sequence",
         )
-    if model.biases:
-        raise SettingsError("model.biases", "got true; allowed for training: false")
 
 
 def check_plan(plan: Plan, model: ModelSettings, ranks: int) -> None:
