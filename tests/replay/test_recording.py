@@ -151,11 +151,10 @@ def test_a_sender_that_was_buffered_waits_for_nobody() -> None:
     message = {"group": "0,1", "channel": "0:0>1:0", "sequence": 0}
     begun = [
         event("iteration", 0, issued_ns=0, resumed_ns=9),
-        event("send", 0, **message, issued_ns=2, start_ns=3, end_ns=5, waited_ns=2, resumed_ns=6),
         event("iteration", 1, issued_ns=1, resumed_ns=40),
-        event(
-            "recv", 1, **message, issued_ns=30, start_ns=31, end_ns=33, waited_ns=30, resumed_ns=35
-        ),
     ]
-    rows = replay(recorded_programs(trace), Layout(1), "electrical", 0)
+    early = {"issued_ns": 2, "waited_ns": 2, "start_ns": 3, "end_ns": 5, "resumed_ns": 6}
+    late = {"issued_ns": 30, "waited_ns": 30, "start_ns": 31, "end_ns": 33, "resumed_ns": 35}
+    sent = [event("send", 0, **message, **early), event("recv", 1, **message, **late)]
+    rows = replay(recorded_programs([*begun, *sent]), Layout(1), "electrical", 0)
     assert [row.duration_ns for row in rows] == [9, 39]
