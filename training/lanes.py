@@ -284,9 +284,9 @@ class Lanes:
         ranks = ", ".join(map(str, operation.group))
         client = self._session.client
         reason = str(error)
-        if client is not None and client.notice is not None and not isinstance(error, FabricError):
+        if client is not None and not isinstance(error, FabricError):
             # The inner group only saw a connection close; the controller knows whose.
-            reason = client.notice
+            reason = client.reason_of_failure(operation.group) or reason
         explained = RuntimeError(f"railx: {operation.kind} of ranks {ranks} failed: {reason}")
         explained.__cause__ = error
         return explained
