@@ -351,7 +351,7 @@ class Lanes:
             if (
                 lane.all_begun()
                 and self._may_begin_here(work)
-                and self._session.begin_at_once(operation)
+                and self._session.try_hold(operation)
             ):
                 self._begin_here(work)
                 work.watched = not synchronous or self._on_device(operation)
@@ -382,7 +382,7 @@ class Lanes:
     def _begin_here(self, work: Work) -> None:
         """Begin an operation that holds its circuits."""
         times = time.monotonic_ns(), time.thread_time_ns()
-        ended = functools.partial(self._session.end_at_once, work.operation)
+        ended = functools.partial(self._session.end, work.operation)
         try:
             with torch.no_grad():
                 if self._on_device(work.operation):
@@ -460,9 +460,9 @@ class Lanes:
         ranks = ", ".join(map(str, operation.group))
         client = self._session.client
         reason = str(error)
-        if client is not None and client.notice is not None and not isinstance(error, FabricError):
+        if client is not None and not isinstance(error, FabricError):
             # The inner group only saw a connection close; the controller knows whose.
-            reason = client.notice
+            reason = client.reason_of_failure(operation.group) or reason
         explained = RuntimeError(f"railx: {operation.kind} of ranks {ranks} failed: {reason}")
         explained.__cause__ = error
         return explained
