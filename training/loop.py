@@ -49,7 +49,7 @@ from training.settings import (
     check_plan,
     check_positions,
     fabric_rounds,
-    pipeline_stages,
+    pipeline_shape,
 )
 from training.timeline import Timeline
 from training.trace import Recorder
@@ -217,15 +217,17 @@ def _build(
         kernel = choose_kernel(training.attention, place.device, precision, model.head_width)
     except ValueError as error:
         raise SettingsError("training.attention", str(error)) from None
-    stages = pipeline_stages(plan) if plan.kind == "pipeline" else 1
-    held = stage_layers(model.layers, stages)[place.rank % stages]
+    stages, degree = pipeline_shape(plan) if plan.kind == "pipeline" else (1, 1)
+    held = stage_layers(model.layers, stages)[place.rank // degree % stages]
     decoder = Decoder(
         model, seed=settings.seed, compute=precision, layers=held, device=place.device
     )
     runner: Runner
     if plan.kind == "pipeline":
-        runner = PipelineParallel(decoder, stages, StageLinks(), sequences, kernel, timeline)
-        reduction = pipeline_reduction(decoder, stages, timeline)
+        runner = PipelineParallel(
+            decoder, stages, StageLinks(), sequences, kernel, timeline, degree
+        )
+        reduction = pipeline_reduction(decoder, stages, timeline, degree)
     else:
         runner = SequenceParallel(
             decoder, ProcessGroups(group_ranks(plan)), sequences, kernel, timeline

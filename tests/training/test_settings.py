@@ -25,7 +25,7 @@ from training.settings import (
     fabric_rounds,
     fabric_sweep,
     load_run_settings,
-    pipeline_stages,
+    pipeline_shape,
 )
 from workflow.config import choices
 
@@ -143,7 +143,7 @@ def pipelined(devices: int, *stages: int) -> Plan:
 def test_plans_that_fit_are_accepted() -> None:
     check_plan(sequence_parallel(2), MODEL, 4)
     check_plan(pipelined(4, 2, 2), MODEL, 4)
-    assert pipeline_stages(pipelined(4, 2, 2)) == 2
+    assert pipeline_shape(pipelined(4, 2, 2)) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_plans_that_fit_are_accepted() -> None:
             pipelined(3, 2),
             3,
             SettingsError,
-            "plan: 3 devices for 2 pipeline stages; allowed: a multiple of the stages",
+            "plan: 3 devices for 2 pipeline stages; allowed: a multiple of 2",
         ),
         (
             pipelined(2, 2, 1),
