@@ -153,7 +153,7 @@ def _saved_in_parts(joins: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> saved_t
         parts = parts_of.get(tensor.untyped_storage().data_ptr())
         if parts is None:
             return tensor
-        return _InParts(parts, tensor.size(), tensor.stride(), tensor.storage_offset())
+        return _InParts(parts, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
 
     def restore(saved: Tensor | _InParts) -> Tensor:
         return saved.joined() if isinstance(saved, _InParts) else saved
