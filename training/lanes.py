@@ -188,6 +188,8 @@ class _Lane:
         while (job := self._jobs.get()) is not None:
             with self._running:
                 job(not self._stopped)
+            # The tensors that it moved may go before the next job comes.
+            del job
             self._done()
 
 

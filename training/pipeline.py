@@ -55,13 +55,14 @@ class KeptSlice:
 
     edges: dict[int, tuple[GradientEdge, GradientEdge]] = field(default_factory=dict)
     leaves: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    through: bool = False
 
     def keep(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Keep a layer's keys and values.
 
         A second call (a recomputed layer) changes nothing.
         """
-        if layer not in self.edges:
+        if layer not in self.edges and not self.through:
             self.edges[layer] = (get_gradient_edge(keys), get_gradient_edge(values))
             self.leaves[layer] = (keys.detach().requires_grad_(), values.detach().requires_grad_())
 
@@ -78,6 +79,7 @@ class KeptSlice:
                     gradients.append(leaf.grad)
         self.edges.clear()
         self.leaves.clear()
+        self.through = True
         return edges, gradients
 
 
