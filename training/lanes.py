@@ -14,6 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -135,6 +136,11 @@ class Work(_TorchWork):
 
         The current CUDA stream then waits for the device's part.
         """
+        record = self.operation.record
+        with nullcontext() if record is None else record.waiting():
+            return self._wait(timeout)
+
+    def _wait(self, timeout: timedelta) -> bool:
         limit_s = timeout.total_seconds()
         if not self._finished.is_set() and (limit_s <= 0 or not self.watched):
             self.see_end()
@@ -540,16 +546,8 @@ class Lanes:
         self._record(work.operation, end_ns - busy_ns, end_ns, busy_ns)
 
     def _record(self, operation: Operation, start_ns: int, end_ns: int, busy_ns: int) -> None:
-        self._session.recorder.add(
-            operation.kind,
-            operation.group,
-            operation.bytes,
-            start_ns,
-            end_ns,
-            busy_ns,
-            operation.phase,
-            iteration=operation.iteration,
-        )
+        if operation.record is not None:
+            operation.record.ran(start_ns, end_ns, busy_ns)
 
 
 class _Once:
