@@ -22,7 +22,7 @@ from torch import Tensor
 
 from railx.io import read_metadata, read_table
 from railx.planning.plan import PipelineBatch, Plan, SequenceParallelBatch, Slice
-from training.model import IGNORED_LABEL
+from training.loss import IGNORED_LABEL
 
 __all__ = ["PackedTokens", "pack", "plan_lengths", "read_sequences", "valid_tokens", "whole_slices"]
 
