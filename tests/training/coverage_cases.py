@@ -355,13 +355,16 @@ def all_gather_coalesced(world: World) -> Any:
     return outputs
 
 
-def _coalesced(world: World, issue: Callable[[Any, World], list[torch.Tensor]]) -> Any:
+def _coalesced(world: World, issue: Callable[[Any], list[torch.Tensor]]) -> Any:
+    """``issue`` within the manager, waited for inside it and behind it."""
+    # A group of its own: where the manager is refused, torch keeps what was collected.
+    group = dist.new_group(list(range(world.size)))
     found = []
     for asynchronous in (False, True):
         with _dist.distributed_c10d._coalescing_manager(
-            group=dist.group.WORLD, device=world.device, async_ops=asynchronous
+            group=group, device=world.device, async_ops=asynchronous
         ) as manager:
-            found += issue(_dist, world)
+            found += issue(group)
         if asynchronous:
             manager.wait()
     return found
@@ -369,10 +372,10 @@ def _coalesced(world: World, issue: Callable[[Any, World], list[torch.Tensor]]) 
 
 @case("coalescing manager: all_reduce")
 def coalescing_all_reduce(world: World) -> Any:
-    def issue(torch_dist: Any, world: World) -> list[torch.Tensor]:
+    def issue(group: Any) -> list[torch.Tensor]:
         tensors = [world.draw(2), world.draw(3)]
         for tensor in tensors:
-            torch_dist.all_reduce(tensor)
+            dist.all_reduce(tensor, group=group)
         return tensors
 
     return _coalesced(world, issue)
@@ -380,10 +383,11 @@ def coalescing_all_reduce(world: World) -> Any:
 
 @case("coalescing manager: all_gather_into_tensor")
 def coalescing_all_gather(world: World) -> Any:
-    def issue(torch_dist: Any, world: World) -> list[torch.Tensor]:
+    def issue(group: Any) -> list[torch.Tensor]:
         outputs = [world.empty(2 * world.size), world.empty(3 * world.size)]
-        torch_dist.all_gather_into_tensor(outputs[0], world.draw(2))
-        torch_dist.all_gather_into_tensor(outputs[1], world.draw(3))
+        for output in outputs:
+            share = world.draw(output.numel() // world.size)
+            dist.all_gather_into_tensor(output, share, group=group)
         return outputs
 
     return _coalesced(world, issue)
@@ -391,10 +395,11 @@ def coalescing_all_gather(world: World) -> Any:
 
 @case("coalescing manager: reduce_scatter_tensor")
 def coalescing_reduce_scatter(world: World) -> Any:
-    def issue(torch_dist: Any, world: World) -> list[torch.Tensor]:
+    def issue(group: Any) -> list[torch.Tensor]:
         outputs = [world.empty(2), world.empty(3)]
-        torch_dist.reduce_scatter_tensor(outputs[0], world.draw(2 * world.size))
-        torch_dist.reduce_scatter_tensor(outputs[1], world.draw(3 * world.size))
+        for output in outputs:
+            whole = world.draw(output.numel() * world.size)
+            dist.reduce_scatter_tensor(output, whole, group=group)
         return outputs
 
     return _coalesced(world, issue)
