@@ -168,6 +168,21 @@ class Session:
         with self._lock, contextlib.suppress(ValueError):
             self._not_asked.remove(operation)
 
+    def begin_at_once(self, operation: Operation) -> bool:
+        """Begin an operation that needs no waiting for circuits.
+
+        Sends no message. False: it has to ask, see :meth:`circuits`.
+        """
+        if operation.configuration is None:
+            return True
+        if self.client is not None:
+            return False
+        self.drop(operation)
+        return True
+
+    def end_at_once(self, operation: Operation) -> None:
+        """An operation that began at once has ended, from whichever thread."""
+
     @contextlib.contextmanager
     def circuits(self, operation: Operation) -> Iterator[None]:
         """Hold the circuits of an operation, if it needs any.
