@@ -47,8 +47,9 @@ from training.settings import (
     OptimizerSettings,
     RunSettings,
     check_plan,
+    check_positions,
     fabric_rounds,
-    pipeline_stages,
+    pipeline_shape,
 )
 from training.timeline import Timeline
 from training.trace import Recorder
@@ -126,7 +127,9 @@ def train(settings: RunSettings, place: Place) -> Iterator[Block]:
     """
     plan = read_plan(settings.plan)
     check_plan(plan, settings.model, place.ranks)
-    sequences = read_sequences(settings.corpus, plan_lengths(plan), settings.model.vocabulary)
+    lengths = plan_lengths(plan)
+    check_positions(settings.model, max(lengths.values()))
+    sequences = read_sequences(settings.corpus, lengths, settings.model.vocabulary)
     torch.set_num_threads(settings.training.threads_per_rank)
     schedule: CircuitSchedule | None = None
     number, extra = 0, settings.training.most_extra_repeats
@@ -214,13 +217,17 @@ def _build(
         kernel = choose_kernel(training.attention, place.device, precision, model.head_width)
     except ValueError as error:
         raise SettingsError("training.attention", str(error)) from None
-    stages = pipeline_stages(plan) if plan.kind == "pipeline" else 1
-    held = stage_layers(model.layers, stages)[place.rank % stages]
-    decoder = Decoder(model, seed=settings.seed, compute=precision, layers=held).to(place.device)
+    stages, degree = pipeline_shape(plan) if plan.kind == "pipeline" else (1, 1)
+    held = stage_layers(model.layers, stages)[place.rank // degree % stages]
+    decoder = Decoder(
+        model, seed=settings.seed, compute=precision, layers=held, device=place.device
+    )
     runner: Runner
     if plan.kind == "pipeline":
-        runner = PipelineParallel(decoder, stages, StageLinks(), sequences, kernel, timeline)
-        reduction = pipeline_reduction(decoder, stages, timeline)
+        runner = PipelineParallel(
+            decoder, stages, StageLinks(), sequences, kernel, timeline, degree
+        )
+        reduction = pipeline_reduction(decoder, stages, timeline, degree)
     else:
         runner = SequenceParallel(
             decoder, ProcessGroups(group_ranks(plan)), sequences, kernel, timeline
@@ -277,6 +284,7 @@ def _iterations(
         start_ns = time.monotonic_ns()
         loss = _step(replica, batch)
         _synchronize(place.device)
+        backend.end_iteration()
         iteration_ms = (time.monotonic_ns() - start_ns) / 1e6
         statistics = backend.statistics()
         whole_loss, squared_norm = _added_up(control, loss, replica.reduction.squared_norm())

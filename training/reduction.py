@@ -26,7 +26,7 @@ class GradientReduction:
 
     None: only this rank has them. ``counted`` are the parameters that this rank answers
     for when the norm of all gradients is computed: each parameter of the model is
-    counted on exactly one of the ranks of a replica, and only on the first replica.
+    counted on exactly one of the ranks.
     """
 
     sums: tuple[tuple[tuple[nn.Parameter, ...], dist.ProcessGroup | None], ...]
@@ -73,26 +73,31 @@ def sequence_parallel_reduction(decoder: Decoder, timeline: Timeline) -> Gradien
     return GradientReduction(((parameters, group),), counted, timeline)
 
 
-def pipeline_reduction(decoder: Decoder, stages: int, timeline: Timeline) -> GradientReduction:
-    """Gradients of a stage are added over its replicas.
+def pipeline_reduction(
+    decoder: Decoder, stages: int, timeline: Timeline, degree: int = 1
+) -> GradientReduction:
+    """Gradients of a stage are added over its ranks in all replicas.
 
     Those of a tied head over the first and last stages of all replicas. Makes process
     groups: every rank has to call it at the same point.
     """
-    ranks, rank = dist.get_world_size(), dist.get_rank()
-    replica, stage = divmod(rank, stages)
-    stage_groups = [_group(range(first, ranks, stages)) for first in range(stages)]
+    ranks, rank = range(dist.get_world_size()), dist.get_rank()
+    stage, first = rank // degree % stages, rank < stages * degree and rank % degree == 0
+    stage_groups = [
+        _group([other for other in ranks if other // degree % stages == which])
+        for which in range(stages)
+    ]
     shared_embedding = decoder.tied_head and stages > 1
-    ends = [other for other in range(ranks) if other % stages in (0, stages - 1)]
+    ends = [other for other in ranks if other // degree % stages in (0, stages - 1)]
     embedding_group = _group(ends) if shared_embedding else None
-    embedding = [decoder.embedding] if shared_embedding and stage in (0, stages - 1) else []
+    embedding = [decoder.embedding.weight] if shared_embedding and stage in (0, stages - 1) else []
     own = _without(decoder.parameters(), embedding)
     sums: list[tuple[tuple[nn.Parameter, ...], dist.ProcessGroup | None]] = [
         (tuple(own), stage_groups[stage])
     ]
     if embedding:
         sums.append((tuple(embedding), embedding_group))
-    counted = (*own, *(embedding if stage == 0 else ())) if replica == 0 else ()
+    counted = (*own, *(embedding if stage == 0 else ())) if first else ()
     return GradientReduction(tuple(sums), tuple(counted), timeline)
 
 
