@@ -17,7 +17,6 @@ Notable:
 from __future__ import annotations
 
 import gc
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -279,13 +278,11 @@ def _iterations(
         if iteration == warmup:
             begin = read_processors(*helpers)
             dist.barrier(control)
-        backend.begin_iteration(iteration)
         backend.reset_statistics()
-        start_ns = time.monotonic_ns()
+        backend.begin_iteration(iteration)
         loss = _step(replica, batch)
         _synchronize(place.device)
-        backend.end_iteration()
-        iteration_ms = (time.monotonic_ns() - start_ns) / 1e6
+        iteration_ms = backend.end_iteration() / 1e6
         statistics = backend.statistics()
         whole_loss, squared_norm = _added_up(control, loss, replica.reduction.squared_norm())
         if iteration >= warmup:
