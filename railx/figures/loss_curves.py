@@ -84,7 +84,7 @@ def draw(settings: LossCurvesSettings, inputs: FigureFiles, output: Path) -> Dra
             if number:
                 _distance(below, own, colour[run])
         above.set_ylabel("Loss (nats)")
-        below.set_ylabel("Relative difference")
+        below.set_ylabel("Difference / loss")
         below.set_xlabel("Step")
         share_legend(figure, *above.get_legend_handles_labels(), columns=len(settings.runs))
     return Drawn(_caption(points, settings), _alternative(points, settings), points)
