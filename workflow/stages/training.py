@@ -89,6 +89,26 @@ def _resolved(job: Job) -> Any:
     )
 
 
+def _by_hand(chosen: Settings) -> dict[str, Any]:
+    """The settings of a run by hand.
+
+    SettingsError where the corpus has ids that the model has not.
+    """
+    from railx.settings import SettingsError
+
+    tokens, known = chosen["corpus"].get("vocabulary"), chosen["model"]["vocabulary"]
+    if tokens is not None and known < tokens:
+        raise SettingsError(
+            "model.vocabulary",
+            f"got {known}; allowed: at least {tokens}, the token ids of corpus"
+            f" {chosen['corpus']['name']}",
+        )
+    return {
+        "plan": chosen["planner"]["planner"],
+        **{key: chosen[key] for key in ("seed", "fabric", "training")},
+    }
+
+
 def _row(name: str, result: Mapping[str, Any], setting: Mapping[str, Any]) -> dict[str, Any]:
     """One fabric setting of a run: medians over its undisturbed repeats."""
     plain = {key: value for key, value in setting.items() if not isinstance(value, list)}
@@ -175,10 +195,7 @@ STAGE = Stage(
         example="railx training planner=flexsp training.iterations=3 --out run",
         out="the folder to write: corpus, plan, iterations, traces, result",
         writes=None,
-        settings=lambda chosen: {
-            "plan": chosen["planner"]["planner"],
-            **{key: chosen[key] for key in ("seed", "fabric", "training")},
-        },
+        settings=_by_hand,
         item=lambda _: "run",
         before={"plan": "plan.plan", "corpus": "corpus.sequences"},
     ),
