@@ -40,11 +40,11 @@ from training.attention import Kernel, choose_kernel
 from training.data import Sequences, plan_lengths, read_sequences
 from training.load import Reading, others_share, read_processors
 from training.model import Decoder, stage_layers
+from training.optimizer import Optimizer
 from training.pipeline import PipelineParallel, StageLinks
 from training.reduction import GradientReduction, pipeline_reduction, sequence_parallel_reduction
 from training.sequence_parallel import ProcessGroups, SequenceParallel, group_ranks
 from training.settings import (
-    OptimizerSettings,
     RunSettings,
     check_plan,
     fabric_rounds,
@@ -111,7 +111,7 @@ class _Replica:
     decoder: Decoder
     runner: Runner
     reduction: GradientReduction
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     timeline: Timeline
     kernel: Kernel
 
@@ -227,17 +227,12 @@ def _build(
         )
         reduction = sequence_parallel_reduction(decoder, timeline)
     return _Replica(
-        decoder, runner, reduction, _optimizer(decoder, training.optimizer), timeline, kernel
-    )
-
-
-def _optimizer(decoder: Decoder, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(
-        decoder.parameters(),
-        lr=settings.learning_rate,
-        betas=(settings.beta1, settings.beta2),
-        eps=settings.epsilon,
-        weight_decay=settings.weight_decay,
+        decoder,
+        runner,
+        reduction,
+        Optimizer(dict(decoder.named_parameters()), training.optimizer),
+        timeline,
+        kernel,
     )
 
 
@@ -266,7 +261,7 @@ def _iterations(
     begin = read_processors(*helpers)
     for iteration in range(warmup + settings.training.iterations):
         batch = plan.batches[iteration % len(plan.batches)]
-        replica.optimizer.zero_grad(set_to_none=True)
+        replica.optimizer.forget()
         _synchronize(place.device)
         dist.barrier(control)
         if iteration == warmup:
@@ -275,7 +270,7 @@ def _iterations(
         backend.begin_iteration(iteration)
         backend.reset_statistics()
         start_ns = time.monotonic_ns()
-        loss = _step(replica, batch)
+        loss = _step(replica, batch, iteration)
         _synchronize(place.device)
         iteration_ms = (time.monotonic_ns() - start_ns) / 1e6
         statistics = backend.statistics()
@@ -300,12 +295,12 @@ def _iterations(
     return rows, read_processors(*helpers).since(begin)
 
 
-def _step(replica: _Replica, batch: SequenceParallelBatch | PipelineBatch) -> Tensor:
+def _step(replica: _Replica, batch: SequenceParallelBatch | PipelineBatch, step: int) -> Tensor:
     """One training step: what is measured. Returns this rank's part of the loss."""
     loss = replica.runner.run(batch)
     replica.reduction.run()
     with replica.timeline.phase("optimizer"):
-        replica.optimizer.step()
+        replica.optimizer.step(step)
     return loss
 
 
