@@ -1,7 +1,10 @@
 """A torch.distributed backend named ``railx``.
 
-Every collective and send asks the fabric for its circuits before it may start.
-Importing this module registers the backend. What is notable:
+Every collective and send asks the fabric for its circuits before it may start. Any
+torch program can use it: where this package is installed, ``import torch`` makes the
+name known (:mod:`training.autoload`), and the environment says the rest
+(:mod:`training.environment`). Importing this module registers the name too. What is
+notable:
 
 * One process group (:mod:`training.process_group`) wraps an inner gloo or NCCL group.
   An operation is issued without waiting. It joins its lane (:mod:`training.lanes`; one
@@ -25,11 +28,12 @@ Importing this module registers the backend. What is notable:
 from __future__ import annotations
 
 import atexit
+import os
 from typing import Any
 
-import torch.distributed as dist
-
 from railx.fabric import CircuitSchedule
+from training import environment as _environment
+from training.autoload import register
 from training.process_group import RailxProcessGroup
 from training.session import BackendOptions, Session, Statistics
 from training.trace import Recorder
@@ -40,6 +44,7 @@ __all__ = [
     "Statistics",
     "begin_iteration",
     "configure",
+    "create_group",
     "recorded_schedule",
     "reset_statistics",
     "statistics",
@@ -47,6 +52,8 @@ __all__ = [
 ]
 
 _session: Session | None = None
+#: What the environment asked to be written when the program ends.
+_at_exit: list[tuple[_environment.Environment, Session]] = []
 
 
 def configure(options: BackendOptions, recorder: Recorder) -> None:
@@ -106,12 +113,25 @@ def _current() -> Session:
 
 @atexit.register
 def _disconnect() -> None:
+    for place, session in _at_exit:
+        place.close(session)
     if _session is not None:
         _session.disconnect()
 
 
-def _create(options: Any, _: Any) -> RailxProcessGroup:
-    return RailxProcessGroup(options, _current())
+def create_group(options: Any) -> RailxProcessGroup:
+    """A process group under the present setting; torch calls it for each new group.
+
+    Where the program configured nothing, the environment does.
+    """
+    global _session
+    if _session is None:
+        place = _environment.read(os.environ)
+        ranks = options.global_ranks_in_group or range(options.group_size)
+        rank = list(ranks)[options.group_rank]
+        _session = Session(place.options, place.recorder(rank))
+        _at_exit.append((place, _session))
+    return RailxProcessGroup(options, _session)
 
 
-dist.Backend.register_backend("railx", _create, extended_api=True, devices=["cpu", "cuda"])
+register()

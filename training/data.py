@@ -1,9 +1,10 @@
 """Tokens for a plan: the sequences of a corpus file, cut and packed as the plan says.
 
 A corpus is one Parquet table with the columns sequence, length_tokens and tokens (the
-bytes of the text; each byte is one token id). Where the corpus metadata names a
-``beginning_of_sequence`` token, that token stands before the bytes and counts in
-length_tokens; otherwise nothing is added.
+token ids, one after another). Its metadata says how many bytes each id has
+(``token_bytes``, lowest byte first; one where it says nothing). A
+``beginning_of_sequence`` token that it names stands before the ids and counts in
+length_tokens; otherwise nothing is added. What text the ids are nobody asks here.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from torch import Tensor
 
 from railx.io import read_metadata, read_table
 from railx.planning.plan import PipelineBatch, Plan, SequenceParallelBatch, Slice
-from training.model import IGNORED_LABEL
+from training.loss import IGNORED_LABEL
 
 __all__ = ["PackedTokens", "pack", "plan_lengths", "read_sequences", "valid_tokens", "whole_slices"]
+
+_TOKEN_BYTES = (1, 2, 4)
 
 Sequences = Mapping[int, NDArray[np.int64]]
 
@@ -93,7 +96,12 @@ def read_sequences(
     table = table.filter(
         pc.is_in(table["sequence"], value_set=pa.array(sorted(needed), type=table["sequence"].type))
     )
-    first = read_metadata(path).get("beginning_of_sequence")
+    metadata = read_metadata(path)
+    first, width = metadata.get("beginning_of_sequence"), metadata.get("token_bytes") or 1
+    if width not in _TOKEN_BYTES:
+        raise ValueError(
+            f"{path}: token_bytes: got {width}; allowed: {', '.join(map(str, _TOKEN_BYTES))}"
+        )
     sequences: dict[int, NDArray[np.int64]] = {}
     for row in table.to_pylist():
         sequence, text = row["sequence"], row["tokens"]
@@ -102,7 +110,12 @@ def read_sequences(
                 f"{path}: sequence {sequence} has a length but no text; allowed: a corpus with"
                 " tokens, to train on"
             )
-        tokens = np.frombuffer(text, dtype=np.uint8).astype(np.int64)
+        if len(text) % width:
+            raise ValueError(
+                f"{path}: sequence {sequence} has {len(text)} bytes of tokens; allowed: a multiple"
+                f" of {width}, the token_bytes of the corpus"
+            )
+        tokens = np.frombuffer(text, dtype=f"<u{width}").astype(np.int64)
         if first is not None:
             tokens = np.concatenate(([int(first)], tokens))
         wanted = needed[sequence]

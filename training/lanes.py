@@ -44,6 +44,8 @@ class Work(_TorchWork):
         super().__init__()
         self.operation = operation
         self.call = call
+        #: The inner group's handle, once there is one.
+        self.inner: Any = None
         self._finished = threading.Event()
         self._lock = threading.Lock()
         self._error: BaseException | None = None
@@ -101,11 +103,12 @@ class Work(_TorchWork):
         return self.operation.outputs
 
     def source_rank(self) -> int:
-        """Refused: receives from any source are not supported."""
+        """Which rank of the group sent what was received."""
         return self._source_rank()
 
     def _source_rank(self) -> int:
-        raise RuntimeError("railx: a receive names its source, see recv")
+        self.wait()
+        return int(self.inner._source_rank())
 
     def get_future(self) -> Any:
         """A future of the output tensors."""
@@ -294,7 +297,8 @@ class Lanes:
     def _on_host(self, work: Work, place: ToHost) -> None:
         with self._session.circuits(work.operation):
             start_ns, busy_ns = time.monotonic_ns(), time.thread_time_ns()
-            work.call(place).wait()
+            work.inner = work.call(place)
+            work.inner.wait()
             times = (start_ns, time.monotonic_ns(), time.thread_time_ns() - busy_ns)
         self._record(work.operation, *times)
 

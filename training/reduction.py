@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 #: The parameter that a tied head shares with the embedding.
-TIED = "embedding"
+TIED = "embedding.weight"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class GradientReduction:
 
     None: only this rank has them. ``counted`` are the parameters that this rank answers
     for when the norm of all gradients is computed: each parameter of the model is
-    counted on exactly one of the ranks of a replica, and only on the first replica.
+    counted on exactly one of the ranks.
     """
 
     sums: tuple[tuple[tuple[nn.Parameter, ...], dist.ProcessGroup | None], ...]

@@ -32,13 +32,15 @@ __all__ = ["BackendOptions", "Operation", "Session", "Statistics"]
 class BackendOptions:
     """What the process groups created from now on stand on.
 
-    ``controller`` is "host:port", None in electrical mode.
+    ``controller`` is "host:port", None in electrical mode; ``token`` what it asks for,
+    if anything.
     """
 
     inner: Literal["gloo", "nccl"]
     controller: str | None
     mode: Mode
     gpus_per_server: int
+    token: str | None = None
 
     def __post_init__(self) -> None:
         if (self.mode == "electrical") != (self.controller is None):

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from railx.fabric.settings import FabricSettings, Mode, RailSettings
 from railx.planning.plan import Plan, check_ranks
+from railx.planning.schedule import stage_layers
 from railx.settings import (
     AtLeast,
     Between,
@@ -31,10 +32,11 @@ __all__ = [
     "TrainingSettings",
     "check_model",
     "check_plan",
+    "check_positions",
     "fabric_rounds",
     "fabric_sweep",
     "load_run_settings",
-    "pipeline_stages",
+    "pipeline_shape",
 ]
 
 
@@ -195,17 +197,25 @@ def check_model(model: ModelSettings) -> None:
 
     SettingsError names the key.
     """
-    if model.feed_forward_kind != "swiglu":
+    if model.positions == "learned" and not model.max_positions:
         raise SettingsError(
-            "model.feed_forward_kind",
-            f"got {model.feed_forward_kind}; allowed for training: swiglu",
+            "model.max_positions",
+            "got 0; allowed for training with learned positions: the tokens of the longest sequence"
+            " or more",
         )
-    if model.positions != "rotary":
+
+
+def check_positions(model: ModelSettings, longest_tokens: int) -> None:
+    """Refuse sequences that are longer than the model has positions.
+
+    SettingsError names the key.
+    """
+    if model.positions == "learned" and longest_tokens > model.max_positions:
         raise SettingsError(
-            "model.positions", f"got {model.positions}; allowed for training: rotary"
+            "model.max_positions",
+            f"got {model.max_positions}; allowed: at least {longest_tokens}, the tokens of the"
+            " plan's longest sequence",
         )
-    if model.biases:
-        raise SettingsError("model.biases", "got true; allowed for training: false")
 
 
 def check_plan(plan: Plan, model: ModelSettings, ranks: int) -> None:
@@ -215,43 +225,75 @@ def check_plan(plan: Plan, model: ModelSettings, ranks: int) -> None:
     """
     check_ranks(plan, ranks)
     if plan.kind == "sequence_parallel":
-        for degree in sorted(
+        for used in sorted(
             {
-                g.degree
-                for b in plan.sequence_parallel_batches()
-                for m in b.micro_batches
-                for g in m.groups
+                group.degree
+                for batch in plan.sequence_parallel_batches()
+                for micro_batch in batch.micro_batches
+                for group in micro_batch.groups
             }
         ):
-            if model.heads % degree:
-                raise SettingsError(
-                    "model.heads",
-                    f"got {model.heads}; allowed: a multiple of {degree}, a degree of the plan",
-                )
+            _check_heads(model, used)
         return
-    stages = pipeline_stages(plan)
-    if plan.devices % stages:
+    stages, degree = pipeline_shape(plan)
+    _check_heads(model, degree)
+    if plan.devices % (stages * degree):
+        of_several = f" of {degree} ranks" if degree > 1 else ""
         raise SettingsError(
             "plan",
-            f"{plan.devices} devices for {stages} pipeline stages; allowed: a multiple of the"
-            " stages",
+            f"{plan.devices} devices for {stages} pipeline stages{of_several}; allowed: a multiple"
+            f" of {stages * degree}",
         )
     if stages > model.layers:
         raise SettingsError(
             "model.layers",
             f"got {model.layers}; allowed: at least {stages}, the pipeline stages of the plan",
         )
+    _check_recomputed(plan, model, stages)
 
 
-def pipeline_stages(plan: Plan) -> int:
-    """The stages of a pipeline plan.
+def pipeline_shape(plan: Plan) -> tuple[int, int]:
+    """The stages of a pipeline plan and the ranks of each.
 
-    SettingsError where its batches have different numbers.
+    SettingsError where its batches have different numbers: a rank holds the same layers
+    in every batch.
     """
-    stages = {pipeline.stages for batch in plan.pipeline_batches() for pipeline in batch.pipelines}
-    if len(stages) != 1:
+    pipelines = [pipeline for batch in plan.pipeline_batches() for pipeline in batch.pipelines]
+    found = []
+    for what, counts in (
+        ("stages", {pipeline.stages for pipeline in pipelines}),
+        ("ranks a stage", {pipeline.degree for pipeline in pipelines}),
+    ):
+        if len(counts) != 1:
+            raise SettingsError(
+                "plan",
+                f"pipelines with {sorted(counts)} {what}; allowed: the same number in every batch",
+            )
+        found.append(counts.pop())
+    stages, degree = found
+    return stages, degree
+
+
+def _check_heads(model: ModelSettings, degree: int) -> None:
+    """A degree divides the heads; key-value heads are copied where it does not."""
+    if model.heads % degree:
         raise SettingsError(
-            "plan",
-            f"pipelines with {sorted(stages)} stages; allowed: the same number in every batch",
+            "model.heads",
+            f"got {model.heads}; allowed: a multiple of {degree}, a degree of the plan",
         )
-    return stages.pop()
+
+
+def _check_recomputed(plan: Plan, model: ModelSettings, stages: int) -> None:
+    """A stage recomputes no more layers than it has."""
+    held = [len(layers) for layers in stage_layers(model.layers, stages)]
+    for batch in plan.pipeline_batches():
+        for index, pipeline in enumerate(batch.pipelines):
+            for number, chunk in enumerate(pipeline.chunks):
+                for stage, layers in enumerate(chunk.checkpoint_layers):
+                    if layers > held[stage]:
+                        raise SettingsError(
+                            "plan",
+                            f"batch {batch.iteration}, pipeline {index}, chunk {number}:"
+                            f" checkpoint_layers {layers} on stage {stage}; allowed: at most"
+                            f" {held[stage]}, the layers of the stage",
+                        )

@@ -37,6 +37,7 @@ from training.model import Decoder, stage_layers, token_loss_sum
 from training.pipeline import PipelineParallel, StageLinks
 from training.reduction import pipeline_reduction, sequence_parallel_reduction
 from training.sequence_parallel import ProcessGroups, SequenceParallel, group_ranks
+from training.settings import pipeline_shape
 from training.timeline import Timeline
 
 STEPS = 3
@@ -141,10 +142,45 @@ def pipeline_cases(ranks: int) -> list[Case]:
             [Pipeline(2, 1, (chunk((3, 0, 8, 8), (4, 0, 9, 9)),))],
         )
         deep = pipeline_plan(4, [Pipeline(4, 0, mixed_chunks(1))])
-        found = [Case(f"two_replicas_seed{seed}", replicas, MODEL, seed) for seed in (1, 2)]
+        found = pipelines_of_groups()
+        found += [Case(f"two_replicas_seed{seed}", replicas, MODEL, seed) for seed in (1, 2)]
         found.append(Case("two_replicas_tied", replicas, replace(MODEL, tied_embeddings=True), 3))
         found.append(Case("four_stages", deep, MODEL, 4))
     return found
+
+
+def pipelines_of_groups() -> list[Case]:
+    """Stages of two and four ranks that share the tokens of each chunk.
+
+    The cuts are uneven; one chunk has fewer tokens than ranks.
+    """
+    pairs = pipeline_plan(
+        4,
+        [
+            Pipeline(2, 0, mixed_chunks(0), 2),
+            Pipeline(2, 0, (chunk((6, 0, 9, 9)), chunk((7, 0, 1, 1))), 2),
+        ],
+        [Pipeline(2, 0, (chunk((1, 0, 8, 8)),), 2)],
+    )
+    recomputed = pipeline_plan(4, [Pipeline(2, 0, mixed_chunks(2, (1, 2)), 2)])
+    alone = pipeline_plan(
+        4, [Pipeline(1, 0, (*mixed_chunks(0), chunk((7, 0, 3, 3))), 4)], [
+            Pipeline(1, 0, mixed_chunks(3, (3,)), 4)
+        ]
+    )  # fmt: skip
+    replicas = pipeline_plan(
+        4,
+        [Pipeline(1, 0, mixed_chunks(0), 2), Pipeline(1, 1, mixed_chunks(6), 2)],
+        [Pipeline(1, 1, mixed_chunks(0), 2)],
+    )
+    tied = replace(MODEL, layers=3, tied_embeddings=True)
+    return [
+        Case("stages_of_two", pairs, MODEL, 1),
+        Case("stages_of_two_one_kv_head_tied_uneven", pairs, replace(tied, kv_heads=1), 2),
+        Case("stages_of_two_recomputed", recomputed, replace(MODEL, kv_heads=8), 3),
+        Case("stage_of_four", alone, replace(MODEL, kv_heads=2), 4),
+        Case("replicas_of_two", replicas, tied, 5),
+    ]
 
 
 # ---- one process as the reference
@@ -241,13 +277,15 @@ def parallel(
     where it is a pipeline.
     """
     timeline, pipelined = Timeline(), case.plan.kind == "pipeline"
-    stages = case.plan.pipeline_batches()[0].pipelines[0].stages if pipelined else 1
-    held = stage_layers(case.model.layers, stages)[dist.get_rank() % stages]
+    stages, degree = pipeline_shape(case.plan) if pipelined else (1, 1)
+    held = stage_layers(case.model.layers, stages)[dist.get_rank() // degree % stages]
     decoder = Decoder(case.model, seed=case.seed, compute=torch.float64, layers=held)
     runner: Any
     if pipelined:
-        runner = PipelineParallel(decoder, stages, StageLinks(), sequences, "sdpa", timeline)
-        reduction = pipeline_reduction(decoder, stages, timeline)
+        runner = PipelineParallel(
+            decoder, stages, StageLinks(), sequences, "sdpa", timeline, degree
+        )
+        reduction = pipeline_reduction(decoder, stages, timeline, degree)
     else:
         runner = SequenceParallel(
             decoder, ProcessGroups(group_ranks(case.plan)), sequences, "sdpa", timeline
