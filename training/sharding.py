@@ -35,8 +35,6 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
 
 from training.timeline import Timeline
 
@@ -133,9 +131,7 @@ class _Unit:
             message = self.parts[0].base.data
         else:
             message = torch.empty(self.ranks * self.width, dtype=self.compute, device=self.device)
-        work = dist.all_gather_into_tensor(
-            message, self.flat.to(self.compute), group=self.group, async_op=True
-        )
+        work = _all_gather(message, self.flat.to(self.compute), group=self.group, async_op=True)
         self._gather = work, message
 
     def land(self) -> None:
@@ -212,7 +208,7 @@ class _Unit:
             self._add(collected)
             return
         own = torch.empty(self.width, dtype=self.master, device=self.device)
-        work = dist.reduce_scatter_tensor(own, collected, group=self.group, async_op=True)
+        work = _reduce_scatter(own, collected, group=self.group, async_op=True)
         self._sum = work, own, collected
 
     def finish_sum(self) -> None:
@@ -277,7 +273,7 @@ class Sharding:
         rank = dist.get_rank(group) if group is not None else 0
         parameters = dict(model.named_parameters())
         self._shapes = {name: parameter.shape for name, parameter in parameters.items()}
-        self._mesh: DeviceMesh | None = None
+        self._mesh: Any = None
         self._units: list[_Unit] = []
         of: dict[str, _Unit] = {}
         self._uses: list[tuple[list[_Unit], bool]] = []
@@ -332,6 +328,10 @@ class Sharding:
         """
         if self.group is None:
             return local
+        # Slow to import, and only checkpoints need it.
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.tensor import DTensor, Shard
+
         if self._mesh is None:
             self._mesh = DeviceMesh.from_group(self.group, local.device.type)
         shape = self._shapes[name]
@@ -503,6 +503,18 @@ def _exchange(model: nn.Module, name: str, parameter: nn.Parameter) -> None:
 
 
 # Torch's own hints leave these untyped.
+_distributed: Any = dist
+
+
+def _all_gather(output: Tensor, own: Tensor, **options: Any) -> Any:
+    # Versions before 2.13 know only the longer name, which is going out of use.
+    call = getattr(_distributed, "all_gather_single", None) or _distributed.all_gather_into_tensor
+    return call(output, own, **options)
+
+
+def _reduce_scatter(own: Tensor, whole: Tensor, **options: Any) -> Any:
+    call = getattr(_distributed, "reduce_scatter_single", None)
+    return (call or _distributed.reduce_scatter_tensor)(own, whole, **options)
 
 
 def _after_gradient(parameter: Any, hook: Callable[[Tensor], None]) -> None:
