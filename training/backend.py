@@ -6,12 +6,14 @@ name known (:mod:`training.autoload`), and the environment says the rest
 (:mod:`training.environment`). Importing this module registers the name too. What is
 notable:
 
-* One process group (:mod:`training.process_group`) wraps an inner gloo or NCCL group.
-  An operation is issued without waiting. It joins its lane (:mod:`training.lanes`; one
-  for the collectives of a group, one for each source, destination and tag of messages),
-  asks for its circuits when its turn comes, and gives them back when it has ended, on
-  the device too. A lane is a thread; a synchronous collective on an idle lane runs in
-  place.
+* One process group (:mod:`training.process_group`) stands in front of an inner one. An
+  operation is issued without waiting. Where it needs no circuits, or its group still
+  holds them, it begins in the thread that issues it. Otherwise it joins its lane
+  (:mod:`training.lanes`; one for the collectives of a group, one for each source,
+  destination and tag of messages), asks for its circuits when its turn comes, and gives
+  them back when it has ended, on the device too. A lane is a thread; a synchronous
+  collective on an idle lane runs in place. Operations of one channel begin in the order
+  of issue, whichever way they go.
 * An operation is known by channel and number, which all its members count alike:
   (group, n-th collective), or (group, source, destination, tag, n-th message).
 * Groups inside one server, and everything in electrical mode, never ask.
@@ -19,8 +21,15 @@ notable:
   circuits are asked for and emptied after they are given back.
 * NCCL works on the device: the lane waits until the device has reached the operation,
   asks, launches it on a stream of its own, and gives the circuits back when an event
-  behind it has passed. Messages go up (to higher ranks) and down over communicators of
-  their own, because both directions may be under way at once.
+  behind it has passed. No thread spins: the events that the host waits for block.
+* NCCL's messages between two ranks have a communicator for each direction, because both
+  may be under way at once. The first message, of whichever direction, brings up both in
+  one order (:class:`training.lanes.Pair`), so that ranks which begin with different
+  directions do not wait for each other for ever. CPU tensors of such a group go over
+  gloo.
+* As with NCCL itself, operations on the device must be issued in an order that lets all
+  of them run: communicators share the device's processors, and a kernel waits there for
+  its peers.
 * In provisioned mode, whenever the last operation under way ends, the controller is
   told what the next one will need.
 """
@@ -45,6 +54,7 @@ __all__ = [
     "begin_iteration",
     "configure",
     "create_group",
+    "end_iteration",
     "recorded_schedule",
     "reset_statistics",
     "statistics",
@@ -77,6 +87,11 @@ def begin_iteration(i: int) -> None:
     For the recorder and for the schedule.
     """
     _current().begin_iteration(i)
+
+
+def end_iteration() -> None:
+    """The iteration that began last is over; what follows does not count to its time."""
+    _current().recorder.end_iteration()
 
 
 def recorded_schedule() -> CircuitSchedule:

@@ -215,6 +215,7 @@ def _iterations(
         start_ns = time.monotonic_ns()
         stepped = engine.step(batch, iteration)
         _synchronize(place.device)
+        backend.end_iteration()
         iteration_ms = (time.monotonic_ns() - start_ns) / 1e6
         statistics = backend.statistics()
         whole_loss, squared_norm = _added_up(control, stepped.loss, stepped.squared_norm)

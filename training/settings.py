@@ -93,8 +93,10 @@ class TrainingSettings:
     """Where ranks compute; ``auto`` takes CUDA where it is there."""
     precision: Literal["float32", "float64", "bfloat16"]
     """Precision of activations and products."""
-    attention: Literal["auto", "sdpa", "varlen"]
-    """Attention kernel; ``auto`` takes the fused one where it can run."""
+    attention: Literal["auto", "sdpa", "varlen", "blocks"]
+    """Attention kernel; ``auto`` takes the fastest that can run. None of them holds a
+    score for each pair of tokens.
+    """
     sharding: Literal["none", "zero3"]
     """What each rank keeps of parameters, gradients and the optimizer: ``none`` all of
     its stage, ``zero3`` its share among the ranks that hold the same.

@@ -387,6 +387,9 @@ class Sharding:
                 self._open = True
         self._land(place)
         self._issue(place + 1)
+        if place > 1:
+            # What the last backward pass left has had a layer's time.
+            self._finish_sums()
 
     def _after_forward(self, place: int) -> None:
         if self.hold == "batch" or self._backward or place == self._top:
