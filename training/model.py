@@ -23,7 +23,6 @@ Notable:
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,6 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from railx.planning.schedule import stage_layers
 from railx.workload.model import ModelSettings
 from training.loss import IGNORED_LABEL, chunked_token_loss, token_loss_sum
 
@@ -114,8 +114,8 @@ class Attention(nn.Module):
         return _rotate(queries, rotation), _rotate(keys, rotation), values
 
     def leave(self, mixed: Tensor) -> Tensor:
-        """Mixed values [T, heads, head size] to hidden states [T, hidden]."""
-        projected: Tensor = self.output(mixed.flatten(1))
+        """Mixed values of all heads [T, hidden] to hidden states [T, hidden]."""
+        projected: Tensor = self.output(mixed)
         return projected
 
 
@@ -174,7 +174,7 @@ class Layer(nn.Module):
 
     def forward(self, layer: int, hidden: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
         mixed = attend(layer, *self.before(self, hidden, rotation))
-        return self.after(self, hidden, mixed)
+        return self.after(self, hidden, mixed.flatten(1))
 
 
 class Ends(nn.Module):
@@ -242,7 +242,7 @@ class Decoder(nn.Module):
         compute: torch.dtype = torch.float32,
         layers: range | None = None,
         device: torch.device | str = "cpu",
-        loss_chunk_tokens: int = 1024,
+        loss_chunk_tokens: int = 2048,
     ) -> None:
         super().__init__()
         self.held = layers if layers is not None else range(model.layers)
@@ -399,21 +399,6 @@ def draw_parameter(
         drawn[start - rows.start : stop - rows.start] = values[start - first : stop - first]
     residual = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
     return torch.from_numpy(drawn) * (0.02 / (2 * layers) ** 0.5 if residual else 0.02)
-
-
-def stage_layers(layers: int, stages: int) -> Sequence[range]:
-    """Consecutive layers for each pipeline stage, as even as can be.
-
-    The first stages get one more where it does not divide. Raises ValueError where a
-    stage would stay empty.
-    """
-    if stages > layers:
-        raise ValueError(
-            f"{stages} pipeline stages for {layers} layers; allowed: at most one stage per layer"
-        )
-    share, rest = divmod(layers, stages)
-    starts = [stage * share + min(stage, rest) for stage in range(stages + 1)]
-    return [range(start, stop) for start, stop in itertools.pairwise(starts)]
 
 
 def _rotation(

@@ -18,8 +18,8 @@ What is notable about operations stands in :mod:`training.backend`.
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 
 from railx.fabric import Configuration
-from training.lanes import Lanes, ToHost, Work
+from training.lanes import Lanes, Pair, ToHost, Work
 from training.session import Operation, Session
 
 __all__ = ["RailxProcessGroup"]
@@ -76,6 +76,27 @@ class _Place:
     timeout: timedelta
 
 
+class _Connection:
+    """NCCL between two members, with a communicator for each direction.
+
+    Both directions may be under way at once, which one communicator does not allow.
+    """
+
+    def __init__(self, up: Any, down: Any, *, is_low: bool) -> None:
+        self._other = 1 if is_low else 0
+        self.groups = (up, down)
+        self.sending, self.receiving = (up, down) if is_low else (down, up)
+        # Up comes first on both ranks.
+        first, second = (self.send, self.recv) if is_low else (self.recv, self.send)
+        self.pair = Pair((lambda number: first([number], 0), lambda number: second([number], 0)))
+
+    def send(self, tensors: list[torch.Tensor], tag: int) -> Any:
+        return self.sending.send(tensors, self._other, tag)
+
+    def recv(self, tensors: list[torch.Tensor], tag: int) -> Any:
+        return self.receiving.recv(tensors, self._other, tag)
+
+
 class RailxProcessGroup(_ProcessGroup):
     """A process group whose operations wait for their circuits.
 
@@ -91,62 +112,73 @@ class RailxProcessGroup(_ProcessGroup):
         self._member = int(options.group_rank)
         self._nccl = session.options.inner == "nccl"
         self._lanes = Lanes(session, inner_on_device=self._nccl)
-        self._sequences: Counter[str] = Counter()
         self._guard = threading.Lock()
+        self._splits = 0
         if self._ranks[self._member] != session.recorder.rank:
             raise RuntimeError(
                 f"railx: configured for rank {session.recorder.rank}, but this process is rank"
                 f" {self._ranks[self._member]}"
             )
-        self._inners: dict[str, Any] = {}
-        inner = self._inner("collectives")
-        kind = _ProcessGroup.BackendType.NCCL if self._nccl else _ProcessGroup.BackendType.GLOO
-        for device in inner._device_types:
-            host = device.type == "cpu" or not self._nccl
+        self._inner = self._create_inner()
+        self._connections: dict[int, _Connection] = {}
+        for device in self._inner._device_types:
+            nccl = self._nccl and device.type == "cuda"
             self._register_backend(
                 device,
-                _ProcessGroup.BackendType.GLOO if host else kind,
-                inner._get_backend(device),
+                _ProcessGroup.BackendType.NCCL if nccl else _ProcessGroup.BackendType.GLOO,
+                self._inner._get_backend(device),
             )
-        self._set_default_backend(kind)
+        self._set_default_backend(
+            _ProcessGroup.BackendType.NCCL if self._nccl else _ProcessGroup.BackendType.GLOO
+        )
         session.open_groups.add(self)
 
-    def _inner(self, name: str) -> Any:
-        """The inner group of this name, made when it is first needed."""
-        name = name if self._nccl else "collectives"
-        with self._guard:
-            if name not in self._inners:
-                self._inners[name] = self._create_inner(name)
-            return self._inners[name]
-
-    def _create_inner(self, name: str) -> Any:
-        store = _distributed.PrefixStore(f"{name}/", self._store)
+    def _create_inner(self) -> Any:
+        store = _distributed.PrefixStore("collectives/", self._store)
         group = _distributed.ProcessGroup(store, self._member, len(self._ranks))
         kinds = _distributed.ProcessGroup.BackendType
-        devices = [torch.device("cpu"), torch.device("cuda")]
-        if not self._nccl or name == "collectives":
-            gloo = _distributed.ProcessGroupGloo(
-                _distributed.PrefixStore("cpu/", store),
-                self._member,
-                len(self._ranks),
-                timeout=self._timeout,
-            )
-            gloo._set_sequence_number_for_group()
-            for device in devices[: 1 if self._nccl else 2]:
-                group._register_backend(device, kinds.GLOO, gloo)
+        gloo = _distributed.ProcessGroupGloo(
+            _distributed.PrefixStore("cpu/", store),
+            self._member,
+            len(self._ranks),
+            timeout=self._timeout,
+        )
+        gloo._set_sequence_number_for_group()
+        group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
         if self._nccl:
-            options = _distributed.ProcessGroupNCCL.Options()
-            options._timeout = self._timeout
-            options.global_ranks_in_group = list(self._ranks)
-            options.group_name = f"{self._id}/{name}"
-            nccl = _distributed.ProcessGroupNCCL(
-                _distributed.PrefixStore("cuda/", store), self._member, len(self._ranks), options
-            )
+            store = _distributed.PrefixStore("cuda/", store)
+            nccl = self._create_nccl(store, self._ranks)
             nccl._set_sequence_number_for_group()
-            group._register_backend(devices[1], kinds.NCCL, nccl)
+            group._register_backend(torch.device("cuda"), kinds.NCCL, nccl)
+        else:
+            group._register_backend(torch.device("cuda"), kinds.GLOO, gloo)
         group._set_default_backend(kinds.NCCL if self._nccl else kinds.GLOO)
-        group._set_group_name(f"{self._id}/{name}")
+        group._set_group_name(f"{self._id}/inner")
         return group
+
+    def _create_nccl(self, store: Any, ranks: tuple[int, ...]) -> Any:
+        """NCCL among some members (global ranks); waits for nobody."""
+        options = _distributed.ProcessGroupNCCL.Options()
+        options._timeout = self._timeout
+        options.global_ranks_in_group = list(ranks)
+        options.group_name = f"{self._id}/{','.join(map(str, ranks))}"
+        member = ranks.index(self._ranks[self._member])
+        return _distributed.ProcessGroupNCCL(store, member, len(ranks), options)
+
+    def _connection(self, peer: int) -> _Connection:
+        """How NCCL carries messages between this member and another one."""
+        with self._guard:
+            if peer not in self._connections:
+                low, high = sorted((self._member, peer))
+                up, down = (
+                    self._create_nccl(
+                        _distributed.PrefixStore(f"{low}-{high}/{name}/", self._store),
+                        (self._ranks[low], self._ranks[high]),
+                    )
+                    for name in ("up", "down")
+                )
+                self._connections[peer] = _Connection(up, down, is_low=self._member == low)
+            return self._connections[peer]
 
     def getBackendName(self) -> str:
         """The name that torch.distributed shows."""
@@ -167,8 +199,8 @@ class RailxProcessGroup(_ProcessGroup):
     ) -> RailxProcessGroup | None:
         """A group of some members (ranks of this group); None for the others."""
         with self._guard:
-            self._sequences["split"] += 1
-            name = group_name or f"{self._id}:split:{self._sequences['split']}"
+            self._splits += 1
+            name = group_name or f"{self._id}:split:{self._splits}"
         if self._member not in new_ranks:
             return None
         place = _Place(
@@ -189,8 +221,10 @@ class RailxProcessGroup(_ProcessGroup):
     def shutdown(self) -> None:
         """End the lanes and the inner groups; what has not begun ends in an error."""
         self._lanes.stop()
-        for inner in self._inners.values():
-            inner.shutdown()
+        self._inner.shutdown()
+        for connection in self._connections.values():
+            for group in connection.groups:
+                group.shutdown()
         self._session.open_groups.discard(self)
 
     def abort(self) -> None:
@@ -210,11 +244,13 @@ class RailxProcessGroup(_ProcessGroup):
         asynchronous: bool = True,
         peers: tuple[int | None, int] | None = None,
         tag: int = 0,
+        source: int | None = None,
+        pair: Pair | None = None,
     ) -> Work:
-        """Put one operation on its lane.
+        """Begin one operation or put it on its lane.
 
         ``peers``: source (None: any) and destination (global ranks) of a message, in
-        that order.
+        that order; ``source`` is the rank in this group.
         """
         channel = self._id if peers is None else f"{self._id}:{peers[0]}>{peers[1]}:{tag}"
         group = (
@@ -231,7 +267,7 @@ class RailxProcessGroup(_ProcessGroup):
                 None if within_server else Configuration("ring" if peers is None else "pair", group)
             ),
             channel=channel,
-            sequence=self._sequences[channel],
+            sequence=0,
             bytes=size,
             inputs=inputs,
             outputs=outputs,
@@ -240,14 +276,13 @@ class RailxProcessGroup(_ProcessGroup):
             ).total_seconds(),
             device=self._device([*inputs, *outputs]),
         )
-        self._sequences[channel] += 1
         if operation.device.type == "cuda":
             operation.ready = _cuda.Event(enable_timing=self._nccl)
             operation.ready.record(_cuda.current_stream(operation.device))
-        self._session.issue(operation)
-        work = Work(operation, call)
+        work = Work(operation, call, pair)
+        work.source = source
         synchronous = not asynchronous or not getattr(opts, "asyncOp", True)
-        self._lanes.put(work, in_place=peers is None and not self._nccl and synchronous)
+        self._lanes.put(work, synchronous=synchronous)
         return work
 
     def _device(self, tensors: list[torch.Tensor]) -> torch.device:
@@ -275,7 +310,7 @@ class RailxProcessGroup(_ProcessGroup):
         ``further`` and ``keywords`` are what torch's method takes behind its tensors.
         Tensors in ``arguments`` (and in lists there) may be replaced by host copies.
         """
-        inner = self._inner("collectives")
+        inner = self._inner
         method = next(getattr(inner, name) for name in names if hasattr(inner, name))
         return self._issue(
             kind,
@@ -457,7 +492,7 @@ class RailxProcessGroup(_ProcessGroup):
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
         """A barrier that names the ranks that did not come (gloo only)."""
-        inner, limit = self._inner("collectives"), timeout or self._timeout
+        inner, limit = self._inner, timeout or self._timeout
 
         def call(_: ToHost) -> Any:
             inner.monitored_barrier(limit, wait_all_ranks)
@@ -488,7 +523,7 @@ class RailxProcessGroup(_ProcessGroup):
             raise RuntimeError(
                 "railx: a receive from any source has no known circuit; name the source"
             )
-        inner = self._inner("collectives")
+        inner = self._inner
         return self._issue(
             "recv",
             lambda place: inner.recv_anysource(_placed(tensors, place), tag),
@@ -504,18 +539,52 @@ class RailxProcessGroup(_ProcessGroup):
 
         ``path``: source and destination, ranks of this group.
         """
-        tag = 0 if self._nccl else tag
-        method = getattr(self._inner("up" if path[0] < path[1] else "down"), kind)
         moved = list(_tensors(tensors))
+        if self._nccl and self._device(moved).type == "cuda":
+            # NCCL knows no tags: messages come in the order in which they were sent.
+            tag, connection = 0, self._connection(peer)
+            method, pair = getattr(connection, kind), connection.pair
+        else:
+            method, pair = getattr(self._inner, kind), None
+        arguments = (tag,) if pair is not None else (peer, tag)
         return self._issue(
             kind,
-            lambda place: method(_placed(tensors, place), peer, tag),
+            lambda place: method(_placed(tensors, place), *arguments),
             inputs=moved if kind == "send" else [],
             outputs=moved if kind == "recv" else [],
             size=_bytes(tensors),
             peers=(self._ranks[path[0]], self._ranks[path[1]]),
             tag=tag,
+            source=path[0] if kind == "recv" else None,
+            pair=pair,
         )
+
+
+def _teach_monitored_barrier() -> None:
+    """Let ``torch.distributed.monitored_barrier`` take groups of this kind.
+
+    It asks a group's name, not what it can do, and refuses every name but "gloo".
+    """
+    torchs = _distributed.monitored_barrier
+
+    @functools.wraps(torchs)
+    def monitored_barrier(
+        group: Any = None,
+        timeout: timedelta | float | None = None,
+        wait_all_ranks: bool = False,
+    ) -> Any:
+        meant = _distributed.group.WORLD if group is None else group
+        if not isinstance(meant, RailxProcessGroup):
+            return torchs(group, timeout, wait_all_ranks)
+        if isinstance(timeout, (int, float)):
+            timeout = timedelta(seconds=timeout)
+        return meant.monitored_barrier(timeout, wait_all_ranks)
+
+    _distributed.monitored_barrier = monitored_barrier
+    _distributed.distributed_c10d.monitored_barrier = monitored_barrier
+
+
+_teach_monitored_barrier()
 
 
 class _Done:

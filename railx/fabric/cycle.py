@@ -31,7 +31,7 @@ __all__ = ["CycleFinder"]
 #: Runs that are remembered; a cycle has half as many at most.
 _HISTORY = 1024
 #: Steps of search that an operation earns, and the most that are saved up.
-_EARNED = 64
+_EARNED = 32
 _SAVED = 16 * _HISTORY
 #: How often a cycle was seen when it is announced although a longer one explains more.
 _INSISTENT = 4

@@ -283,6 +283,7 @@ class _Replay:
         started: dict[OperationKey, ReplayedOperation] = {}
         for action in actions:
             if isinstance(action, GrantAction):
+                assert action.request is not None
                 step = self._ranks[action.rank].steps[action.request]
                 result = self._result(action.rank, step)
                 result.requests += 1
