@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from math import gcd
 from typing import Literal
 
 from railx.workload.model import ModelSettings, key_value_width
@@ -57,9 +58,10 @@ class Held:
 class Pass:
     """A micro-batch or chunk on one rank.
 
-    ``tokens`` are the rank's own, of a group of ``degree`` ranks. ``context`` are
-    earlier tokens of a sequence that it attends to, whose keys and values are alive on
-    this rank. ``checkpoint_layers`` keep their input only.
+    ``tokens`` are the rank's own, of a group of ``degree`` ranks. ``context`` is this
+    rank's share of the earlier tokens of a sequence that it attends to, whose passes
+    are alive too and keep their keys and values, recomputed layers as well.
+    ``checkpoint_layers`` keep their input only.
     """
 
     tokens: int
@@ -123,7 +125,7 @@ def rank_memory(
     steady = {
         "master_bytes": master * own,
         "moments_bytes": 2 * master * own,
-        "gradients_bytes": master * own if not whole_gradients else whole_gradients,
+        "gradients_bytes": whole_gradients or master * own,
     }
     by_unit = held.apart and held.hold == "unit"
     everything = compute * sum(units) if held.apart and not by_unit else 0
@@ -162,9 +164,14 @@ def rank_memory(
         moment(compute * (head + layer), master * head, full, 0, made)
     # A layer runs backward: its gathered copy and the one on its way, the sum of the
     # unit above and its own gradients; in the feed-forward three wide gradients, less
-    # the product that is not needed any more, and the residual's beside the last output.
+    # the product that is not needed any more, and the residual's beside the last
+    # output. In attention with context, its joined keys and values and their gradients.
     wide = 2 if model.feed_forward_kind == "swiglu" else 1
-    working = compute * tokens * (wide * model.feed_forward + 2 * hidden)
+    joined = 4 * _narrow(model, computing) * (computing.context + tokens)
+    working = compute * max(
+        tokens * (wide * model.feed_forward + 2 * hidden),
+        (joined if computing.context else 0) + 2 * tokens * hidden,
+    )
     again = 0
     if computing.checkpoint_layers >= held.layers:
         again = _layer(model, held, computing, kept)
@@ -214,7 +221,8 @@ def _activations(model: ModelSettings, held: Held, one: Pass, kept: Kept) -> int
     # The input of a stage, where no exact copy stands for it and no layer keeps it.
     received = stored if not held.embeds and exact > held.compute_bytes and not recomputed else 0
     layers = (held.layers - recomputed) * _layer(model, held, one, kept)
-    return layers + recomputed * stored + rotation + received
+    read = recomputed * 2 * _narrow(model, one) * held.compute_bytes * one.context
+    return layers + recomputed * stored + rotation + received + read
 
 
 def _layer(model: ModelSettings, held: Held, one: Pass, kept: Kept) -> int:
@@ -222,13 +230,15 @@ def _layer(model: ModelSettings, held: Held, one: Pass, kept: Kept) -> int:
     element, tokens = held.compute_bytes, one.tokens
     wide = 4 if model.feed_forward_kind == "swiglu" else 2
     joined = 1 if kept.fused_attention and one.degree == 1 else 2
-    narrow = key_value_width(model)
-    if model.kv_heads % one.degree:
-        # Key-value heads are copied until every rank has whole ones.
-        narrow = model.head_width * one.degree
+    narrow = _narrow(model, one)
     row = (1 + joined) * model.hidden + 2 * narrow + wide * model.feed_forward
     logarithms = model.heads * max(4, element if element == 8 else 4)
     return 2 * _norm(model, held, tokens, kept) + tokens * (element * row + logarithms)
+
+
+def _narrow(model: ModelSettings, one: Pass) -> int:
+    """The width of keys or values, copied until every rank of a group has whole ones."""
+    return key_value_width(model) * (one.degree // gcd(one.degree, model.kv_heads))
 
 
 def _norm(model: ModelSettings, held: Held, tokens: int, kept: Kept) -> int:
