@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from railx.planning.plan import (
     SCHEMA,
@@ -14,9 +16,19 @@ from railx.planning.plan import (
     Plan,
     SequenceParallelBatch,
     Slice,
+    sequence_lengths,
 )
 
-__all__ = ["chunk", "micro_batch", "pipeline_plan", "sequence_parallel_plan"]
+__all__ = ["chunk", "made_for_itself", "micro_batch", "pipeline_plan", "sequence_parallel_plan"]
+
+
+def made_for_itself(plan: Plan) -> Plan:
+    """A plan whose batches were made for just what they process."""
+    batches: list[Any] = []
+    for batch in plan.batches:
+        held = dict(sequence_lengths(batch))
+        batches.append(replace(batch, sequences=tuple(held), lengths=tuple(held.values())))
+    return replace(plan, batches=tuple(batches))
 
 
 def micro_batch(*groups: tuple[Sequence[int], dict[int, int]]) -> MicroBatch:
@@ -30,7 +42,7 @@ def micro_batch(*groups: tuple[Sequence[int], dict[int, int]]) -> MicroBatch:
 def sequence_parallel_plan(devices: int, *batches: Sequence[MicroBatch]) -> Plan:
     """Batches of micro-batches, numbered from 0."""
     numbered = tuple(SequenceParallelBatch(i, tuple(batch)) for i, batch in enumerate(batches))
-    return Plan(SCHEMA, "sequence_parallel", "hand", devices, {}, numbered)
+    return made_for_itself(Plan(SCHEMA, "sequence_parallel", "hand", devices, {}, numbered))
 
 
 def chunk(*slices: tuple[int, int, int, int], checkpoint_layers: tuple[int, ...] = ()) -> Chunk:
@@ -45,4 +57,4 @@ def chunk(*slices: tuple[int, int, int, int], checkpoint_layers: tuple[int, ...]
 def pipeline_plan(devices: int, *batches: Sequence[Pipeline]) -> Plan:
     """Batches of pipelines, numbered from 0."""
     numbered = tuple(PipelineBatch(i, tuple(batch)) for i, batch in enumerate(batches))
-    return Plan(SCHEMA, "pipeline", "hand", devices, {}, numbered)
+    return made_for_itself(Plan(SCHEMA, "pipeline", "hand", devices, {}, numbered))

@@ -1,14 +1,19 @@
 """A torch.distributed backend named ``railx``.
 
-Every collective and send asks the fabric for its circuits before it may start.
-Importing this module registers the backend. What is notable:
+Every collective and send asks the fabric for its circuits before it may start. Any
+torch program can use it: where this package is installed, ``import torch`` makes the
+name known (:mod:`training.autoload`), and the environment says the rest
+(:mod:`training.environment`). Importing this module registers the name too. What is
+notable:
 
-* One process group (:mod:`training.process_group`) wraps an inner gloo or NCCL group.
-  An operation is issued without waiting. It joins its lane (:mod:`training.lanes`; one
-  for the collectives of a group, one for each source, destination and tag of messages),
-  asks for its circuits when its turn comes, and gives them back when it has ended, on
-  the device too. A lane is a thread; a synchronous collective on an idle lane runs in
-  place.
+* One process group (:mod:`training.process_group`) stands in front of an inner one. An
+  operation is issued without waiting. Where it needs no circuits, or its group still
+  holds them, it begins in the thread that issues it. Otherwise it joins its lane
+  (:mod:`training.lanes`; one for the collectives of a group, one for each source,
+  destination and tag of messages), asks for its circuits when its turn comes, and gives
+  them back when it has ended, on the device too. A lane is a thread; a synchronous
+  collective on an idle lane runs in place. Operations of one channel begin in the order
+  of issue, whichever way they go.
 * An operation is known by channel and number, which all its members count alike:
   (group, n-th collective), or (group, source, destination, tag, n-th message).
 * Groups inside one server, and everything in electrical mode, never ask.
@@ -16,8 +21,15 @@ Importing this module registers the backend. What is notable:
   circuits are asked for and emptied after they are given back.
 * NCCL works on the device: the lane waits until the device has reached the operation,
   asks, launches it on a stream of its own, and gives the circuits back when an event
-  behind it has passed. Messages go up (to higher ranks) and down over communicators of
-  their own, because both directions may be under way at once.
+  behind it has passed. No thread spins: the events that the host waits for block.
+* NCCL's messages between two ranks have a communicator for each direction, because both
+  may be under way at once. The first message, of whichever direction, brings up both in
+  one order (:class:`training.lanes.Pair`), so that ranks which begin with different
+  directions do not wait for each other for ever. CPU tensors of such a group go over
+  gloo.
+* As with NCCL itself, operations on the device must be issued in an order that lets all
+  of them run: communicators share the device's processors, and a kernel waits there for
+  its peers.
 * In provisioned mode, whenever the last operation under way ends, the controller is
   told what the next one will need.
 """
@@ -25,11 +37,12 @@ Importing this module registers the backend. What is notable:
 from __future__ import annotations
 
 import atexit
+import os
 from typing import Any
 
-import torch.distributed as dist
-
 from railx.fabric import CircuitSchedule
+from training import environment as _environment
+from training.autoload import register
 from training.process_group import RailxProcessGroup
 from training.session import BackendOptions, Session, Statistics
 from training.trace import Recorder
@@ -40,6 +53,8 @@ __all__ = [
     "Statistics",
     "begin_iteration",
     "configure",
+    "create_group",
+    "end_iteration",
     "recorded_schedule",
     "reset_statistics",
     "statistics",
@@ -47,6 +62,8 @@ __all__ = [
 ]
 
 _session: Session | None = None
+#: What the environment said, where the session is by it.
+_place: _environment.Environment | None = None
 
 
 def configure(options: BackendOptions, recorder: Recorder) -> None:
@@ -60,7 +77,7 @@ def configure(options: BackendOptions, recorder: Recorder) -> None:
     global _session
     if _session is not None:
         _session.close()
-    _session = None
+    _leave()
     _session = Session(options, recorder)
 
 
@@ -70,6 +87,11 @@ def begin_iteration(i: int) -> None:
     For the recorder and for the schedule.
     """
     _current().begin_iteration(i)
+
+
+def end_iteration() -> int:
+    """The iteration that began last is over; returns how long it took in ns."""
+    return _current().recorder.end_iteration()
 
 
 def recorded_schedule() -> CircuitSchedule:
@@ -104,14 +126,39 @@ def _current() -> Session:
     return _session
 
 
-@atexit.register
-def _disconnect() -> None:
-    if _session is not None:
-        _session.disconnect()
+def create_group(options: Any) -> RailxProcessGroup:
+    """A process group under the present setting; torch calls it for each new group.
+
+    Where the program configured nothing, the environment does, whenever no group is
+    open.
+    """
+    global _session
+    if _session is None or (_place is not None and not _session.open_groups):
+        ranks = options.global_ranks_in_group or range(options.group_size)
+        _follow_environment(list(ranks)[options.group_rank])
+    assert _session is not None
+    return RailxProcessGroup(options, _session)
 
 
-def _create(options: Any, _: Any) -> RailxProcessGroup:
-    return RailxProcessGroup(options, _current())
+def _follow_environment(rank: int) -> None:
+    global _session, _place
+    place = _environment.read(os.environ)
+    if _session is not None and (place, rank) == (_place, _session.recorder.rank):
+        return
+    _leave()
+    _session, _place = Session(place.options, place.recorder(rank)), place
 
 
-dist.Backend.register_backend("railx", _create, extended_api=True, devices=["cpu", "cuda"])
+def _leave() -> None:
+    """End the session, if any, and write what the environment asked for."""
+    global _session, _place
+    session, place = _session, _place
+    _session = _place = None
+    if session is not None:
+        if place is not None:
+            place.close(session)
+        session.disconnect()
+
+
+atexit.register(_leave)
+register()

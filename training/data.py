@@ -1,9 +1,10 @@
 """Tokens for a plan: the sequences of a corpus file, cut and packed as the plan says.
 
 A corpus is one Parquet table with the columns sequence, length_tokens and tokens (the
-bytes of the text; each byte is one token id). Where the corpus metadata names a
-``beginning_of_sequence`` token, that token stands before the bytes and counts in
-length_tokens; otherwise nothing is added.
+token ids, one after another). Its metadata says how many bytes each id has
+(``token_bytes``, lowest byte first; one where it says nothing). A
+``beginning_of_sequence`` token that it names stands before the ids and counts in
+length_tokens; otherwise nothing is added. What text the ids are nobody asks here.
 """
 
 from __future__ import annotations
@@ -20,10 +21,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from railx.io import read_metadata, read_table
-from railx.planning.plan import PipelineBatch, Plan, SequenceParallelBatch, Slice
-from training.model import IGNORED_LABEL
+from railx.planning.plan import (
+    PipelineBatch,
+    Plan,
+    SequenceParallelBatch,
+    Slice,
+    sequence_lengths,
+)
+from training.loss import IGNORED_LABEL
 
 __all__ = ["PackedTokens", "pack", "plan_lengths", "read_sequences", "valid_tokens", "whole_slices"]
+
+_TOKEN_BYTES = (1, 2, 4)
 
 Sequences = Mapping[int, NDArray[np.int64]]
 
@@ -59,7 +68,7 @@ def plan_lengths(plan: Plan) -> dict[int, int]:
     """
     lengths: dict[int, int] = {}
     for batch in plan.batches:
-        for sequence, length in _batch_lengths(batch):
+        for sequence, length in sequence_lengths(batch):
             lengths[sequence] = max(length, lengths.get(sequence, 0))
     return lengths
 
@@ -69,7 +78,7 @@ def valid_tokens(batch: SequenceParallelBatch | PipelineBatch) -> int:
 
     All but the last of each truncated sequence.
     """
-    return sum(length - 1 for _, length in _batch_lengths(batch))
+    return sum(length - 1 for _, length in sequence_lengths(batch))
 
 
 def whole_slices(sequences: Sequence[int], lengths: Sequence[int]) -> list[Slice]:
@@ -93,7 +102,12 @@ def read_sequences(
     table = table.filter(
         pc.is_in(table["sequence"], value_set=pa.array(sorted(needed), type=table["sequence"].type))
     )
-    first = read_metadata(path).get("beginning_of_sequence")
+    metadata = read_metadata(path)
+    first, width = metadata.get("beginning_of_sequence"), metadata.get("token_bytes") or 1
+    if width not in _TOKEN_BYTES:
+        raise ValueError(
+            f"{path}: token_bytes: got {width}; allowed: {', '.join(map(str, _TOKEN_BYTES))}"
+        )
     sequences: dict[int, NDArray[np.int64]] = {}
     for row in table.to_pylist():
         sequence, text = row["sequence"], row["tokens"]
@@ -102,7 +116,12 @@ def read_sequences(
                 f"{path}: sequence {sequence} has a length but no text; allowed: a corpus with"
                 " tokens, to train on"
             )
-        tokens = np.frombuffer(text, dtype=np.uint8).astype(np.int64)
+        if len(text) % width:
+            raise ValueError(
+                f"{path}: sequence {sequence} has {len(text)} bytes of tokens; allowed: a multiple"
+                f" of {width}, the token_bytes of the corpus"
+            )
+        tokens = np.frombuffer(text, dtype=f"<u{width}").astype(np.int64)
         if first is not None:
             tokens = np.concatenate(([int(first)], tokens))
         wanted = needed[sequence]
@@ -143,16 +162,3 @@ def pack(slices: Iterable[Slice], sequences: Sequences) -> PackedTokens:
         labels.append(following)
     packed = (torch.from_numpy(np.concatenate(column)) for column in (tokens, positions, labels))
     return PackedTokens(*packed)
-
-
-def _batch_lengths(batch: SequenceParallelBatch | PipelineBatch) -> Iterable[tuple[int, int]]:
-    if isinstance(batch, SequenceParallelBatch):
-        for micro_batch in batch.micro_batches:
-            for group in micro_batch.groups:
-                yield from zip(group.sequences, group.lengths, strict=True)
-    else:
-        for pipeline in batch.pipelines:
-            for chunk in pipeline.chunks:
-                yield from (
-                    (part.sequence, part.length) for part in chunk.slices if part.start == 0
-                )

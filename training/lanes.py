@@ -1,16 +1,20 @@
 """Lanes: operations of a process group one after another, each under its circuits.
 
-A lane asks for the circuits of an operation when its turn comes, carries it out on the
-host, through the host or on the device, records when it ran, and gives the circuits
-back. What is notable stands in :mod:`training.backend`.
+An operation whose circuits are held already, or that needs none, begins in the thread
+that issues it, as the inner group's own would; whoever waits for it sees its end, or
+else the lane's thread does. Any other waits for its turn in its lane, asks for its
+circuits, is carried out on the host, through the host or on the device, and gives the
+circuits back. What is notable stands in :mod:`training.backend`.
 """
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -21,7 +25,7 @@ from torch._C._distributed_c10d import Work as _TorchWork
 from railx.fabric import FabricError
 from training.session import Operation, Session
 
-__all__ = ["Lanes", "ToHost", "Work"]
+__all__ = ["Lanes", "Pair", "ToHost", "Work"]
 
 #: How long a group that is shut down waits for the threads of its lanes.
 _SHUTDOWN_S = 5.0
@@ -33,44 +37,113 @@ _cuda: Any = torch.cuda
 ToHost = Callable[[torch.Tensor], torch.Tensor]
 
 
+class Pair:
+    """What two ranks need before NCCL carries their first message.
+
+    NCCL makes a communicator when it is first used, and both ends wait for each other
+    in it. Each direction has one of its own, and two ranks may well begin with
+    different directions. So the first message of a pair, whichever it is, brings up
+    both in one order: ``exchanges`` move one number, to the higher rank, then to the
+    lower one. This may take until the peer comes, and is never done in the thread that
+    issues, where the peer may be waiting for something else of this rank.
+    """
+
+    def __init__(self, exchanges: tuple[Callable[[torch.Tensor], Any], ...]) -> None:
+        self._exchanges = exchanges
+        self._lock = threading.Lock()
+        self.is_up = False
+
+    def bring_up(self, device: torch.device) -> None:
+        """Wait for the peer, once, on the current stream."""
+        with self._lock:
+            if self.is_up:
+                return
+            number = torch.zeros(1, device=device)
+            for exchange in self._exchanges:
+                exchange(number).wait()
+            _passed(device)
+            self.is_up = True
+
+
 class Work(_TorchWork):
     """The handle of one operation.
 
     ``wait`` also makes the current CUDA stream wait for what the device still has to
-    do.
+    do. ``pair`` has to be up before the operation begins.
     """
 
-    def __init__(self, operation: Operation, call: Callable[[ToHost], Any]) -> None:
+    def __init__(
+        self, operation: Operation, call: Callable[[ToHost], Any], pair: Pair | None = None
+    ) -> None:
         super().__init__()
         self.operation = operation
         self.call = call
+        self.pair = pair
+        #: The inner group's handle, once there is one.
+        self.inner: Any = None
+        #: The rank of the group that sends what is received, where it is known.
+        self.source: int | None = None
+        #: Whether the lane's thread sees the end, whoever waits.
+        self.watched = True
         self._finished = threading.Event()
         self._lock = threading.Lock()
+        self._end: Callable[[], None] | None = None
         self._error: BaseException | None = None
         self._event: Any = None
+        self._future_stream: Any = None
         self._future: Any = None
 
-    def finish(self, error: BaseException | None = None, event: Any = None) -> None:
+    def begun(self, end: Callable[[], None]) -> None:
+        """It is under way; ``end`` waits for its end and finishes this work.
+
+        It is called once, by whoever comes first.
+        """
+        self._end = end
+
+    def see_end(self) -> None:
+        """Wait for the end, unless someone else does so already."""
+        with self._lock:
+            end, self._end = self._end, None
+        if end is not None:
+            end()
+
+    def finish(
+        self, error: BaseException | None = None, event: Any = None, future_stream: Any = None
+    ) -> None:
         """The host's part is over.
 
-        ``event`` has passed when the device's part is over too.
+        ``event`` has passed when the device's part is over too; ``future_stream``
+        has nothing to do but to wait for such events.
         """
         with self._lock:
             if self._finished.is_set():
                 # The device failed after its part was launched.
                 self._error = self._error or error
                 return
-            self._error, self._event = error, event
+            self._error, self._event, self._future_stream = error, event, future_stream
+            # Whoever keeps the handle keeps no tensors but the results.
+            self.operation.inputs = []
+            self.call = _nothing
+            if self.source is not None or self.operation.kind != "recv":
+                self.inner = None
             self._finished.set()
-            if self._future is not None:
-                self._complete_future()
+            future = self._future
+        if future is not None:
+            self._complete(future)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait for the host's part; raises what went wrong.
 
         The current CUDA stream then waits for the device's part.
         """
+        record = self.operation.record
+        with nullcontext() if record is None else record.waiting():
+            return self._wait(timeout)
+
+    def _wait(self, timeout: timedelta) -> bool:
         limit_s = timeout.total_seconds()
+        if not self._finished.is_set() and (limit_s <= 0 or not self.watched):
+            self.see_end()
         if not self._finished.wait(limit_s if limit_s > 0 else None):
             raise RuntimeError(f"railx: {self.operation.kind} was not done within {limit_s:g} s")
         if self._error is not None:
@@ -101,58 +174,88 @@ class Work(_TorchWork):
         return self.operation.outputs
 
     def source_rank(self) -> int:
-        """Refused: receives from any source are not supported."""
+        """Which rank of the group sent what was received."""
         return self._source_rank()
 
     def _source_rank(self) -> int:
-        raise RuntimeError("railx: a receive names its source, see recv")
+        self.wait()
+        return int(self.inner._source_rank()) if self.source is None else self.source
 
     def get_future(self) -> Any:
         """A future of the output tensors."""
+        if not self.watched:
+            self.see_end()
         with self._lock:
-            if self._future is None:
+            future, made = self._future, self._future is None
+            if made:
                 devices: list[int | str | torch.device] = (
                     [self.operation.device] if self.operation.device.type == "cuda" else []
                 )
-                self._future = torch.futures.Future(devices=devices)
-                if self._finished.is_set():
-                    self._complete_future()
-            return self._future
+                future = self._future = torch.futures.Future(devices=devices)
+            over = made and self._finished.is_set()
+        if over:
+            self._complete(future)
+        return future
 
-    def _complete_future(self) -> None:
+    def _complete(self, future: Any) -> None:
+        """Complete the future, outside the lock: what waits for it runs here."""
         if self._error is not None:
-            self._future.set_exception(self._error)
+            future.set_exception(self._error)
         elif self._event is not None:
             # The future notes the current stream, which here has to stand behind the
-            # operation.
-            with _cuda.stream(_cuda.Stream(self.operation.device)):
-                _cuda.current_stream(self.operation.device).wait_event(self._event)
-                self._future.set_result(self.operation.outputs)
+            # operation, and behind nothing that came after it.
+            with _cuda.stream(self._future_stream):
+                self._future_stream.wait_event(self._event)
+                future.set_result(self.operation.outputs)
         else:
-            self._future.set_result(self.operation.outputs)
+            future.set_result(self.operation.outputs)
 
 
 class _Lane:
-    """Runs jobs one after another, on a thread of its own.
+    """The operations of one channel, in the order of issue.
 
-    Where nothing is before it, a job may run in the thread that brings it.
+    They begin in this order. Those that wait run one after another on the lane's
+    thread; where nothing is before it, one may run in the thread that brings it.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._jobs: queue.SimpleQueue[Callable[[bool], None] | None] = queue.SimpleQueue()
+        #: Held while the order of the channel is decided.
+        self.order = threading.Lock()
+        self.sequence = 0
         self._running = threading.Lock()
         self._count = threading.Lock()
         self._unfinished = 0
+        self._not_begun = 0
         self._thread: threading.Thread | None = None
         self._stopped = False
 
-    def put(self, job: Callable[[bool], None], *, in_place: bool) -> None:
-        """Add a job.
+    def all_begun(self) -> bool:
+        """Whether nothing waits for its turn."""
+        return self._not_begun == 0
+
+    def watch(self, job: Callable[[bool], None]) -> None:
+        """Let the thread see to the end of an operation that has begun."""
+        self._add(job, in_place=False)
+
+    def put(self, job: Callable[[bool], None], *, in_place: bool) -> Callable[[], None] | None:
+        """Add an operation that begins when its turn comes; ``begun`` says so.
 
         ``job`` takes whether it may still be carried out (False once the lane was
-        stopped).
+        stopped). ``in_place``: it may run in this thread where nothing is before it;
+        then it is returned instead, to be called without the lock on the order.
         """
+        with self._count:
+            self._not_begun += 1
+        return self._add(job, in_place=in_place)
+
+    def begun(self) -> None:
+        """An operation that was put has begun, or will not."""
+        with self._count:
+            self._not_begun -= 1
+
+    def _add(self, job: Callable[[bool], None], *, in_place: bool) -> Callable[[], None] | None:
         with self._count:
             run_now = in_place and self._unfinished == 0
             self._unfinished += 1
@@ -163,7 +266,10 @@ class _Lane:
                 self._thread.start()
         if not run_now:
             self._jobs.put(job)
-            return
+            return None
+        return functools.partial(self._run_here, job)
+
+    def _run_here(self, job: Callable[[bool], None]) -> None:
         try:
             job(not self._stopped)
         finally:
@@ -185,11 +291,24 @@ class _Lane:
         while (job := self._jobs.get()) is not None:
             with self._running:
                 job(not self._stopped)
+            # What the last job held must not live until the next one comes.
+            del job
             self._done()
 
 
 def _identity(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
+
+
+def _nothing(_: ToHost) -> None:
+    return None
+
+
+def _passed(device: torch.device) -> None:
+    """Wait, without spinning, until the current stream has come this far."""
+    event = _cuda.Event(blocking=True)
+    event.record(_cuda.current_stream(device))
+    event.synchronize()
 
 
 @dataclass
@@ -213,8 +332,8 @@ class _Pinned:
 class Lanes:
     """The lanes of one process group, by channel.
 
-    ``inner_on_device`` says that the inner group works on the device (NCCL), not on
-    host memory (gloo).
+    ``inner_on_device`` says that the inner group works on CUDA tensors on the device
+    (NCCL), not on copies in host memory (gloo).
     """
 
     def __init__(self, session: Session, *, inner_on_device: bool) -> None:
@@ -223,61 +342,124 @@ class Lanes:
         self._lanes: dict[str, _Lane] = {}
         self._streams: dict[str, Any] = {}
 
-    def put(self, work: Work, *, in_place: bool) -> None:
-        """Bring a work to its lane without waiting.
+    def put(self, work: Work, *, synchronous: bool) -> None:
+        """Begin a work at once where its circuits allow it, else bring it to its lane.
 
-        ``in_place``: it may run in this thread where nothing is before it.
+        ``synchronous``: whoever brings it waits for it next.
         """
-        channel = work.operation.channel
-        lane = self._lanes.get(channel) or self._lanes.setdefault(
-            channel, _Lane(f"railx {channel}")
+        operation = work.operation
+        lane = self._lanes.get(operation.channel) or self._lanes.setdefault(
+            operation.channel, _Lane(f"railx {operation.channel}")
         )
-        if self._inner_on_device and self._session.client is None:
-            # Packet switches need no leave: issue as plain NCCL does, and let the lane
-            # look after the end alone.
-            self._session.drop(work.operation)
-            self._launch(work)
-            lane.put(lambda _: self._guarded(work, self._watch), in_place=False)
-        else:
-            lane.put(lambda wanted: self._carry_out(work, wanted), in_place=in_place)
+        with lane.order:
+            operation.sequence, lane.sequence = lane.sequence, lane.sequence + 1
+            self._session.issue(operation)
+            if (
+                lane.all_begun()
+                and self._may_begin_here(work)
+                and self._session.try_hold(operation)
+            ):
+                self._begin_here(work)
+                work.watched = not synchronous or self._on_device(operation)
+                if work.watched:
+                    lane.watch(lambda _: work.see_end())
+                return
+            on_host = operation.device.type == "cpu" or not self._inner_on_device
+            run = lane.put(
+                functools.partial(self._carry_out, work, lane), in_place=synchronous and on_host
+            )
+        if run is not None:
+            run()
 
     def stop(self) -> None:
         """End all lanes; what has not begun ends in an error."""
         for lane in list(self._lanes.values()):
             lane.stop()
 
-    def _stream(self, operation: Operation) -> Any:
-        """The CUDA stream of the operation's lane."""
-        if operation.channel not in self._streams:
-            self._streams[operation.channel] = _cuda.Stream(operation.device)
-        return self._streams[operation.channel]
+    def _on_device(self, operation: Operation) -> bool:
+        return self._inner_on_device and operation.device.type == "cuda"
 
-    def _carry_out(self, work: Work, wanted: bool) -> None:
+    def _may_begin_here(self, work: Work) -> bool:
+        """Whether beginning it takes no waiting (for copies, or for a peer)."""
+        if work.operation.device.type == "cuda" and not self._inner_on_device:
+            return False
+        return work.pair is None or work.pair.is_up
+
+    def _begin_here(self, work: Work) -> None:
+        """Begin an operation that holds its circuits."""
+        times = time.monotonic_ns(), time.thread_time_ns()
+        ended = functools.partial(self._session.end, work.operation)
+        try:
+            with torch.no_grad():
+                if self._on_device(work.operation):
+                    self._launch(work)
+                    work.begun(functools.partial(self._end_on_device, work, ended))
+                else:
+                    work.inner = work.call(_identity)
+                    busy_ns = time.thread_time_ns() - times[1]
+                    work.begun(functools.partial(self._end_on_host, work, times[0], busy_ns, ended))
+        except Exception as error:
+            ended()
+            work.finish(self._explain(work.operation, error))
+
+    def _end_on_host(
+        self, work: Work, start_ns: int, busy_ns: int, ended: Callable[[], None]
+    ) -> None:
+        error: Exception | None = None
+        began_ns = time.thread_time_ns()
+        try:
+            work.inner.wait()
+            busy_ns += time.thread_time_ns() - began_ns
+            self._record(work.operation, start_ns, time.monotonic_ns(), busy_ns)
+        except Exception as found:
+            error = self._explain(work.operation, found)
+        ended()
+        work.finish(error)
+
+    def _end_on_device(self, work: Work, ended: Callable[[], None]) -> None:
+        try:
+            self._watch(work)
+        except Exception as error:
+            work.finish(self._explain(work.operation, error))
+        ended()
+
+    def _stream(self, operation: Operation, purpose: str = "") -> Any:
+        """The CUDA stream of the operation's lane (for one purpose of several)."""
+        name = f"{operation.channel} {operation.device.index} {purpose}"
+        if name not in self._streams:
+            self._streams[name] = _cuda.Stream(operation.device)
+        return self._streams[name]
+
+    def _carry_out(self, work: Work, lane: _Lane, wanted: bool) -> None:
         """Carry a work out where its tensors are.
 
         Refuse it where it is not wanted any more.
         """
-        if not wanted:
-            self._session.drop(work.operation)
-            work.finish(
-                RuntimeError(
-                    f"railx: the process group was shut down before its {work.operation.kind} began"
-                )
-            )
-        elif self._inner_on_device:
-            self._guarded(work, self._on_device)
-        elif work.operation.device.type == "cuda":
-            self._guarded(work, self._through_host)
-        else:
-            self._guarded(work, self._within_host)
+        begun = _Once(lane.begun)
+        try:
+            if not wanted:
+                self._session.drop(work.operation)
+                line = f"the process group was shut down before its {work.operation.kind} began"
+                work.finish(RuntimeError(f"railx: {line}"))
+            elif self._on_device(work.operation):
+                self._guarded(work, self._through_device, begun)
+            elif work.operation.device.type == "cuda":
+                self._guarded(work, self._through_host, begun)
+            else:
+                self._guarded(work, self._within_host, begun)
+        finally:
+            begun()
 
-    def _guarded(self, work: Work, part: Callable[[Work], None]) -> None:
+    def _guarded(
+        self, work: Work, part: Callable[[Work, Callable[[], None]], None], begun: _Once
+    ) -> None:
         """Whatever goes wrong belongs to whoever waits for the work."""
         try:
             with torch.no_grad():
-                part(work)
+                part(work, begun)
         except Exception as error:
             self._session.drop(work.operation)
+            begun()
             work.finish(self._explain(work.operation, error))
 
     def _explain(self, operation: Operation, error: Exception) -> Exception:
@@ -291,18 +473,20 @@ class Lanes:
         explained.__cause__ = error
         return explained
 
-    def _on_host(self, work: Work, place: ToHost) -> None:
+    def _on_host(self, work: Work, place: ToHost, begun: Callable[[], None]) -> None:
         with self._session.circuits(work.operation):
             start_ns, busy_ns = time.monotonic_ns(), time.thread_time_ns()
-            work.call(place).wait()
+            work.inner = work.call(place)
+            begun()
+            work.inner.wait()
             times = (start_ns, time.monotonic_ns(), time.thread_time_ns() - busy_ns)
         self._record(work.operation, *times)
 
-    def _within_host(self, work: Work) -> None:
-        self._on_host(work, _identity)
+    def _within_host(self, work: Work, begun: Callable[[], None]) -> None:
+        self._on_host(work, _identity, begun)
         work.finish()
 
-    def _through_host(self, work: Work) -> None:
+    def _through_host(self, work: Work, begun: Callable[[], None]) -> None:
         operation, pinned = work.operation, _Pinned()
         with _cuda.device(operation.device):
             stream = self._stream(operation)
@@ -310,21 +494,28 @@ class Lanes:
                 operation.ready.synchronize()
                 for tensor in operation.inputs:
                     pinned.of(tensor).copy_(tensor, non_blocking=True)
-                stream.synchronize()
-                self._on_host(work, pinned.of)
+                _passed(operation.device)
+                self._on_host(work, pinned.of, begun)
                 for tensor in operation.outputs:
                     tensor.copy_(pinned.of(tensor), non_blocking=True)
                     tensor.record_stream(stream)
                 end = _cuda.Event()
                 end.record(stream)
-        work.finish(event=end)
+        work.finish(event=end, future_stream=self._stream(operation, "future"))
 
-    def _on_device(self, work: Work) -> None:
+    def _through_device(self, work: Work, begun: Callable[[], None]) -> None:
         # Only when the device has come this far does the operation stand before its
         # circuits.
         work.operation.ready.synchronize()
         with self._session.circuits(work.operation):
+            if work.pair is not None:
+                with (
+                    _cuda.device(work.operation.device),
+                    _cuda.stream(self._stream(work.operation)),
+                ):
+                    work.pair.bring_up(work.operation.device)
             self._launch(work)
+            begun()
             self._watch(work)
 
     def _launch(self, work: Work) -> None:
@@ -341,10 +532,11 @@ class Lanes:
                 operation.ready.record(stream)
                 work.call(_identity).wait()
                 for tensor in (*operation.inputs, *operation.outputs):
-                    tensor.record_stream(stream)
-                end = _cuda.Event(enable_timing=True)
+                    if tensor.device.type == "cuda":
+                        tensor.record_stream(stream)
+                end = _cuda.Event(enable_timing=True, blocking=True)
                 end.record(stream)
-        work.finish(event=end)
+        work.finish(event=end, future_stream=self._stream(operation, "future"))
 
     def _watch(self, work: Work) -> None:
         """Wait for the device and record what it did."""
@@ -354,13 +546,17 @@ class Lanes:
         self._record(work.operation, end_ns - busy_ns, end_ns, busy_ns)
 
     def _record(self, operation: Operation, start_ns: int, end_ns: int, busy_ns: int) -> None:
-        self._session.recorder.add(
-            operation.kind,
-            operation.group,
-            operation.bytes,
-            start_ns,
-            end_ns,
-            busy_ns,
-            operation.phase,
-            iteration=operation.iteration,
-        )
+        if operation.record is not None:
+            operation.record.ran(start_ns, end_ns, busy_ns)
+
+
+class _Once:
+    """A call that is made at the first of several occasions."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call: Callable[[], None] | None = call
+
+    def __call__(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call()

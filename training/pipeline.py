@@ -4,13 +4,20 @@ Notable:
 
 * a chunk is a micro-batch of packed slices. At most one slice has context, the earlier
   slices of its sequence (InfiniPipe section III);
-* keys and values of a slice are kept for the later slices as detached leaves. A later
-  slice's backward pass leaves its dK and dV in the leaves. The slice's own backward
-  pass, which runs after (slices go right to left), starts from them as well as from the
-  output;
-* activations and their gradients travel between neighbours by asynchronous sends, so
-  that a stage never waits for its neighbour to take what it sent. Shapes follow from
-  the plan (the backend keeps the two directions apart);
+* a stage may be a Ulysses group: its ranks share the tokens of every chunk, and around
+  attention each has all tokens of some heads (``training.sequence_parallel``). Messages
+  between stages go from each place to the same place;
+* keys and values of a slice are kept for the later slices as detached leaves, as
+  attention sees them: all tokens of this rank's heads. A later slice's backward pass
+  leaves its dK and dV in the leaves. The slice's own backward pass, which runs after
+  (slices go right to left), starts from them as well as from the output;
+* what a pass needs next is on its way while it computes: every receive is posted before
+  the operation that precedes its use, and sends are never waited for before the end of
+  the batch. Shapes follow from the plan (the backend keeps the two directions apart);
+* nothing is kept longer than it is needed. Backward passes start from edges of the
+  graph, not from tensors, so that an output is gone once it is sent and keys and values
+  go as their layer's backward pass ends. Attention with context saves its keys and
+  values as the slices that they are, not as the copy that joins them;
 * the order of operations is ``railx.planning.schedule``'s, and the most chunks alive at
   once are counted.
 """
@@ -18,52 +25,62 @@ Notable:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
-from railx.planning.plan import Chunk, Pipeline, PipelineBatch, Slice
-from railx.planning.schedule import one_f_one_b
+from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError, Slice
+from railx.planning.schedule import Op, one_f_one_b
 from training.attention import Kernel, Packing, variable_length_attention
-from training.data import PackedTokens, Sequences, pack, valid_tokens
-from training.model import Decoder, token_loss_sum
+from training.data import Sequences, pack, valid_tokens
+from training.model import Attend, Decoder
+from training.sequence_parallel import ProcessGroups, UlyssesAttention, token_cut
 from training.timeline import Timeline
 
-__all__ = ["ChunkAttention", "KeptSlice", "PipelineParallel", "StageLinks"]
+__all__ = ["ChunkAttention", "KeptSlice", "PipelineParallel", "Receipt", "StageLinks"]
 
 
 @dataclass(eq=False)
 class KeptSlice:
     """Keys and values of one slice, layer by layer.
 
-    As computed (in the graph) and as seen by later slices (detached leaves).
+    Where they stand in the graph (edges), and as later slices see them (leaves).
     """
 
-    computed: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    edges: dict[int, tuple[GradientEdge, GradientEdge]] = field(default_factory=dict)
     leaves: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    through: bool = False
 
     def keep(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Keep a layer's keys and values.
 
         A second call (a recomputed layer) changes nothing.
         """
-        if layer not in self.computed:
-            self.computed[layer] = (keys, values)
+        if layer not in self.edges and not self.through:
+            self.edges[layer] = (get_gradient_edge(keys), get_gradient_edge(values))
             self.leaves[layer] = (keys.detach().requires_grad_(), values.detach().requires_grad_())
 
-    def gradients(self) -> Iterable[tuple[Tensor, Tensor]]:
-        """What the later slices' backward passes add.
+    def released(self) -> tuple[list[GradientEdge], list[Tensor]]:
+        """What the later slices' backward passes added, and where it goes on.
 
-        Pairs of a computed tensor and its gradient.
+        Edges and their gradients. The leaves are let go: whoever read them is through.
         """
-        for layer, computed in self.computed.items():
-            for tensor, leaf in zip(computed, self.leaves[layer], strict=True):
+        edges, gradients = [], []
+        for layer, pair in self.leaves.items():
+            for edge, leaf in zip(self.edges[layer], pair, strict=True):
                 if leaf.grad is not None:
-                    yield tensor, leaf.grad
+                    edges.append(edge)
+                    gradients.append(leaf.grad)
+        self.edges.clear()
+        self.leaves.clear()
+        self.through = True
+        return edges, gradients
 
 
 class ChunkAttention:
@@ -71,7 +88,8 @@ class ChunkAttention:
 
     The slice with context also attends to the kept slices before it. ``context`` are
     the earlier slices of the sequence whose slice has context, left to right. ``kept``
-    receives the keys and values of a chunk that later slices will read.
+    receives the keys and values of a chunk that later slices will read. Layers below
+    ``saving_from`` are recomputed and save nothing.
     """
 
     def __init__(
@@ -80,31 +98,89 @@ class ChunkAttention:
         context: list[KeptSlice],
         kept: KeptSlice | None,
         kernel: Kernel,
+        saving_from: int,
     ) -> None:
         self.own = [part.tokens for part in slices]
         self.packing = Packing(tuple(self.own), tuple(part.stop for part in slices))
         self.place = next((place for place, part in enumerate(slices) if part.start > 0), None)
         self.context, self.kept, self.kernel = context, kept, kernel
+        self.saving_from = saving_from
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         if self.kept is not None:
+            # Parts of one message: what is kept must not hold the rest of it.
+            queries, keys, values = (part.contiguous() for part in (queries, keys, values))
             self.kept.keep(layer, keys, values)
+        saving: AbstractContextManager[Any] = nullcontext()
         if self.place is not None:
-            keys = self._with_context(keys, [earlier.leaves[layer][0] for earlier in self.context])
-            values = self._with_context(
-                values, [earlier.leaves[layer][1] for earlier in self.context]
-            )
-        return variable_length_attention(queries, keys, values, self.packing, self.kernel)
+            parts = [
+                self._with_context(own, [earlier.leaves[layer][which] for earlier in self.context])
+                for which, own in enumerate((keys, values))
+            ]
+            keys, values = (torch.cat(some) for some in parts)
+            if layer >= self.saving_from:
+                saving = _saved_in_parts([(keys, parts[0]), (values, parts[1])])
+        with saving:
+            return variable_length_attention(queries, keys, values, self.packing, self.kernel)
 
-    def _with_context(self, own: Tensor, earlier: list[Tensor]) -> Tensor:
+    def _with_context(self, own: Tensor, earlier: list[Tensor]) -> list[Tensor]:
         parts = list(torch.split(own, self.own))
-        return torch.cat([*parts[: self.place], *earlier, *parts[self.place :]])
+        return [*parts[: self.place], *earlier, *parts[self.place :]]
+
+
+@dataclass(frozen=True)
+class _InParts:
+    """A saved view of joined tensors: they and how the view lies in the join."""
+
+    parts: tuple[Tensor, ...]
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+    def joined(self) -> Tensor:
+        return torch.cat(self.parts).as_strided(self.size, self.stride, self.offset)
+
+
+def _saved_in_parts(joins: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> saved_tensors_hooks:
+    """What is saved of a join for the backward pass is its parts, which live anyway.
+
+    ``joins``: contiguous tensors and the parts that they were joined from.
+    """
+    parts_of = {
+        join.untyped_storage().data_ptr(): tuple(part.detach() for part in parts)
+        for join, parts in joins
+    }
+
+    def save(tensor: Tensor) -> Tensor | _InParts:
+        parts = parts_of.get(tensor.untyped_storage().data_ptr())
+        if parts is None:
+            return tensor
+        return _InParts(parts, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
+
+    def restore(saved: Tensor | _InParts) -> Tensor:
+        return saved.joined() if isinstance(saved, _InParts) else saved
+
+    return saved_tensors_hooks(save, restore)
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """A receive that was posted: the tensor that it fills."""
+
+    tensor: Tensor
+    work: Any
+
+    def wait(self) -> Tensor:
+        """The tensor, once it has arrived."""
+        if self.work is not None:
+            self.work.wait()
+        return self.tensor
 
 
 class StageLinks:
     """Messages between neighbouring stages.
 
-    Sent tensors are kept alive until they are gone.
+    A sent tensor is kept until it has left, and empty ones are not sent at all.
     """
 
     def __init__(self) -> None:
@@ -112,15 +188,18 @@ class StageLinks:
 
     def send(self, tensor: Tensor, to: int) -> None:
         """Start to send ``tensor`` to rank ``to``."""
+        self.release()
         tensor = tensor.detach().contiguous()
-        self._sent.append((dist.isend(tensor, to), tensor))
+        if tensor.numel():
+            self._sent.append((dist.isend(tensor, to), tensor))
 
-    def receive(self, like: Tensor, source: int) -> Tensor:
-        """Receive into ``like`` from rank ``source``, and return it."""
-        work = dist.irecv(like, source)
-        assert work is not None
-        work.wait()
-        return like
+    def post(self, like: Tensor, source: int) -> Receipt:
+        """Start to receive into ``like`` from rank ``source``."""
+        return Receipt(like, dist.irecv(like, source) if like.numel() else None)
+
+    def release(self) -> None:
+        """Let go of what has left."""
+        self._sent = [(work, tensor) for work, tensor in self._sent if not work.is_completed()]
 
     def finish(self) -> None:
         """Wait until everything sent has left."""
@@ -131,17 +210,45 @@ class StageLinks:
 
 @dataclass
 class _LiveChunk:
-    """A chunk between its forward and its backward pass on one stage."""
+    """A chunk between its forward and its backward pass on one stage.
 
-    inputs: Tensor
-    outputs: Tensor
+    ``outputs`` is the edge of the graph where the backward pass starts.
+    """
+
+    inputs: Tensor | None
+    outputs: GradientEdge
     kept: KeptSlice | None
+
+
+@dataclass(frozen=True)
+class _Step:
+    """An operation of this rank's stage, in one of the batch's pipelines."""
+
+    number: int
+    pipeline: Pipeline
+    op: Op
+
+    @property
+    def chunk(self) -> Chunk:
+        return self.pipeline.chunks[self.op.chunk]
+
+    @property
+    def live(self) -> tuple[int, int]:
+        """What its chunk is known by while it lives."""
+        return self.number, self.op.chunk
+
+    @property
+    def awaited(self) -> tuple[int, Op]:
+        """What its receive is known by."""
+        return self.number, self.op
 
 
 class PipelineParallel:
     """Runs the batches of a pipeline plan on this rank's stage of the model.
 
-    rank = replica * stages + stage.
+    rank = (replica * stages + stage) * degree + place. Makes the process groups of the
+    stages where they have several ranks, so that every rank has to construct it at the
+    same point.
     """
 
     def __init__(
@@ -152,15 +259,20 @@ class PipelineParallel:
         sequences: Sequences,
         kernel: Kernel,
         timeline: Timeline,
+        degree: int = 1,
     ) -> None:
         self.decoder, self.links, self.sequences = decoder, links, sequences
         self.kernel, self.timeline, self.rank = kernel, timeline, dist.get_rank()
-        self.replica, self.stage = divmod(self.rank, stages)
+        self.stages, self.degree = stages, degree
+        group, self.place = divmod(self.rank, degree)
+        self.replica, self.stage = divmod(group, stages)
         self.last = self.stage == stages - 1
+        self.group = self._own_group()
         self.device = next(decoder.parameters()).device
         self.peak_live_chunks = 0
-        self._live: dict[int, _LiveChunk] = {}
-        self._kept: dict[int, list[KeptSlice]] = defaultdict(list)
+        self._live: dict[tuple[int, int], _LiveChunk] = {}
+        self._kept: dict[tuple[int, int], list[KeptSlice]] = defaultdict(list)
+        self._posted: dict[tuple[int, Op], Receipt] = {}
 
     def run(self, batch: PipelineBatch) -> Tensor:
         """Forward and backward passes of one batch, its pipelines one after another.
@@ -170,77 +282,120 @@ class PipelineParallel:
         """
         weight = 1.0 / max(valid_tokens(batch), 1)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        for pipeline in batch.pipelines:
-            if pipeline.replica == self.replica:
-                loss += self._run_pipeline(pipeline, weight)
-        return loss
-
-    def _run_pipeline(self, pipeline: Pipeline, weight: float) -> Tensor:
-        loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        for op in one_f_one_b(pipeline, self.stage):
-            chunk = pipeline.chunks[op.chunk]
-            if op.kind == "forward":
-                self._live[op.chunk] = live = self._forward(chunk, weight)
+        steps = self._steps(batch)
+        for number, step in enumerate(steps):
+            # The receives of this step and of the next one, whose message may then
+            # arrive while this one computes.
+            for ahead in steps[number : number + 2]:
+                self._post(ahead)
+            if step.op.kind == "forward":
+                part = self._forward(step, weight)
+                loss += part if part is not None else 0.0
                 self.peak_live_chunks = max(self.peak_live_chunks, len(self._live))
-                loss += live.outputs.detach() if self.last else 0.0
             else:
-                self._backward(chunk, self._live.pop(op.chunk))
+                self._backward(step)
+            self.links.release()
         self.links.finish()
         return loss
 
-    def _forward(self, chunk: Chunk, weight: float) -> _LiveChunk:
-        packed = pack(chunk.slices, self.sequences).to(self.device)
-        inputs = self._inputs(packed)
-        attend, kept = self._attention(chunk)
-        checkpoint_layers = chunk.checkpoint_layers[self.stage] if chunk.checkpoint_layers else 0
-        with self.timeline.phase("forward"):
-            hidden = self.decoder.embed(packed.tokens) if self.stage == 0 else inputs
-            outputs = self.decoder.transform(hidden, packed.positions, attend, checkpoint_layers)
-            if self.last:
-                outputs = token_loss_sum(self.decoder.logits(outputs), packed.labels) * weight
-        if not self.last:
-            self.links.send(outputs, self.rank + 1)
-        return _LiveChunk(inputs, outputs, kept)
+    def _own_group(self) -> dist.ProcessGroup | None:
+        """The group of this rank's stage; None for a single rank."""
+        if self.degree == 1:
+            return None
+        firsts = range(0, dist.get_world_size(), self.degree)
+        groups = [tuple(range(first, first + self.degree)) for first in firsts]
+        return ProcessGroups(groups)[groups[self.rank // self.degree]]
 
-    def _inputs(self, packed: PackedTokens) -> Tensor:
-        """What enters the stage: hidden states [T, hidden] of the stage before.
+    def _steps(self, batch: PipelineBatch) -> list[_Step]:
+        """What this rank runs, in order."""
+        steps = []
+        for number, pipeline in enumerate(batch.pipelines):
+            if (pipeline.stages, pipeline.degree) != (self.stages, self.degree):
+                raise PlanError(
+                    f"batch {batch.iteration}, pipeline {number}: {pipeline.stages} stages of"
+                    f" {pipeline.degree} ranks; allowed: {self.stages} stages of {self.degree}"
+                )
+            if pipeline.replica == self.replica:
+                steps += [_Step(number, pipeline, op) for op in one_f_one_b(pipeline, self.stage)]
+        return steps
 
-        Nothing on the first stage, which embeds tokens.
+    def _post(self, step: _Step) -> None:
+        """Start to receive what a step needs from a neighbour, if it is not under way.
+
+        Hidden states of the stage before, or their gradients of the stage after.
         """
-        if self.stage == 0:
-            return torch.empty(0, device=self.device)
-        hidden = torch.empty(
-            len(packed.tokens), self.decoder.hidden, dtype=self.decoder.compute, device=self.device
+        forward = step.op.kind == "forward"
+        if step.awaited in self._posted or (self.stage == 0 if forward else self.last):
+            return
+        like = torch.empty(
+            token_cut(step.chunk.tokens, self.degree)[self.place],
+            self.decoder.hidden,
+            dtype=self.decoder.compute,
+            device=self.device,
         )
-        return self.links.receive(hidden, self.rank - 1).requires_grad_()
+        source = self.rank - self.degree if forward else self.rank + self.degree
+        self._posted[step.awaited] = self.links.post(like, source)
 
-    def _attention(self, chunk: Chunk) -> tuple[ChunkAttention, KeptSlice | None]:
+    def _forward(self, step: _Step, weight: float) -> Tensor | None:
+        """The forward pass of a chunk; its part of the loss on the last stage."""
+        chunk = step.chunk
+        cut = token_cut(chunk.tokens, self.degree)
+        start = sum(cut[: self.place])
+        packed = pack(chunk.slices, self.sequences)
+        packed = packed.part(start, start + cut[self.place]).to(self.device)
+        recomputed = chunk.checkpoint_layers[self.stage] if chunk.checkpoint_layers else 0
+        attend, kept = self._attention(step, cut, recomputed)
+        inputs = self._posted.pop(step.awaited).wait().requires_grad_() if self.stage else None
+        with self.timeline.phase("forward"):
+            hidden = (
+                self.decoder.embed(packed.tokens, packed.positions) if inputs is None else inputs
+            )
+            outputs = self.decoder.transform(hidden, packed.positions, attend, recomputed)
+            if self.last:
+                outputs = self.decoder.loss(outputs, packed.labels) * weight
+        self._live[step.live] = _LiveChunk(inputs, get_gradient_edge(outputs), kept)
+        if self.last:
+            return outputs.detach()
+        self.links.send(outputs, self.rank + self.degree)
+        return None
+
+    def _attention(
+        self, step: _Step, cut: Sequence[int], recomputed: int
+    ) -> tuple[Attend, KeptSlice | None]:
         """The attention of a chunk, and the slice that it keeps for later ones.
 
         A slice before the tail is alone in its chunk.
         """
-        with_context = next((part.sequence for part in chunk.slices if part.start > 0), None)
-        context = list(self._kept[with_context]) if with_context is not None else []
-        first = chunk.slices[0]
-        kept = KeptSlice() if first.stop < first.length else None
+        slices = step.chunk.slices
+        with_context = next((part.sequence for part in slices if part.start > 0), None)
+        context = list(self._kept[step.number, with_context]) if with_context is not None else []
+        kept = KeptSlice() if slices[0].stop < slices[0].length else None
         if kept is not None:
-            self._kept[first.sequence].append(kept)
-        return ChunkAttention(chunk.slices, context, kept, self.kernel), kept
+            self._kept[step.number, slices[0].sequence].append(kept)
+        saving_from = self.decoder.held.start + recomputed
+        attend: Attend = ChunkAttention(slices, context, kept, self.kernel, saving_from)
+        if self.group is not None:
+            attend = UlyssesAttention(self.group, cut, attend, self.timeline)
+        return attend, kept
 
-    def _backward(self, chunk: Chunk, live: _LiveChunk) -> None:
-        outputs: list[Tensor] = [live.outputs]
+    def _backward(self, step: _Step) -> None:
+        live = self._live.pop(step.live)
+        edges: list[GradientEdge] = [live.outputs]
         gradients: list[Tensor | None] = [None]
         if not self.last:
-            gradients[0] = self.links.receive(torch.empty_like(live.outputs), self.rank + 1)
+            gradients[0] = self._posted.pop(step.awaited).wait()
         if live.kept is not None:
             # Slices run right to left, so this is the last kept slice of its sequence,
             # and all that read it have added to it.
-            self._kept[chunk.slices[0].sequence].pop()
-            for tensor, gradient in live.kept.gradients():
-                outputs.append(tensor)
-                gradients.append(gradient)
+            sequence = step.number, step.chunk.slices[0].sequence
+            self._kept[sequence].pop()
+            if not self._kept[sequence]:
+                del self._kept[sequence]
+            further, added = live.kept.released()
+            edges += further
+            gradients += added
         with self.timeline.phase("backward"):
-            torch.autograd.backward(outputs, gradients)
-        if self.stage > 0:
+            torch.autograd.backward(edges, gradients)
+        if live.inputs is not None:
             assert live.inputs.grad is not None
-            self.links.send(live.inputs.grad, self.rank - 1)
+            self.links.send(live.inputs.grad, self.rank - self.degree)

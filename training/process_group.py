@@ -1,14 +1,27 @@
 """The process group that asks for circuits.
 
-Torch's collectives and messages are operations on lanes, behind which an inner gloo or
-NCCL group does the work. What is notable stands in :mod:`training.backend`.
+How it stands in torch (measured on 2.11 and 2.13):
+
+* It is a Python subclass of :class:`torch.distributed.ProcessGroup`. A Python backend
+  inside an ordinary group is no way: torch's C++ never calls a ``Backend`` written in
+  Python. It does call a ``ProcessGroup`` written in Python, by its virtual methods, so
+  functional and compiled collectives, DTensor and DDP's reducer, which resolve a group
+  by name and work in C++, come here as ``torch.distributed``'s own functions do.
+* Behind it stands an inner ordinary group, with gloo for the host and gloo or NCCL for
+  CUDA. Every method is carried out by the inner group's method of the same name, so
+  what the inner group can do, this one can.
+* The inner group's backends are registered on this one as well. Whatever looks at the
+  devices, the name, the timeout or the sequence number of a group finds them there.
+
+What is notable about operations stands in :mod:`training.backend`.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +29,7 @@ import torch
 import torch.distributed as dist
 
 from railx.fabric import Configuration
-from training.lanes import Lanes, ToHost, Work
+from training.lanes import Lanes, Pair, ToHost, Work
 from training.session import Operation, Session
 
 __all__ = ["RailxProcessGroup"]
@@ -33,15 +46,55 @@ if TYPE_CHECKING:
         Its stub fits neither its Python subclasses nor all versions from 2.11 on.
         """
 
+        BackendType: Any
+
         def __init__(self, rank: int, size: int) -> None: ...
+        def rank(self) -> int: ...
         def size(self) -> int: ...
+        def _register_backend(self, device: torch.device, kind: Any, backend: Any) -> None: ...
+        def _set_default_backend(self, kind: Any) -> None: ...
+        def _set_group_name(self, name: str) -> None: ...
+        def _set_group_desc(self, desc: str) -> None: ...
+        @property
+        def group_name(self) -> str: ...
+        @property
+        def group_desc(self) -> str: ...
 
 else:
     _ProcessGroup = dist.ProcessGroup
 
 
-def _bytes(tensors: Sequence[torch.Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+@dataclass(frozen=True)
+class _Place:
+    """Where a group stands: the same fields as torch's options for a new group."""
+
+    store: Any
+    group_rank: int
+    group_size: int
+    group_id: str
+    global_ranks_in_group: tuple[int, ...]
+    timeout: timedelta
+
+
+class _Connection:
+    """NCCL between two members, with a communicator for each direction.
+
+    Both directions may be under way at once, which one communicator does not allow.
+    """
+
+    def __init__(self, up: Any, down: Any, *, is_low: bool) -> None:
+        self._other = 1 if is_low else 0
+        self.groups = (up, down)
+        self.sending, self.receiving = (up, down) if is_low else (down, up)
+        # Up comes first on both ranks.
+        first, second = (self.send, self.recv) if is_low else (self.recv, self.send)
+        self.pair = Pair((lambda number: first([number], 0), lambda number: second([number], 0)))
+
+    def send(self, tensors: list[torch.Tensor], tag: int) -> Any:
+        return self.sending.send(tensors, self._other, tag)
+
+    def recv(self, tensors: list[torch.Tensor], tag: int) -> Any:
+        return self.receiving.recv(tensors, self._other, tag)
 
 
 class RailxProcessGroup(_ProcessGroup):
@@ -58,54 +111,120 @@ class RailxProcessGroup(_ProcessGroup):
         self._id = str(options.group_id)
         self._member = int(options.group_rank)
         self._nccl = session.options.inner == "nccl"
-        self._inners: dict[str, Any] = {}
         self._lanes = Lanes(session, inner_on_device=self._nccl)
-        self._sequences: Counter[str] = Counter()
         self._guard = threading.Lock()
+        self._splits = 0
         if self._ranks[self._member] != session.recorder.rank:
             raise RuntimeError(
                 f"railx: configured for rank {session.recorder.rank}, but this process is rank"
                 f" {self._ranks[self._member]}"
             )
-        self._inner("collectives")
+        self._inner = self._create_inner()
+        self._connections: dict[int, _Connection] = {}
+        for device in self._inner._device_types:
+            nccl = self._nccl and device.type == "cuda"
+            self._register_backend(
+                device,
+                _ProcessGroup.BackendType.NCCL if nccl else _ProcessGroup.BackendType.GLOO,
+                self._inner._get_backend(device),
+            )
+        self._set_default_backend(
+            _ProcessGroup.BackendType.NCCL if self._nccl else _ProcessGroup.BackendType.GLOO
+        )
         session.open_groups.add(self)
 
-    def _inner(self, name: str) -> Any:
-        name = name if self._nccl else "collectives"
-        with self._guard:
-            if name not in self._inners:
-                self._inners[name] = self._create_inner(name)
-            return self._inners[name]
+    def _create_inner(self) -> Any:
+        store = _distributed.PrefixStore("collectives/", self._store)
+        group = _distributed.ProcessGroup(store, self._member, len(self._ranks))
+        kinds = _distributed.ProcessGroup.BackendType
+        gloo = _distributed.ProcessGroupGloo(
+            _distributed.PrefixStore("cpu/", store),
+            self._member,
+            len(self._ranks),
+            timeout=self._timeout,
+        )
+        gloo._set_sequence_number_for_group()
+        group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
+        if self._nccl:
+            store = _distributed.PrefixStore("cuda/", store)
+            nccl = self._create_nccl(store, self._ranks)
+            nccl._set_sequence_number_for_group()
+            group._register_backend(torch.device("cuda"), kinds.NCCL, nccl)
+        else:
+            group._register_backend(torch.device("cuda"), kinds.GLOO, gloo)
+        group._set_default_backend(kinds.NCCL if self._nccl else kinds.GLOO)
+        group._set_group_name(f"{self._id}/inner")
+        return group
 
-    def _create_inner(self, name: str) -> Any:
-        store = _distributed.PrefixStore(f"{name}/", self._store)
-        if not self._nccl:
-            return _distributed.ProcessGroupGloo(
-                store, self._member, len(self._ranks), timeout=self._timeout
-            )
+    def _create_nccl(self, store: Any, ranks: tuple[int, ...]) -> Any:
+        """NCCL among some members (global ranks); waits for nobody."""
         options = _distributed.ProcessGroupNCCL.Options()
         options._timeout = self._timeout
-        options.global_ranks_in_group = list(self._ranks)
-        options.group_name = f"{self._id}/{name}"
-        return _distributed.ProcessGroupNCCL(store, self._member, len(self._ranks), options)
+        options.global_ranks_in_group = list(ranks)
+        options.group_name = f"{self._id}/{','.join(map(str, ranks))}"
+        member = ranks.index(self._ranks[self._member])
+        return _distributed.ProcessGroupNCCL(store, member, len(ranks), options)
+
+    def _connection(self, peer: int) -> _Connection:
+        """How NCCL carries messages between this member and another one."""
+        with self._guard:
+            if peer not in self._connections:
+                low, high = sorted((self._member, peer))
+                up, down = (
+                    self._create_nccl(
+                        _distributed.PrefixStore(f"{low}-{high}/{name}/", self._store),
+                        (self._ranks[low], self._ranks[high]),
+                    )
+                    for name in ("up", "down")
+                )
+                self._connections[peer] = _Connection(up, down, is_low=self._member == low)
+            return self._connections[peer]
 
     def getBackendName(self) -> str:
         """The name that torch.distributed shows."""
         return "railx"
 
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return [torch.device("cuda")] if self._nccl else [torch.device("cpu"), torch.device("cuda")]
+    def get_group_store(self) -> Any:
+        """The store that the members share."""
+        return self._store
 
-    def _get_backend(self, device: torch.device) -> Any:
-        return self._inner("collectives")
+    def split_group(
+        self,
+        new_ranks: list[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        *_: Any,
+    ) -> RailxProcessGroup | None:
+        """A group of some members (ranks of this group); None for the others."""
+        with self._guard:
+            self._splits += 1
+            name = group_name or f"{self._id}:split:{self._splits}"
+        if self._member not in new_ranks:
+            return None
+        place = _Place(
+            store=_distributed.PrefixStore(f"{name}/", self._store),
+            group_rank=new_ranks.index(self._member),
+            group_size=len(new_ranks),
+            group_id=name,
+            global_ranks_in_group=tuple(self._ranks[member] for member in new_ranks),
+            timeout=timeout or self._timeout,
+        )
+        group = RailxProcessGroup(place, self._session)
+        group._set_group_name(name)
+        group._set_group_desc(group_desc or f"{self.group_desc}:split")
+        return group
+
+    splitGroup = split_group
 
     def shutdown(self) -> None:
         """End the lanes and the inner groups; what has not begun ends in an error."""
         self._lanes.stop()
-        for inner in self._inners.values():
-            if hasattr(inner, "shutdown"):
-                inner.shutdown()
+        self._inner.shutdown()
+        for connection in self._connections.values():
+            for group in connection.groups:
+                group.shutdown()
         self._session.open_groups.discard(self)
 
     def abort(self) -> None:
@@ -117,21 +236,30 @@ class RailxProcessGroup(_ProcessGroup):
         kind: str,
         call: Callable[[ToHost], Any],
         *,
-        inputs: Sequence[torch.Tensor],
-        outputs: Sequence[torch.Tensor],
+        inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor],
         size: int,
         opts: Any = None,
-        peers: tuple[int, int] | None = None,
+        timeout: timedelta | None = None,
+        asynchronous: bool = True,
+        peers: tuple[int | None, int] | None = None,
         tag: int = 0,
+        source: int | None = None,
+        pair: Pair | None = None,
     ) -> Work:
-        """Put one operation on its lane.
+        """Begin one operation or put it on its lane.
 
-        ``peers``: source and destination (global ranks) of a message, in that order.
+        ``peers``: source (None: any) and destination (global ranks) of a message, in
+        that order; ``source`` is the rank in this group.
         """
         channel = self._id if peers is None else f"{self._id}:{peers[0]}>{peers[1]}:{tag}"
-        group = self._ranks if peers is None else tuple(sorted(set(peers)))
+        group = (
+            self._ranks
+            if peers is None or peers[0] is None
+            else tuple(sorted({peers[0], peers[1]}))
+        )
         within_server = self._session.layout.is_scale_up(group)
-        timeout = getattr(opts, "timeout", None)
+        limit = timeout or getattr(opts, "timeout", None)
         operation = Operation(
             kind=kind,
             group=group,
@@ -139,178 +267,179 @@ class RailxProcessGroup(_ProcessGroup):
                 None if within_server else Configuration("ring" if peers is None else "pair", group)
             ),
             channel=channel,
-            sequence=self._sequences[channel],
+            sequence=0,
             bytes=size,
-            inputs=list(inputs),
-            outputs=list(outputs),
+            inputs=inputs,
+            outputs=outputs,
             timeout_s=(
-                timeout if timeout is not None and timeout > timedelta(0) else self._timeout
+                limit if limit is not None and limit > timedelta(0) else self._timeout
             ).total_seconds(),
             device=self._device([*inputs, *outputs]),
         )
-        self._sequences[channel] += 1
         if operation.device.type == "cuda":
             operation.ready = _cuda.Event(enable_timing=self._nccl)
             operation.ready.record(_cuda.current_stream(operation.device))
-        self._session.issue(operation)
-        work = Work(operation, call)
-        in_place = peers is None and not self._nccl and not getattr(opts, "asyncOp", True)
-        self._lanes.put(work, in_place=in_place)
+        work = Work(operation, call, pair)
+        work.source = source
+        synchronous = not asynchronous or not getattr(opts, "asyncOp", True)
+        self._lanes.put(work, synchronous=synchronous)
         return work
 
-    def _device(self, tensors: Sequence[torch.Tensor]) -> torch.device:
+    def _device(self, tensors: list[torch.Tensor]) -> torch.device:
         for tensor in tensors:
             if tensor.device.type == "cuda":
                 return tensor.device
-        return torch.device("cuda", _cuda.current_device()) if self._nccl else torch.device("cpu")
+        if self._nccl and not tensors:
+            return torch.device("cuda", _cuda.current_device())
+        return torch.device("cpu")
 
     def _collective(
         self,
         kind: str,
-        name: str,
+        names: tuple[str, ...],
         arguments: tuple[Any, ...],
-        opts: Any,
+        further: tuple[Any, ...],
+        keywords: dict[str, Any],
+        *,
         inputs: Any,
         outputs: Any,
         size: int,
     ) -> Work:
-        """Issue the inner group's method ``name``.
+        """Issue the inner group's method of the first of ``names`` that it has.
 
+        ``further`` and ``keywords`` are what torch's method takes behind its tensors.
         Tensors in ``arguments`` (and in lists there) may be replaced by host copies.
         """
-        method = getattr(self._inner("collectives"), name)
-        further = () if opts is None else (opts,)
+        inner = self._inner
+        method = next(getattr(inner, name) for name in names if hasattr(inner, name))
         return self._issue(
             kind,
-            lambda place: method(*_placed(arguments, place), *further),
+            lambda place: method(*_placed(arguments, place), *further, **keywords),
+            inputs=list(_tensors(inputs)),
+            outputs=list(_tensors(outputs)),
+            size=size,
+            opts=further[0] if further else None,
+            timeout=keywords.get("timeout"),
+        )
+
+    def allreduce(self, tensors: Any, *further: Any, **keywords: Any) -> Work:
+        """Reduce over all members, in place."""
+        return self._in_place("all_reduce", "allreduce", tensors, further, keywords)
+
+    def allreduce_coalesced(self, tensors: Any, *further: Any, **keywords: Any) -> Work:
+        """Reduce several tensors as one operation."""
+        return self._in_place("all_reduce", "allreduce_coalesced", tensors, further, keywords)
+
+    def broadcast(self, tensors: Any, *further: Any, **keywords: Any) -> Work:
+        """Copy from the root, in place."""
+        return self._in_place("broadcast", "broadcast", tensors, further, keywords)
+
+    def reduce(self, tensors: Any, *further: Any, **keywords: Any) -> Work:
+        """Reduce to the root, in place."""
+        return self._in_place("reduce", "reduce", tensors, further, keywords)
+
+    def _in_place(
+        self, kind: str, name: str, tensors: Any, further: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Work:
+        return self._collective(
+            kind,
+            (name,),
+            (tensors,),
+            further,
+            keywords,
+            inputs=tensors,
+            outputs=tensors,
+            size=_bytes(tensors),
+        )
+
+    def _gathering(
+        self,
+        kind: str,
+        names: tuple[str, ...],
+        outputs: Any,
+        inputs: Any,
+        further: tuple[Any, ...],
+        keywords: dict[str, Any],
+    ) -> Work:
+        return self._collective(
+            kind,
+            names,
+            (outputs, inputs),
+            further,
+            keywords,
             inputs=inputs,
             outputs=outputs,
-            size=size,
-            opts=opts,
+            size=max(_bytes(outputs), _bytes(inputs)),
         )
 
-    def _one_by_one(
-        self, kind: str, name: str, outputs: Any, inputs: Any, opts: Any, size: int
-    ) -> Work:
-        """Issue several calls of ``name`` (output, input) as one operation."""
-        method = getattr(self._inner("collectives"), name)
-        further = () if opts is None else (opts,)
-
-        def call(place: ToHost) -> Any:
-            works = [
-                method(place(one), place(other), *further)
-                for one, other in zip(outputs, inputs, strict=True)
-            ]
-            for work in works[:-1]:
-                work.wait()
-            return works[-1]
-
-        return self._issue(kind, call, inputs=inputs, outputs=outputs, size=size, opts=opts)
-
-    def allreduce(self, tensors: Any, opts: Any = None) -> Work:
-        """Reduce over all members, in place."""
-        tensors = _listed(tensors)
-        return self._collective(
-            "all_reduce", "allreduce", (tensors,), opts, tensors, tensors, _bytes(tensors)
-        )
-
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
-        """Reduce several tensors as one operation."""
-        return self._collective(
-            "all_reduce", "allreduce_coalesced", (tensors,), opts, tensors, tensors, _bytes(tensors)
-        )
-
-    def broadcast(self, tensors: Any, opts: Any = None) -> Work:
-        """Copy from the root, in place."""
-        tensors = _listed(tensors)
-        return self._collective(
-            "broadcast", "broadcast", (tensors,), opts, tensors, tensors, _bytes(tensors)
-        )
-
-    def reduce(self, tensors: Any, opts: Any = None) -> Work:
-        """Reduce to the root, in place."""
-        tensors = _listed(tensors)
-        return self._collective(
-            "reduce", "reduce", (tensors,), opts, tensors, tensors, _bytes(tensors)
-        )
-
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+    def allgather(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> Work:
         """Gather from all members into lists of tensors."""
-        flat = _flat(outputs)
-        return self._collective(
-            "all_gather", "allgather", (outputs, inputs), opts, inputs, flat, _bytes(flat)
-        )
+        return self._gathering("all_gather", ("allgather",), outputs, inputs, further, keywords)
 
-    def all_gather_single(
-        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+    def allgather_coalesced(
+        self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
     ) -> Work:
+        """Gather several tensors into lists of tensors, as one operation."""
+        return self._gathering(
+            "all_gather", ("allgather_coalesced",), outputs, inputs, further, keywords
+        )
+
+    def all_gather_single(self, output: Any, input: Any, *further: Any, **keywords: Any) -> Work:
         """Gather from all members into one tensor."""
-        return self._collective(
-            "all_gather",
-            "_allgather_base",
-            (output, input),
-            opts,
-            [input],
-            [output],
-            _bytes([output]),
-        )
+        names = ("all_gather_single", "_allgather_base")
+        return self._gathering("all_gather", names, output, input, further, keywords)
 
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+    def all_gather_single_coalesced(
+        self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
+    ) -> Work:
         """Several gathers into one tensor each, as one operation."""
-        return self._one_by_one(
-            "all_gather", "_allgather_base", outputs, inputs, opts, _bytes(outputs)
-        )
+        names = ("all_gather_single_coalesced", "allgather_into_tensor_coalesced")
+        return self._gathering("all_gather", names, outputs, inputs, further, keywords)
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+    def gather(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> Work:
         """Gather to the root."""
         return self._collective(
             "gather",
-            "gather",
+            ("gather",),
             (outputs, inputs),
-            opts,
-            inputs,
-            _flat(outputs),
-            _bytes(inputs) * self.size(),
+            further,
+            keywords,
+            inputs=inputs,
+            outputs=outputs,
+            size=_bytes(inputs) * self.size(),
         )
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+    def scatter(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> Work:
         """Scatter from the root."""
         return self._collective(
             "scatter",
-            "scatter",
+            ("scatter",),
             (outputs, inputs),
-            opts,
-            _flat(inputs),
-            outputs,
-            _bytes(outputs) * self.size(),
+            further,
+            keywords,
+            inputs=inputs,
+            outputs=outputs,
+            size=_bytes(outputs) * self.size(),
         )
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+    def reduce_scatter(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> Work:
         """Reduce lists of tensors and scatter the sums."""
-        flat = _flat(inputs)
-        return self._collective(
-            "reduce_scatter", "reduce_scatter", (outputs, inputs), opts, flat, outputs, _bytes(flat)
-        )
+        names = ("reduce_scatter",)
+        return self._gathering("reduce_scatter", names, outputs, inputs, further, keywords)
 
     def reduce_scatter_single(
-        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+        self, output: Any, input: Any, *further: Any, **keywords: Any
     ) -> Work:
         """Reduce one tensor and scatter its parts."""
-        return self._collective(
-            "reduce_scatter",
-            "_reduce_scatter_base",
-            (output, input),
-            opts,
-            [input],
-            [output],
-            _bytes([input]),
-        )
+        names = ("reduce_scatter_single", "_reduce_scatter_base")
+        return self._gathering("reduce_scatter", names, output, input, further, keywords)
 
-    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+    def reduce_scatter_single_coalesced(
+        self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
+    ) -> Work:
         """Several of these as one operation."""
-        return self._one_by_one(
-            "reduce_scatter", "_reduce_scatter_base", outputs, inputs, opts, _bytes(inputs)
-        )
+        names = ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced")
+        return self._gathering("reduce_scatter", names, outputs, inputs, further, keywords)
 
     def all_to_all_single(
         self,
@@ -318,30 +447,39 @@ class RailxProcessGroup(_ProcessGroup):
         input: torch.Tensor,
         output_splits: Any,
         input_splits: Any,
-        opts: Any = None,
+        *further: Any,
+        **keywords: Any,
     ) -> Work:
         """Exchange rows of one tensor; empty splits mean equal parts."""
-        arguments = (output, input, list(output_splits), list(input_splits))
         return self._collective(
-            "all_to_all", "alltoall_base", arguments, opts, [input], [output], _bytes([input])
+            "all_to_all",
+            ("all_to_all_single", "alltoall_base"),
+            (output, input, list(output_splits), list(input_splits)),
+            further,
+            keywords,
+            inputs=input,
+            outputs=output,
+            size=_bytes(input),
         )
 
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        """Exchange lists of tensors.
-
-        RuntimeError over gloo, which has no such operation.
-        """
-        if not self._nccl:
-            raise RuntimeError(
-                "railx: gloo has no all_to_all on lists of tensors; use all_to_all_single"
-            )
+    def alltoall(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> Work:
+        """Exchange lists of tensors (gloo has it from torch 2.12 on)."""
         return self._collective(
-            "all_to_all", "alltoall", (outputs, inputs), opts, inputs, outputs, _bytes(inputs)
+            "all_to_all",
+            ("alltoall",),
+            (outputs, inputs),
+            further,
+            keywords,
+            inputs=inputs,
+            outputs=outputs,
+            size=_bytes(inputs),
         )
 
-    def barrier(self, opts: Any = None) -> Work:
+    def barrier(self, *further: Any, **keywords: Any) -> Work:
         """Wait for all members; carries no data but takes the ring as others do."""
-        return self._collective("barrier", "barrier", (), opts, [], [], 0)
+        return self._collective(
+            "barrier", ("barrier",), (), further, keywords, inputs=[], outputs=[], size=0
+        )
 
     # torch before 2.13 calls these by the names that they had then.
     _allgather_base = all_gather_single
@@ -349,6 +487,20 @@ class RailxProcessGroup(_ProcessGroup):
     alltoall_base = all_to_all_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """A barrier that names the ranks that did not come (gloo only)."""
+        inner, limit = self._inner, timeout or self._timeout
+
+        def call(_: ToHost) -> Any:
+            inner.monitored_barrier(limit, wait_all_ranks)
+            return _Done()
+
+        self._issue(
+            "barrier", call, inputs=[], outputs=[], size=0, timeout=limit, asynchronous=False
+        ).wait()
 
     def send(self, tensors: Any, destination: int, tag: int = 0) -> Work:
         """Send to rank ``destination`` of this group."""
@@ -359,33 +511,100 @@ class RailxProcessGroup(_ProcessGroup):
         return self._message("recv", tensors, source, tag, (source, self._member))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
-        """Refused: a circuit has two known ends."""
-        raise RuntimeError("railx: a receive from any source has no known circuit; name the source")
+        """Receive from whoever sends first.
+
+        RuntimeError where that would need a circuit whose other end nobody knows.
+        """
+        others = [member for member in range(self.size()) if member != self._member]
+        if len(others) == 1:
+            return self.recv(tensors, others[0], tag)
+        session = self._session
+        if session.client is not None and not session.layout.is_scale_up(self._ranks):
+            raise RuntimeError(
+                "railx: a receive from any source has no known circuit; name the source"
+            )
+        inner = self._inner
+        return self._issue(
+            "recv",
+            lambda place: inner.recv_anysource(_placed(tensors, place), tag),
+            inputs=[],
+            outputs=list(_tensors(tensors)),
+            size=_bytes(tensors),
+            peers=(None, self._ranks[self._member]),
+            tag=tag,
+        )
 
     def _message(self, kind: str, tensors: Any, peer: int, tag: int, path: tuple[int, int]) -> Work:
         """Issue a send or receive of ``tensors`` along ``path``.
 
         ``path``: source and destination, ranks of this group.
         """
-        tag = 0 if self._nccl else tag
-        method = getattr(self._inner("up" if path[0] < path[1] else "down"), kind)
+        moved = list(_tensors(tensors))
+        if self._nccl and self._device(moved).type == "cuda":
+            # NCCL knows no tags: messages come in the order in which they were sent.
+            tag, connection = 0, self._connection(peer)
+            method, pair = getattr(connection, kind), connection.pair
+        else:
+            method, pair = getattr(self._inner, kind), None
+        arguments = (tag,) if pair is not None else (peer, tag)
         return self._issue(
             kind,
-            lambda place: method(_placed(tensors, place), peer, tag),
-            inputs=tensors if kind == "send" else [],
-            outputs=tensors if kind == "recv" else [],
+            lambda place: method(_placed(tensors, place), *arguments),
+            inputs=moved if kind == "send" else [],
+            outputs=moved if kind == "recv" else [],
             size=_bytes(tensors),
             peers=(self._ranks[path[0]], self._ranks[path[1]]),
             tag=tag,
+            source=path[0] if kind == "recv" else None,
+            pair=pair,
         )
 
 
-def _listed(tensors: Any) -> list[torch.Tensor]:
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+def _teach_monitored_barrier() -> None:
+    """Let ``torch.distributed.monitored_barrier`` take groups of this kind.
+
+    It asks a group's name, not what it can do, and refuses every name but "gloo".
+    """
+    torchs = _distributed.monitored_barrier
+
+    @functools.wraps(torchs)
+    def monitored_barrier(
+        group: Any = None,
+        timeout: timedelta | float | None = None,
+        wait_all_ranks: bool = False,
+    ) -> Any:
+        meant = _distributed.group.WORLD if group is None else group
+        if not isinstance(meant, RailxProcessGroup):
+            return torchs(group, timeout, wait_all_ranks)
+        if isinstance(timeout, (int, float)):
+            timeout = timedelta(seconds=timeout)
+        return meant.monitored_barrier(timeout, wait_all_ranks)
+
+    _distributed.monitored_barrier = monitored_barrier
+    _distributed.distributed_c10d.monitored_barrier = monitored_barrier
 
 
-def _flat(rows: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
-    return [tensor for row in rows for tensor in row]
+_teach_monitored_barrier()
+
+
+class _Done:
+    """The handle of a call that has ended when it returns."""
+
+    def wait(self) -> bool:
+        return True
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a nest of lists."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _bytes(value: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(value))
 
 
 def _placed(value: Any, place: ToHost) -> Any:

@@ -15,7 +15,7 @@ Notable:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import gcd
 from typing import Any, cast
 
@@ -26,7 +26,7 @@ from torch import Tensor
 from railx.planning.plan import Group, Plan, SequenceParallelBatch
 from training.attention import Kernel, Packing, variable_length_attention
 from training.data import Sequences, pack, valid_tokens, whole_slices
-from training.model import Decoder, token_loss_sum
+from training.model import Attend, Decoder
 from training.timeline import Timeline
 
 __all__ = ["ProcessGroups", "SequenceParallel", "UlyssesAttention", "group_ranks", "token_cut"]
@@ -73,25 +73,14 @@ class ProcessGroups:
 class UlyssesAttention:
     """Attention over the tokens of a whole group (an ``Attend``).
 
-    From and to the parts of its ranks. ``cut`` are the tokens of each rank; ``packing``
-    describes the whole packed micro-batch. ``Attend`` stands in ``training.model``.
+    From and to the parts of its ranks. ``cut`` are the tokens of each rank; ``inner``
+    is the attention over all of them, for the heads that come to this rank.
     """
 
     def __init__(
-        self,
-        group: dist.ProcessGroup,
-        cut: Sequence[int],
-        packing: Packing,
-        kernel: Kernel,
-        timeline: Timeline,
+        self, group: dist.ProcessGroup, cut: Sequence[int], inner: Attend, timeline: Timeline
     ) -> None:
-        self.group, self.cut, self.packing, self.kernel, self.timeline = (
-            group,
-            list(cut),
-            packing,
-            kernel,
-            timeline,
-        )
+        self.group, self.cut, self.inner, self.timeline = group, list(cut), inner, timeline
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         degree, heads = len(self.cut), queries.shape[1]
@@ -106,8 +95,7 @@ class UlyssesAttention:
         gathered = self._to_heads(torch.cat(shares, dim=2))
         own = [share.shape[2] for share in shares]
         queries, keys, values = torch.split(gathered, own, dim=1)
-        mixed = variable_length_attention(queries, keys, values, self.packing, self.kernel)
-        return self._to_tokens(mixed, heads)
+        return self._to_tokens(self.inner(layer, queries, keys, values), heads)
 
     def _to_heads(self, shares: Tensor) -> Tensor:
         """[own tokens, degree, h, head size] to [all tokens, h, head size]."""
@@ -131,7 +119,10 @@ class UlyssesAttention:
 
 
 class SequenceParallel:
-    """Runs the batches of a sequence-parallel plan on the replica of this rank."""
+    """Runs the batches of a sequence-parallel plan on the replica of this rank.
+
+    ``idle`` is called in place of a micro-batch in which this rank is in no group.
+    """
 
     def __init__(
         self,
@@ -140,7 +131,9 @@ class SequenceParallel:
         sequences: Sequences,
         kernel: Kernel,
         timeline: Timeline,
+        idle: Callable[[], None] | None = None,
     ) -> None:
+        self.idle = idle
         self.decoder, self.groups, self.sequences = decoder, groups, sequences
         self.kernel, self.timeline = kernel, timeline
         self.rank = dist.get_rank()
@@ -155,9 +148,11 @@ class SequenceParallel:
         weight = 1.0 / max(valid_tokens(batch), 1)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for micro_batch in batch.micro_batches:
-            for group in micro_batch.groups:
-                if self.rank in group.ranks:
-                    loss += self._run_group(group, weight)
+            own = next((group for group in micro_batch.groups if self.rank in group.ranks), None)
+            if own is not None:
+                loss += self._run_group(own, weight)
+            elif self.idle is not None:
+                self.idle()
         return loss
 
     def _run_group(self, group: Group, weight: float) -> Tensor:
@@ -169,21 +164,20 @@ class SequenceParallel:
         packing = Packing.whole(group.lengths)
         with self.timeline.phase("forward"):
             attend = self._attention(group, cut, packing)
-            loss = (
-                token_loss_sum(self.decoder(own.tokens, own.positions, attend), own.labels) * weight
-            )
+            hidden = self.decoder.embed(own.tokens, own.positions)
+            hidden = self.decoder.transform(hidden, own.positions, attend)
+            loss = self.decoder.loss(hidden, own.labels) * weight
         with self.timeline.phase("backward"):
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach().to(torch.float64)
 
-    def _attention(self, group: Group, cut: Sequence[int], packing: Packing) -> Any:
-        if group.degree > 1:
-            return UlyssesAttention(
-                self.groups[group.ranks], cut, packing, self.kernel, self.timeline
-            )
-        return lambda layer, queries, keys, values: variable_length_attention(
-            queries, keys, values, packing, self.kernel
-        )
+    def _attention(self, group: Group, cut: Sequence[int], packing: Packing) -> Attend:
+        def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            return variable_length_attention(queries, keys, values, packing, self.kernel)
+
+        if group.degree == 1:
+            return attend
+        return UlyssesAttention(self.groups[group.ranks], cut, attend, self.timeline)
 
 
 class _Exchange(torch.autograd.Function):

@@ -24,7 +24,7 @@ from railx.fabric import (
     Layout,
     Mode,
 )
-from training.trace import RECONFIGURATION, Recorder
+from training.trace import RECONFIGURATION, Issued, Recorder
 
 __all__ = ["BackendOptions", "Operation", "Session", "Statistics"]
 
@@ -102,6 +102,7 @@ class Operation:
     device: torch.device
     iteration: int = 0
     ready: Any = None
+    record: Issued | None = None
 
     @property
     def phase(self) -> str:
@@ -184,6 +185,15 @@ class Session:
                 if self._last_issued not in (None, operation.configuration):
                     self._add(phase_changes=1)
                 self._last_issued = operation.configuration
+        operation.record = self.recorder.issue(
+            operation.kind,
+            operation.group,
+            operation.bytes,
+            operation.phase,
+            channel=operation.channel,
+            sequence=operation.sequence,
+            iteration=operation.iteration,
+        )
 
     def drop(self, operation: Operation) -> None:
         """An operation that will not be carried out after all."""

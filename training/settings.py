@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from railx.fabric.settings import FabricSettings, Mode, RailSettings
 from railx.planning.plan import Plan, check_ranks
+from railx.planning.schedule import stage_layers
 from railx.settings import (
     AtLeast,
     Between,
@@ -31,16 +32,17 @@ __all__ = [
     "TrainingSettings",
     "check_model",
     "check_plan",
+    "check_positions",
     "fabric_rounds",
     "fabric_sweep",
     "load_run_settings",
-    "pipeline_stages",
+    "pipeline_shape",
 ]
 
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """AdamW with a constant learning rate."""
+    """AdamW, its gradient clipping and its learning rate over the steps."""
 
     learning_rate: Annotated[float, Positive()]
     """Step size."""
@@ -52,6 +54,30 @@ class OptimizerSettings:
     """Added to the root of the squares before dividing."""
     weight_decay: Annotated[float, NonNegative()]
     """Share of a weight that is taken off per step, times the learning rate."""
+    clip_norm: Annotated[float, Positive()] | None
+    """The largest norm of all gradients together; larger ones are scaled down. None
+    leaves them as they are.
+    """
+    schedule: Literal["constant", "cosine"]
+    """What the learning rate does after the warm-up: stay, or fall along half a
+    cosine.
+    """
+    warmup_steps: Annotated[int, AtLeast(0)]
+    """Steps over which the learning rate rises evenly."""
+    decay_steps: Annotated[int, AtLeast(0)]
+    """The step at which a falling learning rate has come to its last value, the warm-up
+    included; 0 where it is constant.
+    """
+    final_share: Annotated[float, Between(0.0, 1.0)]
+    """The last value of a falling learning rate, as a share of the highest."""
+
+    def __post_init__(self) -> None:
+        if self.schedule == "cosine" and self.decay_steps <= self.warmup_steps:
+            raise SettingsError(
+                "decay_steps",
+                f"got {self.decay_steps}; allowed for a cosine: more than warmup_steps, which is"
+                f" {self.warmup_steps}",
+            )
 
 
 @dataclass(frozen=True)
@@ -67,8 +93,18 @@ class TrainingSettings:
     """Where ranks compute; ``auto`` takes CUDA where it is there."""
     precision: Literal["float32", "float64", "bfloat16"]
     """Precision of activations and products."""
-    attention: Literal["auto", "sdpa", "varlen"]
-    """Attention kernel; ``auto`` takes the fused one where it can run."""
+    attention: Literal["auto", "sdpa", "varlen", "blocks"]
+    """Attention kernel; ``auto`` takes the fastest that can run. None of them holds a
+    score for each pair of tokens.
+    """
+    sharding: Literal["none", "zero3"]
+    """What each rank keeps of parameters, gradients and the optimizer: ``none`` all of
+    its stage, ``zero3`` its share among the ranks that hold the same.
+    """
+    compile: bool
+    """Whether layers are compiled by ``torch.compile``."""
+    loss_chunk_tokens: Annotated[int, AtLeast(1)]
+    """Tokens whose scores over the vocabulary are in memory at once."""
     optimizer: OptimizerSettings
     """The optimizer."""
     warmup_iterations: Annotated[int, AtLeast(1)]
@@ -163,17 +199,25 @@ def check_model(model: ModelSettings) -> None:
 
     SettingsError names the key.
     """
-    if model.feed_forward_kind != "swiglu":
+    if model.positions == "learned" and not model.max_positions:
         raise SettingsError(
-            "model.feed_forward_kind",
-            f"got {model.feed_forward_kind}; allowed for training: swiglu",
+            "model.max_positions",
+            "got 0; allowed for training with learned positions: the tokens of the longest sequence"
+            " or more",
         )
-    if model.positions != "rotary":
+
+
+def check_positions(model: ModelSettings, longest_tokens: int) -> None:
+    """Refuse sequences that are longer than the model has positions.
+
+    SettingsError names the key.
+    """
+    if model.positions == "learned" and longest_tokens > model.max_positions:
         raise SettingsError(
-            "model.positions", f"got {model.positions}; allowed for training: rotary"
+            "model.max_positions",
+            f"got {model.max_positions}; allowed: at least {longest_tokens}, the tokens of the"
+            " plan's longest sequence",
         )
-    if model.biases:
-        raise SettingsError("model.biases", "got true; allowed for training: false")
 
 
 def check_plan(plan: Plan, model: ModelSettings, ranks: int) -> None:
@@ -183,43 +227,75 @@ def check_plan(plan: Plan, model: ModelSettings, ranks: int) -> None:
     """
     check_ranks(plan, ranks)
     if plan.kind == "sequence_parallel":
-        for degree in sorted(
+        for used in sorted(
             {
-                g.degree
-                for b in plan.sequence_parallel_batches()
-                for m in b.micro_batches
-                for g in m.groups
+                group.degree
+                for batch in plan.sequence_parallel_batches()
+                for micro_batch in batch.micro_batches
+                for group in micro_batch.groups
             }
         ):
-            if model.heads % degree:
-                raise SettingsError(
-                    "model.heads",
-                    f"got {model.heads}; allowed: a multiple of {degree}, a degree of the plan",
-                )
+            _check_heads(model, used)
         return
-    stages = pipeline_stages(plan)
-    if plan.devices % stages:
+    stages, degree = pipeline_shape(plan)
+    _check_heads(model, degree)
+    if plan.devices % (stages * degree):
+        of_several = f" of {degree} ranks" if degree > 1 else ""
         raise SettingsError(
             "plan",
-            f"{plan.devices} devices for {stages} pipeline stages; allowed: a multiple of the"
-            " stages",
+            f"{plan.devices} devices for {stages} pipeline stages{of_several}; allowed: a multiple"
+            f" of {stages * degree}",
         )
     if stages > model.layers:
         raise SettingsError(
             "model.layers",
             f"got {model.layers}; allowed: at least {stages}, the pipeline stages of the plan",
         )
+    _check_recomputed(plan, model, stages)
 
 
-def pipeline_stages(plan: Plan) -> int:
-    """The stages of a pipeline plan.
+def pipeline_shape(plan: Plan) -> tuple[int, int]:
+    """The stages of a pipeline plan and the ranks of each.
 
-    SettingsError where its batches have different numbers.
+    SettingsError where its batches have different numbers: a rank holds the same layers
+    in every batch.
     """
-    stages = {pipeline.stages for batch in plan.pipeline_batches() for pipeline in batch.pipelines}
-    if len(stages) != 1:
+    pipelines = [pipeline for batch in plan.pipeline_batches() for pipeline in batch.pipelines]
+    found = []
+    for what, counts in (
+        ("stages", {pipeline.stages for pipeline in pipelines}),
+        ("ranks a stage", {pipeline.degree for pipeline in pipelines}),
+    ):
+        if len(counts) != 1:
+            raise SettingsError(
+                "plan",
+                f"pipelines with {sorted(counts)} {what}; allowed: the same number in every batch",
+            )
+        found.append(counts.pop())
+    stages, degree = found
+    return stages, degree
+
+
+def _check_heads(model: ModelSettings, degree: int) -> None:
+    """A degree divides the heads; key-value heads are copied where it does not."""
+    if model.heads % degree:
         raise SettingsError(
-            "plan",
-            f"pipelines with {sorted(stages)} stages; allowed: the same number in every batch",
+            "model.heads",
+            f"got {model.heads}; allowed: a multiple of {degree}, a degree of the plan",
         )
-    return stages.pop()
+
+
+def _check_recomputed(plan: Plan, model: ModelSettings, stages: int) -> None:
+    """A stage recomputes no more layers than it has."""
+    held = [len(layers) for layers in stage_layers(model.layers, stages)]
+    for batch in plan.pipeline_batches():
+        for index, pipeline in enumerate(batch.pipelines):
+            for number, chunk in enumerate(pipeline.chunks):
+                for stage, layers in enumerate(chunk.checkpoint_layers):
+                    if layers > held[stage]:
+                        raise SettingsError(
+                            "plan",
+                            f"batch {batch.iteration}, pipeline {index}, chunk {number}:"
+                            f" checkpoint_layers {layers} on stage {stage}; allowed: at most"
+                            f" {held[stage]}, the layers of the stage",
+                        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy.typing as npt
@@ -55,13 +56,19 @@ def make_plan(
     }
     chosen = planner_of(planner)
     task = PlanningTask(tuple(drawn), cluster.devices, cost, filled.max_length_tokens, seed)
+    planned: tuple[Any, ...] = chosen.plan(planner, task)
+    batches: Any = tuple(
+        replace(made, sequences=tuple(one.sequences.tolist()), lengths=tuple(one.lengths.tolist()))
+        for made, one in zip(planned, drawn, strict=True)
+    )
     plan = Plan(
         SCHEMA,
         chosen.kind,
         chosen.name,
         chosen.ranks_of(planner, cluster.devices),
         settings,
-        chosen.plan(planner, task),
+        batches,
+        cost.tokens_per_device,
     )
     validate_plan(plan)
     return plan
@@ -72,7 +79,7 @@ def plan_rows(plan: Plan, name: str, corpus: str) -> list[dict[str, Any]]:
 
     Groups are those of a sequence-parallel plan, chunks those of a pipeline plan (times
     on one stage). Columns: plan, planner, corpus, devices, kind, iteration, micro_batch
-    (pipeline), group (chunk), first_rank (ranks are consecutive), degree (stages),
+    (pipeline), group (chunk), first_rank (ranks are consecutive), degree (ranks),
     sequences, tokens, longest_tokens, predicted_ms, predicted_compute_ms,
     predicted_all_to_all_ms, chunk_kind (null in a sequence-parallel plan), fidelity.
     """
@@ -188,7 +195,7 @@ def _chunk_rows(batch: PipelineBatch) -> list[dict[str, Any]]:
                     "micro_batch": index,
                     "group": number,
                     "first_rank": pipeline.ranks[0],
-                    "degree": pipeline.stages,
+                    "degree": pipeline.stages * pipeline.degree,
                     "sequences": len(chunk.slices),
                     "tokens": chunk.tokens,
                     "longest_tokens": max(part.length for part in chunk.slices),

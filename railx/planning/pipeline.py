@@ -248,7 +248,10 @@ def _divided(
 
 def _pipeline(groups: list[SequenceChunks], replica: int, shape: PipelineShape) -> Pipeline:
     return Pipeline(
-        shape.stages, replica, tuple(chunk for group in groups for chunk in group.chunks)
+        shape.stages,
+        replica,
+        tuple(chunk for group in groups for chunk in group.chunks),
+        shape.degree,
     )
 
 
@@ -276,8 +279,8 @@ def _plan(settings: PipelineSettings, task: PlanningTask) -> tuple[PipelineBatch
 
 
 def _ranks(settings: PipelineSettings) -> int:
-    """A stage is one rank of the plan, whatever runs inside it."""
-    return settings.stages * settings.replicas
+    """Every rank of every stage."""
+    return settings.stages * settings.replicas * settings.sequence_parallel_degree
 
 
 #: The entry of the list of planners.

@@ -11,7 +11,12 @@ Two kinds (``Plan.kind``):
   size (Ulysses sequence parallelism with a degree per group, FlexSP).
 * ``pipeline``: a batch is a list of pipelines; those of one data-parallel replica run
   one after another, replicas side by side. A pipeline runs chunks in 1F1B order
-  (InfiniPipe section III); rank = replica * stages + stage.
+  (InfiniPipe section III). Each stage is a group of ``degree`` ranks that share the
+  tokens of a chunk; rank = (replica * stages + stage) * degree + place.
+
+Each batch carries the ids and lengths of the sequences that it was planned for, so that
+a plan that dropped, repeated or changed one is refused when it is read. So is one that
+gives a group more tokens than its ranks hold, where the plan knows how many that are.
 
 This module needs the standard library, numpy and pyarrow alone (the last two through
 ``railx.io``).
@@ -19,7 +24,7 @@ This module needs the standard library, numpy and pyarrow alone (the last two th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -42,11 +47,12 @@ __all__ = [
     "Slice",
     "check_ranks",
     "read_plan",
+    "sequence_lengths",
     "validate_plan",
     "write_plan",
 ]
 
-SCHEMA: Literal["railx.plan/1"] = "railx.plan/1"
+SCHEMA: Literal["railx.plan/2"] = "railx.plan/2"
 
 ChunkKind = Literal["batched", "split", "hybrid"]
 #: The two formats of a plan.
@@ -104,12 +110,16 @@ class MicroBatch:
 class SequenceParallelBatch:
     """One training step: micro-batches one after another.
 
-    ``solver`` is the planner's account of how it got there.
+    ``solver`` is the planner's account of how it got there. ``sequences`` and
+    ``lengths`` are the batch that it was made for: whoever draws the batch records
+    them.
     """
 
     iteration: _Count
     micro_batches: Annotated[tuple[MicroBatch, ...], NotEmpty()]
     solver: Mapping[str, Any] = field(default_factory=dict)
+    sequences: tuple[_Count, ...] = ()
+    lengths: tuple[Annotated[int, AtLeast(1)], ...] = ()
 
     @property
     def predicted_ms(self) -> float:
@@ -186,11 +196,15 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Chunks in forward order through ``stages`` ranks of one data-parallel replica."""
+    """Chunks in forward order through the stages of one data-parallel replica.
+
+    Each stage is ``degree`` ranks, which share the tokens of every chunk in order.
+    """
 
     stages: Annotated[int, AtLeast(1)]
     replica: _Count
     chunks: Annotated[tuple[Chunk, ...], NotEmpty()]
+    degree: Annotated[int, PowerOfTwo()] = 1
 
     @property
     def tokens(self) -> int:
@@ -198,8 +212,13 @@ class Pipeline:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The rank of each stage."""
-        return tuple(range(self.replica * self.stages, (self.replica + 1) * self.stages))
+        """All its ranks, stage by stage."""
+        count = self.stages * self.degree
+        return tuple(range(self.replica * count, (self.replica + 1) * count))
+
+    def stage_ranks(self, stage: int) -> tuple[int, ...]:
+        """The ranks of one stage, by place."""
+        return self.ranks[stage * self.degree : (stage + 1) * self.degree]
 
 
 @dataclass(frozen=True)
@@ -207,11 +226,14 @@ class PipelineBatch:
     """One training step.
 
     Pipelines of one replica run in the order given, replicas side by side.
+    ``sequences`` and ``lengths`` are the batch that it was made for.
     """
 
     iteration: _Count
     pipelines: Annotated[tuple[Pipeline, ...], NotEmpty()]
     solver: Mapping[str, Any] = field(default_factory=dict)
+    sequences: tuple[_Count, ...] = ()
+    lengths: tuple[Annotated[int, AtLeast(1)], ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -222,17 +244,18 @@ class PipelineBatch:
 class Plan:
     """A plan for ``devices`` ranks.
 
-    ``settings`` are the planner's inputs as plain data, for provenance. In a pipeline
-    plan one device may stand for a node that runs sequence parallelism inside;
-    ``devices`` counts pipeline ranks then.
+    ``settings`` are the planner's inputs as plain data, for provenance.
+    ``tokens_per_device`` is how many tokens of the whole model a rank's memory holds,
+    None where nobody said.
     """
 
-    schema: Literal["railx.plan/1"]
+    schema: Literal["railx.plan/2"]
     kind: PlanKind
     planner: str
     devices: Annotated[int, AtLeast(1)]
     settings: Mapping[str, Any]
     batches: tuple[SequenceParallelBatch, ...] | tuple[PipelineBatch, ...]
+    tokens_per_device: Annotated[int, AtLeast(1)] | None = None
 
     def sequence_parallel_batches(self) -> tuple[SequenceParallelBatch, ...]:
         """The batches of a sequence-parallel plan; PlanError for a pipeline plan."""
@@ -266,7 +289,7 @@ def read_plan(path: str | Path) -> Plan:
             )
         batches: Any = load(tuple[batch_type, ...], data.get("batches"), "batches")  # type: ignore[valid-type]
         head: _Head = load(_Head, {key: value for key, value in data.items() if key != "batches"})
-        plan = Plan(head.schema, head.kind, head.planner, head.devices, head.settings, batches)
+        plan = Plan(**vars(head), batches=batches)
         validate_plan(plan)
     except (SettingsError, PlanError) as error:
         raise PlanError(f"{path}: {error}") from None
@@ -295,10 +318,25 @@ def validate_plan(plan: Plan) -> None:
                 f" {expected.__name__}"
             )
         if isinstance(batch, SequenceParallelBatch):
-            _validate_sequence_parallel(batch, plan.devices, place)
+            _validate_sequence_parallel(batch, plan, place)
         else:
-            _validate_pipelines(batch, plan.devices, place)
+            _validate_pipelines(batch, plan, place)
+        _validate_batch(batch, place)
     _unique((batch.iteration for batch in plan.batches), "the plan: iteration")
+
+
+def sequence_lengths(
+    batch: SequenceParallelBatch | PipelineBatch,
+) -> Iterator[tuple[int, int]]:
+    """The sequences that a batch processes and their lengths, in its order."""
+    if isinstance(batch, SequenceParallelBatch):
+        for micro_batch in batch.micro_batches:
+            for group in micro_batch.groups:
+                yield from zip(group.sequences, group.lengths, strict=True)
+        return
+    for pipeline in batch.pipelines:
+        for chunk in pipeline.chunks:
+            yield from ((part.sequence, part.length) for part in chunk.slices if part.start == 0)
 
 
 def check_ranks(plan: Plan, ranks: int) -> None:
@@ -314,31 +352,52 @@ def check_ranks(plan: Plan, ranks: int) -> None:
 class _Head:
     """A plan file without its batches, which are told apart by ``kind``."""
 
-    schema: Literal["railx.plan/1"]
+    schema: Literal["railx.plan/2"]
     kind: PlanKind
     planner: str
     devices: Annotated[int, AtLeast(1)]
     settings: Mapping[str, Any]
+    tokens_per_device: Annotated[int, AtLeast(1)] | None = None
 
 
-def _validate_sequence_parallel(batch: SequenceParallelBatch, devices: int, place: str) -> None:
+def _validate_batch(batch: SequenceParallelBatch | PipelineBatch, place: str) -> None:
+    """What is processed is what the batch holds: all of it, nothing else."""
+    if not batch.sequences or len(batch.sequences) != len(batch.lengths):
+        raise PlanError(
+            f"{place}: made for {len(batch.sequences)} sequences and {len(batch.lengths)} lengths;"
+            " allowed: the ids and lengths of the batch that was planned, at least one"
+        )
+    _unique(batch.sequences, f"{place}: made for sequence")
+    wanted = dict(zip(batch.sequences, batch.lengths, strict=True))
+    for sequence, length in sequence_lengths(batch):
+        if sequence not in wanted:
+            raise PlanError(
+                f"{place}: sequence {sequence}; allowed: the sequences of the batch that the plan"
+                " was made for"
+            )
+        if length != wanted[sequence]:
+            raise PlanError(
+                f"{place}, sequence {sequence}: length {length}; allowed: {wanted[sequence]}, its"
+                " length in the batch that the plan was made for"
+            )
+        del wanted[sequence]
+    if wanted:
+        raise PlanError(
+            f"{place}: sequence {next(iter(wanted))} is dropped ({len(wanted)} in all); allowed:"
+            " every sequence of the batch that the plan was made for"
+        )
+
+
+def _validate_sequence_parallel(batch: SequenceParallelBatch, plan: Plan, place: str) -> None:
     for index, micro_batch in enumerate(batch.micro_batches):
         inside = f"{place}, micro-batch {index}"
         for number, group in enumerate(micro_batch.groups):
-            _validate_group(group, devices, f"{inside}, group {number}")
+            _validate_group(group, plan, f"{inside}, group {number}")
         _unique((rank for group in micro_batch.groups for rank in group.ranks), f"{inside}: rank")
-    _unique(
-        (
-            s
-            for micro_batch in batch.micro_batches
-            for group in micro_batch.groups
-            for s in group.sequences
-        ),
-        f"{place}: sequence",
-    )
+    _unique((sequence for sequence, _ in sequence_lengths(batch)), f"{place}: sequence")
 
 
-def _validate_group(group: Group, devices: int, place: str) -> None:
+def _validate_group(group: Group, plan: Plan, place: str) -> None:
     first, degree = (group.ranks[0] if group.ranks else -1), len(group.ranks)
     if not PowerOfTwo().accepts(degree):
         raise PlanError(f"{place}: {degree} ranks; allowed: {PowerOfTwo().allowed}")
@@ -347,8 +406,8 @@ def _validate_group(group: Group, devices: int, place: str) -> None:
             f"{place}: ranks {list(group.ranks)}; allowed: consecutive ranks that start at a"
             f" multiple of {degree}"
         )
-    if first + degree > devices:
-        raise PlanError(f"{place}: rank {first + degree - 1}; allowed: 0 to {devices - 1}")
+    if first + degree > plan.devices:
+        raise PlanError(f"{place}: rank {first + degree - 1}; allowed: 0 to {plan.devices - 1}")
     if not group.sequences or len(group.sequences) != len(group.lengths):
         raise PlanError(
             f"{place}: {len(group.sequences)} sequences and {len(group.lengths)} lengths; allowed:"
@@ -357,25 +416,40 @@ def _validate_group(group: Group, devices: int, place: str) -> None:
     for sequence, length in zip(group.sequences, group.lengths, strict=True):
         if length < 1:
             raise PlanError(f"{place}, sequence {sequence}: length {length}; allowed: at least 1")
-
-
-def _validate_pipelines(batch: PipelineBatch, devices: int, place: str) -> None:
-    stages = {pipeline.stages for pipeline in batch.pipelines}
-    if len(stages) != 1:
+    if plan.tokens_per_device is not None and group.tokens > plan.tokens_per_device * degree:
         raise PlanError(
-            f"{place}: pipelines with {sorted(stages)} stages; allowed: the same number in every"
-            " pipeline"
+            f"{place}: {group.tokens} tokens; allowed: at most {plan.tokens_per_device * degree},"
+            f" what {degree} ranks hold"
         )
+
+
+def _validate_pipelines(batch: PipelineBatch, plan: Plan, place: str) -> None:
+    for what, counts in (
+        ("stages", {pipeline.stages for pipeline in batch.pipelines}),
+        ("ranks a stage", {pipeline.degree for pipeline in batch.pipelines}),
+    ):
+        if len(counts) != 1:
+            raise PlanError(
+                f"{place}: pipelines with {sorted(counts)} {what}; allowed: the same number in"
+                " every pipeline"
+            )
     for index, pipeline in enumerate(batch.pipelines):
         inside = f"{place}, pipeline {index}"
-        if pipeline.ranks[-1] >= devices:
-            raise PlanError(f"{inside}: rank {pipeline.ranks[-1]}; allowed: 0 to {devices - 1}")
+        if not PowerOfTwo().accepts(pipeline.degree):
+            raise PlanError(
+                f"{inside}: {pipeline.degree} ranks a stage; allowed: {PowerOfTwo().allowed}"
+            )
+        if pipeline.ranks[-1] >= plan.devices:
+            raise PlanError(
+                f"{inside}: rank {pipeline.ranks[-1]}; allowed: 0 to {plan.devices - 1}"
+            )
         if not pipeline.chunks:
             raise PlanError(f"{inside}: no chunks; allowed: at least one")
         for number, chunk in enumerate(pipeline.chunks):
             _validate_chunk(chunk, pipeline.stages, f"{inside}, chunk {number}")
         _validate_coverage(pipeline, inside)
-    _unique((s for pipeline in batch.pipelines for s in _sequences(pipeline)), f"{place}: sequence")
+        _validate_memory(pipeline, plan.tokens_per_device, inside)
+    _unique((sequence for sequence, _ in sequence_lengths(batch)), f"{place}: sequence")
 
 
 def _validate_chunk(chunk: Chunk, stages: int, place: str) -> None:
@@ -439,8 +513,31 @@ def _validate_coverage(pipeline: Pipeline, place: str) -> None:
             )
 
 
-def _sequences(pipeline: Pipeline) -> list[int]:
-    return [part.sequence for chunk in pipeline.chunks for part in chunk.slices if part.start == 0]
+def _validate_memory(pipeline: Pipeline, tokens_per_device: int | None, place: str) -> None:
+    """No stage holds more tokens at once than its ranks can.
+
+    A stage has its share of the layers only, so that its ranks hold ``stages`` times as
+    many tokens as of the whole model. Chunks with recomputed layers are left out: how
+    much of them is kept, the plan does not say.
+    """
+    if tokens_per_device is None:
+        return
+    # The 1F1B order reads plans, so its module imports this one.
+    from railx.planning.schedule import one_f_one_b
+
+    most = tokens_per_device * pipeline.degree * pipeline.stages
+    for stage in range(pipeline.stages):
+        held = 0
+        for op in one_f_one_b(pipeline, stage):
+            chunk = pipeline.chunks[op.chunk]
+            if chunk.checkpoint_layers and chunk.checkpoint_layers[stage]:
+                continue
+            held += chunk.tokens if op.kind == "forward" else -chunk.tokens
+            if held > most:
+                raise PlanError(
+                    f"{place}, chunk {op.chunk}: stage {stage} then holds {held} tokens; allowed:"
+                    f" at most {most}, what its {pipeline.degree} ranks hold"
+                )
 
 
 def _unique(items: Iterable[int], what: str) -> None:

@@ -13,6 +13,7 @@ and the Gantt figure share this module, which needs the standard library alone.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -28,6 +29,7 @@ __all__ = [
     "peak_live_chunks",
     "pipeline_ms",
     "simulate_pipeline",
+    "stage_layers",
     "warm_up_forwards",
 ]
 
@@ -110,7 +112,8 @@ def simulate_pipeline(pipeline: Pipeline, start_ms: float = 0.0) -> list[Schedul
 
     A stage starts an operation as soon as its input is there. A forward needs the
     forward of the stage before, a backward the backward of the stage after (the order
-    within a stage does the rest). Sending between stages takes no time (InfiniPipe
+    within a stage does the rest). The times of a chunk are those of the plan, so with
+    all ranks of a stage at work. Sending between stages takes no time (InfiniPipe
     neglects it). Returns the operations stage by stage.
     """
     orders = [one_f_one_b(pipeline, stage) for stage in range(pipeline.stages)]
@@ -144,6 +147,21 @@ def simulate_pipeline(pipeline: Pipeline, start_ms: float = 0.0) -> list[Schedul
 def pipeline_ms(pipeline: Pipeline) -> float:
     """Simulated time of one pipeline."""
     return max(row.end_ms for row in simulate_pipeline(pipeline))
+
+
+def stage_layers(layers: int, stages: int) -> list[range]:
+    """Consecutive layers for each pipeline stage, as even as can be.
+
+    The first stages get one more where it does not divide. Raises ValueError where a
+    stage would stay empty.
+    """
+    if stages > layers:
+        raise ValueError(
+            f"{stages} pipeline stages for {layers} layers; allowed: at most one stage per layer"
+        )
+    share, rest = divmod(layers, stages)
+    starts = [stage * share + min(stage, rest) for stage in range(stages + 1)]
+    return [range(start, stop) for start, stop in itertools.pairwise(starts)]
 
 
 def _runs(chunks: Sequence[Chunk]) -> list[list[int]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,19 +20,22 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from railx.io import in_repository, read_metadata, read_table, write_table
-from railx.settings import AtLeast, Fraction, NotEmpty, Positive, SettingsError
+from railx.settings import AtLeast, Between, Fraction, NotEmpty, Positive, SettingsError
 from railx.workload import lengths as length_sources
-from railx.workload.text import (
-    BEGINNING_OF_SEQUENCE,
-    VOCABULARY,
-    folder_documents,
-    stdlib_documents,
+from railx.workload.text import folder_documents, stdlib_documents
+from railx.workload.tokenizer import (
+    BYTES,
+    Tokenizer,
+    TokenizerName,
+    token_type,
+    train_tokenizer,
 )
 
 __all__ = [
     "Corpus",
     "CorpusKind",
     "CorpusSettings",
+    "Encoded",
     "FileCorpusSettings",
     "FolderCorpusSettings",
     "MixtureCorpusSettings",
@@ -45,6 +49,11 @@ __all__ = [
 CorpusKind = Literal["real_text", "real_lengths", "published_quantiles", "synthetic"]
 _Name = Annotated[str, NotEmpty()]
 _Path = Annotated[str, NotEmpty()]
+#: What the metadata of a corpus file says of its tokens.
+_TOKENS_DESCRIBED = (
+    *("tokenizer", "tokenizer_digest", "merges", "vocabulary_size", "token_bytes"),
+    "beginning_of_sequence",
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,13 @@ class StdlibCorpusSettings:
     """What a document is: a whole file, or one top-level function or class."""
     sequences: Annotated[int, AtLeast(1)] | None
     """Documents to keep, drawn by the seed; null keeps all."""
+    tokenizer: TokenizerName
+    """What tokens are: bytes, or pairs of bytes merged as often as the text asks."""
+    vocabulary: Annotated[int, Between(257, 2**24)]
+    """Token ids, that of the beginning of a sequence included; bytes have 257."""
+
+    def __post_init__(self) -> None:
+        _check_vocabulary(self.tokenizer, self.vocabulary)
 
 
 @dataclass(frozen=True)
@@ -145,6 +161,13 @@ class FolderCorpusSettings:
     """Which files below it are documents, as in ``**/*.txt``."""
     sequences: Annotated[int, AtLeast(1)] | None
     """Documents to keep, drawn by the seed; null keeps all."""
+    tokenizer: TokenizerName
+    """What tokens are: bytes, or pairs of bytes merged as often as the text asks."""
+    vocabulary: Annotated[int, Between(257, 2**24)]
+    """Token ids, that of the beginning of a sequence included; bytes have 257."""
+
+    def __post_init__(self) -> None:
+        _check_vocabulary(self.tokenizer, self.vocabulary)
 
 
 CorpusSettings = (
@@ -157,10 +180,18 @@ CorpusSettings = (
 
 
 @dataclass(frozen=True)
+class Encoded:
+    """The token ids of documents, without the beginning of a sequence."""
+
+    tokenizer: Tokenizer
+    ids: tuple[npt.NDArray[np.int64], ...]
+
+
+@dataclass(frozen=True)
 class Corpus:
     """Sequences in a fixed order: ``lengths`` int64 [n] in tokens, and the texts.
 
-    The beginning-of-sequence token is not included in a text.
+    The beginning-of-sequence token is not included in a text nor among its ids.
     """
 
     name: str
@@ -169,25 +200,24 @@ class Corpus:
     description: str
     lengths: npt.NDArray[np.int64]
     documents: tuple[bytes, ...] | None
+    encoded: Encoded | None = None
 
 
 def build_corpus(settings: CorpusSettings, seed: int) -> Corpus:
     """Gather or draw a corpus. The same settings, seed and input give the same corpus.
 
-    A document of n bytes is a sequence of n + 1 tokens, the first being the beginning
-    of the sequence. ValueError names a missing, empty or malformed file and what is
-    allowed.
+    A document of n tokens is a sequence of n + 1, the first being the beginning of the
+    sequence. A byte-pair tokenizer is trained on the documents that are kept.
+    ValueError names a missing, empty or malformed file and what is allowed.
     """
     if isinstance(settings, StdlibCorpusSettings):
         described = (
             f"standard library of Python {platform.python_version()}, one {settings.unit} a"
-            " document, bytes as tokens"
+            " document"
         )
         return _text_corpus(settings, stdlib_documents(settings.unit), described, seed)
     if isinstance(settings, FolderCorpusSettings):
-        described = (
-            f"files that match {settings.pattern} in {Path(settings.path).name}, bytes as tokens"
-        )
+        described = f"files that match {settings.pattern} in {Path(settings.path).name}"
         return _text_corpus(
             settings, folder_documents(settings.path, settings.pattern), described, seed
         )
@@ -209,19 +239,28 @@ def build_corpus(settings: CorpusSettings, seed: int) -> Corpus:
 def write_corpus(path: str | Path, corpus: Corpus) -> None:
     """Write a corpus as one Parquet table: sequence, length_tokens, tokens.
 
-    Tokens are the bytes of the text, null where only lengths are known. The metadata
-    names the corpus, its kind, the vocabulary and the beginning-of-sequence token that
-    stands before the bytes, and gives the summary of its lengths.
+    Tokens are the ids of the text one after another, each an unsigned integer of
+    ``token_bytes`` bytes, lowest first; null where only lengths are known. So bytes as
+    tokens are the text itself. The metadata names the corpus, its kind, the tokenizer
+    with its merges, the vocabulary, the width of a token and the beginning-of-sequence
+    token that stands before the ids, and gives the summary of the lengths.
     """
-    text = corpus.documents is not None
+    encoded = corpus.encoded
+    kind = (
+        token_type(max((int(ids.max(initial=0)) for ids in encoded.ids), default=0))
+        if encoded
+        else None
+    )
+    tokens = (
+        [ids.astype(kind).tobytes() for ids in encoded.ids]
+        if encoded
+        else [None] * len(corpus.lengths)
+    )
     table = pa.table(
         {
             "sequence": pa.array(np.arange(len(corpus.lengths)), pa.int64()),
             "length_tokens": pa.array(corpus.lengths, pa.int64()),
-            "tokens": pa.array(
-                list(corpus.documents) if corpus.documents else [None] * len(corpus.lengths),
-                pa.binary(),
-            ),
+            "tokens": pa.array(tokens, pa.binary()),
         }
     )
     metadata: dict[str, Any] = {
@@ -229,9 +268,8 @@ def write_corpus(path: str | Path, corpus: Corpus) -> None:
         "source": corpus.source,
         "kind": corpus.kind,
         "description": corpus.description,
-        "vocabulary_size": VOCABULARY if text else None,
-        "beginning_of_sequence": BEGINNING_OF_SEQUENCE if text else None,
-        "digest": _digest(corpus),
+        **_tokens_described(encoded, kind),
+        "digest": _digest(corpus.lengths, tokens),
         "statistics": length_sources.length_statistics(corpus.lengths),
     }
     write_table(path, table, metadata=metadata)
@@ -243,20 +281,37 @@ def read_corpus_lengths(path: str | Path) -> tuple[str, npt.NDArray[np.int64]]:
     return str(read_metadata(path).get("name", Path(path).stem)), lengths.astype(np.int64)
 
 
+def _check_vocabulary(tokenizer: TokenizerName, vocabulary: int) -> None:
+    if tokenizer == "bytes" and vocabulary != BYTES.vocabulary:
+        raise SettingsError(
+            "vocabulary", f"got {vocabulary}; allowed with bytes as tokens: {BYTES.vocabulary}"
+        )
+
+
 def _text_corpus(
     settings: StdlibCorpusSettings | FolderCorpusSettings,
     documents: list[bytes],
     described: str,
     seed: int,
 ) -> Corpus:
+    kept = documents
     if settings.sequences is not None and settings.sequences < len(documents):
-        kept = np.sort(
-            np.random.default_rng(seed).choice(len(documents), settings.sequences, replace=False)
+        drawn = np.random.default_rng(seed).choice(
+            len(documents), settings.sequences, replace=False
         )
-        documents, total = [documents[index] for index in kept], len(documents)
-        described += f"; {settings.sequences} of {total} documents"
-    lengths = np.array([len(document) + 1 for document in documents], dtype=np.int64)
-    return Corpus(settings.name, settings.source, "real_text", described, lengths, tuple(documents))
+        kept = [documents[index] for index in np.sort(drawn)]
+    tokenizer = (
+        BYTES if settings.tokenizer == "bytes" else train_tokenizer(kept, settings.vocabulary)
+    )
+    described += ", bytes" if settings.tokenizer == "bytes" else ", pairs of bytes"
+    described += " as tokens"
+    if len(kept) < len(documents):
+        described += f"; {len(kept)} of {len(documents)} documents"
+    encoded = Encoded(tokenizer, tuple(tokenizer.encode(kept)))
+    lengths = np.array([len(ids) + 1 for ids in encoded.ids], dtype=np.int64)
+    return Corpus(
+        settings.name, settings.source, "real_text", described, lengths, tuple(kept), encoded
+    )
 
 
 def _mixture_corpus(settings: MixtureCorpusSettings, seed: int) -> Corpus:
@@ -280,8 +335,24 @@ def _mixture_corpus(settings: MixtureCorpusSettings, seed: int) -> Corpus:
     )
 
 
-def _digest(corpus: Corpus) -> str:
-    digest = hashlib.sha256(corpus.lengths.astype("<i8").tobytes())
-    for document in corpus.documents or ():
-        digest.update(document)
+def _tokens_described(encoded: Encoded | None, kind: np.dtype[Any] | None) -> dict[str, Any]:
+    """What the metadata says of the tokens; null where there are none."""
+    if encoded is None or kind is None:
+        return dict.fromkeys(_TOKENS_DESCRIBED)
+    tokenizer = encoded.tokenizer
+    described: tuple[Any, ...] = (
+        tokenizer.name,
+        tokenizer.digest,
+        tokenizer.merges,
+        tokenizer.vocabulary,
+        kind.itemsize,
+        tokenizer.beginning_of_sequence,
+    )
+    return dict(zip(_TOKENS_DESCRIBED, described, strict=True))
+
+
+def _digest(lengths: npt.NDArray[np.int64], tokens: Sequence[bytes | None]) -> str:
+    digest = hashlib.sha256(lengths.astype("<i8").tobytes())
+    for document in tokens:
+        digest.update(document or b"")
     return digest.hexdigest()

@@ -65,6 +65,10 @@ class ModelSettings:
     """Base of the rotary positions' wavelengths."""
     norm_epsilon: Annotated[float, NonNegative()] = 1e-5
     """What a norm adds to the variance before it divides."""
+    max_positions: Annotated[int, AtLeast(0)] = 0
+    """Rows of the table of learned positions in training: the tokens of the longest
+    sequence that the model can take. 0 where positions are rotary.
+    """
 
     def __post_init__(self) -> None:
         if self.hidden % self.heads:

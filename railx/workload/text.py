@@ -1,4 +1,4 @@
-"""Real text as documents, one byte per token.
+"""Real text as documents, each a string of bytes.
 
 The running interpreter's own sources and a user's folder of files.
 """
@@ -13,17 +13,10 @@ from pathlib import Path
 from typing import Literal
 
 __all__ = [
-    "BEGINNING_OF_SEQUENCE",
-    "VOCABULARY",
     "folder_documents",
     "split_definitions",
     "stdlib_documents",
 ]
-
-#: Tokens are bytes; one more id stands before every document, so that its first byte is
-#: predicted too.
-BEGINNING_OF_SEQUENCE = 256
-VOCABULARY = 257
 
 # Third-party packages are no part of the interpreter, and its tests are left out
 # because many distributions do not ship them.

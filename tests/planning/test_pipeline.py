@@ -14,6 +14,7 @@ from railx.planning.plan import SCHEMA, PipelineBatch, Plan, PlanError, validate
 from railx.planning.schedule import pipeline_ms
 from railx.workload import CostModel, SampledBatch
 from tests.builders import checked, drawn_batch
+from tests.plans import made_for_itself
 
 SHAPE = PipelineShape(stages=4, degree=8)
 
@@ -29,7 +30,7 @@ def _batch_ms(batch: PipelineBatch) -> float:
 def _check(
     batch: PipelineBatch, drawn: SampledBatch, devices: int, stages: int, cost: CostModel
 ) -> None:
-    validate_plan(Plan(SCHEMA, "pipeline", "pipeline", devices, {}, (batch,)))
+    validate_plan(made_for_itself(Plan(SCHEMA, "pipeline", "pipeline", devices, {}, (batch,))))
     held: dict[int, int] = {}
     for pipeline in batch.pipelines:
         assert pipeline.stages == stages

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +20,12 @@ from railx.planning.plan import (
     Slice,
     check_ranks,
     read_plan,
+    sequence_lengths,
     validate_plan,
     write_plan,
 )
 from tests.commands import loaded
+from tests.plans import chunk, made_for_itself, pipeline_plan
 
 
 def _group(ranks: tuple[int, ...], sequences: tuple[int, ...]) -> Group:
@@ -33,12 +36,16 @@ def _sequence_parallel(*micro_batches: tuple[Group, ...]) -> Plan:
     batch = SequenceParallelBatch(
         3, tuple(MicroBatch(groups, 5.0) for groups in micro_batches), {"note": "by hand"}
     )
-    return Plan(SCHEMA, "sequence_parallel", "static", 4, {"seed": 1}, (batch,))
+    return made_for_itself(
+        Plan(SCHEMA, "sequence_parallel", "static", 4, {"seed": 1}, (batch,), 64)
+    )
 
 
 def _pipeline(*chunks: tuple[Slice, ...], replica: int = 0, devices: int = 4) -> Plan:
     pipeline = Pipeline(2, replica, tuple(Chunk(slices, 1.0, 2.0) for slices in chunks))
-    return Plan(SCHEMA, "pipeline", "pipeline", devices, {}, (PipelineBatch(0, (pipeline,)),))
+    return made_for_itself(
+        Plan(SCHEMA, "pipeline", "pipeline", devices, {}, (PipelineBatch(0, (pipeline,)),), 64)
+    )
 
 
 SEQUENCE_PARALLEL = _sequence_parallel(
@@ -57,7 +64,7 @@ PIPELINE = _pipeline(
 def test_a_plan_reads_back_as_it_was_written(tmp_path: Path, plan: Plan) -> None:
     write_plan(tmp_path / "plan.json", plan)
     assert read_plan(tmp_path / "plan.json") == plan
-    assert read_json(tmp_path / "plan.json")["schema"] == "railx.plan/1"
+    assert read_json(tmp_path / "plan.json")["schema"] == "railx.plan/2"
 
 
 def test_kinds_of_chunks() -> None:
@@ -172,6 +179,93 @@ def test_pipelines_of_a_batch_share_sequences_and_ranks_rightly() -> None:
         )
 
 
+def test_stages_of_several_ranks_take_ranks_in_order() -> None:
+    chunks = (chunk((0, 0, 4, 4)),)
+    both = [Pipeline(2, replica, (chunk((replica, 0, 4, 4)),), 2) for replica in (0, 1)]
+    validate_plan(pipeline_plan(8, both))
+    assert both[1].ranks == (4, 5, 6, 7)
+    assert [both[1].stage_ranks(stage) for stage in (0, 1)] == [(4, 5), (6, 7)]
+    with pytest.raises(PlanError, match="pipeline 1: rank 7; allowed: 0 to 5"):
+        validate_plan(pipeline_plan(6, both))
+    with pytest.raises(PlanError, match=r"batch 0: pipelines with \[1, 2\] ranks a stage"):
+        validate_plan(pipeline_plan(8, [both[0], replace(both[1], degree=1)]))
+    with pytest.raises(PlanError, match="pipeline 0: 3 ranks a stage; allowed: a power of two"):
+        validate_plan(pipeline_plan(8, [Pipeline(2, 0, chunks, 3)]))
+
+
+@pytest.mark.parametrize("plan", [SEQUENCE_PARALLEL, PIPELINE], ids=lambda plan: str(plan.kind))
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda held: {**held, 9: 5},
+            "sequence 9 is dropped (1 in all); allowed: every sequence of the batch",
+        ),
+        (
+            lambda held: {s: n for s, n in held.items() if s != 3},
+            "sequence 3; allowed: the sequences of the batch that the plan was made for",
+        ),
+        (
+            lambda held: {**held, 3: held[3] + 1},
+            "sequence 3: length {3}; allowed: {more}, its length in the batch",
+        ),
+        (lambda held: {}, "made for 0 sequences and 0 lengths; allowed: the ids and lengths"),
+    ],
+    ids=["dropped", "foreign", "changed", "unnamed"],
+)
+def test_a_plan_for_another_batch_is_named(
+    plan: Plan, change: Any, message: str, tmp_path: Path
+) -> None:
+    held = dict(sequence_lengths(plan.batches[0]))
+    other = change(held)
+    batch: Any = replace(plan.batches[0], sequences=tuple(other), lengths=tuple(other.values()))
+    text = message.replace("{3}", str(held[3])).replace("{more}", str(held[3] + 1))
+    with pytest.raises(PlanError) as refused:
+        validate_plan(replace(plan, batches=(batch,)))
+    assert text in str(refused.value)
+    # The same on reading: a file that was changed by hand.
+    path = tmp_path / "plan.json"
+    write_plan(path, plan)
+    data = read_json(path)
+    data["batches"][0] |= {"sequences": list(other), "lengths": list(other.values())}
+    write_json(path, data)
+    with pytest.raises(PlanError) as refused:
+        read_plan(path)
+    assert str(refused.value).startswith(f"{path}: batch {batch.iteration}")
+    assert text in str(refused.value)
+
+
+def test_a_batch_that_names_a_sequence_twice() -> None:
+    batch: Any = replace(PIPELINE.batches[0], sequences=(7, 1, 7), lengths=(100, 9, 100))
+    with pytest.raises(PlanError, match="batch 0: made for sequence 7 appears twice"):
+        validate_plan(replace(PIPELINE, batches=(batch,)))
+
+
+def test_overfull_groups_and_stages_are_named() -> None:
+    validate_plan(replace(SEQUENCE_PARALLEL, tokens_per_device=12))
+    with pytest.raises(PlanError) as refused:
+        validate_plan(replace(SEQUENCE_PARALLEL, tokens_per_device=10))
+    assert str(refused.value) == (
+        "batch 3, micro-batch 0, group 0: 21 tokens; allowed: at most 20, what 2 ranks hold"
+    )
+    # The first of the two stages holds all three chunks at once, 118 tokens.
+    validate_plan(replace(PIPELINE, tokens_per_device=59))
+    with pytest.raises(PlanError) as refused:
+        validate_plan(replace(PIPELINE, tokens_per_device=58))
+    assert str(refused.value) == (
+        "batch 0, pipeline 0, chunk 2: stage 0 then holds 118 tokens; allowed: at most 116, what"
+        " its 1 ranks hold"
+    )
+    # What is recomputed is not held.
+    pipeline = PIPELINE.pipeline_batches()[0].pipelines[0]
+    recomputed = replace(
+        pipeline,
+        chunks=(replace(pipeline.chunks[0], checkpoint_layers=(1, 1)), *pipeline.chunks[1:]),
+    )
+    batch = replace(PIPELINE.pipeline_batches()[0], pipelines=(recomputed,))
+    validate_plan(replace(PIPELINE, batches=(batch,), tokens_per_device=58))
+
+
 def test_batches_have_the_kind_of_the_plan_and_their_own_iteration() -> None:
     with pytest.raises(PlanError, match="a SequenceParallelBatch in a plan of kind pipeline"):
         validate_plan(replace(SEQUENCE_PARALLEL, kind="pipeline"))
@@ -192,7 +286,7 @@ def test_more_ranks_than_the_plan_allows() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": "other/9"}, r"schema is 'other/9'; allowed: railx\.plan/1"),
+        ({"schema": "other/9"}, r"schema is 'other/9'; allowed: railx\.plan/2"),
         ({"kind": "spiral"}, "kind: got 'spiral'; allowed: sequence_parallel, pipeline"),
         ({"devices": 0}, "devices: got 0; allowed: at least 1"),
         ({"surprise": 1}, "surprise: unknown key"),

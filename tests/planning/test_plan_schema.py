@@ -45,7 +45,7 @@ def test_plans_fit_the_schema(written: Any) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"schema": "railx.plan/2"}, {"devices": 0}, {"batches": []}, {"extra": 1}, {"kind": "tensor"}],
+    [{"schema": "railx.plan/1"}, {"devices": 0}, {"batches": []}, {"extra": 1}, {"kind": "tensor"}],
 )
 def test_what_is_no_plan_does_not_fit(written: Any, change: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):

@@ -136,6 +136,20 @@ def collectives(group: Any) -> dict[str, Any]:
     output = torch.empty(sum(sent), 2, dtype=torch.float64)
     dist.all_to_all_single(output, tensor, sent, sent, group=group)
     keep("all_to_all_single uneven", output)
+    outputs = [torch.empty(RANK + peer + 1, dtype=torch.float64) for peer in range(RANKS)]
+    inputs = [new(RANK + peer + 1) for peer in range(RANKS)]
+    try:
+        dist.all_to_all(outputs, inputs, group=group)
+        keep("all_to_all", *outputs)
+    except RuntimeError:
+        # Torch's gloo has it from 2.12 on.
+        keep("all_to_all")
+    output = torch.empty(3, dtype=torch.float64)
+    if RANK == 0:
+        dist.send(new(3), 1, group=group)
+    elif RANK == 1:
+        assert dist.recv(output, group=group) == 0
+        keep("any source", output)
     objects: list[Any] = [None] * RANKS
     dist.all_gather_object(objects, {"rank": RANK}, group=group)
     found["all_gather_object"] = objects
@@ -143,6 +157,7 @@ def collectives(group: Any) -> dict[str, Any]:
     dist.broadcast_object_list(objects, 0, group=group)
     found["broadcast_object_list"] = objects
     dist.barrier(group=group)
+    dist.monitored_barrier(group=group)
     return found
 
 
@@ -204,11 +219,6 @@ def refusals() -> None:
         return "nothing was refused"
 
     with setting("electrical:refusals"):
-        pieces = [torch.zeros(1) for _ in range(RANKS)]
-        RESULTS["list_all_to_all"] = line(
-            lambda: dist.all_to_all([torch.zeros(1) for _ in range(RANKS)], pieces)
-        )
-        RESULTS["any_source"] = line(lambda: dist.recv(torch.zeros(1)))
         RESULTS["configure_while_open"] = line(
             lambda: backend.configure(BackendOptions("gloo", None, "electrical", 1), Recorder(RANK))
         )

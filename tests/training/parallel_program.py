@@ -11,7 +11,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from railx.planning.plan import (
     Chunk,
@@ -34,9 +36,10 @@ from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_pla
 from training.attention import Packing, variable_length_attention
 from training.data import pack, plan_lengths, valid_tokens, whole_slices
 from training.model import Decoder, stage_layers, token_loss_sum
-from training.pipeline import PipelineParallel, StageLinks
+from training.pipeline import KeptSlice, PipelineParallel, StageLinks
 from training.reduction import pipeline_reduction, sequence_parallel_reduction
 from training.sequence_parallel import ProcessGroups, SequenceParallel, group_ranks
+from training.settings import pipeline_shape
 from training.timeline import Timeline
 
 STEPS = 3
@@ -141,10 +144,45 @@ def pipeline_cases(ranks: int) -> list[Case]:
             [Pipeline(2, 1, (chunk((3, 0, 8, 8), (4, 0, 9, 9)),))],
         )
         deep = pipeline_plan(4, [Pipeline(4, 0, mixed_chunks(1))])
-        found = [Case(f"two_replicas_seed{seed}", replicas, MODEL, seed) for seed in (1, 2)]
+        found = pipelines_of_groups()
+        found += [Case(f"two_replicas_seed{seed}", replicas, MODEL, seed) for seed in (1, 2)]
         found.append(Case("two_replicas_tied", replicas, replace(MODEL, tied_embeddings=True), 3))
         found.append(Case("four_stages", deep, MODEL, 4))
     return found
+
+
+def pipelines_of_groups() -> list[Case]:
+    """Stages of two and four ranks that share the tokens of each chunk.
+
+    The cuts are uneven; one chunk has fewer tokens than ranks.
+    """
+    pairs = pipeline_plan(
+        4,
+        [
+            Pipeline(2, 0, mixed_chunks(0), 2),
+            Pipeline(2, 0, (chunk((6, 0, 9, 9)), chunk((7, 0, 1, 1))), 2),
+        ],
+        [Pipeline(2, 0, (chunk((1, 0, 8, 8)),), 2)],
+    )
+    recomputed = pipeline_plan(4, [Pipeline(2, 0, mixed_chunks(2, (1, 2)), 2)])
+    alone = pipeline_plan(
+        4, [Pipeline(1, 0, (*mixed_chunks(0), chunk((7, 0, 3, 3))), 4)], [
+            Pipeline(1, 0, mixed_chunks(3, (3,)), 4)
+        ]
+    )  # fmt: skip
+    replicas = pipeline_plan(
+        4,
+        [Pipeline(1, 0, mixed_chunks(0), 2), Pipeline(1, 1, mixed_chunks(6), 2)],
+        [Pipeline(1, 1, mixed_chunks(0), 2)],
+    )
+    tied = replace(MODEL, layers=3, tied_embeddings=True)
+    return [
+        Case("stages_of_two", pairs, MODEL, 1),
+        Case("stages_of_two_one_kv_head_tied_uneven", pairs, replace(tied, kv_heads=1), 2),
+        Case("stages_of_two_recomputed", recomputed, replace(MODEL, kv_heads=8), 3),
+        Case("stage_of_four", alone, replace(MODEL, kv_heads=2), 4),
+        Case("replicas_of_two", replicas, tied, 5),
+    ]
 
 
 # ---- one process as the reference
@@ -234,6 +272,45 @@ def whole_sequences(batch: Any) -> list[Slice]:
 # ---- the ranks
 
 
+@dataclass
+class Watched:
+    """What was kept for later slices and sent, and whether it is there still."""
+
+    kept: list[StorageWeakRef] = field(default_factory=list)
+    sent: list[StorageWeakRef] = field(default_factory=list)
+    #: Bytes that were kept with keys and values but are none of theirs.
+    foreign_bytes: int = 0
+
+    def watch(self) -> None:
+        keep, send = KeptSlice.keep, StageLinks.send
+
+        def kept(slice_: KeptSlice, layer: int, keys: Tensor, values: Tensor) -> None:
+            before = len(slice_.leaves)
+            keep(slice_, layer, keys, values)
+            for leaf in slice_.leaves[layer] if len(slice_.leaves) > before else ():
+                self.kept.append(StorageWeakRef(leaf.untyped_storage()))
+                self.foreign_bytes += leaf.untyped_storage().nbytes() - leaf.nbytes
+
+        def sent(links: StageLinks, tensor: Tensor, to: int) -> None:
+            send(links, tensor, to)
+            self.sent.append(StorageWeakRef(tensor.untyped_storage()))
+
+        KeptSlice.keep, StageLinks.send = kept, sent  # type: ignore[method-assign]
+
+    def told(self) -> dict[str, int]:
+        """Counts since the last call."""
+        counts = {
+            "kept": len(self.kept),
+            "kept_still": sum(not one.expired() for one in self.kept),
+            "sent": len(self.sent),
+            "sent_still": sum(not one.expired() for one in self.sent),
+            "foreign_bytes": self.foreign_bytes,
+        }
+        self.kept.clear()
+        self.sent.clear()
+        return counts
+
+
 def parallel(
     case: Case, sequences: dict[int, np.ndarray]
 ) -> tuple[Trained, int | None, int | None]:
@@ -241,13 +318,15 @@ def parallel(
     where it is a pipeline.
     """
     timeline, pipelined = Timeline(), case.plan.kind == "pipeline"
-    stages = case.plan.pipeline_batches()[0].pipelines[0].stages if pipelined else 1
-    held = stage_layers(case.model.layers, stages)[dist.get_rank() % stages]
+    stages, degree = pipeline_shape(case.plan) if pipelined else (1, 1)
+    held = stage_layers(case.model.layers, stages)[dist.get_rank() // degree % stages]
     decoder = Decoder(case.model, seed=case.seed, compute=torch.float64, layers=held)
     runner: Any
     if pipelined:
-        runner = PipelineParallel(decoder, stages, StageLinks(), sequences, "sdpa", timeline)
-        reduction = pipeline_reduction(decoder, stages, timeline)
+        runner = PipelineParallel(
+            decoder, stages, StageLinks(), sequences, "sdpa", timeline, degree
+        )
+        reduction = pipeline_reduction(decoder, stages, timeline, degree)
     else:
         runner = SequenceParallel(
             decoder, ProcessGroups(group_ranks(case.plan)), sequences, "sdpa", timeline
@@ -296,6 +375,8 @@ def compare(case: Case, own: Trained, whole: Trained) -> dict[str, float]:
 def work(rank: int, ranks: int, backend: str, store_path: str, out: str) -> None:
     torch.set_num_threads(1)
     join(backend, rank, ranks, store_path)
+    watched = Watched()
+    watched.watch()
     results = {}
     for case in cases(ranks):
         validate_plan(case.plan)
@@ -307,11 +388,12 @@ def work(rank: int, ranks: int, backend: str, store_path: str, out: str) -> None
         own, peak, planned_peak = parallel(case, sequences)
         errors = compare(case, own, reference(case, sequences))
         gathered: list[Any] = [None] * ranks
-        dist.all_gather_object(gathered, (errors, peak, planned_peak))
+        dist.all_gather_object(gathered, (errors, peak, planned_peak, watched.told()))
         results[case.name] = {
             "errors": {key: max(other[0][key] for other in gathered) for key in errors},
             "peaks": [other[1] for other in gathered],
             "planned_peaks": [other[2] for other in gathered],
+            "memory": [other[3] for other in gathered],
         }
     if rank == 0:
         Path(out).write_text(json.dumps(results))

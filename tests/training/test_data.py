@@ -15,7 +15,7 @@ from railx.planning.plan import (
     Pipeline,
     Slice,
 )
-from tests.builders import write_corpus
+from tests.builders import write_corpus, write_stage_table
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from training.data import pack, plan_lengths, read_sequences, valid_tokens, whole_slices
 from training.model import IGNORED_LABEL
@@ -42,6 +42,33 @@ def test_a_beginning_of_sequence_token_comes_from_the_metadata(tmp_path: Path) -
         ValueError, match=r"token id 256; allowed: below model\.vocabulary, which is 256"
     ):
         read_sequences(path, {0: 3}, 256)
+
+
+@pytest.mark.parametrize(("width", "ids"), [(2, [300, 65535]), (4, [70000, 5])])
+def test_ids_may_be_wider_than_bytes(width: int, ids: list[int], tmp_path: Path) -> None:
+    path = tmp_path / "corpus.parquet"
+    row = {"sequence": 0, "length_tokens": 3, "tokens": np.array(ids, f"<u{width}").tobytes()}
+    metadata = {"token_bytes": width, "beginning_of_sequence": 70001}
+    write_stage_table(path, "corpus.sequences", [row], metadata)
+    assert read_sequences(path, {0: 3}, 70002)[0].tolist() == [70001, *ids]
+    # The beginning is an id too.
+    with pytest.raises(
+        ValueError, match=r"token id 70001; allowed: below model\.vocabulary, which is 70001$"
+    ):
+        read_sequences(path, {0: 3}, 70001)
+
+
+@pytest.mark.parametrize(
+    ("width", "message"),
+    [
+        (3, r"token_bytes: got 3; allowed: 1, 2, 4$"),
+        (2, r"sequence 0 has 3 bytes of tokens; allowed: a multiple of 2, the token_bytes"),
+    ],
+)
+def test_a_width_that_does_not_fit_is_named(width: int, message: str, tmp_path: Path) -> None:
+    path = corpus(tmp_path, [b"abc"], token_bytes=width)
+    with pytest.raises(ValueError, match=message):
+        read_sequences(path, {0: 1}, 256)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ is refused.
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -21,10 +22,11 @@ from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_pla
 from training.settings import (
     TrainingSettings,
     check_plan,
+    check_positions,
     fabric_rounds,
     fabric_sweep,
     load_run_settings,
-    pipeline_stages,
+    pipeline_shape,
 )
 from workflow.config import choices
 
@@ -49,8 +51,8 @@ def config(**changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", choices("training"))
 def test_files_are_complete_and_allowed(name: str) -> None:
-    fields = {field.name for field in dataclasses.fields(TrainingSettings)}
-    assert set(choice("training", name)) == fields
+    names = {field.name for field in fields(TrainingSettings)}
+    assert set(choice("training", name)) == names
     assert isinstance(checked("training", name), TrainingSettings)
 
 
@@ -97,14 +99,8 @@ def test_each_repeat_goes_round_the_sweep_in_an_order_of_the_seeds() -> None:
         (
             ("model", "positions"),
             "learned",
-            "model.positions: got learned; allowed for training: rotary",
+            "model.max_positions: got 0; allowed for training with learned positions",
         ),
-        (
-            ("model", "feed_forward_kind"),
-            "gelu",
-            "model.feed_forward_kind: got gelu; allowed for training: swiglu",
-        ),
-        (("model", "biases"), True, "model.biases: got true; allowed for training: false"),
         (("seed",), -1, "seed: got -1; allowed: from 0 to 2147483647"),
     ],
 )
@@ -119,19 +115,48 @@ def test_what_cannot_be_used_is_named(path: tuple[str, ...], value: Any, message
     assert str(refused.value).startswith(message)
 
 
+@pytest.mark.parametrize("name", choices("model"))
+def test_every_model_of_the_configuration_can_be_trained(name: str) -> None:
+    load_run_settings(config(model=choice("model", name)))
+
+
+def test_sequences_beyond_the_learned_positions_are_refused() -> None:
+    learned = replace(MODEL, positions="learned", max_positions=9)
+    check_positions(learned, 9)
+    check_positions(MODEL, 10)
+    with pytest.raises(SettingsError) as refused:
+        check_positions(learned, 10)
+    assert str(refused.value) == (
+        "model.max_positions: got 9; allowed: at least 10, the tokens of the plan's longest"
+        " sequence"
+    )
+
+
 def sequence_parallel(degree: int) -> Plan:
     return sequence_parallel_plan(4, [micro_batch((range(degree), {0: 9}))])
 
 
-def pipelined(devices: int, *stages: int) -> Plan:
-    chunks = (chunk((0, 0, 9, 9)),)
-    return pipeline_plan(devices, *([Pipeline(count, 0, chunks)] for count in stages))
+def pipelined(
+    devices: int, *stages: int, degrees: Sequence[int] = (1, 1), recomputed: tuple[int, ...] = ()
+) -> Plan:
+    chunks = (chunk((0, 0, 9, 9), checkpoint_layers=recomputed),)
+    return pipeline_plan(
+        devices,
+        *(
+            [Pipeline(count, 0, chunks, degree)]
+            for count, degree in zip(stages, degrees, strict=False)
+        ),
+    )
 
 
 def test_plans_that_fit_are_accepted() -> None:
     check_plan(sequence_parallel(2), MODEL, 4)
     check_plan(pipelined(4, 2, 2), MODEL, 4)
-    assert pipeline_stages(pipelined(4, 2, 2)) == 2
+    check_plan(pipelined(4, 2, degrees=(2,), recomputed=(1, 1)), MODEL, 4)
+    # Four ranks share two key-value heads.
+    check_plan(pipelined(8, 2, degrees=(4,)), replace(MODEL, heads=4, kv_heads=2), 8)
+    assert pipeline_shape(pipelined(4, 2, 2)) == (2, 1)
+    assert pipeline_shape(pipelined(8, 2, degrees=(4,))) == (2, 4)
 
 
 @pytest.mark.parametrize(
@@ -159,13 +184,40 @@ def test_plans_that_fit_are_accepted() -> None:
             pipelined(3, 2),
             3,
             SettingsError,
-            "plan: 3 devices for 2 pipeline stages; allowed: a multiple of the stages",
+            "plan: 3 devices for 2 pipeline stages; allowed: a multiple of 2",
         ),
         (
             pipelined(2, 2, 1),
             2,
             SettingsError,
             "plan: pipelines with [1, 2] stages; allowed: the same number in every batch",
+        ),
+        (
+            pipelined(4, 2, 2, degrees=(1, 2)),
+            4,
+            SettingsError,
+            "plan: pipelines with [1, 2] ranks a stage; allowed: the same number in every batch",
+        ),
+        (
+            pipelined(8, 2, degrees=(4,)),
+            8,
+            SettingsError,
+            "model.heads: got 6; allowed: a multiple of 4, a degree of the plan",
+        ),
+        (
+            pipelined(6, 2, degrees=(2,)),
+            6,
+            SettingsError,
+            "plan: 6 devices for 2 pipeline stages of 2 ranks; allowed: a multiple of 4",
+        ),
+        (
+            pipelined(2, 2, recomputed=(2, 0)),
+            2,
+            SettingsError,
+            (
+                "plan: batch 0, pipeline 0, chunk 0: checkpoint_layers 2 on stage 0; allowed: at"
+                " most 1, the layers of the stage"
+            ),
         ),
     ],
 )

@@ -1,0 +1,116 @@
+"""One rank of the coverage matrix, started by ``coverage.py``.
+
+Usage: coverage_program.py RANK FOLDER SETTINGS CASES, the last two JSON. SETTINGS is a
+list of ``{"name", "backend", "ranks", "variables"}``; ranks from ``ranks`` up sit one
+out. CASES are titles, none for all. Writes FOLDER/RANK.json: what each case found, or
+why it was refused, by setting.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+import warnings
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tests.training.coverage_cases import CASES, Case, World
+
+DEVICE = torch.device(os.environ.get("COVERAGE_DEVICE", "cpu"))
+
+
+def plain(value: Any) -> Any:
+    """What JSON can hold, numbers exactly."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        return plain(value.float() if value.dtype == torch.bfloat16 else value.tolist())
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def found_by(case: Case, world: World) -> dict[str, Any]:
+    """The result of a case, or the line that refuses it."""
+    world.seed = case.seed
+    begin = time.monotonic()
+    try:
+        outcome: dict[str, Any] = {"found": plain(case.run(world))}
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        outcome = {"refused": f"{type(error).__name__}: {lines[0]}"}
+        if os.environ.get("COVERAGE_TRACE"):
+            traceback.print_exc()
+    # The next case must not depend on the groups of this one.
+    for group in list(dist.distributed_c10d._world.pg_map):
+        if group is not dist.group.WORLD:
+            dist.destroy_process_group(group)
+    return {**outcome, "seconds": round(time.monotonic() - begin, 3)}
+
+
+def meeting_place(rank: int, folder: Path) -> Any:
+    """A store on a free port of rank 0; the others read the port from a file."""
+    file = dist.FileStore(str(folder / "port"), -1)
+    if rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        file.set("port", str(store.port))
+        return store
+    return dist.TCPStore("127.0.0.1", int(file.get("port")), wait_for_workers=False)
+
+
+def run(
+    setting: dict[str, Any], rank: int, store: Any, folder: Path, titles: list[str]
+) -> dict[str, Any]:
+    """All cases under one setting."""
+    os.environ.update(setting["variables"])
+    here = folder / setting["name"]
+    here.mkdir(exist_ok=True)
+    dist.init_process_group(
+        setting["backend"],
+        store=dist.PrefixStore(setting["name"], store),
+        rank=rank,
+        world_size=setting["ranks"],
+        timeout=timedelta(seconds=30),
+    )
+    outcomes = {}
+    for case in CASES:
+        if titles and case.title not in titles:
+            continue
+        world = World(rank, setting["ranks"], here, DEVICE)
+        outcomes[case.title] = found_by(case, world)
+        if os.environ.get("COVERAGE_TRACE"):
+            print(rank, setting["name"], case.title, str(outcomes[case.title])[:150], flush=True)
+    dist.destroy_process_group()
+    return outcomes
+
+
+def main() -> None:
+    """Every setting in turn."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
+    settings, titles = json.loads(sys.argv[3]), json.loads(sys.argv[4])
+    store = meeting_place(rank, folder)
+    written = {
+        setting["name"]: run(setting, rank, store, folder, titles)
+        for setting in settings
+        if rank < setting["ranks"]
+    }
+    (folder / f"{rank}.json").write_text(json.dumps(written))
+    # Rank 0 holds the store until the last one has written.
+    store.add("ended", 1)
+    if rank == 0:
+        while store.add("ended", 0) < settings[0]["ranks"]:
+            time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Any torch program, with nothing but the environment."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.commands import environment
+from training.environment import read
+from training.session import BackendOptions
+
+GOOD = {
+    "RAILX_FABRIC": "on_demand",
+    "RAILX_CONTROLLER": "127.0.0.1:4200",
+    "RAILX_GPUS_PER_SERVER": "2",
+    "RAILX_INNER": "gloo",
+}
+
+
+def test_all_variables_become_options() -> None:
+    found = read({**GOOD, "RAILX_TOKEN": "t", "RAILX_TRACE": "folder", "RAILX_REPORT": "1"})
+    assert found.options == BackendOptions("gloo", "127.0.0.1:4200", "on_demand", 2, "t")
+    assert (found.trace, found.report) == (Path("folder"), True)
+
+
+def test_electrical_needs_no_controller_and_torchrun_says_the_server() -> None:
+    for address in ({}, {"RAILX_CONTROLLER": "nowhere"}):
+        found = read({"RAILX_FABRIC": "electrical", "LOCAL_WORLD_SIZE": "4", **address})
+        assert (found.options.controller, found.options.gpus_per_server) == (None, 4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        (
+            {"RAILX_FABRIC": ""},
+            "RAILX_FABRIC: is missing; allowed: electrical, on_demand, provisioned",
+        ),
+        (
+            {"RAILX_FABRIC": "optical"},
+            "RAILX_FABRIC: got optical; allowed: electrical, on_demand, provisioned",
+        ),
+        (
+            {"RAILX_CONTROLLER": ""},
+            (
+                "RAILX_CONTROLLER: is missing; allowed: host:port of a running controller"
+                " (RAILX_FABRIC=electrical needs none)"
+            ),
+        ),
+        (
+            {"RAILX_CONTROLLER": "host"},
+            (
+                "RAILX_CONTROLLER: got host; allowed: host:port of a running controller"
+                " (RAILX_FABRIC=electrical needs none)"
+            ),
+        ),
+        (
+            {"RAILX_CONTROLLER": "host:99999"},
+            (
+                "RAILX_CONTROLLER: got host:99999; allowed: host:port of a running controller"
+                " (RAILX_FABRIC=electrical needs none)"
+            ),
+        ),
+        ({"RAILX_GPUS_PER_SERVER": ""}, "RAILX_GPUS_PER_SERVER: is missing; allowed: 1, 2, 3, ..."),
+        (
+            {"RAILX_GPUS_PER_SERVER": "0"},
+            "RAILX_GPUS_PER_SERVER: got 0; allowed: 1, 2, 3, ...",
+        ),
+        ({"RAILX_INNER": "mpi"}, "RAILX_INNER: got mpi; allowed: gloo, nccl"),
+        ({"RAILX_REPORT": "yes"}, "RAILX_REPORT: got yes; allowed: 0, 1"),
+    ],
+)
+def test_a_wrong_variable_is_one_line(changed: dict[str, str], line: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        read({**GOOD, **changed})
+    assert str(raised.value) == line
+
+
+PROGRAM = """
+import os
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group(
+    "railx",
+    init_method="file://" + os.path.abspath("store"),
+    rank=int(os.environ["RANK"]),
+    world_size=2,
+)
+tensor = torch.tensor([1.0 + dist.get_rank()])
+dist.all_reduce(tensor)
+assert tensor.item() == 3, tensor
+dist.destroy_process_group()
+"""
+
+
+def launched(
+    folder: Path, program: str, variables: dict[str, str]
+) -> list[subprocess.CompletedProcess[str]]:
+    """Run two ranks of a program where this package is installed."""
+    installed = folder / "railx_lab-0.dist-info"
+    installed.mkdir(exist_ok=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: railx-lab\nVersion: 0\n")
+    (installed / "entry_points.txt").write_text(
+        "[torch.backends]\nrailx = training.autoload:register\n"
+    )
+    (folder / "program.py").write_text(program)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "program.py"],
+            cwd=folder,
+            env=environment(folder, RANK=str(rank), **variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    ended = []
+    for process in processes:
+        output, error = process.communicate(timeout=120)
+        ended.append(subprocess.CompletedProcess(process.args, process.returncode, output, error))
+    return ended
+
+
+def test_a_program_needs_only_variables(tmp_path: Path) -> None:
+    variables = {
+        "RAILX_FABRIC": "electrical",
+        "RAILX_GPUS_PER_SERVER": "1",
+        "RAILX_TRACE": str(tmp_path / "trace"),
+        "RAILX_REPORT": "1",
+    }
+    for rank, process in enumerate(launched(tmp_path, PROGRAM, variables)):
+        assert process.returncode == 0, process.stderr
+        report = json.loads(process.stderr.splitlines()[-1])
+        assert (report["rank"], report["requests"]) == (rank, 0)
+        events = pq.read_table(tmp_path / "trace" / f"{rank}.parquet").to_pylist()
+        assert [(event["rank"], event["kind"]) for event in events] == [(rank, "all_reduce")]
+
+
+def test_a_missing_variable_ends_the_program_in_one_line(tmp_path: Path) -> None:
+    for process in launched(tmp_path, PROGRAM, {"RAILX_GPUS_PER_SERVER": "1"}):
+        assert process.returncode != 0
+        assert process.stderr.splitlines()[-1].endswith(
+            "ValueError: RAILX_FABRIC: is missing; allowed: electrical, on_demand, provisioned"
+        )

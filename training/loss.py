@@ -1,0 +1,91 @@
+"""The loss of next-token prediction: sums of cross entropies over the tokens.
+
+A vocabulary is wide: the scores of all tokens at once would be the largest tensor of a
+step. ``chunked_token_loss`` makes the scores of a few tokens at a time, takes from them
+what the loss and its gradients need, and drops them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+__all__ = ["IGNORED_LABEL", "chunked_token_loss", "token_loss_sum"]
+
+#: The label of a token that has no next token: it adds nothing to the loss.
+IGNORED_LABEL = -100
+
+
+def token_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum of the cross entropies of the tokens.
+
+    A scalar in at least single precision. ``logits`` [T, vocabulary], ``labels`` [T]
+    with :data:`IGNORED_LABEL` where a token has no next one. Zero (with a gradient of
+    zero) where no token has a label. Divide by the valid tokens of the whole batch to
+    weight every token alike, whatever the plan.
+    """
+    exact = logits if logits.dtype == torch.float64 else logits.float()
+    return functional.cross_entropy(exact, labels, ignore_index=IGNORED_LABEL, reduction="sum")
+
+
+def chunked_token_loss(hidden: Tensor, weight: Tensor, labels: Tensor, chunk_tokens: int) -> Tensor:
+    """``token_loss_sum(hidden @ weight.T, labels)``, ``chunk_tokens`` tokens at a time.
+
+    ``hidden`` [T, width] in the precision of the product, ``weight`` [vocabulary,
+    width] in that or a finer one. The gradients of both are made in the forward pass,
+    while a chunk's scores are at hand: nothing is computed twice, and from there to the
+    backward pass they are kept instead of the scores.
+    """
+    loss: Tensor = _ChunkedTokenLoss.apply(hidden, weight, labels, chunk_tokens)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _ChunkedTokenLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, chunk_tokens: int
+    ) -> Tensor:
+        wants_hidden, wants_weight = ctx.needs_input_grad[:2]
+        exact = torch.promote_types(hidden.dtype, torch.float32)
+        cast = weight.to(hidden.dtype)
+        loss = torch.zeros((), dtype=exact, device=hidden.device)
+        hidden_gradient = torch.empty_like(hidden) if wants_hidden else None
+        weight_gradient = torch.zeros_like(weight, dtype=exact) if wants_weight else None
+        for start in range(0, len(hidden), chunk_tokens):
+            part, own_labels = (tensor[start : start + chunk_tokens] for tensor in (hidden, labels))
+            ignored = (own_labels == IGNORED_LABEL)[:, None]
+            logarithms = torch.log_softmax(part @ cast.T, -1, dtype=exact)
+            index = own_labels.clamp_min(0)[:, None]
+            minus_one = logarithms.new_full(index.shape, -1)
+            loss -= logarithms.gather(1, index).masked_fill_(ignored, 0).sum()
+            # The derivative by the scores: the probabilities, less one at the label.
+            # What is ignored is taken out of the narrow tensors that it meets.
+            slope = logarithms.exp_().scatter_add_(1, index, minus_one)
+            slope = slope.to(hidden.dtype)
+            if hidden_gradient is not None:
+                hidden_gradient[start : start + chunk_tokens] = (slope @ cast).masked_fill_(
+                    ignored, 0
+                )
+            if weight_gradient is not None:
+                met = part.masked_fill(ignored, 0)
+                if exact == hidden.dtype:
+                    weight_gradient.addmm_(slope.T, met)
+                else:
+                    weight_gradient += slope.T @ met
+        if weight_gradient is not None:
+            weight_gradient = weight_gradient.to(weight.dtype)
+        ctx.save_for_backward(hidden_gradient, weight_gradient)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        hidden, weight = (
+            None if kept is None else kept * gradients[0].to(kept.dtype)
+            for kept in ctx.saved_tensors
+        )
+        return hidden, weight, None, None
