@@ -139,7 +139,7 @@ _ITERATIONS = (
     _RUN
     | whole("iteration", "repeat", "rank")
     | real("iteration_ms", "stall_ms", "wait_ms")
-    | whole("requests", "reconfigurations")
+    | whole("requests", "held", "reconfigurations")
     | real("loss", "gradient_norm")
     | whole("tokens")
     | real("load_share")
@@ -160,7 +160,7 @@ _TRACE = (
 _SETTINGS = (
     _RUN
     | real("iteration_ms", "tokens_per_s", "stall_ms", "wait_ms")
-    | real("requests", "reconfigurations", "iteration_over_electrical")
+    | real("requests", "held", "reconfigurations", "iteration_over_electrical")
     | whole("repeats", "set_aside")
     | real("last_loss")
     | text("fidelity")
