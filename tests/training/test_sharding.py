@@ -42,16 +42,32 @@ def test_an_engine_trains_the_same_model_as_one_process(
     launches: dict[tuple[int, str], dict[str, Any]],
 ) -> None:
     if (ranks, backend) not in launches:
-        done = python(PROGRAM, str(ranks), backend, timeout_s=200)
-        assert done.returncode == 0, done.stderr
-        launches[ranks, backend] = json.loads(done.stdout)
-    result = launches[ranks, backend][case.name]
+        launches[ranks, backend] = launch(ranks, backend)
+    check(launches[ranks, backend][case.name], case)
+
+
+def launch(*arguments: object) -> dict[str, Any]:
+    done = python(PROGRAM, *map(str, arguments), timeout_s=250)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def check(result: dict[str, Any], case: sharding_program.Case) -> None:
     for quantity, error in result["errors"].items():
         assert error <= 1e-12, quantity
     # Every parameter is counted once, and where it is cut it is kept once.
     assert result["counted"] == result["whole"]
     if case.sharding == "zero3":
         assert sum(result["kept"]) == result["whole"] + result["copied"]
+    assert result["taken"]
+
+
+@pytest.mark.slow
+def test_compiled_layers_train_the_same_model() -> None:
+    results = launch(2, "gloo", "compiled")
+    for case in sharding_program.compiled_cases(2):
+        check(results[case.name], case)
 
 
 @pytest.mark.slow
