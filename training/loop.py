@@ -17,7 +17,6 @@ Notable:
 from __future__ import annotations
 
 import gc
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -210,13 +209,11 @@ def _iterations(
         if iteration == warmup:
             begin = read_processors(*helpers)
             dist.barrier(control)
-        backend.begin_iteration(iteration)
         backend.reset_statistics()
-        start_ns = time.monotonic_ns()
+        backend.begin_iteration(iteration)
         stepped = engine.step(batch, iteration)
         _synchronize(place.device)
-        backend.end_iteration()
-        iteration_ms = (time.monotonic_ns() - start_ns) / 1e6
+        iteration_ms = backend.end_iteration() / 1e6
         statistics = backend.statistics()
         whole_loss, squared_norm = _added_up(control, stepped.loss, stepped.squared_norm)
         if iteration >= warmup:
@@ -230,6 +227,7 @@ def _iterations(
                     "stall_ms": statistics.stall_ns / 1e6,
                     "wait_ms": statistics.wait_ns / 1e6,
                     "requests": statistics.requests,
+                    "held": statistics.held,
                     "reconfigurations": statistics.reconfigurations,
                     "loss": whole_loss,
                     "gradient_norm": squared_norm**0.5,
