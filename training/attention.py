@@ -4,27 +4,45 @@ A packed call holds several sequences one after another. Each has some queries a
 least as many keys: the keys that come before the queries are context (earlier slices of
 the same sequence), and the last query sees the last key.
 
-Two kernels: ``sdpa`` computes sequence by sequence with scaled_dot_product_attention,
-on every device and in every precision, and is the reference; ``varlen`` is one call of
-the fused variable-length kernel for half precision on CUDA.
+Three kernels, none of which ever holds a score or a mask for each pair of tokens:
+
+* ``varlen``: one call of the fused variable-length kernel, for half precision on CUDA;
+* ``sdpa``: scaled_dot_product_attention sequence by sequence, held to its fused
+  kernels; those line up the first query with the first key, so that sequences with
+  context go to ``blocks``;
+* ``blocks``: tiles of queries and keys with matrix products alone, on every device and
+  in every precision.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 __all__ = ["Kernel", "Packing", "choose_kernel", "variable_length_attention", "varlen_available"]
 
-Kernel = Literal["sdpa", "varlen"]
+Kernel = Literal["sdpa", "varlen", "blocks"]
+
+#: The kernels of scaled_dot_product_attention that hold no scores.
+_FUSED = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.CUDNN_ATTENTION,
+]
+
+#: Queries and keys of a tile of ``blocks``.
+_QUERY_TILE, _KEY_TILE = 128, 512
 
 
 @dataclass(frozen=True)
@@ -37,6 +55,9 @@ class Packing:
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]
+    _offsets: dict[torch.device, tuple[Tensor, Tensor]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if len(self.queries) != len(self.keys) or any(
@@ -52,6 +73,23 @@ class Packing:
         """Whole sequences of these lengths, without context."""
         return cls(tuple(lengths), tuple(lengths))
 
+    def offsets(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Where each sequence begins among the queries and among the keys.
+
+        Tensors of 32-bit integers on ``device``, made by the first call: one copy to
+        the device serves all layers, forward and backward. It waits for nothing.
+        """
+        if device not in self._offsets:
+            both = torch.tensor(
+                [[0, *accumulate(lengths)] for lengths in (self.queries, self.keys)],
+                dtype=torch.int32,
+            )
+            if device.type == "cuda":
+                both = both.pin_memory()
+            queries, keys = both.to(device, non_blocking=True)
+            self._offsets[device] = (queries, keys)
+        return self._offsets[device]
+
 
 def variable_length_attention(
     queries: Tensor, keys: Tensor, values: Tensor, packing: Packing, kernel: Kernel = "sdpa"
@@ -64,34 +102,47 @@ def variable_length_attention(
     """
     if kernel == "varlen":
         return _fused(queries, keys, values, packing)
-    return _one_by_one(queries, keys, values, packing)
+    mixed = [
+        _square(*parts) if kernel == "sdpa" and len(parts[0]) == len(parts[1]) else _blocks(*parts)
+        for parts in zip(
+            torch.split(queries, list(packing.queries)),
+            torch.split(keys, list(packing.keys)),
+            torch.split(values, list(packing.keys)),
+            strict=True,
+        )
+        if len(parts[0])
+    ]
+    # Without a query there is nothing to mix; the product keeps the result in the
+    # graph.
+    return torch.cat(mixed) if mixed else queries * 1
 
 
 def choose_kernel(
-    choice: Literal["auto", "sdpa", "varlen"],
+    choice: Literal["auto", "sdpa", "varlen", "blocks"],
     device: torch.device,
     precision: torch.dtype,
     head_size: int,
 ) -> Kernel:
-    """The kernel for ``choice``.
+    """The kernel for ``choice``; ``auto`` takes the fastest that can run.
 
-    ``auto`` takes the fused one where it can run: CUDA, half precision, head size a
-    multiple of 8. Raises ValueError where ``varlen`` is demanded and cannot run.
+    What can run is tried on a few tokens. Raises ValueError where the kernel that is
+    demanded cannot run; what is returned takes every packing, with grouped heads and
+    with context, in memory that grows with the tokens and not with their square.
     """
-    possible = (
-        device.type == "cuda"
-        and precision in (torch.bfloat16, torch.float16)
-        and head_size % 8 == 0
-        and head_size <= 256
-        and varlen_available()
-        and torch.cuda.get_device_capability(device) >= (8, 0)
-    )
-    if choice == "varlen" and not possible:
+    varlen = choice in ("auto", "varlen") and _varlen_runs(device, precision, head_size)
+    sdpa = choice in ("auto", "sdpa") and _sdpa_runs(device, precision, head_size, grouped=False)
+    if choice == "varlen" and not varlen:
         raise ValueError(
-            "varlen attention cannot run here; it needs a CUDA device of compute capability 8.0 and"
-            " bfloat16"
+            f"got varlen, which cannot run here in {_name(precision)} with heads {head_size} wide;"
+            f" allowed on {device.type}: auto; varlen needs a CUDA device of compute capability 8.0"
+            " and bfloat16"
         )
-    return "varlen" if possible and choice != "sdpa" else "sdpa"
+    if choice == "sdpa" and not sdpa:
+        raise ValueError(
+            f"got sdpa, which has no memory-efficient kernel for {_name(precision)} with heads"
+            f" {head_size} wide; allowed on {device.type}: auto, blocks"
+        )
+    return "varlen" if varlen else "sdpa" if sdpa else "blocks"
 
 
 @cache
@@ -100,41 +151,66 @@ def varlen_available() -> bool:
     return _varlen_attn() is not None
 
 
-def _one_by_one(queries: Tensor, keys: Tensor, values: Tensor, packing: Packing) -> Tensor:
-    """Each sequence alone, as the single element of a batch.
-
-    [1, heads, tokens, head size].
-    """
-    mixed = [
-        _causal(q.transpose(0, 1)[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None])[
-            0
-        ].transpose(0, 1)
-        for q, k, v in zip(
-            torch.split(queries, list(packing.queries)),
-            torch.split(keys, list(packing.keys)),
-            torch.split(values, list(packing.keys)),
-            strict=True,
-        )
-        if len(q)
-    ]
-    # Without a query there is nothing to mix; the product keeps the result in the
-    # graph.
-    return torch.cat(mixed) if mixed else queries * 1
+def _name(precision: torch.dtype) -> str:
+    return str(precision).removeprefix("torch.")
 
 
-def _causal(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+# ---- sdpa
+
+
+def _square(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """One sequence without context, by a fused kernel or not at all."""
     grouped = queries.shape[1] != keys.shape[1]
-    count, visible = queries.shape[2], keys.shape[2]
-    if count == visible:
-        return functional.scaled_dot_product_attention(
+    if grouped and not _sdpa_runs(queries.device, queries.dtype, queries.shape[2], grouped=True):
+        keys, values = _repeated(queries, keys, values)
+        grouped = False
+    queries, keys, values = (part.transpose(0, 1)[None] for part in (queries, keys, values))
+    with sdpa_kernel(_FUSED):
+        mixed = functional.scaled_dot_product_attention(
             queries, keys, values, is_causal=True, enable_gqa=grouped
         )
-    # is_causal would line up the first query with the first key; with context it is the
-    # last with the last.
-    mask = torch.ones(count, visible, dtype=torch.bool, device=queries.device).tril(visible - count)
-    return functional.scaled_dot_product_attention(
-        queries, keys, values, attn_mask=mask, enable_gqa=grouped
+    return mixed[0].transpose(0, 1)
+
+
+@cache
+def _sdpa_runs(
+    device: torch.device, precision: torch.dtype, head_size: int, *, grouped: bool
+) -> bool:
+    """Whether a fused kernel takes causal attention, forward and backward."""
+    options: dict[str, Any] = {"device": device, "dtype": precision, "requires_grad": True}
+    queries = torch.zeros(1, 2, 8, head_size, **options)
+    keys = torch.zeros(1, 1 if grouped else 2, 8, head_size, **options)
+    return _runs(
+        lambda: functional.scaled_dot_product_attention(
+            queries, keys, keys, is_causal=True, enable_gqa=grouped
+        )
     )
+
+
+def _runs(attend: Callable[[], Tensor]) -> bool:
+    # A caller's hooks that count what is saved, or compute it again, must not see the
+    # trial. A refused kernel warns with its reasons before the error.
+    with (
+        warnings.catch_warnings(),
+        sdpa_kernel(_FUSED),
+        torch.enable_grad(),
+        torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept),
+    ):
+        warnings.simplefilter("ignore")
+        try:
+            attend().sum().backward()  # type: ignore[no-untyped-call]
+        except (RuntimeError, NotImplementedError):
+            return False
+    return True
+
+
+def _repeated(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values with a head for each head of the queries."""
+    repeats = queries.shape[1] // keys.shape[1]
+    return keys.repeat_interleave(repeats, dim=1), values.repeat_interleave(repeats, dim=1)
+
+
+# ---- varlen
 
 
 def _fused(queries: Tensor, keys: Tensor, values: Tensor, packing: Packing) -> Tensor:
@@ -149,17 +225,12 @@ def _fused(queries: Tensor, keys: Tensor, values: Tensor, packing: Packing) -> T
         if "enable_gqa" in parameters:
             options["enable_gqa"] = True
         else:
-            repeats = queries.shape[1] // keys.shape[1]
-            keys, values = (
-                keys.repeat_interleave(repeats, dim=1),
-                values.repeat_interleave(repeats, dim=1),
-            )
+            keys, values = _repeated(queries, keys, values)
     mixed: Tensor = kernel(
         queries.contiguous(),
         keys.contiguous(),
         values.contiguous(),
-        _offsets(packing.queries, queries.device),
-        _offsets(packing.keys, queries.device),
+        *packing.offsets(queries.device),
         max(packing.queries),
         max(packing.keys),
         **options,
@@ -167,8 +238,17 @@ def _fused(queries: Tensor, keys: Tensor, values: Tensor, packing: Packing) -> T
     return mixed
 
 
-def _offsets(lengths: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+@cache
+def _varlen_runs(device: torch.device, precision: torch.dtype, head_size: int) -> bool:
+    if (
+        device.type != "cuda"
+        or precision not in (torch.bfloat16, torch.float16)
+        or not varlen_available()
+    ):
+        return False
+    options: dict[str, Any] = {"device": device, "dtype": precision, "requires_grad": True}
+    queries, keys = (torch.zeros(tokens, 2, head_size, **options) for tokens in (8, 16))
+    return _runs(lambda: _fused(queries, keys, keys, Packing((8,), (16,))))
 
 
 @cache
@@ -188,3 +268,115 @@ def _parameters(kernel: Callable[..., Any]) -> frozenset[str]:
     They differ between torch 2.10 and later versions.
     """
     return frozenset(inspect.signature(kernel).parameters)
+
+
+# ---- blocks
+
+
+def _blocks(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """One sequence, a tile of queries and keys at a time."""
+    mixed: Tensor = _Blocks.apply(queries, keys, values)  # type: ignore[no-untyped-call]
+    return mixed
+
+
+class _Blocks(torch.autograd.Function):
+    """Attention by tiles, at least in single precision.
+
+    Of the scores only the logarithm of each query's sum is kept; the backward pass
+    computes every tile again. A tile's queries are laid out [kv heads, heads of a group
+    x queries, head size], so that grouped heads share their keys without copies.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        exact = torch.promote_types(queries.dtype, torch.float32)
+        groups, scale = keys.shape[1], queries.shape[2] ** -0.5
+        by_group = _by_group(queries, groups).to(exact) * scale
+        own_keys, own_values = (part.transpose(0, 1).to(exact) for part in (keys, values))
+        mixed, sums = torch.empty_like(by_group), by_group.new_empty(by_group.shape[:3])
+        for rows, tiles in _tiles(len(queries), len(keys)):
+            asked = by_group[:, :, rows].flatten(1, 2)
+            top = asked.new_full(asked.shape[:2], -torch.inf)
+            total, gathered = torch.zeros_like(top), torch.zeros_like(asked)
+            for columns, diagonal in tiles:
+                scores = _scores(asked, own_keys[:, columns], diagonal, rows)
+                higher = torch.maximum(top, scores.amax(-1))
+                weights = scores.sub_(higher[..., None]).exp_()
+                shrink = (top - higher).exp_()
+                total = total * shrink + weights.sum(-1)
+                gathered = gathered * shrink[..., None] + weights @ own_values[:, columns]
+                top = higher
+            shape = mixed[:, :, rows].shape
+            mixed[:, :, rows] = (gathered / total[..., None]).view(shape)
+            sums[:, :, rows] = (top + total.log()).view(shape[:3])
+        ungrouped = _ungrouped(mixed).to(queries.dtype)
+        ctx.save_for_backward(queries, keys, values, ungrouped, sums)
+        return ungrouped
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        queries, keys, values, mixed, sums = ctx.saved_tensors
+        exact, groups, scale = sums.dtype, keys.shape[1], queries.shape[2] ** -0.5
+        by_group = _by_group(queries, groups).to(exact) * scale
+        own_keys, own_values = (part.transpose(0, 1).to(exact) for part in (keys, values))
+        slopes = _by_group(gradients[0], groups).to(exact)
+        # What the softmax takes from each score's slope: the same for all its keys.
+        taken = (slopes * _by_group(mixed, groups).to(exact)).sum(-1)
+        query_slopes = torch.zeros_like(by_group)
+        key_slopes, value_slopes = torch.zeros_like(own_keys), torch.zeros_like(own_values)
+        for rows, tiles in _tiles(len(queries), len(keys)):
+            asked, slope = (part[:, :, rows].flatten(1, 2) for part in (by_group, slopes))
+            sum_, less = (part[:, :, rows].flatten(1, 2)[..., None] for part in (sums, taken))
+            gathered = torch.zeros_like(asked)
+            for columns, diagonal in tiles:
+                tile_keys = own_keys[:, columns]
+                weights = _scores(asked, tile_keys, diagonal, rows).sub_(sum_).exp_()
+                value_slopes[:, columns] += weights.mT @ slope
+                weights *= (slope @ own_values[:, columns].mT).sub_(less)
+                gathered += weights @ tile_keys
+                key_slopes[:, columns] += weights.mT @ asked
+            query_slopes[:, :, rows] = gathered.view(query_slopes[:, :, rows].shape)
+        return (
+            _ungrouped(query_slopes * scale).to(queries.dtype),
+            key_slopes.transpose(0, 1).to(keys.dtype),
+            value_slopes.transpose(0, 1).to(values.dtype),
+        )
+
+
+def _by_group(heads: Tensor, groups: int) -> Tensor:
+    """[T, heads, head size] to [kv heads, heads of a group, T, head size]."""
+    tokens, count, size = heads.shape
+    return heads.view(tokens, groups, count // groups, size).permute(1, 2, 0, 3)
+
+
+def _ungrouped(by_group: Tensor) -> Tensor:
+    return by_group.permute(2, 0, 1, 3).flatten(1, 2)
+
+
+def _tiles(count: int, visible: int) -> Iterator[tuple[slice, list[tuple[slice, int | None]]]]:
+    """The tiles of queries, each with those of the keys that it sees.
+
+    A tile that some of its queries see in part only comes with its diagonal: query i of
+    the tile sees its keys 0 .. diagonal + i.
+    """
+    context = visible - count
+    for start in range(0, count, _QUERY_TILE):
+        stop = min(start + _QUERY_TILE, count)
+        tiles: list[tuple[slice, int | None]] = []
+        for first in range(0, context + stop, _KEY_TILE):
+            last = min(first + _KEY_TILE, context + stop)
+            diagonal = context + start - first
+            tiles.append((slice(first, last), diagonal if diagonal < last - first - 1 else None))
+        yield slice(start, stop), tiles
+
+
+def _scores(asked: Tensor, keys: Tensor, diagonal: int | None, rows: slice) -> Tensor:
+    """The scores of a tile, minus infinity where a query does not see a key."""
+    scores = asked @ keys.mT
+    if diagonal is not None:
+        count = rows.stop - rows.start
+        later = torch.ones(count, keys.shape[1], dtype=torch.bool, device=keys.device)
+        by_query = scores.view(len(scores), -1, count, keys.shape[1])
+        by_query.masked_fill_(later.triu_(diagonal + 1), -torch.inf)
+    return scores

@@ -54,6 +54,7 @@ __all__ = [
     "begin_iteration",
     "configure",
     "create_group",
+    "end_iteration",
     "recorded_schedule",
     "reset_statistics",
     "statistics",
@@ -86,6 +87,11 @@ def begin_iteration(i: int) -> None:
     For the recorder and for the schedule.
     """
     _current().begin_iteration(i)
+
+
+def end_iteration() -> None:
+    """The iteration that began last is over; what follows does not count to its time."""
+    _current().recorder.end_iteration()
 
 
 def recorded_schedule() -> CircuitSchedule:

@@ -21,7 +21,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from railx.io import read_metadata, read_table
-from railx.planning.plan import PipelineBatch, Plan, SequenceParallelBatch, Slice
+from railx.planning.plan import (
+    PipelineBatch,
+    Plan,
+    SequenceParallelBatch,
+    Slice,
+    sequence_lengths,
+)
 from training.loss import IGNORED_LABEL
 
 __all__ = ["PackedTokens", "pack", "plan_lengths", "read_sequences", "valid_tokens", "whole_slices"]
@@ -62,7 +68,7 @@ def plan_lengths(plan: Plan) -> dict[int, int]:
     """
     lengths: dict[int, int] = {}
     for batch in plan.batches:
-        for sequence, length in _batch_lengths(batch):
+        for sequence, length in sequence_lengths(batch):
             lengths[sequence] = max(length, lengths.get(sequence, 0))
     return lengths
 
@@ -72,7 +78,7 @@ def valid_tokens(batch: SequenceParallelBatch | PipelineBatch) -> int:
 
     All but the last of each truncated sequence.
     """
-    return sum(length - 1 for _, length in _batch_lengths(batch))
+    return sum(length - 1 for _, length in sequence_lengths(batch))
 
 
 def whole_slices(sequences: Sequence[int], lengths: Sequence[int]) -> list[Slice]:
@@ -156,16 +162,3 @@ def pack(slices: Iterable[Slice], sequences: Sequences) -> PackedTokens:
         labels.append(following)
     packed = (torch.from_numpy(np.concatenate(column)) for column in (tokens, positions, labels))
     return PackedTokens(*packed)
-
-
-def _batch_lengths(batch: SequenceParallelBatch | PipelineBatch) -> Iterable[tuple[int, int]]:
-    if isinstance(batch, SequenceParallelBatch):
-        for micro_batch in batch.micro_batches:
-            for group in micro_batch.groups:
-                yield from zip(group.sequences, group.lengths, strict=True)
-    else:
-        for pipeline in batch.pipelines:
-            for chunk in pipeline.chunks:
-                yield from (
-                    (part.sequence, part.length) for part in chunk.slices if part.start == 0
-                )

@@ -45,8 +45,11 @@ class Environment:
     report: bool
 
     def recorder(self, rank: int) -> Recorder:
-        """What records the events of this rank."""
-        return _Silent(rank) if self.trace is None else Recorder(rank)
+        """What records the events of this rank: nothing where no trace is wanted.
+
+        A program may run for weeks.
+        """
+        return Recorder(rank, keep=self.trace is not None)
 
     def close(self, session: Session) -> None:
         """Write what was asked for; the program ends."""
@@ -57,13 +60,6 @@ class Environment:
         if self.report:
             line = json.dumps({"rank": rank, **asdict(session.statistics)})
             print(line, file=sys.stderr, flush=True)
-
-
-class _Silent(Recorder):
-    """Records nothing, for programs that may run for weeks."""
-
-    def _append(self, *_: Any) -> None:
-        return
 
 
 def read(variables: Mapping[str, str]) -> Environment:

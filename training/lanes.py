@@ -14,6 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -135,6 +136,11 @@ class Work(_TorchWork):
 
         The current CUDA stream then waits for the device's part.
         """
+        record = self.operation.record
+        with nullcontext() if record is None else record.waiting():
+            return self._wait(timeout)
+
+    def _wait(self, timeout: timedelta) -> bool:
         limit_s = timeout.total_seconds()
         if not self._finished.is_set() and (limit_s <= 0 or not self.watched):
             self.see_end()
@@ -351,7 +357,7 @@ class Lanes:
             if (
                 lane.all_begun()
                 and self._may_begin_here(work)
-                and self._session.begin_at_once(operation)
+                and self._session.try_hold(operation)
             ):
                 self._begin_here(work)
                 work.watched = not synchronous or self._on_device(operation)
@@ -382,7 +388,7 @@ class Lanes:
     def _begin_here(self, work: Work) -> None:
         """Begin an operation that holds its circuits."""
         times = time.monotonic_ns(), time.thread_time_ns()
-        ended = functools.partial(self._session.end_at_once, work.operation)
+        ended = functools.partial(self._session.end, work.operation)
         try:
             with torch.no_grad():
                 if self._on_device(work.operation):
@@ -460,9 +466,9 @@ class Lanes:
         ranks = ", ".join(map(str, operation.group))
         client = self._session.client
         reason = str(error)
-        if client is not None and client.notice is not None and not isinstance(error, FabricError):
+        if client is not None and not isinstance(error, FabricError):
             # The inner group only saw a connection close; the controller knows whose.
-            reason = client.notice
+            reason = client.reason_of_failure(operation.group) or reason
         explained = RuntimeError(f"railx: {operation.kind} of ranks {ranks} failed: {reason}")
         explained.__cause__ = error
         return explained
@@ -540,16 +546,8 @@ class Lanes:
         self._record(work.operation, end_ns - busy_ns, end_ns, busy_ns)
 
     def _record(self, operation: Operation, start_ns: int, end_ns: int, busy_ns: int) -> None:
-        self._session.recorder.add(
-            operation.kind,
-            operation.group,
-            operation.bytes,
-            start_ns,
-            end_ns,
-            busy_ns,
-            operation.phase,
-            iteration=operation.iteration,
-        )
+        if operation.record is not None:
+            operation.record.ran(start_ns, end_ns, busy_ns)
 
 
 class _Once:

@@ -284,6 +284,7 @@ def _iterations(
         start_ns = time.monotonic_ns()
         loss = _step(replica, batch)
         _synchronize(place.device)
+        backend.end_iteration()
         iteration_ms = (time.monotonic_ns() - start_ns) / 1e6
         statistics = backend.statistics()
         whole_loss, squared_norm = _added_up(control, loss, replica.reduction.squared_norm())

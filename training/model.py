@@ -23,7 +23,6 @@ Notable:
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,6 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from railx.planning.schedule import stage_layers
 from railx.workload.model import ModelSettings
 from training.loss import IGNORED_LABEL, chunked_token_loss, token_loss_sum
 
@@ -399,21 +399,6 @@ def draw_parameter(
         drawn[start - rows.start : stop - rows.start] = values[start - first : stop - first]
     residual = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
     return torch.from_numpy(drawn) * (0.02 / (2 * layers) ** 0.5 if residual else 0.02)
-
-
-def stage_layers(layers: int, stages: int) -> Sequence[range]:
-    """Consecutive layers for each pipeline stage, as even as can be.
-
-    The first stages get one more where it does not divide. Raises ValueError where a
-    stage would stay empty.
-    """
-    if stages > layers:
-        raise ValueError(
-            f"{stages} pipeline stages for {layers} layers; allowed: at most one stage per layer"
-        )
-    share, rest = divmod(layers, stages)
-    starts = [stage * share + min(stage, rest) for stage in range(stages + 1)]
-    return [range(start, stop) for start, stop in itertools.pairwise(starts)]
 
 
 def _rotation(

@@ -55,13 +55,14 @@ class KeptSlice:
 
     edges: dict[int, tuple[GradientEdge, GradientEdge]] = field(default_factory=dict)
     leaves: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    through: bool = False
 
     def keep(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Keep a layer's keys and values.
 
         A second call (a recomputed layer) changes nothing.
         """
-        if layer not in self.edges:
+        if layer not in self.edges and not self.through:
             self.edges[layer] = (get_gradient_edge(keys), get_gradient_edge(values))
             self.leaves[layer] = (keys.detach().requires_grad_(), values.detach().requires_grad_())
 
@@ -78,6 +79,7 @@ class KeptSlice:
                     gradients.append(leaf.grad)
         self.edges.clear()
         self.leaves.clear()
+        self.through = True
         return edges, gradients
 
 
@@ -153,7 +155,7 @@ def _saved_in_parts(joins: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> saved_t
         parts = parts_of.get(tensor.untyped_storage().data_ptr())
         if parts is None:
             return tensor
-        return _InParts(parts, tensor.size(), tensor.stride(), tensor.storage_offset())
+        return _InParts(parts, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
 
     def restore(saved: Tensor | _InParts) -> Tensor:
         return saved.joined() if isinstance(saved, _InParts) else saved

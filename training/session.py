@@ -6,9 +6,10 @@ Its connection, its counts, and what it needed when.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -23,7 +24,7 @@ from railx.fabric import (
     Layout,
     Mode,
 )
-from training.trace import RECONFIGURATION, Recorder
+from training.trace import RECONFIGURATION, Issued, Recorder
 
 __all__ = ["BackendOptions", "Operation", "Session", "Statistics"]
 
@@ -32,15 +33,17 @@ __all__ = ["BackendOptions", "Operation", "Session", "Statistics"]
 class BackendOptions:
     """What the process groups created from now on stand on.
 
-    ``controller`` is "host:port", None in electrical mode; ``token`` what it asks for,
-    if anything.
+    ``controller`` is "host:port", None in electrical mode. ``token`` is the secret that
+    the controller wants to hear, by default the one of the environment.
     """
 
     inner: Literal["gloo", "nccl"]
     controller: str | None
     mode: Mode
     gpus_per_server: int
-    token: str | None = None
+    token: str | None = field(
+        default_factory=lambda: os.environ.get("RAILX_TOKEN") or None, repr=False
+    )
 
     def __post_init__(self) -> None:
         if (self.mode == "electrical") != (self.controller is None):
@@ -56,12 +59,17 @@ class Statistics:
 
     As the controller accounts it:
 
-    * ``requests``: operations that asked.
+    * ``requests``: operations that asked for their circuits.
+    * ``held``: operations that ran on circuits that the group still held, without
+      asking. Those that began so, but whose lease was recalled before all peers had
+      begun, count as requests instead.
     * ``reconfigurations``: those for which circuits were switched, ahead or while they
       waited.
     * ``stall_ns``: waiting for light paths.
     * ``wait_ns``: waiting for other members and for ports in use.
     * ``mispredictions``: operations that were not what had been announced.
+    * ``phase_changes``: operations that needed other circuits than the operation issued
+      before them, whether anything was switched or not (in electrical mode too).
     """
 
     requests: int = 0
@@ -69,6 +77,8 @@ class Statistics:
     stall_ns: int = 0
     wait_ns: int = 0
     mispredictions: int = 0
+    held: int = 0
+    phase_changes: int = 0
 
 
 @dataclass(eq=False)
@@ -92,6 +102,7 @@ class Operation:
     device: torch.device
     iteration: int = 0
     ready: Any = None
+    record: Issued | None = None
 
     @property
     def phase(self) -> str:
@@ -112,12 +123,21 @@ class Session:
         self.client: FabricClient | None = None
         if options.controller is not None:
             self.client = FabricClient(
-                options.controller, recorder.rank, gpus_per_server=options.gpus_per_server
+                options.controller,
+                recorder.rank,
+                gpus_per_server=options.gpus_per_server,
+                token=options.token,
+                granted_late=self._granted_late,
             )
         self._lock = threading.Lock()
         self._iteration = recorder.iteration
         self._issued: dict[int, list[Configuration]] = {}
-        self._not_asked: list[Operation] = []
+        self._last_issued: Configuration | None = None
+        # In the order of issue; the values mean nothing.
+        self._not_begun: dict[Operation, None] = {}
+        # Those under way that have not asked, by channel and sequence.
+        self._on_held: dict[tuple[str, int], Operation] = {}
+        self._announced: Configuration | None = None
         self._under_way = 0
 
     def close(self) -> None:
@@ -161,27 +181,57 @@ class Session:
             operation.iteration = self._iteration
             if operation.configuration is not None:
                 self._issued.setdefault(self._iteration, []).append(operation.configuration)
-                self._not_asked.append(operation)
+                self._not_begun[operation] = None
+                if self._last_issued not in (None, operation.configuration):
+                    self._add(phase_changes=1)
+                self._last_issued = operation.configuration
+        operation.record = self.recorder.issue(
+            operation.kind,
+            operation.group,
+            operation.bytes,
+            operation.phase,
+            channel=operation.channel,
+            sequence=operation.sequence,
+            iteration=operation.iteration,
+        )
 
     def drop(self, operation: Operation) -> None:
         """An operation that will not be carried out after all."""
-        with self._lock, contextlib.suppress(ValueError):
-            self._not_asked.remove(operation)
+        with self._lock:
+            self._not_begun.pop(operation, None)
 
-    def begin_at_once(self, operation: Operation) -> bool:
-        """Begin an operation that needs no waiting for circuits.
+    def try_hold(self, operation: Operation) -> bool:
+        """Begin an operation at once, where it needs no message and no waiting.
 
-        Sends no message. False: it has to ask, see :meth:`circuits`.
+        True where it needs no circuits, where the fabric is electrical, and where this
+        rank still holds the circuits: the operation has then begun, and ``end`` must
+        follow when its part has ended (on the device too), from any thread. False:
+        nothing has happened, and ``circuits`` may have to wait, so call it where
+        waiting does no harm.
+
+        The operations of a channel begin in their order: call this only where every
+        operation before it on the channel has begun (they need not have ended).
         """
         if operation.configuration is None:
             return True
-        if self.client is not None:
-            return False
-        self.drop(operation)
+        with self._lock:
+            if self.client is not None:
+                if not self.client.begin(
+                    operation.channel, operation.sequence, operation.configuration
+                ):
+                    return False
+                self._on_held[operation.channel, operation.sequence] = operation
+                self._add(held=1)
+            self._begin(operation)
         return True
 
-    def end_at_once(self, operation: Operation) -> None:
-        """An operation that began at once has ended, from whichever thread."""
+    def end(self, operation: Operation) -> None:
+        """This rank's part of an operation that ``try_hold`` began has ended.
+
+        Sends nothing as long as the circuits stay with the group.
+        """
+        if operation.configuration is not None:
+            self._end(operation, begun=True)
 
     @contextlib.contextmanager
     def circuits(self, operation: Operation) -> Iterator[None]:
@@ -189,37 +239,64 @@ class Session:
 
         Raises FabricError where they cannot be had.
         """
-        if operation.configuration is None:
-            yield
+        if self.try_hold(operation):
+            try:
+                yield
+            finally:
+                self.end(operation)
             return
+        assert self.client is not None
+        assert operation.configuration is not None
         with self._lock:
-            self._not_asked.remove(operation)
-            self._under_way += 1
+            self._begin(operation)
         granted = False
         try:
-            if self.client is not None:
-                grant = self.client.acquire(
-                    operation.channel,
-                    operation.sequence,
-                    operation.configuration,
-                    timeout_s=min(operation.timeout_s, self.client.timeout_s),
-                )
-                granted = True
-                self._account(operation, grant)
+            grant = self.client.acquire(
+                operation.channel,
+                operation.sequence,
+                operation.configuration,
+                timeout_s=min(operation.timeout_s, self.client.timeout_s),
+            )
+            granted = True
+            self._account(operation, grant)
             yield
         finally:
-            self._end(operation, granted)
+            self._end(operation, begun=granted)
+
+    def _begin(self, operation: Operation) -> None:
+        """Note that an operation's turn has come; the caller holds the lock."""
+        self._not_begun.pop(operation, None)
+        self._under_way += 1
+        if self._announced not in (None, operation.configuration):
+            self._add(mispredictions=1)
+        self._announced = None
+
+    def _granted_late(self, channel: str, sequence: int, grant: Grant) -> None:
+        """An operation began under a held lease that was recalled: it had to wait.
+
+        Called on the client's thread.
+        """
+        with self._lock:
+            operation = self._on_held.pop((channel, sequence), None)
+            if operation is None:
+                return
+            self._add(held=-1)
+        self._account(operation, grant)
+
+    def _add(self, **counts: int) -> None:
+        """Add to the statistics; the caller holds the lock."""
+        now = self.statistics
+        self.statistics = replace(
+            now, **{name: getattr(now, name) + count for name, count in counts.items()}
+        )
 
     def _account(self, operation: Operation, grant: Grant) -> None:
         with self._lock:
-            now = self.statistics
-            self.statistics = replace(
-                now,
-                requests=now.requests + 1,
-                reconfigurations=now.reconfigurations + int(grant.reconfigured > 0),
-                stall_ns=now.stall_ns + grant.stall_ns,
-                wait_ns=now.wait_ns + grant.wait_ns,
-                mispredictions=now.mispredictions + int(grant.mispredicted),
+            self._add(
+                requests=1,
+                reconfigurations=int(grant.reconfigured > 0),
+                stall_ns=grant.stall_ns,
+                wait_ns=grant.wait_ns,
             )
         if grant.stall_ns > 0:
             begin_ns = grant.granted_ns - grant.stall_ns
@@ -234,25 +311,26 @@ class Session:
                 iteration=operation.iteration,
             )
 
-    def _end(self, operation: Operation, granted: bool) -> None:
+    def _end(self, operation: Operation, *, begun: bool) -> None:
         # The announcement is decided and sent under the lock, so that it cannot
         # overtake the question that follows it.
         with self._lock:
             self._under_way -= 1
-            if self.client is None or not granted:
+            self._on_held.pop((operation.channel, operation.sequence), None)
+            if self.client is None or not begun:
                 return
             with contextlib.suppress(FabricError):
                 # A controller that is gone is reported to whoever asks next; the
                 # operation itself has ended.
-                self.client.release(
-                    operation.channel, operation.sequence, prepare=self._following(operation)
-                )
+                self._announced = self._following(operation)
+                self.client.release(operation.channel, operation.sequence, prepare=self._announced)
 
     def _following(self, ended: Operation) -> Configuration | None:
+        """What to announce when an operation ended: the next circuits, if others."""
         if self.options.mode != "provisioned" or self.schedule is None or self._under_way > 0:
             return None
-        if self._not_asked:
-            following = self._not_asked[0].configuration
+        if self._not_begun:
+            following = next(iter(self._not_begun)).configuration
         else:
             following = self.schedule.following(
                 self._iteration, len(self._issued.get(self._iteration, ()))

@@ -69,8 +69,10 @@ class TrainingSettings:
     """Where ranks compute; ``auto`` takes CUDA where it is there."""
     precision: Literal["float32", "float64", "bfloat16"]
     """Precision of activations and products."""
-    attention: Literal["auto", "sdpa", "varlen"]
-    """Attention kernel; ``auto`` takes the fused one where it can run."""
+    attention: Literal["auto", "sdpa", "varlen", "blocks"]
+    """Attention kernel; ``auto`` takes the fastest that can run. None of them holds a
+    score for each pair of tokens.
+    """
     optimizer: OptimizerSettings
     """The optimizer."""
     warmup_iterations: Annotated[int, AtLeast(1)]

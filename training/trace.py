@@ -4,6 +4,17 @@ The clock is one that all processes of a host share: ``start_ns`` and ``end_ns``
 CLOCK_MONOTONIC. ``busy_ns`` is the time that the recording thread itself spent on a
 processor, or on CUDA the time on the device. Ranks that share a core can so be told
 apart from ranks that wait.
+
+An operation of the network has three more moments, those of the program that needs it:
+``issued_ns`` it hands the operation over, ``waited_ns`` it cannot go on without it,
+``resumed_ns`` it goes on. Both last ones are null where nobody waited. An operation that
+the issuing thread carries out itself is waited for from the start. Each moment has a
+reading of the program's busy clock (``..._busy_ns``): what the threads of the program
+had computed by then, their waits left out. On CUDA the program is what stands on the
+current stream, and its moments are those of the device.
+
+An event of kind ``iteration`` spans each iteration of a rank; its ``issued`` and
+``resumed`` moments are the begin and the end.
 """
 
 from __future__ import annotations
@@ -13,6 +24,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +34,16 @@ import torch
 from railx.fabric.replay import COMMUNICATION
 from railx.io import write_text
 
-__all__ = ["RECONFIGURATION", "SCHEMA", "Recorder", "write_chrome_trace"]
+__all__ = ["ITERATION", "RECONFIGURATION", "SCHEMA", "Issued", "Recorder", "write_chrome_trace"]
 
 #: The kind of an event that waits for light paths.
 RECONFIGURATION = "reconfiguration"
+#: The kind of an event that spans a whole iteration of a rank.
+ITERATION = "iteration"
 
 #: The table of a trace; ``group`` holds the global ranks, joined by commas ("" where
-#: the event is one rank's own).
+#: the event is one rank's own). ``channel`` and ``sequence`` name an operation of the
+#: network alike on all its members ("" and -1 where it is none).
 SCHEMA = pa.schema(
     [
         ("iteration", pa.int32()),
@@ -40,6 +55,14 @@ SCHEMA = pa.schema(
         ("end_ns", pa.int64()),
         ("busy_ns", pa.int64()),
         ("phase", pa.string()),
+        ("channel", pa.string()),
+        ("sequence", pa.int64()),
+        ("issued_ns", pa.int64()),
+        ("waited_ns", pa.int64()),
+        ("resumed_ns", pa.int64()),
+        ("issued_busy_ns", pa.int64()),
+        ("waited_busy_ns", pa.int64()),
+        ("resumed_busy_ns", pa.int64()),
     ]
 )
 
@@ -47,28 +70,100 @@ SCHEMA = pa.schema(
 _cuda: Any = torch.cuda
 
 _Times = tuple[int, int, int]
-_Event = tuple[int, str, str, int, str, _Times | Callable[[], _Times]]
+#: A moment of the program: on the host its two clocks, on CUDA an event on the current
+#: stream.
+_Mark = Any
+
+
+@dataclass(eq=False)
+class Issued:
+    """An operation of the network that the program has handed over.
+
+    It is an event of the trace once it :meth:`ran`. Every method may be called from any
+    thread.
+    """
+
+    recorder: Recorder
+    iteration: int
+    kind: str
+    group: str
+    bytes: int
+    phase: str
+    channel: str
+    sequence: int
+    issued: _Mark
+    thread: int = field(default_factory=threading.get_ident)
+    waited: _Mark = None
+    resumed: _Mark = None
+    times: _Times | None = None
+    in_place: bool = False
+
+    def ran(self, start_ns: int, end_ns: int, busy_ns: int) -> None:
+        """The operation was carried out at these times, by the calling thread."""
+        self.times = (start_ns, end_ns, busy_ns)
+        if threading.get_ident() == self.thread and self.waited is None:
+            self.in_place = True
+            self.waited, self.resumed = self.issued, self.recorder.mark()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The program waits for the operation; of several waits the first counts."""
+        first = self.waited is None
+        if first:
+            self.waited = self.recorder.mark()
+        try:
+            yield
+        finally:
+            if first or self.in_place:
+                self.resumed, self.in_place = self.recorder.mark(), False
+
+
+@dataclass(frozen=True)
+class _Event:
+    iteration: int
+    kind: str
+    group: str
+    bytes: int
+    phase: str
+    times: _Times | Callable[[], _Times]
 
 
 class Recorder:
     """Collects the events of one rank; every method may be called from any thread."""
 
-    def __init__(self, rank: int, *, device: str = "cpu") -> None:
+    def __init__(self, rank: int, *, device: str = "cpu", keep: bool = True) -> None:
         """Start to record.
 
         ``device`` "cuda" takes the times of spans from events on the current stream
-        instead of from this thread.
+        instead of from this thread. ``keep`` False keeps nothing.
         """
         self.rank = rank
         self._cuda = torch.device(device).type == "cuda"
+        self._keep = keep
         self._lock = threading.Lock()
-        self._events: list[_Event] = []
+        self._events: list[_Event | Issued] = []
         self._iteration = 0
+        self._begin: _Mark = None
         self._anchor: tuple[int, Any] | None = None
+        self._busy_ns = 0
+        self._read_ns: dict[int, int] = {}
 
     def begin_iteration(self, i: int) -> None:
         """Events recorded from now on belong to iteration ``i``."""
         self._iteration = i
+        self._begin = self.mark()
+
+    def end_iteration(self) -> None:
+        """The iteration that began last is over.
+
+        What is recorded from now on still bears its number, but comes after it.
+        """
+        if self._begin is None:
+            return
+        begin, self._begin = self._begin, None
+        span = Issued(self, self._iteration, ITERATION, "", 0, "", "", -1, begin)
+        span.waited = span.resumed = self.mark()
+        self._append(span)
 
     @contextlib.contextmanager
     def span(
@@ -76,11 +171,12 @@ class Recorder:
     ) -> Iterator[None]:
         """Record the block as one event, also where it ends in an error."""
         iteration = self._iteration
-        begin = self._mark()
+        begin = self._span_mark()
         try:
             yield
         finally:
-            self._append(iteration, kind, group, bytes, phase, self._between(begin, self._mark()))
+            times = self._between(begin, self._span_mark())
+            self._append(_Event(iteration, kind, _joined(group), bytes, phase, times))
 
     def add(
         self,
@@ -98,31 +194,57 @@ class Recorder:
 
         ``iteration`` where it is not the present one.
         """
-        self._append(
-            self._iteration if iteration is None else iteration,
-            kind,
-            group,
-            bytes,
-            phase,
-            (start_ns, end_ns, busy_ns),
+        number = self._iteration if iteration is None else iteration
+        times = (start_ns, end_ns, busy_ns)
+        self._append(_Event(number, kind, _joined(group), bytes, phase, times))
+
+    def issue(
+        self,
+        kind: str,
+        group: tuple[int, ...],
+        bytes: int,
+        phase: str,
+        *,
+        channel: str,
+        sequence: int,
+        iteration: int | None = None,
+    ) -> Issued:
+        """The program hands over an operation of the network.
+
+        What is returned notes when it is carried out and waited for.
+        """
+        number = self._iteration if iteration is None else iteration
+        issued = Issued(
+            self, number, kind, _joined(group), bytes, phase, channel, sequence, self.mark()
         )
+        self._append(issued)
+        return issued
 
     @property
     def iteration(self) -> int:
         """The present iteration."""
         return self._iteration
 
+    def mark(self) -> _Mark:
+        """The present moment of the program that calls."""
+        if not self._keep:
+            return None
+        if self._cuda:
+            return self._event()
+        busy_ns, thread = time.thread_time_ns(), threading.get_ident()
+        with self._lock:
+            self._busy_ns += busy_ns - self._read_ns.get(thread, busy_ns)
+            self._read_ns[thread] = busy_ns
+            return time.monotonic_ns(), self._busy_ns
+
     def table(self) -> pa.Table:
-        """All events so far, by start time.
+        """All events so far, by start time; operations that never ran are left out.
 
         Waits for the device where spans are timed on it.
         """
         with self._lock:
             events = list(self._events)
-        rows = []
-        for iteration, kind, group, size, phase, times in events:
-            start_ns, end_ns, busy_ns = times() if callable(times) else times
-            rows.append((iteration, self.rank, kind, group, size, start_ns, end_ns, busy_ns, phase))
+        rows = [row for event in events if (row := self._row(event)) is not None]
         rows.sort(key=lambda row: (row[5], -row[6]))
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(SCHEMA)
         return pa.table(
@@ -133,21 +255,43 @@ class Recorder:
             schema=SCHEMA,
         )
 
-    def _append(
-        self,
-        iteration: int,
-        kind: str,
-        group: tuple[int, ...],
-        size: int,
-        phase: str,
-        times: _Times | Callable[[], _Times],
-    ) -> None:
-        with self._lock:
-            self._events.append((iteration, kind, ",".join(map(str, group)), size, phase, times))
+    def _row(self, event: _Event | Issued) -> tuple[Any, ...] | None:
+        head = (event.iteration, self.rank, event.kind, event.group, event.bytes)
+        if isinstance(event, _Event):
+            times = event.times() if callable(event.times) else event.times
+            return (*head, *times, event.phase, "", -1, times[0], *(None,) * 5)
+        marks = [self._moment(mark) for mark in (event.issued, event.waited, event.resumed)]
+        if event.kind == ITERATION:
+            (begin_ns, begin_busy), _, (end_ns, end_busy) = marks
+            span = (begin_ns, end_ns, end_busy - begin_busy)
+        elif event.times is None:
+            return None
+        else:
+            span = event.times
+        walls, busy = zip(*marks, strict=True)
+        return (*head, *span, event.phase, event.channel, event.sequence, *walls, *busy)
 
-    def _mark(self) -> Any:
+    def _moment(self, mark: _Mark) -> tuple[Any, Any]:
+        """A mark on both clocks; on CUDA the device's time is both."""
+        if mark is None:
+            return None, None
         if not self._cuda:
-            return time.monotonic_ns(), time.thread_time_ns()
+            return mark[0], mark[1]
+        assert self._anchor is not None
+        anchor_ns, anchor = self._anchor
+        mark.synchronize()
+        since_ns = round(anchor.elapsed_time(mark) * 1e6)
+        return anchor_ns + since_ns, since_ns
+
+    def _append(self, event: _Event | Issued) -> None:
+        if self._keep:
+            with self._lock:
+                self._events.append(event)
+
+    def _span_mark(self) -> Any:
+        return self._event() if self._cuda else (time.monotonic_ns(), time.thread_time_ns())
+
+    def _event(self) -> Any:
         if self._anchor is None:
             self._anchor = self._drop_anchor()
         event = _cuda.Event(enable_timing=True)
@@ -179,6 +323,10 @@ class Recorder:
         anchor.record()
         anchor.synchronize()
         return time.monotonic_ns(), anchor
+
+
+def _joined(group: Sequence[int]) -> str:
+    return ",".join(map(str, group))
 
 
 def write_chrome_trace(path: str | Path, table: pa.Table) -> None:

@@ -8,13 +8,14 @@ nothing was attempted.
 The query returns one row with the columns ``ours`` and ``fidelity``; for a trend it
 returns a row per point with ``x`` besides. What was repeated has a row per repeat or
 seed, named by the column ``sample``. Where a column ``disturbed`` is true the row is
-set aside: others used the machine meanwhile.
+set aside: others used the machine meanwhile. What a claim ``requires`` of the runs
+behind it (so many steps) stands in columns of those names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -22,7 +23,7 @@ from railx.evidence.errors import ClaimError
 from railx.evidence.papers import Paper, read_papers, read_yaml
 from railx.evidence.published import Published, read_published
 from railx.io import Fidelity
-from railx.settings import NonNegative, NotEmpty, SettingsError, load
+from railx.settings import NonNegative, NotEmpty, Positive, SettingsError, load
 
 __all__ = [
     "KINDS",
@@ -44,6 +45,8 @@ Kind = Literal["published", "derived", "check"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _LAST_OVER_FIRST = "last over first"
+#: What a query may always give.
+_COLUMNS = frozenset({"x", "ours", "fidelity", "sample", "disturbed"})
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,9 @@ class ClaimSettings:
     """
     fidelity_required: Fidelity | None = None
     """The least faithful origin that can reproduce the claim; null without query."""
+    requires: dict[str, Annotated[float, Positive()]] = field(default_factory=dict)
+    """The least that the runs behind the value must have of each of these columns of
+    the query; below it nothing is reproduced and the claim is undecided."""
     neutral: float | None = None
     """The value that says "no effect" (1 for a speed-up): ours and the published number
     on the same side of it means that the direction holds. Null: there is none."""
@@ -126,6 +132,15 @@ class ClaimSettings:
                     key,
                     "is missing" if self.query is not None else "allowed: null without a query",
                 )
+        taken = set(self.requires) & _COLUMNS
+        if taken or (self.requires and self.query is None):
+            raise SettingsError(
+                "requires",
+                f"got {', '.join(taken)}; allowed: columns of the query beside"
+                f" {', '.join(sorted(_COLUMNS))}"
+                if taken
+                else "allowed: empty without a query",
+            )
         if (self.comparison == "trend") != (self.direction is not None):
             raise SettingsError(
                 "direction",

@@ -22,6 +22,7 @@ from railx.evidence.verdicts import (
     compare_trend,
     counted,
     limit_by_fidelity,
+    limit_by_size,
     number_text,
     without_repeats,
 )
@@ -81,6 +82,7 @@ class _Evidence:
     repeated: bool
     set_aside: int
     set_aside_rows: int
+    least: Mapping[str, float]
 
 
 def judge(
@@ -124,10 +126,12 @@ def check_columns(claim: Claim, columns: Sequence[str]) -> None:
     """ClaimError where a query gives other columns than its comparison needs."""
     needed = _TREND_COLUMNS if claim.settings.comparison == "trend" else _VALUE_COLUMNS
     repeated = [name for name in columns if name in _SAMPLE_COLUMNS]
-    if sorted(columns) != sorted([*needed, *repeated]) or repeated == ["disturbed"]:
+    wanted = [*needed, *repeated, *claim.settings.requires]
+    if sorted(columns) != sorted(wanted) or repeated == ["disturbed"]:
         raise ClaimError(
-            f"query: gives the columns {', '.join(columns)}; allowed: {', '.join(needed)}, and of"
-            " what was repeated sample, or sample and disturbed"
+            f"query: gives the columns {', '.join(columns)}; allowed:"
+            f" {', '.join([*needed, *claim.settings.requires])}, and of what was repeated sample,"
+            " or sample and disturbed"
         )
 
 
@@ -162,6 +166,7 @@ def _find(claim: Claim, evidence: _Evidence) -> tuple[Finding, Estimate | None, 
             finding = compare(claim, value, repeats)
         finding = without_repeats(finding, value, evidence.fidelity)
         finding = limit_by_fidelity(claim, finding, evidence.fidelity)
+        finding = limit_by_size(claim, finding, evidence.least)
     if evidence.set_aside:
         trend = claim.settings.comparison == "trend"
         where = f" at {counted(evidence.set_aside_rows, 'points')}" if trend else ""
@@ -212,8 +217,19 @@ def _evidence(claim: Claim, found: pa.Table, tables: Sequence[str]) -> _Evidence
     if not valued and kept:
         raise NotAvailable(f"the query finds no value{where}")
     return _Evidence(
-        tuple(sorted(points.items())), _lowest(valued), repeated, len(lost), len(rows) - len(kept)
+        tuple(sorted(points.items())),
+        _lowest(valued),
+        repeated,
+        len(lost),
+        len(rows) - len(kept),
+        {column: _least(valued, column) for column in claim.settings.requires},
     )
+
+
+def _least(rows: Sequence[Mapping[str, Any]], column: str) -> float:
+    """The least of a required column; none at all where a row does not say."""
+    numbers = [_number(row[column], column) for row in rows]
+    return min((0.0 if number is None else number for number in numbers), default=0.0)
 
 
 def _place(row: Mapping[str, Any]) -> float:

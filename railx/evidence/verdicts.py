@@ -13,7 +13,8 @@ number are on the same side of ``neutral`` (the value of no effect, which the cl
 states). A ratio without a neutral value has the right size within a factor of two. A
 trend holds partly when its last value lies beyond its first but a step goes against it.
 An exact number is right or wrong. A value of lower fidelity than the claim requires is
-never more than partly.
+never more than partly. A value of smaller runs than it requires reproduces nothing, not
+even partly: the claim is *undecided*, unless the value contradicts it.
 
 What was repeated is the median of its repeats, and its verdict holds for the whole of
 the median's interval: where the rule says another verdict anywhere in it the claim is
@@ -49,6 +50,7 @@ __all__ = [
     "compare",
     "compare_trend",
     "limit_by_fidelity",
+    "limit_by_size",
     "number_text",
     "without_repeats",
 ]
@@ -153,6 +155,26 @@ def limit_by_fidelity(claim: Claim, finding: Finding, fidelity: Fidelity | None)
         "partly" if capped else finding.verdict,
         f"{finding.reason}; {'but ours' if capped else 'besides, ours'} is {shown} and the claim"
         f" requires {required}",
+    )
+
+
+def limit_by_size(claim: Claim, finding: Finding, least: Mapping[str, float]) -> Finding:
+    """What rests on smaller runs than the claim requires proves nothing.
+
+    What contradicts the claim does so at any size.
+    """
+    short = [
+        f"{number_text(least[column])} {column.replace('_', ' ')} of at least {number_text(wanted)}"
+        for column, wanted in claim.settings.requires.items()
+        if least[column] < wanted
+    ]
+    if not short:
+        return finding
+    capped = finding.verdict in ("reproduced", "partly")
+    return Finding(
+        "undecided" if capped else finding.verdict,
+        f"{finding.reason}; {'but' if capped else 'besides,'} ours rests on"
+        f" {' and '.join(short)} that the claim requires",
     )
 
 

@@ -119,6 +119,10 @@ class Layout:
         """
         return _circuits(self, configuration)
 
+    def conflict(self, one: Configuration, other: Configuration) -> bool:
+        """Whether the two cannot be up together: a port would need two peers."""
+        return _conflict(self, one, other)
+
     def rails(self, circuits: Iterable[Circuit]) -> dict[int, tuple[Circuit, ...]]:
         """The circuits of each rail, rails in order."""
         by_rail: dict[int, tuple[Circuit, ...]] = {}
@@ -145,6 +149,13 @@ def _circuits(layout: Layout, configuration: Configuration) -> tuple[Circuit, ..
         for rail in sorted({layout.rail(member) for member in members})
         for here, there in zip(servers, following, strict=True)
     )
+
+
+@lru_cache(maxsize=4096)
+def _conflict(layout: Layout, one: Configuration, other: Configuration) -> bool:
+    common = set(layout.circuits(one)) & set(layout.circuits(other))
+    shared = ports_of(layout.circuits(one)) & ports_of(layout.circuits(other))
+    return not shared <= {port for circuit in common for port in circuit.ports}
 
 
 @lru_cache(maxsize=4096)

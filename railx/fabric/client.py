@@ -10,16 +10,22 @@ import contextlib
 import itertools
 import socket
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from railx.fabric.circuits import Configuration
+from railx.fabric.circuits import Configuration, Layout
+from railx.fabric.holdings import Holdings, OperationKey
 from railx.fabric.protocol import Message, MessageDecoder, ProtocolError, encode
 
 __all__ = ["FabricClient", "FabricError", "Grant"]
 
 #: How long a rank that gave up waits for the controller to say why.
 _REASON_TIMEOUT_S = 5.0
+
+#: How long an operation that failed waits for the controller's word on its members.
+_NOTICE_TIMEOUT_S = 1.0
 
 
 class FabricError(RuntimeError):
@@ -30,7 +36,8 @@ class FabricError(RuntimeError):
 class Grant:
     """The controller's answer to one request.
 
-    See :class:`railx.fabric.core.GrantAction`; the clock is CLOCK_MONOTONIC.
+    See :class:`railx.fabric.core.GrantAction`. ``granted_ns`` is when the answer came,
+    on this process's CLOCK_MONOTONIC.
     """
 
     generation: int
@@ -54,26 +61,41 @@ class FabricClient:
     """
 
     def __init__(
-        self, address: str, rank: int, *, gpus_per_server: int, timeout_s: float = 30.0
+        self,
+        address: str,
+        rank: int,
+        *,
+        gpus_per_server: int,
+        timeout_s: float = 30.0,
+        token: str | None = None,
+        granted_late: Callable[[str, int, Grant], None] | None = None,
     ) -> None:
         """Connect and register.
 
-        ``address`` is "host:port". Raises :class:`FabricError` where that fails within
-        ``timeout_s``.
+        ``address`` is "host:port", ``token`` what the controller wants to hear if it
+        has one. ``granted_late`` is told (on the reading thread) of circuits that came
+        for an operation which had begun under a lease recalled since: its channel, its
+        number and the account of its wait. Raises :class:`FabricError` where connecting
+        fails within ``timeout_s``.
         """
         self.address = address
         self.rank = rank
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._questions: dict[int, _Question] = {}
+        self._forgotten: set[int] = set()
+        self._holdings = Holdings(Layout(gpus_per_server))
+        self._granted_late = granted_late
         self._registered = _Question()
         self._broken: str | None = None
-        self._notice: str | None = None
+        # What befell a member of these groups, or (None) of an operation under way.
+        self._notices: dict[tuple[int, ...] | None, str] = {}
+        self._noticed = threading.Condition()
         self._closing = False
         self._socket = _connect(address, timeout_s)
         self._reader = threading.Thread(target=self._read, name="fabric client", daemon=True)
         self._reader.start()
-        self._send("REGISTER", rank=rank, gpus_per_server=gpus_per_server)
+        self._send("REGISTER", rank=rank, gpus_per_server=gpus_per_server, token=token)
         if not self._registered.answered.wait(timeout_s):
             self._fail(f"the controller at {address} did not answer within {timeout_s:g} s")
         if self._broken is not None or self._registered.message["type"] == "ERROR":
@@ -89,13 +111,28 @@ class FabricClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def notice(self) -> str | None:
-        """What the controller last said about an operation already granted, or None.
+    def reason_of_failure(
+        self, members: tuple[int, ...], timeout_s: float = _NOTICE_TIMEOUT_S
+    ) -> str | None:
+        """What the controller says about an operation of ``members`` that had begun.
 
-        Said where a peer died during it.
+        It knows which of them died, where the others only see a connection close, but
+        its word may take a moment. None where it says nothing within ``timeout_s``.
         """
-        return self._notice
+        with self._noticed:
+            self._noticed.wait_for(
+                lambda: (
+                    members in self._notices or None in self._notices or self._broken is not None
+                ),
+                timeout_s,
+            )
+            return self._notices.get(members, self._notices.get(None))
+
+    def _notice(self, members: tuple[int, ...] | None, text: str) -> None:
+        with self._noticed:
+            # Who leaves because of the first loss is not its reason.
+            self._notices.setdefault(members, text)
+            self._noticed.notify_all()
 
     def acquire(
         self,
@@ -130,28 +167,63 @@ class FabricClient:
         answer = self._answer(question)
         if answer["type"] == "ERROR":
             raise FabricError(answer["message"])
-        return Grant(
-            generation=int(answer["generation"]),
-            granted_ns=int(answer["granted_ns"]),
-            wait_ns=int(answer["wait_ns"]),
-            stall_ns=int(answer["stall_ns"]),
-            reconfigured=int(answer["reconfigured"]),
-            mispredicted=bool(answer["mispredicted"]),
-        )
+        return _grant(answer)
+
+    def begin(self, channel: str, sequence: int, configuration: Configuration) -> bool:
+        """Begin an operation on circuits that this rank still holds.
+
+        Returns whether it has begun; otherwise ``acquire`` has to ask. Neither sends
+        nor waits. The operations of a channel have to begin in their order.
+        """
+        with self._lock:
+            # Without a controller nobody could recall what is held.
+            return self._broken is None and self._holdings.begin((channel, sequence), configuration)
 
     def release(self, channel: str, sequence: int, *, prepare: Configuration | None = None) -> None:
         """This rank's part of a granted operation has ended.
 
-        ``prepare``: what its next operation will need, if that is known.
+        Nothing is sent where the lease stays. ``prepare``: what the rank's next
+        operation will need, if that is known.
         """
-        data = encode("RELEASE", channel=channel, sequence=sequence)
-        if prepare is not None:
-            data += encode("PREPARE", kind=prepare.kind, members=prepare.members)
-        self._write(data)
+        with self._lock:
+            data = b""
+            if self._holdings.end((channel, sequence)):
+                data += encode("RELEASE", channel=channel, sequence=sequence)
+            if prepare is not None:
+                data += self._prepared(prepare)
+            if data:
+                self._write(data)
 
     def prepare(self, configuration: Configuration) -> None:
-        """Hint what this rank's next operation will need."""
-        self._send("PREPARE", kind=configuration.kind, members=configuration.members)
+        """Hint what this rank's next operation will need.
+
+        Leases in the way of it are given back.
+        """
+        with self._lock:
+            data = self._prepared(configuration)
+            if data:
+                self._write(data)
+
+    def _prepared(self, configuration: Configuration) -> bytes:
+        if self._holdings.holds(configuration):
+            return b""
+        return b"".join(
+            self._given_back(held) for held in self._holdings.in_the_way_of(configuration)
+        ) + encode("PREPARE", kind=configuration.kind, members=configuration.members)
+
+    def _given_back(self, configuration: Configuration, hold: int | None = None) -> bytes:
+        report = self._holdings.recall(configuration, hold)
+        if report is None:
+            return b""
+        return encode(
+            "RECALLED",
+            kind=configuration.kind,
+            members=configuration.members,
+            hold=report.hold,
+            begun=report.begun,
+            open=sorted(report.open),
+            operations=report.operations,
+        )
 
     def statistics(self) -> dict[str, Any]:
         """The controller's counters.
@@ -178,7 +250,8 @@ class FabricClient:
             self._closing = True
             # A controller that is gone already needs no farewell.
             with contextlib.suppress(OSError):
-                self._socket.sendall(encode("LEAVE"))
+                given_back = [self._given_back(held) for held in self._holdings.all()]
+                self._socket.sendall(b"".join([*given_back, encode("LEAVE")]))
                 self._socket.shutdown(socket.SHUT_RDWR)
         if threading.current_thread() is not self._reader:
             self._reader.join()
@@ -194,21 +267,23 @@ class FabricClient:
         return question, number
 
     def _send(self, message_type: str, /, **fields: Any) -> None:
-        self._write(encode(message_type, **fields))
+        with self._lock:
+            self._write(encode(message_type, **fields))
 
     def _write(self, data: bytes) -> None:
-        with self._lock:
-            if self._closing:
-                raise FabricError("the connection to the controller is closed")
-            try:
-                self._socket.sendall(data)
-            except OSError as error:
-                broke = f"the connection to the controller at {self.address} broke"
-                raise FabricError(self._broken or f"{broke} ({error.strerror})") from None
+        """Send; under the lock, so that messages go out in the order of events."""
+        if self._closing:
+            raise FabricError("the connection to the controller is closed")
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            broke = f"the connection to the controller at {self.address} broke"
+            raise FabricError(self._broken or f"{broke} ({error.strerror})") from None
 
     def _forget(self, number: int) -> None:
         with self._lock:
-            self._questions.pop(number, None)
+            if self._questions.pop(number, None) is not None:
+                self._forgotten.add(number)
 
     def _answer(self, question: _Question) -> Message:
         if not question.message:
@@ -231,8 +306,22 @@ class FabricClient:
             number is None and not self._registered.answered.is_set()
         ):
             question: _Question | None = self._registered
+        elif message["type"] == "RECALL":
+            with self._lock, contextlib.suppress(FabricError):
+                # A closed connection has given everything back.
+                data = self._given_back(_configuration(message), message["hold"])
+                if data:
+                    self._write(data)
+            if message["reason"] is not None:
+                self._notice(
+                    tuple(message["members"]),
+                    f"{message['reason']} during {_configuration(message).name}",
+                )
+            return
+        elif message["type"] == "GRANT":
+            question = self._take_grant(message, number)
         elif number is None:
-            self._notice = message["message"]
+            self._notice(None, message["message"])
             return
         else:
             with self._lock:
@@ -241,14 +330,55 @@ class FabricClient:
             question.message = message
             question.answered.set()
 
+    def _take_grant(self, message: Message, number: int | None) -> _Question | None:
+        """Note what is granted at once: a recall that follows has to report it."""
+        key: OperationKey = (message["channel"], message["sequence"])
+        configuration, hold = _configuration(message), message["hold"]
+        message["granted_ns"] = time.monotonic_ns()
+        if number is None:
+            with self._lock:
+                self._holdings.granted_late(key, configuration, hold)
+            if self._granted_late is not None:
+                self._granted_late(*key, _grant(message))
+            return None
+        with self._lock, contextlib.suppress(FabricError):
+            question = self._questions.pop(number, None)
+            if question is not None:
+                self._holdings.granted(key, configuration, hold)
+            elif number in self._forgotten:
+                # Nobody waits for it any more.
+                self._forgotten.remove(number)
+                self._holdings.granted(key, configuration, hold)
+                if self._holdings.end(key):
+                    self._write(encode("RELEASE", channel=key[0], sequence=key[1]))
+            return question
+        return None
+
     def _fail(self, reason: str) -> None:
         """Nobody waits for ever: every open and every later question ends."""
         with self._lock:
             self._broken = self._broken or reason
             questions = [*self._questions.values(), self._registered]
             self._questions.clear()
+        with self._noticed:
+            self._noticed.notify_all()
         for question in questions:
             question.answered.set()
+
+
+def _configuration(message: Message) -> Configuration:
+    return Configuration(message["kind"], tuple(message["members"]))
+
+
+def _grant(message: Message) -> Grant:
+    return Grant(
+        generation=int(message["generation"]),
+        granted_ns=int(message["granted_ns"]),
+        wait_ns=int(message["wait_ns"]),
+        stall_ns=int(message["stall_ns"]),
+        reconfigured=int(message["reconfigured"]),
+        mispredicted=bool(message["mispredicted"]),
+    )
 
 
 def _connect(address: str, timeout_s: float) -> socket.socket:

@@ -2,8 +2,9 @@
 
 The state machine is :mod:`railx.fabric.core`. ``python -m railx.fabric.controller
 --help`` explains itself. It prints ``{"host": ..., "port": ...}`` on one line when it
-is ready. It ends on a SHUTDOWN message, on SIGTERM or SIGINT, or (with
-``--until-stdin-closes``) with the process that started it.
+is ready. Where ``RAILX_TOKEN`` is set, ranks have to know it. It ends on a SHUTDOWN
+message, on SIGTERM or SIGINT, or (with ``--until-stdin-closes``) with the process that
+started it.
 """
 
 from __future__ import annotations
@@ -12,30 +13,44 @@ import argparse
 import asyncio
 import contextlib
 import errno
+import hmac
+import ipaddress
 import json
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from railx.fabric.circuits import Configuration, Layout
-from railx.fabric.core import Action, ControllerCore, GrantAction, OperationKey, RefuseAction
+from railx.fabric.core import (
+    Action,
+    ControllerCore,
+    GrantAction,
+    OperationKey,
+    RecallAction,
+    RefuseAction,
+)
+from railx.fabric.holdings import Report
 from railx.fabric.protocol import Message, MessageDecoder, ProtocolError, encode
 from railx.fabric.settings import FabricSettings
 from railx.fabric.switch import EmulatedSwitch
 from railx.settings import SettingsError, load
 
-__all__ = ["Server", "main", "serve"]
+__all__ = ["TOKEN", "Server", "check_token", "main", "reachable_host", "serve"]
+
+#: The environment variable with the secret that ranks and controller share.
+TOKEN = "RAILX_TOKEN"
 
 
 class Server:
     """Connections on one side, core and switch on the other, on one event loop."""
 
-    def __init__(self, settings: FabricSettings, ranks: int) -> None:
+    def __init__(self, settings: FabricSettings, ranks: int, token: str | None = None) -> None:
         self.settings = settings
+        self._token = token
         self.core = ControllerCore(Layout(settings.gpus_per_server), ranks)
         self.stopped = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -50,11 +65,24 @@ class Server:
         for connection in list(self._connections.values()):
             connection.close()
 
-    def register(self, connection: _Connection, rank: int, gpus_per_server: int) -> None:
+    def register(
+        self, connection: _Connection, rank: int, gpus_per_server: int, token: str | None
+    ) -> None:
         """Bind a connection to a rank.
 
-        Refused are a wrong rank, a rank that is already here and another layout.
+        Refused are a rank without the token, a wrong rank, a rank that is already here
+        and another layout.
         """
+        if self._token is not None and not hmac.compare_digest(
+            self._token.encode(), (token or "").encode()
+        ):
+            # Who does not know it learns nothing else, and is not listened to any more.
+            what = "no token" if token is None else "another token"
+            connection.refuse(
+                None, f"rank {rank} registered with {what}; allowed: {TOKEN} of the controller"
+            )
+            connection.close()
+            return
         problem = (
             self.core.register(rank)
             if rank not in self._connections
@@ -87,11 +115,18 @@ class Server:
         if kind == "ACQUIRE":
             self._act(
                 self.core.ask(
-                    rank, int(message["request"]), _key(message), _configuration(message), now_ns
+                    rank,
+                    int(message["request"]),
+                    _key(message),
+                    _configuration(message),
+                    now_ns,
+                    can_hold=True,
                 )
             )
         elif kind == "RELEASE":
             self._act(self.core.release(rank, _key(message), now_ns))
+        elif kind == "RECALLED":
+            self._act(self.core.recalled(rank, _configuration(message), _report(message), now_ns))
         elif kind == "PREPARE":
             self._act(self.core.hint(rank, _configuration(message), now_ns))
         elif kind == "ABANDON":
@@ -128,6 +163,8 @@ class Server:
                 self._connections[action.rank].grant(action)
             elif isinstance(action, RefuseAction):
                 self._connections[action.rank].refuse(action.request, action.message)
+            elif isinstance(action, RecallAction):
+                self._connections[action.rank].recall(action)
             else:
                 self._switch.apply(action)
 
@@ -169,12 +206,23 @@ class _Connection(asyncio.Protocol):
             request=action.request,
             channel=action.key[0],
             sequence=action.key[1],
+            kind=action.configuration.kind,
+            members=action.configuration.members,
             generation=action.generation,
-            granted_ns=action.granted_ns,
             wait_ns=action.wait_ns,
             stall_ns=action.stall_ns,
             reconfigured=action.reconfigured,
             mispredicted=action.mispredicted,
+            hold=action.hold,
+        )
+
+    def recall(self, action: RecallAction) -> None:
+        self.send(
+            "RECALL",
+            kind=action.configuration.kind,
+            members=action.configuration.members,
+            hold=action.hold,
+            reason=action.reason,
         )
 
     def refuse(self, request: int | None, message: str) -> None:
@@ -188,7 +236,13 @@ class _Connection(asyncio.Protocol):
         if self.rank is not None:
             self._server.handle(self.rank, message)
         elif message["type"] == "REGISTER":
-            self._server.register(self, int(message["rank"]), int(message["gpus_per_server"]))
+            token = message.get("token")
+            self._server.register(
+                self,
+                int(message["rank"]),
+                int(message["gpus_per_server"]),
+                None if token is None else str(token),
+            )
         else:
             raise ProtocolError(f"{message['type']} before REGISTER")
 
@@ -201,13 +255,69 @@ def _configuration(message: Message) -> Configuration:
     return Configuration(message["kind"], tuple(int(member) for member in message["members"]))
 
 
-async def serve(settings: FabricSettings, ranks: int, *, until_stdin_closes: bool = False) -> None:
-    """Serve until told to stop.
+def _report(message: Message) -> Report:
+    return Report(
+        hold=int(message["hold"]),
+        begun={str(channel): int(number) for channel, number in message["begun"].items()},
+        open=frozenset((str(channel), int(number)) for channel, number in message["open"]),
+        operations=int(message["operations"]),
+    )
 
-    Raises SettingsError naming fabric.port or fabric.host where the address cannot be
-    had.
+
+def reachable_host(host: str) -> str:
+    """The address under which other hosts reach a controller that listens on ``host``.
+
+    Where it listens on every address, that is the one of the route out of this host, or
+    the host's name where there is none.
     """
-    server = Server(settings, ranks)
+    if not _is(host, "is_unspecified"):
+        return host
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # No packet is sent, this only asks the routing table. The address belongs
+            # to documentation, so that no route but the default one leads to it.
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()
+
+
+def _is(host: str, what: str) -> bool:
+    try:
+        return bool(getattr(ipaddress.ip_address(host), what))
+    except ValueError:
+        return what == "is_loopback" and host == "localhost"
+
+
+def check_token(settings: FabricSettings, token: str | None) -> None:
+    """Whoever reaches the controller may register, so it hides behind loopback or a
+    token.
+
+    Raises SettingsError naming fabric.host.
+    """
+    if token is None and not _is(settings.host, "is_loopback"):
+        raise SettingsError(
+            "fabric.host",
+            f"got {settings.host!r} without a token; allowed: 127.0.0.1, or a secret in {TOKEN}",
+        )
+
+
+async def serve(
+    settings: FabricSettings,
+    ranks: int,
+    *,
+    token: str | None = None,
+    until_stdin_closes: bool = False,
+    ready: Callable[[str, int], None] | None = None,
+) -> dict[str, object]:
+    """Serve until told to stop; returns the statistics.
+
+    ``ready`` is called with host and port once ranks may connect (the default prints
+    them as JSON). Raises SettingsError naming fabric.port or fabric.host where the
+    address cannot be had, or where it is open to other hosts without a token.
+    """
+    check_token(settings, token)
+    server = Server(settings, ranks, token)
     loop = asyncio.get_running_loop()
     try:
         listener = await _listen(loop, server)
@@ -217,11 +327,16 @@ async def serve(settings: FabricSettings, ranks: int, *, until_stdin_closes: boo
         if until_stdin_closes:
             loop.add_reader(sys.stdin.fileno(), _watch_stdin, loop, server.stopped)
         host, port = listener.sockets[0].getsockname()[:2]
-        print(json.dumps({"host": host, "port": port}), flush=True)
+        (ready or _print_address)(reachable_host(host), port)
         await server.stopped.wait()
         listener.close()
+        return server.core.statistics()
     finally:
         server.close()
+
+
+def _print_address(host: str, port: int) -> None:
+    print(json.dumps({"host": host, "port": port}), flush=True)
 
 
 def _break_down(server: Server, context: dict[str, Any]) -> None:
@@ -302,7 +417,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings: FabricSettings = load(FabricSettings, json.loads(options.settings), "fabric")
         if options.ranks < 1:
             raise SettingsError("ranks", f"got {options.ranks}; allowed: at least 1")
-        asyncio.run(serve(settings, options.ranks, until_stdin_closes=options.until_stdin_closes))
+        asyncio.run(
+            serve(
+                settings,
+                options.ranks,
+                token=os.environ.get(TOKEN) or None,
+                until_stdin_closes=options.until_stdin_closes,
+            )
+        )
     except (SettingsError, json.JSONDecodeError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -6,6 +6,13 @@ holds to (the correctness conditions of photonic rails, Opus, arXiv 2602.12521):
 * an operation is granted when all its members asked for it and all its circuits are up;
 * its circuits are leased until every member released it, and a leased circuit is never
   torn down;
+* a lease may stay with the members when the operation ends (a held lease). Until it is
+  recalled they begin further operations on the same circuits without asking. It is
+  recalled when an operation that all its members asked for needs the ports otherwise.
+  Each member then reports what it has begun: what all of them have begun is under way
+  and keeps its circuits until it ends; what only some have begun counts as asked for by
+  those, because no data moves before their peers begin. So nobody holds circuits while
+  waiting for a peer, and held leases bring no deadlock;
 * the circuits that are up or coming up are a matching at every moment;
 * operations whose members have all asked form one queue. All circuits of an operation
   are leased at once and in the order of the queue where ports overlap. So nobody holds
@@ -14,7 +21,9 @@ holds to (the correctness conditions of photonic rails, Opus, arXiv 2602.12521):
   up, and an operation whose circuits are up is granted at once;
 * a hint (what a rank's next operation will need) starts a switch when every member
   hinted or asked and no lease or queued operation is in the way. It reserves nothing,
-  so a wrong one costs at most the switch back;
+  so a wrong one costs at most the switch back. A rank that hints gives back the held
+  leases that are in the way of it; those that it shared are then recalled from the
+  others too;
 * an operation with a dead member ends in an error for everyone who asked for it.
 
 Port accounting: the ports of a circuit that comes up are moving until the switch
@@ -27,33 +36,37 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port, ports_of
+from railx.fabric.holdings import OperationKey, Report
 
 __all__ = [
     "Action",
     "ControllerCore",
     "GrantAction",
     "OperationKey",
+    "RecallAction",
     "RefuseAction",
     "SwitchAction",
 ]
-
-#: Channel (group, or group with direction) and the number of the operation on it.
-OperationKey = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class GrantAction:
     """Tell ``rank`` that the operation it asked for with ``request`` may start.
 
+    ``request`` is None where the operation began under a held lease that was recalled
+    before all members had begun it.
+
     * ``wait_ns``: waiting for other members and for ports in use.
     * ``stall_ns``: waiting for light after all members had asked.
     * ``reconfigured``: switch commands made for this operation, ahead of it or while it
       waited.
     * ``mispredicted``: the hint that this rank gave before was for something else.
+    * ``hold``: the number of the lease that stays with the members afterwards, or None
+      where each of them has to release the operation.
     """
 
     rank: int
-    request: int
+    request: int | None
     key: OperationKey
     generation: int
     granted_ns: int
@@ -61,6 +74,21 @@ class GrantAction:
     stall_ns: int
     reconfigured: int
     mispredicted: bool
+    configuration: Configuration
+    hold: int | None = None
+
+
+@dataclass(frozen=True)
+class RecallAction:
+    """Ask ``rank`` to give back a held lease; it answers with ``recalled``.
+
+    ``reason`` is what befell a member, for those that have an operation under way.
+    """
+
+    rank: int
+    configuration: Configuration
+    hold: int
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -88,14 +116,17 @@ class SwitchAction:
     disconnect: tuple[Circuit, ...]
 
 
-Action = GrantAction | RefuseAction | SwitchAction
+Action = GrantAction | RecallAction | RefuseAction | SwitchAction
 
 
 @dataclass
 class _Asked:
-    request: int
+    """One member's question; without ``request`` it has begun under a held lease."""
+
+    request: int | None
     asked_ns: int
     mispredicted: bool
+    can_hold: bool
 
 
 @dataclass
@@ -108,7 +139,23 @@ class _Operation:
     released: set[int] = field(default_factory=set)
     granted: bool = False
     commands: int = 0
+    told_of_loss: bool = False
     stall_since_ns: int | None = None
+
+
+@dataclass
+class _Hold:
+    """A held lease: who has not given it back, and what the others reported.
+
+    The report of a member that died is None.
+    """
+
+    number: int
+    circuits: tuple[Circuit, ...]
+    holders: set[int]
+    reports: dict[int, Report | None] = field(default_factory=dict)
+    recalled: bool = False
+    told_of_loss: bool = False
 
 
 @dataclass
@@ -134,6 +181,9 @@ class ControllerCore:
         self.moving: dict[Port, Circuit] = {}
         #: Which granted operations use a circuit.
         self.leases: dict[Circuit, set[OperationKey]] = {}
+        #: Leases that stay with their members, and which of them keep a circuit up.
+        self.holds: dict[Configuration, _Hold] = {}
+        self.held: dict[Circuit, set[Configuration]] = {}
         #: Number of the last change on each rail (numbers are the controller's, so they
         #: also order changes between rails).
         self.generation: Counter[int] = Counter()
@@ -141,6 +191,7 @@ class ControllerCore:
         self.rank_counters: dict[int, Counter[str]] = {}
         self._changes = 0
         self._next_command = 0
+        self._next_hold = 0
         self._commands: dict[int, SwitchAction] = {}
         self._operations: dict[OperationKey, _Operation] = {}
         self._queue: list[_Operation] = []
@@ -148,11 +199,16 @@ class ControllerCore:
         self._ahead: Counter[Configuration] = Counter()
         self._last_sequence: dict[tuple[int, str], int] = {}
         self._gone: dict[int, str] = {}
+        self._present: set[int] = set()
 
     def register(self, rank: int) -> str | None:
         """A rank arrives or comes back; returns why it may not (one line), or None."""
         if not 0 <= rank < self.ranks:
             return f"rank {rank} registered; allowed: 0 to {self.ranks - 1}"
+        if not self._present:
+            # The first rank of the next program: nobody of the last one is missed.
+            self._gone.clear()
+        self._present.add(rank)
         self._gone.pop(rank, None)
         self._hints.pop(rank, None)
         for key in [key for key in self._last_sequence if key[0] == rank]:
@@ -160,11 +216,20 @@ class ControllerCore:
         return None
 
     def ask(
-        self, rank: int, request: int, key: OperationKey, configuration: Configuration, now_ns: int
+        self,
+        rank: int,
+        request: int,
+        key: OperationKey,
+        configuration: Configuration,
+        now_ns: int,
+        *,
+        can_hold: bool = False,
     ) -> list[Action]:
         """``rank`` stands before operation ``key``.
 
         The same question asked again changes nothing (and is answered again).
+        ``can_hold``: the rank can keep the lease and give it back when it is recalled;
+        without that of all members every operation ends with its releases.
         """
         problem = self._problem(rank, key, configuration)
         if problem is not None:
@@ -183,8 +248,13 @@ class ControllerCore:
                 else [*refusals, *self._fail(operation, message), *self._advance(now_ns)]
             )
         if operation is not None and rank in operation.asked:
-            operation.asked[rank].request = request
+            asked = operation.asked[rank]
+            if asked.request is not None:
+                asked.request = request
             return [self._grant_action(operation, rank, now_ns)] if operation.granted else []
+        hold = self.holds.get(configuration)
+        if hold is not None and rank in hold.holders and not hold.recalled:
+            return self._grant_to_holder(rank, request, key, configuration, hold, now_ns)
         if self._last_sequence.get((rank, key[0]), -1) >= key[1]:
             return [
                 RefuseAction(
@@ -193,29 +263,48 @@ class ControllerCore:
                     f"rank {rank} asked again for operation {key[1]} of {key[0]}, which has ended",
                 )
             ]
-        if operation is None:
-            circuits = self.layout.circuits(configuration)
-            operation = self._operations[key] = _Operation(
-                key, configuration, circuits, ports_of(circuits)
-            )
+        operation = self._operation(key, configuration)
         self._last_sequence[rank, key[0]] = key[1]
-        operation.asked[rank] = _Asked(request, now_ns, self._take_hint(rank, configuration))
+        operation.asked[rank] = _Asked(
+            request, now_ns, self._take_hint(rank, configuration), can_hold
+        )
         self._count(rank, "requests")
         if len(operation.asked) == len(configuration.members):
             self._queue.append(operation)
-        return self._advance(now_ns)
+        # Those who still hold the lease may have begun it without asking.
+        return [*self._recall(configuration), *self._advance(now_ns)]
 
     def release(self, rank: int, key: OperationKey, now_ns: int) -> list[Action]:
-        """``rank`` has ended its part of a granted operation.
+        """``rank`` has ended its part of an operation.
 
         Unknown and repeated releases change nothing.
         """
         operation = self._operations.get(key)
-        if operation is None or not operation.granted or rank not in operation.asked:
+        if operation is None or rank not in operation.asked:
             return []
-        operation.released.add(rank)
-        self._end_when_released(operation)
+        if operation.granted:
+            operation.released.add(rank)
+            self._end_when_released(operation)
+        elif operation.asked[rank].request is None:
+            # It began under a held lease, and its part needed no peer (a buffered send,
+            # the root of a broadcast, an error).
+            operation.released.add(rank)
         return self._advance(now_ns)
+
+    def recalled(
+        self, rank: int, configuration: Configuration, report: Report, now_ns: int
+    ) -> list[Action]:
+        """``rank`` has given back a held lease, asked to or not.
+
+        From now on it asks before every operation and releases those in
+        ``report.open``. Late and repeated reports change nothing.
+        """
+        hold = self.holds.get(configuration)
+        if hold is None or hold.number != report.hold or rank not in hold.holders:
+            return []
+        hold.holders.remove(rank)
+        hold.reports[rank] = report
+        return [*self._settle(configuration, now_ns), *self._advance(now_ns)]
 
     def hint(self, rank: int, configuration: Configuration, now_ns: int) -> list[Action]:
         """The next operation of ``rank`` will need ``configuration``.
@@ -250,26 +339,33 @@ class ControllerCore:
         ``reason`` completes "rank 3 ...".
         """
         self._gone[rank] = reason
+        self._present.discard(rank)
         self._hints.pop(rank, None)
         actions: list[Action] = []
         for operation in [
             item for item in self._operations.values() if rank in item.configuration.members
         ]:
-            message = (
-                f"rank {rank} {reason} during {operation.configuration.name} (operation"
-                f" {operation.key[1]} of {operation.key[0]})"
-            )
+            message = self._loss(operation, rank)
             if operation.granted:
                 waiting = set(operation.asked) - operation.released - {rank}
+                # Those who leave because of the first loss are not its reason.
                 actions += [
                     RefuseAction(peer, None, message)
                     for peer in sorted(waiting)
-                    if peer not in self._gone
+                    if peer not in self._gone and not operation.told_of_loss
                 ]
+                operation.told_of_loss = True
                 operation.released.add(rank)
                 self._end_when_released(operation)
             else:
                 actions += self._fail(operation, message)
+        for configuration in [item for item in self.holds if rank in item.members]:
+            hold = self.holds[configuration]
+            if rank in hold.holders:
+                hold.holders.remove(rank)
+                hold.reports[rank] = None
+            actions += self._recall(configuration, f"rank {rank} {reason}")
+            actions += self._settle(configuration, now_ns)
         return actions + self._advance(now_ns)
 
     def abandon(self, rank: int, key: OperationKey, now_ns: int) -> list[Action]:
@@ -297,7 +393,9 @@ class ControllerCore:
 
         ``reconfigurations`` counts switch commands (one for each rail and operation).
         ``speculative`` counts those begun from hints, ``wasted`` the speculative ones
-        torn down again before an operation used them.
+        torn down again before an operation used them. ``held`` counts the operations
+        that ran under held leases without asking; it is known once those are given
+        back. ``recalls`` counts the questions for them.
         """
         names = (
             "requests",
@@ -308,6 +406,8 @@ class ControllerCore:
             "circuits_changed",
             "speculative",
             "wasted",
+            "held",
+            "recalls",
         )
         return {
             **{name: self.counters[name] for name in (*names, "wait_ns", "stall_ns")},
@@ -322,6 +422,7 @@ class ControllerCore:
                 for rail, circuits in self.layout.rails(self.lit).items()
             },
             "leased_circuits": len(self.leases),
+            "held_circuits": len(self.held),
             "queued": len(self._queue),
         }
 
@@ -358,12 +459,196 @@ class ControllerCore:
                 for circuit in used
                 for key in self.leases[circuit]
             }
+            | {
+                f"{configuration.name}, which rank {', '.join(map(str, sorted(hold.holders)))} has"
+                " not given back"
+                for configuration, hold in self.holds.items()
+                if self.layout.conflict(configuration, operation.configuration)
+            }
         )
         return (
             "held by " + "; ".join(names)
             if names
             else "being switched or claimed by an earlier operation"
         )
+
+    def _operation(self, key: OperationKey, configuration: Configuration) -> _Operation:
+        """The operation of this key, made where there is none."""
+        if key not in self._operations:
+            circuits = self.layout.circuits(configuration)
+            self._operations[key] = _Operation(key, configuration, circuits, ports_of(circuits))
+        return self._operations[key]
+
+    def _grant_to_holder(
+        self,
+        rank: int,
+        request: int,
+        key: OperationKey,
+        configuration: Configuration,
+        hold: _Hold,
+        now_ns: int,
+    ) -> list[Action]:
+        """Answer a rank whose question crossed the grant of the lease that it holds."""
+        fresh = self._last_sequence.get((rank, key[0]), -1) < key[1]
+        operation = _Operation(key, configuration, hold.circuits, frozenset())
+        asked = _Asked(request, now_ns, fresh and self._take_hint(rank, configuration), True)
+        operation.asked[rank] = asked
+        if fresh:
+            self._last_sequence[rank, key[0]] = key[1]
+            self._count(rank, "requests")
+            self._count(rank, "grants")
+        return [self._grant_action(operation, rank, now_ns, hold.number)]
+
+    def _recall(self, configuration: Configuration, reason: str | None = None) -> list[Action]:
+        """Ask those who still hold a lease to give it back, once."""
+        hold = self.holds.get(configuration)
+        if hold is None or hold.recalled:
+            return []
+        hold.recalled = True
+        hold.told_of_loss = reason is not None
+        self.counters["recalls"] += len(hold.holders)
+        return [
+            RecallAction(rank, configuration, hold.number, reason) for rank in sorted(hold.holders)
+        ]
+
+    def _recall_from(self, circuits: list[Circuit], *, partial: bool = False) -> list[Action]:
+        """Recall the held leases that keep ``circuits`` from coming up.
+
+        ``partial``: only those that some member has given back already.
+        """
+        ports = [port for circuit in circuits for port in circuit.ports]
+        in_the_way = dict.fromkeys(
+            configuration
+            for port in ports
+            if port in self.active
+            for configuration in sorted(
+                self.held.get(self.active[port], ()), key=lambda item: item.name
+            )
+            if not partial or len(self.holds[configuration].holders) < len(configuration.members)
+        )
+        return [action for configuration in in_the_way for action in self._recall(configuration)]
+
+    def _hold(self, operation: _Operation) -> _Hold | None:
+        """Begin a held lease with the grant of ``operation``, if there may be one.
+
+        Not where others wait for its ports already.
+        """
+        configuration = operation.configuration
+        if (
+            not operation.circuits
+            or configuration in self.holds
+            or not all(asked.can_hold for asked in operation.asked.values())
+            or any(
+                not operation.ports.isdisjoint(other.ports)
+                for other in self._queue
+                if other.configuration != configuration
+            )
+        ):
+            return None
+        hold = _Hold(self._next_hold, operation.circuits, set(configuration.members))
+        self._next_hold += 1
+        self.holds[configuration] = hold
+        for circuit in hold.circuits:
+            self.held.setdefault(circuit, set()).add(configuration)
+        return hold
+
+    def _settle(self, configuration: Configuration, now_ns: int) -> list[Action]:
+        """End a held lease once all members gave it back.
+
+        What they all have begun goes on as an operation that was granted, what some
+        have begun as one that those asked for.
+        """
+        hold = self.holds[configuration]
+        if hold.holders:
+            return []
+        del self.holds[configuration]
+        for circuit in hold.circuits:
+            self.held[circuit].discard(configuration)
+            if not self.held[circuit]:
+                del self.held[circuit]
+        reports = {rank: report for rank, report in hold.reports.items() if report is not None}
+        ran = Counter({rank: report.operations for rank, report in reports.items()})
+        actions: list[Action] = []
+        channels = {channel for report in reports.values() for channel in report.begun}
+        for channel in sorted(channels):
+            last = {
+                rank: max(
+                    report.begun.get(channel, -1), self._last_sequence.get((rank, channel), -1)
+                )
+                for rank, report in reports.items()
+            }
+            self._last_sequence.update({(rank, channel): n for rank, n in last.items()})
+            numbers = {
+                *range(min(last.values()) + 1, max(last.values()) + 1),
+                *(
+                    key[1]
+                    for report in reports.values()
+                    for key in report.open
+                    if key[0] == channel
+                ),
+            }
+            for number in sorted(numbers):
+                begun = {rank for rank in reports if number <= last[rank]}
+                still_open = {
+                    rank for rank, report in reports.items() if (channel, number) in report.open
+                }
+                actions += self._take_over(
+                    hold, configuration, (channel, number), begun, still_open, ran, now_ns
+                )
+        for rank, operations in ran.items():
+            self._count(rank, "held", max(operations, 0))
+        return actions
+
+    def _take_over(
+        self,
+        hold: _Hold,
+        configuration: Configuration,
+        key: OperationKey,
+        begun: set[int],
+        still_open: set[int],
+        ran: Counter[int],
+        now_ns: int,
+    ) -> list[Action]:
+        """Make an operation of what members began under a lease that has ended."""
+        operation = self._operations.get(key)
+        if operation is not None and operation.granted:
+            return []
+        asking = {} if operation is None else operation.asked
+        # A rank that died is taken to have begun: its peers may be exchanging with it.
+        lost = [member for member in self._gone if member in configuration.members]
+        begun = (begun - asking.keys()) | set(lost)
+        under_way = begun >= set(configuration.members)
+        if under_way and not still_open:
+            return []
+        operation = self._operation(key, configuration)
+        for rank in sorted(begun):
+            operation.asked[rank] = _Asked(None, now_ns, False, True)
+            if rank not in still_open:
+                operation.released.add(rank)
+            elif not under_way:
+                ran[rank] -= 1
+                self._count(rank, "requests")
+        if lost and not under_way:
+            return self._fail(operation, self._loss(operation, lost[0]))
+        actions: list[Action] = []
+        if under_way:
+            if lost and not hold.told_of_loss:
+                message = self._loss(operation, lost[0])
+                actions += [RefuseAction(rank, None, message) for rank in sorted(still_open)]
+            operation.told_of_loss = bool(lost)
+            operation.granted = True
+            self._lease(operation)
+            self._end_when_released(operation)
+        elif len(operation.asked) == len(configuration.members):
+            self._queue.append(operation)
+        return actions
+
+    def _loss(self, operation: _Operation, rank: int) -> str:
+        return f"rank {rank} {self._gone[rank]} during {_name(operation)}"
+
+    def _lease(self, operation: _Operation) -> None:
+        for circuit in operation.circuits:
+            self.leases.setdefault(circuit, set()).add(operation.key)
 
     def _end_when_released(self, operation: _Operation) -> None:
         if operation.released < set(operation.asked):
@@ -408,7 +693,7 @@ class ControllerCore:
             return self._grant(operation, now_ns)
         to_start = [circuit for circuit in missing if not self._is_coming_up(circuit)]
         if to_start and not self._can_move(to_start):
-            return []
+            return self._recall_from(to_start)
         if operation.stall_since_ns is None:
             operation.stall_since_ns = now_ns
         switches = self._switch(to_start)
@@ -419,18 +704,48 @@ class ControllerCore:
         operation.granted = True
         operation.commands += self._ahead.pop(operation.configuration, 0)
         self._queue.remove(operation)
-        for circuit in operation.circuits:
-            self.leases.setdefault(circuit, set()).add(operation.key)
-        actions = [
-            self._grant_action(operation, rank, now_ns) for rank in operation.configuration.members
-        ]
-        for action in actions:
-            self._count(action.rank, "grants")
-            self._count(action.rank, "wait_ns", action.wait_ns)
-            self._count(action.rank, "stall_ns", action.stall_ns)
-        return list(actions)
+        hold = self._hold(operation)
+        if hold is None:
+            self._lease(operation)
+            actions = self._grant_all(operation, None, now_ns)
+            self._end_when_released(operation)
+            return actions
+        del self._operations[operation.key]
+        actions = self._grant_all(operation, hold.number, now_ns)
+        # Who asked for another operation on these circuits holds them now, and its
+        # peers will not ask any more.
+        for other in [
+            item
+            for item in self._operations.values()
+            if item.configuration == operation.configuration
+            and not item.granted
+            and item not in self._queue
+        ]:
+            del self._operations[other.key]
+            actions += self._grant_all(other, hold.number, now_ns)
+        return actions
 
-    def _grant_action(self, operation: _Operation, rank: int, now_ns: int) -> GrantAction:
+    def _grant_all(self, operation: _Operation, hold: int | None, now_ns: int) -> list[Action]:
+        """Tell all who asked.
+
+        Who has ended its part already waits for nothing, but has to know what it holds.
+        """
+        actions: list[Action] = []
+        for rank in sorted(operation.asked):
+            ended = rank in operation.released
+            if ended and hold is None:
+                continue
+            action = self._grant_action(operation, rank, now_ns, hold)
+            actions.append(action)
+            if not ended:
+                self._count(rank, "grants")
+                self._count(rank, "wait_ns", action.wait_ns)
+                self._count(rank, "stall_ns", action.stall_ns)
+        return actions
+
+    def _grant_action(
+        self, operation: _Operation, rank: int, now_ns: int, hold: int | None = None
+    ) -> GrantAction:
         asked = operation.asked[rank]
         stall_ns = now_ns - operation.stall_since_ns if operation.stall_since_ns is not None else 0
         return GrantAction(
@@ -449,13 +764,18 @@ class ControllerCore:
             stall_ns=stall_ns,
             reconfigured=operation.commands,
             mispredicted=asked.mispredicted,
+            configuration=operation.configuration,
+            hold=hold,
         )
 
     def _can_move(self, circuits: list[Circuit]) -> bool:
         """Whether no port of ``circuits`` moves and none carries a leased circuit."""
         ports = [port for circuit in circuits for port in circuit.ports]
         return not any(
-            port in self.moving or self.active.get(port) in self.leases for port in ports
+            port in self.moving
+            or self.active.get(port) in self.leases
+            or self.active.get(port) in self.held
+            for port in ports
         )
 
     def _switch(self, circuits: list[Circuit]) -> list[SwitchAction]:
@@ -498,9 +818,10 @@ class ControllerCore:
                 if circuit not in self.lit
             ]
             to_start = [circuit for circuit in missing if not self._is_coming_up(circuit)]
-            if to_start and (
-                not claimed.isdisjoint(ports_of(tuple(to_start))) or not self._can_move(to_start)
-            ):
+            if to_start and not claimed.isdisjoint(ports_of(tuple(to_start))):
+                continue
+            if to_start and not self._can_move(to_start):
+                actions += self._recall_from(to_start, partial=True)
                 continue
             for hint in hints:
                 hint.served = True

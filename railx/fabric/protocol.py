@@ -4,12 +4,16 @@ They are JSON objects, each behind its length in four bytes (big-endian).
 
 From a rank to the controller:
 
-* ``REGISTER``: rank, gpus_per_server. REGISTERED answers it with ranks,
-  reconfiguration_latency_ms and timeout_s.
+* ``REGISTER``: rank, gpus_per_server, token (null: none). REGISTERED answers it with
+  ranks, reconfiguration_latency_ms and timeout_s.
 * ``ACQUIRE``: request, channel, sequence, kind, members. This rank stands before the
   operation (channel, sequence).
 * ``RELEASE``: channel, sequence. This rank's part of the operation has ended, on the
   device too.
+* ``RECALLED``: kind, members, hold, begun (the last operation begun by channel), open
+  (channel and sequence of those that have not ended), operations (how many began
+  without asking). This rank gives back the lease ``hold``, asked to or not, and
+  releases what is open when it ends.
 * ``PREPARE``: kind, members. What the next operation of this rank will need: a hint
   without an answer.
 * ``ABANDON``: channel, sequence. This rank gave up; every member gets an ERROR that
@@ -20,8 +24,14 @@ From a rank to the controller:
 
 From the controller to a rank:
 
-* ``GRANT``: request, generation, wait_ns, stall_ns, granted_ns, reconfigured,
-  mispredicted. The operation may start.
+* ``GRANT``: request, channel, sequence, kind, members, generation, wait_ns, stall_ns,
+  reconfigured, mispredicted, hold. The operation may start. All times are durations:
+  the clocks of two hosts are never compared. Where ``hold`` is a number, the rank keeps
+  the lease: it begins and ends further operations on these circuits without a message,
+  until it is recalled. ``request`` is null where the operation began in this way and
+  the lease was recalled before all members had begun it.
+* ``RECALL``: kind, members, hold, reason (null, or what befell a member). RECALLED
+  answers it at once; a rank that does not hold this lease any more says nothing.
 * ``ERROR``: request (null: an operation already granted, or none), message (one line).
 
 ``request`` numbers a rank's own questions, so that an answer can never be taken for
@@ -37,7 +47,7 @@ from typing import Any
 
 __all__ = ["MAXIMUM_BYTES", "VERSION", "MessageDecoder", "ProtocolError", "encode"]
 
-VERSION = 1
+VERSION = 2
 MAXIMUM_BYTES = 1 << 20
 _LENGTH = struct.Struct(">I")
 

@@ -26,7 +26,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from railx.fabric.circuits import Configuration, Layout
-from railx.fabric.core import Action, ControllerCore, GrantAction, OperationKey, RefuseAction
+from railx.fabric.core import (
+    Action,
+    ControllerCore,
+    GrantAction,
+    OperationKey,
+    RefuseAction,
+    SwitchAction,
+)
 from railx.fabric.settings import Mode
 
 __all__ = [
@@ -253,6 +260,7 @@ class _Replay:
         started: dict[OperationKey, ReplayedOperation] = {}
         for action in actions:
             if isinstance(action, GrantAction):
+                assert action.request is not None
                 step = self._ranks[action.rank].steps[action.request]
                 result = self._result(action.rank, step)
                 result.requests += 1
@@ -264,7 +272,7 @@ class _Replay:
                 started[action.key] = step.operation
             elif isinstance(action, RefuseAction):
                 raise ValueError(action.message)
-            else:
+            elif isinstance(action, SwitchAction):
                 self._at(
                     self._now_ns + self._latency_ns,
                     functools.partial(self._switched, action.command),

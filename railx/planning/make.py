@@ -56,13 +56,10 @@ def make_plan(
     }
     chosen = planner_of(planner)
     task = PlanningTask(tuple(drawn), cluster.devices, cost, filled.max_length_tokens, seed)
+    planned: tuple[Any, ...] = chosen.plan(planner, task)
     batches: Any = tuple(
-        replace(
-            planned,
-            sequences=tuple(one.sequences.tolist()),
-            lengths=tuple(one.lengths.tolist()),
-        )
-        for planned, one in zip(chosen.plan(planner, task), drawn, strict=True)
+        replace(made, sequences=tuple(one.sequences.tolist()), lengths=tuple(one.lengths.tolist()))
+        for made, one in zip(planned, drawn, strict=True)
     )
     plan = Plan(
         SCHEMA,

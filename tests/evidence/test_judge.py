@@ -320,6 +320,42 @@ def test_fidelity_limits_the_verdict(
         assert f"the claim requires {required}" in row["reason"]
 
 
+STEPS = "select value as ours, fidelity, steps, 9 as ranks from a.t"
+
+
+@pytest.mark.parametrize(
+    ("steps", "value", "verdict", "reason"),
+    [
+        (50, 2.0, "reproduced", "equals the published 2"),
+        (49, 2.0, "undecided", "but ours rests on 49 steps of at least 50 that the claim requires"),
+        (49, 3.0, "undecided", "within a factor of 2; but ours rests on 49 steps"),
+        (49, 9.0, "not reproduced", "besides, ours rests on 49 steps of at least 50"),
+        (50, 3.0, "partly", "within a factor of 2"),
+        (None, 2.0, "undecided", "but ours rests on 0 steps"),
+    ],
+)
+def test_small_runs_reproduce_nothing(
+    desk: Desk, steps: int | None, value: float, verdict: str, reason: str
+) -> None:
+    desk.table([value], fidelity=["analytic"], steps=[steps])
+    row = desk.judge(claim(query=STEPS, requires={"steps": 50, "ranks": 4}))[0]
+    assert row["verdict"] == verdict
+    assert reason in row["reason"]
+    assert "ranks" not in row["reason"]
+
+
+def test_the_smallest_run_behind_a_value_counts(desk: Desk) -> None:
+    """Every repeat, and everything that is too small is named."""
+    desk.table([2.0] * 3, fidelity=["analytic"] * 3, steps=[60, 9, 60], sample=[1, 2, 3])
+    query = STEPS.replace("steps,", "steps, sample,")
+    row = desk.judge(claim(query=query, requires={"steps": 50, "ranks": 2000}))[0]
+    assert row["verdict"] == "undecided"
+    assert row["reason"].endswith(
+        "but ours rests on 9 ranks of at least 2,000 and 9 steps of at least 50 that the claim"
+        " requires"
+    )
+
+
 def test_the_least_faithful_row_counts(desk: Desk) -> None:
     desk.table([2.0, 2.0], fidelity=["measured_gpu", "emulated"])
     query = "select avg(value) as ours, lowest(fidelity) as fidelity from a.t"
@@ -502,6 +538,10 @@ def test_columns_and_types_of_the_claims_table(desk: Desk) -> None:
             "allowed: x, ours, fidelity",
         ),
         (
+            {"requires": {"steps": 50}},
+            "query: gives the columns ours, fidelity; allowed: ours, fidelity, steps, and of",
+        ),
+        (
             {"query": "select value as ours, fidelity, false as disturbed from a.t"},
             "allowed: ours, fidelity, and of what was repeated sample, or sample and disturbed",
         ),
@@ -582,6 +622,8 @@ def test_queries_that_do_not_fit_are_named(
         ({"kind": "rumour"}, "claim c: kind: got 'rumour'; allowed: published, derived, check"),
         ({"direction": "increasing"}, "claim c: direction: allowed"),
         ({**TREND, "neutral": 1.0}, "claim c: neutral: allowed: null for trend and exact"),
+        ({"requires": {"steps": 0}}, "claim c: requires.steps: got 0.0; allowed: greater than 0"),
+        ({"requires": {"ours": 5}}, "claim c: requires: got ours; allowed: columns of the query"),
     ],
 )
 def test_mistakes_in_claim_files_are_one_clear_line(

@@ -29,7 +29,10 @@ UNTIMED = (
     "opus_provisioned_hides_stalls",
     "infinipipe_window_in_training",
     "infinipipe_same_loss",
+    "infinipipe_loss_falls",
+    "flexsp_same_loss",
 )
+CONVERGENCE = ("infinipipe_same_loss", "infinipipe_loss_falls", "flexsp_same_loss")
 LATENCIES_MS = (0.0, 10.0, 50.0)
 
 
@@ -43,13 +46,18 @@ def block(
     slower_ms: float = 0.0,
     disturbed: bool = False,
     loss: float = 4.2,
+    steps: int = 50,
 ) -> Iterator[dict[str, Any]]:
     """T0 + N max(0, L - W) for two ranks, a small batch and a large one.
 
-    One iteration of each batch was held up by others, and rank 1 waits for rank 0.
+    One iteration of each batch was held up by others, and rank 1 waits for rank 0. With
+    electrical switching there are as many ``steps`` as convergence needs, and the loss
+    falls.
     """
     stall = transitions * max(0.0, latency_ms - hidden_ms)
-    for iteration, tokens in enumerate((500, 900, 500, 900), start=1):
+    iterations = steps if mode == "electrical" else 4
+    for iteration in range(1, 1 + iterations):
+        tokens = 500 if iteration % 2 else 900
         for rank in (0, 1):
             yield {
                 "mode": mode,
@@ -61,7 +69,7 @@ def block(
                 "iteration_ms": tokens + stall + slower_ms - 3 * rank + 70 * (iteration > 2),
                 "stall_ms": stall,
                 "reconfigurations": 0 if mode == "electrical" else transitions,
-                "loss": loss,
+                "loss": loss - 0.01 * iteration,
                 "disturbed": disturbed,
                 "fidelity": "measured_cpu" if mode == "electrical" else "emulated",
             }
@@ -86,17 +94,19 @@ def verdicts(
     pipeline: Iterable[dict[str, Any]],
     static: Iterable[dict[str, Any]] = (),
     held: tuple[int, int] = (3, 2),
+    parameters: int = 10_000_000,
 ) -> dict[str, dict[str, Any]]:
+    whole = [row for n in range(3) for row in repeat_of(n)]
     runs = {
         "pipeline_stdlib": list(pipeline),
-        "static_stdlib": list(static) or [row for n in range(3) for row in repeat_of(n)],
+        "static_stdlib": list(static) or whole,
+        "flexsp_stdlib": whole,
         "pipeline_alone_stdlib": [row for n in range(3) for row in alone(n)],
     }
     files = [
         write_result(results, "training.iterations", rows, run, run=run)
         for run, rows in runs.items()
     ]
-    result = results / "training/pipeline_stdlib/result.json"
     blocks = [
         {
             "mode": "electrical",
@@ -107,8 +117,10 @@ def verdicts(
         }
         for repeat in range(3)
     ]
-    write_json(result, {"blocks": blocks})
-    names = [str(file.relative_to(results)) for file in (*files, result)]
+    for run in ("pipeline_stdlib", "static_stdlib", "flexsp_stdlib"):
+        files.append(results / f"training/{run}/result.json")
+        write_json(files[-1], {"parameters": parameters, "blocks": blocks})
+    names = [str(file.relative_to(results)) for file in files]
     return {row["claim"]: row for row in judge(CLAIMS, results, names)}
 
 
@@ -136,7 +148,11 @@ def test_claims_follow_the_model_of_switching(tmp_path: Path) -> None:
 
 def test_one_repeat_decides_nothing(tmp_path: Path) -> None:
     found = verdicts(tmp_path, repeat_of(0))
-    left_alone = "opus_pipeline_alone_never_switches", "infinipipe_window_in_training"
+    left_alone = (
+        "opus_pipeline_alone_never_switches",
+        "infinipipe_window_in_training",
+        "flexsp_same_loss",
+    )
     assert {row["verdict"] for name, row in found.items() if name not in left_alone} == {
         "undecided"
     }
@@ -198,3 +214,47 @@ def test_a_chunk_too_many_and_another_loss_contradict(tmp_path: Path) -> None:
     found = verdicts(tmp_path, three(), static=three(loss=4.3), held=(4, 2))
     assert found["infinipipe_window_in_training"]["verdict"] == "not reproduced"
     assert found["infinipipe_same_loss"]["verdict"] == "not reproduced"
+    assert found["flexsp_same_loss"]["verdict"] == "not reproduced"
+
+
+def test_a_toy_converges_nowhere(tmp_path: Path) -> None:
+    """Few steps, or few parameters: what coincides there decides nothing."""
+    short = three(steps=49)
+    for number, (rows, parameters, reason) in enumerate(
+        (
+            (short, 10_000_000, "ours rests on 49 steps of at least 50 that the claim requires"),
+            (three(), 824_704, "ours rests on 824,704 parameters of at least 10,000,000 that"),
+        )
+    ):
+        found = verdicts(tmp_path / str(number), rows, parameters=parameters)
+        same = found["infinipipe_same_loss"]
+        assert same["verdict"] == "undecided"
+        assert f"but {reason}" in same["reason"]
+    # The second run of the loop: every claim on convergence stands on the same model.
+    assert {found[name]["verdict"] for name in CONVERGENCE} == {"undecided"}
+
+
+def test_a_toy_that_differs_contradicts(tmp_path: Path) -> None:
+    found = verdicts(tmp_path, three(steps=4), static=three(loss=4.3, steps=4))
+    assert found["infinipipe_same_loss"]["verdict"] == "not reproduced"
+    assert "besides, ours rests on 4 steps" in found["infinipipe_same_loss"]["reason"]
+
+
+def test_a_loss_that_rises_contradicts(tmp_path: Path) -> None:
+    rows = three()
+    for row in rows:
+        row["loss"] += 0.05 * row["iteration"]
+    found = verdicts(tmp_path, rows, static=rows)
+    assert found["infinipipe_loss_falls"]["verdict"] == "not reproduced"
+    assert found["infinipipe_same_loss"]["verdict"] == "reproduced"
+
+
+def test_less_than_half_hidden_is_partly(tmp_path: Path) -> None:
+    """20 ms of each switch are hidden: of 50 ms and of 10, half; 19 ms are less."""
+    rows = three()
+    for row in rows:
+        if row["mode"] == "provisioned" and row["stall_ms"]:
+            row["stall_ms"] += 2
+    hides = verdicts(tmp_path, rows)["opus_provisioned_hides_stalls"]
+    assert hides["verdict"] == "partly"
+    assert hides["ours"] == pytest.approx(62 / 120)

@@ -11,7 +11,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from railx.planning.plan import (
     Chunk,
@@ -34,7 +36,7 @@ from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_pla
 from training.attention import Packing, variable_length_attention
 from training.data import pack, plan_lengths, valid_tokens, whole_slices
 from training.model import Decoder, stage_layers, token_loss_sum
-from training.pipeline import PipelineParallel, StageLinks
+from training.pipeline import KeptSlice, PipelineParallel, StageLinks
 from training.reduction import pipeline_reduction, sequence_parallel_reduction
 from training.sequence_parallel import ProcessGroups, SequenceParallel, group_ranks
 from training.settings import pipeline_shape
@@ -270,6 +272,45 @@ def whole_sequences(batch: Any) -> list[Slice]:
 # ---- the ranks
 
 
+@dataclass
+class Watched:
+    """What was kept for later slices and sent, and whether it is there still."""
+
+    kept: list[StorageWeakRef] = field(default_factory=list)
+    sent: list[StorageWeakRef] = field(default_factory=list)
+    #: Bytes that were kept with keys and values but are none of theirs.
+    foreign_bytes: int = 0
+
+    def watch(self) -> None:
+        keep, send = KeptSlice.keep, StageLinks.send
+
+        def kept(slice_: KeptSlice, layer: int, keys: Tensor, values: Tensor) -> None:
+            before = len(slice_.leaves)
+            keep(slice_, layer, keys, values)
+            for leaf in slice_.leaves[layer] if len(slice_.leaves) > before else ():
+                self.kept.append(StorageWeakRef(leaf.untyped_storage()))
+                self.foreign_bytes += leaf.untyped_storage().nbytes() - leaf.nbytes
+
+        def sent(links: StageLinks, tensor: Tensor, to: int) -> None:
+            send(links, tensor, to)
+            self.sent.append(StorageWeakRef(tensor.untyped_storage()))
+
+        KeptSlice.keep, StageLinks.send = kept, sent  # type: ignore[method-assign]
+
+    def told(self) -> dict[str, int]:
+        """Counts since the last call."""
+        counts = {
+            "kept": len(self.kept),
+            "kept_still": sum(not one.expired() for one in self.kept),
+            "sent": len(self.sent),
+            "sent_still": sum(not one.expired() for one in self.sent),
+            "foreign_bytes": self.foreign_bytes,
+        }
+        self.kept.clear()
+        self.sent.clear()
+        return counts
+
+
 def parallel(
     case: Case, sequences: dict[int, np.ndarray]
 ) -> tuple[Trained, int | None, int | None]:
@@ -334,6 +375,8 @@ def compare(case: Case, own: Trained, whole: Trained) -> dict[str, float]:
 def work(rank: int, ranks: int, backend: str, store_path: str, out: str) -> None:
     torch.set_num_threads(1)
     join(backend, rank, ranks, store_path)
+    watched = Watched()
+    watched.watch()
     results = {}
     for case in cases(ranks):
         validate_plan(case.plan)
@@ -345,11 +388,12 @@ def work(rank: int, ranks: int, backend: str, store_path: str, out: str) -> None
         own, peak, planned_peak = parallel(case, sequences)
         errors = compare(case, own, reference(case, sequences))
         gathered: list[Any] = [None] * ranks
-        dist.all_gather_object(gathered, (errors, peak, planned_peak))
+        dist.all_gather_object(gathered, (errors, peak, planned_peak, watched.told()))
         results[case.name] = {
             "errors": {key: max(other[0][key] for other in gathered) for key in errors},
             "peaks": [other[1] for other in gathered],
             "planned_peaks": [other[2] for other in gathered],
+            "memory": [other[3] for other in gathered],
         }
     if rank == 0:
         Path(out).write_text(json.dumps(results))

@@ -81,7 +81,7 @@ def test_only_the_first_of_three_all_reduces_pays_the_latency(two: list[dict[str
         assert rows[0]["stall_ns"] >= LATENCY_NS
         assert [row["stall_ns"] for row in rows[1:]] == [0, 0]
         assert [row["reconfigurations"] for row in rows] == [1, 0, 0]
-        assert [row["requests"] for row in rows] == [1, 1, 1]
+        assert [(row["requests"], row["held"]) for row in rows] == [(1, 0), (0, 1), (0, 1)]
         assert two[0]["first_pays"][0]["stall_ns"] == rows[0]["stall_ns"], (
             "the stall is the operation's, the same for its members"
         )
@@ -148,7 +148,10 @@ def test_messages_in_both_directions_arrive_in_order_of_their_tag(
         assert written["message_bytes"] == 4 * 1000 * 21 + 4
         statistics = written["message_statistics"]
         # Fourteen messages over one circuit, then the ring that adds the second one.
-        assert (statistics["requests"], statistics["reconfigurations"]) == (15, 2)
+        assert statistics["requests"] + statistics["held"] == 15
+        assert statistics["requests"] < 15, "the circuit stays until the ring needs its ports"
+        assert statistics["reconfigurations"] == 2
+        assert statistics["phase_changes"] == 1
 
 
 def test_what_cannot_be_done_is_refused_in_one_line(two: list[dict[str, Any]]) -> None:
@@ -194,8 +197,10 @@ def test_on_demand_pays_at_every_change_of_phase(four: list[dict[str, Any]]) -> 
     for written in four:
         rows = written["on_demand"]
         assert [
-            (row["requests"], row["reconfigurations"], row["mispredictions"]) for row in rows
-        ] == [(4, 2, 0)] * 3
+            (row["requests"], row["held"], row["reconfigurations"], row["mispredictions"])
+            for row in rows
+        ] == [(2, 2, 2, 0)] * 3
+        assert [row["phase_changes"] for row in rows] == [1, 2, 2]
         assert all(row["stall_ns"] >= 2 * LATENCY_NS for row in rows)
         stalls = [
             event for event in written["on_demand_trace"] if event["kind"] == "reconfiguration"
@@ -210,8 +215,10 @@ def test_provisioned_hides_what_the_window_covers(four: list[dict[str, Any]]) ->
     for written in four:
         rows = written["provisioned"]
         assert [
-            (row["requests"], row["reconfigurations"], row["mispredictions"]) for row in rows
-        ] == [(4, 2, 0)] * 3
+            (row["requests"], row["held"], row["reconfigurations"], row["mispredictions"])
+            for row in rows
+        ] == [(2, 2, 2, 0)] * 3
+        assert [row["phase_changes"] for row in rows] == [1, 2, 2]
         # The change within the iteration was announced and the window waited for it;
         # the one at its start is not announced.
         stalls = [
@@ -232,11 +239,9 @@ def test_a_wrong_announcement_is_counted_and_changes_no_result(four: list[dict[s
 
 def test_groups_within_a_server_never_ask(four: list[dict[str, Any]]) -> None:
     for written in four:
-        assert [(row["requests"], row["reconfigurations"]) for row in written["servers"]] == [
-            (2, 1),
-            (2, 0),
-            (2, 0),
-        ]
+        assert [
+            (row["requests"], row["held"], row["reconfigurations"]) for row in written["servers"]
+        ] == [(1, 1, 1), (0, 2, 0), (0, 2, 0)]
 
 
 def test_a_rank_that_dies_is_an_error_for_the_others(four: list[dict[str, Any]]) -> None:

@@ -49,3 +49,15 @@ def test_the_plan_trains_the_same_model_as_one_process(
     for quantity, tolerance in TOLERANCES.items():
         assert result["errors"][quantity] <= tolerance, quantity
     assert result["peaks"] == result["planned_peaks"]
+    for rank in result["memory"]:
+        assert rank["kept_still"] == rank["sent_still"] == rank["foreign_bytes"] == 0
+
+
+def test_every_rank_of_a_stage_keeps_slices_and_sends(
+    launches: dict[int, dict[str, Any]],
+) -> None:
+    """Eight chunks in the first and third steps, one in the second."""
+    memory = launched(4, launches)["stages_of_two"]["memory"]
+    # Three slices that later ones read, keys and values of two layers.
+    assert [rank["kept"] for rank in memory] == [2 * 3 * 2 * 2] * 4
+    assert [rank["sent"] for rank in memory] == [2 * 8 + 1] * 4

@@ -4,6 +4,7 @@ is refused.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -135,15 +136,27 @@ def sequence_parallel(degree: int) -> Plan:
     return sequence_parallel_plan(4, [micro_batch((range(degree), {0: 9}))])
 
 
-def pipelined(devices: int, *stages: int) -> Plan:
-    chunks = (chunk((0, 0, 9, 9)),)
-    return pipeline_plan(devices, *([Pipeline(count, 0, chunks)] for count in stages))
+def pipelined(
+    devices: int, *stages: int, degrees: Sequence[int] = (1, 1), recomputed: tuple[int, ...] = ()
+) -> Plan:
+    chunks = (chunk((0, 0, 9, 9), checkpoint_layers=recomputed),)
+    return pipeline_plan(
+        devices,
+        *(
+            [Pipeline(count, 0, chunks, degree)]
+            for count, degree in zip(stages, degrees, strict=False)
+        ),
+    )
 
 
 def test_plans_that_fit_are_accepted() -> None:
     check_plan(sequence_parallel(2), MODEL, 4)
     check_plan(pipelined(4, 2, 2), MODEL, 4)
+    check_plan(pipelined(4, 2, degrees=(2,), recomputed=(1, 1)), MODEL, 4)
+    # Four ranks share two key-value heads.
+    check_plan(pipelined(8, 2, degrees=(4,)), replace(MODEL, heads=4, kv_heads=2), 8)
     assert pipeline_shape(pipelined(4, 2, 2)) == (2, 1)
+    assert pipeline_shape(pipelined(8, 2, degrees=(4,))) == (2, 4)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +191,33 @@ def test_plans_that_fit_are_accepted() -> None:
             2,
             SettingsError,
             "plan: pipelines with [1, 2] stages; allowed: the same number in every batch",
+        ),
+        (
+            pipelined(4, 2, 2, degrees=(1, 2)),
+            4,
+            SettingsError,
+            "plan: pipelines with [1, 2] ranks a stage; allowed: the same number in every batch",
+        ),
+        (
+            pipelined(8, 2, degrees=(4,)),
+            8,
+            SettingsError,
+            "model.heads: got 6; allowed: a multiple of 4, a degree of the plan",
+        ),
+        (
+            pipelined(6, 2, degrees=(2,)),
+            6,
+            SettingsError,
+            "plan: 6 devices for 2 pipeline stages of 2 ranks; allowed: a multiple of 4",
+        ),
+        (
+            pipelined(2, 2, recomputed=(2, 0)),
+            2,
+            SettingsError,
+            (
+                "plan: batch 0, pipeline 0, chunk 0: checkpoint_layers 2 on stage 0; allowed: at"
+                " most 1, the layers of the stage"
+            ),
         ),
     ],
 )

@@ -1,0 +1,133 @@
+"""A rank's side of leases that last.
+
+A grant may leave the circuits with the members of the operation: until the controller
+recalls them, every further operation on them begins and ends without a message. This
+keeps what a rank holds, and what it has begun on it, as a pure state machine. The other
+side is :mod:`railx.fabric.core`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from railx.fabric.circuits import Configuration, Layout
+
+__all__ = ["Holdings", "OperationKey", "Report"]
+
+#: Channel (group, or group with direction) and the number of the operation on it.
+OperationKey = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a rank did under a held lease, told when it gives the lease back.
+
+    ``hold`` is the lease's number. ``begun`` has the last operation begun by channel:
+    all before it were begun too. ``open`` are those of them that have not ended; their
+    end will be told one by one. ``operations``: how many began without asking.
+    """
+
+    hold: int
+    begun: Mapping[str, int] = field(default_factory=dict)
+    open: frozenset[OperationKey] = frozenset()
+    operations: int = 0
+
+
+@dataclass
+class _Held:
+    number: int
+    begun: dict[str, int] = field(default_factory=dict)
+    operations: int = 0
+
+
+class Holdings:
+    """The leases that one rank holds, by configuration; not thread-safe."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._held: dict[Configuration, _Held] = {}
+        # Operations under way: under a held lease, and those whose end has to be told.
+        self._open: dict[OperationKey, Configuration] = {}
+        self._to_tell: set[OperationKey] = set()
+
+    def holds(self, configuration: Configuration) -> bool:
+        """Whether an operation on these circuits may begin without asking."""
+        return configuration in self._held
+
+    def begin(self, key: OperationKey, configuration: Configuration) -> bool:
+        """Begin an operation if its circuits are held; returns whether it began.
+
+        The operations of a channel begin in their order.
+        """
+        held = self._held.get(configuration)
+        if held is None:
+            return False
+        held.operations += 1
+        self._note(held, key, configuration)
+        return True
+
+    def granted(self, key: OperationKey, configuration: Configuration, hold: int | None) -> None:
+        """The controller answered the question for an operation, which so has begun.
+
+        ``hold``: the number of the lease that stays, None where it ends with the
+        operation.
+        """
+        if hold is None:
+            self._to_tell.add(key)
+        else:
+            self._note(self._held.setdefault(configuration, _Held(hold)), key, configuration)
+
+    def granted_late(
+        self, key: OperationKey, configuration: Configuration, hold: int | None
+    ) -> None:
+        """Circuits came for an operation that began under a lease recalled since.
+
+        It may have ended meanwhile.
+        """
+        if hold is None:
+            return
+        held = self._held.setdefault(configuration, _Held(hold))
+        held.begun[key[0]] = max(key[1], held.begun.get(key[0], -1))
+        if key in self._to_tell:
+            self._to_tell.remove(key)
+            self._open[key] = configuration
+
+    def end(self, key: OperationKey) -> bool:
+        """This rank's part of an operation has ended.
+
+        Returns whether the controller has to be told.
+        """
+        if key in self._to_tell:
+            self._to_tell.remove(key)
+            return True
+        self._open.pop(key, None)
+        return False
+
+    def recall(self, configuration: Configuration, hold: int | None = None) -> Report | None:
+        """Give a lease back; returns what the controller has to know.
+
+        ``hold``: only the lease of this number. None where it is not held (any more):
+        then nothing has to be said.
+        """
+        held = self._held.get(configuration)
+        if held is None or hold not in (None, held.number):
+            return None
+        del self._held[configuration]
+        open_ = frozenset(key for key, item in self._open.items() if item == configuration)
+        for key in open_:
+            del self._open[key]
+        self._to_tell |= open_
+        return Report(held.number, held.begun, open_, held.operations)
+
+    def in_the_way_of(self, configuration: Configuration) -> list[Configuration]:
+        """What is held and cannot stay up beside ``configuration``."""
+        return [held for held in self._held if self._layout.conflict(held, configuration)]
+
+    def all(self) -> list[Configuration]:
+        """Everything that is held."""
+        return list(self._held)
+
+    def _note(self, held: _Held, key: OperationKey, configuration: Configuration) -> None:
+        held.begun[key[0]] = max(key[1], held.begun.get(key[0], -1))
+        self._open[key] = configuration

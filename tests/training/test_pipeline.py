@@ -1,0 +1,278 @@
+"""One stage of a pipeline, alone in this process: when it receives, what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from railx.planning.plan import Pipeline, PipelineBatch, PlanError
+from railx.planning.schedule import one_f_one_b, stage_layers
+from railx.workload.model import ModelSettings
+from tests.plans import chunk
+from training import pipeline as runtime
+from training.model import Decoder
+from training.pipeline import KeptSlice, PipelineParallel, Receipt, StageLinks
+from training.timeline import Timeline
+
+MODEL = ModelSettings("test", 4, 16, 4, 2, 24, 32)
+
+#: A sequence in four slices, the last with two others; then two whole sequences.
+CHUNKS = (
+    chunk((0, 0, 7, 24)),
+    chunk((0, 7, 13, 24)),
+    chunk((0, 13, 19, 24)),
+    chunk((1, 0, 3, 3), (0, 19, 24, 24), (2, 0, 4, 4)),
+    chunk((3, 0, 9, 9)),
+    chunk((4, 0, 8, 8)),
+)
+LENGTHS = {0: 24, 1: 3, 2: 4, 3: 9, 4: 8, 5: 6}
+BATCH = PipelineBatch(
+    0, (Pipeline(3, 0, CHUNKS), Pipeline(3, 0, (chunk((5, 0, 6, 6)),)))
+)  # fmt: skip
+SEQUENCES = {s: np.arange(n, dtype=np.int64) % MODEL.vocabulary for s, n in LENGTHS.items()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@dataclass
+class Neighbours(StageLinks):
+    """Stages that are not there: they take everything at once and send zeros."""
+
+    events: list[tuple[str, int]] = field(default_factory=list)
+    sent: list[StorageWeakRef] = field(default_factory=list)
+
+    def send(self, tensor: Tensor, to: int) -> None:
+        self.events.append(("send", to))
+        self.sent.append(StorageWeakRef(tensor.untyped_storage()))
+
+    def post(self, like: Tensor, source: int) -> Receipt:
+        self.events.append(("post", source))
+        return Receipt(like.zero_(), _Arrival(self.events, source))
+
+    def release(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        self.events.append(("finish", -1))
+
+
+@dataclass
+class _Arrival:
+    events: list[tuple[str, int]]
+    source: int
+
+    def wait(self) -> None:
+        self.events.append(("wait", self.source))
+
+
+def stage(number: int, links: StageLinks, monkeypatch: pytest.MonkeyPatch) -> PipelineParallel:
+    """Stage ``number`` of three."""
+    monkeypatch.setattr(dist, "get_rank", lambda group=None: number)
+    held = stage_layers(MODEL.layers, 3)[number]
+    decoder = Decoder(MODEL, seed=1, compute=torch.float64, layers=held)
+    return PipelineParallel(decoder, 3, links, SEQUENCES, "sdpa", Timeline())
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_receives_are_posted_before_the_compute_that_precedes_their_use(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = Neighbours()
+    own = stage(number, links, monkeypatch)
+    for passed in ("_forward", "_backward"):
+        plain = getattr(own, passed)
+
+        def noted(*args: Any, kind: str = passed.lstrip("_"), plain: Any = plain) -> Any:
+            links.events.append((kind, args[0].op.chunk))
+            return plain(*args)
+
+        monkeypatch.setattr(own, passed, noted)
+    own.run(BATCH)
+    before, after = number - 1, number + 1
+    expected: list[tuple[str, int]] = []
+    steps = [(op.kind, op.chunk) for part in BATCH.pipelines for op in one_f_one_b(part, number)]
+    posted = 0
+    for place, (kind, index) in enumerate(steps):
+        source, to = (before, after) if kind == "forward" else (after, before)
+        while posted < min(place + 2, len(steps)):
+            ahead = before if steps[posted][0] == "forward" else after
+            expected += [("post", ahead)] if 0 <= ahead <= 2 else []
+            posted += 1
+        expected.append((kind, index))
+        expected += [("wait", source)] if 0 <= source <= 2 else []
+        expected += [("send", to)] if 0 <= to <= 2 else []
+    # What was sent is waited for once, at the end.
+    assert links.events == [*expected, ("finish", -1)]
+
+
+def test_outputs_and_gradients_are_gone_once_they_are_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    links = Neighbours()
+    own = stage(1, links, monkeypatch)
+    left: list[int] = []
+    monkeypatch.setattr(
+        links, "release", lambda: left.append(sum(not sent.expired() for sent in links.sent))
+    )
+    own.run(BATCH)
+    assert len(links.sent) == 2 * 7
+    assert left == [0] * (2 * 7)
+
+
+@dataclass
+class _Kept:
+    """Keys and values that were kept, by slice (its place in the chunks) and layer."""
+
+    storages: dict[tuple[int, int], list[StorageWeakRef]] = field(default_factory=dict)
+
+    def layers(self, index: int) -> list[int]:
+        """The layers whose keys or values of a slice are still there."""
+        return [
+            layer
+            for (other, layer), storages in self.storages.items()
+            if other == index and not all(storage.expired() for storage in storages)
+        ]
+
+
+@pytest.mark.parametrize("recomputed", [0, 1])
+def test_kept_keys_and_values_are_freed_right_after_their_last_use(
+    recomputed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slice's keys and values go layer by layer in its own backward pass."""
+    own = stage(0, Neighbours(), monkeypatch)
+    layers = list(own.decoder.held)
+    kept, now = _Kept(), [0]
+    plain = KeptSlice.keep
+
+    def keep(self: KeptSlice, layer: int, keys: Tensor, values: Tensor) -> None:
+        before = len(self.leaves)
+        plain(self, layer, keys, values)
+        if len(self.leaves) > before:
+            kept.storages[now[0], layer] = [
+                StorageWeakRef(leaf.untyped_storage()) for leaf in self.leaves[layer]
+            ]
+
+    monkeypatch.setattr(KeptSlice, "keep", keep)
+    forward, backward = own._forward, own._backward
+
+    def noted(step: Any, weight: float) -> Any:
+        now[0] = step.op.chunk
+        return forward(step, weight)
+
+    at_the_end: list[list[int]] = []
+
+    def checked(step: Any) -> None:
+        index = step.op.chunk
+        if index < 3:
+            assert kept.layers(index) == layers
+        # The embedding is the last to get a gradient: every layer is through then.
+        hook = own.decoder.embedding.weight.register_post_accumulate_grad_hook(
+            lambda _: at_the_end.append(kept.layers(index))
+        )
+        backward(step)
+        hook.remove()
+        assert kept.layers(index) == []
+        if 0 < index <= 3:
+            assert kept.layers(index - 1) == layers
+
+    monkeypatch.setattr(own, "_forward", noted)
+    monkeypatch.setattr(own, "_backward", checked)
+    chunks = tuple(
+        chunk(
+            *((part.sequence, part.start, part.stop, part.length) for part in item.slices),
+            checkpoint_layers=(recomputed,) * 3,
+        )
+        for item in CHUNKS
+    )
+    own.run(PipelineBatch(0, (Pipeline(3, 0, chunks),)))
+    assert len(kept.storages) == 3 * len(layers)
+    assert at_the_end == [[]] * len(CHUNKS)
+    assert (own._kept, own._live, own._posted) == ({}, {}, {})
+
+
+def test_the_join_of_context_and_slice_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = stage(0, Neighbours(), monkeypatch)
+    joins: list[StorageWeakRef] = []
+    plain = runtime.variable_length_attention
+
+    def attention(queries: Tensor, keys: Tensor, values: Tensor, *further: Any) -> Tensor:
+        if len(keys) > len(queries):
+            joins.extend(StorageWeakRef(tensor.untyped_storage()) for tensor in (keys, values))
+        return plain(queries, keys, values, *further)
+
+    monkeypatch.setattr(runtime, "variable_length_attention", attention)
+    own.run(BATCH)
+    assert len(joins) == 2 * 3 * len(own.decoder.held)
+    joins.clear()
+    forwards = [op.chunk for op in one_f_one_b(BATCH.pipelines[0], 0)[:4]]
+    assert forwards == [0, 1, 2, 3]
+    for step in own._steps(BATCH)[:4]:
+        own._forward(step, 1.0)
+    assert len(joins) == 2 * 3 * len(own.decoder.held)
+    assert all(join.expired() for join in joins)
+
+
+class _Message:
+    """A message under way until ``done``."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+    def is_completed(self) -> bool:
+        return self.done
+
+    def wait(self) -> None:
+        self.done = True
+
+
+def test_a_sent_tensor_is_kept_until_it_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[_Message] = []
+
+    def isend(tensor: Tensor, to: int) -> _Message:
+        messages.append(_Message())
+        return messages[-1]
+
+    monkeypatch.setattr(dist, "isend", isend)
+    links, held = StageLinks(), []
+    for _ in range(3):
+        tensor = torch.ones(3)
+        links.send(tensor, 1)
+        held.append(StorageWeakRef(tensor.untyped_storage()))
+        del tensor
+    links.send(torch.ones(0), 1)
+    assert len(messages) == 3
+    messages[1].done = True
+    assert [storage.expired() for storage in held] == [False] * 3
+    links.release()
+    assert [storage.expired() for storage in held] == [False, True, False]
+    links.finish()
+    assert all(message.done for message in messages)
+    assert [storage.expired() for storage in held] == [True] * 3
+
+
+def test_nothing_is_received_where_a_place_has_no_tokens() -> None:
+    receipt = StageLinks().post(torch.empty(0, 4), 5)
+    assert receipt.wait().shape == (0, 4)
+
+
+def test_a_plan_of_another_shape_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = stage(0, Neighbours(), monkeypatch)
+    other = PipelineBatch(7, (Pipeline(3, 0, (chunk((5, 0, 6, 6)),), 2),))
+    with pytest.raises(PlanError) as refused:
+        own.run(other)
+    assert str(refused.value) == (
+        "batch 7, pipeline 0: 3 stages of 2 ranks; allowed: 3 stages of 1"
+    )
