@@ -62,8 +62,8 @@ __all__ = [
 ]
 
 _session: Session | None = None
-#: What the environment asked to be written when the program ends.
-_at_exit: list[tuple[_environment.Environment, Session]] = []
+#: What the environment said, where the session is by it.
+_place: _environment.Environment | None = None
 
 
 def configure(options: BackendOptions, recorder: Recorder) -> None:
@@ -77,7 +77,7 @@ def configure(options: BackendOptions, recorder: Recorder) -> None:
     global _session
     if _session is not None:
         _session.close()
-    _session = None
+    _leave()
     _session = Session(options, recorder)
 
 
@@ -126,27 +126,39 @@ def _current() -> Session:
     return _session
 
 
-@atexit.register
-def _disconnect() -> None:
-    for place, session in _at_exit:
-        place.close(session)
-    if _session is not None:
-        _session.disconnect()
-
-
 def create_group(options: Any) -> RailxProcessGroup:
     """A process group under the present setting; torch calls it for each new group.
 
-    Where the program configured nothing, the environment does.
+    Where the program configured nothing, the environment does, whenever no group is
+    open.
     """
     global _session
-    if _session is None:
-        place = _environment.read(os.environ)
+    if _session is None or (_place is not None and not _session.open_groups):
         ranks = options.global_ranks_in_group or range(options.group_size)
-        rank = list(ranks)[options.group_rank]
-        _session = Session(place.options, place.recorder(rank))
-        _at_exit.append((place, _session))
+        _follow_environment(list(ranks)[options.group_rank])
+    assert _session is not None
     return RailxProcessGroup(options, _session)
 
 
+def _follow_environment(rank: int) -> None:
+    global _session, _place
+    place = _environment.read(os.environ)
+    if _session is not None and (place, rank) == (_place, _session.recorder.rank):
+        return
+    _leave()
+    _session, _place = Session(place.options, place.recorder(rank)), place
+
+
+def _leave() -> None:
+    """End the session, if any, and write what the environment asked for."""
+    global _session, _place
+    session, place = _session, _place
+    _session = _place = None
+    if session is not None:
+        if place is not None:
+            place.close(session)
+        session.disconnect()
+
+
+atexit.register(_leave)
 register()

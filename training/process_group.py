@@ -18,6 +18,7 @@ What is notable about operations stands in :mod:`training.backend`.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -557,6 +558,33 @@ class RailxProcessGroup(_ProcessGroup):
             source=path[0] if kind == "recv" else None,
             pair=pair,
         )
+
+
+def _teach_monitored_barrier() -> None:
+    """Let ``torch.distributed.monitored_barrier`` take groups of this kind.
+
+    It asks a group's name, not what it can do, and refuses every name but "gloo".
+    """
+    torchs = _distributed.monitored_barrier
+
+    @functools.wraps(torchs)
+    def monitored_barrier(
+        group: Any = None,
+        timeout: timedelta | float | None = None,
+        wait_all_ranks: bool = False,
+    ) -> Any:
+        meant = _distributed.group.WORLD if group is None else group
+        if not isinstance(meant, RailxProcessGroup):
+            return torchs(group, timeout, wait_all_ranks)
+        if isinstance(timeout, (int, float)):
+            timeout = timedelta(seconds=timeout)
+        return meant.monitored_barrier(timeout, wait_all_ranks)
+
+    _distributed.monitored_barrier = monitored_barrier
+    _distributed.distributed_c10d.monitored_barrier = monitored_barrier
+
+
+_teach_monitored_barrier()
 
 
 class _Done:

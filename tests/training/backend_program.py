@@ -157,6 +157,7 @@ def collectives(group: Any) -> dict[str, Any]:
     dist.broadcast_object_list(objects, 0, group=group)
     found["broadcast_object_list"] = objects
     dist.barrier(group=group)
+    dist.monitored_barrier(group=group)
     return found
 
 
