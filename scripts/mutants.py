@@ -53,11 +53,11 @@ ROOMS = {
         ("tests/planning",),
     ),
     "fabric": Room(
-        ("railx/fabric/circuits.py", "railx/fabric/core.py", "railx/fabric/replay.py"),
+        ("railx/fabric/circuits.py", "railx/fabric/core.py", "railx/replay/engine.py"),
         (
             "tests/fabric/test_circuits.py",
             "tests/fabric/test_core.py",
-            "tests/fabric/test_replay.py",
+            "tests/replay/test_engine.py",
         ),
     ),
     "network": Room(

@@ -89,9 +89,9 @@ def begin_iteration(i: int) -> None:
     _current().begin_iteration(i)
 
 
-def end_iteration() -> None:
-    """The iteration that began last is over; what follows does not count to its time."""
-    _current().recorder.end_iteration()
+def end_iteration() -> int:
+    """The iteration that began last is over; returns how long it took in ns."""
+    return _current().recorder.end_iteration()
 
 
 def recorded_schedule() -> CircuitSchedule:

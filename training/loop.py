@@ -17,13 +17,12 @@ Notable:
 from __future__ import annotations
 
 import gc
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import pyarrow as pa
 import torch
@@ -32,32 +31,24 @@ from torch import Tensor
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from railx.fabric import CircuitSchedule, Controller, FabricSettings, launch_controller
-from railx.planning.plan import PipelineBatch, Plan, SequenceParallelBatch, read_plan
+from railx.planning.plan import Plan, read_plan
 from railx.planning.schedule import peak_live_chunks
-from railx.settings import SettingsError
 from training import backend
-from training.attention import Kernel, choose_kernel
-from training.data import Sequences, plan_lengths, read_sequences
+from training.attention import Kernel
+from training.data import plan_lengths, read_sequences
+from training.engine import Engine
 from training.load import Reading, others_share, read_processors
-from training.model import Decoder, stage_layers
-from training.pipeline import PipelineParallel, StageLinks
-from training.reduction import GradientReduction, pipeline_reduction, sequence_parallel_reduction
-from training.sequence_parallel import ProcessGroups, SequenceParallel, group_ranks
+from training.pipeline import PipelineParallel
 from training.settings import (
-    OptimizerSettings,
     RunSettings,
     check_plan,
     check_positions,
     fabric_rounds,
-    pipeline_shape,
 )
 from training.timeline import Timeline
 from training.trace import Recorder
 
-__all__ = ["PRECISIONS", "Block", "Place", "train"]
-
-#: The precision of activations by its name in the settings.
-PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+__all__ = ["Block", "Place", "train"]
 
 
 @dataclass(frozen=True)
@@ -96,27 +87,6 @@ class Block:
     planned_peak_live_chunks: list[int] | None
 
 
-class Runner(Protocol):
-    """A parallelism.
-
-    It runs a batch forward and backward and returns this rank's part of the loss.
-    """
-
-    def run(self, batch: Any) -> Tensor: ...
-
-
-@dataclass(frozen=True)
-class _Replica:
-    """This rank's part of the model, and how it is run, reduced and stepped."""
-
-    decoder: Decoder
-    runner: Runner
-    reduction: GradientReduction
-    optimizer: torch.optim.Optimizer
-    timeline: Timeline
-    kernel: Kernel
-
-
 def train(settings: RunSettings, place: Place) -> Iterator[Block]:
     """Train under every fabric of the sweep, in every repeat.
 
@@ -143,21 +113,21 @@ def train(settings: RunSettings, place: Place) -> Iterator[Block]:
                 controller,
             ):
                 backend.use_schedule(schedule if fabric.mode == "provisioned" else None)
-                replica = _build(settings, plan, sequences, place, Timeline(recorder))
-                rows, span = _iterations(
-                    settings, plan, fabric, place, replica, control, controller
+                engine = Engine(
+                    settings, plan, sequences, device=place.device, timeline=Timeline(recorder)
                 )
+                rows, span = _iterations(settings, plan, fabric, place, engine, control, controller)
                 if schedule is None:
                     schedule = backend.recorded_schedule()
                 trace = recorder.table() if repeat == 0 else None
                 gathered = _gather(
                     place,
                     control,
-                    (rows, span, trace, *_peaks(settings, plan, replica), _owned(replica)),
+                    (rows, span, trace, *_peaks(settings, plan, engine), engine.parameters),
                 )
             block = None
             if gathered is not None:
-                block = _merge(settings, fabric, repeat, gathered, replica.kernel)
+                block = _merge(settings, fabric, repeat, gathered, engine.kernel)
             if _told(place, number, block) and extra:
                 extra -= 1
                 waiting.append(fabric)
@@ -208,52 +178,12 @@ def _fabric(
             dist.destroy_process_group()
 
 
-def _build(
-    settings: RunSettings, plan: Plan, sequences: Sequences, place: Place, timeline: Timeline
-) -> _Replica:
-    model, training = settings.model, settings.training
-    precision = PRECISIONS[training.precision]
-    try:
-        kernel = choose_kernel(training.attention, place.device, precision, model.head_width)
-    except ValueError as error:
-        raise SettingsError("training.attention", str(error)) from None
-    stages, degree = pipeline_shape(plan) if plan.kind == "pipeline" else (1, 1)
-    held = stage_layers(model.layers, stages)[place.rank // degree % stages]
-    decoder = Decoder(
-        model, seed=settings.seed, compute=precision, layers=held, device=place.device
-    )
-    runner: Runner
-    if plan.kind == "pipeline":
-        runner = PipelineParallel(
-            decoder, stages, StageLinks(), sequences, kernel, timeline, degree
-        )
-        reduction = pipeline_reduction(decoder, stages, timeline, degree)
-    else:
-        runner = SequenceParallel(
-            decoder, ProcessGroups(group_ranks(plan)), sequences, kernel, timeline
-        )
-        reduction = sequence_parallel_reduction(decoder, timeline)
-    return _Replica(
-        decoder, runner, reduction, _optimizer(decoder, training.optimizer), timeline, kernel
-    )
-
-
-def _optimizer(decoder: Decoder, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(
-        decoder.parameters(),
-        lr=settings.learning_rate,
-        betas=(settings.beta1, settings.beta2),
-        eps=settings.epsilon,
-        weight_decay=settings.weight_decay,
-    )
-
-
 def _iterations(
     settings: RunSettings,
     plan: Plan,
     fabric: FabricSettings,
     place: Place,
-    replica: _Replica,
+    engine: Engine,
     control: dist.ProcessGroup,
     controller: Controller | None,
 ) -> tuple[list[dict[str, Any]], Reading]:
@@ -273,21 +203,19 @@ def _iterations(
     begin = read_processors(*helpers)
     for iteration in range(warmup + settings.training.iterations):
         batch = plan.batches[iteration % len(plan.batches)]
-        replica.optimizer.zero_grad(set_to_none=True)
+        engine.forget()
         _synchronize(place.device)
         dist.barrier(control)
         if iteration == warmup:
             begin = read_processors(*helpers)
             dist.barrier(control)
-        backend.begin_iteration(iteration)
         backend.reset_statistics()
-        start_ns = time.monotonic_ns()
-        loss = _step(replica, batch)
+        backend.begin_iteration(iteration)
+        stepped = engine.step(batch, iteration)
         _synchronize(place.device)
-        backend.end_iteration()
-        iteration_ms = (time.monotonic_ns() - start_ns) / 1e6
+        iteration_ms = backend.end_iteration() / 1e6
         statistics = backend.statistics()
-        whole_loss, squared_norm = _added_up(control, loss, replica.reduction.squared_norm())
+        whole_loss, squared_norm = _added_up(control, stepped.loss, stepped.squared_norm)
         if iteration >= warmup:
             rows.append(
                 {
@@ -299,6 +227,7 @@ def _iterations(
                     "stall_ms": statistics.stall_ns / 1e6,
                     "wait_ms": statistics.wait_ns / 1e6,
                     "requests": statistics.requests,
+                    "held": statistics.held,
                     "reconfigurations": statistics.reconfigurations,
                     "loss": whole_loss,
                     "gradient_norm": squared_norm**0.5,
@@ -306,15 +235,6 @@ def _iterations(
                 }
             )
     return rows, read_processors(*helpers).since(begin)
-
-
-def _step(replica: _Replica, batch: SequenceParallelBatch | PipelineBatch) -> Tensor:
-    """One training step: what is measured. Returns this rank's part of the loss."""
-    loss = replica.runner.run(batch)
-    replica.reduction.run()
-    with replica.timeline.phase("optimizer"):
-        replica.optimizer.step()
-    return loss
 
 
 def _added_up(control: dist.ProcessGroup, *parts: Tensor) -> list[float]:
@@ -329,12 +249,12 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _peaks(settings: RunSettings, plan: Plan, replica: _Replica) -> tuple[int | None, int | None]:
+def _peaks(settings: RunSettings, plan: Plan, engine: Engine) -> tuple[int | None, int | None]:
     """The most chunks alive at once on this stage, as counted and as planned.
 
     None where the plan is no pipeline.
     """
-    runner = replica.runner
+    runner = engine.runner
     if not isinstance(runner, PipelineParallel):
         return None, None
     run = plan.pipeline_batches()[
@@ -349,11 +269,6 @@ def _peaks(settings: RunSettings, plan: Plan, replica: _Replica) -> tuple[int | 
     return runner.peak_live_chunks, max(
         (peak_live_chunks(pipeline, runner.stage) for pipeline in own), default=0
     )
-
-
-def _owned(replica: _Replica) -> int:
-    """Parameters that this rank counts for the whole model."""
-    return sum(parameter.numel() for parameter in replica.reduction.counted)
 
 
 def _gather(

@@ -50,23 +50,34 @@ class _ChunkedTokenLoss(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, chunk_tokens: int
     ) -> Tensor:
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
-        exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        exact = torch.promote_types(hidden.dtype, torch.float32)
         cast = weight.to(hidden.dtype)
         loss = torch.zeros((), dtype=exact, device=hidden.device)
         hidden_gradient = torch.empty_like(hidden) if wants_hidden else None
-        weight_gradient = torch.zeros_like(weight) if wants_weight else None
+        weight_gradient = torch.zeros_like(weight, dtype=exact) if wants_weight else None
         for start in range(0, len(hidden), chunk_tokens):
-            stop = min(start + chunk_tokens, len(hidden))
-            part = hidden[start:stop]
-            chunk_loss, slope = _loss_and_slope(part @ cast.T, labels[start:stop], exact)
-            loss += chunk_loss
+            part, own_labels = (tensor[start : start + chunk_tokens] for tensor in (hidden, labels))
+            ignored = (own_labels == IGNORED_LABEL)[:, None]
+            logarithms = torch.log_softmax(part @ cast.T, -1, dtype=exact)
+            index = own_labels.clamp_min(0)[:, None]
+            minus_one = logarithms.new_full(index.shape, -1)
+            loss -= logarithms.gather(1, index).masked_fill_(ignored, 0).sum()
+            # The derivative by the scores: the probabilities, less one at the label.
+            # What is ignored is taken out of the narrow tensors that it meets.
+            slope = logarithms.exp_().scatter_add_(1, index, minus_one)
+            slope = slope.to(hidden.dtype)
             if hidden_gradient is not None:
-                torch.mm(slope, cast, out=hidden_gradient[start:stop])
+                hidden_gradient[start : start + chunk_tokens] = (slope @ cast).masked_fill_(
+                    ignored, 0
+                )
             if weight_gradient is not None:
-                if weight.dtype == hidden.dtype:
-                    weight_gradient.addmm_(slope.T, part)
+                met = part.masked_fill(ignored, 0)
+                if exact == hidden.dtype:
+                    weight_gradient.addmm_(slope.T, met)
                 else:
-                    weight_gradient += slope.T @ part
+                    weight_gradient += slope.T @ met
+        if weight_gradient is not None:
+            weight_gradient = weight_gradient.to(weight.dtype)
         ctx.save_for_backward(hidden_gradient, weight_gradient)
         return loss
 
@@ -78,18 +89,3 @@ class _ChunkedTokenLoss(torch.autograd.Function):
             for kept in ctx.saved_tensors
         )
         return hidden, weight, None, None
-
-
-def _loss_and_slope(scores: Tensor, labels: Tensor, exact: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The summed loss of some tokens and its derivative by their scores.
-
-    The derivative has the precision of the scores: the probabilities, less one at the
-    label, and zero where there is no label.
-    """
-    logarithms = torch.log_softmax(scores, -1, dtype=exact)
-    labelled = (labels != IGNORED_LABEL)[:, None]
-    index = torch.where(labelled, labels[:, None], 0)
-    loss = -torch.where(labelled, logarithms.gather(1, index), 0).sum()
-    slope = logarithms.exp_()
-    slope.scatter_add_(1, index, torch.full_like(index, -1, dtype=exact))
-    return loss, slope.mul_(labelled).to(scores.dtype)

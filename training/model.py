@@ -114,8 +114,8 @@ class Attention(nn.Module):
         return _rotate(queries, rotation), _rotate(keys, rotation), values
 
     def leave(self, mixed: Tensor) -> Tensor:
-        """Mixed values [T, heads, head size] to hidden states [T, hidden]."""
-        projected: Tensor = self.output(mixed.flatten(1))
+        """Mixed values of all heads [T, hidden] to hidden states [T, hidden]."""
+        projected: Tensor = self.output(mixed)
         return projected
 
 
@@ -174,7 +174,7 @@ class Layer(nn.Module):
 
     def forward(self, layer: int, hidden: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
         mixed = attend(layer, *self.before(self, hidden, rotation))
-        return self.after(self, hidden, mixed)
+        return self.after(self, hidden, mixed.flatten(1))
 
 
 class Ends(nn.Module):
@@ -242,7 +242,7 @@ class Decoder(nn.Module):
         compute: torch.dtype = torch.float32,
         layers: range | None = None,
         device: torch.device | str = "cpu",
-        loss_chunk_tokens: int = 1024,
+        loss_chunk_tokens: int = 2048,
     ) -> None:
         super().__init__()
         self.held = layers if layers is not None else range(model.layers)

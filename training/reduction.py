@@ -7,7 +7,7 @@ out. Gradients travel in one flat message per group.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,16 @@ from torch import Tensor, nn
 from training.model import Decoder
 from training.timeline import Timeline
 
-__all__ = ["GradientReduction", "pipeline_reduction", "sequence_parallel_reduction"]
+__all__ = [
+    "GradientReduction",
+    "pipeline_reduction",
+    "sequence_parallel_reduction",
+    "sharded_reduction",
+    "stage_ranks",
+]
+
+#: The parameter that a tied head shares with the embedding.
+TIED = "embedding.weight"
 
 
 @dataclass(frozen=True)
@@ -57,48 +66,88 @@ class GradientReduction:
         squares = [
             _gradient(parameter).to(torch.float64).square().sum() for parameter in self.counted
         ]
-        device = self.sums[0][0][0].device
-        return (
-            torch.stack(squares).sum()
-            if squares
-            else torch.zeros((), dtype=torch.float64, device=device)
-        )
+        if squares:
+            return torch.stack(squares).sum()
+        device = self.sums[0][0][0].device if self.sums else None
+        return torch.zeros((), dtype=torch.float64, device=device)
 
 
-def sequence_parallel_reduction(decoder: Decoder, timeline: Timeline) -> GradientReduction:
-    """Every rank holds the whole model: all gradients are added over all ranks."""
-    parameters = tuple(decoder.parameters())
+def sequence_parallel_reduction(
+    decoder: Decoder, timeline: Timeline, masters: Mapping[str, nn.Parameter] | None = None
+) -> GradientReduction:
+    """Every rank holds the whole model: all gradients are added over all ranks.
+
+    ``masters`` stand for the decoder's parameters where the optimizer steps others.
+    """
+    parameters = tuple((masters or dict(decoder.named_parameters())).values())
     group = dist.group.WORLD if dist.get_world_size() > 1 else None
     counted = parameters if dist.get_rank() == 0 else ()
     return GradientReduction(((parameters, group),), counted, timeline)
 
 
 def pipeline_reduction(
-    decoder: Decoder, stages: int, timeline: Timeline, degree: int = 1
+    decoder: Decoder,
+    stages: int,
+    timeline: Timeline,
+    degree: int = 1,
+    masters: Mapping[str, nn.Parameter] | None = None,
 ) -> GradientReduction:
-    """Gradients of a stage are added over its ranks in all replicas.
+    """Gradients of a stage are added over its replicas and over its sequence ranks.
 
-    Those of a tied head over the first and last stages of all replicas. Makes process
-    groups: every rank has to call it at the same point.
+    Those of a tied head over the first and last stages of all replicas. Rank = (replica
+    * stages + stage) * degree + place. Makes process groups: every rank has to call it
+    at the same point. ``masters`` as in :func:`sequence_parallel_reduction`.
     """
-    ranks, rank = range(dist.get_world_size()), dist.get_rank()
-    stage, first = rank // degree % stages, rank < stages * degree and rank % degree == 0
-    stage_groups = [
-        _group([other for other in ranks if other // degree % stages == which])
-        for which in range(stages)
-    ]
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    stage = rank // degree % stages
+    members = [stage_ranks(other, stages, ranks, degree) for other in range(stages)]
+    stage_groups = [_group(group) for group in members]
+    named = dict(masters or decoder.named_parameters())
     shared_embedding = decoder.tied_head and stages > 1
-    ends = [other for other in ranks if other // degree % stages in (0, stages - 1)]
-    embedding_group = _group(ends) if shared_embedding else None
-    embedding = [decoder.embedding.weight] if shared_embedding and stage in (0, stages - 1) else []
-    own = _without(decoder.parameters(), embedding)
+    embedding_group = _group(sorted(members[0] + members[-1])) if shared_embedding else None
+    ends = shared_embedding and stage in (0, stages - 1)
+    embedding = [named.pop(TIED)] if ends else []
+    own = list(named.values())
     sums: list[tuple[tuple[nn.Parameter, ...], dist.ProcessGroup | None]] = [
         (tuple(own), stage_groups[stage])
     ]
     if embedding:
         sums.append((tuple(embedding), embedding_group))
+    first = rank == members[stage][0]
     counted = (*own, *(embedding if stage == 0 else ())) if first else ()
     return GradientReduction(tuple(sums), tuple(counted), timeline)
+
+
+def sharded_reduction(
+    decoder: Decoder,
+    stages: int,
+    timeline: Timeline,
+    shards: Mapping[str, nn.Parameter],
+    degree: int = 1,
+) -> GradientReduction:
+    """What is left to add up where the ranks of a stage keep rows of its parameters.
+
+    The rows of a tied head between the first and the last stage, whose ranks keep the
+    same ones in the same order. Every rank counts its own rows. Makes process groups:
+    every rank has to call it at the same point.
+    """
+    named = dict(shards)
+    sums: list[tuple[tuple[nn.Parameter, ...], dist.ProcessGroup | None]] = []
+    if decoder.tied_head and stages > 1:
+        ranks, rank = dist.get_world_size(), dist.get_rank()
+        ends = [stage_ranks(stage, stages, ranks, degree) for stage in (0, stages - 1)]
+        for pair in zip(*ends, strict=True):
+            group = _group(pair)
+            if rank in pair:
+                sums.append(((named[TIED],), group))
+        if rank in ends[1]:
+            del named[TIED]
+    return GradientReduction(tuple(sums), tuple(named.values()), timeline)
+
+
+def stage_ranks(stage: int, stages: int, ranks: int, degree: int = 1) -> list[int]:
+    """The ranks of all replicas that hold ``stage``, in order."""
+    return [rank for rank in range(ranks) if rank // degree % stages == stage]
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
@@ -109,10 +158,3 @@ def _group(ranks: Sequence[int]) -> dist.ProcessGroup | None:
     """A new process group of these ranks; None for a single one, which needs none."""
     group: dist.ProcessGroup | None = dist.new_group(list(ranks)) if len(ranks) > 1 else None
     return group
-
-
-def _without(
-    parameters: Iterable[nn.Parameter], excluded: Iterable[nn.Parameter]
-) -> list[nn.Parameter]:
-    left_out = {id(parameter) for parameter in excluded}
-    return [parameter for parameter in parameters if id(parameter) not in left_out]

@@ -38,6 +38,7 @@ class _Step:
     stall_ms: float
     wait_ms: float
     requests: float
+    held: float
     reconfigurations: float
     loss: float
     gradient_norm: float
@@ -52,6 +53,7 @@ class _Times:
     stall_ms: float
     wait_ms: float
     requests: float
+    held: float
     reconfigurations: float
 
 
@@ -130,7 +132,8 @@ def summary(
 
     What ran where, every block, the medians of each setting over its undisturbed
     repeats, and whether the losses of all blocks agree. Times are those of the slowest
-    rank, requests and reconfigurations those of the mean rank, all per iteration.
+    rank; requests, operations on circuits still held, and reconfigurations those of the
+    mean rank; all per iteration.
     """
     first, training = blocks[0], settings.training
     difference = _loss_difference(blocks)
@@ -200,6 +203,7 @@ def _setting(fabric: FabricSettings, times: Sequence[_Times], place: Place) -> d
         "stall_ms": median(one.stall_ms for one in kept),
         "wait_ms": median(one.wait_ms for one in kept),
         "requests": median(one.requests for one in kept),
+        "held": median(one.held for one in kept),
         "reconfigurations": median(one.reconfigurations for one in kept),
         "iteration_over_electrical": median(_over_electrical(kept, times)),
         "repeats": sum(not one.block.disturbed for one in own),
@@ -238,6 +242,7 @@ def _times(block: Block) -> _Times:
         stall_ms=median(step.stall_ms for step in steps),
         wait_ms=median(step.wait_ms for step in steps),
         requests=fmean(step.requests for step in steps),
+        held=fmean(step.held for step in steps),
         reconfigurations=fmean(step.reconfigurations for step in steps),
     )
 
@@ -253,6 +258,7 @@ def _steps(block: Block) -> list[_Step]:
             stall_ms=max(row["stall_ms"] for row in rows),
             wait_ms=max(row["wait_ms"] for row in rows),
             requests=fmean(row["requests"] for row in rows),
+            held=fmean(row["held"] for row in rows),
             reconfigurations=fmean(row["reconfigurations"] for row in rows),
             loss=rows[0]["loss"],
             gradient_norm=rows[0]["gradient_norm"],

@@ -15,7 +15,7 @@ Notable:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import gcd
 from typing import Any, cast
 
@@ -119,7 +119,10 @@ class UlyssesAttention:
 
 
 class SequenceParallel:
-    """Runs the batches of a sequence-parallel plan on the replica of this rank."""
+    """Runs the batches of a sequence-parallel plan on the replica of this rank.
+
+    ``idle`` is called in place of a micro-batch in which this rank is in no group.
+    """
 
     def __init__(
         self,
@@ -128,7 +131,9 @@ class SequenceParallel:
         sequences: Sequences,
         kernel: Kernel,
         timeline: Timeline,
+        idle: Callable[[], None] | None = None,
     ) -> None:
+        self.idle = idle
         self.decoder, self.groups, self.sequences = decoder, groups, sequences
         self.kernel, self.timeline = kernel, timeline
         self.rank = dist.get_rank()
@@ -143,9 +148,11 @@ class SequenceParallel:
         weight = 1.0 / max(valid_tokens(batch), 1)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for micro_batch in batch.micro_batches:
-            for group in micro_batch.groups:
-                if self.rank in group.ranks:
-                    loss += self._run_group(group, weight)
+            own = next((group for group in micro_batch.groups if self.rank in group.ranks), None)
+            if own is not None:
+                loss += self._run_group(own, weight)
+            elif self.idle is not None:
+                self.idle()
         return loss
 
     def _run_group(self, group: Group, weight: float) -> Tensor:

@@ -42,7 +42,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """AdamW with a constant learning rate."""
+    """AdamW, its gradient clipping and its learning rate over the steps."""
 
     learning_rate: Annotated[float, Positive()]
     """Step size."""
@@ -54,6 +54,30 @@ class OptimizerSettings:
     """Added to the root of the squares before dividing."""
     weight_decay: Annotated[float, NonNegative()]
     """Share of a weight that is taken off per step, times the learning rate."""
+    clip_norm: Annotated[float, Positive()] | None
+    """The largest norm of all gradients together; larger ones are scaled down. None
+    leaves them as they are.
+    """
+    schedule: Literal["constant", "cosine"]
+    """What the learning rate does after the warm-up: stay, or fall along half a
+    cosine.
+    """
+    warmup_steps: Annotated[int, AtLeast(0)]
+    """Steps over which the learning rate rises evenly."""
+    decay_steps: Annotated[int, AtLeast(0)]
+    """The step at which a falling learning rate has come to its last value, the warm-up
+    included; 0 where it is constant.
+    """
+    final_share: Annotated[float, Between(0.0, 1.0)]
+    """The last value of a falling learning rate, as a share of the highest."""
+
+    def __post_init__(self) -> None:
+        if self.schedule == "cosine" and self.decay_steps <= self.warmup_steps:
+            raise SettingsError(
+                "decay_steps",
+                f"got {self.decay_steps}; allowed for a cosine: more than warmup_steps, which is"
+                f" {self.warmup_steps}",
+            )
 
 
 @dataclass(frozen=True)
@@ -73,6 +97,14 @@ class TrainingSettings:
     """Attention kernel; ``auto`` takes the fastest that can run. None of them holds a
     score for each pair of tokens.
     """
+    sharding: Literal["none", "zero3"]
+    """What each rank keeps of parameters, gradients and the optimizer: ``none`` all of
+    its stage, ``zero3`` its share among the ranks that hold the same.
+    """
+    compile: bool
+    """Whether layers are compiled by ``torch.compile``."""
+    loss_chunk_tokens: Annotated[int, AtLeast(1)]
+    """Tokens whose scores over the vocabulary are in memory at once."""
     optimizer: OptimizerSettings
     """The optimizer."""
     warmup_iterations: Annotated[int, AtLeast(1)]

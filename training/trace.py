@@ -7,11 +7,11 @@ apart from ranks that wait.
 
 An operation of the network has three more moments, those of the program that needs it:
 ``issued_ns`` it hands the operation over, ``waited_ns`` it cannot go on without it,
-``resumed_ns`` it goes on. Both last ones are null where nobody waited. An operation that
-the issuing thread carries out itself is waited for from the start. Each moment has a
-reading of the program's busy clock (``..._busy_ns``): what the threads of the program
-had computed by then, their waits left out. On CUDA the program is what stands on the
-current stream, and its moments are those of the device.
+``resumed_ns`` it goes on. Both last ones are null where nobody waited. An operation
+that the issuing thread carries out itself is waited for from the start. Each moment has
+a reading of the program's busy clock (``..._busy_ns``): the processor time of its
+threads so far. On CUDA the program is what stands on the current stream, and its
+moments are those of the device.
 
 An event of kind ``iteration`` spans each iteration of a rank; its ``issued`` and
 ``resumed`` moments are the begin and the end.
@@ -31,7 +31,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from railx.fabric.replay import COMMUNICATION
+from railx.fabric.operation_kinds import COMMUNICATION
 from railx.io import write_text
 
 __all__ = ["ITERATION", "RECONFIGURATION", "SCHEMA", "Issued", "Recorder", "write_chrome_trace"]
@@ -144,6 +144,7 @@ class Recorder:
         self._events: list[_Event | Issued] = []
         self._iteration = 0
         self._begin: _Mark = None
+        self._began_ns = 0
         self._anchor: tuple[int, Any] | None = None
         self._busy_ns = 0
         self._read_ns: dict[int, int] = {}
@@ -152,18 +153,20 @@ class Recorder:
         """Events recorded from now on belong to iteration ``i``."""
         self._iteration = i
         self._begin = self.mark()
+        self._began_ns = self._host_ns(self._begin)
 
-    def end_iteration(self) -> None:
-        """The iteration that began last is over.
+    def end_iteration(self) -> int:
+        """The iteration that began last is over; returns how long it took in ns.
 
         What is recorded from now on still bears its number, but comes after it.
         """
-        if self._begin is None:
-            return
-        begin, self._begin = self._begin, None
-        span = Issued(self, self._iteration, ITERATION, "", 0, "", "", -1, begin)
-        span.waited = span.resumed = self.mark()
-        self._append(span)
+        end = self.mark()
+        if self._begin is not None:
+            span = Issued(self, self._iteration, ITERATION, "", 0, "", "", -1, self._begin)
+            span.waited = span.resumed = end
+            self._append(span)
+            self._begin = None
+        return self._host_ns(end) - self._began_ns
 
     @contextlib.contextmanager
     def span(
@@ -236,6 +239,11 @@ class Recorder:
             self._busy_ns += busy_ns - self._read_ns.get(thread, busy_ns)
             self._read_ns[thread] = busy_ns
             return time.monotonic_ns(), self._busy_ns
+
+    def _host_ns(self, mark: _Mark) -> int:
+        """When the host came to a mark, just now."""
+        here: int = time.monotonic_ns() if self._cuda or mark is None else mark[0]
+        return here
 
     def table(self) -> pa.Table:
         """All events so far, by start time; operations that never ran are left out.

@@ -149,6 +149,8 @@ def _make(
 
     ``made`` holds what is there already.
     """
+    # What the stage itself refuses ends the command before anything is made.
+    settings = by_hand.settings(chosen)
     for output in by_hand.before.values():
         if output not in made:
             before, key = stage_of(output), output.partition(".")[2]
@@ -156,7 +158,7 @@ def _make(
             _make(before, BY_HAND[before.name], chosen, {key: path}, folder, made)
             made[output] = path
     return stage.make(
-        by_hand.settings(chosen),
+        settings,
         item=by_hand.item(chosen),
         inputs={name: made[output] for name, output in by_hand.before.items()},
         outputs=written,

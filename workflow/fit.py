@@ -137,6 +137,14 @@ def _check_training(experiment: Experiment) -> None:
             raise SettingsError(
                 f"plans.{run.plan}.{error.key}", f"{error.message} (run {name})"
             ) from None
+        # Corpora that are lengths alone have no tokens.
+        tokens = getattr(experiment.corpora[plan.corpus], "vocabulary", None)
+        if tokens is not None and plan.model.vocabulary < tokens:
+            raise SettingsError(
+                f"plans.{run.plan}.model.vocabulary",
+                f"got {plan.model.vocabulary}; allowed: at least {tokens}, the token ids of"
+                f" corpora.{plan.corpus} (run {name})",
+            )
 
 
 def _check_figures(experiment: Experiment) -> None:

@@ -33,7 +33,7 @@ reports. A port that only lost its circuit is dark and free at once.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port, ports_of
 from railx.fabric.holdings import OperationKey, Report
@@ -147,13 +147,15 @@ class _Operation:
 class _Hold:
     """A held lease: who has not given it back, and what the others reported.
 
-    The report of a member that died is None.
+    The report of a member that died is None. ``granted`` are the operations whose grant
+    may cross a member's report: that has to name them or their grant came too late.
     """
 
     number: int
     circuits: tuple[Circuit, ...]
     holders: set[int]
     reports: dict[int, Report | None] = field(default_factory=dict)
+    granted: dict[int, set[OperationKey]] = field(default_factory=dict)
     recalled: bool = False
     told_of_loss: bool = False
 
@@ -281,14 +283,22 @@ class ControllerCore:
         """
         operation = self._operations.get(key)
         if operation is None or rank not in operation.asked:
+            # It may be part of a lease that other members have not given back yet.
+            for hold in self.holds.values():
+                hold.granted.get(rank, set()).discard(key)
+                report = hold.reports.get(rank)
+                if report is not None:
+                    hold.reports[rank] = replace(report, open=report.open - {key})
             return []
         if operation.granted:
             operation.released.add(rank)
             self._end_when_released(operation)
-        elif operation.asked[rank].request is None:
+        elif operation.asked[rank].request is None and rank not in operation.released:
             # It began under a held lease, and its part needed no peer (a buffered send,
-            # the root of a broadcast, an error).
+            # the root of a broadcast, an error), so that it never waited.
             operation.released.add(rank)
+            self._count(rank, "requests", -1)
+            self._count(rank, "held")
         return self._advance(now_ns)
 
     def recalled(
@@ -497,6 +507,7 @@ class ControllerCore:
             self._last_sequence[rank, key[0]] = key[1]
             self._count(rank, "requests")
             self._count(rank, "grants")
+            hold.granted.setdefault(rank, set()).add(key)
         return [self._grant_action(operation, rank, now_ns, hold.number)]
 
     def _recall(self, configuration: Configuration, reason: str | None = None) -> list[Action]:
@@ -566,7 +577,11 @@ class ControllerCore:
             self.held[circuit].discard(configuration)
             if not self.held[circuit]:
                 del self.held[circuit]
-        reports = {rank: report for rank, report in hold.reports.items() if report is not None}
+        reports = {
+            rank: _with_late_grants(report, hold.granted.get(rank, set()))
+            for rank, report in hold.reports.items()
+            if report is not None
+        }
         ran = Counter({rank: report.operations for rank, report in reports.items()})
         actions: list[Action] = []
         channels = {channel for report in reports.values() for channel in report.begun}
@@ -578,14 +593,11 @@ class ControllerCore:
                 for rank, report in reports.items()
             }
             self._last_sequence.update({(rank, channel): n for rank, n in last.items()})
+            told = {key for report in reports.values() for key in report.open}
             numbers = {
                 *range(min(last.values()) + 1, max(last.values()) + 1),
-                *(
-                    key[1]
-                    for report in reports.values()
-                    for key in report.open
-                    if key[0] == channel
-                ),
+                # Questions of members that did not hold it any more.
+                *(number for name, number in {*told, *self._operations} if name == channel),
             }
             for number in sorted(numbers):
                 begun = {rank for rank in reports if number <= last[rank]}
@@ -711,7 +723,7 @@ class ControllerCore:
             self._end_when_released(operation)
             return actions
         del self._operations[operation.key]
-        actions = self._grant_all(operation, hold.number, now_ns)
+        actions = self._grant_all(operation, hold, now_ns)
         # Who asked for another operation on these circuits holds them now, and its
         # peers will not ask any more.
         for other in [
@@ -722,10 +734,10 @@ class ControllerCore:
             and item not in self._queue
         ]:
             del self._operations[other.key]
-            actions += self._grant_all(other, hold.number, now_ns)
+            actions += self._grant_all(other, hold, now_ns)
         return actions
 
-    def _grant_all(self, operation: _Operation, hold: int | None, now_ns: int) -> list[Action]:
+    def _grant_all(self, operation: _Operation, hold: _Hold | None, now_ns: int) -> list[Action]:
         """Tell all who asked.
 
         Who has ended its part already waits for nothing, but has to know what it holds.
@@ -735,9 +747,13 @@ class ControllerCore:
             ended = rank in operation.released
             if ended and hold is None:
                 continue
-            action = self._grant_action(operation, rank, now_ns, hold)
+            action = self._grant_action(
+                operation, rank, now_ns, None if hold is None else hold.number
+            )
             actions.append(action)
             if not ended:
+                if hold is not None:
+                    hold.granted.setdefault(rank, set()).add(operation.key)
                 self._count(rank, "grants")
                 self._count(rank, "wait_ns", action.wait_ns)
                 self._count(rank, "stall_ns", action.stall_ns)
@@ -848,6 +864,16 @@ class ControllerCore:
             rank for rank, hint in self._hints.items() if hint.configuration == configuration
         }
         return expecting >= set(configuration.members)
+
+
+def _with_late_grants(report: Report, granted: set[OperationKey]) -> Report:
+    """A report that was under way when the grants of ``granted`` were sent.
+
+    What it does not name has begun, or will as soon as the grant is there, and its end
+    will be told.
+    """
+    late = {key for key in granted if report.begun.get(key[0], -1) < key[1]}
+    return replace(report, begun={**report.begun, **dict(sorted(late))}, open=report.open | late)
 
 
 def _name(operation: _Operation) -> str:

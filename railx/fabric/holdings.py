@@ -48,6 +48,7 @@ class Holdings:
         self._layout = layout
         self._held: dict[Configuration, _Held] = {}
         # Operations under way: under a held lease, and those whose end has to be told.
+        self._last_given_back: dict[Configuration, int] = {}
         self._open: dict[OperationKey, Configuration] = {}
         self._to_tell: set[OperationKey] = set()
 
@@ -73,10 +74,11 @@ class Holdings:
         ``hold``: the number of the lease that stays, None where it ends with the
         operation.
         """
-        if hold is None:
+        held = self._of(configuration, hold)
+        if held is None:
             self._to_tell.add(key)
         else:
-            self._note(self._held.setdefault(configuration, _Held(hold)), key, configuration)
+            self._note(held, key, configuration)
 
     def granted_late(
         self, key: OperationKey, configuration: Configuration, hold: int | None
@@ -85,9 +87,9 @@ class Holdings:
 
         It may have ended meanwhile.
         """
-        if hold is None:
+        held = self._of(configuration, hold)
+        if held is None:
             return
-        held = self._held.setdefault(configuration, _Held(hold))
         held.begun[key[0]] = max(key[1], held.begun.get(key[0], -1))
         if key in self._to_tell:
             self._to_tell.remove(key)
@@ -114,6 +116,7 @@ class Holdings:
         if held is None or hold not in (None, held.number):
             return None
         del self._held[configuration]
+        self._last_given_back[configuration] = held.number
         open_ = frozenset(key for key, item in self._open.items() if item == configuration)
         for key in open_:
             del self._open[key]
@@ -127,6 +130,12 @@ class Holdings:
     def all(self) -> list[Configuration]:
         """Everything that is held."""
         return list(self._held)
+
+    def _of(self, configuration: Configuration, hold: int | None) -> _Held | None:
+        """The lease of this number; None where it was given back before."""
+        if hold is None or hold <= self._last_given_back.get(configuration, -1):
+            return None
+        return self._held.setdefault(configuration, _Held(hold))
 
     def _note(self, held: _Held, key: OperationKey, configuration: Configuration) -> None:
         held.begun[key[0]] = max(key[1], held.begun.get(key[0], -1))

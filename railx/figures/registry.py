@@ -33,6 +33,7 @@ FIGURES: tuple[str, ...] = (
     "switching_windows",
     "rail_savings",
     "reconfiguration",
+    "loss_curves",
     "adaptive_speedups",
     "all_to_all_degree",
     "corpus_lengths",

@@ -30,6 +30,7 @@ from railx.workload import (
     ModelSettings,
     build_corpus,
 )
+from railx.workload.batches import FilledBatchSettings, sample_batches
 from tests.builders import CONF, checked, write_stage_table
 from workflow.config import choices, read_choice
 
@@ -46,6 +47,7 @@ PLANNED = [
     ("flexsp", "cpu_4"),
     ("pipeline", "cpu_4_pipeline"),
     ("pipeline_2x1", "cpu_4_pipeline"),
+    ("pipeline_2x2", "cpu_4_pipeline"),
 ]
 
 
@@ -76,6 +78,25 @@ def _planned(
         batch,
         seed,
     )
+
+
+@pytest.mark.parametrize(("planner", "cluster"), PLANNED)
+def test_plans_carry_the_batches_that_were_drawn(planner: str, cluster: str) -> None:
+    drawn = sample_batches(_lengths(), FilledBatchSettings(16, 2, 1024, "truncate"), 1)
+    plan = _tiny(planner, cluster)
+    assert [
+        (batch.sequences, batch.lengths) for batch in plan.batches
+    ] == [(tuple(one.sequences), tuple(one.lengths)) for one in drawn]  # fmt: skip
+    assert plan.tokens_per_device == checked("cluster", cluster).tokens_per_device
+
+
+def test_stages_of_several_ranks_are_planned() -> None:
+    plan = _tiny("pipeline_2x2", "cpu_4_pipeline")
+    pipelines = [pipeline for batch in plan.pipeline_batches() for pipeline in batch.pipelines]
+    assert plan.devices == 4
+    assert {(pipeline.stages, pipeline.degree) for pipeline in pipelines} == {(2, 2)}
+    assert {pipeline.ranks for pipeline in pipelines} == {(0, 1, 2, 3)}
+    assert {row["degree"] for row in plan_rows(plan, "plan", "corpus")} == {4}
 
 
 @pytest.mark.parametrize(

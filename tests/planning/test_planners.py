@@ -93,6 +93,7 @@ def test_settings_name_their_planner() -> None:
         ("static", "sequence_parallel", 64),
         ("flexsp", "sequence_parallel", 64),
         ("pipeline_2x1", "pipeline", 2),
+        ("pipeline_2x2", "pipeline", 4),
     ],
 )
 def test_a_planner_says_the_kind_and_the_ranks_of_its_plans(

@@ -1048,9 +1048,7 @@ def _pipeline(world: World, name: str, per_rank: int, *, back: bool = False) -> 
     ]
     schedule_class: Any = getattr(pipelining, name)
     micro_batches = 2 * world.size
-    schedule = schedule_class(
-        made if per_rank > 1 else made[0], micro_batches, loss_fn=F.mse_loss
-    )
+    schedule = schedule_class(made if per_rank > 1 else made[0], micro_batches, loss_fn=F.mse_loss)
     found = []
     for _ in range(2):
         inputs, target = world.same(2 * micro_batches, 6), world.same(2 * micro_batches, 6)

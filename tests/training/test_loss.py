@@ -78,6 +78,10 @@ def test_half_precision_adds_to_single_precision_weights() -> None:
     assert master.grad is not None
     assert low.grad.dtype == torch.bfloat16
     assert (master.grad - gradient).norm() < 0.01 * gradient.norm()
+    # Weights that were cast before are added to in single precision all the same.
+    cast = weight.detach().bfloat16().requires_grad_()
+    (rounded,) = torch.autograd.grad(chunked_token_loss(low, cast, labels, 1), cast)
+    assert (rounded - gradient).norm() < 0.01 * gradient.norm()
 
 
 def test_no_more_scores_than_of_one_chunk() -> None:

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
 from railx.workload.model import ModelSettings, parameter_count
@@ -219,6 +220,34 @@ def test_recomputed_layers_change_nothing() -> None:
         gradients.append([parameter.grad for parameter in model.parameters()])
     for kept, recomputed in zip(*gradients, strict=True):
         assert torch.equal(kept, recomputed)
+
+
+@pytest.mark.parametrize("shape", [MODEL, pytest.param(GPT, marks=pytest.mark.slow)])
+def test_compiled_layers_compute_the_same_and_share_what_is_compiled(shape: ModelSettings) -> None:
+    """Lengths and recomputation change from step to step; nothing breaks the graph."""
+    torch.compiler.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    plain, compiled = decoder(shape), decoder(shape)
+    compiled.compile_layers(backend=counter)
+    for lengths, checkpoint_layers in (((9, 5), 0), ((7,), 2)):
+        packing = Packing.whole(lengths)
+        tokens = torch.arange(sum(lengths)) * 3 % 50
+        positions = torch.cat([torch.arange(length) for length in lengths])
+        losses = []
+        for model in (plain, compiled):
+            hidden = model.transform(
+                model.embed(tokens, positions),
+                positions,
+                lambda _, *heads, packing=packing: variable_length_attention(*heads, packing),
+                checkpoint_layers,
+            )
+            losses.append(model.loss(hidden, tokens))
+            losses[-1].backward()
+        torch.testing.assert_close(*losses, rtol=1e-12, atol=1e-12)
+    for ours, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12)
+    graphs = [graph for graph in counter.graphs if any(graph.graph.find_nodes(op="placeholder"))]
+    assert len(graphs) == 2, "before and after attention, whatever the layer"
 
 
 def test_half_precision_computes_against_single_precision_parameters() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from railx.planning.plan import Pipeline, PipelineBatch, PlanError
+from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError
 from railx.planning.schedule import one_f_one_b, stage_layers
 from railx.workload.model import ModelSettings
 from tests.plans import chunk
@@ -76,6 +76,10 @@ class _Arrival:
 
     def wait(self) -> None:
         self.events.append(("wait", self.source))
+
+
+def with_recomputed(layers: int) -> tuple[Chunk, ...]:
+    return tuple(replace(item, checkpoint_layers=(layers,) * 3) for item in CHUNKS)
 
 
 def stage(number: int, links: StageLinks, monkeypatch: pytest.MonkeyPatch) -> PipelineParallel:
@@ -190,39 +194,39 @@ def test_kept_keys_and_values_are_freed_right_after_their_last_use(
 
     monkeypatch.setattr(own, "_forward", noted)
     monkeypatch.setattr(own, "_backward", checked)
-    chunks = tuple(
-        chunk(
-            *((part.sequence, part.start, part.stop, part.length) for part in item.slices),
-            checkpoint_layers=(recomputed,) * 3,
-        )
-        for item in CHUNKS
-    )
-    own.run(PipelineBatch(0, (Pipeline(3, 0, chunks),)))
+    own.run(PipelineBatch(0, (Pipeline(3, 0, with_recomputed(recomputed)),)))
     assert len(kept.storages) == 3 * len(layers)
     assert at_the_end == [[]] * len(CHUNKS)
     assert (own._kept, own._live, own._posted) == ({}, {}, {})
 
 
-def test_the_join_of_context_and_slice_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("recomputed", [0, 1, 2])
+def test_attention_saves_neither_joins_nor_what_is_recomputed(
+    recomputed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers that are not recomputed save their queries, and their keys in parts."""
     own = stage(0, Neighbours(), monkeypatch)
     joins: list[StorageWeakRef] = []
+    queried: list[StorageWeakRef] = []
     plain = runtime.variable_length_attention
 
     def attention(queries: Tensor, keys: Tensor, values: Tensor, *further: Any) -> Tensor:
         if len(keys) > len(queries):
             joins.extend(StorageWeakRef(tensor.untyped_storage()) for tensor in (keys, values))
+            queried.append(StorageWeakRef(queries.untyped_storage()))
         return plain(queries, keys, values, *further)
 
     monkeypatch.setattr(runtime, "variable_length_attention", attention)
-    own.run(BATCH)
-    assert len(joins) == 2 * 3 * len(own.decoder.held)
-    joins.clear()
-    forwards = [op.chunk for op in one_f_one_b(BATCH.pipelines[0], 0)[:4]]
-    assert forwards == [0, 1, 2, 3]
-    for step in own._steps(BATCH)[:4]:
+    batch = PipelineBatch(0, (Pipeline(3, 0, with_recomputed(recomputed)),))
+    for step in own._steps(batch)[:4]:
+        assert step.op.kind == "forward"
         own._forward(step, 1.0)
-    assert len(joins) == 2 * 3 * len(own.decoder.held)
+    # Three slices with context, two layers.
+    assert len(joins) == 2 * len(queried) == 2 * 3 * 2
     assert all(join.expired() for join in joins)
+    assert [query.expired() for query in queried] == [
+        layer < recomputed for _ in range(3) for layer in range(2)
+    ]
 
 
 class _Message:

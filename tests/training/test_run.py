@@ -187,6 +187,7 @@ def test_iterations_have_a_row_for_each_setting_iteration_and_rank(bare_run: Pat
             "stall_ms",
             "wait_ms",
             "requests",
+            "held",
             "reconfigurations",
             "loss",
             "gradient_norm",
@@ -200,11 +201,13 @@ def test_iterations_have_a_row_for_each_setting_iteration_and_rank(bare_run: Pat
     assert {row["fidelity"] for row in rows if row["mode"] != "electrical"} == {"emulated"}
     assert {(row["iteration"], row["tokens"]) for row in rows} == {(1, 90), (2, 241)}
     # Two layers: four all-to-alls a layer and pass of degree 2, and the gradients; the
-    # second batch has degree 1 only.
-    assert {(row["iteration"], row["requests"]) for row in rows if row["mode"] != "electrical"} == {
+    # second batch has degree 1 only. Two ranks share one circuit, and hold it.
+    switched = [row for row in rows if row["mode"] != "electrical"]
+    assert {(row["iteration"], row["requests"] + row["held"]) for row in switched} == {
         (1, 1),
         (2, 9),
     }
+    assert {row["requests"] for row in switched} == {0}
     assert all(
         row["requests"] == row["stall_ms"] == 0 for row in rows if row["mode"] == "electrical"
     )
@@ -347,7 +350,7 @@ def test_torchrun_runs_a_pipeline(tmp_path: Path) -> None:
             "corpus.parquet: token id 59; allowed: below model.vocabulary, which is 50",
         ),
         ({"plan": "missing.json"}, "missing.json"),
-        ({"training.attention": "varlen"}, "training.attention: varlen attention cannot run here"),
+        ({"training.attention": "varlen"}, "training.attention: got varlen, which cannot run here"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(

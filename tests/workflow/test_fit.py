@@ -43,6 +43,13 @@ MISFITS = {
         " at most 4,096 chips"
     ),
     "model@plans.flexsp_stdlib.model=gpt_7b": "plans.flexsp_stdlib.model.",
+    "plans.flexsp_stdlib.model.vocabulary=256": (
+        "plans.flexsp_stdlib.model.vocabulary: got 256; allowed: at least 257, the token ids of"
+        " corpora.stdlib (run flexsp_stdlib)"
+    ),
+    "corpora.stdlib.tokenizer=byte_pair corpora.stdlib.vocabulary=4096": (
+        "plans.static_stdlib.model.vocabulary: got 257; allowed: at least 4096, the token ids of"
+    ),
     "figures.channel_loads.only=[ring]": (
         "figures.channel_loads.only: got 'ring'; allowed: railx_hyperx, railx_hyperx_m4n2"
     ),

@@ -89,6 +89,26 @@ def _resolved(job: Job) -> Any:
     )
 
 
+def _by_hand(chosen: Settings) -> dict[str, Any]:
+    """The settings of a run by hand.
+
+    SettingsError where the corpus has ids that the model has not.
+    """
+    from railx.settings import SettingsError
+
+    tokens, known = chosen["corpus"].get("vocabulary"), chosen["model"]["vocabulary"]
+    if tokens is not None and known < tokens:
+        raise SettingsError(
+            "model.vocabulary",
+            f"got {known}; allowed: at least {tokens}, the token ids of corpus"
+            f" {chosen['corpus']['name']}",
+        )
+    return {
+        "plan": chosen["planner"]["planner"],
+        **{key: chosen[key] for key in ("seed", "fabric", "training")},
+    }
+
+
 def _row(name: str, result: Mapping[str, Any], setting: Mapping[str, Any]) -> dict[str, Any]:
     """One fabric setting of a run: medians over its undisturbed repeats."""
     plain = {key: value for key, value in setting.items() if not isinstance(value, list)}
@@ -119,7 +139,7 @@ _ITERATIONS = (
     _RUN
     | whole("iteration", "repeat", "rank")
     | real("iteration_ms", "stall_ms", "wait_ms")
-    | whole("requests", "reconfigurations")
+    | whole("requests", "held", "reconfigurations")
     | real("loss", "gradient_norm")
     | whole("tokens")
     | real("load_share")
@@ -140,7 +160,7 @@ _TRACE = (
 _SETTINGS = (
     _RUN
     | real("iteration_ms", "tokens_per_s", "stall_ms", "wait_ms")
-    | real("requests", "reconfigurations", "iteration_over_electrical")
+    | real("requests", "held", "reconfigurations", "iteration_over_electrical")
     | whole("repeats", "set_aside")
     | real("last_loss")
     | text("fidelity")
@@ -175,10 +195,7 @@ STAGE = Stage(
         example="railx training planner=flexsp training.iterations=3 --out run",
         out="the folder to write: corpus, plan, iterations, traces, result",
         writes=None,
-        settings=lambda chosen: {
-            "plan": chosen["planner"]["planner"],
-            **{key: chosen[key] for key in ("seed", "fabric", "training")},
-        },
+        settings=_by_hand,
         item=lambda _: "run",
         before={"plan": "plan.plan", "corpus": "corpus.sequences"},
     ),

@@ -7,15 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.fabric.circuits import Configuration, Layout
-from railx.fabric.replay import (
-    ReplayedOperation,
-    Step,
-    iteration_ms,
-    programs_of,
-    replay,
-    stall_ms,
-    utilisation,
-)
+from railx.replay.engine import ReplayedOperation, Step, replay
+from railx.replay.formula import iteration_ms, stall_ms, utilisation
 
 WORLD = Configuration("ring", (0, 1, 2, 3))
 HALVES = {rank: Configuration("ring", (0, 1) if rank < 2 else (2, 3)) for rank in range(4)}
@@ -57,6 +50,14 @@ def test_utilisation_counts_stalls() -> None:
     assert utilisation(60.0, 30.0, 30.0, [0.0]) == pytest.approx(0.5)
 
 
+def operation(key: str, number: int, members: Configuration, lasts_ns: int) -> ReplayedOperation:
+    return ReplayedOperation((key, number), members, dict.fromkeys(members.members, lasts_ns))
+
+
+def synchronous(iteration: int, gap_ns: int, what: ReplayedOperation) -> list[Step]:
+    return [Step(iteration, "issue", gap_ns, what), Step(iteration, "wait", 0, what)]
+
+
 def alternating(window_ns: int, iterations: int) -> dict[int, list[Step]]:
     """Four ranks that go from halves to the world and back, with the same computation
     before every operation.
@@ -64,12 +65,11 @@ def alternating(window_ns: int, iterations: int) -> dict[int, list[Step]]:
     programs: dict[int, list[Step]] = {rank: [] for rank in range(4)}
     for rank, steps in programs.items():
         for iteration in range(iterations):
-            steps.append(Step(iteration, None, 0))
-            for configuration in (HALVES[rank], WORLD):
-                after = len(steps) - 1 if steps else None
-                operation = ReplayedOperation((configuration.name, iteration), configuration, 5)
-                steps.append(Step(iteration, operation, window_ns, after))
-            steps.append(Step(iteration, None, 0, len(steps) - 1))
+            steps.append(Step(iteration, "begin"))
+            for members in (HALVES[rank], WORLD):
+                what = operation(members.name, iteration, members, 5)
+                steps += synchronous(iteration, window_ns, what)
+            steps.append(Step(iteration, "end"))
     return programs
 
 
@@ -114,73 +114,75 @@ def test_groups_within_servers_never_ask() -> None:
     ] * 4
 
 
-def event(
-    rank: int, kind: str, group: str, start_ns: int, end_ns: int, *, iteration: int = 0
-) -> dict[str, object]:
-    return {
-        "iteration": iteration,
-        "rank": rank,
-        "kind": kind,
-        "group": group,
-        "start_ns": start_ns,
-        "end_ns": end_ns,
-    }
-
-
-TRACE = [
-    event(0, "forward", "", 1000, 1010),
-    event(1, "forward", "", 1000, 1004),
-    event(0, "send", "0,1", 1010, 1013),
-    event(1, "recv", "0,1", 1004, 1013),
-    event(0, "forward", "", 1010, 1020),
-    event(1, "forward", "", 1013, 1030),
-    event(0, "all_reduce", "0,1", 1020, 1036),
-    event(1, "all_reduce", "0,1", 1030, 1036),
-    event(0, "update", "", 1036, 1040),
-    event(1, "update", "", 1036, 1041),
-    event(0, "all_reduce", "0,1", 1050, 1056, iteration=1),
-    event(1, "all_reduce", "0,1", 1050, 1056, iteration=1),
-]
-
-
-def test_a_recorded_run_is_replayed_as_it_was() -> None:
-    rows = replay(programs_of(TRACE), Layout(1), "electrical", 0)
-    assert {(row.iteration, row.rank): row.duration_ns for row in rows} == {
-        (0, 0): 40,
-        (0, 1): 41,
-        (1, 0): 6,
-        (1, 1): 6,
-    }
-
-
-def test_a_recorded_run_meets_the_switch() -> None:
-    rows = replay(programs_of(TRACE), Layout(1), "on_demand", 100)
-    first = {row.rank: row for row in rows if row.iteration == 0}
-    # The pair's circuit is half of the ring, so each change makes one circuit; the
-    # second iteration changes nothing.
-    assert first[0].duration_ns == 40 + 200
-    assert first[1].duration_ns == 41 + 200
-    assert [row.reconfigurations for row in rows] == [2, 2, 0, 0]
-    assert first[1].wait_ns == 6, "rank 1 stood ready 6 ns before the message was sent"
-
-
-def test_an_operation_that_a_member_did_not_record_is_named() -> None:
-    with pytest.raises(
-        ValueError, match=r"operation 0 of 0:0,1:0>1 is there for ranks \[0\], but not for \[1\]"
-    ):
-        programs_of(TRACE[:3])
-
-
-def test_only_electrical_runs_are_replayed() -> None:
-    with pytest.raises(ValueError, match="allowed: the trace of an electrical run"):
-        programs_of([event(0, "reconfiguration", "0,1", 0, 1)])
-
-
 def test_programs_that_cannot_end_are_named() -> None:
     steps = alternating(0, 1)
-    del steps[3][2]
+    del steps[3][3:5]
     with pytest.raises(
         ValueError,
-        match=r"rank 0 never ends step 2 \(iteration 0\): operation \('ring 0,1,2,3', 0\)",
+        match=r"rank 0 never ends step 4 \(iteration 0\): wait operation \('ring 0,1,2,3', 0\)",
     ):
         replay(steps, Layout(1), "on_demand", 1)
+
+
+def asynchronous(compute_ns: int, lasts_ns: int) -> dict[int, list[Step]]:
+    """Two ranks that compute while an operation is under way, and then wait for it."""
+    members = Configuration("ring", (0, 1))
+    what = operation("gather", 0, members, lasts_ns)
+    steps = [
+        Step(0, "begin"),
+        Step(0, "issue", 0, what),
+        Step(0, "wait", compute_ns, what),
+        Step(0, "end", 3),
+    ]
+    return {0: steps, 1: steps}
+
+
+@given(compute_ns=st.integers(0, 50), lasts_ns=st.integers(0, 50))
+def test_computation_hides_what_is_under_way(compute_ns: int, lasts_ns: int) -> None:
+    for row in replay(asynchronous(compute_ns, lasts_ns), Layout(1), "electrical", 0):
+        assert row.duration_ns == max(compute_ns, lasts_ns) + 3
+        assert row.compute_ns == compute_ns + 3
+        assert row.communication_ns == lasts_ns
+        assert row.hidden_ns == min(compute_ns, lasts_ns)
+
+
+def test_operations_of_a_lane_follow_each_other_and_lanes_do_not_wait() -> None:
+    members = Configuration("ring", (0, 1))
+    first, second = operation("a", 0, members, 10), operation("a", 1, members, 10)
+    beside = operation("b", 0, members, 15)
+    steps = [
+        Step(0, "begin"),
+        *(Step(0, "issue", 0, what) for what in (first, second, beside)),
+        *(Step(0, "wait", 0, what) for what in (beside, second)),
+        Step(0, "end"),
+    ]
+    rows = replay({0: steps, 1: steps}, Layout(1), "electrical", 0)
+    assert [(row.duration_ns, row.communication_ns) for row in rows] == [(20, 20)] * 2
+
+
+def test_who_waits_for_nobody_ends_before_the_others_come() -> None:
+    pair = Configuration("pair", (0, 1))
+    message = ReplayedOperation(("m", 0), pair, {0: 4, 1: 6}, frozenset({0}))
+    late = synchronous(0, 20, message)
+    programs = {
+        0: [Step(0, "begin"), *synchronous(0, 0, message), Step(0, "end")],
+        1: [Step(0, "begin"), *late, Step(0, "end")],
+    }
+    rows = replay(programs, Layout(1), "electrical", 0)
+    assert [row.duration_ns for row in rows] == [4, 26]
+    switched = replay(programs, Layout(1), "on_demand", 100)
+    assert [row.duration_ns for row in switched] == [124, 126]
+
+
+def test_iterations_begin_together() -> None:
+    programs = {
+        rank: [
+            Step(0, "begin", rank),
+            Step(0, "end", 10 * rank),
+            Step(1, "begin", 7 * rank),
+            Step(1, "end", 1),
+        ]
+        for rank in range(2)
+    }
+    rows = replay(programs, Layout(1), "electrical", 0)
+    assert [(row.begin_ns, row.end_ns) for row in rows] == [(0, 0), (1, 11), (11, 12), (18, 19)]

@@ -1,0 +1,539 @@
+"""Leases that last: exact accounts of small stories, and the safety of any interleaving
+of ranks, controller, switch and late messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from railx.fabric.circuits import Circuit, Configuration, Layout
+from railx.fabric.core import (
+    Action,
+    ControllerCore,
+    GrantAction,
+    OperationKey,
+    RecallAction,
+    RefuseAction,
+    SwitchAction,
+)
+from railx.fabric.holdings import Holdings, Report
+
+RING = Configuration("ring", (0, 1, 2, 3))
+LEFT = Configuration("ring", (0, 1))
+RIGHT = Configuration("ring", (2, 3))
+PAIR = Configuration("pair", (1, 2))
+
+
+class Fabric:
+    """A core, the holdings of its ranks and the messages between them, each delivered
+    when the test says so.
+    """
+
+    def __init__(self, ranks: int, gpus_per_server: int = 1) -> None:
+        self.core = ControllerCore(Layout(gpus_per_server), ranks)
+        self.holdings = [Holdings(self.core.layout) for _ in range(ranks)]
+        self.now = 0
+        self.up: list[deque[tuple[object, ...]]] = [deque() for _ in range(ranks)]
+        self.down: list[deque[Action]] = [deque() for _ in range(ranks)]
+        self.commands: dict[int, SwitchAction] = {}
+        self.switches: list[SwitchAction] = []
+        self.grants: list[GrantAction] = []
+        self.refusals: list[RefuseAction] = []
+        self.waiting: list[dict[OperationKey, Configuration]] = [{} for _ in range(ranks)]
+        self.begun: dict[OperationKey, set[int]] = {}
+        self.ended: dict[OperationKey, set[int]] = {}
+        self.needs: dict[OperationKey, Configuration] = {}
+        self.asked = 0
+
+    def act(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, SwitchAction):
+                in_use = {
+                    circuit
+                    for key, members in self.begun.items()
+                    if members == set(self.needs[key].members) != self.ended[key]
+                    for circuit in self.core.layout.circuits(self.needs[key])
+                }
+                assert not in_use & set(action.disconnect), "a circuit in use was torn down"
+                self.commands[action.command] = action
+                self.switches.append(action)
+            else:
+                self.down[action.rank].append(action)
+
+    def begin(self, rank: int, key: OperationKey, configuration: Configuration) -> None:
+        """The rank comes to an operation: it begins at once or asks."""
+        self.needs[key] = configuration
+        self.begun.setdefault(key, set())
+        self.ended.setdefault(key, set())
+        if self.holdings[rank].begin(key, configuration):
+            self.begun[key].add(rank)
+        else:
+            self.asked += 1
+            self.waiting[rank][key] = configuration
+            self.up[rank].append(("ask", key, configuration))
+
+    def end(self, rank: int, key: OperationKey) -> None:
+        self.ended[key].add(rank)
+        if self.holdings[rank].end(key):
+            self.up[rank].append(("release", key))
+
+    def hint(self, rank: int, configuration: Configuration) -> None:
+        for held in self.holdings[rank].in_the_way_of(configuration):
+            self.give_back(rank, held)
+        self.up[rank].append(("hint", configuration))
+
+    def give_back(self, rank: int, held: Configuration, hold: int | None = None) -> None:
+        report = self.holdings[rank].recall(held, hold)
+        if report is not None:
+            self.up[rank].append(("recalled", held, report))
+
+    def arrive(self, rank: int, message: tuple[object, ...]) -> None:
+        """A message of the rank reaches the core."""
+        core, now = self.core, self.now
+        match message:
+            case ("ask", tuple() as key, Configuration() as configuration):
+                self.act(core.ask(rank, rank, key, configuration, now, can_hold=True))
+            case ("release", tuple() as key):
+                self.act(core.release(rank, key, now))
+            case ("hint", Configuration() as configuration):
+                self.act(core.hint(rank, configuration, now))
+            case ("recalled", Configuration() as configuration, Report() as report):
+                self.act(core.recalled(rank, configuration, report, now))
+            case _:
+                raise AssertionError(message)
+
+    def hear(self, rank: int, action: Action) -> None:
+        """A message of the core reaches the rank."""
+        if isinstance(action, RecallAction):
+            self.give_back(rank, action.configuration, action.hold)
+        elif isinstance(action, RefuseAction):
+            self.refusals.append(action)
+        elif isinstance(action, GrantAction):
+            if action.request is None:
+                self.holdings[rank].granted_late(action.key, action.configuration, action.hold)
+            elif self.waiting[rank].pop(action.key, None) is not None:
+                self.holdings[rank].granted(action.key, action.configuration, action.hold)
+                self.begun[action.key].add(rank)
+            else:
+                return
+            self.grants.append(action)
+
+    def settle(self) -> None:
+        """Deliver everything and let every switch report."""
+        while any(self.up) or any(self.down) or self.commands:
+            for rank, messages in enumerate(self.up):
+                while messages:
+                    self.arrive(rank, messages.popleft())
+            for rank, actions in enumerate(self.down):
+                while actions:
+                    self.hear(rank, actions.popleft())
+            if self.commands and not any(self.up):
+                command = min(self.commands)
+                del self.commands[command]
+                self.act(self.core.switched(command, self.now))
+
+    def run(self, key: OperationKey, configuration: Configuration) -> None:
+        """An operation from begin to end, by all its members together."""
+        for rank in configuration.members:
+            self.begin(rank, key, configuration)
+        self.settle()
+        assert self.begun[key] == set(configuration.members)
+        for rank in configuration.members:
+            self.end(rank, key)
+        self.settle()
+
+
+def test_a_lease_stays_until_another_operation_needs_the_ports() -> None:
+    fabric = Fabric(4)
+    for number in range(5):
+        fabric.run(("a", number), LEFT)
+        fabric.run(("b", number), RIGHT)
+    assert fabric.asked == 4, "the first operation of each group, by both members"
+    fabric.run(("w", 0), RING)
+    assert fabric.asked == 8
+    fabric.run(("a", 5), LEFT)
+    assert fabric.asked == 10
+    statistics = fabric.core.statistics()
+    assert statistics["requests"] == 10
+    assert statistics["grants"] == 10
+    assert statistics["reconfigurations"] == 4
+    # Four members gave back what they held for the ring, and all of them the ring for
+    # the last operation.
+    assert (statistics["held"], statistics["recalls"]) == (16, 8)
+
+
+def test_operations_of_other_channels_run_on_the_same_lease() -> None:
+    fabric = Fabric(4)
+    pair = Configuration("pair", (0, 1))
+    fabric.run(("0>1", 0), pair)
+    fabric.run(("1>0", 0), pair)
+    fabric.run(("0>1", 1), pair)
+    assert fabric.asked == 2
+
+
+def test_who_asked_for_another_channel_begins_with_the_lease_of_the_first() -> None:
+    fabric = Fabric(2)
+    fabric.begin(0, ("1>0", 0), LEFT)
+    fabric.settle()
+    assert not fabric.begun["1>0", 0]
+    fabric.run(("0>1", 0), LEFT)
+    assert fabric.begun["1>0", 0] == {0}, "its peer will not ask any more"
+    fabric.begin(1, ("1>0", 0), LEFT)
+    assert fabric.begun["1>0", 0] == {0, 1}
+    assert fabric.asked == 3
+
+
+def test_what_all_have_begun_keeps_its_circuits_until_it_ends() -> None:
+    fabric = Fabric(4)
+    fabric.run(("a", 0), LEFT)
+    for rank in (0, 1):
+        fabric.begin(rank, ("a", 1), LEFT)
+    fabric.end(0, ("a", 1))
+    for rank in RING.members:
+        fabric.begin(rank, ("w", 0), RING)
+    fabric.settle()
+    assert not fabric.begun["w", 0]
+    assert fabric.core.leases == {circuit: {("a", 1)} for circuit in (Circuit(0, 1), Circuit(1, 0))}
+    fabric.end(1, ("a", 1))
+    fabric.settle()
+    assert fabric.begun["w", 0] == {0, 1, 2, 3}
+
+
+def test_what_only_some_have_begun_counts_as_asked() -> None:
+    """The lone member waits without holding anything; its wait and the light it needs
+    are told to it later.
+    """
+    fabric = Fabric(4)
+    fabric.run(("a", 0), LEFT)
+    fabric.begin(0, ("a", 1), LEFT)
+    for rank in (1, 2):
+        fabric.begin(rank, ("m", 0), PAIR)
+    fabric.settle()
+    assert fabric.begun["m", 0] == {1, 2}, "it needs the ports of a lone beginner"
+    for rank in (1, 2):
+        fabric.end(rank, ("m", 0))
+    fabric.begin(1, ("a", 1), LEFT)
+    fabric.now = 7
+    fabric.settle()
+    late = [grant for grant in fabric.grants if grant.request is None]
+    assert [(grant.rank, grant.key, grant.wait_ns, grant.reconfigured) for grant in late] == [
+        (0, ("a", 1), 7, 1)
+    ]
+    for rank in (0, 1):
+        fabric.end(rank, ("a", 1))
+    fabric.settle()
+    assert not fabric.core.leases
+    statistics = fabric.core.statistics()
+    assert statistics["requests"] == statistics["grants"] == 6
+
+
+def test_a_part_that_ended_before_its_peer_began_is_not_waited_for() -> None:
+    """A buffered send, or the root of a broadcast."""
+    for end_first in (True, False):
+        fabric = Fabric(4)
+        fabric.run(("0>1", 0), LEFT)
+        fabric.begin(0, ("0>1", 1), LEFT)
+        if end_first:
+            fabric.end(0, ("0>1", 1))
+        for rank in (1, 2):
+            fabric.begin(rank, ("m", 0), PAIR)
+        fabric.settle()
+        if not end_first:
+            fabric.end(0, ("0>1", 1))
+        for rank in (1, 2):
+            fabric.end(rank, ("m", 0))
+        fabric.begin(1, ("0>1", 1), LEFT)
+        fabric.settle()
+        assert fabric.begun["0>1", 1] == {0, 1}
+        fabric.end(1, ("0>1", 1))
+        fabric.run(("m", 1), PAIR)
+        assert not fabric.core.leases
+
+
+def test_nobody_keeps_a_lease_for_which_others_wait_already() -> None:
+    fabric = Fabric(4)
+    for rank in RING.members:
+        fabric.begin(rank, ("w", 0), RING)
+    for rank in LEFT.members:
+        fabric.begin(rank, ("a", 0), LEFT)
+    fabric.settle()
+    assert fabric.begun["w", 0] == set(RING.members)
+    assert not fabric.core.holds, "the halves wait behind the ring"
+    for rank in RING.members:
+        fabric.end(rank, ("w", 0))
+    fabric.settle()
+    assert fabric.begun["a", 0] == {0, 1}
+    assert fabric.core.statistics()["recalls"] == 0
+
+
+def test_a_hint_gives_back_what_is_in_its_way_and_frees_it_of_the_others() -> None:
+    fabric = Fabric(4)
+    fabric.run(("w", 0), RING)
+    fabric.hint(0, LEFT)
+    fabric.settle()
+    assert len(fabric.switches) == 1, "rank 1 has not hinted"
+    fabric.hint(1, LEFT)
+    fabric.settle()
+    assert len(fabric.switches) == 2
+    assert not fabric.holdings[2].holds(RING)
+    fabric.run(("a", 0), LEFT)
+    assert [grant.stall_ns for grant in fabric.grants if grant.key == ("a", 0)] == [0, 0]
+
+
+def test_a_member_that_gave_its_part_back_can_still_run_with_the_others() -> None:
+    fabric = Fabric(2)
+    fabric.run(("a", 0), LEFT)
+    fabric.begin(1, ("a", 1), LEFT)
+    fabric.give_back(0, LEFT)
+    fabric.begin(0, ("a", 1), LEFT)
+    fabric.settle()
+    assert fabric.begun["a", 1] == {0, 1}
+    assert fabric.core.statistics()["reconfigurations"] == 1
+
+
+def test_late_and_repeated_messages_change_nothing() -> None:
+    fabric = Fabric(4)
+    fabric.run(("a", 0), LEFT)
+    report = Report(0, {"a": 0})
+    fabric.act(fabric.core.recalled(2, LEFT, report, 0))
+    fabric.act(fabric.core.recalled(0, RIGHT, report, 0))
+    fabric.act(fabric.core.recalled(0, LEFT, Report(9, {"a": 0}), 0))
+    assert fabric.core.holds[LEFT].holders == {0, 1}
+    fabric.hear(0, RecallAction(0, LEFT, 9))
+    fabric.hear(0, RecallAction(0, RIGHT, 0))
+    assert fabric.holdings[0].holds(LEFT)
+    fabric.give_back(0, LEFT)
+    fabric.hear(0, RecallAction(0, LEFT, 0))
+    fabric.settle()
+    fabric.run(("a", 1), LEFT)
+    fabric.act(fabric.core.recalled(0, LEFT, report, 0))
+    assert fabric.core.holds[LEFT].holders == {0, 1}, "a report of the last lease"
+
+
+def test_a_dead_rank_ends_the_lease_and_is_named_to_those_under_way() -> None:
+    fabric = Fabric(4)
+    fabric.run(("w", 0), RING)
+    for rank in (0, 1, 2):
+        fabric.begin(rank, ("w", 1), RING)
+    fabric.act(fabric.core.leave(3, "lost its connection to the controller", 0))
+    recalls = [action for rank in (0, 1, 2) for action in fabric.down[rank]]
+    assert all(
+        isinstance(action, RecallAction)
+        and action.reason == "rank 3 lost its connection to the controller"
+        for action in recalls
+    )
+    fabric.settle()
+    assert fabric.core.leases, "the others may still be exchanging"
+    for rank in (0, 1, 2):
+        fabric.end(rank, ("w", 1))
+    fabric.settle()
+    assert not fabric.core.leases
+    fabric.run(("a", 0), LEFT)
+    fabric.begin(0, ("w", 2), RING)
+    fabric.settle()
+    assert "but ring 0,1,2,3 (operation 2 of w) needs it" in fabric.refusals[-1].message
+
+
+def test_the_next_program_on_the_same_controller_misses_nobody_of_the_last_one() -> None:
+    core = ControllerCore(Layout(1), 2)
+    for rank in (0, 1):
+        assert core.register(rank) is None
+    for rank in (0, 1):
+        core.leave(rank, "has left", 0)
+    assert core.register(0) is None
+    assert core.ask(0, 0, ("a", 0), LEFT, 0) == []
+
+
+def test_who_cannot_hold_releases_every_operation() -> None:
+    core = ControllerCore(Layout(1), 2)
+    core.ask(0, 0, ("a", 0), LEFT, 0, can_hold=True)
+    core.ask(1, 0, ("a", 0), LEFT, 0)
+    (grant, _) = core.switched(0, 50)
+    assert isinstance(grant, GrantAction)
+    assert grant.hold is None
+    assert core.leases
+
+
+@dataclass
+class _Rank:
+    program: list[tuple[OperationKey, Configuration]] = field(default_factory=list)
+    next: int = 0
+
+
+class RandomStories(RuleBasedStateMachine):
+    """Any interleaving of ranks that run ahead, messages that are late or come twice,
+    hints, and parts that end before the peers' begin.
+
+    All ranks go through one global list of operations in order, each with up to three
+    under way, so a run that stops has been stopped by the leases.
+    """
+
+    @initialize(
+        gpus_per_server=st.sampled_from([1, 2, 3]),
+        groups=st.lists(
+            st.tuples(
+                st.sampled_from(["pair", "ring"]),
+                st.lists(st.integers(0, 5), min_size=2, max_size=6, unique=True),
+            ),
+            min_size=1,
+            max_size=4,
+        ),
+        order=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1)), min_size=1, max_size=24),
+    )
+    def begin(
+        self,
+        gpus_per_server: int,
+        groups: list[tuple[str, list[int]]],
+        order: list[tuple[int, int]],
+    ) -> None:
+        self.fabric = Fabric(6, gpus_per_server)
+        self.ranks = [_Rank() for _ in range(6)]
+        self.old: list[tuple[int, tuple[object, ...] | Action]] = []
+        counts: dict[str, int] = {}
+        for group, channel in order:
+            kind, members = groups[group % len(groups)]
+            configuration = Configuration(kind, tuple(members[:2] if kind == "pair" else members))  # type: ignore[arg-type]
+            name = f"{configuration.name}/{channel}"
+            key = (name, counts.setdefault(name, 0))
+            counts[name] += 1
+            for rank in configuration.members:
+                self.ranks[rank].program.append((key, configuration))
+
+    def under_way(self, rank: int) -> list[OperationKey]:
+        fabric = self.fabric
+        return [
+            key
+            for key, _ in self.ranks[rank].program[: self.ranks[rank].next]
+            if rank not in fabric.ended[key]
+        ]
+
+    def can_begin(self) -> list[int]:
+        """Ranks with a next operation, whose channel has begun all before it."""
+        return [
+            rank
+            for rank, state in enumerate(self.ranks)
+            if state.next < len(state.program)
+            and len(self.under_way(rank)) < 3
+            and not any(
+                key[0] == state.program[state.next][0][0] for key in self.fabric.waiting[rank]
+            )
+        ]
+
+    def can_end(self, *, early: bool) -> list[tuple[int, OperationKey]]:
+        fabric = self.fabric
+        return [
+            (rank, key)
+            for rank in range(6)
+            for key in self.under_way(rank)
+            if rank in fabric.begun[key]
+            and (early or fabric.begun[key] == set(fabric.needs[key].members))
+        ]
+
+    @precondition(lambda self: self.can_begin())
+    @rule(data=st.data())
+    def step(self, data: st.DataObject) -> None:
+        rank = data.draw(st.sampled_from(self.can_begin()))
+        state = self.ranks[rank]
+        state.next += 1
+        self.fabric.now += 1
+        self.fabric.begin(rank, *state.program[state.next - 1])
+
+    @precondition(lambda self: self.can_end(early=True))
+    @rule(data=st.data(), early=st.booleans())
+    def end(self, data: st.DataObject, early: bool) -> None:
+        choices = self.can_end(early=early)
+        if choices:
+            self.fabric.end(*data.draw(st.sampled_from(choices)))
+
+    @rule(rank=st.integers(0, 5), number=st.integers(0, 23))
+    def hint(self, rank: int, number: int) -> None:
+        program = self.ranks[rank].program
+        if program:
+            self.fabric.hint(rank, program[number % len(program)][1])
+
+    @precondition(lambda self: any(self.fabric.up))
+    @rule(data=st.data())
+    def arrive(self, data: st.DataObject) -> None:
+        rank = data.draw(st.sampled_from([r for r in range(6) if self.fabric.up[r]]))
+        message = self.fabric.up[rank].popleft()
+        self.fabric.arrive(rank, message)
+        if message[0] in ("release", "recalled"):
+            self.old.append((rank, message))
+
+    @precondition(lambda self: any(self.fabric.down))
+    @rule(data=st.data())
+    def hear(self, data: st.DataObject) -> None:
+        rank = data.draw(st.sampled_from([r for r in range(6) if self.fabric.down[r]]))
+        action = self.fabric.down[rank].popleft()
+        self.fabric.hear(rank, action)
+        self.old.append((rank, action))
+
+    @precondition(lambda self: self.old)
+    @rule(data=st.data())
+    def hear_again(self, data: st.DataObject) -> None:
+        """A message that was delivered once comes again, late."""
+        rank, message = data.draw(st.sampled_from(self.old))
+        if isinstance(message, tuple):
+            self.fabric.arrive(rank, message)
+        else:
+            self.fabric.hear(rank, message)
+
+    @precondition(lambda self: self.fabric.commands)
+    @rule(data=st.data())
+    def switch(self, data: st.DataObject) -> None:
+        command = data.draw(st.sampled_from(sorted(self.fabric.commands)))
+        del self.fabric.commands[command]
+        self.fabric.now += 1
+        self.fabric.act(self.fabric.core.switched(command, self.fabric.now))
+
+    @invariant()
+    def circuits_are_safe(self) -> None:
+        if not hasattr(self, "fabric"):
+            return
+        core, fabric = self.fabric.core, self.fabric
+        circuits = core.lit | set(core.moving.values())
+        ports = [port for circuit in circuits for port in circuit.ports]
+        assert len(set(ports)) == len(ports), "the circuits are a matching"
+        assert (set(core.leases) | set(core.held)) <= core.lit
+        for rank, holdings in enumerate(fabric.holdings):
+            for configuration in holdings.all():
+                assert set(core.layout.circuits(configuration)) <= core.lit, (
+                    f"rank {rank} may begin on {configuration.name} without light"
+                )
+        for key, members in fabric.begun.items():
+            if members == set(fabric.needs[key].members) != fabric.ended[key]:
+                assert set(core.layout.circuits(fabric.needs[key])) <= core.lit
+        assert not fabric.refusals
+
+    def teardown(self) -> None:
+        """Everybody goes on and everything comes to its end."""
+        if not hasattr(self, "fabric"):
+            return
+        for _ in range(1_000):
+            self.fabric.settle()
+            self.circuits_are_safe()
+            for rank, key in self.can_end(early=False):
+                self.fabric.end(rank, key)
+            ready = self.can_begin()
+            for rank in ready:
+                self.ranks[rank].next += 1
+                self.fabric.begin(rank, *self.ranks[rank].program[self.ranks[rank].next - 1])
+            if not ready and not any(self.under_way(rank) for rank in range(6)):
+                break
+        assert all(state.next == len(state.program) for state in self.ranks), "a deadlock"
+        assert not any(self.under_way(rank) for rank in range(6)), "a deadlock"
+        self.fabric.settle()
+        core = self.fabric.core
+        assert not core.leases
+        assert not core.statistics()["queued"]
+        counters = core.statistics()
+        assert counters["requests"] == counters["grants"]
+
+
+RandomStories.TestCase.settings = settings(max_examples=int(__import__("os").environ.get("EX", "100")), stateful_step_count=60, deadline=None)
+TestRandomStories = RandomStories.TestCase

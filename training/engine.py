@@ -1,0 +1,285 @@
+"""One rank's training step: decoder, parallelism, sharding and optimizer put together.
+
+Notable:
+
+* without sharding, and with masters as exact as activations, the decoder's parameters
+  are what is reduced and stepped. Otherwise ``training.sharding`` keeps the masters and
+  the decoder computes with what it gathers or casts;
+* with sequence parallelism the ranks that share rows are all of them, with pipelines
+  those that hold the same stage;
+* a sharded decoder is made without values, and a rank draws its own rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from railx.planning.plan import PipelineBatch, Plan, SequenceParallelBatch
+from railx.planning.schedule import stage_layers
+from railx.settings import SettingsError
+from training.attention import Kernel, choose_kernel
+from training.data import Sequences
+from training.model import Decoder, draw_parameter
+from training.optimizer import Optimizer
+from training.pipeline import PipelineParallel, StageLinks
+from training.reduction import (
+    GradientReduction,
+    pipeline_reduction,
+    sequence_parallel_reduction,
+    sharded_reduction,
+    stage_ranks,
+)
+from training.sequence_parallel import ProcessGroups, SequenceParallel, group_ranks
+from training.settings import RunSettings, pipeline_shape
+from training.sharding import Sharding, Use
+from training.timeline import Timeline
+
+__all__ = ["PRECISIONS", "Engine", "Runner", "Stepped", "decoder_uses"]
+
+#: The precision of activations by its name in the settings.
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+class Runner(Protocol):
+    """A parallelism.
+
+    It runs a batch forward and backward and returns this rank's part of the loss.
+    """
+
+    def run(self, batch: Any) -> Tensor: ...
+
+
+class Stepped:
+    """What a step tells: this rank's parts of two sums over all ranks, in float64.
+
+    The loss is the mean over the valid tokens of the batch; the squared norm is that of
+    all gradients before they are clipped, taken from them when it is asked for, before
+    the next step.
+    """
+
+    def __init__(self, loss: Tensor, squared_norm: Callable[[], Tensor]) -> None:
+        self.loss, self._squared_norm = loss, squared_norm
+
+    @cached_property
+    def squared_norm(self) -> Tensor:
+        """The squares of the gradients that this rank answers for."""
+        return self._squared_norm()
+
+
+class Engine:
+    """Trains this rank's part of the model, step by step.
+
+    Makes process groups: every rank constructs it at the same point. SettingsError
+    where the attention that is asked for cannot run.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        plan: Plan,
+        sequences: Sequences,
+        *,
+        device: torch.device,
+        timeline: Timeline,
+    ) -> None:
+        model, training = settings.model, settings.training
+        self.device, self.timeline = device, timeline
+        compute = PRECISIONS[training.precision]
+        self.kernel: Kernel = _kernel(settings, device, compute)
+        pipelined = plan.kind == "pipeline"
+        self.stages, self.degree = pipeline_shape(plan) if pipelined else (1, 1)
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        stage = rank // self.degree % self.stages
+        members = [
+            stage_ranks(other, self.stages, ranks, self.degree) for other in range(self.stages)
+        ]
+        master = torch.float32 if compute == torch.bfloat16 else compute
+        shares = training.sharding == "zero3" and len(members[stage]) > 1
+        apart = shares or master != compute
+        self.decoder = Decoder(
+            model,
+            seed=settings.seed,
+            compute=compute,
+            layers=stage_layers(model.layers, self.stages)[stage],
+            device="meta" if apart else device,
+            loss_chunk_tokens=training.loss_chunk_tokens,
+        )
+        self.sharding: Sharding | None = None
+        if apart:
+            self.sharding = Sharding(
+                self.decoder,
+                decoder_uses(self.decoder),
+                group=_own_group(members, stage) if shares else None,
+                compute=compute,
+                master=master,
+                device=device,
+                hold="unit" if training.sharding == "zero3" and not pipelined else "batch",
+                timeline=timeline,
+                rows_of=lambda name, parameter, start, stop: draw_parameter(
+                    name, parameter.shape, settings.seed, model.layers, range(start, stop)
+                ),
+            )
+        if training.compile:
+            self.decoder.compile_layers()
+        parameters: dict[str, nn.Parameter] = (
+            self.sharding.shards if self.sharding else dict(self.decoder.named_parameters())
+        )
+        self.runner: Runner
+        self.reduction: GradientReduction
+        if pipelined:
+            self.runner = PipelineParallel(
+                self.decoder,
+                self.stages,
+                StageLinks(),
+                sequences,
+                self.kernel,
+                timeline,
+                self.degree,
+            )
+        else:
+            self.runner = SequenceParallel(
+                self.decoder,
+                ProcessGroups(group_ranks(plan)),
+                sequences,
+                self.kernel,
+                timeline,
+                idle=self._idle,
+            )
+        if shares:
+            self.reduction = sharded_reduction(
+                self.decoder, self.stages, timeline, parameters, self.degree
+            )
+        elif pipelined:
+            self.reduction = pipeline_reduction(
+                self.decoder, self.stages, timeline, self.degree, parameters
+            )
+        else:
+            self.reduction = sequence_parallel_reduction(self.decoder, timeline, parameters)
+        self.optimizer = Optimizer(parameters, training.optimizer)
+
+    def step(self, batch: SequenceParallelBatch | PipelineBatch, step: int) -> Stepped:
+        """One step, number ``step`` of the run, on one batch."""
+        self.forget()
+        stepped = self.differentiate(batch)
+        if self.optimizer.settings.clip_norm is not None:
+            whole = stepped.squared_norm.clone()
+            dist.all_reduce(whole)
+            self.optimizer.clip(whole)
+        with self.timeline.phase("optimizer"):
+            self.optimizer.step(step)
+        return stepped
+
+    def forget(self) -> None:
+        """Drop the gradients of the last step, which stay until then."""
+        self.optimizer.forget()
+
+    def differentiate(self, batch: SequenceParallelBatch | PipelineBatch) -> Stepped:
+        """The loss of a batch, and its gradients in what the optimizer steps."""
+        if self.sharding is not None:
+            self.sharding.begin(self._passes(batch))
+        loss = self.runner.run(batch)
+        if self.sharding is not None:
+            self.sharding.finish()
+        self.reduction.run()
+        return Stepped(loss, self.reduction.squared_norm)
+
+    @property
+    def parameters(self) -> int:
+        """The parameters that this rank counts for the whole model."""
+        return sum(parameter.numel() for parameter in self.reduction.counted)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Parameters and optimizer moments by name, for distributed checkpoints.
+
+        ``{"model": {name: tensor}, "optimizer": {name: {"step", "exp_avg",
+        "exp_avg_sq"}}}``; rows of a parameter are DTensors. The tensors are the
+        engine's own: what is loaded into them in place counts.
+        """
+        model: dict[str, Tensor] = {}
+        optimizer: dict[str, dict[str, Tensor]] = {}
+        for name, moments in self.optimizer.moments().items():
+            parameter = self.optimizer.parameters[name].detach()
+            model[name] = self._distributed(name, parameter)
+            optimizer[name] = {
+                key: value if value.dim() == 0 else self._distributed(name, value)
+                for key, value in moments.items()
+            }
+        return {"model": model, "optimizer": optimizer}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the values of a state dict with the same names and cuts."""
+        own = self.state_dict()
+        with torch.no_grad():
+            for name, tensor in own["model"].items():
+                _local(tensor).copy_(_local(state["model"][name]))
+                for key, moment in own["optimizer"][name].items():
+                    _local(moment).copy_(_local(state["optimizer"][name][key]))
+
+    def _distributed(self, name: str, local: Tensor) -> Tensor:
+        return local if self.sharding is None else self.sharding.distributed(name, local)
+
+    def _idle(self) -> None:
+        if self.sharding is not None and self.sharding.hold == "unit":
+            self.sharding.idle()
+
+    def _passes(self, batch: SequenceParallelBatch | PipelineBatch) -> int:
+        """How often this rank goes forward and backward in a batch.
+
+        A micro-batch in which it is idle counts, where it takes part in the gathers.
+        """
+        if isinstance(batch, PipelineBatch):
+            replica = dist.get_rank() // (self.stages * self.degree)
+            return sum(
+                len(pipeline.chunks) for pipeline in batch.pipelines if pipeline.replica == replica
+            )
+        if self.sharding is not None and self.sharding.hold == "unit":
+            return len(batch.micro_batches)
+        rank = dist.get_rank()
+        return sum(
+            any(rank in group.ranks for group in micro_batch.groups)
+            for micro_batch in batch.micro_batches
+        )
+
+
+def decoder_uses(decoder: Decoder) -> list[Use]:
+    """The calls of a decoder's units in a forward pass."""
+    units = decoder.units()
+    uses = [
+        Use(unit, tuple(f"{name}.{inside}" for inside, _ in unit.named_parameters()))
+        for name, unit in units
+    ]
+    if decoder.first:
+        uses[0] = Use(uses[0].module, uses[0].parameters, kept=False)
+    return uses
+
+
+def _kernel(settings: RunSettings, device: torch.device, compute: torch.dtype) -> Kernel:
+    try:
+        return choose_kernel(
+            settings.training.attention, device, compute, settings.model.head_width
+        )
+    except ValueError as error:
+        raise SettingsError("training.attention", str(error)) from None
+
+
+def _own_group(members: list[list[int]], stage: int) -> dist.ProcessGroup:
+    """The group of this rank's stage; every rank makes those of all stages."""
+    if len(members) == 1:
+        world = dist.group.WORLD
+        assert world is not None
+        return world
+    groups = [dist.new_group(ranks) for ranks in members]
+    own = groups[stage]
+    assert isinstance(own, dist.ProcessGroup)
+    return own
+
+
+def _local(tensor: Any) -> Tensor:
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local
