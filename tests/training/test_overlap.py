@@ -27,7 +27,7 @@ def traces() -> dict[str, list[Events]]:
 
 
 def during(event: dict[str, Any], trace: Events) -> str | None:
-    """The phase of the computation in which a message was issued, and which ended before
+    """The phase of the computation in which a message was issued and which ended before
     the message was waited for; None where there is none.
     """
     for span in trace:

@@ -42,7 +42,9 @@ MISFITS = {
         "agreement.topologies: got 'railx_hyperx_full', which is too large; allowed: topologies of"
         " at most 4,096 chips"
     ),
-    "model@plans.flexsp_stdlib.model=gpt_7b": "plans.flexsp_stdlib.model.",
+    "model@plans.flexsp_stdlib.model=gpt_7b plans.flexsp_stdlib.model.max_positions=0": (
+        "plans.flexsp_stdlib.model.max_positions: got 0; allowed for training with learned"
+    ),
     "plans.flexsp_stdlib.model.vocabulary=256": (
         "plans.flexsp_stdlib.model.vocabulary: got 256; allowed: at least 257, the token ids of"
         " corpora.stdlib (run flexsp_stdlib)"
