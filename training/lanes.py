@@ -14,6 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -32,6 +33,10 @@ _SHUTDOWN_S = 5.0
 
 # Torch's own hints leave most of this module untyped.
 _cuda: Any = torch.cuda
+
+#: Completes futures: what is chained to one may issue operations and wait for them, so
+#: it must run neither on a lane nor where another such one waits.
+_FUTURES = ThreadPoolExecutor(256, "railx futures")
 
 #: From a tensor to the one that the inner group works on: itself, or its host copy.
 ToHost = Callable[[torch.Tensor], torch.Tensor]
@@ -129,7 +134,7 @@ class Work(_TorchWork):
             self._finished.set()
             future = self._future
         if future is not None:
-            self._complete(future)
+            _FUTURES.submit(self._complete, future)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait for the host's part; raises what went wrong.
