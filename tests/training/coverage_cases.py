@@ -455,9 +455,15 @@ def any_source(world: World) -> Any:
         dist.send(world.draw(2), 0)
         return None
     found = {}
-    for _ in range(world.size - 1):
+    for number in range(1, world.size):
         received = world.empty(2)
-        source = dist.recv(received)
+        try:
+            source = dist.recv(received)
+        except Exception:
+            # What was sent must not reach a later case.
+            for sender in range(number, world.size):
+                dist.recv(received, sender)
+            raise
         found[str(source)] = received
     return dict(sorted(found.items()))
 

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from tests.training.coverage_cases import CASES, Case, World
+from training import backend, environment
 
 DEVICE = torch.device(os.environ.get("COVERAGE_DEVICE", "cpu"))
 
@@ -71,6 +72,10 @@ def run(
 ) -> dict[str, Any]:
     """All cases under one setting."""
     os.environ.update(setting["variables"])
+    if setting["backend"] == "railx":
+        # The environment is read once in a process; here it changes.
+        place = environment.read(os.environ)
+        backend.configure(place.options, place.recorder(rank))
     here = folder / setting["name"]
     here.mkdir(exist_ok=True)
     dist.init_process_group(
@@ -94,6 +99,10 @@ def run(
 
 def main() -> None:
     """Every setting in turn."""
+    if os.environ.get("COVERAGE_TRACE"):
+        import faulthandler
+
+        faulthandler.dump_traceback_later(int(os.environ.get("DUMP", "25")))
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     rank, folder = int(sys.argv[1]), Path(sys.argv[2])
