@@ -164,7 +164,7 @@ def test_a_sender_that_was_buffered_waits_for_nobody() -> None:
 
 
 def test_operations_of_a_lane_that_were_begun_together_take_turns() -> None:
-    """Two on one channel, waited for in the other order: the first one's end is seen late."""
+    """Waited for in the other order, so that the end of the first one is seen late."""
     ring = {"group": "0,1", "channel": "0"}
     begun = [event("iteration", rank, issued_ns=0, resumed_ns=50) for rank in range(2)]
     first = {"issued_ns": 1, "start_ns": 1, "waited_ns": 30, "end_ns": 31, "resumed_ns": 32}
