@@ -5,10 +5,14 @@ order of the program, whatever the machine's speed.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from railx.fabric.circuits import Layout
+from railx.replay.engine import replay
+from railx.replay.recording import cluster_programs
 from tests.commands import python
 from tests.training import overlap_program
 
@@ -65,6 +69,22 @@ def test_sums_are_issued_before_the_unit_below_has_computed(
     units = ["backward"] * (UNITS - 1)
     for trace in traces["units"]:
         assert phases(trace, "reduce_scatter") == [*units, "forward", *units, None]
+
+
+def test_most_of_communication_is_hidden_in_cluster_time(
+    traces: dict[str, list[Events]],
+) -> None:
+    # What the program computes between handing a message over and waiting for it is
+    # taken as 2 us everywhere, and any message as 1 us: what is hidden then follows
+    # from the order of the program alone.
+    events = [event for trace in traces["units"] for event in trace if event["iteration"] == 0]
+    programs = {
+        rank: [replace(step, gap_ns=2000 if step.does == "wait" else 0) for step in steps]
+        for rank, steps in cluster_programs(events, lambda kind, size, ranks: 1000).items()
+    }
+    for row in replay(programs, Layout(1), "electrical", 0):
+        assert row.communication_ns > 0
+        assert row.hidden_ns >= row.communication_ns / 2
 
 
 def test_a_stage_is_gathered_once_and_summed_once_whatever_its_replicas_run(

@@ -151,7 +151,12 @@ def bare_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "sitecustomize.py").write_text(BARE)
     refused = python("-c", "import pandas", env=environment(folder))
     assert "No module named 'pandas'" in refused.stderr
-    arguments = written(folder, prepared(folder, sequence_parallel()))
+    settings = prepared(
+        folder,
+        sequence_parallel(),
+        **{"training.sharding": "zero3", "training.optimizer.clip_norm": 1.0},
+    )
+    arguments = written(folder, settings)
     done = python(
         "-m", "training.run", *arguments, cwd=folder, env=environment(folder), timeout_s=120
     )
