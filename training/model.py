@@ -420,7 +420,8 @@ class _Gated(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         gate, up = ctx.saved_tensors
         (slope,) = gradients
-        return torch.ops.aten.silu_backward(slope * up, gate), slope * functional.silu(gate)
+        gate_slope = torch.ops.aten.silu_backward(slope * up, gate)
+        return gate_slope, functional.silu(gate).mul_(slope)
 
 
 def _gated(gate: Tensor, up: Tensor) -> Tensor:

@@ -61,25 +61,25 @@ class Pass:
     ``tokens`` are the rank's own, of a group of ``degree`` ranks. ``context`` is this
     rank's share of the earlier tokens of a sequence that it attends to, whose passes
     are alive too and keep their keys and values, recomputed layers as well.
-    ``checkpoint_layers`` keep their input only.
+    ``checkpoint_layers`` keep their input only. ``packed``: of several sequences, not
+    of one alone.
     """
 
     tokens: int
     degree: int = 1
     context: int = 0
     checkpoint_layers: int = 0
+    packed: bool = True
 
 
 @dataclass(frozen=True)
 class Kept:
     """How the kernels at hand keep what the backward pass needs.
 
-    ``fused_norm``: an RMSNorm keeps its input and output alone (CUDA), not its exact
-    input and the normalised one besides. ``fused_attention``: one call takes all
-    sequences of a pass, and its output is not joined from theirs.
+    ``fused_attention``: one call takes all sequences of a pass, and its output is not
+    joined from theirs.
     """
 
-    fused_norm: bool = False
     fused_attention: bool = False
 
 
@@ -157,7 +157,7 @@ def rank_memory(
         # before, and where scores are less exact, their exact copy.
         made = compute * (tokens * hidden + table)
         scores = chunk * (2 * compute + exact + (exact if compute < exact else 0))
-        normed = _norm(model, held, tokens, kept)
+        normed = _norm(model, held, tokens)
         moment(compute * head, 0, full + normed, scores, made)
         # Both gradients once more, scaled, while the layer below is on its way.
         moment(compute * (head + layer), 0, full + normed, 0, 2 * made)
@@ -228,23 +228,20 @@ def _activations(model: ModelSettings, held: Held, one: Pass, kept: Kept) -> int
 def _layer(model: ModelSettings, held: Held, one: Pass, kept: Kept) -> int:
     """What a layer keeps: two norms, attention, the feed-forward."""
     element, tokens = held.compute_bytes, one.tokens
-    wide = 4 if model.feed_forward_kind == "swiglu" else 2
-    joined = 1 if kept.fused_attention and one.degree == 1 else 2
+    wide = 3 if model.feed_forward_kind == "swiglu" else 2
+    joined = 1 if one.degree == 1 and (kept.fused_attention or not one.packed) else 2
     narrow = _narrow(model, one)
     row = (1 + joined) * model.hidden + 2 * narrow + wide * model.feed_forward
     logarithms = model.heads * max(4, element if element == 8 else 4)
-    return 2 * _norm(model, held, tokens, kept) + tokens * (element * row + logarithms)
+    return 2 * _norm(model, held, tokens) + tokens * (element * row + logarithms)
 
 
 def _narrow(model: ModelSettings, one: Pass) -> int:
-    """The width of keys or values, copied until every rank of a group has whole ones."""
+    """The width of keys or values, with copies until each rank has whole ones."""
     return key_value_width(model) * (one.degree // gcd(one.degree, model.kv_heads))
 
 
-def _norm(model: ModelSettings, held: Held, tokens: int, kept: Kept) -> int:
-    element, exact = held.compute_bytes, max(4, held.compute_bytes)
-    if model.biases:
-        return tokens * (2 * element * model.hidden + 2 * exact)
-    if kept.fused_norm:
-        return tokens * (2 * element * model.hidden + exact)
-    return tokens * ((2 * exact + element) * model.hidden + exact)
+def _norm(model: ModelSettings, held: Held, tokens: int) -> int:
+    """What a norm keeps: its input and output, and a number or two for each token."""
+    numbers = 2 if model.biases else 1
+    return tokens * (2 * held.compute_bytes * model.hidden + numbers * max(4, held.compute_bytes))

@@ -87,7 +87,7 @@ def cases() -> list[Case]:
         Case("gpt", GPT, "float32", "zero3", data_parallel(4), Held(3, **unit), one),
         Case(
             *("stage", LLAMA, "bfloat16", "zero3", piped()),
-            *(Held(2, scores=False, ranks=2, compute_bytes=2), one * 2),
+            *(Held(2, scores=False, ranks=2, compute_bytes=2), (Pass(TOKENS, packed=False),) * 2),
         ),
     ]
 

@@ -194,6 +194,20 @@ def test_a_finished_work_keeps_its_results_alone(session: Gate, lanes: Lanes) ->
     assert work.result()[0] is received
 
 
+def test_no_thread_watches_what_needs_no_end(session: Gate, lanes: Lanes) -> None:
+    """A program may end while it does not care for a message."""
+    session.held = True
+    session.recorder = Recorder(0, keep=False)
+    handle = Handle()
+    work = Work(operation(), lambda _: handle)
+    threads = threading.active_count()
+    lanes.put(work, synchronous=False)
+    assert threading.active_count() == threads
+    assert not work.is_completed(), "from here on a thread looks after it"
+    handle.over.set()
+    assert work.get_future().wait() == work.operation.outputs
+
+
 def test_a_wait_may_have_a_limit(session: Gate, lanes: Lanes) -> None:
     session.held = True
     handle = Handle()
