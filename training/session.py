@@ -24,6 +24,7 @@ from railx.fabric import (
     Layout,
     Mode,
 )
+from railx.fabric.cycle import CycleFinder
 from training.trace import RECONFIGURATION, Issued, Recorder
 
 __all__ = ["BackendOptions", "Operation", "Session", "Statistics"]
@@ -67,7 +68,8 @@ class Statistics:
       waited.
     * ``stall_ns``: waiting for light paths.
     * ``wait_ns``: waiting for other members and for ports in use.
-    * ``mispredictions``: operations that were not what had been announced.
+    * ``mispredictions``: operations, in the order of issue, that were not what had been
+      announced.
     * ``phase_changes``: operations that needed other circuits than the operation issued
       before them, whether anything was switched or not (in electrical mode too).
     """
@@ -133,6 +135,7 @@ class Session:
         self._iteration = recorder.iteration
         self._issued: dict[int, list[Configuration]] = {}
         self._last_issued: Configuration | None = None
+        self._cycle = CycleFinder()
         # In the order of issue; the values mean nothing.
         self._not_begun: dict[Operation, None] = {}
         # Those under way that have not asked, by channel and sequence.
@@ -170,6 +173,11 @@ class Session:
                 {iteration: tuple(operations) for iteration, operations in self._issued.items()}
             )
 
+    @property
+    def cycle(self) -> CycleFinder:
+        """What is known of this rank's cycle (mode provisioned without a schedule)."""
+        return self._cycle
+
     def reset_statistics(self) -> None:
         """Count from zero again."""
         with self._lock:
@@ -182,9 +190,14 @@ class Session:
             if operation.configuration is not None:
                 self._issued.setdefault(self._iteration, []).append(operation.configuration)
                 self._not_begun[operation] = None
+                if self._announced not in (None, operation.configuration):
+                    self._add(mispredictions=1)
+                self._announced = None
                 if self._last_issued not in (None, operation.configuration):
                     self._add(phase_changes=1)
                 self._last_issued = operation.configuration
+                if self.options.mode == "provisioned" and self.schedule is None:
+                    self._cycle.add(operation.configuration)
         operation.record = self.recorder.issue(
             operation.kind,
             operation.group,
@@ -267,9 +280,6 @@ class Session:
         """Note that an operation's turn has come; the caller holds the lock."""
         self._not_begun.pop(operation, None)
         self._under_way += 1
-        if self._announced not in (None, operation.configuration):
-            self._add(mispredictions=1)
-        self._announced = None
 
     def _granted_late(self, channel: str, sequence: int, grant: Grant) -> None:
         """An operation began under a held lease that was recalled: it had to wait.
@@ -322,15 +332,19 @@ class Session:
             with contextlib.suppress(FabricError):
                 # A controller that is gone is reported to whoever asks next; the
                 # operation itself has ended.
-                self._announced = self._following(operation)
-                self.client.release(operation.channel, operation.sequence, prepare=self._announced)
+                following = self._following(operation)
+                # What was issued already is no prediction.
+                self._announced = None if self._not_begun else following
+                self.client.release(operation.channel, operation.sequence, prepare=following)
 
     def _following(self, ended: Operation) -> Configuration | None:
         """What to announce when an operation ended: the next circuits, if others."""
-        if self.options.mode != "provisioned" or self.schedule is None or self._under_way > 0:
+        if self.options.mode != "provisioned" or self._under_way > 0:
             return None
         if self._not_begun:
             following = next(iter(self._not_begun)).configuration
+        elif self.schedule is None:
+            following = self._cycle.following()
         else:
             following = self.schedule.following(
                 self._iteration, len(self._issued.get(self._iteration, ()))

@@ -535,5 +535,9 @@ class RandomStories(RuleBasedStateMachine):
         assert counters["requests"] == counters["grants"]
 
 
-RandomStories.TestCase.settings = settings(max_examples=int(__import__("os").environ.get("EX", "100")), stateful_step_count=60, deadline=None)
+RandomStories.TestCase.settings = settings(
+    max_examples=int(__import__("os").environ.get("EX", "100")),
+    stateful_step_count=60,
+    deadline=None,
+)
 TestRandomStories = RandomStories.TestCase

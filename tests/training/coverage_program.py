@@ -101,7 +101,8 @@ def main() -> None:
     """Every setting in turn."""
     if os.environ.get("COVERAGE_TRACE"):
         import faulthandler
-        faulthandler.dump_traceback_later(int(os.environ.get("DUMP","25")))
+
+        faulthandler.dump_traceback_later(int(os.environ.get("DUMP", "25")))
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     rank, folder = int(sys.argv[1]), Path(sys.argv[2])
