@@ -17,7 +17,7 @@ READY := .venv/.ready
 CONFIG = --config experiment=$(EXPERIMENT) $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) $(CONFIG)
 
-.PHONY: help setup reproduce figure claim report pdf sync schemas test test-slow mutants bench steady lint lock clean
+.PHONY: help setup reproduce figure claim report pdf sync schemas test test-slow test-oldest-torch mutants bench steady lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ test: $(READY) ## the test suite with coverage, and the static checks (WORKERS=2
 
 test-slow: $(READY) ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow
+
+test-oldest-torch: ## the backend's tests on the oldest supported torch, in .venv-oldest (TORCH_INDEX for its CPU build)
+	@scripts/oldest_torch.sh
 
 mutants: $(READY) ## break a room's code on purpose and see whether its tests notice, e.g. ROOM=evidence (minutes)
 	@test -n "$(ROOM)" || { echo "error: ROOM: is missing; allowed: planning, fabric, network, evidence" >&2; exit 2; }

@@ -114,7 +114,10 @@ def variable_length_attention(
     ]
     # Without a query there is nothing to mix; the product keeps the result in the
     # graph.
-    return torch.cat(mixed) if mixed else queries * 1
+    if not mixed:
+        return queries * 1
+    # A single sequence is not copied: the backward pass needs its result anyway.
+    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
 
 def choose_kernel(

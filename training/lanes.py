@@ -90,6 +90,8 @@ class Work(_TorchWork):
         self.source: int | None = None
         #: Whether the lane's thread sees the end, whoever waits.
         self.watched = True
+        #: Has the lane's thread see the end.
+        self.watch: Callable[[], object] = _do_nothing
         self._finished = threading.Event()
         self._lock = threading.Lock()
         self._end: Callable[[], None] | None = None
@@ -112,6 +114,13 @@ class Work(_TorchWork):
         if end is not None:
             end()
 
+    def have_watched(self) -> None:
+        """Let the lane's thread see the end, where it does not do so already."""
+        with self._lock:
+            watched, self.watched = self.watched, True
+        if not watched:
+            self.watch()
+
     def finish(
         self, error: BaseException | None = None, event: Any = None, future_stream: Any = None
     ) -> None:
@@ -128,7 +137,7 @@ class Work(_TorchWork):
             self._error, self._event, self._future_stream = error, event, future_stream
             # Whoever keeps the handle keeps no tensors but the results.
             self.operation.inputs = []
-            self.call = _nothing
+            self.call, self.watch = _nothing, _do_nothing
             if self.source is not None or self.operation.kind != "recv":
                 self.inner = None
             self._finished.set()
@@ -163,6 +172,7 @@ class Work(_TorchWork):
 
     def is_completed(self) -> bool:
         """Whether host and device are through."""
+        self.have_watched()
         return self._finished.is_set() and (self._event is None or self._event.query())
 
     def is_success(self) -> bool:
@@ -188,8 +198,7 @@ class Work(_TorchWork):
 
     def get_future(self) -> Any:
         """A future of the output tensors."""
-        if not self.watched:
-            self.see_end()
+        self.have_watched()
         with self._lock:
             future, made = self._future, self._future is None
             if made:
@@ -309,6 +318,10 @@ def _nothing(_: ToHost) -> None:
     return None
 
 
+def _do_nothing() -> None:
+    return None
+
+
 def _passed(device: torch.device) -> None:
     """Wait, without spinning, until the current stream has come this far."""
     event = _cuda.Event(blocking=True)
@@ -365,9 +378,10 @@ class Lanes:
                 and self._session.try_hold(operation)
             ):
                 self._begin_here(work)
-                work.watched = not synchronous or self._on_device(operation)
-                if work.watched:
-                    lane.watch(lambda _: work.see_end())
+                work.watched = False
+                work.watch = functools.partial(lane.watch, lambda _: work.see_end())
+                if self._on_device(operation) or (not synchronous and self._end_matters(operation)):
+                    work.have_watched()
                 return
             on_host = operation.device.type == "cpu" or not self._inner_on_device
             run = lane.put(
@@ -380,6 +394,14 @@ class Lanes:
         """End all lanes; what has not begun ends in an error."""
         for lane in list(self._lanes.values()):
             lane.stop()
+
+    def _end_matters(self, operation: Operation) -> bool:
+        """Whether the end has to be seen in time, even where nobody waits for it.
+
+        Where not, no thread is left in it when the program ends.
+        """
+        asked = self._session.client is not None and operation.configuration is not None
+        return asked or self._session.recorder.records
 
     def _on_device(self, operation: Operation) -> bool:
         return self._inner_on_device and operation.device.type == "cuda"

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -70,6 +71,8 @@ class Norm(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         size, weight = hidden.shape[-1:], self.weight.to(hidden.dtype)
         if self.bias is None:
+            if hidden.is_cpu and not torch.compiler.is_compiling():
+                return _rms_norm(hidden, weight, self.epsilon)
             return functional.rms_norm(hidden, size, weight, self.epsilon)
         return functional.layer_norm(hidden, size, weight, self.bias.to(hidden.dtype), self.epsilon)
 
@@ -129,7 +132,7 @@ class SwiGLU(nn.Module):
         self.down = Linear(model.feed_forward, model.hidden, model.biases)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        mixed: Tensor = self.down(functional.silu(self.gate(hidden)) * self.up(hidden))
+        mixed: Tensor = self.down(_gated(self.gate(hidden), self.up(hidden)))
         return mixed
 
 
@@ -174,7 +177,10 @@ class Layer(nn.Module):
 
     def forward(self, layer: int, hidden: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
         mixed = attend(layer, *self.before(self, hidden, rotation))
-        return self.after(self, hidden, mixed.flatten(1))
+        # Compiled code is bound to what a view was taken from, which depends on how the
+        # sequences were packed; this reshapes without one.
+        flat = torch.ops.aten._unsafe_view(mixed.contiguous(), hidden.shape)
+        return self.after(self, hidden, flat)
 
 
 class Ends(nn.Module):
@@ -373,6 +379,56 @@ class Decoder(nn.Module):
 
     def _top(self) -> nn.Module:
         return self.embedding if self.tied_head else self.head
+
+
+class _RMSNorm(torch.autograd.Function):
+    """``rms_norm`` that keeps its input alone, as the fused kernel of CUDA does.
+
+    The plain operations that stand in for it on a CPU keep three tensors of that size.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        ctx.save_for_backward(hidden, weight)
+        ctx.epsilon = epsilon
+        return functional.rms_norm(hidden, hidden.shape[-1:], weight, epsilon)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = [kept.detach().requires_grad_() for kept in ctx.saved_tensors]
+        with torch.enable_grad():
+            normed = functional.rms_norm(inputs[0], inputs[0].shape[-1:], inputs[1], ctx.epsilon)
+        return *torch.autograd.grad(normed, inputs, gradients[0]), None
+
+
+def _rms_norm(hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    normed: Tensor = _RMSNorm.apply(hidden, weight, epsilon)  # type: ignore[no-untyped-call]
+    return normed
+
+
+class _Gated(torch.autograd.Function):
+    """silu(gate) * up that keeps its two inputs and not silu(gate) besides."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return functional.silu(gate) * up
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        (slope,) = gradients
+        gate_slope = torch.ops.aten.silu_backward(slope * up, gate)
+        return gate_slope, functional.silu(gate).mul_(slope)
+
+
+def _gated(gate: Tensor, up: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():
+        return functional.silu(gate) * up
+    mixed: Tensor = _Gated.apply(gate, up)  # type: ignore[no-untyped-call]
+    return mixed
 
 
 def draw_parameter(

@@ -137,8 +137,25 @@ class _InParts:
     stride: tuple[int, ...]
     offset: int
 
+    @classmethod
+    def of(cls, view: Tensor, parts: Sequence[Tensor]) -> _InParts:
+        """A view of the join of ``parts``, with those of them that it touches."""
+        first = int(view.storage_offset())
+        last = first + sum((n - 1) * d for n, d in zip(view.size(), view.stride(), strict=True))
+        touched: list[Tensor] = []
+        offset, begin = first, 0
+        for part in parts:
+            end = begin + part.numel()
+            if begin <= last and first < end:
+                offset = offset if touched else first - begin
+                touched.append(part)
+            begin = end
+        return cls(tuple(touched), view.size(), view.stride(), offset)
+
     def joined(self) -> Tensor:
-        return torch.cat(self.parts).as_strided(self.size, self.stride, self.offset)
+        """The view, of a new join; of a part that lies dense, of itself."""
+        whole = self.parts[0].contiguous() if len(self.parts) == 1 else torch.cat(self.parts)
+        return whole.as_strided(self.size, self.stride, whole.storage_offset() + self.offset)
 
 
 def _saved_in_parts(joins: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> saved_tensors_hooks:
@@ -153,9 +170,7 @@ def _saved_in_parts(joins: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> saved_t
 
     def save(tensor: Tensor) -> Tensor | _InParts:
         parts = parts_of.get(tensor.untyped_storage().data_ptr())
-        if parts is None:
-            return tensor
-        return _InParts(parts, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
+        return tensor if parts is None or not tensor.numel() else _InParts.of(tensor, parts)
 
     def restore(saved: Tensor | _InParts) -> Tensor:
         return saved.joined() if isinstance(saved, _InParts) else saved

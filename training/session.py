@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -120,7 +121,7 @@ class Session:
         self.recorder = recorder
         self.layout = Layout(options.gpus_per_server)
         self.schedule: CircuitSchedule | None = None
-        self.statistics = Statistics()
+        self._counts: Counter[str] = Counter()
         self.open_groups: set[object] = set()
         self.client: FabricClient | None = None
         if options.controller is not None:
@@ -178,10 +179,16 @@ class Session:
         """What is known of this rank's cycle (mode provisioned without a schedule)."""
         return self._cycle
 
+    @property
+    def statistics(self) -> Statistics:
+        """The counts since the last reset."""
+        with self._lock:
+            return Statistics(**self._counts)
+
     def reset_statistics(self) -> None:
         """Count from zero again."""
         with self._lock:
-            self.statistics = Statistics()
+            self._counts.clear()
 
     def issue(self, operation: Operation) -> None:
         """Note an operation in the order of issue."""
@@ -295,10 +302,8 @@ class Session:
 
     def _add(self, **counts: int) -> None:
         """Add to the statistics; the caller holds the lock."""
-        now = self.statistics
-        self.statistics = replace(
-            now, **{name: getattr(now, name) + count for name, count in counts.items()}
-        )
+        for name, count in counts.items():
+            self._counts[name] += count
 
     def _account(self, operation: Operation, grant: Grant) -> None:
         with self._lock:

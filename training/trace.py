@@ -224,6 +224,11 @@ class Recorder:
         return issued
 
     @property
+    def records(self) -> bool:
+        """Whether events are kept at all."""
+        return self._keep
+
+    @property
     def iteration(self) -> int:
         """The present iteration."""
         return self._iteration

@@ -23,6 +23,7 @@ from railx.figures import FigureSettings
 from railx.mapping import MappingSettings, check_reference
 from railx.network import (
     AgreementSettings,
+    BandwidthSettings,
     CollectiveSettings,
     NetworkSettings,
     StaticNetworkSettings,
@@ -30,6 +31,7 @@ from railx.network import (
     TrafficSettings,
 )
 from railx.planning.planners import PlannerSettings
+from railx.replay.settings import ReplaySettings
 from railx.settings import Between, NotEmpty, SettingsError, load
 from railx.tenancy import TenancySettings
 from railx.tracking import TrackingSettings
@@ -127,6 +129,8 @@ class Experiment:
     """The flow model against the packet simulator."""
     collective: CollectiveSettings
     """Collectives that are timed on every topology."""
+    bandwidth: BandwidthSettings
+    """What groups of ranks get from topologies."""
     mapping: MappingSettings
     """Training jobs on topologies."""
     tenancy: TenancySettings
@@ -139,6 +143,8 @@ class Experiment:
     """Plans by name."""
     runs: dict[str, RunChoice]
     """Training runs by name."""
+    replay: ReplaySettings
+    """Cluster time of the training runs."""
     figures: dict[str, FigureSettings]
     """Figures by name."""
     tracking: TrackingSettings
@@ -173,7 +179,7 @@ class Experiment:
                         f"transitions.{name}.{key}",
                         f"got {got!r}; allowed: {', '.join(self.topologies)}",
                     )
-        for group in ("mapping", "agreement"):
+        for group in ("mapping", "agreement", "bandwidth"):
             for name in getattr(self, group).topologies:
                 if name not in self.topologies:
                     raise SettingsError(
@@ -186,6 +192,13 @@ class Experiment:
                 raise SettingsError(
                     f"plans.{name}.corpus",
                     f"got {plan.corpus!r}; allowed: {', '.join(self.corpora)}",
+                )
+            known = self.bandwidth.topologies
+            if plan.cluster.topology is not None and plan.cluster.topology not in known:
+                raise SettingsError(
+                    f"plans.{name}.cluster.topology",
+                    f"got {plan.cluster.topology!r}; allowed: {', '.join(known)}, the topologies"
+                    " of the bandwidth settings",
                 )
         for name, run in self.runs.items():
             if run.plan not in self.plans:
@@ -214,6 +227,8 @@ class StageSettings:
     """The network model."""
     collective: CollectiveSettings
     """Collectives to time."""
+    bandwidth: BandwidthSettings
+    """What groups of ranks get from the topology."""
     mapping: MappingSettings
     """Training jobs on topologies."""
     tenancy: TenancySettings

@@ -149,6 +149,7 @@ class _Hold:
 
     The report of a member that died is None. ``granted`` are the operations whose grant
     may cross a member's report: that has to name them or their grant came too late.
+    ``released`` are operations whose end was told after the report.
     """
 
     number: int
@@ -156,6 +157,7 @@ class _Hold:
     holders: set[int]
     reports: dict[int, Report | None] = field(default_factory=dict)
     granted: dict[int, set[OperationKey]] = field(default_factory=dict)
+    released: set[tuple[int, OperationKey]] = field(default_factory=set)
     recalled: bool = False
     told_of_loss: bool = False
 
@@ -285,10 +287,9 @@ class ControllerCore:
         if operation is None or rank not in operation.asked:
             # It may be part of a lease that other members have not given back yet.
             for hold in self.holds.values():
-                hold.granted.get(rank, set()).discard(key)
                 report = hold.reports.get(rank)
-                if report is not None:
-                    hold.reports[rank] = replace(report, open=report.open - {key})
+                if key in hold.granted.get(rank, ()) or (report and key in report.open):
+                    hold.released.add((rank, key))
             return []
         if operation.granted:
             operation.released.add(rank)
@@ -578,7 +579,7 @@ class ControllerCore:
             if not self.held[circuit]:
                 del self.held[circuit]
         reports = {
-            rank: _with_late_grants(report, hold.granted.get(rank, set()))
+            rank: _complete(report, rank, hold)
             for rank, report in hold.reports.items()
             if report is not None
         }
@@ -866,14 +867,19 @@ class ControllerCore:
         return expecting >= set(configuration.members)
 
 
-def _with_late_grants(report: Report, granted: set[OperationKey]) -> Report:
-    """A report that was under way when the grants of ``granted`` were sent.
+def _complete(report: Report, rank: int, hold: _Hold) -> Report:
+    """A member's report with what was under way to it, or followed it.
 
-    What it does not name has begun, or will as soon as the grant is there, and its end
-    will be told.
+    A granted operation that it does not name begins as soon as the grant is there, and
+    its end is told.
     """
-    late = {key for key in granted if report.begun.get(key[0], -1) < key[1]}
-    return replace(report, begun={**report.begun, **dict(sorted(late))}, open=report.open | late)
+    late = {key for key in hold.granted.get(rank, ()) if report.begun.get(key[0], -1) < key[1]}
+    released = {key for member, key in hold.released if member == rank}
+    return replace(
+        report,
+        begun={**report.begun, **dict(sorted(late))},
+        open=(report.open | late) - released,
+    )
 
 
 def _name(operation: _Operation) -> str:

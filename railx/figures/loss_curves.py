@@ -86,7 +86,8 @@ def draw(settings: LossCurvesSettings, inputs: FigureFiles, output: Path) -> Dra
         above.set_ylabel("Loss (nats)")
         below.set_ylabel("Difference / loss")
         below.set_xlabel("Step")
-        share_legend(figure, *above.get_legend_handles_labels(), columns=len(settings.runs))
+        handles, words_shown = above.get_legend_handles_labels()
+        share_legend(figure, handles, words_shown, len(settings.runs))
     return Drawn(_caption(points, settings), _alternative(points, settings), points)
 
 

@@ -6,6 +6,7 @@ modules than it imports.
 
 from railx.network.settings import (
     AgreementSettings,
+    BandwidthSettings,
     CollectiveSettings,
     NetworkSettings,
     PacketNetworkSettings,
@@ -16,6 +17,7 @@ from railx.network.settings import (
 
 __all__ = [
     "AgreementSettings",
+    "BandwidthSettings",
     "CollectiveSettings",
     "NetworkSettings",
     "PacketNetworkSettings",

@@ -14,12 +14,14 @@ from railx.settings import (
     NotEmpty,
     OneOf,
     Positive,
+    PowerOfTwo,
     SettingsError,
 )
 
 __all__ = [
     "AgreementSettings",
     "AllToAllTraffic",
+    "BandwidthSettings",
     "CollectiveName",
     "CollectiveSettings",
     "HotSpotTraffic",
@@ -301,3 +303,15 @@ class CollectiveSettings:
                     f"got {list(chosen)}; allowed: distinct positions, the nearest are"
                     f" {sorted(set(chosen))}",
                 )
+
+
+@dataclass(frozen=True)
+class BandwidthSettings:
+    """Bandwidth and latency by group size and placement, topology by topology."""
+
+    topologies: Annotated[dict[str, StaticRoutingName], NotEmpty()]
+    """Names of the experiment's topologies, each with its routing."""
+    ranks: Annotated[int, PowerOfTwo()]
+    """Ranks of the job that is placed; its groups fill it."""
+    fidelities: Annotated[tuple[Literal["analytic", "flow"], ...], NotEmpty()]
+    """``analytic``: exact channel loads. ``flow``: all messages with fair rates."""

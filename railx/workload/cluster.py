@@ -5,13 +5,13 @@ Devices, memory and all-to-all bandwidth by the degree of sequence parallelism.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 from railx.settings import AtLeast, NotEmpty, Positive, PowerOfTwo, SettingsError
 
-__all__ = ["ClusterSettings", "all_to_all_gb_s"]
+__all__ = ["ClusterSettings", "all_to_all_gb_s", "with_topology"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,10 @@ class ClusterSettings:
     """Bandwidth of one device in an all-to-all, by the degree of sequence parallelism.
     A degree that is not listed is not used; degree 1 exchanges nothing.
     """
+    topology: str | None = None
+    """Name of a topology of the experiment's bandwidth settings, whose table takes the
+    place of these bandwidths; null: these are used.
+    """
 
     def __post_init__(self) -> None:
         for degree in self.all_to_all_gb_s:
@@ -48,3 +52,24 @@ def all_to_all_gb_s(cluster: ClusterSettings) -> dict[int, float]:
     """
     table = {int(degree): bandwidth for degree, bandwidth in cluster.all_to_all_gb_s.items()}
     return {degree: table[degree] for degree in sorted(table) if degree <= cluster.devices}
+
+
+def with_topology(cluster: ClusterSettings, rows: Iterable[Mapping[str, Any]]) -> ClusterSettings:
+    """The cluster with the all-to-all bandwidths of a topology.
+
+    ``rows`` are those of its table (stage bandwidth): the exact rates of groups of
+    consecutive ranks. SettingsError where the table has no such groups.
+    """
+    table = {
+        str(row["group_size"]): row["gb_s"]
+        for row in rows
+        if (row["operation"], row["stride"], row["fidelity"]) == ("all_to_all", 1, "analytic")
+        and row["group_size"] <= cluster.devices
+    }
+    if not table:
+        raise SettingsError(
+            "cluster.topology",
+            f"got {cluster.topology!r}, whose table has no exact all-to-all; allowed: one of"
+            " fidelity analytic",
+        )
+    return replace(cluster, all_to_all_gb_s=table)

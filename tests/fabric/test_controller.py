@@ -8,6 +8,7 @@ import dataclasses
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -207,6 +208,84 @@ def test_a_host_that_is_not_here_is_one_clear_line() -> None:
         launch_controller(dataclasses.replace(SETTINGS, host="192.0.2.1"), 2),
     ):
         pass
+
+
+def test_a_lease_that_lasts_costs_no_message_until_it_is_recalled(controller: Controller) -> None:
+    other = Configuration("ring", (1, 2))
+    late: list[tuple[str, int, Grant]] = []
+    told = threading.Event()
+
+    def granted_late(channel: str, sequence: int, grant: Grant) -> None:
+        late.append((channel, sequence, grant))
+        told.set()
+
+    assert controller.address is not None
+    zero = FabricClient(controller.address, 0, gpus_per_server=1, granted_late=granted_late)
+    with zero, connect(controller, 1) as one, connect(controller, 2) as two:
+        assert not zero.begin("g", 0, PAIR), "nothing is held before the first grant"
+        grants(together(*(lambda c=c: c.acquire("g", 0, PAIR) for c in (zero, one))))
+        for number in range(1, 5):
+            for client in (zero, one):
+                assert client.begin("g", number, PAIR)
+                client.release("g", number)
+        for client in (zero, one):
+            client.release("g", 0)
+        assert zero.statistics()["requests"] == 2
+        # Rank 0 begins alone, and a third rank needs a port of its peer.
+        assert zero.begin("g", 5, PAIR)
+        grants(together(*(lambda c=c: c.acquire("h", 0, other) for c in (one, two))))
+        assert not one.begin("g", 5, PAIR)
+        for client in (one, two):
+            client.release("h", 0)
+        assert one.acquire("g", 5, PAIR).reconfigured == 1
+        assert told.wait(SETTINGS.timeout_s)
+        assert [(channel, number) for channel, number, _ in late] == [("g", 5)]
+        assert late[0][2].stall_ns >= LATENCY_NS
+        statistics = two.statistics()
+        # Four operations of each member, and two questions for the lease.
+        assert (statistics["held"], statistics["recalls"]) == (8, 4)
+
+
+def test_times_are_durations_of_the_controllers_clock_alone(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranks of another host have a clock that began at another time."""
+    moment = time.monotonic_ns()
+    with connect(controller, 0) as zero, connect(controller, 1) as one:
+        monkeypatch.setattr("railx.fabric.client.time.monotonic_ns", lambda: 5)
+        answers = grants(together(*(lambda c=c: c.acquire("g", 0, PAIR) for c in (zero, one))))
+    assert [answer.granted_ns for answer in answers] == [5, 5]
+    assert all(LATENCY_NS <= answer.stall_ns < moment for answer in answers)
+
+
+def test_a_token_is_wanted_where_the_controller_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAILX_TOKEN", "sesame")
+    with launch_controller(SETTINGS, 2) as running:
+        assert running.address is not None
+        for token, what in ((None, "no token"), ("wrong", "another token")):
+            with pytest.raises(FabricError, match=f"with {what}; allowed: RAILX_TOKEN") as error:
+                FabricClient(running.address, 0, gpus_per_server=1, token=token)
+            assert "sesame" not in str(error.value)
+        with FabricClient(running.address, 0, gpus_per_server=1, token="sesame") as client:
+            assert client.ranks == 2
+
+
+def test_a_controller_open_to_other_hosts_wants_a_token_and_says_how_to_reach_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    everywhere = dataclasses.replace(SETTINGS, host="0.0.0.0")
+    monkeypatch.delenv("RAILX_TOKEN", raising=False)
+    with (
+        pytest.raises(SettingsError, match=r"fabric\.host: got '0\.0\.0\.0' without a token"),
+        launch_controller(everywhere, 2),
+    ):
+        pass
+    monkeypatch.setenv("RAILX_TOKEN", "sesame")
+    with launch_controller(everywhere, 2) as running:
+        assert running.address is not None
+        assert not running.address.startswith("0.0.0.0")
+        with FabricClient(running.address, 1, gpus_per_server=1, token="sesame") as client:
+            assert client.statistics()["requests"] == 0
 
 
 def test_electrical_fabric_has_no_controller() -> None:

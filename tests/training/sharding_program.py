@@ -2,7 +2,7 @@
 compares each with one process on the same batches; prints one JSON object.
 
 Not a test module: ``test_sharding.py`` starts it once for each number of ranks. Usage:
-sharding_program.py RANKS BACKEND
+sharding_program.py RANKS BACKEND [compiled]
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ CLIP_NORM = 0.05
 UNEVEN = ModelSettings("uneven", 3, 36, 6, 3, 50, 61)
 #: The plans of ``parallel_program`` that also run whole, with clipping.
 WHOLE = ("changing_seed2", "two_stages_seed2", "two_replicas_tied")
+#: Where another engine takes over the state.
+STATES = ("uneven_zero3", "two_stages_tied_uneven_zero3")
 #: What runs on the backend ``railx`` too.
 ON_RAILX = ("changing_seed2_zero3", "two_replicas_tied_zero3")
 
@@ -55,6 +57,7 @@ class Case:
     sharding: str
     clip_norm: float | None = CLIP_NORM
     checkpoint_layers: int = 0
+    compiled: bool = False
 
 
 def cases(ranks: int) -> list[Case]:
@@ -82,9 +85,19 @@ def cases(ranks: int) -> list[Case]:
     return found
 
 
+def compiled_cases(ranks: int) -> list[Case]:
+    """Layers that are compiled, one by one and as a stage."""
+    return [
+        replace(case, name=f"{case.name}_compiled", compiled=True)
+        for case in cases(ranks)
+        if case.name in ("uneven_zero3", "two_stages_checkpointed_zero3")
+    ]
+
+
 def settings(case: Case) -> RunSettings:
     training = choice("training", "cpu_4")
     training["precision"], training["sharding"] = "float64", case.sharding
+    training["compile"] = case.compiled
     training["loss_chunk_tokens"] = 7
     training["optimizer"] |= {
         "epsilon": EPSILON,
@@ -235,11 +248,31 @@ def tied_apart(case: Case) -> bool:
     )
 
 
-def work(rank: int, ranks: int, backend: str, store_path: str, out: str) -> None:
+def taken_over(case: Case, engine: Engine, whole: Trained) -> bool:
+    """Whether the engine's state is the whole model's, and another engine takes it."""
+    state = engine.state_dict()
+    other = Engine(settings(case), case.plan, {}, device=torch.device("cpu"), timeline=Timeline())
+    other.load_state_dict(state)
+    alike = True
+    for name, tensor in state["model"].items():
+        full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        alike &= torch.allclose(full, whole.parameters[name], rtol=1e-12, atol=1e-13)
+        alike &= torch.equal(other.optimizer.parameters[name], engine.optimizer.parameters[name])
+        moments, taken = (e.optimizer.moments()[name] for e in (engine, other))
+        alike &= all(torch.equal(moments[key], taken[key]) for key in moments)
+        alike &= float(moments["step"]) == STEPS
+    return alike
+
+
+def work(rank: int, ranks: int, backend: str, store_path: str, out: str, compiled: bool) -> None:
     torch.set_num_threads(1)
     join(backend, rank, ranks, store_path)
+    if compiled:
+        # What is compiled need not be fast.
+        compile_layers = Decoder.compile_layers
+        Decoder.compile_layers = lambda own: compile_layers(own, backend="aot_eager")  # type: ignore
     results = {}
-    for case in cases(ranks):
+    for case in compiled_cases(ranks) if compiled else cases(ranks):
         if backend == "railx" and case.name not in ON_RAILX:
             continue
         generator = np.random.default_rng(7)
@@ -252,13 +285,15 @@ def work(rank: int, ranks: int, backend: str, store_path: str, out: str) -> None
         errors = compare(own, expected, engine)
         kept = sum(parameter.numel() for parameter in engine.optimizer.parameters.values())
         whole = sum(tensor.numel() for tensor in expected.parameters.values())
+        taken = case.name not in STATES or taken_over(case, engine, expected)
         gathered: list[Any] = [None] * ranks
-        dist.all_gather_object(gathered, (errors, kept, engine.parameters))
+        dist.all_gather_object(gathered, (errors, kept, engine.parameters, taken))
         results[case.name] = {
             "errors": {key: max(other[0][key] for other in gathered) for key in errors},
             "kept": [other[1] for other in gathered],
             "counted": sum(other[2] for other in gathered),
             "whole": whole,
+            "taken": all(other[3] for other in gathered),
             # A tied head on a stage of its own is a second copy.
             "copied": case.model.vocabulary * case.model.hidden * tied_apart(case),
         }
@@ -274,7 +309,7 @@ if __name__ == "__main__":
         result = str(Path(folder, "result.json"))
         mp.start_processes(
             work,
-            (count, chosen, str(Path(folder, "store")), result),
+            (count, chosen, str(Path(folder, "store")), result, sys.argv[3:] == ["compiled"]),
             nprocs=count,
             start_method="fork",
         )

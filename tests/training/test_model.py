@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
-from railx.workload.model import ModelSettings, parameter_count
+from railx.workload.model import ModelSettings, activation_bytes_per_token, parameter_count
 from training.attention import Packing, variable_length_attention
-from training.model import Decoder, draw_parameter, stage_layers, token_loss_sum
+from training.model import Decoder, _gated, _rms_norm, draw_parameter, stage_layers, token_loss_sum
 
 MODEL = ModelSettings(
     "test", layers=3, hidden=32, heads=4, kv_heads=2, feed_forward=48, vocabulary=50
@@ -248,6 +248,47 @@ def test_compiled_layers_compute_the_same_and_share_what_is_compiled(shape: Mode
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12)
     graphs = [graph for graph in counter.graphs if any(graph.graph.find_nodes(op="placeholder"))]
     assert len(graphs) == 2, "before and after attention, whatever the layer"
+
+
+@pytest.mark.parametrize("shape", [MODEL, GPT])
+def test_layers_keep_what_the_arithmetic_says(shape: ModelSettings) -> None:
+    """Bytes kept for the backward pass, logarithms of attention's sums and rotations
+    aside.
+    """
+    model, tokens = decoder(shape), 9
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    positions = torch.arange(tokens)
+    hidden = model.embed(positions, positions)
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in weights and tensor.shape[-1] > 4:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.transform(
+            hidden,
+            positions,
+            lambda _, *heads: variable_length_attention(*heads, Packing.whole((tokens,))),
+        )
+    # Attention's sums have as many elements as tokens in the last axis.
+    sums = shape.layers * shape.heads * tokens * 8
+    measured = sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) - sums
+    assert measured == tokens * activation_bytes_per_token(shape, 8)
+
+
+def test_the_lean_norm_and_gate_have_the_gradients_of_the_plain_ones() -> None:
+    generator = torch.Generator().manual_seed(4)
+    one, two, weight = (
+        torch.randn(size, generator=generator, dtype=torch.float64, requires_grad=True)
+        for size in ((5, 8), (5, 8), (8,))
+    )
+    assert torch.autograd.gradcheck(lambda x, w: _rms_norm(x, w, 1e-5), (one, weight))
+    assert torch.autograd.gradcheck(_gated, (one, two))
+    torch.testing.assert_close(
+        _rms_norm(one, weight, 1e-5), one / (one.square().mean(-1, True) + 1e-5).sqrt() * weight
+    )
 
 
 def test_half_precision_computes_against_single_precision_parameters() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -227,6 +230,28 @@ def test_attention_saves_neither_joins_nor_what_is_recomputed(
     assert [query.expired() for query in queried] == [
         layer < recomputed for _ in range(3) for layer in range(2)
     ]
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=4).filter(any),
+    st.data(),
+)
+def test_a_saved_view_comes_back_from_its_parts(lengths: list[int], data: st.DataObject) -> None:
+    parts = [torch.randn(length, 2, 3)[:, :, :2] for length in lengths]
+    join = torch.cat(parts)
+    start = data.draw(st.integers(0, len(join) - 1))
+    stop = data.draw(st.integers(start + 1, len(join)))
+    heads = data.draw(st.sampled_from([slice(0, 2), slice(0, 1), slice(1, 2)]))
+    view = join[start:stop, heads].transpose(0, 1)[None]
+    saved = runtime._InParts.of(view, parts)
+    bounds = [sum(lengths[:number]) for number in range(len(lengths) + 1)]
+    touched = [
+        part
+        for part, (begin, end) in zip(parts, pairwise(bounds), strict=True)
+        if begin < stop and start < end
+    ]
+    assert [id(part) for part in saved.parts] == [id(part) for part in touched]
+    assert saved.joined().equal(view)
 
 
 class _Message:

@@ -101,12 +101,20 @@ def prepared(folder: Path, made: Plan, **changes: Any) -> dict[str, Any]:
             "device": "cpu",
             "precision": "float32",
             "attention": "auto",
+            "sharding": "none",
+            "compile": False,
+            "loss_chunk_tokens": 16,
             "optimizer": {
                 "learning_rate": 1e-2,
                 "beta1": 0.9,
                 "beta2": 0.95,
                 "epsilon": 1e-8,
                 "weight_decay": 0.1,
+                "clip_norm": None,
+                "schedule": "constant",
+                "warmup_steps": 0,
+                "decay_steps": 0,
+                "final_share": 0.1,
             },
             "warmup_iterations": 1,
             "iterations": 2,
@@ -143,7 +151,12 @@ def bare_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "sitecustomize.py").write_text(BARE)
     refused = python("-c", "import pandas", env=environment(folder))
     assert "No module named 'pandas'" in refused.stderr
-    arguments = written(folder, prepared(folder, sequence_parallel()))
+    settings = prepared(
+        folder,
+        sequence_parallel(),
+        **{"training.sharding": "zero3", "training.optimizer.clip_norm": 1.0},
+    )
+    arguments = written(folder, settings)
     done = python(
         "-m", "training.run", *arguments, cwd=folder, env=environment(folder), timeout_s=120
     )

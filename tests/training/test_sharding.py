@@ -7,13 +7,22 @@ The ranks are real processes; one launch for each number of ranks runs all its c
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.commands import python
+from tests.plans import micro_batch, sequence_parallel_plan
 from tests.training import sharding_program, start_program
+from training.engine import Engine
+from training.timeline import Timeline
 
 PROGRAM = Path(sharding_program.__file__)
 LAUNCHES = [(1, "gloo"), (2, "gloo"), (4, "gloo"), (4, "railx")]
@@ -42,16 +51,81 @@ def test_an_engine_trains_the_same_model_as_one_process(
     launches: dict[tuple[int, str], dict[str, Any]],
 ) -> None:
     if (ranks, backend) not in launches:
-        done = python(PROGRAM, str(ranks), backend, timeout_s=200)
-        assert done.returncode == 0, done.stderr
-        launches[ranks, backend] = json.loads(done.stdout)
-    result = launches[ranks, backend][case.name]
+        launches[ranks, backend] = launch(ranks, backend)
+    check(launches[ranks, backend][case.name], case)
+
+
+def launch(*arguments: object) -> dict[str, Any]:
+    done = python(PROGRAM, *map(str, arguments), timeout_s=250)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def check(result: dict[str, Any], case: sharding_program.Case) -> None:
     for quantity, error in result["errors"].items():
         assert error <= 1e-12, quantity
     # Every parameter is counted once, and where it is cut it is kept once.
     assert result["counted"] == result["whole"]
     if case.sharding == "zero3":
         assert sum(result["kept"]) == result["whole"] + result["copied"]
+    assert result["taken"]
+
+
+@pytest.fixture
+def alone_of_four() -> Iterator[None]:
+    """Rank 0 of four ranks that are not there."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("sharding", ["zero3", "none"])
+def test_one_cast_copy_of_a_weight_is_alive(sharding: str, alone_of_four: None) -> None:
+    plan = sequence_parallel_plan(4, [micro_batch(((0,), {0: 29}))] * 2)
+    case = sharding_program.Case("cast", plan, sharding_program.UNEVEN, sharding)
+    settings = sharding_program.settings(case)
+    settings = replace(settings, training=replace(settings.training, precision="bfloat16"))
+    engine = Engine(
+        settings, plan, {0: np.arange(29)}, device=torch.device("cpu"), timeline=Timeline()
+    )
+    parameters = dict(engine.decoder.named_parameters())
+    alive: dict[str, set[str]] = {}
+    stray: list[torch.Size] = []
+
+    def filled() -> set[str]:
+        return {name for name, p in parameters.items() if p.untyped_storage().nbytes()}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        # No activation has the shape of a weight: 29 tokens are in no dimension.
+        weights = [p for p in parameters.values() if tensor.shape in (p.shape, p.shape[::-1])]
+        own = {p.untyped_storage().data_ptr() for p in weights}
+        if tensor.dim() == 2 and weights and tensor.untyped_storage().data_ptr() not in own:
+            stray.append(tensor.shape)
+        return tensor
+
+    for unit, module in engine.decoder.units():
+        module.register_forward_pre_hook(
+            lambda module, arguments, unit=unit: alive.__setitem__(unit, filled())
+        )
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept):
+        engine.step(plan.batches[0], 0)
+    assert all(p.dtype == torch.bfloat16 for p in parameters.values())
+    assert all(p.dtype == torch.float32 for p in engine.optimizer.parameters.values())
+    # The slope of the loss by the head's weight is made with the loss.
+    head = parameters["head.weight"].shape
+    assert [shape for shape in stray if shape != head] == []
+    assert filled() == set()
+    for unit, names in alive.items():
+        own = {name for name in parameters if name.startswith(f"{unit}.")}
+        assert names == own or (sharding == "none" and own < names)
+
+
+@pytest.mark.slow
+def test_compiled_layers_train_the_same_model() -> None:
+    results = launch(2, "gloo", "compiled")
+    for case in sharding_program.compiled_cases(2):
+        check(results[case.name], case)
 
 
 @pytest.mark.slow

@@ -131,6 +131,10 @@ def test_training_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         (("topology", "topology.m=1", "topology.n=3"), "undirected"),
         (("topology", "topology.m=1", "topology.n=5"), "undirected"),
         (("corpus", "corpus=file"), "corpus.path: is missing"),
+        (
+            ("training", "corpus=stdlib_pairs"),
+            "model.vocabulary: got 257; allowed: at least 4096, the token ids of corpus stdlib_p",
+        ),
         (("corpus", "corpus=file", "corpus.path=nowhere.json"), "nowhere.json"),
         (
             ("plan", "corpus=stdlib", "batch=small", "batch.batch_size=0"),

@@ -7,9 +7,11 @@ from __future__ import annotations
 import pytest
 
 from railx.settings import SettingsError
+from railx.workload.model import parameter_count
 from tests.builders import ROOT
 from tests.commands import python
 from workflow.config import compose_experiment
+from workflow.resources import all_claims
 
 MISFITS = {
     "topologies.railx_hyperx.m=4": (
@@ -42,7 +44,9 @@ MISFITS = {
         "agreement.topologies: got 'railx_hyperx_full', which is too large; allowed: topologies of"
         " at most 4,096 chips"
     ),
-    "model@plans.flexsp_stdlib.model=gpt_7b": "plans.flexsp_stdlib.model.",
+    "model@plans.flexsp_stdlib.model=gpt_7b plans.flexsp_stdlib.model.max_positions=0": (
+        "plans.flexsp_stdlib.model.max_positions: got 0; allowed for training with learned"
+    ),
     "plans.flexsp_stdlib.model.vocabulary=256": (
         "plans.flexsp_stdlib.model.vocabulary: got 256; allowed: at least 257, the token ids of"
         " corpora.stdlib (run flexsp_stdlib)"
@@ -83,6 +87,24 @@ def test_a_misfit_is_named_in_one_line(overrides: str) -> None:
 )
 def test_what_fits_is_taken(overrides: str) -> None:
     compose_experiment(["experiment=quick", *overrides.split()])
+
+
+def test_the_convergence_experiment_is_large_enough_for_its_claims() -> None:
+    """As many steps and parameters as claims require, each step with its own batch."""
+    experiment = compose_experiment(["experiment=convergence"])
+    wanted = {"steps": 50.0, "parameters": 10e6}
+    claims = [claim.settings for claim in all_claims() if claim.settings.requires]
+    assert [claim.requires for claim in claims] == [wanted] * len(claims) != []
+    batches = set()
+    for name, run in experiment.runs.items():
+        plan = experiment.plans[run.plan]
+        assert run.training.iterations >= wanted["steps"], name
+        assert parameter_count(plan.model, 1) >= wanted["parameters"], name
+        assert plan.batch.batches >= run.training.warmup_iterations + run.training.iterations
+        assert not {*run.training.on_demand_latencies_ms, *run.training.provisioned_latencies_ms}
+        batches.add((plan.corpus, plan.batch, plan.seed))
+    assert len(experiment.runs) == 3
+    assert len(batches) == 1
 
 
 def test_large_topologies_are_told_apart_without_their_graphs() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from workflow.stage import (
     ByHand,
     File,
+    Inputs,
     Item,
     Job,
     Json,
@@ -34,22 +35,31 @@ def run(job: Job) -> Summary:
 
     The schedule of a sequence-parallel plan has no rows.
     """
+    from railx.io import read_rows
     from railx.planning.make import make_plan, plan_rows, plan_summary, schedule_rows
     from railx.planning.plan import write_plan
     from railx.planning.planners import PlannerSettings
-    from railx.settings import load
+    from railx.settings import SettingsError, load
     from railx.workload.batches import BatchSettings
-    from railx.workload.cluster import ClusterSettings
+    from railx.workload.cluster import ClusterSettings, with_topology
     from railx.workload.corpus import read_corpus_lengths
     from railx.workload.cost import CostModelSettings
     from railx.workload.model import ModelSettings
 
     settings = job.settings
     corpus, lengths = read_corpus_lengths(job.file("corpus"))
+    cluster = load(ClusterSettings, settings["cluster"], "cluster")
+    if cluster.topology is not None:
+        if "bandwidth" not in job.inputs:
+            raise SettingsError(
+                "cluster.topology",
+                f"got {cluster.topology!r}; allowed by hand: null (an experiment makes its table)",
+            )
+        cluster = with_topology(cluster, read_rows(job.file("bandwidth")))
     plan = make_plan(
         load(PlannerSettings, settings["planner"], "planner"),
         lengths,
-        load(ClusterSettings, settings["cluster"], "cluster"),
+        cluster,
         load(ModelSettings, settings["model"], "model"),
         load(CostModelSettings, settings["cost_model"], "cost_model"),
         load(BatchSettings, settings["batch"], "batch"),
@@ -62,6 +72,14 @@ def run(job: Job) -> Summary:
     job.write_table("schedule", schedule_rows(plan, job.item) if plan.kind == "pipeline" else [])
     job.write_json("summary", summary)
     return summary
+
+
+def _inputs(experiment: Settings, plan: str) -> Inputs:
+    """The corpus, and the bandwidths where the cluster names a topology."""
+    own = experiment["plans"][plan]
+    topology = own["cluster"].get("topology")
+    bandwidth = {} if topology is None else {"bandwidth": Made("bandwidth.groups", topology)}
+    return {"corpus": Made("corpus.sequences", own["corpus"]), **bandwidth}
 
 
 def _by_hand(chosen: Settings) -> dict[str, Any]:
@@ -91,9 +109,7 @@ STAGE = Stage(
     message="Plan {item}",
     item=Item("plan", lambda experiment: experiment["plans"]),
     settings=lambda experiment, plan: experiment["plans"][plan],
-    inputs=lambda experiment, plan: {
-        "corpus": Made("corpus.sequences", experiment["plans"][plan]["corpus"])
-    },
+    inputs=_inputs,
     outputs={
         "plan": File("{plan}/plan.json"),
         "groups": Table("{plan}/groups.parquet", _GROUPS, claims=True),

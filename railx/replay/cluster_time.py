@@ -1,0 +1,142 @@
+"""Both times of a training run: on the wall as measured, and on a cluster.
+
+Cluster time is the replay of the electrical recording, with each rank's computation by
+its busy clock and communication by a topology's table. ``recorded`` stands for the
+recording as it was: its electrical replay gives the wall times again, and its other
+modes say what a switch would have meant for it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+from railx.fabric.circuits import Layout
+from railx.fabric.settings import Mode
+from railx.replay.engine import ReplayedIteration, Step, replay
+from railx.replay.pricing import price_of
+from railx.replay.recording import cluster_programs, recorded_programs
+from railx.replay.settings import ReplaySettings
+
+__all__ = ["RECORDED", "cluster_time", "summarised"]
+
+#: The name of the replay with the recording's own times.
+RECORDED = "recorded"
+
+_Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Setting:
+    mode: Mode
+    latency_ms: float
+
+
+def cluster_time(
+    trace: Sequence[_Row],
+    tables: Mapping[str, Iterable[_Row]],
+    settings: ReplaySettings,
+    layout: Layout,
+    warmup: int,
+    *,
+    shared_device: bool = False,
+) -> list[dict[str, Any]]:
+    """One row for each topology, fabric setting and timed iteration of a run.
+
+    ``trace`` are the events of a run under all its fabric settings, ``tables`` the
+    bandwidth tables by topology. Columns: topology (``recorded``: the recording as it
+    was), mode, reconfiguration_latency_ms, iteration, wall_ms (None where the setting
+    was not run), cluster_ms, both of the slowest rank; of the mean rank: compute_ms,
+    communication_ms, hidden_share (of communication; None without any), stall_ms,
+    wait_ms, requests, reconfigurations. ``shared_device``: ranks shared a GPU, whose
+    clock then tells no rank's own time: ``recorded`` alone is there.
+    """
+    wall = _wall(trace)
+    electrical = [event for event in trace if event["mode"] == "electrical"]
+    programs = {RECORDED: recorded_programs(electrical)}
+    if not shared_device:
+        for topology, table in tables.items():
+            rows = [row for row in table if row["fidelity"] == settings.fidelity]
+            programs[topology] = cluster_programs(electrical, price_of(rows))
+    return [
+        row
+        for topology, own in programs.items()
+        for setting in _sweep(settings)
+        for row in _replayed(topology, own, setting, layout, warmup, wall)
+    ]
+
+
+def summarised(rows: Iterable[_Row]) -> list[dict[str, Any]]:
+    """Medians over the iterations of each topology and fabric setting."""
+    kept: dict[tuple[Any, ...], list[_Row]] = defaultdict(list)
+    keys = ("topology", "mode", "reconfiguration_latency_ms")
+    for row in rows:
+        kept[tuple(row[key] for key in keys)].append(row)
+    values = ("wall_ms", "cluster_ms", "compute_ms", "communication_ms", "hidden_share")
+    return [
+        dict(zip(keys, setting, strict=True))
+        | {name: _median([row[name] for row in own]) for name in (*values, "stall_ms")}
+        | {"iterations": len(own)}
+        for setting, own in kept.items()
+    ]
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _sweep(settings: ReplaySettings) -> list[_Setting]:
+    return [
+        _Setting("electrical", 0.0),
+        *(_Setting("on_demand", latency_ms) for latency_ms in settings.on_demand_latencies_ms),
+        *(_Setting("provisioned", latency_ms) for latency_ms in settings.provisioned_latencies_ms),
+    ]
+
+
+def _wall(trace: Iterable[_Row]) -> dict[tuple[str, float, int], float]:
+    """The slowest rank's wall time of each iteration by fabric setting, in ms."""
+    found: dict[tuple[str, float, int], float] = defaultdict(float)
+    for event in trace:
+        if event["kind"] == "iteration":
+            key = (event["mode"], event["reconfiguration_latency_ms"], event["iteration"])
+            found[key] = max(found[key], (event["end_ns"] - event["start_ns"]) / 1e6)
+    return dict(found)
+
+
+def _replayed(
+    topology: str,
+    programs: Mapping[int, Sequence[Step]],
+    setting: _Setting,
+    layout: Layout,
+    warmup: int,
+    wall: Mapping[tuple[str, float, int], float],
+) -> Iterable[dict[str, Any]]:
+    latency_ns = round(setting.latency_ms * 1e6)
+    by_iteration: dict[int, list[ReplayedIteration]] = defaultdict(list)
+    for row in replay(programs, layout, setting.mode, latency_ns):
+        by_iteration[row.iteration].append(row)
+    for iteration, ranks in sorted(by_iteration.items()):
+        if iteration < warmup:
+            continue
+        communication_ns = fmean(row.communication_ns for row in ranks)
+        yield {
+            "topology": topology,
+            "mode": setting.mode,
+            "reconfiguration_latency_ms": setting.latency_ms,
+            "iteration": iteration,
+            "wall_ms": wall.get((setting.mode, setting.latency_ms, iteration)),
+            "cluster_ms": max(row.duration_ns for row in ranks) / 1e6,
+            "compute_ms": fmean(row.compute_ns for row in ranks) / 1e6,
+            "communication_ms": communication_ns / 1e6,
+            "hidden_share": fmean(row.hidden_ns for row in ranks) / communication_ns
+            if communication_ns
+            else None,
+            "stall_ms": fmean(row.stall_ns for row in ranks) / 1e6,
+            "wait_ms": fmean(row.wait_ns for row in ranks) / 1e6,
+            "requests": fmean(row.requests for row in ranks),
+            "reconfigurations": fmean(row.reconfigurations for row in ranks),
+        }

@@ -1,0 +1,67 @@
+"""How long an operation takes on a topology, by its table of bandwidth and latency."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from railx.replay.recording import Price
+
+__all__ = ["price_of"]
+
+#: The operation of the table that stands for a kind of the trace. A broadcast of large
+#: tensors is a scatter and an all-gather, a reduce the same backwards, so both cost an
+#: all-reduce; a barrier is one without bytes.
+_OPERATIONS = {
+    "all_reduce": "all_reduce",
+    "broadcast": "all_reduce",
+    "reduce": "all_reduce",
+    "barrier": "all_reduce",
+    "all_gather": "all_gather",
+    "gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "scatter": "reduce_scatter",
+    "all_to_all": "all_to_all",
+    "send": "message",
+    "recv": "message",
+}
+
+#: Operation, group size and stride.
+_Shape = tuple[str, int, int]
+
+
+def price_of(rows: Iterable[Mapping[str, Any]]) -> Price:
+    """The price of operations by the rows of a topology's table, of one fidelity.
+
+    Rows are those of :func:`railx.network.group_bandwidth.group_bandwidth`. Of several
+    algorithms an operation takes the fastest. A group of a size or stride that the
+    table lacks takes the next larger one, or the largest. ValueError where the table
+    has no such operation.
+    """
+    ways: dict[_Shape, list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        shape = (row["operation"], row["group_size"], row["stride"])
+        ways[shape].append((row["latency_us"] * 1e3, row["gb_s"]))
+    found: dict[tuple[str, tuple[int, ...]], list[tuple[float, float]]] = {}
+
+    def price(kind: str, size_bytes: int, members: tuple[int, ...]) -> float:
+        if (kind, members) not in found:
+            found[kind, members] = ways[_shape(ways, _OPERATIONS[kind], members)]
+        return min(latency_ns + size_bytes / gb_s for latency_ns, gb_s in found[kind, members])
+
+    return price
+
+
+def _shape(known: Iterable[_Shape], operation: str, members: tuple[int, ...]) -> _Shape:
+    """The shape of the table that a group is taken for."""
+    sizes = sorted({size for name, size, _ in known if name == operation})
+    if not sizes:
+        raise ValueError(f"bandwidth: no rows of {operation}; allowed: a table that has it")
+    size = next((size for size in sizes if size >= len(members)), sizes[-1])
+    strides = sorted({s for name, other, s in known if (name, other) == (operation, size)})
+    ordered = sorted(members)
+    widest = max(b - a for a, b in itertools.pairwise(ordered))
+    stride = next((stride for stride in strides if stride >= widest), strides[-1])
+    return operation, size, stride

@@ -1,0 +1,247 @@
+"""Memory of one rank in training: what is alive at once when most is alive.
+
+Notable:
+
+* counts follow what the trainer keeps, tensor by tensor, so that they can be compared
+  with what an allocator saw (tests/training/test_memory.py: within 5 %);
+* a rank holds some layers, and perhaps the embedding and the head (a pipeline stage).
+  What it keeps of them between steps is cut over the ``ranks`` that share them;
+* gathered parameters stay while their unit computes (``unit``), with the next unit on
+  its way, or for the whole batch (``batch``): then all parameters of the stage in the
+  precision of the activations, and all its gradients in that of the master, are alive
+  at once. Pipelines pay this, whose replicas cannot gather in step;
+* a pass is a micro-batch or chunk whose activations are alive. The last one of those
+  given is the one that computes;
+* the most is alive at one of a few moments: while the loss is made, when its gradients
+  meet, or while a layer runs backward. Each is counted, and the largest is the peak.
+
+Needs the standard library alone, as ``railx.workload.model`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from math import gcd
+from typing import Literal
+
+from railx.workload.model import ModelSettings, key_value_width
+
+__all__ = ["Held", "Kept", "Memory", "Pass", "rank_memory"]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a rank holds of the model, and how.
+
+    ``ranks`` share the rows of its parameters. ``cast`` says that the master is apart
+    from what the model computes with, ``hold`` how long the latter stays. Without both
+    the parameters themselves are the master.
+    """
+
+    layers: int
+    embeds: bool = True
+    scores: bool = True
+    ranks: int = 1
+    cast: bool = False
+    hold: Literal["unit", "batch"] = "batch"
+    compute_bytes: int = 4
+    master_bytes: int = 4
+
+    @property
+    def apart(self) -> bool:
+        """Whether masters and what is computed with are different tensors."""
+        return self.cast or self.ranks > 1
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A micro-batch or chunk on one rank.
+
+    ``tokens`` are the rank's own, of a group of ``degree`` ranks. ``context`` is this
+    rank's share of the earlier tokens of a sequence that it attends to, whose passes
+    are alive too and keep their keys and values, recomputed layers as well.
+    ``checkpoint_layers`` keep their input only. ``packed``: of several sequences, not
+    of one alone.
+    """
+
+    tokens: int
+    degree: int = 1
+    context: int = 0
+    checkpoint_layers: int = 0
+    packed: bool = True
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How the kernels at hand keep what the backward pass needs.
+
+    ``fused_attention``: one call takes all sequences of a pass, and its output is not
+    joined from theirs.
+    """
+
+    fused_attention: bool = False
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes alive at the peak, by what they are."""
+
+    master_bytes: int
+    moments_bytes: int
+    gradients_bytes: int
+    gathered_bytes: int
+    messages_bytes: int
+    activations_bytes: int
+    scores_bytes: int
+    working_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """All of them."""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+def rank_memory(
+    model: ModelSettings,
+    held: Held,
+    passes: Sequence[Pass],
+    *,
+    loss_chunk_tokens: int,
+    kept: Kept | None = None,
+) -> Memory:
+    """The peak of a step that is not the first, on one rank.
+
+    The first step has no moments before its end. What libraries hold for messages of
+    their own is not counted.
+    """
+    kept = kept or Kept()
+    layer, bottom, top = _unit_sizes(model, held)
+    units = [*([bottom] if held.embeds else []), *[layer] * held.layers]
+    units += [top] if held.scores and not (held.embeds and model.tied_embeddings) else []
+    own = sum(unit for unit in units) // held.ranks
+    compute, master = held.compute_bytes, held.master_bytes
+    whole_gradients = master * sum(units) if held.hold == "batch" and held.ranks > 1 else 0
+    steady = {
+        "master_bytes": master * own,
+        "moments_bytes": 2 * master * own,
+        "gradients_bytes": whole_gradients or master * own,
+    }
+    by_unit = held.apart and held.hold == "unit"
+    everything = compute * sum(units) if held.apart and not by_unit else 0
+    computing = passes[-1]
+    waiting = sum(_activations(model, held, other, kept) for other in passes[:-1])
+    full = waiting + _activations(model, held, computing, kept)
+    tokens, hidden = computing.tokens, model.hidden
+    moments: list[Memory] = []
+
+    def moment(gathered: int, messages: int, activations: int, scores: int, working: int) -> None:
+        moments.append(
+            Memory(
+                **steady,
+                gathered_bytes=gathered if by_unit else everything,
+                messages_bytes=messages if by_unit else 0,
+                activations_bytes=activations,
+                scores_bytes=scores,
+                working_bytes=working,
+            )
+        )
+
+    head = top if held.scores else 0
+    if held.scores:
+        table = model.vocabulary * hidden
+        chunk = min(loss_chunk_tokens, tokens) * model.vocabulary
+        exact = max(4, compute)
+        # Gradients of hidden states and of the table are made with the loss. Beside a
+        # chunk's scores and their exact logarithms stands the slope of the chunk
+        # before, and where scores are less exact, their exact copy.
+        made = compute * (tokens * hidden + table)
+        scores = chunk * (2 * compute + exact + (exact if compute < exact else 0))
+        normed = _norm(model, held, tokens)
+        moment(compute * head, 0, full + normed, scores, made)
+        # Both gradients once more, scaled, while the layer below is on its way.
+        moment(compute * (head + layer), 0, full + normed, 0, 2 * made)
+        moment(compute * (head + layer), master * head, full, 0, made)
+    # A layer runs backward: its gathered copy and the one on its way, the sum of the
+    # unit above and its own gradients; in the feed-forward three wide gradients, less
+    # the product that is not needed any more, and the residual's beside the last
+    # output. In attention with context, its joined keys and values and their gradients.
+    wide = 2 if model.feed_forward_kind == "swiglu" else 1
+    joined = 4 * _narrow(model, computing) * (computing.context + tokens)
+    working = compute * max(
+        tokens * (wide * model.feed_forward + 2 * hidden),
+        (joined if computing.context else 0) + 2 * tokens * hidden,
+    )
+    again = 0
+    if computing.checkpoint_layers >= held.layers:
+        again = _layer(model, held, computing, kept)
+    moment(
+        2 * compute * layer,
+        master * (layer + max(head, 0 if held.scores else layer)),
+        full + again,
+        0,
+        working,
+    )
+    if 0 < computing.checkpoint_layers < held.layers:
+        below = Pass(tokens, computing.degree, computing.context, held.layers)
+        under = _activations(model, _with_layers(held, computing.checkpoint_layers), below, kept)
+        again = _layer(model, held, computing, kept)
+        moment(2 * compute * layer, 2 * master * layer, waiting + under + again, 0, working)
+    return max(moments, key=lambda memory: memory.peak_bytes)
+
+
+def _with_layers(held: Held, layers: int) -> Held:
+    return Held(**{**vars(held), "layers": layers})
+
+
+def _unit_sizes(model: ModelSettings, held: Held) -> tuple[int, int, int]:
+    """Parameters of a layer, of the embedding and of the head, with padded rows."""
+    hidden, narrow, wide = model.hidden, key_value_width(model), model.feed_forward
+    norm = [(hidden, 1)] * (2 if model.biases else 1)
+    rows = [(hidden, hidden), (narrow, hidden), (narrow, hidden), (hidden, hidden)]
+    rows += [(wide, hidden)] * (2 if model.feed_forward_kind == "swiglu" else 1)
+    rows.append((hidden, wide))
+    biases = [(count, 1) for count, _ in rows] if model.biases else []
+    table = [(model.vocabulary, hidden)]
+    positions = [(model.max_positions, hidden)] if model.positions == "learned" else []
+    tied = model.tied_embeddings
+    bottom = table + positions + (norm if tied and held.scores else [])
+    return tuple(  # type: ignore[return-value]
+        sum(-(-count // held.ranks) * held.ranks * width for count, width in unit)
+        for unit in (rows + biases + 2 * norm, bottom, table + norm)
+    )
+
+
+def _activations(model: ModelSettings, held: Held, one: Pass, kept: Kept) -> int:
+    """What a pass keeps between forward and backward."""
+    exact = max(4, held.compute_bytes)
+    stored = held.compute_bytes * one.tokens * model.hidden
+    recomputed = min(one.checkpoint_layers, held.layers)
+    rotation = exact * one.tokens * model.head_width if model.positions == "rotary" else 0
+    # The input of a stage, where no exact copy stands for it and no layer keeps it.
+    received = stored if not held.embeds and exact > held.compute_bytes and not recomputed else 0
+    layers = (held.layers - recomputed) * _layer(model, held, one, kept)
+    read = recomputed * 2 * _narrow(model, one) * held.compute_bytes * one.context
+    return layers + recomputed * stored + rotation + received + read
+
+
+def _layer(model: ModelSettings, held: Held, one: Pass, kept: Kept) -> int:
+    """What a layer keeps: two norms, attention, the feed-forward."""
+    element, tokens = held.compute_bytes, one.tokens
+    wide = 3 if model.feed_forward_kind == "swiglu" else 2
+    joined = 1 if one.degree == 1 and (kept.fused_attention or not one.packed) else 2
+    narrow = _narrow(model, one)
+    row = (1 + joined) * model.hidden + 2 * narrow + wide * model.feed_forward
+    logarithms = model.heads * max(4, element if element == 8 else 4)
+    return 2 * _norm(model, held, tokens) + tokens * (element * row + logarithms)
+
+
+def _narrow(model: ModelSettings, one: Pass) -> int:
+    """The width of keys or values, with copies until each rank has whole ones."""
+    return key_value_width(model) * (one.degree // gcd(one.degree, model.kv_heads))
+
+
+def _norm(model: ModelSettings, held: Held, tokens: int) -> int:
+    """What a norm keeps: its input and output, and a number or two for each token."""
+    numbers = 2 if model.biases else 1
+    return tokens * (2 * held.compute_bytes * model.hidden + numbers * max(4, held.compute_bytes))

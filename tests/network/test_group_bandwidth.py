@@ -1,0 +1,78 @@
+"""Bandwidth and latency of groups against what can be counted by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from railx.families import build_topology
+from railx.network.group_bandwidth import group_bandwidth, group_shapes, ranks_in_order
+from railx.network.settings import BandwidthSettings
+from railx.settings import SettingsError
+from railx.vocabulary.topology import Topology
+from workflow.config import compose_stage
+
+
+def built(name: str, **changes: Any) -> Topology:
+    overrides = [f"topology={name}", *(f"topology.{key}={value}" for key, value in changes.items())]
+    return build_topology(compose_stage(overrides, ("topology",))["topology"])
+
+
+def table(topology: Topology, ranks: int, routing: str = "min") -> dict[tuple[Any, ...], Any]:
+    settings = BandwidthSettings({"it": routing}, ranks, ("analytic", "flow"))
+    return {
+        (row["operation"], row["algorithm"], row["group_size"], row["stride"], row["fidelity"]): row
+        for row in group_bandwidth(topology, settings, routing, "it")
+    }
+
+
+def test_a_full_fat_tree_gives_every_group_all_ports_of_a_chip() -> None:
+    topology = built("fat_tree", planes=2, switch_radix=4)
+    rows = table(topology, 16)
+    ports_gb_s = 2 * 400 / 8
+    for size, stride in group_shapes(16):
+        own = rows["all_to_all", "direct", size, stride, "analytic"]
+        assert own["gb_s"] == pytest.approx(ports_gb_s * size / (size - 1))
+        reduced = rows["all_reduce", "direct", size, stride, "analytic"]
+        assert reduced["gb_s"] == pytest.approx(own["gb_s"] / 2)
+        assert reduced["latency_us"] == pytest.approx(2 * own["latency_us"])
+    assert rows["message", "direct", 2, 1, "analytic"]["gb_s"] == pytest.approx(ports_gb_s)
+    # Two chips of a leaf are two short links apart.
+    assert rows["message", "direct", 2, 1, "analytic"]["latency_us"] == pytest.approx(0.1)
+
+
+def test_neighbours_on_a_torus_share_the_links_between_them() -> None:
+    topology = built("torus_2d", x_scale=4, y_scale=4, n=2)
+    rows = table(topology, 16)
+    near = rows["message", "direct", 2, 1, "analytic"]
+    assert near["gb_s"] == pytest.approx(2 * 400 / 8), "two ports to a neighbour"
+    assert near["placement"] == "consecutive"
+    assert rows["message", "direct", 2, 4, "analytic"]["placement"] == "strided"
+    # A row of four as a ring: each message has a side of the chip for itself.
+    ring = rows["all_gather", "ring", 4, 1, "analytic"]
+    assert ring["gb_s"] == pytest.approx(2 * (2 * 400 / 8) * 4 / 3)
+    assert ring["latency_us"] == pytest.approx(3 * near["latency_us"])
+
+
+@pytest.mark.parametrize("name", ["railx_hyperx", "railx_torus"])
+def test_fair_rates_are_never_above_exact_ones(name: str) -> None:
+    rows = table(built(name), 16)
+    for key, row in rows.items():
+        if key[-1] == "flow":
+            exact = rows[(*key[:-1], "analytic")]
+            assert row["gb_s"] <= exact["gb_s"] * (1 + 1e-6)
+            assert row["latency_us"] == pytest.approx(exact["latency_us"])
+    inside = rows["all_to_all", "direct", 4, 1, "analytic"]
+    across = rows["all_to_all", "direct", 4, 4, "analytic"]
+    assert inside["gb_s"] > across["gb_s"], "the links inside a node are wider"
+
+
+def test_ranks_fill_nodes_first_and_stand_on_chips_of_their_own() -> None:
+    topology = built("railx_hyperx")
+    chips = ranks_in_order(topology, 16)
+    assert len(set(chips.tolist())) == 16
+    nodes = topology.chip_node[chips].reshape(4, 4)
+    assert (nodes == nodes[:, :1]).all()
+    with pytest.raises(SettingsError, match="got 256; allowed on railx_hyperx of 100 chips: fewer"):
+        ranks_in_order(topology, 256)

@@ -1,0 +1,151 @@
+"""Trains two steps as rank 0 of ranks that are not there (torch's fake backend), and
+prints what the allocator saw at its peak beside what the memory model predicts, as one
+JSON object.
+
+Not a test module: ``test_memory.py`` starts it.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from railx.planning.plan import Pipeline, Plan
+from railx.workload.memory import Held, Pass, rank_memory
+from railx.workload.model import ModelSettings
+from tests.builders import choice
+from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
+from training.data import plan_lengths
+from training.engine import Engine
+from training.settings import load_run_settings
+from training.timeline import Timeline
+
+LLAMA = ModelSettings("llama", 3, 192, 6, 2, 512, 1500)
+GPT = ModelSettings(
+    *("gpt", 3, 192, 6, 6, 768, 1500, "gelu", "learned", True),
+    tied_embeddings=True,
+    max_positions=512,
+)
+CHUNK_TOKENS = 128
+TOKENS = 640
+
+
+@dataclass(frozen=True)
+class Case:
+    """Rank 0 of a plan, what the model is told of it, and how layers are recomputed."""
+
+    name: str
+    model: ModelSettings
+    precision: str
+    sharding: str
+    plan: Plan
+    held: Held
+    passes: tuple[Pass, ...]
+    checkpoint_layers: int = 0
+
+
+def data_parallel(ranks: int) -> Plan:
+    return sequence_parallel_plan(
+        ranks, [micro_batch(((0,), {0: 400, 1: 240})), micro_batch(((0,), {2: 500, 3: 140}))]
+    )
+
+
+def piped() -> Plan:
+    """Three chunks through two stages, and another replica."""
+    chunks = tuple(chunk((number, 0, TOKENS, TOKENS)) for number in range(3))
+    other = tuple(chunk((3 + number, 0, 64, 64)) for number in range(2))
+    return pipeline_plan(4, [Pipeline(2, 0, chunks), Pipeline(2, 1, other)])
+
+
+def cases() -> list[Case]:
+    one = (Pass(TOKENS),)
+    unit = {"ranks": 4, "hold": "unit"}
+    return [
+        Case("whole", LLAMA, "float32", "none", data_parallel(1), Held(3), one),
+        Case(
+            *("cast", LLAMA, "bfloat16", "none", data_parallel(1)),
+            *(Held(3, cast=True, compute_bytes=2), one),
+        ),
+        Case("cut", LLAMA, "float32", "zero3", data_parallel(4), Held(3, **unit), one),
+        Case(
+            *("cut_and_cast", LLAMA, "bfloat16", "zero3", data_parallel(4)),
+            *(Held(3, compute_bytes=2, **unit), one),
+        ),
+        Case(
+            *("recomputed", LLAMA, "float32", "zero3", data_parallel(4)),
+            *(Held(3, **unit), (Pass(TOKENS, checkpoint_layers=2),), 2),
+        ),
+        Case("gpt", GPT, "float32", "zero3", data_parallel(4), Held(3, **unit), one),
+        Case(
+            *("stage", LLAMA, "bfloat16", "zero3", piped()),
+            *(Held(2, scores=False, ranks=2, compute_bytes=2), (Pass(TOKENS, packed=False),) * 2),
+        ),
+    ]
+
+
+def measured(case: Case) -> int:
+    """The most bytes that the allocator had handed out at once."""
+    training = choice("training", "cpu_4") | {
+        "precision": case.precision,
+        "sharding": case.sharding,
+        "loss_chunk_tokens": CHUNK_TOKENS,
+    }
+    settings = load_run_settings(
+        {
+            "name": case.name,
+            "seed": 1,
+            "plan_name": "hand",
+            "plan": "plan.json",
+            "corpus": "corpus.parquet",
+            "model": vars(case.model),
+            "fabric": choice("fabric", "rails"),
+            "training": training,
+        }
+    )
+    sequences = {
+        sequence: np.arange(length) % case.model.vocabulary
+        for sequence, length in plan_lengths(case.plan).items()
+    }
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=case.plan.devices)
+    recording: Any = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with recording:
+        engine = Engine(
+            settings, case.plan, sequences, device=torch.device("cpu"), timeline=Timeline()
+        )
+        if case.checkpoint_layers:
+            engine.decoder.transform = functools.partial(  # type: ignore[method-assign]
+                engine.decoder.transform, checkpoint_layers=case.checkpoint_layers
+            )
+        for step in range(2):
+            engine.step(case.plan.batches[0], step)
+    dist.destroy_process_group()
+    events = [
+        (event.start_ns(), event.nbytes())
+        for event in recording.profiler.kineto_results.events()
+        if event.name() == "[memory]"
+    ]
+    alive = peak = 0
+    for _, size in sorted(events, key=lambda event: event[0]):
+        alive += size
+        peak = max(peak, alive)
+    del engine
+    gc.collect()
+    return peak
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    found = {}
+    for case in cases():
+        memory = rank_memory(case.model, case.held, case.passes, loss_chunk_tokens=CHUNK_TOKENS)
+        found[case.name] = {"measured": measured(case), "predicted": memory.peak_bytes}
+    print(json.dumps(found))

@@ -1,0 +1,56 @@
+"""The memory model against what the allocator saw."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from railx.workload.memory import Held, Kept, Memory, Pass, rank_memory
+from railx.workload.model import ModelSettings
+from tests.commands import python
+from tests.training import memory_program
+
+MODEL = memory_program.LLAMA
+CASES = [case.name for case in memory_program.cases()]
+
+
+@pytest.fixture(scope="module")
+def launched() -> dict[str, Any]:
+    done = python(memory_program.__file__, timeout_s=200)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_predicted_and_measured_peaks_agree(case: str, launched: dict[str, Any]) -> None:
+    result = launched[case]
+    assert result["predicted"] == pytest.approx(result["measured"], rel=0.05)
+
+
+def peak(held: Held, *passes: Pass, kept: Kept | None = None, model: ModelSettings = MODEL) -> int:
+    return rank_memory(model, held, passes, loss_chunk_tokens=128, kept=kept).peak_bytes
+
+
+def test_the_peak_is_the_sum_of_its_parts() -> None:
+    memory = Memory(1, 2, 3, 4, 5, 6, 7, 8)
+    assert memory.peak_bytes == 36
+
+
+def test_what_saves_memory_saves_it() -> None:
+    one = Pass(4096)
+    whole, cut = Held(3), Held(3, ranks=4, hold="unit")
+    assert peak(cut, one) < peak(replace(cut, hold="batch"), one) < peak(whole, one)
+    assert peak(cut, replace(one, checkpoint_layers=2)) < peak(cut, one)
+    assert peak(replace(cut, ranks=8), one) < peak(cut, one)
+    assert peak(cut, replace(one, packed=False)) < peak(cut, one)
+    assert peak(cut, one, kept=Kept(fused_attention=True)) < peak(cut, one)
+    assert peak(cut, Pass(2048)) < peak(cut, one) < peak(cut, one, one)
+
+
+def test_heads_are_copied_where_a_degree_needs_them() -> None:
+    held = Held(3, ranks=4, hold="unit")
+    assert peak(held, Pass(1024, degree=2)) < peak(held, Pass(1024, degree=6))

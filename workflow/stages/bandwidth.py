@@ -1,0 +1,79 @@
+"""Stage bandwidth: topology -> bandwidth and latency by group size and placement."""
+
+from __future__ import annotations
+
+from workflow.stage import (
+    ByHand,
+    Item,
+    Job,
+    Json,
+    Made,
+    Stage,
+    Summary,
+    Table,
+    Tracked,
+    real,
+    text,
+    whole,
+)
+
+__all__ = ["STAGE", "run"]
+
+
+def run(job: Job) -> Summary:
+    """Place a job on the topology and write what its groups get.
+
+    Returns the bandwidths of consecutive ranks as one flat summary. A topology that the
+    settings do not name (by hand) takes the family's first routing.
+    """
+    from railx.families import family_of, read_topology
+    from railx.network.group_bandwidth import group_bandwidth
+    from railx.network.settings import BandwidthSettings
+    from railx.settings import load
+
+    settings: BandwidthSettings = load(BandwidthSettings, job.settings, "bandwidth")
+    graph = read_topology(job.file("topology"))
+    name = job.item or graph.family
+    routing = settings.topologies.get(name, family_of(graph).routings[0])
+    rows = group_bandwidth(graph, settings, routing, name)
+    job.write_table("groups", rows)
+    summary: Summary = {"topology": name, "family": graph.family, "ranks": settings.ranks}
+    for row in rows:
+        if row["stride"] == 1 and row["fidelity"] == settings.fidelities[0]:
+            key = f"{row['operation']}_{row['group_size']}_{row['algorithm']}"
+            summary[f"{key}_gb_s"] = row["gb_s"]
+    summary["fidelity"] = settings.fidelities[0]
+    job.write_json("summary", summary)
+    return summary
+
+
+_GROUPS = (
+    text("topology", "operation", "algorithm")
+    | whole("group_size", "stride")
+    | text("placement")
+    | real("gb_s", "latency_us")
+    | text("fidelity")
+)
+
+STAGE = Stage(
+    name="bandwidth",
+    help="bandwidth and latency of collectives on a topology, by group size and placement",
+    message="Bandwidth of groups on {item}",
+    item=Item("topology", lambda experiment: experiment["bandwidth"]["topologies"]),
+    settings=lambda experiment, _: experiment["bandwidth"],
+    inputs=lambda _, topology: {"topology": Made("topology.graph", topology)},
+    outputs={
+        "groups": Table("{topology}/groups.parquet", _GROUPS, claims=True),
+        "summary": Json("{topology}/summary.json", claims=True),
+    },
+    run=run,
+    by_hand=ByHand(
+        groups=("topology", "bandwidth"),
+        example="railx bandwidth topology=torus_2d bandwidth.ranks=16 --json",
+        out="the table of bandwidths to write (.parquet)",
+        writes={".parquet": "groups"},
+        settings=lambda chosen: chosen["bandwidth"],
+        before={"topology": "topology.graph"},
+    ),
+    tracked=Tracked("summary", ("groups",)),
+)

@@ -1,0 +1,111 @@
+"""Stage replay: the trace of a training run -> wall time and cluster time.
+
+Cluster time is on each topology of the bandwidth settings, under fabric modes and
+latencies.
+"""
+
+from __future__ import annotations
+
+from workflow.stage import (
+    Inputs,
+    Item,
+    Job,
+    Json,
+    Made,
+    Settings,
+    Stage,
+    Summary,
+    Table,
+    Tracked,
+    real,
+    text,
+    whole,
+)
+
+__all__ = ["STAGE", "run"]
+
+
+def run(job: Job) -> Summary:
+    """Replay the run on every topology; return the medians as one flat summary.
+
+    ValueError naming what the trace lacks.
+    """
+    from railx.fabric.circuits import Layout
+    from railx.io import read_json, read_rows
+    from railx.replay.cluster_time import cluster_time, summarised
+    from railx.replay.settings import ReplaySettings
+    from railx.settings import load
+
+    settings: ReplaySettings = load(ReplaySettings, job.settings["replay"], "replay")
+    result = read_json(job.file("result"))
+    tables = [read_rows(path) for path in job.inputs["bandwidth"]]
+    shared = result["device"] == "cuda" and result["backend"] == "gloo"
+    found = cluster_time(
+        read_rows(job.file("trace")),
+        {table[0]["topology"]: table for table in tables},
+        settings,
+        Layout(job.settings["gpus_per_server"]),
+        result["warmup_iterations"],
+        shared_device=shared,
+    )
+    head = {key: result[key] for key in ("run", "plan", "parallelism", "device")}
+    tail = {"fidelity": "replay"}
+    medians = [head | row | tail for row in summarised(found)]
+    job.write_table("iterations", [head | row | tail for row in found])
+    job.write_table("settings", medians)
+    summary: Summary = {**head, "ranks": result["ranks"]}
+    for row in medians:
+        key = f"{row['topology']}.{row['mode']}_{row['reconfiguration_latency_ms']:g}ms"
+        for name in ("wall_ms", "cluster_ms", "hidden_share"):
+            if row[name] is not None:
+                summary[f"{key}.{name}"] = row[name]
+    summary["fidelity"] = "replay"
+    job.write_json("summary", summary)
+    return summary
+
+
+def _inputs(experiment: Settings, run: str) -> Inputs:
+    """The trace and the summary of the run, and the tables of all topologies."""
+    return {
+        "trace": Made("training.trace", run),
+        "result": Made("training.result", run),
+        "bandwidth": Made("bandwidth.groups", tuple(experiment["bandwidth"]["topologies"])),
+    }
+
+
+_SETTING = text("run", "plan", "parallelism", "device", "topology", "mode") | real(
+    "reconfiguration_latency_ms"
+)
+_TIMES = real("wall_ms", "cluster_ms", "compute_ms", "communication_ms", "hidden_share", "stall_ms")
+_ITERATIONS = (
+    _SETTING
+    | whole("iteration")
+    | _TIMES
+    | real("wait_ms", "requests", "reconfigurations")
+    | text("fidelity")
+)
+_SETTINGS = _SETTING | _TIMES | whole("iterations") | text("fidelity")
+
+STAGE = Stage(
+    name="replay",
+    help="wall time and cluster time of a training run",
+    message="Cluster time of training run {item}",
+    item=Item("run", lambda experiment: experiment["runs"]),
+    settings=lambda experiment, run: {
+        "replay": experiment["replay"],
+        "gpus_per_server": experiment["runs"][run]["fabric"]["gpus_per_server"],
+    },
+    inputs=_inputs,
+    outputs={
+        "iterations": Table("{run}/iterations.parquet", _ITERATIONS, claims=True),
+        "settings": Table(
+            "{run}/settings.parquet",
+            _SETTINGS,
+            claims=True,
+            printed="Wall time and cluster time of {item}",
+        ),
+        "summary": Json("{run}/summary.json", claims=True),
+    },
+    run=run,
+    tracked=Tracked("summary", ("summary", "settings")),
+)
