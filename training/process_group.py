@@ -258,11 +258,7 @@ class RailxProcessGroup(_ProcessGroup):
             if peers is None or peers[0] is None
             else tuple(sorted({peers[0], peers[1]}))
         )
-<<<<<<< HEAD
-        # From any source: no circuit is known; the caller made sure of needing none.
-=======
         # From any source: no known circuit, and the caller made sure of needing none.
->>>>>>> main
         any_source = peers is not None and peers[0] is None
         within_server = any_source or self._session.layout.is_scale_up(group)
         limit = timeout or getattr(opts, "timeout", None)

@@ -505,14 +505,6 @@ class RandomStory:
         assert counters["requests"] == counters["grants"]
 
 
-<<<<<<< HEAD
-RandomStories.TestCase.settings = settings(
-    max_examples=int(__import__("os").environ.get("EX", "100")),
-    stateful_step_count=60,
-    deadline=None,
-)
-TestRandomStories = RandomStories.TestCase
-=======
 @settings(max_examples=250, deadline=None)
 @given(random=st.randoms(use_true_random=True))
 def test_no_interleaving_tears_down_what_is_used_or_stops_for_ever(random: Random) -> None:
@@ -522,4 +514,3 @@ def test_no_interleaving_tears_down_what_is_used_or_stops_for_ever(random: Rando
         story.anything(early)
         story.check()
     story.finish()
->>>>>>> main
