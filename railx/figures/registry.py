@@ -33,6 +33,7 @@ FIGURES: tuple[str, ...] = (
     "switching_windows",
     "rail_savings",
     "reconfiguration",
+    "cluster_time",
     "loss_curves",
     "adaptive_speedups",
     "all_to_all_degree",

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +88,8 @@ class _Recording:
         for event in events:
             self._add(event, begun)
         self._check(begun)
+        #: When an operation had its turn on a rank, and when it ended there.
+        self._turns = dict(self._find_turns())
 
     def programs(
         self,
@@ -118,18 +120,32 @@ class _Recording:
                 )
         return first
 
-    @staticmethod
-    def as_recorded(members: Mapping[int, _Event]) -> tuple[dict[int, int], frozenset[int]]:
-        """From the arrival of the last member to the own end.
+    def as_recorded(self, members: Mapping[int, _Event]) -> tuple[dict[int, int], frozenset[int]]:
+        """From the turn of the last member to the own end.
 
-        A member that had ended by then depends on nobody: from its own arrival.
+        A member that had ended by then depends on nobody: from its own turn.
         """
-        arrived_ns = max(event["start_ns"] for event in members.values())
-        alone = frozenset(rank for rank, event in members.items() if event["end_ns"] < arrived_ns)
+        turns = {rank: self._turns[rank, _key(event)] for rank, event in members.items()}
+        arrived_ns = max(start_ns for start_ns, _ in turns.values())
+        alone = frozenset(rank for rank, (_, end_ns) in turns.items() if end_ns < arrived_ns)
         return {
-            rank: event["end_ns"] - (event["start_ns"] if rank in alone else arrived_ns)
-            for rank, event in members.items()
+            rank: end_ns - (start_ns if rank in alone else arrived_ns)
+            for rank, (start_ns, end_ns) in turns.items()
         }, alone
+
+    def _find_turns(self) -> Iterator[tuple[tuple[int, OperationKey], tuple[int, int]]]:
+        """Operations of a lane one after another, though they were begun together.
+
+        An end that is seen only after that of a later one was no later than it.
+        """
+        for (rank, _), events in self._lanes.items():
+            events.sort(key=lambda event: event["sequence"])
+            ends = itertools.accumulate((event["end_ns"] for event in reversed(events)), min)
+            free_ns = 0
+            for event, end_ns in zip(events, reversed(list(ends)), strict=True):
+                start_ns = max(free_ns, event["start_ns"])
+                free_ns = max(start_ns, end_ns)
+                yield (rank, _key(event)), (start_ns, free_ns)
 
     def _add(self, event: _Event, begun: dict[int, int]) -> None:
         rank, iteration = event["rank"], event["iteration"]
@@ -184,14 +200,14 @@ class _Recording:
         delays = {}
         for (rank, _), events in self._lanes.items():
             free_ns = 0
-            for event in sorted(events, key=lambda event: event["sequence"]):
-                ready_ns = max(free_ns, event["issued_ns"])
-                delays[rank, _key(event)] = max(0, event["start_ns"] - ready_ns)
-                free_ns = event["end_ns"]
+            for event in events:
+                start_ns, end_ns = self._turns[rank, _key(event)]
+                delays[rank, _key(event)] = max(0, start_ns - max(free_ns, event["issued_ns"]))
+                free_ns = end_ns
         return delays
 
-    @staticmethod
     def _program(
+        self,
         points: Sequence[_Point],
         operations: Mapping[OperationKey, ReplayedOperation],
         pickups: Mapping[tuple[int, OperationKey], int],
@@ -217,7 +233,8 @@ class _Recording:
             if wall and point.does == "issue":
                 pickup_ns = pickups[event["rank"], _key(event)]
             if wall and point.does == "wait":
-                resume_ns = max(0, point.end_ns - max(point.begin_ns, event["end_ns"]))
+                _, ended_ns = self._turns[event["rank"], _key(event)]
+                resume_ns = max(0, point.end_ns - max(point.begin_ns, ended_ns))
             steps.append(Step(point.iteration, point.does, gap_ns, operation, pickup_ns, resume_ns))
             last = point
         return steps

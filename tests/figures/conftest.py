@@ -487,6 +487,35 @@ def write_iterations(results: Path, rng: np.random.Generator) -> list[Path]:
     return paths
 
 
+def write_cluster_time(results: Path) -> list[Path]:
+    """Two runs on two topologies; the pipeline hides part of its communication."""
+    return [
+        write_result(
+            results,
+            "replay.settings",
+            [
+                {"topology": topology, "mode": mode, "cluster_ms": ms, "hidden_share": hidden}
+                for topology, ms in (
+                    ("recorded", 215.0),
+                    ("railx_hyperx", 61.0),
+                    ("fat_tree", 60.0),
+                )
+                for mode in ("electrical", "on_demand")
+            ],
+            parallelism,
+            run=parallelism,
+            plan=plan,
+            parallelism=parallelism,
+            wall_ms=215.0,
+            fidelity="replay",
+        )
+        for parallelism, plan, hidden in (
+            ("sequence_parallel", "flexsp", None),
+            ("pipeline", "pipeline", 0.4),
+        )
+    ]
+
+
 def write_losses(results: Path, rng: np.random.Generator) -> list[Path]:
     """Three runs whose curves differ by rounding; switching runs are no part of it."""
     noise = rng.uniform(0, 0.4, 50)
@@ -628,6 +657,7 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "sequence_parallel_plan": {"groups": plans},
         "pipeline_schedule": {key: [path] for key, path in pipeline.items()},
         "reconfiguration": {"iterations": iterations},
+        "cluster_time": {"settings": write_cluster_time(results)},
         "loss_curves": {"iterations": write_losses(results / "losses", rng)},
         "corpus_lengths": {"sequences": write_corpora(results, rng)},
         "channel_loads": {"channels": write_channels(results, rng)},

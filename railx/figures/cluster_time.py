@@ -1,0 +1,131 @@
+"""Wall time and cluster time of training runs.
+
+Each run has a panel. Wall time is measured, on ranks that share the machine. Cluster
+time is replayed: each rank's own computation, communication at a topology's bandwidth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from railx.figures.fidelity import fidelity_line
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
+from railx.figures.settings import CanvasSettings
+from railx.figures.tables import read_frames
+from railx.figures.theme import PALETTE, canvas, label, panel_title, quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["FIGURE", "ClusterTimeSettings"]
+
+_COLUMNS = (
+    *("run", "plan", "parallelism", "topology", "mode", "wall_ms", "cluster_ms"),
+    *("hidden_share", "fidelity"),
+)
+_RECORDED = "recorded"
+
+
+@dataclass(frozen=True)
+class ClusterTimeSettings(CanvasSettings):
+    """Wall time and cluster time of training runs."""
+
+    figure: Literal["cluster_time"]
+    """Which figure it is."""
+
+    only: tuple[str, ...]
+    """Training runs to show, in that order; empty: all that there are."""
+
+
+def draw(settings: ClusterTimeSettings, inputs: FigureFiles, output: Path) -> Drawn:
+    """A bar of wall time, and one of cluster time for each topology, per run."""
+    frame = read_frames(inputs, "settings", _COLUMNS, "run", settings.only)
+    rows = _bars(frame)
+    runs = list(dict.fromkeys(rows["run"]))
+    subtitle = (
+        "Median iteration with electrical switching, slowest rank. Wall: as measured, ranks share"
+        " the machine. Others: each rank's own processor time, communication at that topology's"
+        " bandwidth."
+    )
+    footnote = fidelity_line(frame["fidelity"], "Wall time itself is measured")
+    with canvas(
+        settings, output, "Wall time and cluster time of training runs", subtitle, footnote
+    ) as figure:
+        panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
+        for axes, run in zip(panels, runs, strict=True):
+            own = rows[rows["run"] == run]
+            _panel(axes, own)
+            title = f"{label(str(own['plan'].iloc[0]))}\n{label(str(own['parallelism'].iloc[0]))}"
+            axes.set_title(panel_title(title, len(runs), settings))
+    return Drawn(_caption(rows, runs), _alternative(rows, runs), rows)
+
+
+def _bars(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row for each bar: the wall time of a run, then its cluster times."""
+    import pandas as pd
+
+    electrical = frame[frame["mode"] == "electrical"]
+    recorded = electrical[electrical["topology"] == _RECORDED]
+    wall = recorded.assign(topology="wall", ms=recorded["wall_ms"], hidden_share=float("nan"))
+    cluster = electrical[electrical["topology"] != _RECORDED]
+    found = pd.concat([wall, cluster.assign(ms=cluster["cluster_ms"])], ignore_index=True)
+    return found[["run", "plan", "parallelism", "topology", "ms", "hidden_share", "fidelity"]]
+
+
+def _panel(axes: Axes, rows: pd.DataFrame) -> None:
+    names = [str(name) for name in rows["topology"]]
+    times = [float(value) for value in rows["ms"]]
+    shades = ["#c3c8cf" if name == "wall" else PALETTE[0] for name in names]
+    axes.barh(range(len(names)), times, color=shades, height=0.7)
+    style: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
+    for place, value in enumerate(times):
+        axes.annotate(quantity(value), (value, place), (3, 0), **style)
+    axes.set_xlim(0, 1.35 * max(times))
+    axes.set_xlabel("Iteration (ms)")
+    words = ["Wall" if name == "wall" else label(name) for name in names]
+    axes.set_yticks(range(len(names)), words)
+    if not axes.yaxis_inverted():  # shared by all panels
+        axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+
+
+def _words(rows: pd.DataFrame, run: str) -> str:
+    own = rows[rows["run"] == run]
+    parts = []
+    for row in own.to_dict("records"):
+        if row["topology"] == "wall":
+            parts.append(f"{quantity(row['ms'])} ms on the wall")
+            continue
+        hidden = row["hidden_share"]
+        share = "" if hidden != hidden else f", {quantity(100 * hidden)} % of communication hidden"
+        parts.append(f"{quantity(row['ms'])} ms on {label(str(row['topology']))}{share}")
+    return "; ".join(parts)
+
+
+def _caption(rows: pd.DataFrame, runs: list[str]) -> str:
+    sentences = " ".join(f"{label(run)}: {_words(rows, run)}." for run in runs)
+    return (
+        f"Wall time and cluster time of an iteration. {sentences} Wall time is that of ranks on one"
+        " machine, which slow one another; cluster time replays the same recording with each"
+        " rank's processor time and with communication at the bandwidth of a topology, flight"
+        " times included, software overhead not."
+    )
+
+
+def _alternative(rows: pd.DataFrame, runs: list[str]) -> str:
+    return (
+        "Bars of the iteration time on the wall and on each topology, a panel per run:"
+        f" {'. '.join(f'{label(run)}, {_words(rows, run)}' for run in runs)}."
+    )
+
+
+FIGURE = Figure(
+    settings=ClusterTimeSettings,
+    title="Wall time and cluster time of training runs",
+    paper="opus",
+    inputs=(FigureInput("settings", "replay.settings", columns=_COLUMNS),),
+    draw=draw,
+)
