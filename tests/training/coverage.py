@@ -34,7 +34,7 @@ RANKS = (4, 2)
 Written = list[dict[str, dict[str, Any]]]
 
 
-def run(folder: Path, titles: tuple[str, ...] = (), *, timeout_s: float = 280) -> Written:
+def run(folder: Path, titles: tuple[str, ...] = (), *, timeout_s: float = 800) -> Written:
     """Every case under plain gloo and every mode, in one group of processes."""
     settings: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
@@ -115,7 +115,7 @@ def table(written: Written) -> str:
 def main() -> None:
     """Run everything and write the table."""
     with tempfile.TemporaryDirectory() as folder:
-        written = run(Path(folder), timeout_s=900)
+        written = run(Path(folder))
     before, _, rest = PAGE.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     PAGE.write_text(f"{before}{BEGIN}\n\n{table(written)}\n{END}{after}")

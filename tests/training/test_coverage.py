@@ -11,6 +11,9 @@ import pytest
 from tests.training import coverage
 from tests.training.coverage_cases import CASES
 
+# Minutes where other work shares the processors.
+pytestmark = pytest.mark.timeout(900)
+
 #: Gloo alone can: a circuit has two known ends (docs/backend.md says so too).
 GLOO_ALONE = {("recv from any source", 4, "on_demand"), ("recv from any source", 4, "provisioned")}
 

@@ -20,6 +20,9 @@ from railx.fabric import FabricSettings, launch_controller
 from tests.builders import ROOT
 from tests.commands import environment
 
+# A minute, or several where other work shares the processors.
+pytestmark = pytest.mark.timeout(900)
+
 PROGRAM = Path(__file__).with_name("example_program.py")
 ITERATIONS = 6
 #: Iterations until a cycle was seen twice, the first one being different.
@@ -74,7 +77,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
             )
             for rank in range(4)
         ]
-        errors = [process.communicate(timeout=280)[1] for process in processes]
+        errors = [process.communicate(timeout=800)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * 4, "\n".join(errors)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]
 
