@@ -69,8 +69,9 @@ mutants: $(READY) ## break a room's code on purpose and see whether its tests no
 	@test -n "$(ROOM)" || { echo "error: ROOM: is missing; allowed: planning, fabric, network, evidence" >&2; exit 2; }
 	@$(BIN)/python scripts/mutants.py $(ROOM) --generated $(GENERATED) --seed $(SEED)
 
-bench: $(READY) ## how fast the simulators are (docs/benchmarks.md)
+bench: $(READY) ## how fast the simulators are, and what the backend adds (docs/benchmarks.md)
 	@$(BIN)/python benchmarks/packet_simulator.py
+	@$(BIN)/python benchmarks/backend.py
 	@$(BIN)/python benchmarks/full_scale.py
 
 steady: $(READY) ## train for the measured claims idle and beside a busy loop, and compare the verdicts (docs/measuring.md)

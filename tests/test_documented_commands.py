@@ -102,6 +102,7 @@ def options(*program: str) -> Callable[[str, Path], None]:
 
     def check(command: str, folder: Path) -> None:
         of_another = command.split("torchrun", 1)[-1].split(" -m ", 1)[-1]
+        of_another = of_another.split("examples/", 1)[-1]
         for option in re.findall(r"(?<!\S)--[a-z][a-z-]*", of_another):
             assert option in help_of(*program), f"{command}: {option}"
 
@@ -112,7 +113,8 @@ def known(command: str, folder: Path) -> None:
     """A command that is in ``NOT_RUN``: those of ``railx`` know their options."""
     words = command.split()
     if words[0] == "railx":
-        options("-c", _RAILX, words[1])(command, folder)
+        action = words[1:3] if words[1] == "fabric" else words[1:2]
+        options("-c", _RAILX, *action)(command, folder)
 
 
 _RAILX = "from workflow.cli import main; raise SystemExit(main())"
@@ -126,6 +128,7 @@ NOT_RUN = {
     "railx claim": "makes what the claim needs; tests/workflow has its own test",
     "railx verdicts": "needs a finished run; tests/workflow has its own test",
     "railx summary": "needs a finished run; tests/workflow has its own test",
+    "railx fabric serve": "serves until it is stopped; tests/fabric starts and ends it",
     "railx pdf": "needs a finished run and a browser; tests/report has its own test",
 }
 
@@ -133,6 +136,8 @@ RULES: list[tuple[str, Callable[[str, Path], None]]] = [
     *((words, known) for words in NOT_RUN),
     ("mlflow ui", options("-m", "mlflow", "ui")),  # else it serves until it is stopped
     ("python -m training.run", options("-m", "training.run")),  # tests/training/test_run.py runs it
+    # tests/training/test_example.py runs it
+    ("torchrun --nproc-per-node 4 examples/fsdp_pipeline.py", options("examples/fsdp_pipeline.py")),
     ("torchrun", options("-m", "training.run")),
     ("make ", dry),
     ("snakemake ", dry),

@@ -105,7 +105,7 @@ def recorded_schedule() -> CircuitSchedule:
 def use_schedule(schedule: CircuitSchedule | None) -> None:
     """Announce operations ahead by this schedule (mode provisioned).
 
-    None stops announcing.
+    None: by the cycle that this rank's own operations show (railx.fabric.cycle).
     """
     _current().schedule = schedule
 

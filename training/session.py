@@ -25,6 +25,7 @@ from railx.fabric import (
     Layout,
     Mode,
 )
+from railx.fabric.cycle import CycleFinder
 from training.trace import RECONFIGURATION, Issued, Recorder
 
 __all__ = ["BackendOptions", "Operation", "Session", "Statistics"]
@@ -68,7 +69,8 @@ class Statistics:
       waited.
     * ``stall_ns``: waiting for light paths.
     * ``wait_ns``: waiting for other members and for ports in use.
-    * ``mispredictions``: operations that were not what had been announced.
+    * ``mispredictions``: operations, in the order of issue, that were not what had been
+      announced.
     * ``phase_changes``: operations that needed other circuits than the operation issued
       before them, whether anything was switched or not (in electrical mode too).
     """
@@ -134,6 +136,7 @@ class Session:
         self._iteration = recorder.iteration
         self._issued: dict[int, list[Configuration]] = {}
         self._last_issued: Configuration | None = None
+        self._cycle = CycleFinder()
         # In the order of issue; the values mean nothing.
         self._not_begun: dict[Operation, None] = {}
         # Those under way that have not asked, by channel and sequence.
@@ -172,6 +175,11 @@ class Session:
             )
 
     @property
+    def cycle(self) -> CycleFinder:
+        """What is known of this rank's cycle (mode provisioned without a schedule)."""
+        return self._cycle
+
+    @property
     def statistics(self) -> Statistics:
         """The counts since the last reset."""
         with self._lock:
@@ -189,9 +197,14 @@ class Session:
             if operation.configuration is not None:
                 self._issued.setdefault(self._iteration, []).append(operation.configuration)
                 self._not_begun[operation] = None
+                if self._announced not in (None, operation.configuration):
+                    self._add(mispredictions=1)
+                self._announced = None
                 if self._last_issued not in (None, operation.configuration):
                     self._add(phase_changes=1)
                 self._last_issued = operation.configuration
+                if self.options.mode == "provisioned" and self.schedule is None:
+                    self._cycle.add(operation.configuration)
         operation.record = self.recorder.issue(
             operation.kind,
             operation.group,
@@ -274,9 +287,6 @@ class Session:
         """Note that an operation's turn has come; the caller holds the lock."""
         self._not_begun.pop(operation, None)
         self._under_way += 1
-        if self._announced not in (None, operation.configuration):
-            self._add(mispredictions=1)
-        self._announced = None
 
     def _granted_late(self, channel: str, sequence: int, grant: Grant) -> None:
         """An operation began under a held lease that was recalled: it had to wait.
@@ -327,15 +337,19 @@ class Session:
             with contextlib.suppress(FabricError):
                 # A controller that is gone is reported to whoever asks next; the
                 # operation itself has ended.
-                self._announced = self._following(operation)
-                self.client.release(operation.channel, operation.sequence, prepare=self._announced)
+                following = self._following(operation)
+                # What was issued already is no prediction.
+                self._announced = None if self._not_begun else following
+                self.client.release(operation.channel, operation.sequence, prepare=following)
 
     def _following(self, ended: Operation) -> Configuration | None:
         """What to announce when an operation ended: the next circuits, if others."""
-        if self.options.mode != "provisioned" or self.schedule is None or self._under_way > 0:
+        if self.options.mode != "provisioned" or self._under_way > 0:
             return None
         if self._not_begun:
             following = next(iter(self._not_begun)).configuration
+        elif self.schedule is None:
+            following = self._cycle.following()
         else:
             following = self.schedule.following(
                 self._iteration, len(self._issued.get(self._iteration, ()))

@@ -98,8 +98,10 @@ class FabricClient:
         self._send("REGISTER", rank=rank, gpus_per_server=gpus_per_server, token=token)
         if not self._registered.answered.wait(timeout_s):
             self._fail(f"the controller at {address} did not answer within {timeout_s:g} s")
-        if self._broken is not None or self._registered.message["type"] == "ERROR":
-            message = self._broken or self._registered.message["message"]
+        answer = self._registered.message
+        if self._broken is not None or answer["type"] == "ERROR":
+            # Why it was refused says more than that the connection was closed then.
+            message = answer.get("message") or self._broken
             self.close()
             raise FabricError(message)
         self.ranks = int(self._registered.message["ranks"])

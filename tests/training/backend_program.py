@@ -222,6 +222,8 @@ def refusals() -> None:
         RESULTS["configure_while_open"] = line(
             lambda: backend.configure(BackendOptions("gloo", None, "electrical", 1), Recorder(RANK))
         )
+        # Gloo fails where a rank leaves while others still connect.
+        dist.barrier()
     RESULTS["controller_in_electrical"] = line(
         lambda: BackendOptions("gloo", "127.0.0.1:1", "electrical", 1)
     )

@@ -144,8 +144,8 @@ def written(folder: Path, settings: dict[str, Any]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def bare_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sequence-parallel run launched plainly where only torch, numpy and pyarrow can
-    be imported.
+    """A sharded sequence-parallel run launched plainly where only torch, numpy and
+    pyarrow can be imported.
     """
     folder = tmp_path_factory.mktemp("bare")
     (folder / "sitecustomize.py").write_text(BARE)
@@ -213,12 +213,13 @@ def test_iterations_have_a_row_for_each_setting_iteration_and_rank(bare_run: Pat
     assert {row["fidelity"] for row in rows if row["mode"] == "electrical"} == {"measured_cpu"}
     assert {row["fidelity"] for row in rows if row["mode"] != "electrical"} == {"emulated"}
     assert {(row["iteration"], row["tokens"]) for row in rows} == {(1, 90), (2, 241)}
-    # Two layers: four all-to-alls a layer and pass of degree 2, and the gradients; the
-    # second batch has degree 1 only. Two ranks share one circuit, and hold it.
+    # Four units are gathered forward and the two layers once more backward, and four
+    # are summed, in each of a batch's micro-batches; in one of degree 2 there are four
+    # all-to-alls a layer; and the norm. Two ranks share one circuit, and hold it.
     switched = [row for row in rows if row["mode"] != "electrical"]
     assert {(row["iteration"], row["requests"] + row["held"]) for row in switched} == {
-        (1, 1),
-        (2, 9),
+        (1, 10 + 1),
+        (2, 2 * 10 + 8 + 1),
     }
     assert {row["requests"] for row in switched} == {0}
     assert all(
@@ -249,10 +250,10 @@ def test_the_trace_has_every_rank_and_setting(bare_run: Path) -> None:
     assert {row["phase"] for row in trace if row["kind"] == "compute"} == {
         "forward",
         "backward",
-        "reduction",
         "optimizer",
     }
-    assert {"all_to_all", "all_reduce", "reconfiguration"} <= {row["kind"] for row in trace}
+    kinds = {"all_gather", "reduce_scatter", "all_to_all", "all_reduce", "reconfiguration"}
+    assert kinds <= {row["kind"] for row in trace}
     assert all(row["end_ns"] >= row["start_ns"] for row in trace)
     assert json.loads((bare_run / "trace.json").read_text())["traceEvents"]
 

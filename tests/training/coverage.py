@@ -1,0 +1,125 @@
+"""The coverage matrix: what passes over plain gloo, and over railx in every mode.
+
+``python -m tests.training.coverage`` runs all cases and writes the table into
+docs/backend.md; tests/training/test_coverage.py runs them and holds the table to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, cast
+
+from railx.fabric import FabricSettings, launch_controller
+from tests.builders import ROOT
+from tests.commands import environment
+from tests.training.coverage_cases import CASES
+
+__all__ = ["BEGIN", "END", "MODES", "PAGE", "RANKS", "run", "table", "verdict"]
+
+PROGRAM = Path(__file__).with_name("coverage_program.py")
+PAGE = ROOT / "docs" / "backend.md"
+BEGIN, END = "<!-- coverage: begin -->", "<!-- coverage: end -->"
+
+MODES = ("electrical", "on_demand", "provisioned")
+#: World sizes, the largest first: its ranks run the smaller world too.
+RANKS = (4, 2)
+
+#: By rank, setting and case: what was found, or the line that refused it.
+Written = list[dict[str, dict[str, Any]]]
+
+
+def run(folder: Path, titles: tuple[str, ...] = (), *, timeout_s: float = 800) -> Written:
+    """Every case under plain gloo and every mode, in one group of processes."""
+    settings: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as stack:
+        for ranks, mode in itertools.product(RANKS, ("gloo", *MODES)):
+            variables = {}
+            if mode != "gloo":
+                latency_ms = 0 if mode == "electrical" else 1
+                fabric = FabricSettings(1, "127.0.0.1", 0, 60, cast("Any", mode), latency_ms)
+                address = stack.enter_context(launch_controller(fabric, ranks)).address
+                variables = {
+                    "RAILX_FABRIC": mode,
+                    "RAILX_GPUS_PER_SERVER": "1",
+                    "RAILX_CONTROLLER": address or "",
+                }
+            settings.append(
+                {
+                    "name": f"{mode} {ranks}",
+                    "backend": "gloo" if mode == "gloo" else "railx",
+                    "ranks": ranks,
+                    "variables": variables,
+                }
+            )
+        processes = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, str(PROGRAM), str(rank), str(folder)),
+                    *(json.dumps(settings), json.dumps(titles)),
+                ],
+                env=environment(OMP_NUM_THREADS="1"),
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(max(RANKS))
+        ]
+        try:
+            errors = [process.communicate(timeout=timeout_s)[1] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+    if any(process.returncode for process in processes):
+        raise RuntimeError("\n".join(errors))
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(max(RANKS))]
+
+
+def verdict(written: Written, title: str, mode: str, ranks: int) -> str:
+    """``passes``, ``refused``, or what is wrong; plain gloo says what is right."""
+    outcomes = [written[rank][f"{mode} {ranks}"][title] for rank in range(ranks)]
+    refused = [outcome["refused"] for outcome in outcomes if "refused" in outcome]
+    if mode == "gloo" or refused:
+        return "refused" if refused else "passes"
+    of_gloo = [written[rank][f"gloo {ranks}"][title].get("found") for rank in range(ranks)]
+    return "passes" if [outcome["found"] for outcome in outcomes] == of_gloo else "differs"
+
+
+def table(written: Written) -> str:
+    """The matrix in Markdown: a column for gloo and each mode."""
+    lines = []
+    for section, cases in itertools.groupby(CASES, key=lambda case: case.section):
+        lines += [
+            "",
+            f"| {section} | gloo | {' | '.join(mode.replace('_', ' ') for mode in MODES)} |",
+        ]
+        lines.append("|---|---|---|---|---|")
+        for case in cases:
+            cells = []
+            for mode in ("gloo", *MODES):
+                found = {ranks: verdict(written, case.title, mode, ranks) for ranks in RANKS}
+                same = len(set(found.values())) == 1
+                cells.append(
+                    found[RANKS[0]]
+                    if same
+                    else "; ".join(f"{ranks} ranks {word}" for ranks, word in sorted(found.items()))
+                )
+            lines.append(f"| {case.title} | {' | '.join(cells)} |")
+    return "\n".join([*lines[1:], ""])
+
+
+def main() -> None:
+    """Run everything and write the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        written = run(Path(folder))
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table(written)}\n{END}{after}")
+
+
+if __name__ == "__main__":
+    main()
