@@ -168,7 +168,10 @@ class Session:
         self.recorder.begin_iteration(i)
 
     def recorded_schedule(self) -> CircuitSchedule:
-        """What the operations issued so far needed, per iteration."""
+        """What the operations issued so far needed, per iteration.
+
+        Nothing where the recorder keeps nothing.
+        """
         with self._lock:
             return CircuitSchedule(
                 {iteration: tuple(operations) for iteration, operations in self._issued.items()}
@@ -195,7 +198,9 @@ class Session:
         with self._lock:
             operation.iteration = self._iteration
             if operation.configuration is not None:
-                self._issued.setdefault(self._iteration, []).append(operation.configuration)
+                if self.recorder.records or self.schedule is not None:
+                    # A program that nobody records may run for days.
+                    self._issued.setdefault(self._iteration, []).append(operation.configuration)
                 self._not_begun[operation] = None
                 if self._announced not in (None, operation.configuration):
                     self._add(mispredictions=1)
