@@ -41,6 +41,7 @@ def experiment() -> dict[str, Any]:
                 "agreement.repeats=2",
                 "agreement.loads_over_bound=[2.0]",
                 "mapping=default",
+                "bandwidth=default",
                 "tenancy.stream.arrivals=60",
                 "tenancy.faults.samples=3",
                 "corpora=[stdlib,github_like]",

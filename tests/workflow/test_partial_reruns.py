@@ -89,6 +89,8 @@ def test_one_planner(pipeline: MadePipeline) -> None:
         assert pipeline.jobs() == {
             "plan pipeline_stdlib",
             "training pipeline_stdlib",
+            "replay pipeline_stdlib",
+            "figure cluster_time",
             "figure pipeline_schedule",
             "figure reconfiguration",
             "figure pipeline_speedups",
