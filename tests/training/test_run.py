@@ -125,6 +125,7 @@ def prepared(folder: Path, made: Plan, **changes: Any) -> dict[str, Any]:
             "on_demand_latencies_ms": [5],
             "provisioned_latencies_ms": [5],
             "loss_tolerance": 1e-6,
+            "checkpoint_every": 0,
             "timeout_s": 60.0,
         },
     }
