@@ -16,6 +16,7 @@ Notable:
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import re
 import shutil
@@ -100,16 +101,14 @@ def save_checkpoint(
     Every rank calls it at the same point; ``control`` holds all of them. ``also``
     writes more files into it, on rank 0.
     """
-    # Slow to import, and most runs write none.
-    from torch.distributed import checkpoint as distributed
-
+    distributed = _torch_checkpoint()
     name = f"block_{block:03d}_step_{step:06d}"
     beside, first = folder / f".{name}.part", dist.get_rank() == 0
     if first:
         # The ranks write once rank 0 has planned.
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True, exist_ok=True)
-    _quiet(distributed.save)(
+    distributed.save(
         engine.state_dict(),
         storage_writer=distributed.FileSystemWriter(beside),
         process_group=control,
@@ -132,10 +131,9 @@ def load_checkpoint(
     checkpoint: Checkpoint, engine: Engine, control: dist.ProcessGroup | None = None
 ) -> None:
     """Put a checkpoint into an engine; every rank calls it at the same point."""
-    from torch.distributed import checkpoint as distributed
-
+    distributed = _torch_checkpoint()
     state = engine.state_dict()
-    _quiet(distributed.load)(
+    distributed.load(
         state,
         storage_reader=distributed.FileSystemReader(checkpoint.folder),
         process_group=control,
@@ -203,10 +201,8 @@ def check_checkpoint(
 
 
 def _check_tensors(where: Path, settings: RunSettings) -> None:
-    from torch.distributed.checkpoint import FileSystemReader
-
     try:
-        stored = FileSystemReader(where).read_metadata().state_dict_metadata
+        stored = _torch_checkpoint().FileSystemReader(where).read_metadata().state_dict_metadata
     except Exception as error:
         raise ValueError(
             f"{where}: cannot be read ({type(error).__name__}: {error}); allowed: a whole"
@@ -251,9 +247,9 @@ def _digest(parts: Iterable[bytes]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _quiet(call: Any) -> Any:
-    """Torch's own hints leave these untyped."""
-    return call
+def _torch_checkpoint() -> Any:
+    """Torch's module, which is slow to import; most runs never need it."""
+    return importlib.import_module("torch.distributed.checkpoint")
 
 
 def _sync(folder: Path) -> None:
