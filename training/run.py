@@ -118,7 +118,10 @@ def launch(settings: RunSettings, out: Path, resumed: Checkpoint | None = None) 
     # A fork server imports torch once (the optimizer of torch loads torch._dynamo); it
     # holds no device, so its forks may use CUDA.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["training.results", "torch._dynamo"])
+    preload = ["training.results", "torch._dynamo"]
+    if settings.training.checkpoint_every or resumed is not None:
+        preload.append("torch.distributed.checkpoint")
+    context.set_forkserver_preload(preload)
     complaints = context.SimpleQueue()
     begun = None if resumed is None else str(resumed.folder)
     ranks: list[BaseProcess] = [
@@ -167,7 +170,8 @@ def run_rank(settings: RunSettings, out: Path, resumed: Checkpoint | None = None
         blocks.append(block)
         _progress(block, len(blocks), settings)
     if rank == 0:
-        summary = write_results(out, settings, plan, place, blocks, load_at_start)
+        begun = 0 if resumed is None else resumed.step
+        summary = write_results(out, settings, plan, place, blocks, load_at_start, begun)
         unfinished.end()
         agree = "agree" if summary["losses_agree"] else "DO NOT AGREE"
         print(
