@@ -65,7 +65,7 @@ from training.settings import (
     fabric_rounds,
 )
 from training.timeline import Timeline
-from training.trace import Recorder
+from training.trace import Recorder, join_traces
 from training.unfinished import Unfinished, read_part, write_part
 
 __all__ = ["Block", "Place", "train"]
@@ -492,13 +492,15 @@ def _after(before: tuple[dict[str, Any], pa.Table | None] | None, block: Block) 
         {**earlier, **later}
         for earlier, later in zip(facts["schedules"] or (), block.schedules or (), strict=True)
     ]
-    tables = [table for table in (trace, block.trace) if table is not None]
+    joined = None
+    if trace is not None and block.trace is not None:
+        joined = join_traces(trace, block.trace)
     return replace(
         block,
         load_share=None,
         disturbed=True,
         rows=[*facts["rows"], *block.rows],
-        trace=pa.concat_tables(tables) if tables else None,
+        trace=joined,
         peak_live_chunks=peaks or None,
         schedules=schedules or None,
     )

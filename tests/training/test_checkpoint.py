@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
+from railx.fabric import Layout
 from railx.io import read_json, read_rows, write_json
 from railx.planning.plan import Pipeline, Plan
+from railx.replay.engine import replay
+from railx.replay.recording import recorded_programs
 from tests.builders import write_corpus
 from tests.commands import environment, python
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
@@ -188,6 +191,20 @@ def test_provisioning_goes_by_the_schedule_of_the_first_launch(runs: Runs) -> No
     """Which saw the steps before the kill; the second those behind it."""
     facts = read_json(runs.folder / "out_2/unfinished/block_000/block.json")
     assert [sorted(map(int, schedule)) for schedule in facts["schedules"]] == [list(range(6))] * 4
+
+
+def test_the_trace_of_two_launches_can_be_replayed(runs: Runs) -> None:
+    trace = read_rows(runs.folder / "out/trace.parquet")
+    own = [row for row in trace if row["mode"] == "electrical"]
+    rows = replay(recorded_programs(own), Layout(1), "electrical", 0)
+    replayed = {(row.iteration, row.rank): row.duration_ns for row in rows}
+    measured = {
+        (row["iteration"], row["rank"]): row["end_ns"] - row["start_ns"]
+        for row in own
+        if row["kind"] == "iteration"
+    }
+    assert len(measured) == 4 * 6
+    assert replayed == pytest.approx(measured, rel=0.02)
 
 
 @pytest.mark.slow
