@@ -19,7 +19,11 @@ from typing import Any
 
 import numpy as np
 import torch
+
+# Loaded once, before the ranks are forked.
+import torch._dynamo
 import torch.distributed as dist
+import torch.distributed.checkpoint
 import torch.multiprocessing as mp
 
 from railx.planning.plan import Pipeline, Plan
