@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.training import coverage
 from tests.training.coverage_cases import CASES
@@ -45,6 +46,7 @@ def test_a_refusal_is_one_line(written: coverage.Written, mode: str) -> None:
             assert "\n" not in outcome.get("refused", "")
 
 
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="the table is that of the pinned torch")
 def test_the_table_in_the_docs_is_what_was_found(written: coverage.Written) -> None:
     page = coverage.PAGE.read_text()
     shown = page.partition(coverage.BEGIN)[2].partition(coverage.END)[0]

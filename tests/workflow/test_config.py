@@ -338,10 +338,10 @@ def test_a_list_keeps_what_an_inherited_experiment_said_of_a_name(
     [
         ("topologies.mine=torus_2d", "added", "torus_2d"),
         ("+topology@topologies.mine=torus_2d", "added", "torus_2d"),
-        ("topologies.fat_tree=torus_2d", "kept", "torus_2d"),
-        ("topology@topologies.fat_tree=torus_2d", "kept", "torus_2d"),
-        ("~topologies.fat_tree", "removed", None),
-        ("topologies.fat_tree=null", "removed", None),
+        ("topologies.railx_hyperx_full=torus_2d", "kept", "torus_2d"),
+        ("topology@topologies.railx_hyperx_full=torus_2d", "kept", "torus_2d"),
+        ("~topologies.railx_hyperx_full", "removed", None),
+        ("topologies.railx_hyperx_full=null", "removed", None),
     ],
 )
 def test_the_command_line_mounts_too(override: str, names: str, same_as: str | None) -> None:
@@ -351,10 +351,10 @@ def test_the_command_line_mounts_too(override: str, names: str, same_as: str | N
         assert after == [*before, "mine"]
         assert changed.topologies["mine"] == quick.topologies["torus_2d"]
     elif names == "removed":
-        assert after == [name for name in before if name != "fat_tree"]
+        assert after == [name for name in before if name != "railx_hyperx_full"]
     else:
         assert after == before
-        assert changed.topologies["fat_tree"] == quick.topologies["torus_2d"]
+        assert changed.topologies["railx_hyperx_full"] == quick.topologies["torus_2d"]
 
 
 def test_the_command_line_chooses_trainings_of_all_runs_or_of_one() -> None:

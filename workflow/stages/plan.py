@@ -48,7 +48,7 @@ def run(job: Job) -> Summary:
 
     settings = job.settings
     corpus, lengths = read_corpus_lengths(job.file("corpus"))
-    cluster = load(ClusterSettings, settings["cluster"], "cluster")
+    cluster: ClusterSettings = load(ClusterSettings, settings["cluster"], "cluster")
     if cluster.topology is not None:
         if "bandwidth" not in job.inputs:
             raise SettingsError(
