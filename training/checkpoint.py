@@ -154,19 +154,18 @@ def newest_checkpoint(folder: Path) -> Checkpoint | None:
 def find_checkpoint(path: Path, places: Iterable[str]) -> Checkpoint:
     """The checkpoint that ``path`` is, or the newest one of the run's folder ``path``.
 
-    ``places`` are the folders of a run that may hold some. ValueError, one line, where
-    there is none.
+    ``places`` are the folders of a run that may hold some, the latest first.
+    ValueError, one line, where there is none.
     """
     if (path / _DESCRIPTION).is_file():
         return _read(path)
-    found = [newest_checkpoint(folder) for folder in (path, *(path / place for place in places))]
-    whole = [checkpoint for checkpoint in found if checkpoint is not None]
-    if not whole:
-        raise ValueError(
-            f"{path}: no whole checkpoint; allowed: a checkpoint, or the folder of a run that"
-            " wrote one (training.checkpoint_every)"
-        )
-    return max(whole, key=lambda one: (one.block, one.step))
+    for folder in (path, *(path / place for place in places)):
+        if (newest := newest_checkpoint(folder)) is not None:
+            return newest
+    raise ValueError(
+        f"{path}: no whole checkpoint; allowed: a checkpoint, or the folder of a run that wrote"
+        " one (training.checkpoint_every)"
+    )
 
 
 def check_checkpoint(

@@ -25,7 +25,7 @@ from training.settings import RunSettings
 __all__ = ["PLACES", "Unfinished", "read_part", "run_identity", "write_part"]
 
 _FOLDER, _CHECKPOINT = "unfinished", "checkpoint"
-#: The folders of a run's folder that may hold a checkpoint.
+#: The folders of a run's folder that may hold a checkpoint, the latest first.
 PLACES = (_FOLDER, _CHECKPOINT)
 
 
