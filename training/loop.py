@@ -11,17 +11,23 @@ Notable:
 * electrical switching runs first; what it needed in which order is the schedule that
   provisioned switching asks ahead by;
 * a block during which others kept the machine busy is marked and run again at the end
-  of its repeat, as long as the launch has extra blocks left. It is kept all the same.
+  of its repeat, as long as the launch has extra blocks left. It is kept all the same;
+* a finished block is kept at once, and checkpoints are written between two steps, off
+  the clock. A run that was killed goes on with the first block that it has not
+  finished, from that block's last checkpoint. The times of such a block are those of
+  two launches, so it is marked as disturbed.
 """
 
 from __future__ import annotations
 
 import gc
+import json
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -30,12 +36,25 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
-from railx.fabric import CircuitSchedule, Controller, FabricSettings, launch_controller
+from railx.fabric import (
+    CircuitSchedule,
+    Configuration,
+    Controller,
+    FabricSettings,
+    launch_controller,
+)
 from railx.planning.plan import Plan, read_plan
 from railx.planning.schedule import peak_live_chunks
 from training import backend
 from training.attention import Kernel
-from training.data import plan_lengths, read_sequences
+from training.checkpoint import (
+    Checkpoint,
+    check_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    trained,
+)
+from training.data import Sequences, plan_lengths, read_sequences
 from training.engine import Engine
 from training.load import Reading, others_share, read_processors
 from training.pipeline import PipelineParallel
@@ -46,9 +65,13 @@ from training.settings import (
     fabric_rounds,
 )
 from training.timeline import Timeline
-from training.trace import Recorder
+from training.trace import Recorder, join_traces
+from training.unfinished import Unfinished, read_part, write_part
 
 __all__ = ["Block", "Place", "train"]
+
+#: A schedule as JSON: iteration -> kind and members of each operation.
+_Schedule = dict[str, list[list[Any]]]
 
 
 @dataclass(frozen=True)
@@ -70,9 +93,10 @@ class Place:
 class Block:
     """What all ranks saw under one fabric setting in one repeat (gathered on rank 0).
 
-    A row for each timed iteration and rank, and the trace (None after the first
-    repeat). ``load_share`` is the processor time that others took meanwhile, as a share
-    of all cores' time; None where the machine does not tell.
+    A row for each timed iteration and rank, the trace (None after the first repeat),
+    and of the first block what each rank's operations needed. ``load_share`` is the
+    processor time that others took meanwhile, as a share of all cores' time; None where
+    the machine does not tell, and where two launches shared the block.
     """
 
     fabric: FabricSettings
@@ -85,55 +109,165 @@ class Block:
     parameters: int
     peak_live_chunks: list[int] | None
     planned_peak_live_chunks: list[int] | None
+    schedules: list[_Schedule] | None = None
 
 
-def train(settings: RunSettings, place: Place) -> Iterator[Block]:
+@dataclass(frozen=True)
+class _Launch:
+    """What is the same for all blocks of a launch on this rank."""
+
+    settings: RunSettings
+    plan: Plan
+    sequences: Sequences
+    place: Place
+    trained: Mapping[str, Any]
+    unfinished: Unfinished
+    resumed: Checkpoint | None
+
+    @property
+    def begun(self) -> int:
+        """The step that blocks begin with."""
+        return 0 if self.resumed is None else self.resumed.step
+
+    @property
+    def end(self) -> int:
+        """The step behind the last one."""
+        training = self.settings.training
+        return training.warmup_iterations + training.iterations
+
+
+@dataclass(frozen=True)
+class _Earlier:
+    """What an earlier launch left, on every rank.
+
+    Whether each finished block was disturbed, what this rank's operations needed in the
+    first one, and the step after which the next block has a checkpoint (0: none). Rank
+    0 has the blocks as well.
+    """
+
+    disturbed: list[bool]
+    schedule: CircuitSchedule | None
+    step: int
+    blocks: list[tuple[dict[str, Any], pa.Table | None]]
+
+
+def train(
+    settings: RunSettings,
+    place: Place,
+    unfinished: Unfinished,
+    resumed: Checkpoint | None = None,
+) -> Iterator[Block]:
     """Train under every fabric of the sweep, in every repeat.
 
-    Yields each gathered block on rank 0, nothing on other ranks. Raises SettingsError,
-    PlanError or ValueError (one line each) before anything is trained where plan,
-    corpus, model, ranks or device do not fit together, and SettingsError where the
-    address of the fabric's controller cannot be had.
+    Yields each gathered block on rank 0, nothing on other ranks; those that an earlier
+    launch finished come first. ``unfinished`` keeps what is done, blocks begin with the
+    checkpoint ``resumed``. Raises SettingsError, PlanError or ValueError (one line
+    each) before anything is trained where plan, corpus, model, ranks, device or
+    checkpoint do not fit together, and SettingsError where the address of the fabric's
+    controller cannot be had.
     """
     plan = read_plan(settings.plan)
     check_plan(plan, settings.model, place.ranks)
     lengths = plan_lengths(plan)
     check_positions(settings.model, max(lengths.values()))
     sequences = read_sequences(settings.corpus, lengths, settings.model.vocabulary)
+    if resumed is not None:
+        check_checkpoint(resumed, settings, plan, sequences)
     torch.set_num_threads(settings.training.threads_per_rank)
-    schedule: CircuitSchedule | None = None
+    told = trained(settings, plan, sequences)
+    launch = _Launch(settings, plan, sequences, place, told, unfinished, resumed)
+    earlier = _earlier(launch)
+    schedule = earlier.schedule
     number, extra = 0, settings.training.most_extra_repeats
     for repeat, order in enumerate(fabric_rounds(settings)):
         waiting = deque(order)
         while waiting:
             fabric = waiting.popleft()
-            recorder = Recorder(place.rank, device=place.device.type)
-            with _fabric(fabric, number, place, recorder, settings.training.timeout_s) as (
-                control,
-                controller,
-            ):
-                backend.use_schedule(schedule if fabric.mode == "provisioned" else None)
-                engine = Engine(
-                    settings, plan, sequences, device=place.device, timeline=Timeline(recorder)
-                )
-                rows, span = _iterations(settings, plan, fabric, place, engine, control, controller)
-                if schedule is None:
-                    schedule = backend.recorded_schedule()
-                trace = recorder.table() if repeat == 0 else None
-                gathered = _gather(
-                    place,
-                    control,
-                    (rows, span, trace, *_peaks(settings, plan, engine), engine.parameters),
-                )
             block = None
-            if gathered is not None:
-                block = _merge(settings, fabric, repeat, gathered, engine.kernel)
-            if _told(place, number, block) and extra:
+            if number < len(earlier.disturbed):
+                disturbed = earlier.disturbed[number]
+                if earlier.blocks:
+                    block = _block_of(fabric, *earlier.blocks[number])
+            else:
+                goes_on = earlier.step if number == len(earlier.disturbed) else 0
+                block, recorded = _trained(launch, fabric, repeat, number, schedule, goes_on)
+                if schedule is None:
+                    schedule = recorded
+                disturbed = _told(place, number, block)
+            if disturbed and extra:
                 extra -= 1
                 waiting.append(fabric)
             number += 1
             if block is not None:
                 yield block
+
+
+def _trained(
+    launch: _Launch,
+    fabric: FabricSettings,
+    repeat: int,
+    number: int,
+    schedule: CircuitSchedule | None,
+    goes_on: int,
+) -> tuple[Block | None, CircuitSchedule]:
+    """One block, gathered and kept on rank 0, and what this rank's operations needed.
+
+    ``goes_on`` is the step after which an earlier launch left a checkpoint of it.
+    """
+    settings, plan, place = launch.settings, launch.plan, launch.place
+    recorder = Recorder(place.rank, device=place.device.type)
+    with _fabric(fabric, number, place, recorder, settings.training.timeout_s) as (
+        control,
+        controller,
+    ):
+        backend.use_schedule(schedule if fabric.mode == "provisioned" else None)
+        engine = Engine(
+            settings, plan, launch.sequences, device=place.device, timeline=Timeline(recorder)
+        )
+        start = launch.unfinished.checkpoint() if goes_on else launch.resumed
+        if start is not None:
+            load_checkpoint(start, engine, control)
+        before = read_part(start.folder) if goes_on and start is not None else None
+
+        def gather(rows: Sequence[dict[str, Any]], span: Reading | None) -> Block | None:
+            """The block so far."""
+            trace = recorder.table() if repeat == 0 else None
+            needed = _plain(backend.recorded_schedule()) if number == 0 else None
+            item = (rows, span, trace, *_peaks(settings, plan, engine), engine.parameters, needed)
+            gathered = _gather(place, control, item)
+            if gathered is None:
+                return None
+            return _after(before, _merge(settings, fabric, repeat, gathered, engine.kernel))
+
+        def save(step: int, rows: Sequence[dict[str, Any]]) -> None:
+            so_far = gather(rows, None)
+
+            def also(folder: Path) -> None:
+                assert so_far is not None
+                write_part(folder, _facts(so_far), so_far.trace)
+
+            if place.rank == 0:
+                launch.unfinished.begin()
+            save_checkpoint(
+                launch.unfinished.folder,
+                engine,
+                block=number,
+                step=step,
+                trained=launch.trained,
+                control=control,
+                also=also,
+            )
+
+        rows, span = _iterations(launch, fabric, engine, control, controller, goes_on, save)
+        recorded = backend.recorded_schedule()
+        if before is not None and number == 0:
+            # All ranks see the checkpoint.
+            earlier = _schedule(before[0]["schedules"][place.rank])
+            recorded = CircuitSchedule({**earlier.iterations, **recorded.iterations})
+        block = gather(rows, span)
+        if block is not None:
+            launch.unfinished.keep(number, _facts(block), block.trace)
+    return block, recorded
 
 
 def _told(place: Place, number: int, block: Block | None) -> bool:
@@ -179,21 +313,24 @@ def _fabric(
 
 
 def _iterations(
-    settings: RunSettings,
-    plan: Plan,
+    launch: _Launch,
     fabric: FabricSettings,
-    place: Place,
     engine: Engine,
     control: dist.ProcessGroup,
     controller: Controller | None,
+    goes_on: int,
+    save: Callable[[int, Sequence[dict[str, Any]]], None],
 ) -> tuple[list[dict[str, Any]], Reading]:
     """Warm-up and timed iterations on this rank.
 
     A row for each timed one (the table of the run without what names the run), and the
-    processor time that passed while they ran.
+    processor time that passed while they ran. A block that goes on after a step has no
+    second warm-up: its rows are wanted. ``save`` takes the steps done and the rows.
     """
-    rows = []
-    warmup = settings.training.warmup_iterations
+    settings, plan, place = launch.settings, launch.plan, launch.place
+    rows: list[dict[str, Any]] = []
+    warmup = launch.begun + settings.training.warmup_iterations
+    every = settings.training.checkpoint_every
     # What the controller does is the training's own work.
     helpers = () if controller is None else controller.processes
     # A full collection with torch loaded stops a rank for longer than an iteration may
@@ -201,7 +338,7 @@ def _iterations(
     gc.collect()
     gc.freeze()
     begin = read_processors(*helpers)
-    for iteration in range(warmup + settings.training.iterations):
+    for iteration in range(goes_on or launch.begun, launch.end):
         batch = plan.batches[iteration % len(plan.batches)]
         engine.forget()
         _synchronize(place.device)
@@ -234,6 +371,8 @@ def _iterations(
                     "tokens": batch.tokens,
                 }
             )
+        if every and (iteration + 1) % every == 0:
+            save(iteration + 1, rows)
     return rows, read_processors(*helpers).since(begin)
 
 
@@ -287,8 +426,8 @@ def _merge(
     gathered: Sequence[tuple[Any, ...]],
     kernel: Kernel,
 ) -> Block:
-    rows, spans, traces, peaks, planned, owned = zip(*gathered, strict=True)
-    share = others_share(spans)
+    rows, spans, traces, peaks, planned, owned, needed = zip(*gathered, strict=True)
+    share = None if None in spans else others_share(spans)
     return Block(
         fabric=fabric,
         repeat=repeat,
@@ -300,4 +439,84 @@ def _merge(
         parameters=sum(owned),
         peak_live_chunks=None if None in peaks else list(peaks),
         planned_peak_live_chunks=None if None in planned else list(planned),
+        schedules=None if None in needed else list(needed),
+    )
+
+
+# ---- a run that goes on
+
+
+def _earlier(launch: _Launch) -> _Earlier:
+    """Rank 0 reads what was left; all hear of it."""
+    place, blocks = launch.place, []
+    if place.rank == 0:
+        blocks = list(launch.unfinished.blocks())
+        last = launch.unfinished.checkpoint()
+        step = last.step if last is not None and last.block == len(blocks) else 0
+        needed = blocks[0][0]["schedules"] if blocks else None
+        for rank in range(place.ranks):
+            told = {
+                "disturbed": [facts["disturbed"] for facts, _ in blocks],
+                "schedule": needed[rank] if needed else None,
+                "step": step,
+            }
+            place.store.set(f"earlier/{rank}", json.dumps(told))
+    told = json.loads(place.store.get(f"earlier/{place.rank}"))
+    schedule = None if told["schedule"] is None else _schedule(told["schedule"])
+    return _Earlier(told["disturbed"], schedule, told["step"], blocks)
+
+
+def _facts(block: Block) -> dict[str, Any]:
+    """A block as JSON, without its trace."""
+    return {
+        field.name: asdict(block.fabric) if field.name == "fabric" else getattr(block, field.name)
+        for field in fields(block)
+        if field.name != "trace"
+    }
+
+
+def _block_of(fabric: FabricSettings, facts: Mapping[str, Any], trace: pa.Table | None) -> Block:
+    return Block(**{**facts, "fabric": fabric, "trace": trace})
+
+
+def _after(before: tuple[dict[str, Any], pa.Table | None] | None, block: Block) -> Block:
+    """A block with what an earlier launch had of it, marked as disturbed."""
+    if before is None:
+        return block
+    facts, trace = before
+    peaks = [
+        max(pair)
+        for pair in zip(facts["peak_live_chunks"] or (), block.peak_live_chunks or (), strict=True)
+    ]
+    schedules = [
+        {**earlier, **later}
+        for earlier, later in zip(facts["schedules"] or (), block.schedules or (), strict=True)
+    ]
+    joined = None
+    if trace is not None and block.trace is not None:
+        joined = join_traces(trace, block.trace)
+    return replace(
+        block,
+        load_share=None,
+        disturbed=True,
+        rows=[*facts["rows"], *block.rows],
+        trace=joined,
+        peak_live_chunks=peaks or None,
+        schedules=schedules or None,
+    )
+
+
+def _plain(schedule: CircuitSchedule) -> _Schedule:
+    return {
+        str(iteration): [[one.kind, list(one.members)] for one in operations]
+        for iteration, operations in schedule.iterations.items()
+    }
+
+
+def _schedule(plain: _Schedule) -> CircuitSchedule:
+    return CircuitSchedule(
+        {
+            int(iteration): tuple(Configuration(kind, tuple(members)) for kind, members in some)
+            for iteration, some in plain.items()
+        }
     )

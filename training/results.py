@@ -64,6 +64,7 @@ def write_results(
     place: Place,
     blocks: Sequence[Block],
     load_average: Sequence[float] | None,
+    begun: int = 0,
 ) -> dict[str, Any]:
     """Write the results of a run into ``folder``; returns the summary.
 
@@ -71,7 +72,8 @@ def write_results(
     Traces are of the first repeat; the Chrome trace shows the timed iterations, the
     table of the trace the warm-up too.
     """
-    summed = summary(settings, plan, place, blocks, load_average)
+    summed = summary(settings, plan, place, blocks, load_average, begun)
+    timed = begun + settings.training.warmup_iterations
     iterations = pa.Table.from_pylist(iteration_rows(settings, plan, place, blocks))
     # Where no machine tells its load, nothing says of which type the column is.
     load = iterations.column("load_share").cast(pa.float64())
@@ -83,12 +85,9 @@ def write_results(
     write_table(
         folder / "trace.parquet",
         trace,
-        metadata={"run": settings.name, "warmup_iterations": settings.training.warmup_iterations},
+        metadata={"run": settings.name, "warmup_iterations": timed},
     )
-    write_chrome_trace(
-        folder / "trace.json",
-        trace.filter(pc.field("iteration") >= settings.training.warmup_iterations),
-    )
+    write_chrome_trace(folder / "trace.json", trace.filter(pc.field("iteration") >= timed))
     write_json(folder / "result.json", summed)
     return summed
 
@@ -127,13 +126,15 @@ def summary(
     place: Place,
     blocks: Sequence[Block],
     load_average: Sequence[float] | None,
+    begun: int = 0,
 ) -> dict[str, Any]:
     """The run in one object.
 
     What ran where, every block, the medians of each setting over its undisturbed
     repeats, and whether the losses of all blocks agree. Times are those of the slowest
     rank; requests, operations on circuits still held, and reconfigurations those of the
-    mean rank; all per iteration.
+    mean rank; all per iteration. ``begun`` counts the steps of the checkpoint that
+    every block began with.
     """
     first, training = blocks[0], settings.training
     difference = _loss_difference(blocks)
@@ -158,6 +159,7 @@ def summary(
         "attention": first.attention,
         "warmup_iterations": training.warmup_iterations,
         "iterations": training.iterations,
+        "begun_at_step": begun,
         "repeats": training.repeats,
         "load_average_at_start": load_average,
         "disturbed_share": training.disturbed_share,

@@ -6,8 +6,13 @@ it is one rank of the launch, so that a plan can span machines: ``torchrun
 --nproc-per-node 4 -m training.run --config resolved.json --out DIR``. Needs torch,
 numpy and pyarrow.
 
-What cannot be used (a setting, the plan, the corpus, a missing GPU, a port already
-taken) ends it with one line and exit code 2 before anything is written.
+What cannot be used (a setting, the plan, the corpus, a checkpoint, a missing GPU, a
+port already taken) ends it with one line and exit code 2 before anything is written.
+
+Finished blocks and the last checkpoint (training.checkpoint_every) are kept in
+DIR/unfinished until the results are written: the same command goes on after a kill.
+``--resume`` begins with the checkpoint of any other run of the same model, seed and
+batches, whatever its plan and its ranks were.
 """
 
 from __future__ import annotations
@@ -37,11 +42,13 @@ from railx.fabric import FabricError
 from railx.io import read_json
 from railx.planning.plan import PlanError, read_plan
 from railx.settings import SettingsError, to_dict
+from training.checkpoint import Checkpoint, check_checkpoint, find_checkpoint
 from training.data import plan_lengths, read_sequences
 from training.load import load_average
 from training.loop import Block, Place, train
 from training.results import write_results
 from training.settings import RunSettings, check_plan, fabric_sweep, load_run_settings
+from training.unfinished import PLACES, Unfinished, run_identity
 
 __all__ = ["launch", "main", "run_rank"]
 
@@ -65,11 +72,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         required=True,
         help="folder for iterations.parquet, trace.parquet, trace.json, result.json",
     )
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        default=None,
+        metavar="CHECKPOINT",
+        help="begin with this checkpoint, or with the last one in this folder of a run",
+    )
+    parser.add_argument(
+        "--replace",
+        action="store_true",
+        help="drop what a run with other settings left unfinished in the folder",
+    )
     options = parser.parse_args(arguments)
     under_torchrun = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     try:
         settings = _read_settings(options.config)
-        _check(settings, options.out, int(os.environ["WORLD_SIZE"]) if under_torchrun else None)
+        resumed = None if options.resume is None else find_checkpoint(options.resume, PLACES)
+        ranks = int(os.environ["WORLD_SIZE"]) if under_torchrun else None
+        _check(settings, options.out, ranks, resumed, replace=options.replace)
     except (ValueError, OSError) as error:
         # All ranks of a machine see the same: one line is enough.
         if os.environ.get("LOCAL_RANK", "0") == "0":
@@ -77,15 +98,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _UNUSABLE
     try:
         if not under_torchrun:
-            return launch(settings, options.out)
-        run_rank(settings, options.out)
+            return launch(settings, options.out, resumed)
+        run_rank(settings, options.out, resumed)
     except (SettingsError, PlanError, FabricError) as error:
         _say(error)
         return _UNUSABLE
     return 0
 
 
-def launch(settings: RunSettings, out: Path) -> int:
+def launch(settings: RunSettings, out: Path, resumed: Checkpoint | None = None) -> int:
     """Run one local process for each device of the plan; returns the exit code.
 
     The ranks end with this process, however it ends.
@@ -97,12 +118,16 @@ def launch(settings: RunSettings, out: Path) -> int:
     # A fork server imports torch once (the optimizer of torch loads torch._dynamo); it
     # holds no device, so its forks may use CUDA.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["training.results", "torch._dynamo"])
+    preload = ["training.results", "torch._dynamo"]
+    if settings.training.checkpoint_every or resumed is not None:
+        preload.append("torch.distributed.checkpoint")
+    context.set_forkserver_preload(preload)
     complaints = context.SimpleQueue()
+    begun = None if resumed is None else str(resumed.folder)
     ranks: list[BaseProcess] = [
         context.Process(
             target=_rank,
-            args=(rank, plan.devices, store.port, to_dict(settings), str(out), complaints),
+            args=(rank, plan.devices, store.port, to_dict(settings), str(out), begun, complaints),
             daemon=True,
         )
         for rank in range(plan.devices)
@@ -114,13 +139,11 @@ def launch(settings: RunSettings, out: Path) -> int:
         failed = _wait(ranks)
         if failed is None:
             return 0
-        if complaints.empty():
-            _say(f"rank {ranks.index(failed)} ended without a word (exit code {failed.exitcode})")
-            return _FAILED
-        message, trace, code = complaints.get()
+        message, trace, code = _complaint(ranks, failed, complaints)
         sys.stderr.write(trace)
-        _say(message)
-        return int(code)
+        kept = Unfinished(out, run_identity(settings, resumed)).told()
+        _say(f"{message}; {kept}" if kept and code == _FAILED else message)
+        return code
     finally:
         for process in ranks:
             if process.is_alive():
@@ -131,7 +154,7 @@ def launch(settings: RunSettings, out: Path) -> int:
         signal.signal(signal.SIGTERM, previous)
 
 
-def run_rank(settings: RunSettings, out: Path) -> None:
+def run_rank(settings: RunSettings, out: Path, resumed: Checkpoint | None = None) -> None:
     """One rank, placed by torchrun's environment; rank 0 writes ``out``.
 
     RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT.
@@ -141,12 +164,15 @@ def run_rank(settings: RunSettings, out: Path) -> None:
     store.set_timeout(timedelta(seconds=settings.training.timeout_s))
     place = _place(_device_type(settings), store, rank, ranks)
     load_at_start = load_average()
+    unfinished = Unfinished(out, run_identity(settings, resumed))
     blocks: list[Block] = []
-    for block in train(settings, place):
+    for block in train(settings, place, unfinished, resumed):
         blocks.append(block)
         _progress(block, len(blocks), settings)
     if rank == 0:
-        summary = write_results(out, settings, plan, place, blocks, load_at_start)
+        begun = 0 if resumed is None else resumed.step
+        summary = write_results(out, settings, plan, place, blocks, load_at_start, begun)
+        unfinished.end()
         agree = "agree" if summary["losses_agree"] else "DO NOT AGREE"
         print(
             f"{settings.name}: losses of all settings {agree} (largest relative difference"
@@ -157,7 +183,13 @@ def run_rank(settings: RunSettings, out: Path) -> None:
 
 
 def _rank(
-    rank: int, ranks: int, port: int, settings: dict[str, Any], out: str, complaints: Any
+    rank: int,
+    ranks: int,
+    port: int,
+    settings: dict[str, Any],
+    out: str,
+    resumed: str | None,
+    complaints: Any,
 ) -> None:
     """A launched rank.
 
@@ -180,7 +212,8 @@ def _rank(
         # machine is known.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
-        run_rank(load_run_settings(settings), Path(out))
+        begun = None if resumed is None else find_checkpoint(Path(resumed), ())
+        run_rank(load_run_settings(settings), Path(out), begun)
     except (SettingsError, PlanError, FabricError) as error:
         complaints.put((str(error), "", _UNUSABLE))
         sys.exit(_UNUSABLE)
@@ -199,15 +232,44 @@ def _end_with_launcher() -> None:
 
 
 def _wait(ranks: Sequence[BaseProcess]) -> BaseProcess | None:
-    """Wait for all ranks or the first that fails, and return that one."""
+    """Wait for all ranks or the first that fails, and return that one.
+
+    Where a rank was killed others fail for want of it: the one that was killed is
+    returned.
+    """
     running = {process.sentinel: process for process in ranks}
     while running:
-        for sentinel in multiprocessing.connection.wait(list(running)):
-            process = running.pop(cast("int", sentinel))
-            process.join()
-            if process.exitcode:
-                return process
+        ended = _ended(running, None)
+        if any(process.exitcode for process in ended):
+            # A moment, should the one that was killed be told of last.
+            ended += _ended(running, 0.2)
+            return min(
+                (process for process in ended if process.exitcode),
+                key=lambda process: process.exitcode or 0,
+            )
     return None
+
+
+def _ended(running: dict[int, BaseProcess], limit_s: float | None) -> list[BaseProcess]:
+    """Those that have ended, taken out of those that run."""
+    ready = multiprocessing.connection.wait(list(running), limit_s)
+    ended = [running.pop(cast("int", sentinel)) for sentinel in ready]
+    for process in ended:
+        process.join()
+    return ended
+
+
+def _complaint(
+    ranks: Sequence[BaseProcess], failed: BaseProcess, complaints: Any
+) -> tuple[str, str, int]:
+    """What a rank's end is told by: a line, where it stood, the exit code."""
+    code, name = failed.exitcode or 0, f"rank {ranks.index(failed)}"
+    if code < 0:
+        return f"{name} was killed by {signal.Signals(-code).name}", "", _FAILED
+    if complaints.empty():
+        return f"{name} ended without a word (exit code {code})", "", _FAILED
+    message, trace, exit_code = complaints.get()
+    return message, trace, int(exit_code)
 
 
 def _read_settings(path: Path) -> RunSettings:
@@ -217,16 +279,28 @@ def _read_settings(path: Path) -> RunSettings:
     return load_run_settings(value)
 
 
-def _check(settings: RunSettings, out: Path, ranks: int | None) -> None:
+def _check(
+    settings: RunSettings,
+    out: Path,
+    ranks: int | None,
+    resumed: Checkpoint | None = None,
+    *,
+    replace: bool = False,
+) -> None:
     """Everything that can be known before a rank starts.
 
     ``ranks`` is torchrun's number, None where there are as many as the plan wants.
+    ``replace`` lets unfinished results of another run be dropped.
     """
     plan = read_plan(settings.plan)
     check_plan(plan, settings.model, plan.devices if ranks is None else ranks)
-    read_sequences(settings.corpus, plan_lengths(plan), settings.model.vocabulary)
+    sequences = read_sequences(settings.corpus, plan_lengths(plan), settings.model.vocabulary)
+    if resumed is not None:
+        check_checkpoint(resumed, settings, plan, sequences)
+        _check_steps(settings, resumed)
     _device_type(settings)
     _check_folder(out)
+    _check_unfinished(Unfinished(out, run_identity(settings, resumed)), resumed, replace)
     if int(os.environ.get("RANK", "0")) == 0:
         _check_address(settings)
 
@@ -280,6 +354,34 @@ def _check_folder(out: Path) -> None:
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise ValueError(
             f"{out}: cannot be written to; allowed: a folder, or a path where one can be made"
+        )
+
+
+def _check_steps(settings: RunSettings, resumed: Checkpoint) -> None:
+    """Refuse a checkpoint that leaves no step to time."""
+    training = settings.training
+    if resumed.step >= training.iterations:
+        raise SettingsError(
+            "training.iterations",
+            f"got {training.iterations}; allowed: more than {resumed.step}, the steps that are in"
+            f" {resumed.folder}",
+        )
+
+
+def _check_unfinished(unfinished: Unfinished, resumed: Checkpoint | None, replace: bool) -> None:
+    """Refuse to drop what another run left unfinished, unless that is wanted."""
+    difference = unfinished.difference()
+    if difference is None:
+        return
+    if not replace:
+        raise ValueError(
+            f"{unfinished.folder}: holds an unfinished run: {difference}; allowed: the settings of"
+            " that run, to go on with it, another folder, or --replace, which drops it"
+        )
+    if resumed is not None and unfinished.folder.resolve() in resumed.folder.resolve().parents:
+        raise ValueError(
+            f"{resumed.folder}: --replace would drop this checkpoint; allowed: another folder for"
+            " --out"
         )
 
 

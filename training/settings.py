@@ -126,6 +126,10 @@ class TrainingSettings:
     """Reconfiguration latencies of the provisioned mode, one block each."""
     loss_tolerance: Annotated[float, Fraction()]
     """How far the losses of the blocks may differ, relative to the loss."""
+    checkpoint_every: Annotated[int, AtLeast(0)]
+    """Steps from one checkpoint of parameters and optimizer to the next; 0 writes none.
+    A run that was killed goes on from the last one.
+    """
     timeout_s: Annotated[float, Positive()]
     """A rank that waits longer than this for another one gives up."""
 

@@ -29,12 +29,21 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from railx.fabric.operation_kinds import COMMUNICATION
 from railx.io import write_text
 
-__all__ = ["ITERATION", "RECONFIGURATION", "SCHEMA", "Issued", "Recorder", "write_chrome_trace"]
+__all__ = [
+    "ITERATION",
+    "RECONFIGURATION",
+    "SCHEMA",
+    "Issued",
+    "Recorder",
+    "join_traces",
+    "write_chrome_trace",
+]
 
 #: The kind of an event that waits for light paths.
 RECONFIGURATION = "reconfiguration"
@@ -336,6 +345,25 @@ class Recorder:
         anchor.record()
         anchor.synchronize()
         return time.monotonic_ns(), anchor
+
+
+def join_traces(earlier: pa.Table, later: pa.Table) -> pa.Table:
+    """The traces of two launches that shared a block as one.
+
+    The operations of the second are counted on behind those of the first, and its times
+    come after them, should the machine have started anew in between.
+    """
+    counted = (pc.max(earlier["sequence"]).as_py() or 0) + 1
+    gap_ns = (pc.max(earlier["end_ns"]).as_py() or 0) - (pc.min(later["start_ns"]).as_py() or 0)
+    for name in ("start_ns", "end_ns", "issued_ns", "waited_ns", "resumed_ns"):
+        later = _with(later, name, pc.add(later[name], max(gap_ns, 0)))
+    network = pc.greater_equal(later["sequence"], 0)
+    on = pc.if_else(network, pc.add(later["sequence"], counted), later["sequence"])
+    return pa.concat_tables([earlier, _with(later, "sequence", on)])
+
+
+def _with(table: pa.Table, name: str, column: Any) -> pa.Table:
+    return table.set_column(table.schema.get_field_index(name), name, column)
 
 
 def _joined(group: Sequence[int]) -> str:

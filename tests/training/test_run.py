@@ -125,6 +125,7 @@ def prepared(folder: Path, made: Plan, **changes: Any) -> dict[str, Any]:
             "on_demand_latencies_ms": [5],
             "provisioned_latencies_ms": [5],
             "loss_tolerance": 1e-6,
+            "checkpoint_every": 0,
             "timeout_s": 60.0,
         },
     }
@@ -154,7 +155,11 @@ def bare_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = prepared(
         folder,
         sequence_parallel(),
-        **{"training.sharding": "zero3", "training.optimizer.clip_norm": 1.0},
+        **{
+            "training.sharding": "zero3",
+            "training.optimizer.clip_norm": 1.0,
+            "training.checkpoint_every": 2,
+        },
     )
     arguments = written(folder, settings)
     done = python(
@@ -168,6 +173,7 @@ def bare_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_bare_node_writes_all_files(bare_run: Path) -> None:
     assert sorted(path.name for path in bare_run.iterdir()) == [
+        "checkpoint",
         "iterations.parquet",
         "result.json",
         "trace.json",
@@ -434,7 +440,7 @@ def refused(settings: dict[str, Any], folder: Path, capfd: pytest.CaptureFixture
     return error
 
 
-def test_a_run_killed_between_blocks_leaves_nothing(tmp_path: Path) -> None:
+def test_a_run_killed_between_blocks_keeps_those(tmp_path: Path) -> None:
     settings = prepared(tmp_path, sequence_parallel(), **{"training.repeats": 100_000})
     launcher = subprocess.Popen(
         [sys.executable, "-m", "training.run", *written(tmp_path, settings)],
@@ -451,7 +457,10 @@ def test_a_run_killed_between_blocks_leaves_nothing(tmp_path: Path) -> None:
         launcher.kill()
         launcher.wait()
         launcher.stdout.close()
-    assert not (tmp_path / "out").exists()
+    # Three of the first round, at least.
+    kept = sorted(path.parent.name for path in (tmp_path / "out").glob("unfinished/*/block.json"))
+    assert kept[:3] == ["block_000", "block_001", "block_002"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["unfinished"]
 
 
 def test_ranks_end_with_a_killed_launcher(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.trace import SCHEMA, Recorder, write_chrome_trace
+from training.trace import SCHEMA, Recorder, join_traces, write_chrome_trace
 
 
 def test_spans_are_recorded_on_the_shared_clock() -> None:
@@ -54,6 +54,29 @@ def test_table_is_typed_and_in_order_even_when_empty() -> None:
     assert table["start_ns"].to_pylist() == [10, 20]
     assert table["iteration"].to_pylist() == [5, 0]
     assert table["group"].to_pylist() == ["0,1", "0,1"]
+
+
+def traced(iteration: int, sequence: int, start_ns: int) -> pa.Table:
+    """An operation and a computation of two ranks."""
+    columns: dict[str, Any] = dict.fromkeys(SCHEMA.names, start_ns)
+    columns |= {"kind": "send", "group": "0,1", "phase": "", "channel": "0:0>1"}
+    columns |= {"iteration": iteration, "rank": 0, "sequence": sequence, "waited_ns": None}
+    columns["end_ns"] = start_ns + 5
+    own = {"kind": "forward", "channel": "", "sequence": -1, "waited_ns": start_ns}
+    return pa.Table.from_pylist([columns, {**columns, **own}], schema=SCHEMA)
+
+
+@pytest.mark.parametrize(("later_ns", "shift_ns"), [(100, 0), (3, 12)])
+def test_two_launches_make_one_trace(later_ns: int, shift_ns: int) -> None:
+    """Whose operations have numbers of their own, and whose times go on."""
+    joined = join_traces(traced(1, 4, 10), traced(2, 0, later_ns))
+    assert joined.schema == SCHEMA
+    assert joined["sequence"].to_pylist() == [4, -1, 5, -1]
+    begin_ns = later_ns + shift_ns
+    assert joined["start_ns"].to_pylist() == [10, 10, begin_ns, begin_ns]
+    assert joined["end_ns"].to_pylist() == [15, 15, begin_ns + 5, begin_ns + 5]
+    assert joined["waited_ns"].to_pylist() == [None, 10, None, begin_ns]
+    assert joined["busy_ns"].to_pylist() == [10, 10, later_ns, later_ns]
 
 
 def test_many_threads_lose_nothing() -> None:

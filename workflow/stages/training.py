@@ -46,7 +46,8 @@ def run(job: Job) -> Summary:
     folder = job.outputs["result"].parent
     job.write_json("config", to_dict(_resolved(job)))
     command = [sys.executable, "-m", "training.run"]
-    command += ["--config", str(job.outputs["config"]), "--out", str(folder)]
+    # A killed run goes on where it was; what other settings left there is of no use.
+    command += ["--config", str(job.outputs["config"]), "--out", str(folder), "--replace"]
     # Progress goes where messages go: standard output belongs to the summary.
     finished = subprocess.run(command, check=False, stdout=sys.stderr)
     if finished.returncode:

@@ -1,0 +1,146 @@
+"""What a run has before it ends: its finished blocks and its last checkpoint.
+
+They lie in the folder ``unfinished`` beside the results to come, each written whole or
+not at all, so that a run that is killed loses no block and the same command goes on.
+``run.json`` says whose they are. When the results are written the folder goes, and the
+last checkpoint stays as ``checkpoint``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from railx.io import read_json, read_table, write_json, write_table
+from railx.settings import to_dict
+from training.checkpoint import Checkpoint, newest_checkpoint
+from training.settings import RunSettings
+
+__all__ = ["PLACES", "Unfinished", "read_part", "run_identity", "write_part"]
+
+_FOLDER, _CHECKPOINT = "unfinished", "checkpoint"
+#: The folders of a run's folder that may hold a checkpoint, the latest first.
+PLACES = (_FOLDER, _CHECKPOINT)
+
+
+class Unfinished:
+    """The folder of one run; rank 0 writes to it."""
+
+    def __init__(self, out: Path, identity: Mapping[str, Any]) -> None:
+        self.out, self.folder, self.identity = out, out / _FOLDER, dict(identity)
+
+    def difference(self) -> str | None:
+        """What tells the run that left something here from this one, if anything."""
+        path = self.folder / "run.json"
+        if not path.is_file():
+            return None
+        theirs = read_json(path)
+        for key in sorted({*theirs, *self.identity}, key=lambda key: (key == "code", key)):
+            if theirs.get(key) != self.identity.get(key):
+                return f"{key} was {theirs.get(key)} and is {self.identity.get(key)}"
+        return None
+
+    def begin(self) -> None:
+        """Make the folder, or drop what another run left in it."""
+        path = self.folder / "run.json"
+        if path.is_file() and self.difference() is None:
+            return
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+        write_json(path, self.identity)
+
+    def keep(self, number: int, facts: Mapping[str, Any], trace: pa.Table | None) -> None:
+        """Keep a finished block."""
+        self.begin()
+        write_part(self._block(number), facts, trace)
+
+    def blocks(self) -> Iterator[tuple[dict[str, Any], pa.Table | None]]:
+        """The finished blocks of this run from the first on."""
+        if self.difference() is not None:
+            return
+        number = 0
+        while (self._block(number) / "block.json").is_file():
+            yield read_part(self._block(number))
+            number += 1
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The last whole checkpoint of this run, if any."""
+        return newest_checkpoint(self.folder) if self.difference() is None else None
+
+    def told(self) -> str:
+        """What is kept, in words; "" where nothing is."""
+        blocks, last = sum(1 for _ in self.blocks()), self.checkpoint()
+        if not blocks and last is None:
+            return ""
+        found = [f"{blocks} finished block{'s' * (blocks != 1)}"]
+        if last is not None:
+            found.append(f"a checkpoint of block {last.block + 1} after {last.step} steps")
+        return f"{self.folder} keeps {' and '.join(found)}; the same command goes on from there"
+
+    def end(self) -> None:
+        """The results are written: leave the last checkpoint alone."""
+        last, place = newest_checkpoint(self.folder), self.out / _CHECKPOINT
+        if last is not None:
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True)
+            last.folder.replace(place / last.folder.name)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _block(self, number: int) -> Path:
+        return self.folder / f"block_{number:03d}"
+
+
+def run_identity(settings: RunSettings, resumed: Checkpoint | None) -> dict[str, Any]:
+    """What two launches must share to be one run, by dotted key.
+
+    The settings, the contents of plan and corpus, the checkpoint that it began with,
+    the code, and torch.
+    """
+    plain = to_dict(settings)
+    for key in ("plan", "corpus"):
+        plain[key] = hashlib.sha256(Path(plain[key]).read_bytes()).hexdigest()[:16]
+    begun = None
+    if resumed is not None:
+        begun = hashlib.sha256((resumed.folder / "checkpoint.json").read_bytes()).hexdigest()[:16]
+    return {
+        **dict(_dotted(plain)),
+        "resume": begun,
+        "torch": torch.__version__,
+        "code": _code(),
+    }
+
+
+def write_part(folder: Path, facts: Mapping[str, Any], trace: pa.Table | None) -> None:
+    """Write (part of) a block into a folder, what makes it count last."""
+    if trace is not None:
+        write_table(folder / "trace.parquet", trace)
+    write_json(folder / "block.json", dict(facts))
+
+
+def read_part(folder: Path) -> tuple[dict[str, Any], pa.Table | None]:
+    """What :func:`write_part` wrote."""
+    trace = folder / "trace.parquet"
+    return read_json(folder / "block.json"), read_table(trace) if trace.is_file() else None
+
+
+def _dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            yield from _dotted(item, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", list(item) if isinstance(item, tuple) else item
+
+
+def _code() -> str:
+    """A digest of the modules that train, and of what they may import."""
+    root = Path(__file__).resolve().parent.parent
+    digest = hashlib.sha256()
+    for path in sorted((*root.glob("training/*.py"), *root.glob("railx/**/*.py"))):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
