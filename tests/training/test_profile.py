@@ -14,7 +14,7 @@ from railx.io import read_rows, write_json
 from railx.planning.plan import read_plan
 from railx.settings import SettingsError, load, to_dict
 from railx.workload.profile import Point, ProfileSettings
-from tests.builders import choice
+from tests.builders import choice, write_corpus
 from training import profile
 from training.attention import Packing, variable_length_attention
 from workflow.cli import main
@@ -141,8 +141,7 @@ def test_a_plan_takes_the_profile_that_it_names(
     inputs = inputs_of(STAGES["plan"], experiment, "flexsp_profile")
     assert inputs["profile"] == Path("results/profile/profile/tiny/fit.json")
     assert "profile" not in inputs_of(STAGES["plan"], experiment, "flexsp_stdlib")
-    corpus = tmp_path / "corpus.parquet"
-    STAGES["corpus"].make(choice("corpus", "stdlib"), outputs={"sequences": corpus})
+    corpus = write_corpus(tmp_path / "corpus.parquet", list(range(16, 1000, 8)))
     chosen = experiment["plans"]["flexsp_profile"]
     STAGES["plan"].make(
         chosen,
