@@ -85,7 +85,7 @@ STAGE = Stage(
     settings=lambda experiment, profile: experiment["profiles"][profile],
     outputs={
         "points": Table("{profile}/points.parquet", _POINTS, claims=True, printed="Profile {item}"),
-        "fit": Json("{profile}/fit.json"),
+        "fit": Json("{profile}/fit.json", claims=True),
         "summary": Json("{profile}/summary.json", claims=True),
     },
     run=run,
