@@ -39,8 +39,9 @@ from railx.vocabulary.reconfiguration import TransitionSettings
 from railx.workload.batches import BatchSettings
 from railx.workload.cluster import ClusterSettings
 from railx.workload.corpus import CorpusSettings
-from railx.workload.cost import CostModelSettings
+from railx.workload.cost import CostModelSettings, ProfiledCostSettings
 from railx.workload.model import ModelSettings
+from railx.workload.profile import ProfileSettings
 from training.settings import TrainingSettings
 from workflow import composed
 from workflow.mounts import CONF, LISTED, NAME, choices, primary_config
@@ -139,6 +140,8 @@ class Experiment:
     """Bills of materials and cost over scale."""
     corpora: dict[str, CorpusSettings]
     """Corpora by name."""
+    profiles: dict[str, ProfileSettings]
+    """Profiles of a decoder layer by name."""
     plans: dict[str, PlanSettings]
     """Plans by name."""
     runs: dict[str, RunChoice]
@@ -193,6 +196,7 @@ class Experiment:
                     f"plans.{name}.corpus",
                     f"got {plan.corpus!r}; allowed: {', '.join(self.corpora)}",
                 )
+            self._check_profile(name, plan)
             known = self.bandwidth.topologies
             if plan.cluster.topology is not None and plan.cluster.topology not in known:
                 raise SettingsError(
@@ -205,6 +209,19 @@ class Experiment:
                 raise SettingsError(
                     f"runs.{name}.plan", f"got {run.plan!r}; allowed: {', '.join(self.plans)}"
                 )
+
+    def _check_profile(self, name: str, plan: PlanSettings) -> None:
+        """Refuse a plan with a profile that is not there, or of another model."""
+        if not isinstance(plan.cost_model, ProfiledCostSettings):
+            return
+        wanted = plan.cost_model.profile
+        of_model = [key for key, one in self.profiles.items() if one.model.name == plan.model.name]
+        if wanted not in of_model:
+            raise SettingsError(
+                f"plans.{name}.cost_model.profile",
+                f"got {wanted!r}; allowed: {', '.join(of_model) or 'none here'}, the profiles of"
+                f" {plan.model.name}",
+            )
 
 
 #: Keys of an experiment that hold one file of the group of the same name.
@@ -237,6 +254,8 @@ class StageSettings:
     """Bills of materials."""
     corpus: CorpusSettings
     """The corpus."""
+    profile: ProfileSettings
+    """What to measure of a decoder layer."""
     batch: BatchSettings
     """Which sequences each step takes."""
     cluster: ClusterSettings

@@ -30,6 +30,7 @@ LISTED = {
     "sweeps": "sweep",
     "transitions": "transition",
     "corpora": "corpus",
+    "profiles": "profile",
     "plans": "plan",
     "runs": "run",
     "figures": "figure",

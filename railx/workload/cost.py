@@ -1,8 +1,8 @@
 """Time and memory of sequences on a cluster.
 
-There is one form, fitted to measurements or derived from operations and bytes. Both
-kinds come down to the same few coefficients (:class:`CostModel`): a group of degree d
-that holds sequences of lengths s takes
+There is one form, fitted to measurements (published ones or a profile of our own) or
+derived from operations and bytes. All kinds come down to the same few coefficients
+(:class:`CostModel`): a group of degree d that holds sequences of lengths s takes
 
     compute = (1/d) Σ (a1 s² + a2 s) + b1        (FlexSP eq. 12)
     all-to-all = Σ s · c(d), 0 for d = 1          (Ulysses; FlexSP, public code)
@@ -15,13 +15,21 @@ computation, no dependence on where a group lies.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from railx.settings import AtLeast, Fraction, NonNegative, NotEmpty, Positive, SettingsError
+from railx.settings import (
+    AtLeast,
+    Fraction,
+    NonNegative,
+    NotEmpty,
+    Positive,
+    SettingsError,
+    load,
+)
 from railx.workload.cluster import ClusterSettings, all_to_all_gb_s
 from railx.workload.model import (
     ModelSettings,
@@ -32,6 +40,7 @@ from railx.workload.model import (
     linear_flops_per_token,
     parameter_count,
 )
+from railx.workload.profile import ProfileFit
 
 __all__ = [
     "AnalyticCostSettings",
@@ -40,8 +49,10 @@ __all__ = [
     "CostModelSettings",
     "FittedCostSettings",
     "GroupTime",
+    "ProfiledCostSettings",
     "build_cost_model",
     "model_state_mib",
+    "with_profile",
 ]
 
 _MIB = 2.0**20
@@ -105,7 +116,34 @@ class AnalyticCostSettings:
     """
 
 
-CostModelSettings = FittedCostSettings | AnalyticCostSettings
+@dataclass(frozen=True)
+class ProfiledCostSettings:
+    """Coefficients from a profile of the experiment: a layer, measured and fitted.
+
+    Of a layer's coefficients the model has as many as layers, and those of embedding,
+    head and loss once.
+    """
+
+    kind: Literal["profile"]
+    """Where the coefficients come from: a measured layer."""
+    profile: Annotated[str, NotEmpty()]
+    """Name of a profile of the experiment, of the model of this plan."""
+    state_bytes_per_parameter: Annotated[int, AtLeast(1)]
+    """Parameter, gradient and optimizer state together, before they are divided."""
+    zero_stage: Literal[1, 2, 3]
+    """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
+    3 also the parameters.
+    """
+    fit: ProfileFit | None = None
+    """What was fitted; null takes it from the profile that is named."""
+
+
+CostModelSettings = FittedCostSettings | AnalyticCostSettings | ProfiledCostSettings
+
+
+def with_profile(settings: ProfiledCostSettings, fit: Mapping[str, Any]) -> ProfiledCostSettings:
+    """The settings with the fit of their profile (stage profile), checked."""
+    return replace(settings, fit=load(ProfileFit, fit, "cost_model.fit"))
 
 
 @dataclass(frozen=True)
@@ -229,6 +267,8 @@ def build_cost_model(
     degrees = {1: float("inf")} | {
         d: b for d, b in all_to_all_gb_s(cluster).items() if model.heads % d == 0
     }
+    if isinstance(settings, ProfiledCostSettings):
+        return _profiled(settings, cluster, model, max_length_tokens, degrees)
     exchanged = all_to_all_bytes_per_token(model, settings.bytes_per_element)
     if isinstance(settings, FittedCostSettings):
         if settings.model != model.name:
@@ -263,6 +303,47 @@ def build_cost_model(
         ),
         forward_share=1 / (1 + settings.backward_over_forward),
         split_memory=1 + key_value_mib / activation_mib,
+    )
+
+
+def _profiled(
+    settings: ProfiledCostSettings,
+    cluster: ClusterSettings,
+    model: ModelSettings,
+    max_length_tokens: int,
+    degrees: Mapping[int, float],
+) -> CostModel:
+    """Coefficients of a whole model from those of its layers and its ends."""
+    fit, layers = settings.fit, model.layers
+    if fit is None:
+        raise SettingsError(
+            "cost_model.profile",
+            f"got {settings.profile!r}; allowed by hand: with its fit as cost_model.fit (an"
+            " experiment measures it)",
+        )
+    if fit.model != model.name:
+        raise SettingsError(
+            "cost_model.profile",
+            f"got {settings.profile!r}, measured for {fit.model}; allowed: a profile of"
+            f" {model.name}, the model of this plan",
+        )
+    activation = layers * fit.activation_bytes_per_token + fit.ends_bytes_per_token
+    split = fit.context_bytes_per_token
+    if split is None:
+        split = 2.0 * fit.element_bytes * key_value_width(model)
+    exchanged = all_to_all_bytes_per_token(model, fit.element_bytes)
+    return CostModel(
+        quadratic_ms=layers * fit.quadratic_ms_per_token2,
+        linear_ms=layers * fit.linear_ms_per_token + fit.ends_linear_ms_per_token,
+        constant_ms=layers * fit.constant_ms + fit.ends_constant_ms,
+        all_to_all_ms={
+            degree: exchanged / degree / (bandwidth * 1e6) for degree, bandwidth in degrees.items()
+        },
+        tokens_per_device=_tokens_per_device(
+            settings, cluster, model, max_length_tokens, activation / _MIB
+        ),
+        forward_share=fit.forward_share,
+        split_memory=1 + layers * split / activation,
     )
 
 

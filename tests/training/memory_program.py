@@ -11,12 +11,10 @@ import functools
 import gc
 import json
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from railx.planning.plan import Pipeline, Plan
@@ -24,6 +22,7 @@ from railx.workload.memory import Held, Pass, rank_memory
 from railx.workload.model import ModelSettings
 from tests.builders import choice
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
+from training.allocations import allocations
 from training.data import plan_lengths
 from training.engine import Engine
 from training.settings import load_run_settings
@@ -116,8 +115,7 @@ def measured(case: Case) -> int:
         for sequence, length in plan_lengths(case.plan).items()
     }
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=case.plan.devices)
-    recording: Any = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-    with recording:
+    with allocations(torch.device("cpu")) as allocated:
         engine = Engine(
             settings, case.plan, sequences, device=torch.device("cpu"), timeline=Timeline()
         )
@@ -128,18 +126,9 @@ def measured(case: Case) -> int:
         for step in range(2):
             engine.step(case.plan.batches[0], step)
     dist.destroy_process_group()
-    events = [
-        (event.start_ns(), event.nbytes())
-        for event in recording.profiler.kineto_results.events()
-        if event.name() == "[memory]"
-    ]
-    alive = peak = 0
-    for _, size in sorted(events, key=lambda event: event[0]):
-        alive += size
-        peak = max(peak, alive)
     del engine
     gc.collect()
-    return peak
+    return allocated.peak_bytes
 
 
 if __name__ == "__main__":

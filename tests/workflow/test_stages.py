@@ -139,6 +139,7 @@ def test_wildcards_are_the_items_of_the_experiment(experiment: dict[str, Any]) -
         "transition": list(experiment["transitions"]),
         "sweep": list(experiment["sweeps"]),
         "corpus": list(experiment["corpora"]),
+        "profile": list(experiment["profiles"]),
         "plan": list(experiment["plans"]),
         "run": list(experiment["runs"]),
         "figure": list(experiment["figures"]),

@@ -35,7 +35,7 @@ def run(job: Job) -> Summary:
 
     The schedule of a sequence-parallel plan has no rows.
     """
-    from railx.io import read_rows
+    from railx.io import read_json, read_rows
     from railx.planning.make import make_plan, plan_rows, plan_summary, schedule_rows
     from railx.planning.plan import write_plan
     from railx.planning.planners import PlannerSettings
@@ -43,7 +43,7 @@ def run(job: Job) -> Summary:
     from railx.workload.batches import BatchSettings
     from railx.workload.cluster import ClusterSettings, with_topology
     from railx.workload.corpus import read_corpus_lengths
-    from railx.workload.cost import CostModelSettings
+    from railx.workload.cost import CostModelSettings, ProfiledCostSettings, with_profile
     from railx.workload.model import ModelSettings
 
     settings = job.settings
@@ -56,12 +56,15 @@ def run(job: Job) -> Summary:
                 f"got {cluster.topology!r}; allowed by hand: null (an experiment makes its table)",
             )
         cluster = with_topology(cluster, read_rows(job.file("bandwidth")))
+    cost_model: CostModelSettings = load(CostModelSettings, settings["cost_model"], "cost_model")
+    if isinstance(cost_model, ProfiledCostSettings) and "profile" in job.inputs:
+        cost_model = with_profile(cost_model, read_json(job.file("profile")))
     plan = make_plan(
         load(PlannerSettings, settings["planner"], "planner"),
         lengths,
         cluster,
         load(ModelSettings, settings["model"], "model"),
-        load(CostModelSettings, settings["cost_model"], "cost_model"),
+        cost_model,
         load(BatchSettings, settings["batch"], "batch"),
         settings["seed"],
     )
@@ -75,11 +78,13 @@ def run(job: Job) -> Summary:
 
 
 def _inputs(experiment: Settings, plan: str) -> Inputs:
-    """The corpus, and the bandwidths where the cluster names a topology."""
+    """The corpus, the bandwidths of a topology and the fit of a profile if named."""
     own = experiment["plans"][plan]
     topology = own["cluster"].get("topology")
     bandwidth = {} if topology is None else {"bandwidth": Made("bandwidth.groups", topology)}
-    return {"corpus": Made("corpus.sequences", own["corpus"]), **bandwidth}
+    profile = own["cost_model"].get("profile")
+    fit = {} if profile is None else {"profile": Made("profile.fit", profile)}
+    return {"corpus": Made("corpus.sequences", own["corpus"]), **bandwidth, **fit}
 
 
 def _by_hand(chosen: Settings) -> dict[str, Any]:

@@ -1,0 +1,309 @@
+"""Profiles of a decoder layer: what is measured, and what planners take from it.
+
+``training/profile.py`` measures; here stand its settings and the fit. A rank of a
+Ulysses group of degree d that computes s tokens after a context of C takes, per layer,
+
+    time = (1/d) (a1 ((C + s)² - C²) + a2 s) + b1
+
+so that slices of a sequence add up to the whole but for b1. Memory is per token of the
+rank: what a forward pass keeps, and what a backward pass leaves of each token of the
+context (the gradients of its keys and values). A fifth of the points has no part in the
+fit and says how far it is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from railx.settings import AtLeast, Between, NonNegative, NotEmpty, Positive, SettingsError
+from railx.workload.model import ModelSettings
+
+__all__ = [
+    "LEAST_POINTS",
+    "Point",
+    "ProfileFit",
+    "ProfileSettings",
+    "fit_profile",
+    "layer_points",
+    "predicted_ms",
+]
+
+#: Points without recomputation that a fit needs: three coefficients and a fifth set
+#: aside.
+LEAST_POINTS = 5
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ProfileSettings:
+    """Times and memory of a decoder layer, measured on the device at hand.
+
+    Every length is measured with every degree and every context, and where checkpointed
+    layers are asked for, once more with them.
+    """
+
+    model: ModelSettings
+    """The model; all its layers are alike."""
+    device: Literal["auto", "cpu", "cuda"]
+    """Where to measure; ``auto`` takes CUDA where it is there."""
+    precision: Literal["float32", "float64", "bfloat16"]
+    """Precision of activations, products and weights, as sharding gives them to a
+    layer.
+    """
+    attention: Literal["auto", "sdpa", "varlen", "blocks"]
+    """Attention kernel; ``auto`` takes the fastest that can run."""
+    compile: bool
+    """Whether layers are compiled by ``torch.compile``."""
+    threads: Annotated[int, AtLeast(1)]
+    """CPU threads; with one, times are CPU times, with more, wall times."""
+    layers: Annotated[int, Between(1, 2)]
+    """Layers that are run one after another; times and memory are per layer."""
+    lengths: tuple[Annotated[int, AtLeast(1)], ...]
+    """Tokens of a slice, those of all ranks of its group together."""
+    degrees: tuple[Annotated[int, AtLeast(1)], ...]
+    """Degrees of sequence parallelism: a rank has its share of the tokens and of the
+    heads. What it would send is rearranged but not sent.
+    """
+    contexts: tuple[Annotated[int, AtLeast(0)], ...]
+    """Earlier tokens of the same sequence, which a slice attends to."""
+    checkpointing: tuple[bool, ...]
+    """Whether layers keep their input only and are computed again in the backward pass.
+    """
+    warmups: Annotated[int, AtLeast(1)]
+    """Passes of each point whose times are not kept."""
+    repeats: Annotated[int, AtLeast(1)]
+    """Passes of each point that are timed; tables hold their medians."""
+
+    def __post_init__(self) -> None:
+        for key in ("lengths", "degrees", "contexts", "checkpointing"):
+            listed = getattr(self, key)
+            if not listed or len(set(listed)) != len(listed):
+                raise SettingsError(
+                    key, f"got {list(listed)}; allowed: one value or more, each once"
+                )
+        if False not in self.checkpointing:
+            raise SettingsError(
+                "checkpointing", f"got {list(self.checkpointing)}; allowed: with false among them"
+            )
+        for degree in self.degrees:
+            if self.model.heads % degree:
+                raise SettingsError(
+                    "degrees",
+                    f"got {degree}; allowed: divisors of the heads of {self.model.name}, which are"
+                    f" {self.model.heads}",
+                )
+            for length in self.lengths:
+                if length % degree:
+                    raise SettingsError(
+                        "lengths", f"got {length}; allowed: multiples of {degree}, a degree"
+                    )
+        longest = max(self.lengths) + max(self.contexts)
+        if self.model.positions == "learned" and longest > self.model.max_positions:
+            raise SettingsError(
+                "lengths",
+                f"got {max(self.lengths)} after a context of {max(self.contexts)}; allowed:"
+                f" together at most {self.model.max_positions}, the positions of"
+                f" {self.model.name}",
+            )
+        points = len(self.lengths) * len(self.degrees) * len(self.contexts)
+        if points < LEAST_POINTS:
+            raise SettingsError(
+                "lengths",
+                f"got {points} points with degrees and contexts; allowed: {LEAST_POINTS} or more",
+            )
+        if len({(c + s) ** 2 - c**2 for s in self.lengths for c in self.contexts}) < 3:
+            raise SettingsError(
+                "lengths",
+                f"got {list(self.lengths)} after contexts {list(self.contexts)}; allowed: at"
+                " least three different products of queries and keys",
+            )
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a profile: a rank of ``degree`` computes ``tokens`` after ``context``.
+
+    ``part`` is ``layer``, or ``ends``: the embedding, the head and the loss.
+    """
+
+    part: Literal["layer", "ends"]
+    degree: int
+    context: int
+    tokens: int
+    checkpointed: bool = False
+
+
+def layer_points(settings: ProfileSettings) -> list[Point]:
+    """All points of a profile in their order: layers, then ends without a group."""
+    layers = [
+        Point("layer", degree, context, tokens, checkpointed)
+        for checkpointed in settings.checkpointing
+        for degree in settings.degrees
+        for context in settings.contexts
+        for tokens in settings.lengths
+    ]
+    return layers + [Point("ends", 1, 0, tokens) for tokens in settings.lengths]
+
+
+@dataclass(frozen=True)
+class ProfileFit:
+    """What planners take from a profile; times per layer, memory per token of a rank.
+
+    Errors are relative to what was measured, on the points that had no part in the fit.
+    """
+
+    model: Annotated[str, NotEmpty()]
+    """Name of the model that was measured; plans of another are refused."""
+    device: Annotated[str, NotEmpty()]
+    """The device."""
+    dtype: Literal["float32", "float64", "bfloat16"]
+    """Precision of the activations."""
+    torch: Annotated[str, NotEmpty()]
+    """Version of torch."""
+    quadratic_ms_per_token2: Annotated[float, NonNegative()]
+    """a1: time of a layer, forward and backward, per token squared."""
+    linear_ms_per_token: Annotated[float, NonNegative()]
+    """a2: time of a layer per token."""
+    constant_ms: Annotated[float, NonNegative()]
+    """b1: time of a layer whatever it computes."""
+    ends_linear_ms_per_token: Annotated[float, NonNegative()]
+    """Time of embedding, head and loss per token."""
+    ends_constant_ms: Annotated[float, NonNegative()]
+    """Time of embedding, head and loss whatever they compute."""
+    forward_share: Annotated[float, Between(0.0, 1.0)]
+    """Forward part of a layer's time."""
+    activation_bytes_per_token: Annotated[float, Positive()]
+    """What a layer keeps for its backward pass."""
+    ends_bytes_per_token: Annotated[float, NonNegative()]
+    """What embedding, head and loss keep for theirs."""
+    context_bytes_per_token: Annotated[float, NonNegative()] | None
+    """What a layer's backward pass leaves for each token of the context, that is the
+    gradients of its keys and values; null without a context.
+    """
+    points: Annotated[int, AtLeast(1)]
+    """Points of layers that were measured without recomputation."""
+    held_out: Annotated[int, AtLeast(1)]
+    """Those of them that had no part in the fit."""
+    held_out_error: Annotated[float, NonNegative()]
+    """Median error of their times."""
+    held_out_largest_error: Annotated[float, NonNegative()]
+    """Largest error of their times."""
+    held_out_memory_error: Annotated[float, NonNegative()]
+    """Median error of what a forward pass keeps, of those without context."""
+    fidelity: Literal["measured_cpu", "measured_gpu"]
+    """How it was measured."""
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one activation."""
+        return {"float32": 4, "float64": 8, "bfloat16": 2}[self.dtype]
+
+
+def fit_profile(rows: Sequence[Mapping[str, Any]]) -> ProfileFit:
+    """Least squares of relative errors, with no coefficient below zero.
+
+    ``rows`` are those of a profile's table: part, degree, context, tokens,
+    checkpointed, forward_ms, backward_ms, kept_bytes, left_bytes, and model, device,
+    dtype, torch, fidelity.
+    """
+    layer = [row for row in rows if row["part"] == "layer" and not row["checkpointed"]]
+    layer.sort(key=lambda row: (row["tokens"], row["context"], row["degree"]))
+    ends = [row for row in rows if row["part"] == "ends"]
+    aside = layer[2::5]
+    used = [row for index, row in enumerate(layer) if index % 5 != 2]
+    times = _solved(_terms(used), _total_ms(used))
+    end_times = _solved(_per_token(ends), _total_ms(ends))
+    kept = _solved(_per_token(_whole(used)), _column(_whole(used), "kept_bytes"))
+    ends_kept = _solved(_per_token(ends), _column(ends, "kept_bytes"))
+    sliced = [row for row in used if row["context"]]
+    left = None
+    if sliced:
+        # Such gradients may share their storage with those of the slice's own tokens.
+        degree = _column(sliced, "degree")[:, None]
+        shares = np.stack([_column(sliced, "context"), _column(sliced, "tokens")], axis=1) / degree
+        left = float(_solved(shares, _column(sliced, "left_bytes"))[0])
+    errors = np.abs(_terms(aside) @ times / _total_ms(aside) - 1)
+    unused = _whole(aside) or _whole(used)
+    memory = np.abs(_per_token(unused) @ kept / _column(unused, "kept_bytes") - 1)
+    said = layer[0]
+    return ProfileFit(
+        model=said["model"],
+        device=said["device"],
+        dtype=said["dtype"],
+        torch=said["torch"],
+        quadratic_ms_per_token2=float(times[0]),
+        linear_ms_per_token=float(times[1]),
+        constant_ms=float(times[2]),
+        ends_linear_ms_per_token=float(end_times[0]),
+        ends_constant_ms=float(end_times[1]),
+        forward_share=float(_column(used, "forward_ms").sum() / _total_ms(used).sum()),
+        activation_bytes_per_token=float(kept[0]),
+        ends_bytes_per_token=float(ends_kept[0]),
+        context_bytes_per_token=left,
+        points=len(layer),
+        held_out=len(aside),
+        held_out_error=float(np.median(errors)),
+        held_out_largest_error=float(errors.max()),
+        held_out_memory_error=float(np.median(memory)),
+        fidelity=said["fidelity"],
+    )
+
+
+def predicted_ms(fit: ProfileFit, tokens: int, context: int, degree: int) -> float:
+    """Time of a layer, forward and backward."""
+    row = {"tokens": tokens, "context": context, "degree": degree}
+    coefficients = (fit.quadratic_ms_per_token2, fit.linear_ms_per_token, fit.constant_ms)
+    return float(_terms([row])[0] @ np.array(coefficients))
+
+
+def _whole(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [row for row in rows if not row["context"]]
+
+
+def _column(rows: Sequence[Mapping[str, Any]], name: str) -> FloatArray:
+    return np.array([row[name] for row in rows], dtype=np.float64)
+
+
+def _total_ms(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
+    return _column(rows, "forward_ms") + _column(rows, "backward_ms")
+
+
+def _terms(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
+    """What the three coefficients of time are multiplied with, [rows, 3]."""
+    tokens, context, degree = (_column(rows, name) for name in ("tokens", "context", "degree"))
+    squares = (context + tokens) ** 2 - context**2
+    return np.stack([squares / degree, tokens / degree, np.ones(len(rows))], axis=1)
+
+
+def _per_token(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
+    """A rank's own tokens and one, [rows, 2]."""
+    tokens = _column(rows, "tokens") / _column(rows, "degree")
+    return np.stack([tokens, np.ones(len(rows))], axis=1)
+
+
+def _solved(terms: FloatArray, measured: FloatArray) -> FloatArray:
+    """The coefficients of zero or more whose relative errors have the least squares.
+
+    There are three at most, so that every choice of those above zero is tried.
+    """
+    scale = np.where(measured > 0, measured, 1.0)
+    weighed, wanted = terms / scale[:, None], measured / scale
+    # Terms differ by many orders of magnitude.
+    size = np.linalg.norm(weighed, axis=0)
+    count = terms.shape[1]
+    best, least = np.zeros(count), float(wanted @ wanted)
+    for chosen in (list(s) for n in range(1, count + 1) for s in combinations(range(count), n)):
+        found = np.linalg.lstsq(weighed[:, chosen] / size[chosen], wanted, rcond=None)[0]
+        rest = weighed[:, chosen] / size[chosen] @ found - wanted
+        if (found >= 0).all() and float(rest @ rest) < least:
+            least = float(rest @ rest)
+            best = np.zeros(count)
+            best[chosen] = found / size[chosen]
+    return best

@@ -1,0 +1,203 @@
+"""Profiles: settings that make one, the fit, and the cost model that takes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railx.settings import SettingsError, load, to_dict
+from railx.workload.cost import CostModel, ProfiledCostSettings, build_cost_model, with_profile
+from railx.workload.profile import (
+    Point,
+    ProfileFit,
+    ProfileSettings,
+    fit_profile,
+    layer_points,
+    predicted_ms,
+)
+from tests.builders import checked, choice
+
+SETTINGS: ProfileSettings = checked("profile", "tiny")
+COEFFICIENTS = (3e-5, 0.02, 1.5)
+coefficient = st.floats(1e-3, 1e3)
+
+
+def row(point: Point, time: tuple[float, float, float], keeps: float = 8000.0) -> dict[str, Any]:
+    """A point as exact coefficients give it, a third of the time forward."""
+    own = point.tokens / point.degree
+    if point.part == "ends":
+        total, kept, left = 0.004 * own + 0.3, 1024 * own, 0.0
+    else:
+        squares = (point.context + point.tokens) ** 2 - point.context**2
+        total = time[0] * squares / point.degree + time[1] * own + time[2]
+        kept = keeps * own + 600 * point.context / point.degree
+        # The gradient of the context keeps that of the slice's own tokens alive.
+        left = 512 * (point.context + point.tokens) / point.degree if point.context else 0.0
+    return {
+        **vars(point),
+        "model": "tiny",
+        "device": "none",
+        "dtype": "float32",
+        "torch": "2.11.0",
+        "forward_ms": total / 3,
+        "backward_ms": total * 2 / 3,
+        "kept_bytes": kept,
+        "left_bytes": left,
+        "fidelity": "measured_cpu",
+    }
+
+
+def rows(time: tuple[float, float, float] = COEFFICIENTS, **kept: float) -> list[dict[str, Any]]:
+    return [row(point, time, **kept) for point in layer_points(SETTINGS)]
+
+
+@given(coefficient, coefficient, coefficient, st.floats(100, 1e6))
+def test_known_coefficients_are_found(a1: float, a2: float, b1: float, keeps: float) -> None:
+    fit = fit_profile(rows((a1 * 1e-5, a2 * 1e-2, b1), keeps=keeps))
+    assert fit.quadratic_ms_per_token2 == pytest.approx(a1 * 1e-5, rel=1e-5)
+    assert fit.linear_ms_per_token == pytest.approx(a2 * 1e-2, rel=1e-3, abs=1e-9 * a1)
+    assert fit.constant_ms == pytest.approx(b1, rel=1e-3, abs=1e-6 * a1)
+    assert fit.activation_bytes_per_token == pytest.approx(keeps)
+    assert fit.context_bytes_per_token == pytest.approx(512)
+    assert fit.forward_share == pytest.approx(1 / 3)
+    assert fit.ends_linear_ms_per_token == pytest.approx(0.004)
+    assert max(fit.held_out_largest_error, fit.held_out_memory_error) < 1e-6
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_a_coefficient_of_zero_stays_zero(missing: int) -> None:
+    time = [*COEFFICIENTS]
+    time[missing] = 0.0
+    fit = fit_profile(rows((time[0], time[1], time[2])))
+    found = (fit.quadratic_ms_per_token2, fit.linear_ms_per_token, fit.constant_ms)
+    assert found == pytest.approx(time, rel=1e-6, abs=1e-9)
+    assert min(found) >= 0
+
+
+def test_the_error_is_that_of_points_without_part_in_the_fit() -> None:
+    exact = rows()
+    held = sorted(
+        (one for one in exact if one["part"] == "layer" and not one["checkpointed"]),
+        key=lambda one: (one["tokens"], one["context"], one["degree"]),
+    )[2::5]
+    assert len(held) == 5
+    for one in held:
+        one["forward_ms"] *= 2
+        one["backward_ms"] *= 2
+    fit = fit_profile(exact)
+    assert fit.linear_ms_per_token == pytest.approx(COEFFICIENTS[1])
+    assert fit.held_out == 5
+    assert fit.held_out_error == pytest.approx(0.5)
+    assert fit.held_out_largest_error == pytest.approx(0.5)
+
+
+def test_recomputed_layers_have_no_part_in_the_fit() -> None:
+    changed = rows()
+    for one in changed:
+        if one["checkpointed"]:
+            one["backward_ms"] *= 3
+    assert fit_profile(changed) == fit_profile(rows())
+
+
+def cost(**changes: Any) -> CostModel:
+    fit = replace(fit_profile(rows()), **changes)
+    settings = with_profile(checked("cost_model", "profile_tiny"), to_dict(fit))
+    return build_cost_model(
+        settings,
+        replace(checked("cluster", "cpu_4"), tokens_per_device=None),
+        checked("model", "tiny"),
+        1024,
+    )
+
+
+def test_a_model_has_its_layers_and_its_ends_once() -> None:
+    found = cost()
+    assert found.quadratic_ms == pytest.approx(4 * 3e-5)
+    assert found.linear_ms == pytest.approx(4 * 0.02 + 0.004)
+    assert found.constant_ms == pytest.approx(4 * 1.5 + 0.3)
+    assert found.forward_share == pytest.approx(1 / 3)
+    kept = 4 * 8000 + 1024
+    assert found.split_memory == pytest.approx(1 + 4 * 512 / kept)
+    assert found.tokens_per_device == pytest.approx(4 * 2**30 / kept, rel=0.01)
+    # 4 tensors of single precision a layer, queries and outputs 128 wide, keys and
+    # values 64.
+    assert found.all_to_all_ms == pytest.approx(
+        {1: 0.0, 2: 4 * 4 * 4 * 192 / 2 / 1e5, 4: 4 * 4 * 4 * 192 / 4 / 0.5e5}
+    )
+
+
+def test_without_a_context_the_shapes_say_what_keys_and_values_take() -> None:
+    kept = 4 * 8000 + 1024
+    without = cost(context_bytes_per_token=None).split_memory
+    assert without == pytest.approx(1 + 4 * 2 * 4 * 64 / kept)
+
+
+FIT = fit_profile(rows())
+WITHOUT_ENDS = cost(ends_linear_ms_per_token=0.0, ends_constant_ms=0.0)
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=6), st.sampled_from([1, 2, 4]))
+def test_slices_add_up_to_the_whole_but_for_the_constant(slices: list[int], degree: int) -> None:
+    fit = FIT
+    starts = np.cumsum([0, *slices[:-1]]).tolist()
+    parts = [
+        predicted_ms(fit, tokens, start, degree) - fit.constant_ms
+        for start, tokens in zip(starts, slices, strict=True)
+    ]
+    whole = predicted_ms(fit, sum(slices), 0, degree) - fit.constant_ms
+    assert sum(parts) == pytest.approx(whole, rel=1e-9)
+    # A model of whole layers counts as the planners do.
+    found = WITHOUT_ENDS
+    planned = found.group_time_ms([sum(slices)], degree).compute_ms - found.constant_ms
+    assert planned == pytest.approx(4 * whole)
+
+
+def test_a_cost_model_without_its_profile_or_of_another_model_is_refused() -> None:
+    cluster, model = checked("cluster", "cpu_4"), checked("model", "tiny")
+    settings: ProfiledCostSettings = checked("cost_model", "profile_tiny")
+    with pytest.raises(SettingsError, match=r"^cost_model\.profile: got 'tiny'; allowed by hand"):
+        build_cost_model(settings, cluster, model, 64)
+    fit = to_dict(replace(fit_profile(rows()), model="llama_1b"))
+    with pytest.raises(
+        SettingsError,
+        match=r"^cost_model\.profile: got 'tiny', measured for llama_1b; allowed: .* tiny",
+    ):
+        build_cost_model(with_profile(settings, fit), cluster, model, 64)
+    with pytest.raises(SettingsError, match=r"^cost_model\.fit\.constant_ms"):
+        with_profile(settings, {**fit, "constant_ms": -1.0})
+
+
+def test_a_fit_reads_as_it_was_written() -> None:
+    fit = fit_profile(rows())
+    assert load(ProfileFit, to_dict(fit)) == fit
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"degrees": (3,)}, r"degrees: got 3; allowed: divisors of the heads of tiny, .* 8"),
+        ({"lengths": (256, 514)}, "lengths: got 514; allowed: multiples of 4"),
+        ({"lengths": (256, 256)}, r"lengths: got \[256, 256\]; allowed: .* each once"),
+        ({"contexts": ()}, r"contexts: got \[\]; allowed: one value or more"),
+        ({"checkpointing": (True,)}, "checkpointing: .*with false among them"),
+        ({"lengths": (256,)}, "lengths: .* after contexts .*three different"),
+        ({"lengths": (256,), "degrees": (1,)}, "lengths: got 2 points .*allowed: 5 or more"),
+    ],
+)
+def test_what_makes_no_profile_is_refused_in_one_line(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^{said}") as refused:
+        replace(SETTINGS, **changes)
+    assert "\n" not in str(refused.value)
+
+
+def test_slices_beyond_a_models_positions_are_refused() -> None:
+    learned = load(ProfileSettings, choice("profile", "tiny")).model
+    learned = replace(learned, positions="learned", max_positions=1535)
+    with pytest.raises(SettingsError, match=r"got 1024 after a context of 512; .* at most 1535"):
+        replace(SETTINGS, model=learned)
+    replace(SETTINGS, model=replace(learned, max_positions=1536))

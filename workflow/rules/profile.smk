@@ -1,0 +1,20 @@
+# Time and memory of a decoder layer. Profiles take the whole machine, one at a time, as training runs do.
+
+
+rule profile:
+    input:
+        unpack(files_in("profile")),
+    output:
+        **files_out("profile"),
+    params:
+        settings=settings("profile"),
+        code=code("profile"),
+    threads: workflow.cores
+    log:
+        log_file("profile"),
+    benchmark:
+        benchmark_file("profile")
+    message:
+        words("profile")
+    script:
+        "../scripts/stage.py"

@@ -1,0 +1,103 @@
+"""Stage profile: a model -> time and memory of one layer, and their fit.
+
+They are measured by ``python -m training.profile``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from workflow.stage import (
+    ByHand,
+    Item,
+    Job,
+    Json,
+    Stage,
+    Summary,
+    Table,
+    Tracked,
+    flag,
+    real,
+    text,
+    whole,
+)
+
+__all__ = ["STAGE", "run"]
+
+
+def run(job: Job) -> Summary:
+    """Measure all points, fit the coefficients of a cost model; return the summary.
+
+    SettingsError for settings that make no profile, before anything starts. ValueError
+    when nothing could be measured; what was said is above.
+    """
+    from railx.io import read_json, write_json
+    from railx.settings import load, to_dict
+    from railx.workload.profile import ProfileSettings, fit_profile
+
+    settings: ProfileSettings = load(ProfileSettings, job.settings, "profile")
+    name = job.item or settings.model.name
+    with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
+        config, measured = Path(scratch) / "config.json", Path(scratch) / "points.json"
+        write_json(config, to_dict(settings))
+        command = [sys.executable, "-m", "training.profile"]
+        command += ["--config", str(config), "--out", str(measured)]
+        # Progress goes where messages go: standard output belongs to the summary.
+        # torch's profiler counts memory on a CPU, and says each time that it does.
+        quiet = {"KINETO_LOG_LEVEL": "99", **os.environ}
+        finished = subprocess.run(command, check=False, stdout=sys.stderr, env=quiet)
+        if finished.returncode:
+            raise ValueError(
+                f"profile {name} ended with exit code {finished.returncode}; its own message is"
+                " above"
+            )
+        rows = [{"profile": name, **row} for row in read_json(measured)]
+    fit = to_dict(fit_profile(rows))
+    job.write_table("points", rows)
+    job.write_json("fit", fit)
+    summary = {"profile": name, **fit}
+    job.write_json("summary", summary)
+    return summary
+
+
+_POINTS = (
+    text("profile", "model", "device", "dtype", "torch", "attention")
+    | flag("compiled")
+    | text("part")
+    | whole("degree", "context", "tokens")
+    | flag("checkpointed")
+    | real("forward_ms", "backward_ms")
+    | whole("kept_bytes", "left_bytes", "peak_bytes")
+    | text("clock")
+    | whole("repeats")
+    | text("fidelity")
+)
+
+STAGE = Stage(
+    name="profile",
+    help="time and memory of a decoder layer on the device at hand",
+    message="Profile {item}",
+    item=Item("profile", lambda experiment: experiment["profiles"]),
+    settings=lambda experiment, profile: experiment["profiles"][profile],
+    outputs={
+        "points": Table("{profile}/points.parquet", _POINTS, claims=True, printed="Profile {item}"),
+        "fit": Json("{profile}/fit.json", claims=True),
+        "summary": Json("{profile}/summary.json", claims=True),
+    },
+    run=run,
+    # The digest reads imports; what measures is a process of its own.
+    modules=lambda *_: ("training.profile",),
+    by_hand=ByHand(
+        groups=("profile",),
+        example="railx profile profile=tiny model@profile.model=tiny profile.repeats=3"
+        " --out points.parquet",
+        out="the table of points (.parquet) or the fit (.json) to write",
+        writes={".parquet": "points", ".json": "fit"},
+        settings=lambda chosen: chosen["profile"],
+    ),
+    tracked=Tracked("summary", ("points", "fit")),
+)
