@@ -116,7 +116,7 @@ def versions(work: Work) -> dict[str, Any]:
         found["gpu"] = torch.cuda.get_device_name()
         found["compute_capability"] = list(torch.cuda.get_device_capability())
         found["memory_bytes"] = torch.cuda.get_device_properties(0).total_memory
-        found["nccl"] = list(torch.cuda.nccl.version())  # type: ignore[attr-defined]
+        found["nccl"] = list(torch.cuda.nccl.version())
     return found
 
 
@@ -153,7 +153,7 @@ def attention(work: Work) -> dict[str, Any]:
             for kernel in dict.fromkeys((chosen, "blocks")):
                 if not work.dry:
                     torch.cuda.reset_peak_memory_stats()
-                mixed = variable_length_attention(*low, packing, kernel)  # type: ignore[arg-type]
+                mixed = variable_length_attention(*low, packing, kernel)
                 found = [mixed, *torch.autograd.grad(mixed.double().square().sum(), low)]
                 errors = [
                     float((ours.double() - theirs).abs().max())
@@ -243,7 +243,7 @@ def streams(work: Work) -> dict[str, Any]:
         for number in range(repeats):
             _keep_busy(work)
             buffer.fill_(number)
-            dist.all_reduce(buffer, async_op=True).wait()  # type: ignore[union-attr]
+            dist.all_reduce(buffer, async_op=True).wait()
             copy = buffer.clone()
             # The buffer is written again before anything has waited on the device.
             buffer.fill_(-1)
@@ -251,7 +251,7 @@ def streams(work: Work) -> dict[str, Any]:
         tensors = [torch.full((1 << 10,), float(number), device=work.device) for number in range(8)]
         pending = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
         for one in reversed(pending):
-            one.wait()  # type: ignore[union-attr]
+            one.wait()
         late = sum(int(tensor[0].item() != number) for number, tensor in enumerate(tensors))
         over_railx = _fsdp(work)
     with _one_rank(work, "nccl", plain=True):
@@ -379,7 +379,7 @@ def kill(work: Work) -> dict[str, Any]:
     try:
         ranks = _ranks_of(launcher)
         # Long enough for all of them to be in the middle of an iteration.
-        time.sleep(8 if work.dry else 30)
+        time.sleep(8 if work.dry else 20)
         begin = time.monotonic()
         os.kill(ranks[-1], signal.SIGKILL)
         _, errors = launcher.communicate(timeout=60)
@@ -499,7 +499,7 @@ def kernels(work: Work) -> dict[str, Any]:
         with profile(activities=activities) as recorded:
             engine.step(plan.batches[0], 2)
             _wait_for(work)
-    passes = settings.model.layers * len(plan.batches[0].micro_batches)  # type: ignore[union-attr]
+    passes = settings.model.layers * len(plan.batches[0].micro_batches)
     names: Counter[str] = Counter()
     busy_us: Counter[str] = Counter()
     waits = 0
@@ -675,7 +675,7 @@ def _one_rank(work: Work, inner: str, *, plain: bool = False) -> Any:
     name = "gloo" if work.dry else inner
     if not plain:
         recorder = Recorder(0, device=work.device)
-        backend.configure(backend.BackendOptions(name, None, "electrical", 1), recorder)  # type: ignore[arg-type]
+        backend.configure(backend.BackendOptions(name, None, "electrical", 1), recorder)
     dist.init_process_group(
         name if plain else "railx", store=dist.HashStore(), rank=0, world_size=1
     )
