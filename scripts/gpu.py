@@ -888,7 +888,9 @@ def prepare(options: argparse.Namespace) -> int:
     made = dict.fromkeys(str(path) for read in files.values() for path in read.values())
     command = [sys.executable, "-m", "snakemake", *made, "--cores", str(options.cores)]
     command += ["--quiet", "all", "--config", "experiment=gpu", "tracking=off"]
-    subprocess.run(command, check=True)
+    if subprocess.run(command, check=False).returncode:
+        logs = CODE / "results" / "gpu" / "logs"
+        raise ValueError(f"the plans could not be made; {logs} says why")
     runs = {}
     for run, read in files.items():
         settings = experiment["runs"][run]

@@ -26,7 +26,8 @@ SCRIPT = ROOT / "scripts" / "gpu.py"
 
 def loaded() -> ModuleType:
     spec = spec_from_file_location("gpu_script", SCRIPT)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = module_from_spec(spec)
     sys.modules["gpu_script"] = module
     spec.loader.exec_module(module)
@@ -46,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def dry(folder: Path, out: Path, *steps: str, limit_s: float = 200) -> dict[str, Any]:
-    """The report of a dry run in a place where nothing else can be imported or found."""
+    """The report of a dry run in a place where nothing else can be imported."""
     bare = out.parent / "bare"
     bare.mkdir(exist_ok=True)
     (bare / "sitecustomize.py").write_text(BARE)
