@@ -139,6 +139,8 @@ RULES: list[tuple[str, Callable[[str, Path], None]]] = [
     # tests/training/test_example.py runs it
     ("torchrun --nproc-per-node 4 examples/fsdp_pipeline.py", options("examples/fsdp_pipeline.py")),
     ("torchrun", options("-m", "training.run")),
+    # tests/training/test_gpu_script.py runs it
+    ("python gpu_folder/gpu.py run", options("scripts/gpu.py", "run")),
     ("make ", dry),
     ("snakemake ", dry),
     ("railx ", by_hand),

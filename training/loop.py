@@ -67,6 +67,7 @@ from training.settings import (
 from training.timeline import Timeline
 from training.trace import Recorder, join_traces
 from training.unfinished import Unfinished, read_part, write_part
+from training.utilisation import peak_memory_bytes, reset_peak_memory
 
 __all__ = ["Block", "Place", "train"]
 
@@ -347,6 +348,7 @@ def _iterations(
             begin = read_processors(*helpers)
             dist.barrier(control)
         backend.reset_statistics()
+        reset_peak_memory(place.device)
         backend.begin_iteration(iteration)
         stepped = engine.step(batch, iteration)
         _synchronize(place.device)
@@ -369,6 +371,7 @@ def _iterations(
                     "loss": whole_loss,
                     "gradient_norm": squared_norm**0.5,
                     "tokens": batch.tokens,
+                    "peak_memory_bytes": peak_memory_bytes(place.device),
                 }
             )
         if every and (iteration + 1) % every == 0:

@@ -21,6 +21,7 @@ from railx.planning.plan import Plan
 from training.loop import Block, Place
 from training.settings import RunSettings, fabric_sweep
 from training.trace import write_chrome_trace
+from training.utilisation import used
 
 __all__ = ["SCHEMA", "iteration_rows", "summary", "write_results"]
 
@@ -75,12 +76,11 @@ def write_results(
     summed = summary(settings, plan, place, blocks, load_average, begun)
     timed = begun + settings.training.warmup_iterations
     iterations = pa.Table.from_pylist(iteration_rows(settings, plan, place, blocks))
-    # Where no machine tells its load, nothing says of which type the column is.
-    load = iterations.column("load_share").cast(pa.float64())
-    place_of_load = iterations.schema.get_field_index("load_share")
-    write_table(
-        folder / "iterations.parquet", iterations.set_column(place_of_load, "load_share", load)
-    )
+    # Where all values of a column are missing, nothing says of which type it is.
+    for name, kind in (("load_share", pa.float64()), ("peak_memory_bytes", pa.int64())):
+        column = iterations.column(name).cast(kind)
+        iterations = iterations.set_column(iterations.schema.get_field_index(name), name, column)
+    write_table(folder / "iterations.parquet", iterations)
     trace = _trace(blocks, place)
     write_table(
         folder / "trace.parquet",
@@ -167,7 +167,10 @@ def summary(
         "peak_live_chunks": _most(block.peak_live_chunks for block in blocks),
         "planned_peak_live_chunks": first.planned_peak_live_chunks,
         "blocks": [_block(one, place) for one in times],
-        "settings": [_setting(fabric, times, place) for fabric in fabric_sweep(settings)],
+        "settings": [
+            _setting(fabric, times, place) | _used(settings, plan, fabric, times, place)
+            for fabric in fabric_sweep(settings)
+        ],
         "loss_difference": difference,
         "loss_tolerance": training.loss_tolerance,
         "losses_agree": difference <= training.loss_tolerance,
@@ -213,6 +216,26 @@ def _setting(fabric: FabricSettings, times: Sequence[_Times], place: Place) -> d
         "losses": [step.loss for step in steps],
         "gradient_norms": [step.gradient_norm for step in steps],
     }
+
+
+def _used(
+    settings: RunSettings,
+    plan: Plan,
+    fabric: FabricSettings,
+    times: Sequence[_Times],
+    place: Place,
+) -> dict[str, Any]:
+    own = [one for one in times if one.block.fabric == fabric]
+    return used(
+        settings.model,
+        plan,
+        [row for one in own for row in one.block.rows],
+        median(one.iteration_ms for one in _undisturbed(own)),
+        place.device,
+        # NCCL has a GPU for each rank; with gloo ranks share those of the machine.
+        place.ranks if place.inner == "nccl" else min(place.ranks, torch.cuda.device_count()),
+        settings.training.precision,
+    )
 
 
 def _over_electrical(kept: Sequence[_Times], times: Sequence[_Times]) -> list[float]:

@@ -211,6 +211,7 @@ def test_iterations_have_a_row_for_each_setting_iteration_and_rank(bare_run: Pat
             "loss",
             "gradient_norm",
             "tokens",
+            "peak_memory_bytes",
             "load_share",
             "disturbed",
             "fidelity",

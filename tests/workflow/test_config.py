@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from railx.settings import SettingsError, load, to_dict
+from railx.workload.model import parameter_count
 from tests.builders import choice
 from tests.commands import loaded, python
 from workflow import config, mounts
@@ -263,27 +264,19 @@ def test_an_experiment_holds_its_lists_in_order() -> None:
     assert list(quick.figures)[-2:] == ["reconfiguration", "cluster_time"]
 
 
-def test_gpu_is_paper_with_the_training_of_every_run_on_cuda() -> None:
-    paper, gpu = (compose_experiment([f"experiment={name}"]) for name in ("paper", "gpu"))
-    training = compose_stage(["training=gpu"], ["training"])["training"]
-    assert training.device == "cuda"
-    # A run that names its own latencies keeps them.
-    own = {
-        name: {
-            key: getattr(run.training, key)
-            for key in ("on_demand_latencies_ms", "provisioned_latencies_ms")
-            if name == "pipeline_alone_stdlib"
-        }
-        for name, run in paper.runs.items()
-    }
-    assert gpu == dataclasses.replace(
-        paper,
-        name="gpu",
-        runs={
-            name: dataclasses.replace(run, training=dataclasses.replace(training, **own[name]))
-            for name, run in paper.runs.items()
-        },
-    )
+def test_gpu_trains_a_billion_parameters_in_micro_batches_of_sixteen_thousand_tokens() -> None:
+    gpu = compose_experiment(["experiment=gpu"])
+    assert [name.removesuffix("_gpu") for name in gpu.runs] == [
+        *("alone", "static", "flexsp", "pipeline", "stages"),
+    ]
+    for name, run in gpu.runs.items():
+        plan = gpu.plans[name]
+        assert (run.training.device, run.training.precision) == ("cuda", "bfloat16")
+        assert parameter_count(plan.model, 8192) > 1e9
+        assert plan.cluster.tokens_per_device * plan.cluster.devices == 16384
+    plans = list(gpu.plans.values())
+    # The same sequences in every plan.
+    assert all(plan.batch == plans[0].batch for plan in plans)
 
 
 def test_a_later_layer_wins(mine: Callable[..., Experiment]) -> None:

@@ -1,0 +1,68 @@
+"""Operations of a step and their share of a device's peak."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from railx.planning.plan import Pipeline
+from railx.workload.model import ModelSettings
+from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
+from training import utilisation
+
+MODEL = ModelSettings("one", 2, 8, 2, 1, 16, 10)
+
+
+def test_a_step_counts_forward_and_backward_of_every_sequence() -> None:
+    """By hand: a layer's matrices are q and o (8 x 8), k and v (8 x 4) and three of the
+    feed-forward (8 x 16); a query of a causal mask sees half of the keys.
+    """
+    weights = 2 * (2 * 64 + 2 * 32 + 3 * 128) + 80
+    expected = sum(3 * (2 * weights * tokens + 2 * 2 * 8 * tokens**2) for tokens in (5, 3))
+    plan = sequence_parallel_plan(2, [micro_batch(((0, 1), {0: 5})), micro_batch(((0,), {1: 3}))])
+    assert utilisation.batch_flops(MODEL, plan.batches[0]) == expected
+
+
+def test_slices_of_a_pipeline_count_once() -> None:
+    sliced = (chunk((0, 0, 2, 5)), chunk((0, 2, 5, 5), (1, 0, 3, 3)))
+    pipelined = pipeline_plan(2, [Pipeline(2, 0, sliced)])
+    whole = sequence_parallel_plan(1, [micro_batch(((0,), {0: 5, 1: 3}))])
+    assert utilisation.batch_flops(MODEL, pipelined.batches[0]) == utilisation.batch_flops(
+        MODEL, whole.batches[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", "bfloat16", 989.4),
+        ("NVIDIA H100 NVL", "bfloat16", 835.5),
+        ("NVIDIA H200", "bfloat16", 989.4),
+        ("NVIDIA H200 NVL", "bfloat16", 835.5),
+        ("NVIDIA A100-SXM4-80GB", "bfloat16", 312.0),
+        ("NVIDIA H100 80GB HBM3", "float32", None),
+        ("cpu", "bfloat16", None),
+    ],
+)
+def test_peaks_are_those_that_are_published(name: str, precision: str, peak: float | None) -> None:
+    assert utilisation.peak_tflop_s(name, precision) == peak
+
+
+def test_ranks_that_share_a_device_share_its_peak() -> None:
+    assert utilisation.flop_utilisation(50e12, 500.0, 200.0, 1) == pytest.approx(0.5)
+    assert utilisation.flop_utilisation(50e12, 500.0, 200.0, 2) == pytest.approx(0.25)
+    assert utilisation.flop_utilisation(50e12, 500.0, None, 1) is None
+
+
+def test_a_setting_has_the_mean_operations_of_its_iterations_and_the_fullest_rank() -> None:
+    long, short = micro_batch(((0,), {0: 5})), micro_batch(((0,), {1: 3}))
+    plan = sequence_parallel_plan(1, [long], [short])
+    rows = [
+        {"iteration": iteration, "peak_memory_bytes": size}
+        for iteration, size in ((1, 70), (2, 90), (3, 80))
+    ]
+    found = utilisation.used(MODEL, plan, rows, 1.0, torch.device("cpu"), 1, "bfloat16")
+    one, two = (utilisation.batch_flops(MODEL, batch) for batch in plan.batches)
+    # Iterations 1 and 3 take the second batch.
+    assert found["model_tflop"] == pytest.approx((one + 2 * two) / 3 / 1e12)
+    assert (found["mfu"], found["peak_memory_bytes"]) == (None, 90)

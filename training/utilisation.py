@@ -1,0 +1,109 @@
+"""How much of a device a training run uses: operations of a step, their share of the
+device's peak, and the memory at its fullest.
+
+Model operations are those of the forward pass and twice as many backward, of whole
+sequences under a causal mask; what checkpointed layers compute again is not counted.
+The share is known only on devices and in precisions with a published peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from railx.planning.plan import PipelineBatch, Plan, SequenceParallelBatch, sequence_lengths
+from railx.workload.model import ModelSettings, forward_flops
+
+__all__ = [
+    "PEAK_TFLOP_S",
+    "batch_flops",
+    "flop_utilisation",
+    "peak_memory_bytes",
+    "peak_tflop_s",
+    "reset_peak_memory",
+    "used",
+]
+
+#: Dense bfloat16 operations (10^12 a second) by the beginning of a device's name, from
+#: NVIDIA's data sheets (H100 and H200: the numbers with sparsity, halved). The longest
+#: beginning counts.
+PEAK_TFLOP_S: dict[str, float] = {
+    "NVIDIA H200": 989.4,
+    "NVIDIA H200 NVL": 835.5,
+    "NVIDIA H100 80GB HBM3": 989.4,
+    "NVIDIA H100 PCIe": 756.0,
+    "NVIDIA H100 NVL": 835.5,
+    "NVIDIA A100": 312.0,
+    "NVIDIA A800": 312.0,
+}
+
+#: Forward, and the gradients of inputs and of weights.
+_FORWARD_AND_BACKWARD = 3
+
+
+def batch_flops(model: ModelSettings, batch: SequenceParallelBatch | PipelineBatch) -> int:
+    """Model operations of a training step on the whole batch, over all ranks."""
+    return _FORWARD_AND_BACKWARD * sum(
+        forward_flops(model, length) for _, length in sequence_lengths(batch)
+    )
+
+
+def peak_tflop_s(device_name: str, precision: str) -> float | None:
+    """The published peak of a device; None where it is not in the table."""
+    if precision != "bfloat16":
+        return None
+    known = [name for name in PEAK_TFLOP_S if device_name.startswith(name)]
+    return PEAK_TFLOP_S[max(known, key=len)] if known else None
+
+
+def flop_utilisation(
+    flops: float, time_ms: float, peak: float | None, devices: int
+) -> float | None:
+    """Operations per second as a share of the peak of all devices together.
+
+    Ranks that share a device have its peak once.
+    """
+    if peak is None:
+        return None
+    return flops / (time_ms / 1e3) / (peak * 1e12 * devices)
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Start anew what :func:`peak_memory_bytes` tells."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_memory_bytes(device: torch.device) -> int | None:
+    """The most that tensors of this process held at once; None on the CPU."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
+def used(
+    model: ModelSettings,
+    plan: Plan,
+    rows: Sequence[Mapping[str, Any]],
+    iteration_ms: float,
+    device: torch.device,
+    devices: int,
+    precision: str,
+) -> dict[str, Any]:
+    """What a fabric setting used: columns of the table of settings.
+
+    ``rows`` are those of its iterations. Model operations are the mean of an iteration,
+    memory is that of the fullest rank.
+    """
+    iterations = {row["iteration"] for row in rows}
+    flops = fmean(
+        batch_flops(model, plan.batches[iteration % len(plan.batches)]) for iteration in iterations
+    )
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    peaks = [row["peak_memory_bytes"] for row in rows if row["peak_memory_bytes"] is not None]
+    return {
+        "model_tflop": flops / 1e12,
+        "mfu": flop_utilisation(flops, iteration_ms, peak_tflop_s(name, precision), devices),
+        "peak_memory_bytes": max(peaks, default=None),
+    }
