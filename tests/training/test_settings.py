@@ -117,7 +117,7 @@ def test_what_cannot_be_used_is_named(path: tuple[str, ...], value: Any, message
 
 @pytest.mark.parametrize("name", choices("model"))
 def test_every_model_of_the_configuration_can_be_trained(name: str) -> None:
-    load_run_settings(config(model=choice("model", name)))
+    assert load_run_settings(config(model=choice("model", name))).model.name == name
 
 
 def test_sequences_beyond_the_learned_positions_are_refused() -> None:

@@ -86,7 +86,8 @@ def test_a_misfit_is_named_in_one_line(overrides: str) -> None:
     ],
 )
 def test_what_fits_is_taken(overrides: str) -> None:
-    compose_experiment(["experiment=quick", *overrides.split()])
+    quick = compose_experiment(["experiment=quick"])
+    assert compose_experiment(["experiment=quick", *overrides.split()]) != quick
 
 
 def test_the_convergence_experiment_is_large_enough_for_its_claims() -> None:
