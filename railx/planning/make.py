@@ -55,7 +55,9 @@ def make_plan(
         "seed": seed,
     }
     chosen = planner_of(planner)
-    task = PlanningTask(tuple(drawn), cluster.devices, cost, filled.max_length_tokens, seed)
+    task = PlanningTask(
+        tuple(drawn), cost, filled.max_length_tokens, cluster, model, cost_model, seed
+    )
     planned: tuple[Any, ...] = chosen.plan(planner, task)
     batches: Any = tuple(
         replace(made, sequences=tuple(one.sequences.tolist()), lengths=tuple(one.lengths.tolist()))

@@ -8,7 +8,9 @@ from typing import Any
 
 from railx.planning.plan import PipelineBatch, PlanKind, SequenceParallelBatch
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel
+from railx.workload.cluster import ClusterSettings
+from railx.workload.cost import CostModel, CostModelSettings
+from railx.workload.model import ModelSettings
 
 __all__ = ["Batches", "Planner", "PlannerBase", "PlanningTask"]
 
@@ -28,15 +30,24 @@ class PlannerBase:
 class PlanningTask:
     """What there is to plan.
 
-    The drawn batches, the devices, their cost model, the longest context that they must
-    hold, and the seed of whatever a planner leaves to chance.
+    The drawn batches, their cost model, the longest context that they must hold, and
+    the seed of whatever a planner leaves to chance. ``cluster``, ``model`` and
+    ``constants`` are what the cost model was built from, for planners that price more
+    than it does.
     """
 
     batches: tuple[SampledBatch, ...]
-    devices: int
     cost: CostModel
     max_length_tokens: int
+    cluster: ClusterSettings
+    model: ModelSettings
+    constants: CostModelSettings
     seed: int = 0
+
+    @property
+    def devices(self) -> int:
+        """All devices of the cluster."""
+        return self.cluster.devices
 
 
 @dataclass(frozen=True)

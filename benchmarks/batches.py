@@ -1,0 +1,91 @@
+"""The 45 batches that planners are compared on, and what they are planned for.
+
+Three corpora times contexts up to 32K, 64K and 192K times five draws of 512 sequences,
+all from fixed seeds. Model, cluster and constants are FlexSP's: GPT-7B on 64 A100.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import yaml
+
+from railx.settings import load
+from railx.workload import build_cost_model
+from railx.workload.batches import FilledBatchSettings, SampledBatch, sample_batches
+from railx.workload.cluster import ClusterSettings
+from railx.workload.corpus import CorpusSettings, build_corpus
+from railx.workload.cost import CostModel, CostModelSettings
+from railx.workload.model import ModelSettings
+
+__all__ = ["CONTEXTS", "CORPORA", "DEVICES", "DRAWS", "Case", "cases", "cost_of", "lengths_of"]
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+CORPORA = ("wikipedia", "github_like", "commoncrawl_like")
+CONTEXTS = (32_000, 64_000, 192_000)
+DRAWS = 5
+DEVICES = 64
+#: Seed of the corpora, and of their batches.
+SEED = 1
+
+
+@dataclass(frozen=True)
+class Case:
+    """One batch of the comparison with its cost model."""
+
+    corpus: str
+    max_length_tokens: int
+    draw: int
+    batch: SampledBatch
+    cost: CostModel
+
+    @property
+    def name(self) -> str:
+        return f"{self.corpus}_{self.max_length_tokens // 1000}k_{self.draw}"
+
+
+def cases(
+    corpora: tuple[str, ...] = CORPORA,
+    contexts: tuple[int, ...] = CONTEXTS,
+    draws: int = DRAWS,
+    sequences: int = 512,
+) -> Iterator[Case]:
+    """The batches, corpus by corpus, contexts rising."""
+    for corpus in corpora:
+        for context in contexts:
+            settings = FilledBatchSettings(sequences, draws, context, "drop")
+            drawn = sample_batches(lengths_of(corpus), settings, SEED)
+            for draw, batch in enumerate(drawn):
+                yield Case(corpus, context, draw, batch, cost_of(context))
+
+
+@cache
+def lengths_of(corpus: str) -> npt.NDArray[np.int64]:
+    """The lengths of a corpus of ``conf/corpus``."""
+    return build_corpus(_settings("corpus", corpus, CorpusSettings), SEED).lengths
+
+
+@cache
+def cost_of(max_length_tokens: int, devices: int = DEVICES, model: str = "7b") -> CostModel:
+    """FlexSP's constants for a context and a number of devices."""
+    cluster = _settings("cluster", "a100_64", ClusterSettings, devices=devices)
+    return build_cost_model(
+        _settings("cost_model", f"flexsp_{model}", CostModelSettings),
+        cluster,
+        _settings("model", f"gpt_{model}", ModelSettings),
+        max_length_tokens,
+    )
+
+
+def _settings(group: str, name: str, kind: Any, **changes: Any) -> Any:
+    plain = yaml.safe_load((CONF / group / f"{name}.yaml").read_text()) | changes
+    quantiles = plain.get("quantiles")
+    if quantiles is not None:
+        plain["quantiles"] = str(CONF.parent / quantiles)
+    return load(kind, plain, group)
