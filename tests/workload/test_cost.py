@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.settings import SettingsError
+from railx.workload.cluster import all_to_all_gb_s, bandwidth_gb_s
 from railx.workload.cost import CostModel, build_cost_model, model_state_mib
 from railx.workload.model import forward_flops
 from tests.builders import checked, published_rows
@@ -159,6 +160,49 @@ def test_degrees_follow_devices_table_and_heads() -> None:
     assert small.degrees == (1, 2, 4, 8)  # 8 heads
     assert small.smallest_degree(small.tokens_per_device + 1) == 2
     assert small.smallest_degree(small.longest_tokens + 1) is None
+
+
+def test_any_number_of_devices_and_the_last_bandwidth_beyond_the_table() -> None:
+    cluster = replace(checked("cluster", "a100_64"), devices=1024)
+    wide = replace(checked("model", "gpt_7b"), heads=1024, kv_heads=1024)
+    cost = build_cost_model(checked("cost_model", "flexsp_7b"), cluster, wide, 192_000)
+    assert cost.degrees == tuple(2**n for n in range(11))
+    # Twice the degree sends half of each token per device at the same bandwidth.
+    assert cost.all_to_all_ms[128] == cost.all_to_all_ms[64] / 2
+    assert cost.all_to_all_ms[1024] == cost.all_to_all_ms[64] / 16
+    assert bandwidth_gb_s(cluster, 5000) == cluster.all_to_all_gb_s["64"]
+    for devices, degrees in ((48, (1, 2, 4, 8, 16, 32)), (96, (1, 2, 4, 8, 16, 32, 64)), (1, (1,))):
+        smaller = replace(cluster, devices=devices, memory_gib=200.0)
+        assert tuple(all_to_all_gb_s(smaller)) == degrees[1:]
+        cost = build_cost_model(checked("cost_model", "flexsp_7b"), smaller, wide, 32_000)
+        assert cost.degrees == degrees
+
+
+def test_a_degree_that_is_not_listed() -> None:
+    cluster = replace(checked("cluster", "a100_64"), all_to_all_gb_s={"2": 9.0, "8": 3.0})
+    assert all_to_all_gb_s(cluster) == {2: 9.0, 8: 3.0, 16: 3.0, 32: 3.0, 64: 3.0}
+    assert [bandwidth_gb_s(cluster, degree) for degree in (2, 3, 5, 8, 9)] == [9, 3, 3, 3, 3]
+    alone = replace(cluster, all_to_all_gb_s={})
+    assert all_to_all_gb_s(alone) == {}
+    assert bandwidth_gb_s(alone, 2) is None
+
+
+def test_any_degree_that_divides_the_heads() -> None:
+    cluster = replace(checked("cluster", "a100_64"), devices=20)
+    model = replace(checked("model", "gpt_13b"), heads=40, kv_heads=40)
+    cost = build_cost_model(checked("cost_model", "flexsp_13b"), cluster, model, 32_000)
+    assert cost.degrees == (1, 2, 4, 8)
+    assert cost.any_degrees == (1, 2, 4, 5, 8, 10, 20)
+    # 5 exchanges at the bandwidth of 8, 10 at that of 16, 20 at that of 32.
+    table, whole = cluster.all_to_all_gb_s, 3.125
+    for degree, listed in ((5, "8"), (8, "8"), (10, "16"), (20, "32")):
+        assert cost.group_time_ms([1000], degree).all_to_all_ms == pytest.approx(
+            1000 * whole / degree / table[listed]
+        )
+    chosen = build_cost_model(
+        checked("cost_model", "flexsp_13b"), cluster, model, 32_000, degrees=(3, 8, 32)
+    )
+    assert chosen.any_degrees == (1, 3, 8)
 
 
 def test_unsuitable_cost_models_name_the_key() -> None:
