@@ -72,6 +72,7 @@ def make_plan(
         batches,
         cost.tokens_per_device,
         chosen.predictions,
+        chosen.whole_heads,
     )
     validate_plan(plan)
     return plan

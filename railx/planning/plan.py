@@ -290,7 +290,8 @@ class Plan:
     ``tokens_per_device`` is how many tokens of the whole model a rank's memory holds,
     None where nobody said. ``predictions`` is ``cost_model`` where the predicted times
     are those of the cost model that ``settings`` name (cluster, model, cost_model and
-    max_length_tokens), else ``own``.
+    max_length_tokens), else ``own``. ``whole_heads`` says that every degree divides the
+    heads of that model, as Ulysses wants; the runtime takes no other degrees.
     """
 
     schema: Literal["railx.plan/3"]
@@ -301,6 +302,7 @@ class Plan:
     batches: tuple[SequenceParallelBatch, ...] | tuple[PipelineBatch, ...]
     tokens_per_device: Annotated[int, AtLeast(1)] | None = None
     predictions: Predictions = "own"
+    whole_heads: bool = True
 
     def sequence_parallel_batches(self) -> tuple[SequenceParallelBatch, ...]:
         """The batches of a sequence-parallel plan; PlanError for a pipeline plan."""
@@ -430,6 +432,7 @@ class _Head:
     settings: Mapping[str, Any]
     tokens_per_device: Annotated[int, AtLeast(1)] | None = None
     predictions: Predictions = "own"
+    whole_heads: bool = True
 
 
 def agree(one: float, other: float) -> bool:

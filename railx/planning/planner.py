@@ -59,7 +59,8 @@ class Planner:
     a plan from the settings and the task. ``ranks`` says how many ranks a plan for so
     many devices has (None: one per device). ``predictions`` is ``own`` where a planner
     prices something else than the task's cost model, so that its times cannot be worked
-    out again from that when the plan is read.
+    out again from that when the plan is read. ``whole_heads`` is False where degrees
+    need not divide the heads, as in ring attention.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Planner:
     plan: Callable[[Any, PlanningTask], Batches]
     ranks: Callable[[Any], int] | None = None
     predictions: Predictions = "cost_model"
+    whole_heads: bool = True
 
     def ranks_of(self, settings: PlannerBase, devices: int) -> int:
         """The ranks of a plan with these settings for so many devices."""

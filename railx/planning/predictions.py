@@ -84,7 +84,7 @@ def check_predictions(plan: Plan, named: NamedCostModel) -> None:
         for pipelined in plan.pipeline_batches():
             for index, pipeline in enumerate(pipelined.pipelines):
                 place = f"batch {pipelined.iteration}, pipeline {index}"
-                _check_degree(pipeline.degree, named, place)
+                _check_degree(pipeline.degree, plan, named, place)
                 _check_pipeline(pipeline, cost, place)
         return
     if plan.devices != named.cluster.devices:
@@ -93,7 +93,7 @@ def check_predictions(plan: Plan, named: NamedCostModel) -> None:
         for index, micro_batch in enumerate(one.micro_batches):
             for number, group in enumerate(micro_batch.groups):
                 place = f"batch {one.iteration}, micro-batch {index}, group {number}"
-                _check_degree(group.degree, named, place)
+                _check_degree(group.degree, plan, named, place)
                 _check_group(group, cost, place)
 
 
@@ -101,8 +101,8 @@ def _devices(plan: Plan, allowed: str) -> str:
     return f"devices: got {plan.devices}; allowed: {allowed}, those of settings.cluster"
 
 
-def _check_degree(degree: int, named: NamedCostModel, place: str) -> None:
-    if degree not in named.cost.any_degrees:
+def _check_degree(degree: int, plan: Plan, named: NamedCostModel, place: str) -> None:
+    if plan.whole_heads and degree not in named.cost.any_degrees:
         allowed = ", ".join(map(str, named.cost.any_degrees))
         raise PlanError(
             f"{place}: degree {degree}; allowed: {allowed}, those that divide the"

@@ -223,6 +223,14 @@ def test_any_degree_that_divides_the_heads() -> None:
         assert cost.group_time_ms([1000], degree).all_to_all_ms == pytest.approx(
             1000 * whole / degree / table[listed]
         )
+    # Degrees that the heads do not allow have a price too, the same either way.
+    everything = build_cost_model(
+        checked("cost_model", "flexsp_13b"), cluster, model, 32_000, degrees=range(1, 21)
+    )
+    assert everything.any_degrees == tuple(range(1, 21))
+    for degree in range(1, 21):
+        assert cost.all_to_all_for(degree) == pytest.approx(everything.all_to_all_ms[degree])
+    assert cost.all_to_all_for(100) == pytest.approx(whole / 100 / table["64"])
     chosen = build_cost_model(
         checked("cost_model", "flexsp_13b"), cluster, model, 32_000, degrees=(3, 8, 32)
     )
