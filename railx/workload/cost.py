@@ -188,6 +188,7 @@ class CostModel:
     * ``forward_share``: forward part of the compute time.
     * ``listed_ms``: as ``all_to_all_ms`` times the degree, for the degrees of the
       cluster's table; from these follow the times of all other degrees.
+    * ``heads``: of the model, None where nobody said.
     * ``split_memory``: memory of a split token relative to a batched one, because the
       gradients of keys and values of all its slices are alive at once (InfiniPipe eq.
       5).
@@ -201,6 +202,7 @@ class CostModel:
     forward_share: float
     split_memory: float
     listed_ms: Mapping[int, float] = field(default_factory=dict)
+    heads: int | None = None
 
     @property
     def degrees(self) -> tuple[int, ...]:
@@ -214,6 +216,12 @@ class CostModel:
         Ulysses shares out whole heads, so they are divisors of the heads.
         """
         return tuple(self.all_to_all_ms)
+
+    @property
+    def degrees_in_words(self) -> str:
+        """The degrees for an error: which, and what they must divide."""
+        heads = "" if self.heads is None else f" that divide the model's {self.heads} heads"
+        return f"{', '.join(map(str, self.degrees))}, those of the cluster{heads}"
 
     def sequence_ms(self, lengths: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Compute time (ms) of each sequence on one device, a1 s² + a2 s.
@@ -332,6 +340,7 @@ def build_cost_model(
         forward_share=1 / (1 + settings.backward_over_forward),
         split_memory=1 + key_value_mib / activation_mib,
         listed_ms=_listed_ms(cluster, exchanged / bytes_per_ms),
+        heads=model.heads,
     )
 
 
@@ -400,6 +409,7 @@ def _profiled(
         forward_share=fit.forward_share,
         split_memory=1 + layers * split / activation,
         listed_ms=_listed_ms(cluster, exchanged / 1e6),
+        heads=model.heads,
     )
 
 
