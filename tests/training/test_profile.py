@@ -96,6 +96,12 @@ def test_the_fit_and_the_summary_are_of_what_was_measured(
     assert fit["held_out"] == 2
     assert fit["context_bytes_per_token"] == pytest.approx(2 * 64 * 4, rel=1e-6)
     assert fit["held_out_memory_error"] < 0.1
+    assert fit["published_error"] == 0.06
+    table = read_rows(folder / "points.out")
+    errors = [row["error"] for row in table if row["held_out"]]
+    assert len(errors) == 2
+    assert max(errors) == pytest.approx(fit["held_out_largest_error"])
+    assert {row["error"] for row in table if row["checkpointed"]} == {None}
 
 
 @pytest.mark.parametrize("degree", [2, 4, 8])
