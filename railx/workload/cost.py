@@ -340,6 +340,10 @@ def build_cost_model(
     the ones that Ulysses can run. SettingsError where the coefficients were fitted for
     another model or the model's states leave no memory for tokens.
     """
+    if isinstance(settings, ProfiledCostSettings) and settings.fit is not None:
+        # What was measured takes the place of what the cluster says.
+        measured = settings.fit.all_to_all_gb_s
+        cluster = replace(cluster, all_to_all_gb_s={**cluster.all_to_all_gb_s, **measured})
     bandwidths = _bandwidths(cluster, model, degrees)
     if isinstance(settings, ProfiledCostSettings):
         return _profiled(settings, cluster, model, max_length_tokens, bandwidths)

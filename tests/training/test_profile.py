@@ -27,6 +27,7 @@ SMALL = {
     "device": "cpu",
     "warmups": 1,
     "repeats": 1,
+    "exchange_degrees": [2],
 }
 
 
@@ -55,8 +56,14 @@ def test_every_point_is_measured_on_the_device_at_hand(rows: Sequence[dict[str, 
     layers = [row for row in rows if row["part"] == "layer"]
     assert len({tuple(row[key] for key in ("degree", "context", "tokens")) for row in layers}) == 12
     assert len(layers) == 2 * 12
-    assert len(rows) - len(layers) == 3
-    for row in rows:
+    assert len(rows) - len(layers) == 3 + 3
+    exchanges = [row for row in rows if row["part"] == "all_to_all"]
+    for row in exchanges:
+        # Queries, output, keys and values of a rank's tokens, there and back.
+        assert row["exchanged_bytes"] == 2 * 4 * (2 * 128 + 2 * 64) * row["tokens"] // 2
+        assert min(row["forward_ms"], row["backward_ms"]) > 0
+        assert (row["clock"], row["degree"]) == ("wall_time", 2)
+    for row in (row for row in rows if row["part"] != "all_to_all"):
         assert row["fidelity"] == "measured_cpu"
         assert row["clock"] == "cpu_time"
         assert (row["model"], row["dtype"], row["torch"]) == ("tiny", "float32", torch.__version__)

@@ -32,7 +32,12 @@ coefficient = st.floats(1e-3, 1e3)
 def row(point: Point, time: tuple[float, float, float], keeps: float = 8000.0) -> dict[str, Any]:
     """A point as exact coefficients give it, a third of the time forward."""
     own = point.tokens / point.degree
-    if point.part == "ends":
+    exchanged = 0
+    if point.part == "all_to_all":
+        # 0.2 GB/s for two ranks, 0.4 GB/s for four, and 0.5 ms.
+        exchanged = 4 * 4 * 192 * point.tokens // point.degree
+        total, kept, left = 0.5 + exchanged / (0.1 * point.degree * 1e6), 0.0, 0.0
+    elif point.part == "ends":
         total, kept, left = 0.004 * own + 0.3, 1024 * own, 0.0
     else:
         squares = (point.context + point.tokens) ** 2 - point.context**2
@@ -50,6 +55,7 @@ def row(point: Point, time: tuple[float, float, float], keeps: float = 8000.0) -
         "backward_ms": total * 2 / 3,
         "kept_bytes": kept,
         "left_bytes": left,
+        "exchanged_bytes": exchanged,
         "fidelity": "measured_cpu",
     }
 
@@ -83,7 +89,8 @@ def test_a_coefficient_of_zero_stays_zero(missing: int) -> None:
 
 def test_the_error_is_that_of_points_without_part_in_the_fit() -> None:
     exact = rows()
-    points = held_out_points(exact, 3)
+    layers = [one for one in exact if one["part"] == "layer" and not one["checkpointed"]]
+    points = held_out_points(layers, 3)
     held = [
         one
         for one in exact
@@ -92,8 +99,8 @@ def test_the_error_is_that_of_points_without_part_in_the_fit() -> None:
         and (one["degree"], one["context"], one["tokens"]) in points
     ]
     assert len(held) == 5
-    assert points != held_out_points(exact, 4)
-    assert points == held_out_points(exact[::-1], 3)
+    assert points != held_out_points(layers, 4)
+    assert points == held_out_points(layers[::-1], 3)
     for one in held:
         one["forward_ms"] *= 2
         one["backward_ms"] *= 2
@@ -115,6 +122,36 @@ def test_the_error_is_that_of_points_without_part_in_the_fit() -> None:
     recomputed = [one for one in table if one["checkpointed"]]
     assert {(one["held_out"], one["error"]) for one in recomputed} == {(None, None)}
     assert {one["published_error"] for one in table} == {0.06}
+
+
+def test_exchanges_that_were_measured_take_the_place_of_the_clusters() -> None:
+    settings = replace(SETTINGS, exchange_degrees=(2, 4))
+    given = [row(point, COEFFICIENTS) for point in layer_points(settings)]
+    fit = fit_profile(given, 1)
+    assert fit.all_to_all_gb_s == pytest.approx({"2": 0.2, "4": 0.4})
+    assert fit.all_to_all_latency_ms == pytest.approx({"2": 0.5, "4": 0.5})
+    assert fit.held_out_all_to_all_error == pytest.approx(0, abs=1e-9)
+    table = [one for one in compared(given, fit, 1) if one["part"] == "all_to_all"]
+    assert [one["held_out"] for one in table].count(True) == 2
+    assert max(one["error"] for one in table) < 1e-9
+    changes = to_dict(fit)
+    priced = cost(**{key: changes[key] for key in ("all_to_all_gb_s", "all_to_all_latency_ms")})
+    assert priced.all_to_all_ms == pytest.approx(
+        {1: 0.0, 2: 4 * 4 * 4 * 192 / 2 / 2e5, 4: 4 * 4 * 4 * 192 / 4 / 4e5}
+    )
+    # The point that was left out is not in the fit. Where bytes cost nothing, there is
+    # no bandwidth.
+    held = next(one for one in table if one["held_out"] and one["degree"] == 2)
+    for one in given:
+        if one["part"] == "all_to_all":
+            if (one["degree"], one["tokens"]) == (2, held["tokens"]):
+                one["forward_ms"] *= 2
+                one["backward_ms"] *= 2
+            if one["degree"] == 4:
+                one["forward_ms"] = one["backward_ms"] = 1.0
+    fit = fit_profile(given, 1)
+    assert fit.all_to_all_gb_s == pytest.approx({"2": 0.2})
+    assert fit.held_out_all_to_all_error == pytest.approx(0.5)
 
 
 def test_recomputed_layers_have_no_part_in_the_fit() -> None:
@@ -206,6 +243,7 @@ def test_a_fit_reads_as_it_was_written() -> None:
         ({"lengths": (256, 256)}, r"lengths: got \[256, 256\]; allowed: .* each once"),
         ({"contexts": ()}, r"contexts: got \[\]; allowed: one value or more"),
         ({"checkpointing": (True,)}, "checkpointing: .*with false among them"),
+        ({"exchange_degrees": (16,)}, r"degrees: got 16; allowed: divisors of the heads"),
         ({"lengths": (256,)}, "lengths: .* after contexts .*three different"),
         ({"lengths": (256,), "degrees": (1,)}, "lengths: got 2 points .*allowed: 5 or more"),
     ],

@@ -72,7 +72,7 @@ _POINTS = (
     | whole("degree", "context", "tokens")
     | flag("checkpointed")
     | real("forward_ms", "backward_ms")
-    | whole("kept_bytes", "left_bytes", "peak_bytes")
+    | whole("kept_bytes", "left_bytes", "peak_bytes", "exchanged_bytes")
     | text("clock")
     | whole("repeats")
     | flag("held_out")
