@@ -1,7 +1,7 @@
 """A time that no plan of a whole batch can beat.
 
 :func:`batch_lower_bound_ms` holds the proof. Prices of the sequences come from a small
-linear programme over classes of similar lengths (HiGHS). Nothing is believed of it: any
+linear programme over classes of similar lengths. Nothing is believed of it: any
 prices give a bound, and what they give is worked out for all sequences in compiled
 loops.
 """
@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import highspy
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from railx.planning.prices import prices_ipm
 from railx.workload.cost import CostModel
 
 __all__ = ["batch_lower_bound_ms"]
@@ -28,11 +28,14 @@ Lengths = npt.NDArray[np.int64]
 
 #: The longest sequences are classes of their own, the others share classes of about
 #: equal tokens.
-_ALONE = 16
-_SHARED = 16
+_ALONE = 24
+_SHARED = 32
 #: Durations of the linear programme, and of the check.
-_COARSE = 14
+_COARSE = 20
 _FINE = 96
+_ADDED = 8
+_ROUNDS = 6
+_ENOUGH = 0.9995
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,21 @@ class _Problem:
             self.constant_ms,
             self.tokens,
         )
+
+
+@dataclass(frozen=True)
+class _Prices:
+    """What the programme says: nothing that must be true."""
+
+    prices: Floats
+    """Of a sequence of each class."""
+    by_time: Floats
+    """Rate of a device's time in a micro-batch of each duration."""
+    by_memory: Floats
+    """Rate of a token's memory in a micro-batch of each duration."""
+    durations: Floats
+    micro_batches: float
+    total_ms: float
 
 
 def batch_lower_bound_ms(
@@ -102,35 +120,56 @@ def batch_lower_bound_ms(
 
 def _bound_ms(problem: _Problem, fewest: int) -> float:
     """The best of what the prices of at least ``fewest`` micro-batches prove."""
-    starts, sizes = _classes(problem.lengths)
+    starts, sizes = _classes(problem)
     middle = _middle(problem, starts, sizes)
     durations = _durations(problem, fewest)
-    prices, number = _prices(middle, sizes, durations, fewest, None)
-    certified = _certified(problem, middle, sizes, prices, fewest, None)
-    if number <= fewest + 1e-6:
-        return certified
-    below, above = math.floor(number), math.ceil(number)
-    if below < above:
-        prices, _ = _prices(middle, sizes, durations, above, None)
-        over = _certified(problem, middle, sizes, prices, above, None)
+    best, number, durations = _rounds(problem, middle, sizes, durations, fewest, None)
+    below, above = math.floor(number + 1e-6), math.ceil(number - 1e-6)
+    if above > fewest:
+        over, _, _ = _rounds(problem, middle, sizes, durations, above, None)
         under = math.inf
-        if below >= fewest:
-            prices, _ = _prices(middle, sizes, durations, below, below)
-            under = _certified(problem, middle, sizes, prices, fewest, below)
-        certified = max(certified, min(over, under))
-    return certified
+        if below < above:
+            under, _, _ = _rounds(problem, middle, sizes, durations, fewest, below)
+        best = max(best, min(over, under))
+    return best
 
 
-def _classes(lengths: Floats) -> tuple[npt.NDArray[np.int64], Floats]:
-    """First sequence of each class, and how many sequences it has."""
+def _rounds(
+    problem: _Problem,
+    middle: _Problem,
+    sizes: Floats,
+    durations: Floats,
+    least: int,
+    most: int | None,
+) -> tuple[float, float, Floats]:
+    best = 0.0
+    for _ in range(_ROUNDS):
+        found = _prices(middle, sizes, durations, least if most is None else most, most)
+        certified, added = _certified(problem, middle, sizes, found, least, most)
+        best = max(best, certified)
+        if certified >= found.total_ms * _ENOUGH:
+            break
+        durations = np.union1d(durations, added)
+    return best, found.micro_batches, durations
+
+
+def _classes(problem: _Problem) -> tuple[npt.NDArray[np.int64], Floats]:
+    """First sequence of each class, and how many sequences it has.
+
+    The sequences of a class fit the same degrees.
+    """
+    lengths = problem.lengths
     alone = min(_ALONE, len(lengths))
-    starts = list(range(alone))
     rest = lengths[alone:]
+    cuts = np.zeros(len(lengths), dtype=np.bool_)
+    cuts[: alone + 1] = True
     if len(rest):
         filled = np.cumsum(rest)
         index = np.minimum((filled / filled[-1] * _SHARED - 1e-9).astype(np.int64), _SHARED - 1)
-        starts += (alone + np.flatnonzero(np.diff(index, prepend=-1))).tolist()
-    first = np.array(starts, dtype=np.int64)
+        fits = np.isfinite(problem.alone_ms).sum(axis=1)
+        cuts[alone:] |= np.diff(index, prepend=-1) > 0
+        cuts[1:] |= np.diff(fits) != 0
+    first = np.flatnonzero(cuts)
     return first, np.diff(first, append=len(lengths)).astype(np.float64)
 
 
@@ -162,84 +201,64 @@ def _durations(problem: _Problem, fewest: int) -> Floats:
 
 def _prices(
     classes: _Problem, sizes: Floats, durations: Floats, least: int, most: int | None
-) -> tuple[Floats, float]:
+) -> _Prices:
     """Prices of a sequence of each class, and the number of micro-batches."""
-    number, columns = len(classes.lengths), len(durations)
     busy = np.where(
         classes.alone_ms[:, None, :] <= durations[None, :, None],
         (classes.alone_ms * classes.degrees)[:, None, :],
         np.inf,
     ).min(axis=2)
-    row, column = np.nonzero(np.isfinite(busy))
-    pairs = len(row)
-    share = columns + np.arange(pairs)
-    rows = number + pairs + 2 * columns + 1
-    every = np.arange(columns)
-    place = [
-        (row, share, np.ones(pairs)),
-        (number + np.arange(pairs), share, np.ones(pairs)),
-        (number + np.arange(pairs), column, -np.ones(pairs)),
-        (
-            number + pairs + column,
-            share,
-            busy[row, column] * sizes[row] / (classes.devices * durations[column]),
-        ),
-        (number + pairs + every, every, -np.ones(columns)),
-        (
-            number + pairs + columns + column,
-            share,
-            classes.lengths[row] * sizes[row] / classes.tokens,
-        ),
-        (number + pairs + columns + every, every, -np.ones(columns)),
-        (np.full(columns, rows - 1), every, np.ones(columns)),
-    ]
-    index, across, value = (np.concatenate(part) for part in zip(*place, strict=True))
-    order = np.lexsort((across, index))
-    model = highspy.HighsLp()
-    model.num_col_, model.num_row_ = columns + pairs, rows
-    model.col_cost_ = np.concatenate((durations + classes.constant_ms, np.zeros(pairs)))
-    model.col_lower_ = np.zeros(columns + pairs)
-    model.col_upper_ = np.full(columns + pairs, highspy.kHighsInf)
-    model.row_lower_ = np.concatenate(
-        (np.ones(number), np.full(pairs + 2 * columns, -highspy.kHighsInf), [float(least)])
+    share = busy * sizes[:, None] / (classes.devices * durations)
+    room = classes.lengths * sizes / classes.tokens
+    scale = float(durations.mean())
+    cost = (durations + classes.constant_ms) / scale
+    prices, count, by_time, by_memory, _, objective = prices_ipm(
+        share, room, cost, float(least), most is None, 60
     )
-    model.row_upper_ = np.concatenate(
-        (
-            np.full(number, highspy.kHighsInf),
-            np.zeros(pairs + 2 * columns),
-            [highspy.kHighsInf if most is None else float(most)],
-        )
+    if not math.isfinite(objective) or not np.isfinite(prices).all():
+        return _Prices(sizes * 0, durations * 0, durations * 0, durations, float(least), 0.0)
+    return _Prices(
+        np.maximum(prices * scale / sizes, 0.0),
+        np.maximum(-by_time * scale / (classes.devices * durations), 0.0),
+        np.maximum(-by_memory * scale / classes.tokens, 0.0),
+        durations,
+        float(count.sum()),
+        objective * scale,
     )
-    model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    model.a_matrix_.start_ = np.searchsorted(index[order], np.arange(rows + 1))
-    model.a_matrix_.index_ = across[order]
-    model.a_matrix_.value_ = value[order]
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.setOptionValue("solver", "ipm")
-    solver.setOptionValue("run_crossover", "off")
-    solver.passModel(model)
-    solver.run()
-    solution = solver.getSolution()
-    prices = np.maximum(np.array(solution.row_dual)[:number] / sizes, 0.0)
-    return prices, float(np.array(solution.col_value)[:columns].sum())
+
+
+def _spread(problem: _Problem, classes: _Problem, sizes: Floats, prices: Floats) -> Floats:
+    """A price for each sequence from those of the classes.
+
+    The price of a token is interpolated, which is exact where prices are of the form of
+    times. Sequences that fit other degrees do not count.
+    """
+    price = np.empty(len(problem.lengths))
+    starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+    square = np.add.reduceat(problem.lengths**2, starts[:-1]) / sizes
+    position, token = square / classes.lengths, prices / classes.lengths
+    fits = np.isfinite(problem.alone_ms).sum(axis=1)
+    class_fits = np.isfinite(classes.alone_ms).sum(axis=1)
+    for kind in np.unique(class_fits):
+        members, those = fits == kind, class_fits == kind
+        own = problem.lengths[members]
+        price[members] = own * np.interp(own, position[those][::-1], token[those][::-1])
+    return price
 
 
 def _certified(
     problem: _Problem,
     classes: _Problem,
     sizes: Floats,
-    prices: Floats,
+    found: _Prices,
     least: int,
     most: int | None,
-) -> float:
-    """What prices of the classes prove of ``least`` to ``most`` micro-batches."""
-    price = np.interp(
-        problem.lengths,
-        np.concatenate(([0.0], classes.lengths[::-1])),
-        np.concatenate(([0.0], prices[::-1])),
-    )
+) -> tuple[float, Floats]:
+    """What prices of the classes prove of ``least`` to ``most`` micro-batches.
+
+    With it, the durations at which most was lost.
+    """
+    price = _spread(problem, classes, sizes, found.prices)
     lowest = float(problem.alone_ms.min())
     needed = float(np.min(problem.alone_ms[0]))
     cheapest = float(np.min(problem.alone_ms * problem.degrees, axis=1).sum())
@@ -250,75 +269,41 @@ def _certified(
     grid = np.concatenate((grid, np.geomspace(stop, stop * least + 1, 16)[1:]))
     if lowest < start:
         grid = np.concatenate((np.geomspace(lowest, start, 8)[:-1], grid))
-    ends = _lines(
+    edges = np.unique(classes.alone_ms[:_ALONE])
+    grid = np.unique(np.concatenate((grid, edges[(edges > grid[0]) & (edges < grid[-1])])))
+    ends = _worth(
         problem.lengths,
         problem.alone_ms,
         price,
         classes.lengths,
         classes.alone_ms,
-        prices,
+        found.prices,
         sizes,
         problem.degrees,
         float(problem.devices),
         float(problem.tokens),
         grid,
+        found.durations,
+        found.by_time,
+        found.by_memory,
     )
     charge = np.stack((grid[:-1], grid[1:]), axis=1) + problem.constant_ms
-    best = 0.0
-    total = float(price.sum())
+    factors = np.concatenate((np.linspace(0.97, 1.03, 61), (0.5, 0.8, 0.9, 1.1, 1.2)))
+    left = np.array([(charge - factor * ends).min() for factor in factors])
+    count = np.where(left >= 0, least, np.inf if most is None else most)
     longest = grid[-1] + problem.constant_ms * least
-    for factor in np.linspace(0.8, 1.2, 401):
-        left = float((charge - factor * ends).min())
-        count = least if left >= 0 else most
-        if count is None:
-            continue
-        best = max(best, min(factor * total + left * count, longest))
-    return best
+    proven = np.minimum(factors * float(price.sum()) + left * count, longest)
+    chosen = int(proven.argmax())
+    left = (charge - factors[chosen] * ends).min(axis=1)
+    low = np.flatnonzero(
+        (left <= np.append(left[1:], np.inf)) & (left < np.insert(left[:-1], 0, np.inf))
+    )
+    low = low[np.argsort(left[low], kind="stable")][:_ADDED]
+    return max(float(proven[chosen]), 0.0), grid[low]
 
 
 @njit(cache=True)
-def _knapsack(price, busy, tokens, sizes, share, duration, devices, room):
-    """The least of devices x rate + Σ max(0, price - rate x needs); with the rate.
-
-    ``needs`` are devices: ``share`` of them counted by time, the others by memory.
-    """
-    low, high = 0.0, 0.0
-    count = len(price)
-    for index in range(count):
-        needs = share * busy[index] / duration + (1 - share) * tokens[index] / room * devices
-        if needs > 0:
-            high = max(high, price[index] / needs)
-    for _ in range(40):
-        rate = 0.5 * (low + high)
-        used = 0.0
-        for index in range(count):
-            needs = share * busy[index] / duration + (1 - share) * tokens[index] / room * devices
-            if price[index] > rate * needs:
-                used += needs * sizes[index]
-        if used > devices:
-            low = rate
-        else:
-            high = rate
-    value = devices * high
-    for index in range(count):
-        needs = share * busy[index] / duration + (1 - share) * tokens[index] / room * devices
-        value += max(0.0, price[index] - high * needs) * sizes[index]
-    return value, high
-
-
-@njit(cache=True)
-def _busy(alone, degrees, duration, busy):
-    """Least device time of each sequence in a group that ends within ``duration``."""
-    for index in range(alone.shape[0]):
-        least = np.inf
-        for degree in range(alone.shape[1]):
-            if alone[index, degree] <= duration:
-                least = min(least, alone[index, degree] * degrees[degree])
-        busy[index] = least
-
-
-@njit(cache=True)
-def _lines(
+def _worth(
     lengths,
     alone,
     price,
@@ -330,57 +315,72 @@ def _lines(
     devices,
     room,
     grid,
+    durations,
+    by_time,
+    by_memory,
 ):
-    """What a micro-batch can be worth at both ends of each interval of durations."""
+    """What a micro-batch can be worth at both ends of each interval of durations.
+
+    Rates are tried on the classes: those of the programme's neighbouring durations,
+    those of the interval before, time alone and memory alone.
+    """
     ends = np.zeros((len(grid) - 1, 2))
-    class_busy, busy = np.empty(len(class_lengths)), np.empty(len(lengths))
-    golden = 0.3819660112501051
+    class_busy = np.empty(len(class_lengths))
+    rates = np.zeros((4, 2))
+    after = 0
     for interval in range(len(grid) - 1):
-        duration = grid[interval + 1]
-        _busy(class_alone, degrees, duration, class_busy)
-        left, right = 0.0, 1.0
-        best, rate, share = np.inf, 0.0, 0.0
-        for edge in range(2):
-            value, found = _knapsack(
-                class_price, class_busy, class_lengths, sizes, float(edge), duration, devices, room
+        start, stop = grid[interval], grid[interval + 1]
+        _busy(class_alone, degrees, stop, class_busy)
+        while after < len(durations) - 1 and durations[after] < stop:
+            after += 1
+        before = max(after - 1, 0)
+        rates[2, 0], rates[2, 1] = by_time[before], by_memory[before]
+        rates[3, 0], rates[3, 1] = by_time[after], by_memory[after]
+        best, chosen = np.inf, 0
+        for index in range(4):
+            surplus = 0.0
+            for member in range(len(sizes)):
+                if class_busy[member] < np.inf:
+                    surplus += sizes[member] * max(
+                        0.0,
+                        class_price[member]
+                        - rates[index, 0] * class_busy[member]
+                        - rates[index, 1] * class_lengths[member],
+                    )
+            value = (
+                surplus
+                + room * rates[index, 1]
+                + max(
+                    devices * start * rates[index, 0] - start,
+                    devices * stop * rates[index, 0] - stop,
+                )
             )
             if value < best:
-                best, rate, share = value, found, float(edge)
-        inner = left + golden * (right - left)
-        outer = right - golden * (right - left)
-        low, low_rate = _knapsack(
-            class_price, class_busy, class_lengths, sizes, inner, duration, devices, room
-        )
-        high, high_rate = _knapsack(
-            class_price, class_busy, class_lengths, sizes, outer, duration, devices, room
-        )
-        for _ in range(10):
-            if low < best:
-                best, rate, share = low, low_rate, inner
-            if high < best:
-                best, rate, share = high, high_rate, outer
-            if low < high:
-                right, outer, high, high_rate = outer, inner, low, low_rate
-                inner = left + golden * (right - left)
-                low, low_rate = _knapsack(
-                    class_price, class_busy, class_lengths, sizes, inner, duration, devices, room
-                )
-            else:
-                left, inner, low, low_rate = inner, outer, high, high_rate
-                outer = right - golden * (right - left)
-                high, high_rate = _knapsack(
-                    class_price, class_busy, class_lengths, sizes, outer, duration, devices, room
-                )
-        _busy(alone, degrees, duration, busy)
-        by_time, by_memory = rate * share / duration, rate * (1 - share) * devices / room
-        surplus = 0.0
+                best, chosen = value, index
+        time, memory = rates[chosen]
+        rates[0, 0], rates[0, 1] = time, memory
+        surplus, steepest = 0.0, 0.0
         for index in range(len(lengths)):
-            if np.isfinite(busy[index]):
-                surplus += max(
-                    0.0, price[index] - by_time * busy[index] - by_memory * lengths[index]
-                )
-        for end in range(2):
-            ends[interval, end] = (
-                devices * grid[interval + end] * by_time + room * by_memory + surplus
-            )
+            busy = np.inf
+            for degree in range(len(degrees)):
+                if alone[index, degree] < stop:
+                    busy = min(busy, alone[index, degree] * degrees[degree])
+            if busy < np.inf:
+                surplus += max(0.0, price[index] - time * busy - memory * lengths[index])
+                steepest = max(steepest, price[index] / busy)
+        if devices * stop * steepest < devices * stop * time + room * memory + surplus:
+            time, memory, surplus = steepest, 0.0, 0.0
+        ends[interval, 0] = devices * start * time + room * memory + surplus
+        ends[interval, 1] = devices * stop * time + room * memory + surplus
     return ends
+
+
+@njit(cache=True)
+def _busy(alone, degrees, duration, busy):
+    """Least device time of each sequence in a group that ends before ``duration``."""
+    for index in range(alone.shape[0]):
+        least = np.inf
+        for degree in range(alone.shape[1]):
+            if alone[index, degree] < duration:
+                least = min(least, alone[index, degree] * degrees[degree])
+        busy[index] = least

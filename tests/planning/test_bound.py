@@ -80,7 +80,7 @@ def _optimum_ms(lengths: list[int], devices: int, cost: CostModel) -> float:
     return total((1 << len(lengths)) - 1)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=5), st.integers(1, 8), costs())
 def test_no_plan_is_faster(lengths: list[int], devices: int, cost: CostModel) -> None:
     bound = batch_lower_bound_ms(np.array(lengths), devices, cost.degrees, cost)
