@@ -302,7 +302,7 @@ def _certified(
     return max(float(proven[chosen]), 0.0), grid[low]
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _worth(
     lengths,
     alone,
@@ -375,7 +375,7 @@ def _worth(
     return ends
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _busy(alone, degrees, duration, busy):
     """Least device time of each sequence in a group that ends before ``duration``."""
     for index in range(alone.shape[0]):

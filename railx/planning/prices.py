@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def prices_ipm(time, room, cost, number, at_least, rounds):
     """Prices of the classes; least Σ cost y over shares of micro-batches."""
     C, K = time.shape
