@@ -30,12 +30,19 @@ Lengths = npt.NDArray[np.int64]
 #: equal tokens.
 _ALONE = 24
 _SHARED = 32
-#: Durations of the linear programme, and of the check.
+#: Durations of the first programme, and how many each further one adds: those at which
+#: its prices proved least.
 _COARSE = 20
-_FINE = 96
 _ADDED = 8
+#: Durations of the proof, beside those from which one of the longest sequences fits.
+_FINE = 96
+#: Programmes at most. No further one is solved where prices prove this share of what
+#: they promise, or this factor more than the prices before.
 _ROUNDS = 6
 _ENOUGH = 0.9995
+_GROWN = 1.0002
+#: Larger than what rounding does to sums of times.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -52,16 +59,6 @@ class _Problem:
     tokens: int
     """What all devices hold together."""
 
-    def rows(self, members: npt.NDArray[np.int64]) -> _Problem:
-        return _Problem(
-            self.lengths[members],
-            self.devices,
-            self.degrees,
-            self.alone_ms[members],
-            self.constant_ms,
-            self.tokens,
-        )
-
 
 @dataclass(frozen=True)
 class _Prices:
@@ -75,7 +72,9 @@ class _Prices:
     """Rate of a token's memory in a micro-batch of each duration."""
     durations: Floats
     micro_batches: float
+    """How many there are of all durations together."""
     total_ms: float
+    """The bound that they promise."""
 
 
 def batch_lower_bound_ms(
@@ -83,22 +82,41 @@ def batch_lower_bound_ms(
 ) -> float:
     """A time in ms that no plan of the batch can beat.
 
-    Infinite where a sequence fits no group. Proof. Give each sequence any price p_i. A
-    micro-batch that lasts T + b1 runs each of its sequences in a group of a degree d
-    whose memory holds it and whose time T covers it, so sequence i takes at least
-    u_i(T) = min over those d of d t_i(d) of device time. The micro-batch has N T of
-    that and memory for N·cap tokens. So for any rates r, m >= 0 the prices of its
-    sequences add up to at most
+    Infinite where a sequence fits no group. ``degrees`` may be any numbers.
 
-        V(T) = N T r + N cap m + Σ_i max(0, p_i - r u_i(T) - m s_i).
+    Proof, for N devices, t_i(d) the time of sequence i alone in a group of degree d,
+    and micro-batches whose groups take T' <= T < T".
 
-    Let v be the least of T + b1 - V(T) over all T. Summed over the M micro-batches of a
-    plan: its time >= Σ p_i + M v. M is at least the batch's tokens over N·cap, and a
-    plan with a micro-batch longer than all T looked at lasts longer than that. Where M
-    is cut into two ranges, the bound is the lesser one.
+    *Charges.* Each sequence is charged device time e_i such that no group's sequences
+    are charged more than d T. The least d t_i(d) over degrees with t_i(d) < T" whose
+    memory holds it is such a charge, as the times in a group add up to at most T. For
+    some degrees we charge more, because who needs a wide group makes others wait in it
+    at a loss. Let x_i be t_i(d)/T" or s_i/(cap d + 1). A group's x add up to less than
+    1, so for an integer r its k_i = floor((r + 1) x_i) add up to at most r. Let q <= 1
+    be at least e_j/(d t_j(d)) for all j with k_j = 0. Then sequences with k_i > 0 may
+    be charged c_i(d) = d (q t_i(d) + (1 - q) T' k_i/r) in d: a group's charges are at
+    most d (q T + (1 - q) T'). A sequence is charged the least over its degrees, so no
+    more than c in the one it has. q rests on charges that are only lowered afterwards.
 
-    An interval (T', T] of durations is checked with the r, m and u_i of T, which only
-    raises V; N T r is then linear, so that its two ends suffice.
+    *Worth.* Give each sequence any price p_i >= 0. A micro-batch has N T of device time
+    and memory for N cap tokens. So for any rates r, m >= 0 the prices of its sequences
+    add up to at most
+
+        V(T) = N T r + N cap m + Σ_i max(0, p_i - r e_i - m s_i).
+
+    r, m and e are fixed for an interval, so V is linear in it and its ends suffice.
+
+    *Bound.* Let v be the least of T + b1 - V(T) over all T. Summed over the M
+    micro-batches of a plan, its time is at least Σ p_i + M v. M is at least the tokens
+    of the batch over N cap. Where a range of M is cut in two, the bound is the lesser
+    one. A plan with a micro-batch longer than all T looked at takes longer than that.
+
+    Nothing rests on where the prices come from: a linear programme over classes of
+    sequences and some durations, y_k micro-batches of duration T_k that hold a share
+    z_ik of class i,
+
+        min Σ (T_k + b1) y_k,    Σ_k z_ik = 1,    z_ik <= y_k,
+        Σ_i e_i z_ik <= N T_k y_k,    Σ_i s_i z_ik <= N cap y_k,    Σ y_k >= M.
     """
     allowed = np.array(sorted(degree for degree in degrees if degree <= devices), dtype=np.float64)
     if len(lengths) == 0:
@@ -115,7 +133,8 @@ def batch_lower_bound_ms(
     )
     fewest = -(-int(ordered.sum()) // problem.tokens)
     simple = max(float((alone * allowed).min(axis=1).sum()) / devices, float(alone[0].min()))
-    return max(simple + fewest * cost.constant_ms, _bound_ms(problem, fewest))
+    bound = max(simple + fewest * cost.constant_ms, _bound_ms(problem, fewest))
+    return bound * (1 - _ROUNDING)
 
 
 def _bound_ms(problem: _Problem, fewest: int) -> float:
@@ -125,10 +144,10 @@ def _bound_ms(problem: _Problem, fewest: int) -> float:
     durations = _durations(problem, fewest)
     best, number, durations = _rounds(problem, middle, sizes, durations, fewest, None)
     below, above = math.floor(number + 1e-6), math.ceil(number - 1e-6)
-    if above > fewest:
+    if fewest < above and below < above:
         over, _, _ = _rounds(problem, middle, sizes, durations, above, None)
         under = math.inf
-        if below < above:
+        if below >= fewest:
             under, _, _ = _rounds(problem, middle, sizes, durations, fewest, below)
         best = max(best, min(over, under))
     return best
@@ -142,12 +161,17 @@ def _rounds(
     least: int,
     most: int | None,
 ) -> tuple[float, float, Floats]:
+    """The best bound for ``least`` to ``most`` micro-batches.
+
+    With it, how many the programme has, and its durations.
+    """
     best = 0.0
     for _ in range(_ROUNDS):
         found = _prices(middle, sizes, durations, least if most is None else most, most)
         certified, added = _certified(problem, middle, sizes, found, least, most)
+        grown = certified > best * _GROWN
         best = max(best, certified)
-        if certified >= found.total_ms * _ENOUGH:
+        if certified >= found.total_ms * _ENOUGH or not grown:
             break
         durations = np.union1d(durations, added)
     return best, found.micro_batches, durations
@@ -169,6 +193,7 @@ def _classes(problem: _Problem) -> tuple[npt.NDArray[np.int64], Floats]:
         fits = np.isfinite(problem.alone_ms).sum(axis=1)
         cuts[alone:] |= np.diff(index, prepend=-1) > 0
         cuts[1:] |= np.diff(fits) != 0
+        cuts[1:] |= np.diff(np.floor(np.log2(lengths))) != 0
     first = np.flatnonzero(cuts)
     return first, np.diff(first, append=len(lengths)).astype(np.float64)
 
@@ -203,11 +228,19 @@ def _prices(
     classes: _Problem, sizes: Floats, durations: Floats, least: int, most: int | None
 ) -> _Prices:
     """Prices of a sequence of each class, and the number of micro-batches."""
-    busy = np.where(
-        classes.alone_ms[:, None, :] <= durations[None, :, None],
-        (classes.alone_ms * classes.degrees)[:, None, :],
-        np.inf,
-    ).min(axis=2)
+    busy = np.empty((len(sizes), len(durations)))
+    one = np.empty(len(sizes))
+    for index, duration in enumerate(durations):
+        _charges(
+            classes.alone_ms,
+            classes.lengths,
+            classes.degrees,
+            classes.tokens / classes.devices,
+            duration,
+            np.nextafter(duration, np.inf),
+            one,
+        )
+        busy[:, index] = one
     share = busy * sizes[:, None] / (classes.devices * durations)
     room = classes.lengths * sizes / classes.tokens
     scale = float(durations.mean())
@@ -269,6 +302,7 @@ def _certified(
     grid = np.concatenate((grid, np.geomspace(stop, stop * least + 1, 16)[1:]))
     if lowest < start:
         grid = np.concatenate((np.geomspace(lowest, start, 8)[:-1], grid))
+    grid[0] = lowest
     edges = np.unique(classes.alone_ms[:_ALONE])
     grid = np.unique(np.concatenate((grid, edges[(edges > grid[0]) & (edges < grid[-1])])))
     ends = _worth(
@@ -319,18 +353,20 @@ def _worth(
     by_time,
     by_memory,
 ):
-    """What a micro-batch can be worth at both ends of each interval of durations.
+    """V at both ends of each interval of durations.
 
     Rates are tried on the classes: those of the programme's neighbouring durations,
-    those of the interval before, time alone and memory alone.
+    those of the interval before, none, and at last the one at which time alone pays for
+    every sequence.
     """
     ends = np.zeros((len(grid) - 1, 2))
-    class_busy = np.empty(len(class_lengths))
+    class_busy, every_busy = np.empty(len(class_lengths)), np.empty(len(lengths))
     rates = np.zeros((4, 2))
     after = 0
     for interval in range(len(grid) - 1):
         start, stop = grid[interval], grid[interval + 1]
-        _busy(class_alone, degrees, stop, class_busy)
+        _charges(class_alone, class_lengths, degrees, room / devices, start, stop, class_busy)
+        _charges(alone, lengths, degrees, room / devices, start, stop, every_busy)
         while after < len(durations) - 1 and durations[after] < stop:
             after += 1
         before = max(after - 1, 0)
@@ -361,10 +397,7 @@ def _worth(
         rates[0, 0], rates[0, 1] = time, memory
         surplus, steepest = 0.0, 0.0
         for index in range(len(lengths)):
-            busy = np.inf
-            for degree in range(len(degrees)):
-                if alone[index, degree] < stop:
-                    busy = min(busy, alone[index, degree] * degrees[degree])
+            busy = every_busy[index]
             if busy < np.inf:
                 surplus += max(0.0, price[index] - time * busy - memory * lengths[index])
                 steepest = max(steepest, price[index] / busy)
@@ -376,11 +409,82 @@ def _worth(
 
 
 @njit(cache=True, error_model="numpy")
-def _busy(alone, degrees, duration, busy):
-    """Least device time of each sequence in a group that ends before ``duration``."""
-    for index in range(alone.shape[0]):
+def _charges(alone, lengths, degrees, per_device, start, stop, charges):
+    """What each sequence is charged of the device time of a micro-batch.
+
+    Its duration is at least ``start`` and less than ``stop``. Longest first, so that
+    ``large`` sequences of a degree (k > 0) come first. Of the r and x that the proof
+    allows, those are taken that add most to sequences that have no better degree.
+    """
+    number, kinds = len(lengths), len(degrees)
+    narrow = np.zeros(number, dtype=np.int64)
+    for index in range(number):
         least = np.inf
-        for degree in range(alone.shape[1]):
-            if alone[index, degree] < duration:
-                least = min(least, alone[index, degree] * degrees[degree])
-        busy[index] = least
+        for degree in range(kinds):
+            charge = alone[index, degree] * degrees[degree]
+            if alone[index, degree] < stop and charge < least:
+                least, narrow[index] = charge, degree
+        charges[index] = least
+    # By degree: r, what x is a share of, whether of time, how many have k > 0, and q.
+    parts = np.ones(kinds)
+    whole = np.full(kinds, stop)
+    by_time = np.ones(kinds, dtype=np.bool_)
+    large = np.zeros(kinds, dtype=np.int64)
+    useful = np.ones(kinds)
+    shares = np.zeros(number + 1)
+    most = 0
+    for degree in range(kinds):
+        width, best = degrees[degree], 0.0
+        if alone[number - 1, degree] >= stop:
+            continue
+        wanted = False
+        for index in range(number - 1, -1, -1):
+            time = alone[index, degree]
+            if time >= stop:
+                break
+            wanted = wanted or narrow[index] == degree
+            shares[index] = max(shares[index + 1], charges[index] / (width * time))
+            first = index
+        if not wanted:
+            continue
+        for option in range(6):
+            several, timed = option // 2 + 1.0, option % 2 == 0
+            room = stop if timed else per_device * width + 1
+            index, gain = first, 0.0
+            while index < number:
+                size = alone[index, degree] if timed else lengths[index]
+                taken = np.floor((several + 1) * size / room)
+                if taken == 0:
+                    break
+                if narrow[index] == degree:
+                    gain += start * taken / several - alone[index, degree]
+                index += 1
+            gain *= 1.0 - shares[index]
+            if gain > best:
+                best = gain
+                parts[degree], whole[degree], by_time[degree] = several, room, timed
+                large[degree], useful[degree] = index, shares[index]
+        most = max(most, large[degree])
+    for attempt in range(2):
+        for index in range(most):
+            least = np.inf
+            for degree in range(kinds):
+                time = alone[index, degree]
+                if time < stop:
+                    charge = time
+                    if index < large[degree]:
+                        size = time if by_time[degree] else lengths[index]
+                        taken = np.floor((parts[degree] + 1) * size / whole[degree])
+                        charge = (
+                            useful[degree] * time
+                            + (1.0 - useful[degree]) * start * taken / parts[degree]
+                        )
+                    least = min(least, degrees[degree] * charge)
+            charges[index] = least if attempt == 0 else min(least, charges[index])
+        if attempt == 0:
+            for degree in range(kinds):
+                for index in range(large[degree], most):
+                    time = alone[index, degree]
+                    if time < stop and large[degree] > 0:
+                        share = charges[index] / (degrees[degree] * time)
+                        useful[degree] = min(1.0, max(useful[degree], share))
