@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from railx.planning.dynamic_cp import DYNAMIC_CP
 from railx.planning.flexsp import FLEXSP
 from railx.planning.pipeline import PIPELINE
 from railx.planning.planner import Planner, PlannerBase
@@ -13,7 +14,7 @@ from railx.settings import Registered
 __all__ = ["PLANNERS", "PlannerSettings", "planner_of"]
 
 #: Every planner.
-PLANNERS: tuple[Planner, ...] = (STATIC, FLEXSP, PIPELINE)
+PLANNERS: tuple[Planner, ...] = (STATIC, FLEXSP, PIPELINE, DYNAMIC_CP)
 
 
 def planner_of(settings: PlannerBase) -> Planner:
