@@ -15,7 +15,7 @@ computation, no dependence on where a group lies.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -186,6 +186,8 @@ class CostModel:
       degrees that may be used, powers of two and others, ascending.
     * ``tokens_per_device``: how many tokens a group may hold per rank.
     * ``forward_share``: forward part of the compute time.
+    * ``listed_ms``: as ``all_to_all_ms`` times the degree, for the degrees of the
+      cluster's table; from these follow the times of all other degrees.
     * ``split_memory``: memory of a split token relative to a batched one, because the
       gradients of keys and values of all its slices are alive at once (InfiniPipe eq.
       5).
@@ -198,6 +200,7 @@ class CostModel:
     tokens_per_device: int
     forward_share: float
     split_memory: float
+    listed_ms: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def degrees(self) -> tuple[int, ...]:
@@ -226,7 +229,23 @@ class CostModel:
         FlexSP eq. 12 and its all-to-all term.
         """
         compute = float(self.sequence_ms(lengths).sum()) / degree + self.constant_ms
-        return GroupTime(compute, float(np.sum(lengths)) * self.all_to_all_ms[degree])
+        return GroupTime(compute, float(np.sum(lengths)) * self.all_to_all_for(degree))
+
+    def all_to_all_for(self, degree: int) -> float:
+        """``all_to_all_ms`` of any degree, also of one that does not divide the heads.
+
+        At the bandwidth of the next larger degree of the cluster's table; beyond its
+        last one, at the last.
+        """
+        if degree in self.all_to_all_ms:
+            return self.all_to_all_ms[degree]
+        listed = self.listed_ms or {d: d * ms for d, ms in self.all_to_all_ms.items() if d > 1}
+        if not listed:
+            raise SettingsError(
+                "cluster.all_to_all_gb_s", f"is empty; allowed for degree {degree}: a bandwidth"
+            )
+        larger = [one for one in listed if one >= degree]
+        return listed[min(larger, default=max(listed))] / degree
 
     def chunk_time_ms(
         self, slices: Sequence[tuple[int, int]], stages: int, degree: int
@@ -312,6 +331,7 @@ def build_cost_model(
         ),
         forward_share=1 / (1 + settings.backward_over_forward),
         split_memory=1 + key_value_mib / activation_mib,
+        listed_ms=_listed_ms(cluster, exchanged / bytes_per_ms),
     )
 
 
@@ -333,6 +353,11 @@ def _bandwidths(
         if bandwidth is not None:
             found[degree] = bandwidth
     return found
+
+
+def _listed_ms(cluster: ClusterSettings, ms_at_one_gb_s: float) -> dict[int, float]:
+    """Time per token of one rank's share, by degree of the cluster's table."""
+    return {int(degree): ms_at_one_gb_s / gb_s for degree, gb_s in cluster.all_to_all_gb_s.items()}
 
 
 def _profiled(
@@ -374,6 +399,7 @@ def _profiled(
         ),
         forward_share=fit.forward_share,
         split_memory=1 + layers * split / activation,
+        listed_ms=_listed_ms(cluster, exchanged / 1e6),
     )
 
 

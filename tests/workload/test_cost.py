@@ -82,6 +82,30 @@ def test_cluster_holds_the_published_bandwidths() -> None:
 
 
 @pytest.mark.parametrize(
+    ("cluster", "table"), [("a100_16", "4k_seq_2_ib"), ("a100_16_2k", "2k_seq_comment")]
+)
+def test_the_published_cluster_of_16_devices(cluster: str, table: str) -> None:
+    published = {
+        row["degree"]: float(row["gb_s"])
+        for row in published_rows("flexsp_all_to_all_bandwidth.csv")
+        if row["table"] == table
+    }
+    settings, model = checked("cluster", cluster), checked("model", "gpt_7b")
+    assert settings.all_to_all_gb_s == published
+    constants = {row["id"]: row["value"] for row in published_rows("flexsp_cost_constants.csv")}
+    fitted = checked("cost_model", "flexsp_7b_16")
+    kept = constants["gpt_7b_activation_mib_per_token_on_16_devices"]
+    assert fitted.activation_mib_per_token == float(kept)
+    assert replace(
+        fitted, activation_mib_per_token=4.480441895
+    ) == checked("cost_model", "flexsp_7b")  # fmt: skip
+    # Tokens per device as its public code works them out.
+    for longest, tokens in ((32_000, 9014), (64_000, 8967)):
+        cost = build_cost_model(fitted, settings, model, longest)
+        assert (cost.tokens_per_device, cost.degrees) == (tokens, (1, 2, 4, 8, 16))
+
+
+@pytest.mark.parametrize(
     ("degree", "microseconds"),
     [(1, 0.0), (2, 8.4), (4, 4.8), (8, 2.6), (16, 12.1), (32, 10.5), (64, 6.4)],
 )
@@ -199,6 +223,14 @@ def test_any_degree_that_divides_the_heads() -> None:
         assert cost.group_time_ms([1000], degree).all_to_all_ms == pytest.approx(
             1000 * whole / degree / table[listed]
         )
+    # Degrees that the heads do not allow have a price too, the same either way.
+    everything = build_cost_model(
+        checked("cost_model", "flexsp_13b"), cluster, model, 32_000, degrees=range(1, 21)
+    )
+    assert everything.any_degrees == tuple(range(1, 21))
+    for degree in range(1, 21):
+        assert cost.all_to_all_for(degree) == pytest.approx(everything.all_to_all_ms[degree])
+    assert cost.all_to_all_for(100) == pytest.approx(whole / 100 / table["64"])
     chosen = build_cost_model(
         checked("cost_model", "flexsp_13b"), cluster, model, 32_000, degrees=(3, 8, 32)
     )
