@@ -32,9 +32,9 @@ from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.static import total_ms
 from railx.settings import AtLeast
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel, build_cost_model
+from railx.workload.cost import CostModel
 
-__all__ = ["ANY_DEGREE", "AnyDegreeSettings", "cost_of_any_degree", "plan_any_degree_batch"]
+__all__ = ["ANY_DEGREE", "AnyDegreeSettings", "plan_any_degree_batch", "with_every_degree"]
 
 #: Halvings of the interval of T.
 _HALVINGS = 14
@@ -61,26 +61,19 @@ class _Open:
     work_ms: float
 
 
-def cost_of_any_degree(task: PlanningTask) -> CostModel:
-    """The cost model of a task with every number of ranks as a degree."""
-    built = build_cost_model(
-        task.constants,
-        task.cluster,
-        task.model,
-        task.max_length_tokens,
-        degrees=range(1, task.devices + 1),
-    )
-    return replace(task.cost, all_to_all_ms=built.all_to_all_ms)
+def with_every_degree(cost: CostModel, devices: int) -> CostModel:
+    """The cost model with every number of ranks up to ``devices`` as a degree."""
+    every = {degree: cost.all_to_all_for(degree) for degree in range(1, devices + 1)}
+    return replace(cost, all_to_all_ms=every)
 
 
 def plan_any_degree_batch(
     iteration: int, batch: SampledBatch, settings: AnyDegreeSettings, devices: int, cost: CostModel
 ) -> SequenceParallelBatch:
     """Plan one batch; PlanError names a sequence that all devices cannot hold."""
-    lengths = batch.lengths
-    largest = cost.any_degrees[-1]
-    limit = cost.tokens_per_device * largest
-    check_lengths_fit(batch.sequences, lengths, limit, f"a group of degree {largest}")
+    lengths, cost = batch.lengths, with_every_degree(cost, devices)
+    limit = cost.tokens_per_device * devices
+    check_lengths_fit(batch.sequences, lengths, limit, f"a group of degree {devices}")
     fewest = ceil(int(lengths.sum()) / (cost.tokens_per_device * devices))
     plans: list[list[Assignment]] = []
     tried = 0
@@ -217,12 +210,11 @@ def _work_ms(length: int, cost: CostModel) -> float:
 
 
 def _plan(settings: AnyDegreeSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
-    cost = cost_of_any_degree(task)
     return tuple(
-        plan_any_degree_batch(index, batch, settings, task.devices, cost)
+        plan_any_degree_batch(index, batch, settings, task.devices, task.cost)
         for index, batch in enumerate(task.batches)
     )
 
 
 #: The entry of the list of planners.
-ANY_DEGREE = Planner("any_degree", "sequence_parallel", AnyDegreeSettings, _plan)
+ANY_DEGREE = Planner("any_degree", "sequence_parallel", AnyDegreeSettings, _plan, whole_heads=False)

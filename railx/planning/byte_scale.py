@@ -33,7 +33,6 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from railx.planning.any_degree import cost_of_any_degree
 from railx.planning.groups import (
     Assignment,
     Lengths,
@@ -151,9 +150,8 @@ def plan_byte_scale_batch(
     iteration: int, batch: SampledBatch, settings: ByteScaleSettings, devices: int, cost: CostModel
 ) -> SequenceParallelBatch:
     """Plan one batch; PlanError names a sequence that all devices cannot hold."""
-    lengths, largest = batch.lengths, cost.any_degrees[-1]
-    limit = cost.tokens_per_device * largest
-    check_lengths_fit(batch.sequences, lengths, limit, f"a group of degree {largest}")
+    lengths, limit = batch.lengths, cost.tokens_per_device * devices
+    check_lengths_fit(batch.sequences, lengths, limit, f"a group of degree {devices}")
     ordered = units(lengths, cost)
     works_ms = [float(cost.sequence_ms(lengths[list(unit.members)]).sum()) for unit in ordered]
     made, waitless = rounds(ordered, works_ms, settings, devices)
@@ -170,12 +168,11 @@ def plan_byte_scale_batch(
 
 
 def _plan(settings: ByteScaleSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
-    cost = cost_of_any_degree(task)
     return tuple(
-        plan_byte_scale_batch(index, batch, settings, task.devices, cost)
+        plan_byte_scale_batch(index, batch, settings, task.devices, task.cost)
         for index, batch in enumerate(task.batches)
     )
 
 
 #: The entry of the list of planners.
-BYTE_SCALE = Planner("byte_scale", "sequence_parallel", ByteScaleSettings, _plan)
+BYTE_SCALE = Planner("byte_scale", "sequence_parallel", ByteScaleSettings, _plan, whole_heads=False)

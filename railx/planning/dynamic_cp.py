@@ -211,7 +211,7 @@ def plan_dynamic_cp_batch(
 ) -> SequenceParallelBatch:
     """Plan one batch; PlanError names a sequence that all devices cannot hold."""
     held = settings.tokens_per_rank or cost.tokens_per_device
-    largest = max(degree for degree in cost.degrees if degree <= devices)
+    largest = 1 << (devices.bit_length() - 1)
     where = f"a group of degree {largest}"
     check_lengths_fit(batch.sequences, batch.lengths, held * largest, where)
     lengths: Lengths = batch.lengths
@@ -247,4 +247,4 @@ def _plan(settings: DynamicCPSettings, task: PlanningTask) -> tuple[SequencePara
 
 
 #: The entry of the list of planners.
-DYNAMIC_CP = Planner("dynamic_cp", "sequence_parallel", DynamicCPSettings, _plan)
+DYNAMIC_CP = Planner("dynamic_cp", "sequence_parallel", DynamicCPSettings, _plan, whole_heads=False)

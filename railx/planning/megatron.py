@@ -44,7 +44,6 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from railx.planning.any_degree import cost_of_any_degree
 from railx.planning.groups import Lengths, micro_batch
 from railx.planning.plan import Group, MicroBatch, PlanError, SequenceParallelBatch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
@@ -135,11 +134,10 @@ class Shape:
 
 def shapes(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
     """The shapes that hold the longest context, by tensor and context parallelism."""
-    cost = cost_of_any_degree(task)
     return [
         shape
         for tensor, context in _sizes(settings, task)
-        if (shape := _shape(settings, task, cost, tensor, context)) is not None
+        if (shape := _shape(settings, task, tensor, context)) is not None
         and shape.cost.tokens_per_device * shape.degree >= task.max_length_tokens
     ]
 
@@ -160,7 +158,7 @@ def _sizes(settings: MegatronSettings, task: PlanningTask) -> Iterator[tuple[int
 
 
 def _shape(
-    settings: MegatronSettings, task: PlanningTask, cost: CostModel, tensor: int, context: int
+    settings: MegatronSettings, task: PlanningTask, tensor: int, context: int
 ) -> Shape | None:
     """A shape with its costs; None where model states leave no room for tokens."""
     held = _tokens_per_device(task, tensor)
@@ -172,7 +170,7 @@ def _shape(
 
     def rate(ranks: int) -> float:
         """Bytes a ms of one device's buffer in an all-to-all."""
-        return whole / ranks / cost.all_to_all_ms[ranks]
+        return whole / ranks / task.cost.all_to_all_for(ranks)
 
     def uplink(ranks: int) -> float:
         """Bytes a ms out of a node in an all-to-all of more ranks than its own."""
@@ -200,7 +198,7 @@ def _shape(
             if degree > node
             else own / rate(degree)
         )
-    own_cost = replace(cost, tokens_per_device=held)
+    own_cost = replace(task.cost, tokens_per_device=held)
     return Shape(tensor, context, own_cost, gather, exchange, hidden)
 
 
@@ -261,7 +259,11 @@ def _timed_group(group: Group, shape: Shape) -> Group:
         group,
         predicted_ms=time.total_ms,
         predicted_compute_ms=time.compute_ms,
-        predicted_all_to_all_ms=time.tensor_ms + time.context_ms,
+        predicted_all_to_all_ms=0.0,
+        predicted_other_ms={
+            "tensor_parallel": time.tensor_ms,
+            "context_parallel": time.context_ms,
+        },
     )
 
 
@@ -283,4 +285,6 @@ def _plan(settings: MegatronSettings, task: PlanningTask) -> tuple[SequenceParal
 
 
 #: The entry of the list of planners.
-MEGATRON = Planner("megatron", "sequence_parallel", MegatronSettings, _plan)
+MEGATRON = Planner(
+    "megatron", "sequence_parallel", MegatronSettings, _plan, predictions="own", whole_heads=False
+)

@@ -40,9 +40,3 @@ def small() -> CostModel:
 def tight(small: CostModel) -> Callable[[int], CostModel]:
     """The small cost model with another token cap."""
     return lambda tokens: replace(small, tokens_per_device=tokens)
-
-
-@pytest.fixture(scope="session")
-def every(small: CostModel) -> CostModel:
-    """The small cost model with degree 3, at the bandwidth of degree 4."""
-    return replace(small, all_to_all_ms={1: 0.0, 2: 0.05, 3: 0.16 / 3, 4: 0.04})

@@ -22,8 +22,8 @@ DP = ByteScaleSettings("byte_scale", "dp", 1, 0.05)
 PP = ByteScaleSettings("byte_scale", "pp", 2, 0.05)
 
 
-def test_long_sequences_take_ranks_and_short_ones_share_them(every: CostModel) -> None:
-    made = units(np.array([40, 250, 90, 60, 101]), every)
+def test_long_sequences_take_ranks_and_short_ones_share_them(small: CostModel) -> None:
+    made = units(np.array([40, 250, 90, 60, 101]), small)
     assert [(unit.degree, unit.members) for unit in made] == [
         (3, (1,)),
         (2, (4,)),
@@ -33,10 +33,10 @@ def test_long_sequences_take_ranks_and_short_ones_share_them(every: CostModel) -
     assert made[2].time_ms == pytest.approx(8.1 + 9 + 3)
 
 
-def test_a_plan_by_hand(every: CostModel) -> None:
+def test_a_plan_by_hand(small: CostModel) -> None:
     """250 takes three ranks and 90 the fourth, which lags behind and takes the rest."""
     batch = SampledBatch(np.arange(4), np.array([250, 90, 60, 40]))
-    made = plan_byte_scale_batch(0, batch, DP, 4, every)
+    made = plan_byte_scale_batch(0, batch, DP, 4, small)
     assert [{g.lengths: g.degree for g in one.groups} for one in made.micro_batches] == [
         {(250,): 3, (90,): 1},
         {(60, 40): 1},
@@ -73,10 +73,10 @@ def test_only_ranks_that_lag_take_more() -> None:
     assert most == 13
 
 
-def test_a_sequence_over_all_devices_is_named(every: CostModel) -> None:
+def test_a_sequence_over_all_devices_is_named(small: CostModel) -> None:
     batch = SampledBatch(np.array([9, 4]), np.array([10, 401]))
     with pytest.raises(PlanError, match=r"^sequence 4: 401 tokens; allowed: at most 400"):
-        plan_byte_scale_batch(0, batch, DP, 4, every)
+        plan_byte_scale_batch(0, batch, DP, 4, small)
 
 
 @given(
@@ -84,14 +84,14 @@ def test_a_sequence_over_all_devices_is_named(every: CostModel) -> None:
     st.sampled_from([DP, PP, ByteScaleSettings("byte_scale", "dp", 8, 0.0)]),
 )
 def test_plans_hold_every_sequence_once_within_memory(
-    every: CostModel, lengths: list[int], settings: ByteScaleSettings
+    small: CostModel, lengths: list[int], settings: ByteScaleSettings
 ) -> None:
-    made = planned_of(plan_byte_scale_batch, lengths, settings, 4, every)
-    check_batch(made, lengths, 4, every)
+    made = planned_of(plan_byte_scale_batch, lengths, settings, 4, small)
+    check_batch(made, lengths, 4, small)
 
 
-def test_the_entry_plans_with_every_degree(every: CostModel) -> None:
+def test_the_entry_plans_with_every_degree(small: CostModel) -> None:
     settings = checked("planner", "byte_scale")
     assert settings == ByteScaleSettings("byte_scale", "dp", 8, 0.05)
-    made = BYTE_SCALE.plan(settings, task_of([250, 90], 4, every))
+    made = BYTE_SCALE.plan(settings, task_of([250, 90], 4, small))
     assert {g.degree for g in made[0].micro_batches[0].groups} == {3, 1}  # type: ignore[union-attr]

@@ -164,8 +164,8 @@ def test_tokens_never_exceed_the_common_cap() -> None:
     assert all(one.cost.tokens_per_device <= task.cost.tokens_per_device for one in found)
 
 
-def test_the_configs_are_checked(every: CostModel) -> None:
+def test_the_configs_are_checked(small: CostModel) -> None:
     assert checked("planner", "megatron") == RING
     assert checked("planner", "megatron_all_to_all") == ALL_TO_ALL
-    [made] = MEGATRON.plan(RING, task_of([250, 90], 4, every))
+    [made] = MEGATRON.plan(RING, task_of([250, 90], 4, small))
     assert made.solver["tensor"] * made.solver["context"] <= 4
