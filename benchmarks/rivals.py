@@ -35,7 +35,8 @@ PLANNERS = {
     "static_per_batch_published": "best degree per batch, levelled as published",
     "static": "one degree",
     "static_published": "one degree, chosen and levelled as published",
-    "megatron": "Megatron-LM, ring",
+    "megatron": "Megatron-LM, best shape",
+    "megatron_ring": "Megatron-LM, ring",
     "megatron_all_to_all": "Megatron-LM, all-to-all",
     "wlb": "WLB-LLM packing",
     "dynamic_cp_alone": "Megatron dynamic CP, one sequence a pass",
@@ -69,7 +70,7 @@ def main() -> None:
                 seconds[label][corpus, context] += each
             if name.startswith("megatron"):
                 one = planned[0].solver
-                shape = f"TP{one['tensor']} CP{one['context']} DP{one['data']}"
+                shape = f"TP{one['tensor']} CP{one['context']} DP{one['data']}, {one['exchange']}"
                 shapes.add(f"{PLANNERS[name]} {context // 1000}K: {shape}")
         if "wlb" in names:
             late = _task(_late(batches, context), cost, context)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from railx.figures.fidelity import fidelity_line
 from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
@@ -22,6 +22,7 @@ from railx.figures.theme import (
     PUBLISHED,
     canvas,
     label,
+    lighter,
     published_handle,
     published_marks,
     quantity,
@@ -39,6 +40,8 @@ _GROUPS = ("plan", "corpus", "iteration", "micro_batch", "predicted_ms", "fideli
 _SECONDS = ("model", "context", "corpus", "system", "seconds_per_iteration")
 _SYNTHETIC = "_like"
 _BAR = 0.66
+#: The planner of this project.
+_OURS = "flexsp"
 
 
 @dataclass(frozen=True)
@@ -98,11 +101,14 @@ def draw(settings: PlannersSettings, inputs: FigureFiles, output: Path) -> Drawn
         for axes, corpus in zip(panels, corpora, strict=True):
             _panel(axes, bars[bars["corpus"] == corpus], planners, settings)
             axes.set_title(label(corpus))
-        handles = [Patch(color=_colour("flexsp", settings)), Patch(color=PALETTE[0])]
-        texts = ["Groups that adapt", "Other planners"]
+        handles: list[Any] = [Patch(color=_colour("", settings))]
+        texts = ["Ours: plans of baselines"]
+        if _OURS in planners:
+            handles.append(Patch(color=_colour(_OURS, settings)))
+            texts.append(f"Ours: {settings.planners[_OURS].lower()}")
         if settings.reference in planners:
-            handles.append(Patch(color=GREY))
-            texts.append("Reference")
+            handles.append(Patch(color=_colour(settings.reference, settings)))
+            texts.append("Ours: the reference")
         if bars["published_seconds"].notna().any():
             handles.append(published_handle())
             texts.append(f"{PUBLISHED.capitalize()} (FlexSP)")
@@ -122,7 +128,10 @@ def _bars(settings: PlannersSettings, inputs: FigureFiles) -> pd.DataFrame:
     own = published[
         (published["model"] == settings.model) & (published["context"] == settings.context)
     ]
-    seconds = own.set_index(["corpus", "system"])["seconds_per_iteration"]
+    seconds = {
+        (str(row["corpus"]), str(row["system"])): float(row["seconds_per_iteration"])
+        for row in own.to_dict("records")
+    }
     rows = []
     for corpus, plans in groups.groupby("corpus", sort=False):
         for planner in settings.planners:
@@ -130,14 +139,14 @@ def _bars(settings: PlannersSettings, inputs: FigureFiles) -> pd.DataFrame:
             if chosen.empty:
                 continue
             slowest = chosen.groupby(["iteration", "micro_batch"])["predicted_ms"].max()
-            key = (str(corpus).removesuffix(_SYNTHETIC), settings.published.get(planner))
+            key = (str(corpus).removesuffix(_SYNTHETIC), settings.published.get(planner, ""))
             rows.append(
                 {
                     "corpus": str(corpus),
                     "planner": planner,
                     "plan": str(chosen["plan"].iloc[0]),
                     "seconds": float(slowest.groupby("iteration").sum().mean()) / 1e3,
-                    "published_seconds": float(seconds[key]) if key in seconds.index else None,
+                    "published_seconds": seconds.get(key),
                     "fidelity": str(chosen["fidelity"].iloc[0]),
                 }
             )
@@ -151,28 +160,37 @@ def _bars(settings: PlannersSettings, inputs: FigureFiles) -> pd.DataFrame:
     return bars.assign(of_reference=bars["seconds"] / bars["corpus"].map(base))
 
 
-def _colour(planner: str, settings: PlannersSettings) -> str:
+def _colour(planner: str, settings: PlannersSettings) -> tuple[float, float, float]:
+    """Light, so that a published mark on a bar can be seen."""
     if planner == settings.reference:
-        return GREY
-    return PALETTE[2] if planner == "flexsp" else PALETTE[0]
+        return lighter(GREY, 0.4)
+    return lighter(PALETTE[2] if planner == _OURS else PALETTE[0], 0.4)
 
 
 def _panel(axes: Axes, bars: pd.DataFrame, planners: list[str], settings: PlannersSettings) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     most = float(bars[["seconds", "published_seconds"]].max().max())
     for row in bars.to_dict("records"):
         place = planners.index(row["planner"])
         axes.barh(place, row["seconds"], _BAR, color=_colour(row["planner"], settings))
         share = row["of_reference"]
-        words = quantity(row["seconds"]) + (f" ({share:.2f})" if share == share else "")
-        end = max(row["seconds"], row["published_seconds"] if row["published_seconds"] else 0)
-        if row["published_seconds"] == row["published_seconds"]:
-            published_marks(axes, [row["published_seconds"]], [place])
-        else:
-            end = row["seconds"]
-        axes.annotate(words, (end, place), (7, 0), textcoords="offset points", va="center")
+        axes.annotate(
+            quantity(row["seconds"]) + (f" ({share:.2f})" if share == share else ""),
+            (1, place),
+            (-6, 0),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+        )
+    marked = bars.dropna(subset=["published_seconds"])
+    places = [planners.index(name) for name in marked["planner"]]
+    published_marks(axes, marked["published_seconds"], places)
     axes.set_yticks(range(len(planners)), [settings.planners[name] for name in planners])
     axes.set_ylim(len(planners) - 0.5, -0.5)
-    axes.set_xlim(0, 1.55 * most)
+    axes.set_xlim(0, 1.8 * most)
+    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.set_xlabel("Seconds an iteration")
     axes.grid(visible=False, axis="y")
 
@@ -180,8 +198,8 @@ def _panel(axes: Axes, bars: pd.DataFrame, planners: list[str], settings: Planne
 def _caption(settings: PlannersSettings, bars: pd.DataFrame) -> str:
     parts = []
     for corpus, own in bars.groupby("corpus", sort=False):
-        best = own.loc[own["seconds"].idxmin()]
-        worst = own.loc[own["seconds"].idxmax()]
+        rows = own.sort_values("seconds").to_dict("records")
+        best, worst = rows[0], rows[-1]
         parts.append(
             f"{label(str(corpus))}: from {quantity(best['seconds'])} s"
             f" ({settings.planners[best['planner']]}) to {quantity(worst['seconds'])} s"

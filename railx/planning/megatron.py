@@ -26,7 +26,8 @@ of the model:
   backward these and their gradients: 3 (cp - 1) · 2 · d_kv / tp · e · T / cp bytes a
   rank. Where the ring leaves the node, min(tp, n) ranks share the uplink. The exchange
   hides behind the attention of the blocks that it brings in, the share (cp - 1) / cp of
-  attention. As an all-to-all (Megatron has both) it moves Ulysses' bytes over cp ranks
+  attention. As an all-to-all (Megatron has both; which one FlexSP ran is
+  not published) it moves Ulysses' bytes over cp ranks
   and hides nothing.
 * Gradients and parameters exchanged once a step are left out, as ZeRO-3's traffic is
   from the common cost model.
@@ -40,6 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Annotated, Literal
 
 import numpy as np
@@ -62,6 +64,10 @@ _GATHERS = 8
 _EXCHANGES = 3
 
 
+#: How ranks of context parallelism exchange keys and values.
+Exchange = Literal["ring", "all_to_all"]
+
+
 @dataclass(frozen=True)
 class MegatronSettings(PlannerBase):
     """Megatron-LM: one shape of tensor and context parallelism for all groups."""
@@ -75,8 +81,9 @@ class MegatronSettings(PlannerBase):
     context: Annotated[int, PowerOfTwo()] | None
     """Ranks of context parallelism; null takes the best by predicted time."""
 
-    exchange: Literal["ring", "all_to_all"]
-    """How ranks of context parallelism exchange keys and values."""
+    exchange: Exchange | None
+    """How ranks of context parallelism exchange keys and values; null takes the better
+    one by predicted time."""
 
     devices_per_node: Annotated[int, AtLeast(1)]
     """Devices that a node's uplink serves."""
@@ -111,6 +118,7 @@ class Shape:
 
     tensor: int
     context: int
+    exchange: Exchange
     cost: CostModel
     gather_ms: float
     exchange_ms: float
@@ -133,32 +141,39 @@ class Shape:
 
 
 def shapes(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
-    """The shapes that hold the longest context, by tensor and context parallelism."""
+    """The shapes that hold the longest context, by tensor and context parallelism.
+
+    Those of context parallelism with each exchange that may be chosen.
+    """
     return [
         shape
-        for tensor, context in _sizes(settings, task)
-        if (shape := _shape(settings, task, tensor, context)) is not None
+        for tensor, context, exchange in _choices(settings, task)
+        if (shape := _shape(settings, task, tensor, context, exchange)) is not None
         and shape.cost.tokens_per_device * shape.degree >= task.max_length_tokens
     ]
 
 
-def _sizes(settings: MegatronSettings, task: PlanningTask) -> Iterator[tuple[int, int]]:
+def _choices(settings: MegatronSettings, task: PlanningTask) -> Iterator[tuple[int, int, Exchange]]:
     """Powers of two of ranks that divide the heads and fill the devices."""
+    heads = task.model.heads
     powers = [2**k for k in range(task.devices.bit_length())]
-    for tensor in powers:
-        for context in powers:
-            wanted = (settings.tensor in (None, tensor)) and settings.context in (None, context)
-            if (
-                wanted
-                and task.model.heads % tensor == 0
-                and task.devices % (tensor * context) == 0
-                and (settings.exchange == "ring" or task.model.heads // tensor % context == 0)
-            ):
-                yield tensor, context
+    for tensor, context in product(powers, powers):
+        if (
+            settings.tensor not in (None, tensor)
+            or settings.context not in (None, context)
+            or heads % tensor
+            or task.devices % (tensor * context)
+        ):
+            continue
+        if settings.exchange != "all_to_all":
+            yield tensor, context, "ring"
+        alone = context == 1 and settings.exchange is None
+        if settings.exchange != "ring" and heads // tensor % context == 0 and not alone:
+            yield tensor, context, "all_to_all"
 
 
 def _shape(
-    settings: MegatronSettings, task: PlanningTask, tensor: int, context: int
+    settings: MegatronSettings, task: PlanningTask, tensor: int, context: int, kind: Exchange
 ) -> Shape | None:
     """A shape with its costs; None where model states leave no room for tokens."""
     held = _tokens_per_device(task, tensor)
@@ -183,7 +198,7 @@ def _shape(
             slowest = max(slowest, (1 - node / tensor) / uplink(tensor))
         gather = _GATHERS * model.layers * model.hidden * element / context * slowest
     exchange, hidden = 0.0, 0.0
-    if context > 1 and settings.exchange == "ring":
+    if context > 1 and kind == "ring":
         width = max(key_value_width(model) // tensor, model.head_width)
         passed = _EXCHANGES * (context - 1) * 2 * width * element * model.layers / context
         per_device = (
@@ -199,7 +214,7 @@ def _shape(
             else own / rate(degree)
         )
     own_cost = replace(task.cost, tokens_per_device=held)
-    return Shape(tensor, context, own_cost, gather, exchange, hidden)
+    return Shape(tensor, context, kind, own_cost, gather, exchange, hidden)
 
 
 def _tokens_per_device(task: PlanningTask, tensor: int) -> int | None:
@@ -241,6 +256,7 @@ def plan_megatron_batch(
     account = {
         "tensor": shape.tensor,
         "context": shape.context,
+        "exchange": shape.exchange,
         "data": devices // shape.degree,
         "tokens_per_device": shape.cost.tokens_per_device,
     }

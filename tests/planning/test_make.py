@@ -47,7 +47,7 @@ PLANNED = [
     ("flexsp", "cpu_4"),
     ("static_published", "cpu_4"),
     ("megatron", "cpu_4"),
-    ("megatron_all_to_all", "cpu_4"),
+    ("megatron_ring", "cpu_4"),
     ("dynamic_cp", "cpu_4"),
     ("byte_scale", "cpu_4"),
     ("wlb", "cpu_4"),

@@ -18,6 +18,7 @@ from tests.planning.rules import check_batch, planned_of, task_of
 
 RING = MegatronSettings("megatron", None, None, "ring", 8, 0.9, "full")
 ALL_TO_ALL = replace(RING, exchange="all_to_all")
+BEST = replace(RING, exchange=None)
 
 
 @cache
@@ -131,6 +132,20 @@ def test_the_best_shape_is_taken_for_all_batches() -> None:
     assert times[best.solver["tensor"], best.solver["context"]] == best.predicted_ms  # type: ignore[union-attr]
 
 
+def test_the_better_exchange_is_taken() -> None:
+    task = _task(192_000, 150_000, 90_000, 40_000, *[2000] * 60)
+    ring, exchanged, best = (
+        MEGATRON.plan(one, task)[0].predicted_ms  # type: ignore[union-attr]
+        for one in (RING, ALL_TO_ALL, BEST)
+    )
+    assert best == min(ring, exchanged) < max(ring, exchanged)
+    found = [(one.tensor, one.context, one.exchange) for one in shapes(BEST, _task(1000, 1))]
+    assert len(found) == len(set(found))
+    assert (8, 4, "ring") in found
+    assert (8, 4, "all_to_all") in found
+    assert (8, 1, "all_to_all") not in found
+
+
 def test_shapes_that_do_not_exist_are_named() -> None:
     with pytest.raises(PlanError, match=r"planner\.tensor, planner\.context: got 8, 1; allowed: a"):
         MEGATRON.plan(replace(RING, tensor=8, context=1), _task(192_000, 1000))
@@ -165,7 +180,8 @@ def test_tokens_never_exceed_the_common_cap() -> None:
 
 
 def test_the_configs_are_checked(small: CostModel) -> None:
-    assert checked("planner", "megatron") == RING
+    assert checked("planner", "megatron") == BEST
+    assert checked("planner", "megatron_ring") == RING
     assert checked("planner", "megatron_all_to_all") == ALL_TO_ALL
-    [made] = MEGATRON.plan(RING, task_of([250, 90], 4, small))
+    [made] = MEGATRON.plan(BEST, task_of([250, 90], 4, small))
     assert made.solver["tensor"] * made.solver["context"] <= 4
