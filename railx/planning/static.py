@@ -97,8 +97,7 @@ def static_degree(settings: StaticSettings, cost: CostModel, max_length_tokens: 
     if settings.choice == "fixed":
         if settings.degree not in cost.degrees:
             raise PlanError(
-                f"planner.degree: got {settings.degree}; allowed:"
-                f" {', '.join(map(str, cost.degrees))}"
+                f"planner.degree: got {settings.degree}; allowed: {cost.degrees_in_words}"
             )
         return settings.degree
     if settings.choice == "per_batch":

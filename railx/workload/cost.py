@@ -7,9 +7,12 @@ derived from operations and bytes. All kinds come down to the same few coefficie
     compute = (1/d) Σ (a1 s² + a2 s) + b1        (FlexSP eq. 12)
     all-to-all = Σ s · c(d), 0 for d = 1          (Ulysses; FlexSP, public code)
 
-and may hold at most ``tokens_per_device`` · d tokens. A pipeline chunk follows
-InfiniPipe eqs. 1-4 with the same coefficients. No overlap of communication with
-computation, no dependence on where a group lies.
+and may hold at most ``tokens_per_device`` · d tokens. FlexSP's public code prices no
+traffic of ZeRO-3; :class:`ShardingTraffic` is a term of our own for it, off unless it
+is asked for. It is the same for every micro-batch, so it is part of b1.
+
+A pipeline chunk follows InfiniPipe eqs. 1-4 with the same coefficients. No overlap of
+computation with all-to-all, no dependence on where a group lies.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import numpy.typing as npt
 
 from railx.settings import (
     AtLeast,
+    Between,
     Fraction,
     NonNegative,
     NotEmpty,
@@ -51,12 +55,32 @@ __all__ = [
     "FittedCostSettings",
     "GroupTime",
     "ProfiledCostSettings",
+    "ShardingTraffic",
     "build_cost_model",
     "model_state_mib",
     "with_profile",
 ]
 
 _MIB = 2.0**20
+
+
+@dataclass(frozen=True)
+class ShardingTraffic:
+    """What ZeRO-3 exchanges among all devices in every micro-batch. The term is ours.
+
+    Each device gathers the parameters for the forward pass and again for the backward
+    pass, and its gradients are reduced and scattered once: of each the part that the
+    other devices hold.
+    """
+
+    gb_s: Annotated[float, Positive()]
+    """Bandwidth of one device in a gather over all devices."""
+    parameter_bytes: Literal[2, 4, 8]
+    """Bytes of a parameter that is gathered."""
+    gradient_bytes: Literal[2, 4, 8]
+    """Bytes of a gradient that is reduced."""
+    exposed_share: Annotated[float, Between(0.0, 1.0)]
+    """Share of the time that computation does not hide; 1 hides nothing."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +114,10 @@ class FittedCostSettings:
     """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
     3 also the parameters.
     """
+    sharding: ShardingTraffic | None = None
+    """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
+    does.
+    """
 
 
 @dataclass(frozen=True)
@@ -115,6 +143,10 @@ class AnalyticCostSettings:
     """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
     3 also the parameters.
     """
+    sharding: ShardingTraffic | None = None
+    """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
+    does.
+    """
 
 
 @dataclass(frozen=True)
@@ -137,6 +169,10 @@ class ProfiledCostSettings:
     """
     fit: ProfileFit | None = None
     """What was fitted; null takes it from the profile that is named."""
+    sharding: ShardingTraffic | None = None
+    """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
+    does.
+    """
 
 
 CostModelSettings = FittedCostSettings | AnalyticCostSettings | ProfiledCostSettings
@@ -181,13 +217,15 @@ class CostModel:
 
     * ``quadratic_ms`` (ms/token²) and ``linear_ms`` (ms/token): forward and backward on
       one device.
-    * ``constant_ms``: once per micro-batch.
+    * ``constant_ms``: once per micro-batch. ``sharding_ms`` is the part of it that is
+      exposed traffic of ZeRO-3 (0 where nobody asked).
     * ``all_to_all_ms``: per token of a group, by degree (degree 1: 0). Its keys are all
       degrees that may be used, powers of two and others, ascending.
     * ``tokens_per_device``: how many tokens a group may hold per rank.
     * ``forward_share``: forward part of the compute time.
     * ``listed_ms``: as ``all_to_all_ms`` times the degree, for the degrees of the
       cluster's table; from these follow the times of all other degrees.
+    * ``heads``: of the model, None where nobody said.
     * ``split_memory``: memory of a split token relative to a batched one, because the
       gradients of keys and values of all its slices are alive at once (InfiniPipe eq.
       5).
@@ -201,6 +239,8 @@ class CostModel:
     forward_share: float
     split_memory: float
     listed_ms: Mapping[int, float] = field(default_factory=dict)
+    heads: int | None = None
+    sharding_ms: float = 0.0
 
     @property
     def degrees(self) -> tuple[int, ...]:
@@ -214,6 +254,12 @@ class CostModel:
         Ulysses shares out whole heads, so they are divisors of the heads.
         """
         return tuple(self.all_to_all_ms)
+
+    @property
+    def degrees_in_words(self) -> str:
+        """The degrees for an error: which, and what they must divide."""
+        heads = "" if self.heads is None else f" that divide the model's {self.heads} heads"
+        return f"{', '.join(map(str, self.degrees))}, those of the cluster{heads}"
 
     def sequence_ms(self, lengths: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Compute time (ms) of each sequence on one device, a1 s² + a2 s.
@@ -294,6 +340,10 @@ def build_cost_model(
     the ones that Ulysses can run. SettingsError where the coefficients were fitted for
     another model or the model's states leave no memory for tokens.
     """
+    if isinstance(settings, ProfiledCostSettings) and settings.fit is not None:
+        # What was measured takes the place of what the cluster says.
+        measured = settings.fit.all_to_all_gb_s
+        cluster = replace(cluster, all_to_all_gb_s={**cluster.all_to_all_gb_s, **measured})
     bandwidths = _bandwidths(cluster, model, degrees)
     if isinstance(settings, ProfiledCostSettings):
         return _profiled(settings, cluster, model, max_length_tokens, bandwidths)
@@ -317,11 +367,12 @@ def build_cost_model(
             activation_bytes_per_token(model, settings.bytes_per_element) / _MIB,
             1e6,
         )
+    sharding = _sharding_ms(settings, cluster, model, max_length_tokens)
     key_value_mib = 2 * settings.bytes_per_element * model.layers * key_value_width(model) / _MIB
     return CostModel(
         quadratic_ms=quadratic,
         linear_ms=linear,
-        constant_ms=settings.constant_ms,
+        constant_ms=settings.constant_ms + sharding,
         all_to_all_ms={
             degree: exchanged / degree / (bandwidth * bytes_per_ms)
             for degree, bandwidth in bandwidths.items()
@@ -332,6 +383,8 @@ def build_cost_model(
         forward_share=1 / (1 + settings.backward_over_forward),
         split_memory=1 + key_value_mib / activation_mib,
         listed_ms=_listed_ms(cluster, exchanged / bytes_per_ms),
+        heads=model.heads,
+        sharding_ms=sharding,
     )
 
 
@@ -353,6 +406,31 @@ def _bandwidths(
         if bandwidth is not None:
             found[degree] = bandwidth
     return found
+
+
+def _sharding_ms(
+    settings: CostModelSettings,
+    cluster: ClusterSettings,
+    model: ModelSettings,
+    max_length_tokens: int,
+) -> float:
+    """Exposed time of ZeRO-3's traffic in a micro-batch; 0 where it is left out.
+
+    A stage of a pipeline has its share of the parameters, and of this time.
+    """
+    traffic = settings.sharding
+    if traffic is None:
+        return 0.0
+    if settings.zero_stage != 3:
+        raise SettingsError(
+            "cost_model.sharding",
+            f"got traffic of ZeRO-3 with zero_stage {settings.zero_stage}; allowed: zero_stage 3,"
+            " or null",
+        )
+    bytes_each = 2 * traffic.parameter_bytes + traffic.gradient_bytes
+    elsewhere = (cluster.devices - 1) / cluster.devices
+    moved = parameter_count(model, max_length_tokens) * bytes_each * elsewhere
+    return traffic.exposed_share * moved / (traffic.gb_s * 1e6)
 
 
 def _listed_ms(cluster: ClusterSettings, ms_at_one_gb_s: float) -> dict[int, float]:
@@ -386,10 +464,11 @@ def _profiled(
     if split is None:
         split = 2.0 * fit.element_bytes * key_value_width(model)
     exchanged = all_to_all_bytes_per_token(model, fit.element_bytes)
+    sharding = _sharding_ms(settings, cluster, model, max_length_tokens)
     return CostModel(
         quadratic_ms=layers * fit.quadratic_ms_per_token2,
         linear_ms=layers * fit.linear_ms_per_token + fit.ends_linear_ms_per_token,
-        constant_ms=layers * fit.constant_ms + fit.ends_constant_ms,
+        constant_ms=layers * fit.constant_ms + fit.ends_constant_ms + sharding,
         all_to_all_ms={
             degree: exchanged / degree / (bandwidth * 1e6)
             for degree, bandwidth in bandwidths.items()
@@ -400,6 +479,8 @@ def _profiled(
         forward_share=fit.forward_share,
         split_memory=1 + layers * split / activation,
         listed_ms=_listed_ms(cluster, exchanged / 1e6),
+        heads=model.heads,
+        sharding_ms=sharding,
     )
 
 

@@ -1,6 +1,7 @@
 """Time and memory of groups and chunks against published constants and closed forms."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,8 +9,13 @@ from hypothesis import strategies as st
 
 from railx.settings import SettingsError
 from railx.workload.cluster import all_to_all_gb_s, bandwidth_gb_s
-from railx.workload.cost import CostModel, build_cost_model, model_state_mib
-from railx.workload.model import forward_flops
+from railx.workload.cost import (
+    CostModel,
+    ShardingTraffic,
+    build_cost_model,
+    model_state_mib,
+)
+from railx.workload.model import forward_flops, parameter_count
 from tests.builders import checked, published_rows
 
 
@@ -235,6 +241,48 @@ def test_any_degree_that_divides_the_heads() -> None:
         checked("cost_model", "flexsp_13b"), cluster, model, 32_000, degrees=(3, 8, 32)
     )
     assert chosen.any_degrees == (1, 3, 8)
+
+
+def test_traffic_of_sharding_is_paid_once_a_micro_batch() -> None:
+    plain, cluster, model = (
+        checked("cost_model", "flexsp_7b"),
+        checked("cluster", "a100_64"),
+        checked("model", "gpt_7b"),
+    )
+    assert plain.sharding is None
+    traffic = ShardingTraffic(gb_s=20.0, parameter_bytes=2, gradient_bytes=4, exposed_share=1.0)
+    without = build_cost_model(plain, cluster, model, 192_000)
+
+    def priced(**changes: Any) -> CostModel:
+        settings = replace(plain, sharding=replace(traffic, **changes))
+        return build_cost_model(settings, cluster, model, 192_000)
+
+    # Parameters there and back, gradients once, without the 1/64 that is here already.
+    moved_gb = parameter_count(model, 192_000) * (2 + 2 + 4) * 63 / 64 / 1e9
+    exposed = priced()
+    assert exposed.sharding_ms == pytest.approx(moved_gb / 20 * 1000)
+    assert exposed.constant_ms == without.constant_ms + exposed.sharding_ms
+    assert replace(exposed, sharding_ms=0.0, constant_ms=without.constant_ms) == without
+    assert priced(exposed_share=0.25).sharding_ms == pytest.approx(exposed.sharding_ms / 4)
+    assert priced(exposed_share=0.0) == without
+    for lengths, degree in (([5000], 1), ([9000, 40], 8)):
+        more = exposed.group_time_ms(lengths, degree)
+        less = without.group_time_ms(lengths, degree)
+        assert more.total_ms - less.total_ms == pytest.approx(exposed.sharding_ms)
+    slices = [(0, 4096)]
+    stage = (
+        exposed.chunk_time_ms(slices, 8, 2).total_ms - without.chunk_time_ms(slices, 8, 2).total_ms
+    )
+    assert stage == pytest.approx(exposed.sharding_ms / 8)
+    alone = replace(cluster, devices=1, memory_gib=200.0)
+    assert build_cost_model(
+        replace(plain, sharding=traffic), alone, model, 4096
+    ).sharding_ms == 0.0  # fmt: skip
+    with pytest.raises(
+        SettingsError, match=r"^cost_model\.sharding: .* zero_stage 2; allowed: zero"
+    ):
+        build_cost_model(replace(plain, sharding=traffic, zero_stage=2), cluster, model, 4096)
+    assert checked("cost_model", "flexsp_7b_zero3").sharding is not None
 
 
 def test_unsuitable_cost_models_name_the_key() -> None:
