@@ -129,6 +129,11 @@ class Shape:
         """Ranks of a group."""
         return self.tensor * self.context
 
+    @property
+    def tokens(self) -> int:
+        """Most tokens of a group."""
+        return self.cost.tokens_per_device * self.degree
+
     def group_time_ms(self, lengths: Lengths) -> ShapeTime:
         """Time of a group that runs sequences of these lengths [n]."""
         tokens = float(lengths.sum())
@@ -143,14 +148,24 @@ class Shape:
 def shapes(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
     """The shapes that hold the longest context, by tensor and context parallelism.
 
-    Those of context parallelism with each exchange that may be chosen.
+    Those of context parallelism with each exchange that may be chosen. PlanError where
+    there is none.
     """
-    return [
-        shape
-        for tensor, context, exchange in _choices(settings, task)
-        if (shape := _shape(settings, task, tensor, context, exchange)) is not None
-        and shape.cost.tokens_per_device * shape.degree >= task.max_length_tokens
-    ]
+    made = [_shape(settings, task, *choice) for choice in _choices(settings, task)]
+    with_room = [shape for shape in made if shape is not None]
+    if not with_room:
+        raise PlanError(
+            f"planner.tensor, planner.context: got {settings.tensor}, {settings.context}; allowed:"
+            f" what divides {task.devices} devices and {task.model.heads} heads and leaves memory"
+            " for tokens"
+        )
+    roomiest = max(with_room, key=lambda shape: shape.tokens)
+    if roomiest.tokens < task.max_length_tokens:
+        raise PlanError(
+            f"batch.max_length_tokens: got {task.max_length_tokens}; allowed: at most"
+            f" {roomiest.tokens}, what TP{roomiest.tensor} CP{roomiest.context} holds"
+        )
+    return [shape for shape in with_room if shape.tokens >= task.max_length_tokens]
 
 
 def _choices(settings: MegatronSettings, task: PlanningTask) -> Iterator[tuple[int, int, Exchange]]:
@@ -213,7 +228,9 @@ def _shape(
             if degree > node
             else own / rate(degree)
         )
-    own_cost = replace(task.cost, tokens_per_device=held)
+    # ZeRO-1 has no traffic of ZeRO-3, where the cost model prices that.
+    constant = task.cost.constant_ms - task.cost.sharding_ms
+    own_cost = replace(task.cost, tokens_per_device=held, constant_ms=constant, sharding_ms=0.0)
     return Shape(tensor, context, kind, own_cost, gather, exchange, hidden)
 
 
@@ -284,18 +301,12 @@ def _timed_group(group: Group, shape: Shape) -> Group:
 
 
 def _plan(settings: MegatronSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
-    found = shapes(settings, task)
-    if not found:
-        raise PlanError(
-            f"planner.tensor, planner.context: got {settings.tensor}, {settings.context}; allowed:"
-            f" a shape whose groups hold {task.max_length_tokens} tokens on {task.devices} devices"
-        )
     plans = [
         tuple(
             plan_megatron_batch(index, batch, settings, task.devices, shape)
             for index, batch in enumerate(task.batches)
         )
-        for shape in found
+        for shape in shapes(settings, task)
     ]
     return min(plans, key=lambda plan: sum(batch.predicted_ms for batch in plan))
 

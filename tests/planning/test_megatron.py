@@ -45,7 +45,8 @@ def _shape(tensor: int, context: int, chosen: MegatronSettings = RING) -> Shape:
 
 
 def _found(chosen: MegatronSettings, longest: int, model: str = "7b") -> list[tuple[int, int]]:
-    return [(one.tensor, one.context) for one in shapes(chosen, _task(longest, 1, model=model))]
+    task = _task(longest, 1, model=model)
+    return [(one.tensor, one.context) for one in shapes(chosen, task)]
 
 
 def test_memory_is_what_tensor_parallelism_and_zero_1_leave() -> None:
@@ -147,8 +148,21 @@ def test_the_better_exchange_is_taken() -> None:
 
 
 def test_shapes_that_do_not_exist_are_named() -> None:
-    with pytest.raises(PlanError, match=r"planner\.tensor, planner\.context: got 8, 1; allowed: a"):
-        MEGATRON.plan(replace(RING, tensor=8, context=1), _task(192_000, 1000))
+    with pytest.raises(
+        PlanError, match=r"planner\.tensor, planner\.context: got 128, None; allowed"
+    ):
+        shapes(replace(RING, tensor=128), _task(192_000, 1000))
+    with pytest.raises(
+        PlanError, match=r"max_length_tokens: got 192000; allowed: at most 45904, what TP8 CP1"
+    ):
+        shapes(replace(RING, tensor=8, context=1), _task(192_000, 1000))
+
+
+def test_traffic_of_zero_3_is_not_megatrons() -> None:
+    task = _task(1000, 1000)
+    dear = replace(task, cost=replace(task.cost, constant_ms=900.0, sharding_ms=300.0))
+    [shape] = shapes(replace(RING, tensor=8, context=1), dear)
+    assert shape.cost.constant_ms == 600
 
 
 @settings(max_examples=30)
