@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from railx.planning.flexsp import FLEXSP
+from railx.planning.flexsp_milp import FLEXSP_MILP
 from railx.planning.pipeline import PIPELINE
 from railx.planning.planner import Planner, PlannerBase
 from railx.planning.static import STATIC
@@ -13,7 +14,7 @@ from railx.settings import Registered
 __all__ = ["PLANNERS", "PlannerSettings", "planner_of"]
 
 #: Every planner.
-PLANNERS: tuple[Planner, ...] = (STATIC, FLEXSP, PIPELINE)
+PLANNERS: tuple[Planner, ...] = (STATIC, FLEXSP, FLEXSP_MILP, PIPELINE)
 
 
 def planner_of(settings: PlannerBase) -> Planner:
