@@ -5,7 +5,7 @@
 Prints the tables of docs/benchmarks.md. Each solver gets the same programmes, starts
 and processor seconds, one thread, in a process of its own (their libraries clash). The
 project depends on one of them alone: to repeat the comparison install the others beside
-it (`pip install --target FOLDER highspy pyscipopt`, with FOLDER in PYTHONPATH).
+it (`pip install --target FOLDER highspy ortools`, with FOLDER in PYTHONPATH).
 """
 
 from __future__ import annotations

@@ -84,9 +84,9 @@ class FlexSPMilpSettings(PlannerBase):
     """Buckets of lengths at first; those of least error become more until memory holds
     the rounded-up tokens."""
 
-    work_limit: Annotated[float, Positive()] | None
-    """Most work of the solver on one programme, in its own deterministic units (about
-    seconds); null is no limit."""
+    work_limit: Annotated[int, AtLeast(1)] | None
+    """Simplex iterations after which the solver ends a programme with what it has; null
+    is no limit."""
 
     time_limit_s: Annotated[float, Positive()] | None
     """Processor seconds after which the solver ends a programme with what it has, which
@@ -253,7 +253,7 @@ def _trial(
     if sum(bounds) >= best_ms:
         return _Trial(number, (), (), "bound")
     problems = [_problem(lengths[run], context) for run in runs]
-    asked = [pool.submit(programme, context.limits) for _, programme in problems]
+    answers = pool.solve([programme for _, programme in problems], context.limits)
     parts: list[_Part] = []
     solved: list[Solved] = []
     ended_by = "solved"
@@ -261,7 +261,7 @@ def _trial(
         if sum(part.time_ms for part in parts) + sum(bounds[index:]) >= best_ms:
             ended_by = "bound"
             break
-        solved.append(asked[index].result())
+        solved.append(next(answers))
         counts = solved[-1].counts
         if counts is None:
             ended_by = solved[-1].ended_by
@@ -271,8 +271,7 @@ def _trial(
         assignment = hand_out(counts, buckets, programme, random)
         time_ms = micro_batch_ms(assignment, own, context.cost)
         parts.append(_Part(run, own, assignment, time_ms, programme.makespan_ms(counts)))
-    for answer in asked:
-        answer.cancel()
+    answers.close()
     return _Trial(number, tuple(parts) if ended_by == "solved" else (), tuple(solved), ended_by)
 
 

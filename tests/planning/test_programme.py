@@ -1,7 +1,6 @@
 """FlexSP's integer programme: exact optima of small cases, pruning, first solutions."""
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,16 +18,10 @@ from railx.planning.programme import (
     homogeneous_fills,
     least_ms,
 )
-from railx.planning.solver import SolverLimits, SolverPool
+from railx.planning.solver import SolverLimits, solve
 from railx.workload import CostModel
 
 EXACT = SolverLimits(work=None, time_s=None)
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[SolverPool]:
-    with SolverPool(1) as solvers:
-        yield solvers
 
 
 def _optimum_ms(programme: Programme) -> float:
@@ -59,8 +52,8 @@ def _programme(lengths: list[int], cost: CostModel, use: Any, count: int = 9) ->
     return build_programme(values, buckets, 4, (1, 2, 4), cost, use)
 
 
-def _check(programme: Programme, pool: SolverPool) -> None:
-    solved, optimum = pool.solve(programme, EXACT), _optimum_ms(programme)
+def _check(programme: Programme) -> None:
+    solved, optimum = solve(programme, EXACT), _optimum_ms(programme)
     if optimum == float("inf"):
         assert (solved.counts, solved.ended_by) == (None, "infeasible")
         return
@@ -79,36 +72,34 @@ def _check(programme: Programme, pool: SolverPool) -> None:
     dear=st.booleans(),
 )
 def test_the_solver_finds_the_optimum(
-    lengths: list[int], use: Any, count: int, dear: bool, small: CostModel, pool: SolverPool
+    lengths: list[int], use: Any, count: int, dear: bool, small: CostModel
 ) -> None:
     cost = replace(small, all_to_all_ms={1: 0.0, 2: 0.2, 4: 0.3}) if dear else small
-    _check(_programme(lengths, cost, use, count), pool)
+    _check(_programme(lengths, cost, use, count))
 
 
 @pytest.mark.parametrize("use", ["all", "at_most"])
 @pytest.mark.parametrize(
     "lengths", [[60, 60, 60, 60], [99, 51, 50, 3], [390], [90, 90, 90, 90], [150, 40, 30, 20]]
 )
-def test_known_cases_have_their_optimum(
-    lengths: list[int], use: Any, small: CostModel, pool: SolverPool
-) -> None:
-    _check(_programme(lengths, small, use), pool)
+def test_known_cases_have_their_optimum(lengths: list[int], use: Any, small: CostModel) -> None:
+    _check(_programme(lengths, small, use))
 
 
-def test_all_devices_are_used_only_where_asked_for(small: CostModel, pool: SolverPool) -> None:
+def test_all_devices_are_used_only_where_asked_for(small: CostModel) -> None:
     """One short sequence: alone on one device, or on all four where all must work."""
     dear = replace(small, all_to_all_ms={1: 0.0, 2: 1.0, 4: 1.0})
     for use, degree in (("at_most", 1), ("all", 4)):
-        solved = pool.solve(_programme([10], dear, use), EXACT)
+        solved = solve(_programme([10], dear, use), EXACT)
         assert solved.counts is not None
         (group,) = np.flatnonzero(solved.counts.any(axis=0))
         assert _programme([10], dear, use).degrees[group] == degree
 
 
-def test_groups_share_the_devices(small: CostModel, pool: SolverPool) -> None:
+def test_groups_share_the_devices(small: CostModel) -> None:
     """Four sequences that would each like all devices: the rows of m hold them back."""
     programme = _programme([80, 80, 80, 80], small, "at_most")
-    solved = pool.solve(programme, EXACT)
+    solved = solve(programme, EXACT)
     assert solved.counts is not None
     assert programme.degrees[solved.counts.any(axis=0)].sum() <= 4
 
@@ -152,13 +143,11 @@ def test_first_solutions_are_homogeneous_and_keep_every_row(small: CostModel) ->
     assert len(homogeneous_fills(_programme([60], small, "all"))) == 1
 
 
-def test_an_answer_is_never_worse_than_the_first_solution(
-    large: CostModel, pool: SolverPool
-) -> None:
+def test_an_answer_is_never_worse_than_the_first_solution(large: CostModel) -> None:
     lengths = np.random.default_rng(3).integers(200, 6_000, 60)
     buckets = bucket_lengths(lengths, 16, 10**9, "least_error")
     programme = build_programme(lengths, buckets, 64, large.degrees, large, "at_most")
-    solved = pool.solve(programme, SolverLimits(work=1e-6, time_s=None))
+    solved = solve(programme, SolverLimits(work=1, time_s=None))
     best = min(programme.makespan_ms(fill) for fill in homogeneous_fills(programme))
     assert solved.ended_by == "work_limit"
     assert solved.counts is not None
@@ -166,18 +155,16 @@ def test_an_answer_is_never_worse_than_the_first_solution(
     assert solved.bound_ms <= best
 
 
-def test_work_limits_repeat_exactly_and_time_limits_say_so(
-    large: CostModel, pool: SolverPool
-) -> None:
+def test_work_limits_repeat_exactly_and_time_limits_say_so(large: CostModel) -> None:
     lengths = np.random.default_rng(4).integers(200, 5_000, 80)
     buckets = bucket_lengths(lengths, 16, 10**9, "least_error")
     programme = build_programme(lengths, buckets, 64, large.degrees, large, "at_most")
-    first, second = (pool.solve(programme, SolverLimits(0.05, None)) for _ in range(2))
+    first, second = (solve(programme, SolverLimits(1000, None)) for _ in range(2))
     assert first.ended_by == second.ended_by == "work_limit"
     assert first.counts is not None
     assert np.array_equal(first.counts, second.counts)
     assert (first.bound_ms, first.work) == (second.bound_ms, second.work)
-    assert pool.solve(programme, SolverLimits(None, 0.1)).ended_by == "time_limit"
+    assert solve(programme, SolverLimits(None, 0.1)).ended_by == "time_limit"
 
 
 def test_sequences_are_drawn_from_their_buckets(small: CostModel) -> None:
