@@ -4,6 +4,8 @@
                                                 beside the stored table
     python benchmarks/planners.py store         fills the stored table
         [--anew] [--planners NAME...] [--draws 5]
+    python benchmarks/planners.py scaling       FlexSP's planner on 64 to 1,024 devices
+        [--devices N...]
 
 The stored table, benchmarks/planners.csv, has what takes hours: FlexSP's planner with
 10 processor seconds a programme, 60 processor seconds of our search, and static plans.
@@ -32,7 +34,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from batches import CONF, CONTEXTS, CORPORA, DEVICES, DRAWS, Case, cases
+from batches import CONF, CONTEXTS, CORPORA, DEVICES, DRAWS, Case, cases, cost_of, lengths_of
 from machine import describe
 
 from railx.planning.flexsp import plan_flexsp_batch
@@ -42,6 +44,7 @@ from railx.planning.planners import PlannerSettings
 from railx.planning.solver import SolverPool
 from railx.planning.static import plan_static_batch, static_degree
 from railx.settings import load
+from railx.workload.batches import FilledBatchSettings, sample_batches
 
 STORE = Path(__file__).resolve().with_name("planners.csv")
 COLUMNS = (
@@ -269,16 +272,46 @@ def _beside(line: Line, name: str) -> str:
     return "-" if other is None else f"{other:.0f} ({other / line.ours_ms:.3f})"
 
 
+def scale(sizes: list[int]) -> None:
+    """Print what FlexSP's planner takes on more devices, with as many more sequences.
+
+    Programmes get 10 processor seconds each. The paper has every node of 8 devices
+    solve a batch of its own, so that an iteration waits for that share.
+    """
+    print(describe(), end="\n\n")
+    print(
+        "| devices | sequences | micro-batches | programmes | solving, s | share of a node, s |"
+        " predicted iteration, s |\n|---|---|---|---|---|---|---|"
+    )
+    settings, limit = PAPER.settings(), 192_000
+    for devices in sizes:
+        wanted = FilledBatchSettings(8 * devices, 1, limit, "drop")
+        (batch,) = sample_batches(lengths_of("commoncrawl_like"), wanted, SEED)
+        begin = _busy_s()
+        with SolverPool(settings.processes) as pool:
+            made = plan_milp_batch(0, batch, settings, devices, cost_of(limit, devices), pool, SEED)
+        spent = _busy_s() - begin
+        programmes = sum(sum(trial["programmes"].values()) for trial in made.solver["trials"])
+        print(
+            f"| {devices} | {8 * devices} | {len(made.micro_batches)} | {programmes} |"
+            f" {spent:.0f} | {spent / (devices / 8):.1f} | {made.predicted_ms / 1000:.1f} |",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="?", choices=("show", "store"), default="show")
+    parser.add_argument("what", nargs="?", choices=("show", "store", "scaling"), default="show")
     parser.add_argument("--anew", action="store_true", help="drop the planners' stored rows first")
     parser.add_argument("--planners", nargs="+", choices=tuple(STORED), default=list(STORED))
     parser.add_argument("--draws", type=int, default=DRAWS, help="draws of each corpus and context")
+    parser.add_argument("--devices", type=int, nargs="+", default=[64, 128, 256, 512, 1024])
     options = parser.parse_args()
-    if options.what == "store":
+    if options.what == "scaling":
+        scale(options.devices)
+    elif options.what == "store":
         fill(options.planners, options.draws, options.anew)
     else:
         show()
