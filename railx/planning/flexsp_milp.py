@@ -202,6 +202,7 @@ def plan_milp_batch(
         iteration,
         tuple(micro_batch(*item, cost) for item in made),
         {
+            "name": "SCIP",
             "ended_by": dict(Counter(solved.ended_by for solved in chosen.solved)),
             "effort": sum(solved.work for trial in trials for solved in trial.solved),
             "cut_short": any(

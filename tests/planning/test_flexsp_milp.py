@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 
 from railx.planning.blaster import cut_batch
 from railx.planning.flexsp_milp import bucketed, least_micro_batches, plan_milp_batch
-from railx.planning.plan import PlanError, SequenceParallelBatch
+from railx.planning.make import make_plan
+from railx.planning.plan import PlanError, SequenceParallelBatch, read_plan, write_plan
 from railx.planning.programme import build_programme
 from railx.planning.solver import SolverLimits, SolverPool, solve
 from railx.workload import CostModel, SampledBatch
+from railx.workload.batches import BatchSettings
 from tests.builders import checked, drawn_batch
 
 VARIANTS = ("", "_unsorted", "_equal_width", "_unbucketed", "_code")
@@ -213,3 +216,19 @@ def test_tiny_batches_have_the_optimum_of_their_cuts(
         for number in range(least_micro_batches(lengths, 400, "sorted"), len(values) + 1)
     ]
     assert planned.predicted_ms == pytest.approx(min(totals), abs=0.02)
+
+
+def test_a_plan_of_the_list_can_be_written_and_read(tmp_path: Path) -> None:
+    lengths = np.array(_random(13, 24, 900))
+    plan = make_plan(
+        checked("planner", "flexsp_milp", work_limit=500, processes=2),
+        lengths,
+        checked("cluster", "cpu_4"),
+        checked("model", "tiny"),
+        checked("cost_model", "analytic"),
+        BatchSettings(12, 2, 1024, "truncate"),
+        1,
+    )
+    write_plan(tmp_path / "plan.json", plan)
+    assert read_plan(tmp_path / "plan.json") == plan
+    assert (plan.planner, plan.devices, len(plan.batches)) == ("flexsp_milp", 4, 2)
