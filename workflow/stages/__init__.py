@@ -16,6 +16,7 @@ from workflow.stage import Made, Settings, Stage, Table
 from workflow.stages import (
     agreement,
     bandwidth,
+    buckets,
     circuits,
     corpus,
     crate,
@@ -71,6 +72,7 @@ STAGES: dict[str, Stage] = {
         corpus,
         profile,
         plan,
+        buckets,
         training,
         replay,
         evidence,
