@@ -506,6 +506,7 @@ def write_cluster_time(results: Path) -> list[Path]:
             run=parallelism,
             plan=plan,
             parallelism=parallelism,
+            device="cpu",
             wall_ms=215.0,
             fidelity="replay",
         )
