@@ -21,6 +21,7 @@ from railx.fabric import RailSettings
 from railx.families import TopologySettings, check_topology
 from railx.figures import FigureSettings
 from railx.mapping import MappingSettings, check_reference
+from railx.mapping.underlay import UnderlaySettings
 from railx.network import (
     AgreementSettings,
     BandwidthSettings,
@@ -144,6 +145,8 @@ class Experiment:
     """Profiles of a decoder layer by name."""
     plans: dict[str, PlanSettings]
     """Plans by name."""
+    underlay: UnderlaySettings
+    """Networks under plans of sequence parallelism."""
     runs: dict[str, RunChoice]
     """Training runs by name."""
     replay: ReplaySettings
@@ -203,6 +206,11 @@ class Experiment:
                     f"plans.{name}.cluster.topology",
                     f"got {plan.cluster.topology!r}; allowed: {', '.join(known)}, the topologies"
                     " of the bandwidth settings",
+                )
+        for name in self.underlay.plans:
+            if name not in self.plans:
+                raise SettingsError(
+                    "underlay.plans", f"got {name!r}; allowed: {', '.join(self.plans)}"
                 )
         for name, run in self.runs.items():
             if run.plan not in self.plans:

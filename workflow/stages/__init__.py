@@ -35,6 +35,7 @@ from workflow.stages import (
     tracking,
     training,
     transition,
+    underlay,
 )
 
 __all__ = [
@@ -71,6 +72,7 @@ STAGES: dict[str, Stage] = {
         corpus,
         profile,
         plan,
+        underlay,
         training,
         replay,
         evidence,
