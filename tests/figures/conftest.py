@@ -12,7 +12,13 @@ from railx.figures import FIGURES, CanvasSettings, FigureSettings, draw_figure, 
 from railx.settings import load
 from tests.builders import PUBLISHED, choice, write_result
 from tests.figures.gallery import Gallery, clashes
-from tests.figures.papers import write_claims, write_pipelines, write_plans, write_rails
+from tests.figures.papers import (
+    write_claims,
+    write_pipelines,
+    write_plans,
+    write_rails,
+    write_underlays,
+)
 from workflow.config import choices
 
 Row = dict[str, Any]
@@ -656,6 +662,7 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "cost_scale": {"scale": [scale]},
         "claim_map": {"claim_map": [write_claim_map(results)]},
         "sequence_parallel_plan": {"groups": plans},
+        "underlay": {"mix": write_underlays(results)},
         "pipeline_schedule": {key: [path] for key, path in pipeline.items()},
         "reconfiguration": {"iterations": iterations},
         "cluster_time": {"settings": write_cluster_time(results)},
