@@ -15,16 +15,13 @@ from railx.workload.cluster import ClusterSettings
 from railx.workload.cost import (
     CostModel,
     CostModelSettings,
-    FittedCostSettings,
     ProfiledCostSettings,
+    bandwidth_unit,
     build_cost_model,
 )
 from railx.workload.model import ModelSettings
 
 __all__ = ["mix_rows", "on_network", "remade", "repriced"]
-
-#: FlexSP's unit of bandwidth in byte/s, which fitted cost models keep.
-_FITTED_UNIT = 2**20 * 1000
 
 
 def repriced(plan: Plan, cost: CostModel) -> tuple[SequenceParallelBatch, ...]:
@@ -62,7 +59,7 @@ def on_network(
     cost_model: CostModelSettings = load(
         CostModelSettings, plan.settings["cost_model"], "cost_model"
     )
-    unit = _FITTED_UNIT / 1e9 if isinstance(cost_model, FittedCostSettings) else 1.0
+    unit = bandwidth_unit(cost_model)
     table = {
         str(degree): gb_s / unit
         for degree, gb_s in all_to_all_gb_s.items()

@@ -50,6 +50,7 @@ __all__ = [
     "FittedCostSettings",
     "GroupTime",
     "ProfiledCostSettings",
+    "bandwidth_unit",
     "build_cost_model",
     "model_state_mib",
     "with_profile",
@@ -144,6 +145,11 @@ CostModelSettings = FittedCostSettings | AnalyticCostSettings | ProfiledCostSett
 def with_profile(settings: ProfiledCostSettings, fit: Mapping[str, Any]) -> ProfiledCostSettings:
     """The settings with the fit of their profile (stage profile), checked."""
     return replace(settings, fit=load(ProfileFit, fit, "cost_model.fit"))
+
+
+def bandwidth_unit(settings: CostModelSettings) -> float:
+    """The unit of the bandwidths that a cost model takes, in 10^9 byte/s."""
+    return _MIB * 1000 / 1e9 if isinstance(settings, FittedCostSettings) else 1.0
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from railx.replay.pricing import price_of
 from railx.replay.settings import ReplaySettings
 from railx.settings import SettingsError
 from railx.workload.cluster import ClusterSettings, all_to_all_gb_s, with_topology
+from railx.workload.cost import bandwidth_unit
+from tests.builders import checked
 
 
 def row(operation: str, size: int, stride: int, gb_s: float, us: float, **more: Any) -> Any:
@@ -106,5 +108,9 @@ def test_a_cluster_takes_the_bandwidths_of_a_topology() -> None:
     strided = [row("all_to_all", 2, 2, 1.0, 0.0)]
     filled = with_topology(cluster, [*table, *strided])
     assert all_to_all_gb_s(filled) == {2: 50.0, 4: 25.0}
+    unit = bandwidth_unit(checked("cost_model", "flexsp_7b"))
+    fitted = all_to_all_gb_s(with_topology(cluster, table, unit))
+    assert fitted == pytest.approx({2: 50e9 / (2**20 * 1000), 4: 25e9 / (2**20 * 1000)})
+    assert bandwidth_unit(checked("cost_model", "analytic")) == 1.0
     with pytest.raises(SettingsError, match="has no exact all-to-all"):
         with_topology(cluster, strided)
