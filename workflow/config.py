@@ -217,6 +217,18 @@ class Experiment:
                 raise SettingsError(
                     f"runs.{name}.plan", f"got {run.plan!r}; allowed: {', '.join(self.plans)}"
                 )
+            self._check_replay(name, self.plans[run.plan].model.name)
+
+    def _check_replay(self, run: str, model: str) -> None:
+        """Refuse a profile of another model than that of a run."""
+        wanted = self.replay.profile
+        of_model = [key for key, one in self.profiles.items() if one.model.name == model]
+        if wanted is not None and wanted not in of_model:
+            raise SettingsError(
+                "replay.profile",
+                f"got {wanted!r}; allowed: {', '.join(of_model) or 'none here'}, the profiles of"
+                f" {model} (run {run})",
+            )
 
     def _check_profile(self, name: str, plan: PlanSettings) -> None:
         """Refuse a plan with a profile that is not there, or of another model."""

@@ -513,6 +513,7 @@ def write_cluster_time(results: Path) -> list[Path]:
             plan=plan,
             parallelism=parallelism,
             device="cpu",
+            compute="measured",
             wall_ms=215.0,
             fidelity="replay",
         )

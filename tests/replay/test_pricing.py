@@ -73,7 +73,7 @@ def trace() -> list[dict[str, Any]]:
 
 
 def test_cluster_time_is_busy_time_and_the_price_of_communication() -> None:
-    settings = ReplaySettings("analytic", (5.0,), ())
+    settings = ReplaySettings("analytic", "measured", None, (5.0,), ())
     fast = [row("all_reduce", 2, 1, 100.0, 0.0)]  # 1 ms, hidden
     slow = [row("all_reduce", 2, 1, 25.0, 0.0)]  # 4 ms, half of it hidden
     rows = cluster_time(trace(), {"fast": fast, "slow": slow}, settings, Layout(1), 1)
@@ -96,7 +96,7 @@ def test_cluster_time_is_busy_time_and_the_price_of_communication() -> None:
 
 
 def test_a_shared_gpu_tells_no_cluster_time() -> None:
-    settings = ReplaySettings("analytic", (), ())
+    settings = ReplaySettings("analytic", "measured", None, (), ())
     rows = cluster_time(trace(), {"fast": TABLE}, settings, Layout(1), 1, shared_device=True)
     assert {one["topology"] for one in rows} == {RECORDED}
     assert cluster_time(trace(), {}, settings, Layout(1), 2) == [], "warm-up is left out"
