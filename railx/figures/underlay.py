@@ -157,7 +157,12 @@ def _bar(bar: pd.DataFrame, settings: UnderlayFigureSettings) -> list[dict[str, 
             busy = own.groupby("degree")["device_ms"].sum()
             shares = busy / busy.sum()
             found += [
-                {"mark": "degree", "degree": degree, "seconds": share * seconds, "share": share}
+                {
+                    "mark": "degree",
+                    "degree": int(str(degree)),
+                    "seconds": share * seconds,
+                    "share": share,
+                }
                 for degree, share in shares.items()
             ]
     return [row | {"fidelity": fidelity} for row in found]
