@@ -16,9 +16,11 @@ from railx.replay.engine import replay
 from railx.replay.passes import profiled_passes
 from railx.replay.recording import cluster_programs
 from railx.replay.settings import ReplaySettings
-from railx.settings import SettingsError
+from railx.settings import SettingsError, to_dict
 from railx.workload.profile import ProfileFit
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
+from workflow.config import compose_experiment
+from workflow.stages import STAGES, inputs_of
 
 MS = 10**6
 LAYERS = 3
@@ -244,3 +246,13 @@ def test_a_profile_is_named_where_it_is_used_and_nowhere_else() -> None:
         SettingsError, match=r"^profile: got 'x'; allowed with measured times: null"
     ):
         ReplaySettings("analytic", "measured", "x", (), ())
+
+
+def test_an_experiment_gives_the_replay_its_profile_and_the_plan_of_the_run() -> None:
+    profile = ["profiles=[tiny]", "replay.compute=profile", "replay.profile=tiny"]
+    experiment = to_dict(compose_experiment(["experiment=quick", *profile]))
+    inputs = inputs_of(STAGES["replay"], experiment, "flexsp_stdlib")
+    assert str(inputs["profile"]) == "results/quick/profile/tiny/fit.json"
+    assert str(inputs["plan"]) == "results/quick/plan/flexsp_stdlib/plan.json"
+    measured = to_dict(compose_experiment(["experiment=quick"]))
+    assert {"profile", "plan"}.isdisjoint(inputs_of(STAGES["replay"], measured, "flexsp_stdlib"))

@@ -61,6 +61,9 @@ MISFITS = {
     ),
     "figures.cost.only=[railx_hyperx]": "figures.cost.only: got 'railx_hyperx'; allowed: railx_hy",
     "figures.cost.reference=ring": "figures.cost.reference: got 'ring'; allowed: railx_hyperx_full",
+    "replay.compute=profile replay.profile=tiny": (
+        "replay.profile: got 'tiny'; allowed: none here, the profiles of tiny (run static_stdlib)"
+    ),
     "figures=[pipeline_schedule] ~plans.pipeline_stdlib ~runs.pipeline_stdlib": (
         "figures.pipeline_schedule: nothing to show, as the experiment has no plan of its kind;"
         " allowed: at least one (or leave the figure out: ~figures.pipeline_schedule)"
@@ -87,6 +90,9 @@ FITTING = {
         "transitions.hyperx_to_torus.after": ("railx_torus", None),
     },
     "topologies.torus_2d.n=3": {"topologies.torus_2d.n": (2, 3)},
+    "plans.flexsp_stdlib.cluster.topology=fat_tree": {
+        "plans.flexsp_stdlib.cluster.topology": (None, "fat_tree")
+    },
     "traffic@sweeps.railx_hyperx_min.traffic=hot_spot": {
         "sweeps.railx_hyperx_min.traffic.pattern": ("uniform", "hot_spot"),
         "sweeps.railx_hyperx_min.traffic.load": (1.0, 0.5),
