@@ -97,9 +97,11 @@ def draw(settings: UnderlayFigureSettings, inputs: FigureFiles, output: Path) ->
             axes.set_xlabel("Iteration (s)")
         drawn[0].set_yticks(range(len(names)), names)
         drawn[0].invert_yaxis()
-        handles: list[Any] = [Patch(color=shades[degree]) for degree in degrees]
+        handles: list[Any] = [
+            Patch(facecolor=shades[degree], edgecolor="none") for degree in degrees
+        ]
         handles += [
-            Patch(color=_WAITING),
+            Patch(facecolor=_WAITING, edgecolor="none"),
             Line2D([], [], linestyle="none", marker="x", color=_CARRIED),
             Line2D([], [], linestyle="none", marker="|", markersize=11, color=_SINGLE),
         ]

@@ -151,7 +151,8 @@ STAGE = Stage(
     name="underlay",
     help="plans of sequence parallelism on a network: as made, and made anew for it",
     message="Plans on the network {item}",
-    item=Item("network", lambda experiment: experiment["underlay"]["networks"]),
+    # Results that were made before there was this stage have none.
+    item=Item("network", lambda experiment: experiment.get("underlay", {}).get("networks", ())),
     settings=_settings,
     inputs=_inputs,
     outputs={
