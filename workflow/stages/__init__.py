@@ -36,6 +36,7 @@ from workflow.stages import (
     tracking,
     training,
     transition,
+    underlay,
 )
 
 __all__ = [
@@ -73,6 +74,7 @@ STAGES: dict[str, Stage] = {
         profile,
         plan,
         buckets,
+        underlay,
         training,
         replay,
         evidence,
