@@ -9,9 +9,9 @@ import contextlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -28,7 +28,10 @@ from railx.fabric import (
 from railx.fabric.cycle import CycleFinder
 from training.trace import RECONFIGURATION, Issued, Recorder
 
-__all__ = ["BackendOptions", "Operation", "Session", "Statistics"]
+__all__ = ["BackendOptions", "Operation", "Session", "Statistics", "Watched"]
+
+#: As many operations under way whose end nobody has seen are looked after at once.
+_UNSEEN = 64
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Statistics:
     phase_changes: int = 0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Operation:
     """One collective or message of this rank.
 
@@ -113,6 +116,13 @@ class Operation:
         return SCALE_UP if self.configuration is None else self.configuration.name
 
 
+class Watched(Protocol):
+    """What can have the end of an operation seen, though nobody waits for it."""
+
+    def have_watched(self) -> None:
+        """From now on someone looks after it; does not wait."""
+
+
 class Session:
     """One rank's connection, counts and schedule under one fabric setting."""
 
@@ -131,6 +141,7 @@ class Session:
                 gpus_per_server=options.gpus_per_server,
                 token=options.token,
                 granted_late=self._granted_late,
+                given_back=self._given_back,
             )
         self._lock = threading.Lock()
         self._iteration = recorder.iteration
@@ -140,7 +151,7 @@ class Session:
         # In the order of issue; the values mean nothing.
         self._not_begun: dict[Operation, None] = {}
         # Those under way that have not asked, by channel and sequence.
-        self._on_held: dict[tuple[str, int], Operation] = {}
+        self._on_held: dict[tuple[str, int], tuple[Operation, Watched | None]] = {}
         self._announced: Configuration | None = None
         self._under_way = 0
 
@@ -210,22 +221,33 @@ class Session:
                 self._last_issued = operation.configuration
                 if self.options.mode == "provisioned" and self.schedule is None:
                     self._cycle.add(operation.configuration)
-        operation.record = self.recorder.issue(
-            operation.kind,
-            operation.group,
-            operation.bytes,
-            operation.phase,
-            channel=operation.channel,
-            sequence=operation.sequence,
-            iteration=operation.iteration,
-        )
+        if self.recorder.records:
+            operation.record = self.recorder.issue(
+                operation.kind,
+                operation.group,
+                operation.bytes,
+                operation.phase,
+                channel=operation.channel,
+                sequence=operation.sequence,
+                iteration=operation.iteration,
+            )
+
+    def count(self, configuration: Configuration) -> None:
+        """Note an operation that the inner group carries out alone, with no circuits.
+
+        Nobody records it, and no controller is there to ask.
+        """
+        with self._lock:
+            if self._last_issued is not configuration:
+                self._counts["phase_changes"] += self._last_issued not in (None, configuration)
+                self._last_issued = configuration
 
     def drop(self, operation: Operation) -> None:
         """An operation that will not be carried out after all."""
         with self._lock:
             self._not_begun.pop(operation, None)
 
-    def try_hold(self, operation: Operation) -> bool:
+    def try_hold(self, operation: Operation, work: Watched | None = None) -> bool:
         """Begin an operation at once, where it needs no message and no waiting.
 
         True where it needs no circuits, where the fabric is electrical, and where this
@@ -236,19 +258,67 @@ class Session:
 
         The operations of a channel begin in their order: call this only where every
         operation before it on the channel has begun (they need not have ended).
+        ``work`` is asked to see the end in time, should that become necessary.
         """
-        if operation.configuration is None:
+        configuration = operation.configuration
+        if configuration is None:
             return True
+        many: list[Watched] = []
         with self._lock:
             if self.client is not None:
-                if not self.client.begin(
-                    operation.channel, operation.sequence, operation.configuration
-                ):
+                if not self.client.begin(operation.channel, operation.sequence, configuration):
                     return False
-                self._on_held[operation.channel, operation.sequence] = operation
-                self._add(held=1)
+                self._on_held[operation.channel, operation.sequence] = operation, work
+                self._counts["held"] += 1
+                if len(self._on_held) % _UNSEEN == 0:
+                    # Nobody may ever wait for them.
+                    many = self._unseen()
             self._begin(operation)
+        for item in many:
+            item.have_watched()
         return True
+
+    def end_matters(self, operation: Operation) -> bool:
+        """Whether the end of one that ``try_hold`` began has to be seen in time.
+
+        It does for the trace, and where it is time to announce then what comes next.
+        Where not, no thread is left in it when the program ends, and none is woken for
+        it: should its lease be recalled, the end is seen from then on.
+        """
+        if self.recorder.records:
+            return True
+        if self.client is None or operation.configuration is None:
+            return False
+        if self.options.mode != "provisioned":
+            return False
+        with self._lock:
+            if self._upcoming() in (None, operation.configuration):
+                return False
+            earlier = self._unseen()
+        for item in earlier:
+            item.have_watched()
+        return True
+
+    def watch_unseen(self) -> None:
+        """Have the end of all operations seen that are under way."""
+        with self._lock:
+            unseen = self._unseen()
+        for item in unseen:
+            item.have_watched()
+
+    def _unseen(self) -> list[Watched]:
+        return [work for _, work in self._on_held.values() if work is not None]
+
+    def _given_back(self, open_: Collection[tuple[str, int]]) -> None:
+        """A lease was recalled while these ran under it: their end has to be told.
+
+        Called on the client's thread.
+        """
+        with self._lock:
+            works = [self._on_held[key][1] for key in open_ if key in self._on_held]
+        for work in works:
+            if work is not None:
+                work.have_watched()
 
     def end(self, operation: Operation) -> None:
         """This rank's part of an operation that ``try_hold`` began has ended.
@@ -299,10 +369,10 @@ class Session:
         Called on the client's thread.
         """
         with self._lock:
-            operation = self._on_held.pop((channel, sequence), None)
+            operation, _ = self._on_held.pop((channel, sequence), (None, None))
             if operation is None:
                 return
-            self._add(held=-1)
+            self._counts["held"] -= 1
         self._account(operation, grant)
 
     def _add(self, **counts: int) -> None:
@@ -351,12 +421,13 @@ class Session:
         """What to announce when an operation ended: the next circuits, if others."""
         if self.options.mode != "provisioned" or self._under_way > 0:
             return None
-        if self._not_begun:
-            following = next(iter(self._not_begun)).configuration
-        elif self.schedule is None:
-            following = self._cycle.following()
-        else:
-            following = self.schedule.following(
-                self._iteration, len(self._issued.get(self._iteration, ()))
-            )
+        following = self._upcoming()
         return following if following != ended.configuration else None
+
+    def _upcoming(self) -> Configuration | None:
+        """What the next operation to begin needs; None where that is not known."""
+        if self._not_begun:
+            return next(iter(self._not_begun)).configuration
+        if self.schedule is None:
+            return self._cycle.following()
+        return self.schedule.following(self._iteration, len(self._issued.get(self._iteration, ())))

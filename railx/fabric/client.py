@@ -11,12 +11,12 @@ import itertools
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from railx.fabric.circuits import Configuration, Layout
-from railx.fabric.holdings import Holdings, OperationKey
+from railx.fabric.holdings import Holdings, OperationKey, Report
 from railx.fabric.protocol import Message, MessageDecoder, ProtocolError, encode
 
 __all__ = ["FabricClient", "FabricError", "Grant"]
@@ -69,14 +69,16 @@ class FabricClient:
         timeout_s: float = 30.0,
         token: str | None = None,
         granted_late: Callable[[str, int, Grant], None] | None = None,
+        given_back: Callable[[Collection[OperationKey]], None] | None = None,
     ) -> None:
         """Connect and register.
 
         ``address`` is "host:port", ``token`` what the controller wants to hear if it
         has one. ``granted_late`` is told (on the reading thread) of circuits that came
         for an operation which had begun under a lease recalled since: its channel, its
-        number and the account of its wait. Raises :class:`FabricError` where connecting
-        fails within ``timeout_s``.
+        number and the account of its wait. ``given_back`` is told (there too) which
+        operations were under way when a lease was recalled: their end has to be told.
+        Raises :class:`FabricError` where connecting fails within ``timeout_s``.
         """
         self.address = address
         self.rank = rank
@@ -86,6 +88,7 @@ class FabricClient:
         self._forgotten: set[int] = set()
         self._holdings = Holdings(Layout(gpus_per_server))
         self._granted_late = granted_late
+        self._tell_given_back = given_back
         self._registered = _Question()
         self._broken: str | None = None
         # What befell a member of these groups, or (None) of an operation under way.
@@ -213,19 +216,9 @@ class FabricClient:
             self._given_back(held) for held in self._holdings.in_the_way_of(configuration)
         ) + encode("PREPARE", kind=configuration.kind, members=configuration.members)
 
-    def _given_back(self, configuration: Configuration, hold: int | None = None) -> bytes:
-        report = self._holdings.recall(configuration, hold)
-        if report is None:
-            return b""
-        return encode(
-            "RECALLED",
-            kind=configuration.kind,
-            members=configuration.members,
-            hold=report.hold,
-            begun=report.begun,
-            open=sorted(report.open),
-            operations=report.operations,
-        )
+    def _given_back(self, configuration: Configuration) -> bytes:
+        report = self._holdings.recall(configuration)
+        return b"" if report is None else _recalled(configuration, report)
 
     def statistics(self) -> dict[str, Any]:
         """The controller's counters.
@@ -309,11 +302,7 @@ class FabricClient:
         ):
             question: _Question | None = self._registered
         elif message["type"] == "RECALL":
-            with self._lock, contextlib.suppress(FabricError):
-                # A closed connection has given everything back.
-                data = self._given_back(_configuration(message), message["hold"])
-                if data:
-                    self._write(data)
+            self._take_recall(_configuration(message), message["hold"])
             if message["reason"] is not None:
                 self._notice(
                     tuple(message["members"]),
@@ -331,6 +320,17 @@ class FabricClient:
         if question is not None:
             question.message = message
             question.answered.set()
+
+    def _take_recall(self, configuration: Configuration, hold: int) -> None:
+        with self._lock:
+            report = self._holdings.recall(configuration, hold)
+            if report is None:
+                return
+            with contextlib.suppress(FabricError):
+                # A closed connection has given everything back.
+                self._write(_recalled(configuration, report))
+        if report.open and self._tell_given_back is not None:
+            self._tell_given_back(report.open)
 
     def _take_grant(self, message: Message, number: int | None) -> _Question | None:
         """Note what is granted at once: a recall that follows has to report it."""
@@ -366,6 +366,18 @@ class FabricClient:
             self._noticed.notify_all()
         for question in questions:
             question.answered.set()
+
+
+def _recalled(configuration: Configuration, report: Report) -> bytes:
+    return encode(
+        "RECALLED",
+        kind=configuration.kind,
+        members=configuration.members,
+        hold=report.hold,
+        begun=report.begun,
+        open=sorted(report.open),
+        operations=report.operations,
+    )
 
 
 def _configuration(message: Message) -> Configuration:

@@ -16,7 +16,7 @@ import torch
 from railx.fabric import Configuration
 from training import lanes as module
 from training.lanes import Lanes, Pair, Work
-from training.session import BackendOptions, Operation, Session
+from training.session import BackendOptions, Operation, Session, Watched
 from training.trace import Recorder
 
 RING = Configuration("ring", (0, 1))
@@ -31,8 +31,8 @@ class Gate(Session):
         self.coming = threading.Event()
         self.asked = threading.Event()
 
-    def try_hold(self, operation: Operation) -> bool:
-        return self.held and super().try_hold(operation)
+    def try_hold(self, operation: Operation, work: Watched | None = None) -> bool:
+        return self.held and super().try_hold(operation, work)
 
     @contextlib.contextmanager
     def circuits(self, operation: Operation) -> Iterator[None]:
