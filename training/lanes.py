@@ -399,7 +399,8 @@ class Lanes:
         with lane.order:
             operation.sequence, lane.sequence = lane.sequence, lane.sequence + 1
             self._session.issue(operation)
-            if lane.all_begun() and self._may_begin_here(work):
+            first = lane.all_begun()
+            if first and self._may_begin_here(work):
                 work.lane, work.watched = lane, False
                 if self._session.try_hold(operation, work):
                     self._begin_here(work)
@@ -409,6 +410,9 @@ class Lanes:
                         work.have_watched()
                     return
                 work.lane, work.watched = None, True
+            if first and operation.device.type == "cpu":
+                # On a device it stands before its circuits when the device does.
+                self._session.ask_ahead(operation)
             on_host = operation.device.type == "cpu" or not self._inner_on_device
             run = lane.put(
                 functools.partial(self._carry_out, work, lane), in_place=synchronous and on_host

@@ -6,6 +6,8 @@ Its connection, its counts, and what it needed when.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import os
 import threading
 from collections import Counter
@@ -25,6 +27,7 @@ from railx.fabric import (
     Layout,
     Mode,
 )
+from railx.fabric.client import Asked
 from railx.fabric.cycle import CycleFinder
 from training.trace import RECONFIGURATION, Issued, Recorder
 
@@ -32,6 +35,10 @@ __all__ = ["BackendOptions", "Operation", "Session", "Statistics", "Watched"]
 
 #: As many operations under way whose end nobody has seen are looked after at once.
 _UNSEEN = 64
+#: How long a collective waits at most behind a message whose receiver does not come,
+#: and the least that is worth waiting.
+_PATIENCE_S = 2.0
+_IMPATIENT_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,10 @@ class Operation:
     iteration: int = 0
     ready: Any = None
     record: Issued | None = None
+    #: Its place among all operations of the rank, in the order of issue.
+    place: int = 0
+    #: The question for its circuits, once it was asked.
+    asked: Asked | None = None
 
     @property
     def phase(self) -> str:
@@ -152,8 +163,17 @@ class Session:
         self._not_begun: dict[Operation, None] = {}
         # Those under way that have not asked, by channel and sequence.
         self._on_held: dict[tuple[str, int], tuple[Operation, Watched | None]] = {}
+        # Those that have asked and are not granted yet, in the order of issue.
+        self._asked: dict[Operation, None] = {}
+        self._answered = threading.Condition(self._lock)
+        # How long a collective waits behind a message, where it was in vain before.
+        self._patience: dict[tuple[Configuration, Configuration], float] = {}
         self._announced: Configuration | None = None
+        # Those that hold their circuits.
         self._under_way = 0
+        self._places = itertools.count()
+        # The place of the last collective that has ended.
+        self._passed = -1
 
     def close(self) -> None:
         """End the connection; RuntimeError while process groups still stand on it."""
@@ -207,7 +227,7 @@ class Session:
     def issue(self, operation: Operation) -> None:
         """Note an operation in the order of issue."""
         with self._lock:
-            operation.iteration = self._iteration
+            operation.iteration, operation.place = self._iteration, next(self._places)
             if operation.configuration is not None:
                 if self.recorder.records or self.schedule is not None:
                     # A program that nobody records may run for days.
@@ -244,8 +264,14 @@ class Session:
 
     def drop(self, operation: Operation) -> None:
         """An operation that will not be carried out after all."""
-        with self._lock:
+        with self._answered:
             self._not_begun.pop(operation, None)
+            waits = operation in self._asked
+            self._asked.pop(operation, None)
+            self._answered.notify_all()
+        if waits and self.client is not None and operation.asked is not None:
+            with contextlib.suppress(FabricError):
+                self.client.abandon(operation.asked)
 
     def try_hold(self, operation: Operation, work: Watched | None = None) -> bool:
         """Begin an operation at once, where it needs no message and no waiting.
@@ -266,6 +292,8 @@ class Session:
         many: list[Watched] = []
         with self._lock:
             if self.client is not None:
+                if self._ahead_of(operation) is not None:
+                    return False
                 if not self.client.begin(operation.channel, operation.sequence, configuration):
                     return False
                 self._on_held[operation.channel, operation.sequence] = operation, work
@@ -326,7 +354,7 @@ class Session:
         Sends nothing as long as the circuits stay with the group.
         """
         if operation.configuration is not None:
-            self._end(operation, begun=True)
+            self._end(operation)
 
     @contextlib.contextmanager
     def circuits(self, operation: Operation) -> Iterator[None]:
@@ -334,32 +362,115 @@ class Session:
 
         Raises FabricError where they cannot be had.
         """
-        if self.try_hold(operation):
-            try:
-                yield
-            finally:
-                self.end(operation)
-            return
+        if operation.asked is None:
+            self._wait_behind_messages(operation)
+            if self.try_hold(operation):
+                try:
+                    yield
+                finally:
+                    self.end(operation)
+                return
+            self._ask(operation)
         assert self.client is not None
-        assert operation.configuration is not None
-        with self._lock:
-            self._begin(operation)
+        assert operation.asked is not None
         granted = False
         try:
-            grant = self.client.acquire(
-                operation.channel,
-                operation.sequence,
-                operation.configuration,
-                timeout_s=min(operation.timeout_s, self.client.timeout_s),
+            grant = self.client.granted(
+                operation.asked, timeout_s=min(operation.timeout_s, self.client.timeout_s)
             )
             granted = True
+            with self._answered:
+                self._asked.pop(operation, None)
+                self._under_way += 1
+                self._answered.notify_all()
             self._account(operation, grant)
             yield
         finally:
-            self._end(operation, begun=granted)
+            if granted:
+                self._end(operation)
+            else:
+                with self._answered:
+                    self._asked.pop(operation, None)
+                    self._answered.notify_all()
+
+    def ask_ahead(self, operation: Operation) -> None:
+        """Ask for circuits where ``try_hold`` said no, in the thread that issues.
+
+        So questions reach the controller in the order of the program, however late the
+        thread is that waits for the answer. Call it where every operation before it on
+        the channel has begun. Nothing where it waits behind a message (see
+        ``circuits``) or where the controller is gone.
+        """
+        if operation.configuration is None or self.client is None:
+            return
+        with self._lock:
+            behind = self._ahead_of(operation)
+        if behind is None:
+            with contextlib.suppress(FabricError):
+                # Whoever waits for the circuits is told.
+                self._ask(operation)
+
+    def _ask(self, operation: Operation) -> None:
+        assert self.client is not None
+        assert operation.configuration is not None
+        with self._lock:
+            self._not_begun.pop(operation, None)
+            self._asked[operation] = None
+        try:
+            operation.asked = self.client.ask(
+                operation.channel, operation.sequence, operation.configuration
+            )
+        except FabricError:
+            with self._lock:
+                self._asked.pop(operation, None)
+            raise
+
+    def _ahead_of(self, operation: Operation) -> Operation | None:
+        """The message that a collective has to wait behind; under the lock.
+
+        One that this rank sent before, whose receiver has not come yet, and which needs
+        the same ports. Would the collective go first, the message would break in on the
+        next ones: switches that the program's order does not need, and as many more as
+        the ranks of the ring have messages. Messages themselves wait behind nothing.
+        """
+        configuration = operation.configuration
+        if configuration is None or configuration.kind != "ring":
+            return None
+        for other in (*self._asked, *self._not_begun):
+            if (
+                other.kind == "send"
+                and other.place < operation.place
+                and other.configuration is not None
+                and not (other.asked is not None and other.asked.answered)
+                and self.layout.conflict(other.configuration, configuration)
+                and self._patience.get((other.configuration, configuration), _PATIENCE_S) > 0
+            ):
+                return other
+        return None
+
+    def _wait_behind_messages(self, operation: Operation) -> None:
+        """Let earlier messages go first.
+
+        A receiver may well come only after the collective. So nothing waits for ever,
+        and of two ways to wait in vain each halves the time that the next one takes.
+        """
+        if operation.configuration is None:
+            return
+        with self._answered:
+            while (other := self._ahead_of(operation)) is not None:
+                assert other.configuration is not None
+                both = other.configuration, operation.configuration
+                limit_s = self._patience.get(both, _PATIENCE_S)
+                if self._answered.wait_for(functools.partial(self._is_granted, other), limit_s):
+                    self._patience.pop(both, None)
+                else:
+                    self._patience[both] = limit_s / 2 if limit_s > _IMPATIENT_S else 0.0
+
+    def _is_granted(self, operation: Operation) -> bool:
+        return operation not in self._asked and operation not in self._not_begun
 
     def _begin(self, operation: Operation) -> None:
-        """Note that an operation's turn has come; the caller holds the lock."""
+        """Note that an operation runs; the caller holds the lock."""
         self._not_begun.pop(operation, None)
         self._under_way += 1
 
@@ -401,13 +512,15 @@ class Session:
                 iteration=operation.iteration,
             )
 
-    def _end(self, operation: Operation, *, begun: bool) -> None:
+    def _end(self, operation: Operation) -> None:
         # The announcement is decided and sent under the lock, so that it cannot
         # overtake the question that follows it.
         with self._lock:
             self._under_way -= 1
             self._on_held.pop((operation.channel, operation.sequence), None)
-            if self.client is None or not begun:
+            if operation.kind not in ("send", "recv"):
+                self._passed = max(self._passed, operation.place)
+            if self.client is None:
                 return
             with contextlib.suppress(FabricError):
                 # A controller that is gone is reported to whoever asks next; the
@@ -420,6 +533,10 @@ class Session:
     def _following(self, ended: Operation) -> Configuration | None:
         """What to announce when an operation ended: the next circuits, if others."""
         if self.options.mode != "provisioned" or self._under_way > 0:
+            return None
+        if any(asked.place > self._passed for asked in self._asked):
+            # What was asked for comes first. A receive that was posted long ago, so
+            # that collectives have overtaken it, is not waited for.
             return None
         following = self._upcoming()
         return following if following != ended.configuration else None

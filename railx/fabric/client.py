@@ -19,7 +19,7 @@ from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.holdings import Holdings, OperationKey, Report
 from railx.fabric.protocol import Message, MessageDecoder, ProtocolError, encode
 
-__all__ = ["FabricClient", "FabricError", "Grant"]
+__all__ = ["Asked", "FabricClient", "FabricError", "Grant"]
 
 #: How long a rank that gave up waits for the controller to say why.
 _REASON_TIMEOUT_S = 5.0
@@ -52,6 +52,22 @@ class Grant:
 class _Question:
     answered: threading.Event = field(default_factory=threading.Event)
     message: Message = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """An operation whose circuits were asked for."""
+
+    channel: str
+    sequence: int
+    configuration: Configuration
+    number: int
+    question: _Question
+
+    @property
+    def answered(self) -> bool:
+        """Whether the controller has granted or refused it."""
+        return self.question.answered.is_set()
 
 
 class FabricClient:
@@ -153,7 +169,15 @@ class FabricClient:
         members disagree), the connection breaks, or ``timeout_s`` (the controller's own
         time-out by default) passes; the operation then must not start.
         """
-        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        return self.granted(self.ask(channel, sequence, configuration), timeout_s=timeout_s)
+
+    def ask(self, channel: str, sequence: int, configuration: Configuration) -> Asked:
+        """Ask for the circuits of an operation, without waiting for the answer.
+
+        What one thread asks for reaches the controller in that order. ``granted`` or
+        ``abandon`` has to follow. Raises :class:`FabricError` where the connection is
+        broken.
+        """
         question, number = self._ask(
             "ACQUIRE",
             channel=channel,
@@ -161,18 +185,34 @@ class FabricClient:
             kind=configuration.kind,
             members=configuration.members,
         )
+        return Asked(channel, sequence, configuration, number, question)
+
+    def granted(self, asked: Asked, *, timeout_s: float | None = None) -> Grant:
+        """Wait until an operation may start that was asked for, as ``acquire`` does."""
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        question = asked.question
         if not question.answered.wait(limit_s):
-            self._send("ABANDON", channel=channel, sequence=sequence)
+            self._send("ABANDON", channel=asked.channel, sequence=asked.sequence)
             if not question.answered.wait(_REASON_TIMEOUT_S):
-                self._forget(number)
+                self._forget(asked.number)
                 raise FabricError(
                     f"no answer from the controller at {self.address} within {limit_s:g} s for"
-                    f" {configuration.name}"
+                    f" {asked.configuration.name}"
                 )
         answer = self._answer(question)
         if answer["type"] == "ERROR":
             raise FabricError(answer["message"])
         return _grant(answer)
+
+    def abandon(self, asked: Asked) -> None:
+        """An operation that was asked for will not be carried out after all."""
+        if self._forget(asked.number):
+            self._send("ABANDON", channel=asked.channel, sequence=asked.sequence)
+            return
+        # The answer is here, or just being noted.
+        asked.question.answered.wait(_REASON_TIMEOUT_S)
+        if asked.question.message.get("type") == "GRANT":
+            self.release(asked.channel, asked.sequence)
 
     def begin(self, channel: str, sequence: int, configuration: Configuration) -> bool:
         """Begin an operation on circuits that this rank still holds.
@@ -275,10 +315,13 @@ class FabricClient:
             broke = f"the connection to the controller at {self.address} broke"
             raise FabricError(self._broken or f"{broke} ({error.strerror})") from None
 
-    def _forget(self, number: int) -> None:
+    def _forget(self, number: int) -> bool:
+        """Nobody waits for this answer any more; False where it has come already."""
         with self._lock:
-            if self._questions.pop(number, None) is not None:
+            open_ = self._questions.pop(number, None) is not None
+            if open_:
                 self._forgotten.add(number)
+            return open_
 
     def _answer(self, question: _Question) -> Message:
         if not question.message:
