@@ -347,6 +347,10 @@ def in_place(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def _refused(operation: Operation) -> str:
+    return f"railx: the process group was shut down before its {operation.kind} began"
+
+
 def _nothing(_: ToHost) -> None:
     return None
 
@@ -389,14 +393,17 @@ class Lanes:
         self._lanes: dict[str, _Lane] = {}
         self._streams: dict[str, Any] = {}
 
-    def put(self, work: Work, *, synchronous: bool) -> None:
+    def put(self, work: Work, *, synchronous: bool, sequence: int | None = None) -> bool:
         """Begin a work at once where its circuits allow it, else bring it to its lane.
 
-        ``synchronous``: whoever brings it waits for it next.
+        ``synchronous``: whoever brings it waits for it next. False where ``sequence``
+        is given and the number of the next operation is another: nothing has happened.
         """
         operation = work.operation
         lane = self._lane(operation.channel)
         with lane.order:
+            if sequence not in (None, lane.sequence):
+                return False
             operation.sequence, lane.sequence = lane.sequence, lane.sequence + 1
             self._session.issue(operation)
             first = lane.all_begun()
@@ -408,7 +415,7 @@ class Lanes:
                         not synchronous and self._session.end_matters(operation)
                     ):
                         work.have_watched()
-                    return
+                    return True
                 work.lane, work.watched = None, True
             if first and operation.device.type == "cpu":
                 # On a device it stands before its circuits when the device does.
@@ -419,6 +426,34 @@ class Lanes:
             )
         if run is not None:
             run()
+        return True
+
+    def follow(self, work: Work, find: Callable[[], tuple[Work, int]]) -> None:
+        """Carry a receive out that has to find its sender.
+
+        ``find`` waits for one, and issues the receive from it; what it returns is that
+        receive and the sender's rank in the group. It runs on the lane's thread.
+        """
+        lane = self._lane(work.operation.channel)
+
+        def carry_out(wanted: bool) -> None:
+            lane.begun()
+            try:
+                if not wanted:
+                    raise RuntimeError(_refused(work.operation))
+                found, work.source = find()
+                found.wait()
+                work.finish(event=found._event, future_stream=found._future_stream)
+            except FabricError as error:
+                work.finish(self._explain(work.operation, error))
+            except Exception as error:
+                work.finish(error)
+
+        lane.put(carry_out, in_place=False)
+
+    def next_sequence(self, channel: str) -> int:
+        """The number of the operation that is issued next on a channel."""
+        return self._lane(channel).sequence
 
     def _lane(self, channel: str) -> _Lane:
         return self._lanes.get(channel) or self._lanes.setdefault(channel, _Lane(channel))
@@ -507,8 +542,7 @@ class Lanes:
         try:
             if not wanted:
                 self._session.drop(work.operation)
-                line = f"the process group was shut down before its {work.operation.kind} began"
-                work.finish(RuntimeError(f"railx: {line}"))
+                work.finish(RuntimeError(_refused(work.operation)))
             elif self._on_device(work.operation):
                 self._guarded(work, self._through_device, begun)
             elif work.operation.device.type == "cuda":

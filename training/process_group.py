@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work as TorchWork
 
-from railx.fabric import Configuration
+from railx.fabric import Configuration, FabricClient
 from training.lanes import Lanes, Pair, ToHost, Work, in_place
 from training.session import Operation, Session
 
@@ -270,7 +270,13 @@ class RailxProcessGroup(_ProcessGroup):
             self._messages[path] = found
         return found
 
-    def _issue(
+    def _issue(self, *arguments: Any, **keywords: Any) -> Work:
+        """Begin one operation or put it on its lane; see ``_try_issue``."""
+        work = self._try_issue(*arguments, **keywords)
+        assert work is not None
+        return work
+
+    def _try_issue(
         self,
         kind: str,
         call: Callable[[ToHost], Any],
@@ -284,10 +290,12 @@ class RailxProcessGroup(_ProcessGroup):
         asynchronous: bool = True,
         source: int | None = None,
         pair: Pair | None = None,
-    ) -> Work:
+        sequence: int | None = None,
+    ) -> Work | None:
         """Begin one operation or put it on its lane.
 
-        ``source`` is the rank in this group that sends what is received.
+        ``source`` is the rank in this group that sends what is received. None where
+        ``sequence`` is given and the next number of the channel is another.
         """
         limit = timeout or getattr(opts, "timeout", None)
         session = self._session
@@ -312,8 +320,8 @@ class RailxProcessGroup(_ProcessGroup):
         if source is not None:
             work.source = source
         synchronous = not asynchronous or not getattr(opts, "asyncOp", True)
-        self._lanes.put(work, synchronous=synchronous)
-        return work
+        put = self._lanes.put(work, synchronous=synchronous, sequence=sequence)
+        return work if put else None
 
     def _is_the_inner_groups(self, channel: _Channel, tensors: list[torch.Tensor]) -> bool:
         """Whether the inner group may have an operation for itself.
@@ -325,6 +333,7 @@ class RailxProcessGroup(_ProcessGroup):
         if session.client is not None or session.recorder.records:
             return False
         if not self._host_alone and self._device(tensors).type == "cuda":
+            # It takes streams of its own, or host copies.
             return False
         if not self._lanes.nothing_waits(channel.name):
             return False
@@ -597,25 +606,70 @@ class RailxProcessGroup(_ProcessGroup):
     def recv_anysource(self, tensors: Any, tag: int = 0) -> TorchWork:
         """Receive from whoever sends first.
 
-        RuntimeError where that would need a circuit whose other end nobody knows.
+        RuntimeError where some members need a circuit and others none.
         """
         others = [member for member in range(self.size()) if member != self._member]
         if len(others) == 1:
             return self.recv(tensors, others[0], tag)
-        session = self._session
-        if session.client is not None and not session.layout.is_scale_up(self._ranks):
-            raise RuntimeError(
-                "railx: a receive from any source has no known circuit; name the source"
+        client, layout = self._session.client, self._session.layout
+        here = self._ranks[self._member]
+        outputs = _flat(tensors)
+        channel = self._messages_along(None, here, tag)
+        on_device = self._nccl and self._device(outputs).type == "cuda"
+        if client is None or layout.is_scale_up(self._ranks) or on_device:
+            # NCCL says itself that it cannot.
+            inner = self._inner
+            return self._issue(
+                "recv",
+                lambda place: inner.recv_anysource(_placed(tensors, place), tag),
+                channel,
+                inputs=[],
+                outputs=outputs,
+                size=lambda: _bytes(tensors),
             )
-        inner = self._inner
-        return self._issue(
-            "recv",
-            lambda place: inner.recv_anysource(_placed(tensors, place), tag),
-            self._messages_along(None, self._ranks[self._member], tag),
+        if any(layout.is_scale_up((here, self._ranks[member])) for member in others):
+            raise RuntimeError(
+                "railx: a receive from any source, where some need a circuit and others are in the"
+                " same server; name the source"
+            )
+        operation = Operation(
+            kind="recv",
+            group=self._ranks,
+            configuration=None,
+            channel=channel.name,
+            sequence=-1,
+            bytes=0,
             inputs=[],
-            outputs=_flat(tensors),
-            size=lambda: _bytes(tensors),
+            outputs=outputs,
+            timeout_s=self._timeout.total_seconds(),
+            device=self._device(outputs),
         )
+        work = Work(operation, lambda _: None)
+        senders = {self._messages_along(self._ranks[item], here, tag).name: item for item in others}
+        self._lanes.follow(work, lambda: self._find_sender(client, tensors, senders, tag))
+        return work
+
+    def _find_sender(
+        self, client: FabricClient, tensors: Any, senders: dict[str, int], tag: int
+    ) -> tuple[Work, int]:
+        """Wait for one of several senders and issue the receive from it.
+
+        ``senders``: their ranks in this group, by channel. The controller hears of
+        every send, because none of these pairs keeps its circuits meanwhile. An
+        ordinary receive may take the number that was found; then the search goes on.
+        """
+        while True:
+            channels = {
+                name: (self._ranks[member], self._lanes.next_sequence(name))
+                for name, member in senders.items()
+            }
+            limit_s = min(self._timeout.total_seconds(), client.timeout_s)
+            name, sequence = client.listen(channels, timeout_s=limit_s)
+            member = senders[name]
+            path = (member, self._member)
+            work = self._issue_message("recv", tensors, member, tag, path, sequence)
+            if work is not None:
+                return work, member
 
     def _message(
         self, kind: str, tensors: Any, peer: int, tag: int, path: tuple[int, int]
@@ -623,6 +677,27 @@ class RailxProcessGroup(_ProcessGroup):
         """Issue a send or receive of ``tensors`` along ``path``.
 
         ``path``: source and destination, ranks of this group.
+        """
+        channel = self._messages_along(self._ranks[path[0]], self._ranks[path[1]], tag)
+        if self._is_the_inner_groups(channel, _flat(tensors)):
+            of_inner: TorchWork = getattr(self._inner, kind)(tensors, peer, tag)
+            return of_inner
+        work = self._issue_message(kind, tensors, peer, tag, path)
+        assert work is not None
+        return work
+
+    def _issue_message(
+        self,
+        kind: str,
+        tensors: Any,
+        peer: int,
+        tag: int,
+        path: tuple[int, int],
+        sequence: int | None = None,
+    ) -> Work | None:
+        """The same, where it may have to wait.
+
+        None where ``sequence`` is given and the next number of the channel is another.
         """
         moved = _flat(tensors)
         if self._nccl and self._device(moved).type == "cuda":
@@ -633,10 +708,7 @@ class RailxProcessGroup(_ProcessGroup):
             method, pair = getattr(self._inner, kind), None
         arguments = (tag,) if pair is not None else (peer, tag)
         channel = self._messages_along(self._ranks[path[0]], self._ranks[path[1]], tag)
-        if self._is_the_inner_groups(channel, moved):
-            of_inner: TorchWork = method(tensors, *arguments)
-            return of_inner
-        return self._issue(
+        return self._try_issue(
             kind,
             lambda place: method(_placed(tensors, place), *arguments),
             channel,
@@ -645,6 +717,7 @@ class RailxProcessGroup(_ProcessGroup):
             size=lambda: _bytes(tensors),
             source=path[0] if kind == "recv" else None,
             pair=pair,
+            sequence=sequence,
         )
 
 

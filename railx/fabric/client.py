@@ -11,7 +11,7 @@ import itertools
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -213,6 +213,27 @@ class FabricClient:
         asked.question.answered.wait(_REASON_TIMEOUT_S)
         if asked.question.message.get("type") == "GRANT":
             self.release(asked.channel, asked.sequence)
+
+    def listen(
+        self, channels: Mapping[str, tuple[int, int]], *, timeout_s: float | None = None
+    ) -> tuple[str, int]:
+        """Wait until one of several senders stands before an operation with this rank.
+
+        ``channels``: by channel, the sender and the number of the next operation.
+        Returns channel and number of one that was begun, to be asked for then. Raises
+        :class:`FabricError` as ``acquire`` does.
+        """
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        question, number = self._ask("LISTEN", channels=channels)
+        if not question.answered.wait(limit_s):
+            self._send("UNLISTEN", request=number)
+            with self._lock:
+                self._questions.pop(number, None)
+            raise FabricError(f"no rank has sent within {limit_s:g} s")
+        answer = self._answer(question)
+        if answer["type"] == "ERROR":
+            raise FabricError(answer["message"])
+        return str(answer["channel"]), int(answer["sequence"])
 
     def begin(self, channel: str, sequence: int, configuration: Configuration) -> bool:
         """Begin an operation on circuits that this rank still holds.
