@@ -766,14 +766,29 @@ class ControllerCore:
         """Tell who listens of the first sender that stands before its channels."""
         actions: list[Action] = []
         for (rank, request), listener in list(self._listeners.items()):
-            for (channel, number), operation in self._operations.items():
-                source, least = listener.channels.get(channel, (None, 0))
-                if source in operation.asked and rank not in operation.asked and number >= least:
-                    assert source is not None
-                    del self._listeners[rank, request]
-                    actions.append(FoundAction(rank, request, source, operation.key))
-                    break
+            standing = [
+                (operation.key, source)
+                for operation in self._operations.values()
+                if (source := self._stands_before(operation, rank, listener)) is not None
+            ]
+            if standing:
+                (channel, number), source = standing[0]
+                # A later one may be known first, where the earlier began under a lease.
+                number = min(key[1] for key, _ in standing if key[0] == channel)
+                del self._listeners[rank, request]
+                actions.append(FoundAction(rank, request, source, (channel, number)))
         return actions
+
+    def _stands_before(self, operation: _Operation, rank: int, listener: _Listener) -> int | None:
+        """The sender that stands before an operation which ``rank`` listens for.
+
+        None where it is none of those, where ``rank`` has asked for it already, and
+        while an earlier one of the channel may have begun under a held lease.
+        """
+        channel, number = operation.key
+        source, least = listener.channels.get(channel, (None, 0))
+        meant = source in operation.asked and rank not in operation.asked and number >= least
+        return source if meant and operation.configuration not in self.holds else None
 
     def _unheard(self, rank: int, source: int) -> str:
         return f"rank {source} {self._gone[source]}, but rank {rank} receives from any source"
