@@ -84,7 +84,7 @@ class Work(_TorchWork):
     inner: Any = None
     #: The rank of the group that sends what is received, where it is known.
     source: int | None = None
-    #: Whether the lane's thread sees the end, whoever waits.
+    #: Whether someone sees the end, whoever waits.
     watched = True
     #: Whose thread that is.
     lane: _Lane | None = None
@@ -124,13 +124,29 @@ class Work(_TorchWork):
         if end is not None:
             end(self)
 
-    def have_watched(self) -> None:
-        """Let the lane's thread see the end, unless someone sees to it already."""
+    def watch_in_lane(self) -> None:
+        """Let the lane's thread see the end; before anything comes after it there."""
         with self._lock:
             watched, self.watched = self.watched, True
             lane = self.lane if self._end is not None else None
         if not watched and lane is not None:
             lane.watch(self)
+
+    def have_watched(self) -> None:
+        """Let someone see the end, unless someone does so already; does not wait.
+
+        The lane's thread may be waiting for circuits that come only after this end. So
+        what has not ended yet gets a thread of its own.
+        """
+        with self._lock:
+            watched, self.watched = self.watched, True
+            begun = self._end is not None
+        if watched or not begun:
+            return
+        if self.inner is not None and self.inner.is_completed() and self.inner.is_success():
+            self.see_end()
+        else:
+            threading.Thread(target=self.see_end, name="railx end", daemon=True).start()
 
     def finish(
         self, error: BaseException | None = None, event: Any = None, future_stream: Any = None
@@ -414,7 +430,7 @@ class Lanes:
                     if self._on_device(operation) or (
                         not synchronous and self._session.end_matters(operation)
                     ):
-                        work.have_watched()
+                        work.watch_in_lane()
                     return True
                 work.lane, work.watched = None, True
             if first and operation.device.type == "cpu":

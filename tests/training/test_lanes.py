@@ -51,6 +51,12 @@ class Handle:
         if over:
             self.over.set()
 
+    def is_completed(self) -> bool:
+        return self.over.is_set()
+
+    def is_success(self) -> bool:
+        return not self.error
+
     def wait(self) -> bool:
         assert self.over.wait(60)
         if self.error:
