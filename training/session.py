@@ -451,8 +451,8 @@ class Session:
     def _wait_behind_messages(self, operation: Operation) -> None:
         """Let earlier messages go first.
 
-        A receiver may well come only after the collective. So nothing waits for ever,
-        and of two ways to wait in vain each halves the time that the next one takes.
+        A receiver may well come only after the collective. So a collective waits for a
+        while only, and after a wait in vain the next one for half as long.
         """
         if operation.configuration is None:
             return
@@ -465,6 +465,7 @@ class Session:
                     self._patience.pop(both, None)
                 else:
                     self._patience[both] = limit_s / 2 if limit_s > _IMPATIENT_S else 0.0
+                    return
 
     def _is_granted(self, operation: Operation) -> bool:
         return operation not in self._asked and operation not in self._not_begun
