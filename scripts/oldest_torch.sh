@@ -10,7 +10,7 @@ PYTHON=${PYTHON:-python3}
 VENV=${OLDEST_VENV:-.venv-oldest}
 TORCH=$(sed -n 's/^torch = \["torch>=\(.*\)"\]$/\1/p' pyproject.toml).0
 TESTS=(tests/training/test_environment.py tests/training/test_backend.py tests/training/test_lanes.py)
-if [ -e tests/training/test_coverage.py ]; then TESTS+=(tests/training/test_coverage.py); fi
+TESTS+=(tests/training/test_session.py tests/training/test_coverage.py tests/training/test_example.py)
 
 say() { printf 'oldest torch: %s\n' "$*"; }
 has() { "$VENV/bin/python" -c "import torch; assert torch.__version__.split('+')[0] == '$TORCH', torch.__version__" 2>/dev/null; }
