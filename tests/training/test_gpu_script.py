@@ -110,6 +110,34 @@ def test_a_bare_machine_takes_steps_and_says_that_no_gpu_was_measured(
     assert len(profile.details["points"]) == 27
 
 
+#: Takes step `order` where circuits are given back before the operation has ended.
+EARLY = """
+import contextlib, json, sys
+from pathlib import Path
+from scripts.gpu import streams
+from scripts.gpu.work import Work
+from training.session import Session
+
+circuits = Session.circuits
+
+@contextlib.contextmanager
+def early(self, operation):
+    with circuits(self, operation):
+        pass
+    yield
+
+Session.circuits = early
+found = streams.order(Work(Path("."), Path("."), dry=True))
+print(json.dumps([one["name"] for one in found.checks if one["passed"] is False]))
+"""
+
+
+def test_circuits_that_are_given_back_too_early_are_noticed() -> None:
+    done = python("-c", EARLY, timeout_s=120)
+    assert done.returncode == 0, done.stderr
+    assert "granted_before_the_last_one_ended" in json.loads(done.stdout)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_every_step_runs_on_the_cpu(folder: Path, tmp_path: Path) -> None:
