@@ -142,6 +142,9 @@ def _taken(
     begin = time.monotonic()
     limit_s = min(step.limit_s, seconds)
     variables = environment(**({AGAIN: "1"} if again else {}))
+    if work.dry:
+        # Threads of small stand-ins only wait for each other.
+        variables["OMP_NUM_THREADS"] = "1"
     with log_path.open("w") as log:
         process = subprocess.Popen(
             command, stdout=log, stderr=log, env=variables, start_new_session=True

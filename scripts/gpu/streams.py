@@ -153,7 +153,16 @@ class _Slow:
         self.ended: list[Any] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        found = getattr(self._inner, name)
+        # Gathering into one tensor, by its names before and from torch 2.13 on.
+        if name not in ("_allgather_base", "all_gather_single"):
+            return found
+
+        def gather(*arguments: Any, **keywords: Any) -> Any:
+            self._wait()
+            return found(*arguments, **keywords)
+
+        return gather
 
     def allreduce(self, tensors: Any, *further: Any, **keywords: Any) -> Any:
         self.begun.append(_moment(self._work))
@@ -165,14 +174,6 @@ class _Slow:
         handle.wait()
         self.ended.append(_moment(self._work))
         return handle
-
-    def _allgather_base(self, output: Any, given: Any, *further: Any, **keywords: Any) -> Any:
-        self._wait()
-        return self._inner._allgather_base(output, given, *further, **keywords)
-
-    def all_gather_single(self, output: Any, given: Any, *further: Any, **keywords: Any) -> Any:
-        self._wait()
-        return self._inner.all_gather_single(output, given, *further, **keywords)
 
     def _wait(self) -> None:
         if self._work.dry:
