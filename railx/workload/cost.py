@@ -14,7 +14,7 @@ computation, no dependence on where a group lies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -27,10 +27,11 @@ from railx.settings import (
     NonNegative,
     NotEmpty,
     Positive,
+    PowerOfTwo,
     SettingsError,
     load,
 )
-from railx.workload.cluster import ClusterSettings, all_to_all_gb_s
+from railx.workload.cluster import ClusterSettings, all_to_all_gb_s, bandwidth_gb_s
 from railx.workload.model import (
     ModelSettings,
     activation_bytes_per_token,
@@ -181,8 +182,8 @@ class CostModel:
     * ``quadratic_ms`` (ms/token²) and ``linear_ms`` (ms/token): forward and backward on
       one device.
     * ``constant_ms``: once per micro-batch.
-    * ``all_to_all_ms``: per token of a group, by degree (degree 1: 0). Its keys are the
-      degrees that may be used, ascending.
+    * ``all_to_all_ms``: per token of a group, by degree (degree 1: 0). Its keys are all
+      degrees that may be used, powers of two and others, ascending.
     * ``tokens_per_device``: how many tokens a group may hold per rank.
     * ``forward_share``: forward part of the compute time.
     * ``split_memory``: memory of a split token relative to a batched one, because the
@@ -200,7 +201,15 @@ class CostModel:
 
     @property
     def degrees(self) -> tuple[int, ...]:
-        """Degrees of sequence parallelism that cluster and model allow, ascending."""
+        """Powers of two among the degrees that cluster and model allow, ascending."""
+        return tuple(degree for degree in self.all_to_all_ms if PowerOfTwo().accepts(degree))
+
+    @property
+    def any_degrees(self) -> tuple[int, ...]:
+        """All degrees that cluster and model allow, ascending.
+
+        Ulysses shares out whole heads, so they are divisors of the heads.
+        """
         return tuple(self.all_to_all_ms)
 
     def sequence_ms(self, lengths: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -257,18 +266,18 @@ def build_cost_model(
     cluster: ClusterSettings,
     model: ModelSettings,
     max_length_tokens: int,
+    degrees: Iterable[int] | None = None,
 ) -> CostModel:
     """Coefficients for a model on a cluster.
 
-    ``max_length_tokens`` sizes learned positions, hence model states. SettingsError
-    where the coefficients were fitted for another model or the model's states leave no
-    memory for tokens.
+    ``max_length_tokens`` sizes learned positions, hence model states. ``degrees`` are
+    those that groups may have; None takes the divisors of the heads up to the devices,
+    the ones that Ulysses can run. SettingsError where the coefficients were fitted for
+    another model or the model's states leave no memory for tokens.
     """
-    degrees = {1: float("inf")} | {
-        d: b for d, b in all_to_all_gb_s(cluster).items() if model.heads % d == 0
-    }
+    bandwidths = _bandwidths(cluster, model, degrees)
     if isinstance(settings, ProfiledCostSettings):
-        return _profiled(settings, cluster, model, max_length_tokens, degrees)
+        return _profiled(settings, cluster, model, max_length_tokens, bandwidths)
     exchanged = all_to_all_bytes_per_token(model, settings.bytes_per_element)
     if isinstance(settings, FittedCostSettings):
         if settings.model != model.name:
@@ -296,7 +305,7 @@ def build_cost_model(
         constant_ms=settings.constant_ms,
         all_to_all_ms={
             degree: exchanged / degree / (bandwidth * bytes_per_ms)
-            for degree, bandwidth in degrees.items()
+            for degree, bandwidth in bandwidths.items()
         },
         tokens_per_device=_tokens_per_device(
             settings, cluster, model, max_length_tokens, activation_mib
@@ -306,12 +315,32 @@ def build_cost_model(
     )
 
 
+def _bandwidths(
+    cluster: ClusterSettings, model: ModelSettings, degrees: Iterable[int] | None
+) -> dict[int, float]:
+    """GB/s of each degree that may be used, degrees ascending."""
+    powers = all_to_all_gb_s(cluster)
+    if degrees is None:
+        degrees = (
+            d for d in range(2, min(cluster.devices, model.heads) + 1) if model.heads % d == 0
+        )
+    found = {1: float("inf")}
+    for degree in sorted(d for d in set(degrees) if 1 < d <= cluster.devices):
+        if PowerOfTwo().accepts(degree):
+            bandwidth = powers.get(degree)
+        else:
+            bandwidth = bandwidth_gb_s(cluster, degree)
+        if bandwidth is not None:
+            found[degree] = bandwidth
+    return found
+
+
 def _profiled(
     settings: ProfiledCostSettings,
     cluster: ClusterSettings,
     model: ModelSettings,
     max_length_tokens: int,
-    degrees: Mapping[int, float],
+    bandwidths: Mapping[int, float],
 ) -> CostModel:
     """Coefficients of a whole model from those of its layers and its ends."""
     fit, layers = settings.fit, model.layers
@@ -337,7 +366,8 @@ def _profiled(
         linear_ms=layers * fit.linear_ms_per_token + fit.ends_linear_ms_per_token,
         constant_ms=layers * fit.constant_ms + fit.ends_constant_ms,
         all_to_all_ms={
-            degree: exchanged / degree / (bandwidth * 1e6) for degree, bandwidth in degrees.items()
+            degree: exchanged / degree / (bandwidth * 1e6)
+            for degree, bandwidth in bandwidths.items()
         },
         tokens_per_device=_tokens_per_device(
             settings, cluster, model, max_length_tokens, activation / _MIB

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.settings import SettingsError
+from railx.workload.cluster import all_to_all_gb_s, bandwidth_gb_s
 from railx.workload.cost import CostModel, build_cost_model, model_state_mib
 from railx.workload.model import forward_flops
 from tests.builders import checked, published_rows
@@ -78,6 +79,30 @@ def test_cluster_holds_the_published_bandwidths() -> None:
         if row["table"] == "4k_seq_2_ib"
     }
     assert checked("cluster", "a100_64").all_to_all_gb_s == table
+
+
+@pytest.mark.parametrize(
+    ("cluster", "table"), [("a100_16", "4k_seq_2_ib"), ("a100_16_2k", "2k_seq_comment")]
+)
+def test_the_published_cluster_of_16_devices(cluster: str, table: str) -> None:
+    published = {
+        row["degree"]: float(row["gb_s"])
+        for row in published_rows("flexsp_all_to_all_bandwidth.csv")
+        if row["table"] == table
+    }
+    settings, model = checked("cluster", cluster), checked("model", "gpt_7b")
+    assert settings.all_to_all_gb_s == published
+    constants = {row["id"]: row["value"] for row in published_rows("flexsp_cost_constants.csv")}
+    fitted = checked("cost_model", "flexsp_7b_16")
+    kept = constants["gpt_7b_activation_mib_per_token_on_16_devices"]
+    assert fitted.activation_mib_per_token == float(kept)
+    assert replace(
+        fitted, activation_mib_per_token=4.480441895
+    ) == checked("cost_model", "flexsp_7b")  # fmt: skip
+    # Tokens per device as its public code works them out.
+    for longest, tokens in ((32_000, 9014), (64_000, 8967)):
+        cost = build_cost_model(fitted, settings, model, longest)
+        assert (cost.tokens_per_device, cost.degrees) == (tokens, (1, 2, 4, 8, 16))
 
 
 @pytest.mark.parametrize(
@@ -159,6 +184,49 @@ def test_degrees_follow_devices_table_and_heads() -> None:
     assert small.degrees == (1, 2, 4, 8)  # 8 heads
     assert small.smallest_degree(small.tokens_per_device + 1) == 2
     assert small.smallest_degree(small.longest_tokens + 1) is None
+
+
+def test_any_number_of_devices_and_the_last_bandwidth_beyond_the_table() -> None:
+    cluster = replace(checked("cluster", "a100_64"), devices=1024)
+    wide = replace(checked("model", "gpt_7b"), heads=1024, kv_heads=1024)
+    cost = build_cost_model(checked("cost_model", "flexsp_7b"), cluster, wide, 192_000)
+    assert cost.degrees == tuple(2**n for n in range(11))
+    # Twice the degree sends half of each token per device at the same bandwidth.
+    assert cost.all_to_all_ms[128] == cost.all_to_all_ms[64] / 2
+    assert cost.all_to_all_ms[1024] == cost.all_to_all_ms[64] / 16
+    assert bandwidth_gb_s(cluster, 5000) == cluster.all_to_all_gb_s["64"]
+    for devices, degrees in ((48, (1, 2, 4, 8, 16, 32)), (96, (1, 2, 4, 8, 16, 32, 64)), (1, (1,))):
+        smaller = replace(cluster, devices=devices, memory_gib=200.0)
+        assert tuple(all_to_all_gb_s(smaller)) == degrees[1:]
+        cost = build_cost_model(checked("cost_model", "flexsp_7b"), smaller, wide, 32_000)
+        assert cost.degrees == degrees
+
+
+def test_a_degree_that_is_not_listed() -> None:
+    cluster = replace(checked("cluster", "a100_64"), all_to_all_gb_s={"2": 9.0, "8": 3.0})
+    assert all_to_all_gb_s(cluster) == {2: 9.0, 8: 3.0, 16: 3.0, 32: 3.0, 64: 3.0}
+    assert [bandwidth_gb_s(cluster, degree) for degree in (2, 3, 5, 8, 9)] == [9, 3, 3, 3, 3]
+    alone = replace(cluster, all_to_all_gb_s={})
+    assert all_to_all_gb_s(alone) == {}
+    assert bandwidth_gb_s(alone, 2) is None
+
+
+def test_any_degree_that_divides_the_heads() -> None:
+    cluster = replace(checked("cluster", "a100_64"), devices=20)
+    model = replace(checked("model", "gpt_13b"), heads=40, kv_heads=40)
+    cost = build_cost_model(checked("cost_model", "flexsp_13b"), cluster, model, 32_000)
+    assert cost.degrees == (1, 2, 4, 8)
+    assert cost.any_degrees == (1, 2, 4, 5, 8, 10, 20)
+    # 5 exchanges at the bandwidth of 8, 10 at that of 16, 20 at that of 32.
+    table, whole = cluster.all_to_all_gb_s, 3.125
+    for degree, listed in ((5, "8"), (8, "8"), (10, "16"), (20, "32")):
+        assert cost.group_time_ms([1000], degree).all_to_all_ms == pytest.approx(
+            1000 * whole / degree / table[listed]
+        )
+    chosen = build_cost_model(
+        checked("cost_model", "flexsp_13b"), cluster, model, 32_000, degrees=(3, 8, 32)
+    )
+    assert chosen.any_degrees == (1, 3, 8)
 
 
 def test_unsuitable_cost_models_name_the_key() -> None:

@@ -98,6 +98,7 @@ _GROUPS = (
     | whole("iteration", "micro_batch", "group", "first_rank", "degree")
     | whole("sequences", "tokens", "longest_tokens")
     | real("predicted_ms", "predicted_compute_ms", "predicted_all_to_all_ms")
+    | real("predicted_other_ms")
     | text("chunk_kind", "fidelity")
 )
 _SCHEDULE = (
