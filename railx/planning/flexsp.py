@@ -158,7 +158,7 @@ def simple_bound_ms(
     many micro-batches as memory demands pay the constant.
     """
     width = np.array(degrees)
-    each = np.array([cost.all_to_all_for(degree) for degree in degrees])
+    each = np.array([cost.all_to_all_ms[degree] for degree in degrees])
     work = cost.sequence_ms(lengths)[:, None] + lengths[:, None] * (each * width)
     work = np.where(lengths[:, None] <= width * cost.tokens_per_device, work, np.inf).min(axis=1)
     micro_batches = math.ceil(lengths.sum() / (cost.tokens_per_device * devices))
@@ -176,12 +176,22 @@ def _best(work: _Work, devices: int, degrees: tuple[int, ...]) -> _Best:
     if devices % 2 == 0:
         fewer.append((devices // 2, tuple(d for d in degrees if d <= devices // 2)))
     for less, some in fewer:
-        if some and simple_bound_ms(work.lengths, less, some, work.cost) < best.time_ms:
+        if some and _may_beat(work, best, less, some):
             other = _best(work, less, some)
             if other.time_ms < best.time_ms:
                 best = other
     work.found[devices, degrees] = best
     return best
+
+
+def _may_beat(work: _Work, best: _Best, devices: int, degrees: tuple[int, ...]) -> bool:
+    """Whether no bound says that a plan with fewer devices or degrees is slower."""
+    from railx.planning.bound import batch_lower_bound_ms
+
+    lengths, cost = work.lengths, work.cost
+    if simple_bound_ms(lengths, devices, degrees, cost) >= best.time_ms:
+        return False
+    return batch_lower_bound_ms(lengths, devices, degrees, cost) < best.time_ms
 
 
 def _searched(work: _Work, devices: int, degrees: tuple[int, ...]) -> _Best:
@@ -221,7 +231,7 @@ def _has_use(work: _Work, best: _Best, degrees: tuple[int, ...]) -> bool:
         longest = work.lengths[min(min(group) for group in made.groups)]
         alone = work.cost.sequence_ms(longest)
         soonest = min(
-            float(alone) / d + longest * work.cost.all_to_all_for(d)
+            float(alone) / d + longest * work.cost.all_to_all_ms[d]
             for d in fewer
             if longest <= d * work.cost.tokens_per_device
         )
@@ -242,7 +252,7 @@ def _search_round(
         tokens,
         cost.sequence_ms(tokens),
         np.array(degrees, dtype=np.int64),
-        np.array([cost.all_to_all_for(degree) for degree in degrees]),
+        np.array([cost.all_to_all_ms[degree] for degree in degrees]),
         float(cost.tokens_per_device),
         devices,
         cost.constant_ms,

@@ -68,13 +68,15 @@ class Problem(NamedTuple):
 class Found(NamedTuple):
     """A plan: its time with all constants, and for each sequence [n] its place.
 
-    ``kind`` [micro-batch, group] is the index of a group's degree.
+    ``kind`` [micro-batch, group] is the index of a group's degree; ``limits``
+    [micro-batch] are the times without constants.
     """
 
     time_ms: float
     micro_batch: Integers
     group: Integers
     kind: Integers
+    limits: Floats
     looks: int
 
 
@@ -102,8 +104,9 @@ def search(problem: Problem, looks: int, seed: int, starts: list[Floats] | None 
     infinite where no plan was found.
     """
     limits, counts = _stacked(first_limits(problem) + (starts or []), len(problem.tokens))
-    time_ms, micro_batch, group, kind, used = _search(problem, limits, counts, looks, seed)
-    return Found(float(time_ms), micro_batch, group, kind, int(used))
+    time_ms, micro_batch, group, kind, times, used = _search(problem, limits, counts, looks, seed)
+    count = int(micro_batch.max()) + 1 if time_ms < math.inf else 0
+    return Found(float(time_ms), micro_batch, group, kind, times[:count], int(used))
 
 
 def first_limits(problem: Problem) -> list[Floats]:
@@ -559,7 +562,7 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
     ranked = np.argsort(times)
     best = ranked[0]
     if times[best] == math.inf:
-        return math.inf, plan.micro_batch, plan.group, plan.kind, plan.looks[0]
+        return math.inf, plan.micro_batch, plan.group, plan.kind, plan.time, plan.looks[0]
     # One of each number of micro-batches, at most four.
     rounds, seen = 0, np.zeros(width + 1, np.bool_)
     for index in ranked:
@@ -581,4 +584,4 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
     time, count = _build(
         problem, plan, limits[best], rules[best], made[best], orders[best], math.inf
     )
-    return time, plan.micro_batch, plan.group, plan.kind, plan.looks[0]
+    return time, plan.micro_batch, plan.group, plan.kind, plan.time, plan.looks[0]
