@@ -36,6 +36,8 @@ __all__ = ["FLEXSP", "FlexSPSettings", "plan_flexsp_batch", "simple_bound_ms"]
 #: A larger degree is searched only where a sequence fills more than this share of its
 #: micro-batch's time: else no group has a use for it.
 _USEFUL = 0.7
+#: Groups that one round looks at for 512 sequences on 64 devices.
+_LOOKS = 15e6
 #: Shares of memory that static plans fill.
 _FILLS = (0.9, 1.0)
 
@@ -172,7 +174,7 @@ def _best(work: _Work, devices: int, degrees: tuple[int, ...]) -> _Best:
     if known is not None:
         return known
     best = _searched(work, devices, degrees)
-    fewer = [(devices, degrees[1:])]
+    fewer = [(devices, degrees[1:])] if degrees[0] == 1 else []
     if devices % 2 == 0:
         fewer.append((devices // 2, tuple(d for d in degrees if d <= devices // 2)))
     for less, some in fewer:
@@ -247,21 +249,10 @@ def _search_round(
     # Compiled code takes a while to load: only who plans loads it.
     from railx.planning.search import Problem, search
 
-    cost, tokens = work.cost, work.lengths.astype(np.float64)
-    problem = Problem(
-        tokens,
-        cost.sequence_ms(tokens),
-        np.array(degrees, dtype=np.int64),
-        np.array([cost.all_to_all_ms[degree] for degree in degrees]),
-        float(cost.tokens_per_device),
-        devices,
-        cost.constant_ms,
-        cost.quadratic_ms,
-        cost.linear_ms,
-    )
-    size = math.sqrt(max(len(tokens) * devices / (512 * 64), 1 / 64))
+    problem = Problem.of(work.lengths, devices, degrees, work.cost)
+    size = math.sqrt(max(len(work.lengths) * devices / (512 * 64), 1 / 64))
     starts = [] if best.limits is None else [best.limits]
-    found = search(problem, int(20e6 * size), work.seed + number, starts)
+    found = search(problem, int(_LOOKS * size), work.seed + number, starts)
     work.looks += found.looks
     work.rounds += 1
     if found.time_ms < best.time_ms * (1 - 1e-12):

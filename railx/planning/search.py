@@ -25,6 +25,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from railx.workload.cost import CostModel
+
 __all__ = ["Found", "Problem", "RULES", "first_limits", "search"]
 
 Floats = npt.NDArray[np.float64]
@@ -39,7 +41,10 @@ RULES = _SCORES * len(_SHARES)
 _SHARE = np.array(_SHARES)
 #: The rules that first limits are tried with: one for each score and share that wins
 #: often enough.
-_FIRST_RULES = np.array([1, 2, 3, 8, 6, 11], dtype=np.int64)
+_FIRST_RULES = np.array([1, 3, 6, 8], dtype=np.int64)
+#: First limits are stretched by these in turn until a plan needs no micro-batch more
+#: than it has limits: tight memory is filled only where time is left.
+_LONGER = np.array([1.0, 1.05, 1.12, 1.25, 1.5, 2.0, 3.0])
 #: The dynamic programme looks at so many places to cut a batch at most.
 _CUTS = 384
 #: Time limits that it tells apart.
@@ -49,20 +54,35 @@ _LEVELS = 96
 class Problem(NamedTuple):
     """One batch on one cluster, for compiled code.
 
-    Sequences run from the longest to the shortest: tokens [n] and compute time on one
-    device [n] (ms). Degrees [k] ascend, with the all-to-all time per token (ms) of
-    each. ``quadratic_ms`` and ``linear_ms`` are a1 and a2 of the cost model.
+    Sequences run from the longest to the shortest: tokens [n], and the time (ms) of
+    each alone in a group of each degree [n, k], infinite where memory is short. Degrees
+    [k] ascend. ``least`` [n] is the device time of a sequence at its cheapest degree.
     """
 
     tokens: Floats
-    work: Floats
+    alone: Floats
+    least: Floats
     degree: Integers
-    per_token: Floats
     cap: float
     devices: int
     constant_ms: float
-    quadratic_ms: float
-    linear_ms: float
+
+    @staticmethod
+    def of(lengths: Integers, devices: int, degrees: tuple[int, ...], cost: CostModel) -> Problem:
+        """The problem of lengths [n], longest first."""
+        tokens, degree = lengths.astype(np.float64), np.array(degrees, dtype=np.int64)
+        per_token = np.array([cost.all_to_all_ms[d] for d in degrees])
+        alone = cost.sequence_ms(tokens)[:, None] / degree + tokens[:, None] * per_token
+        alone[tokens[:, None] > cost.tokens_per_device * degree] = np.inf
+        return Problem(
+            tokens,
+            alone,
+            (alone * degree).min(axis=1),
+            degree,
+            float(cost.tokens_per_device),
+            devices,
+            cost.constant_ms,
+        )
 
 
 class Found(NamedTuple):
@@ -81,18 +101,20 @@ class Found(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """Arrays that a plan is built in."""
+    """Arrays that a plan is built in: M micro-batches of at most G groups.
+
+    ``waiting`` [M + 1, n] are the sequences that each micro-batch may choose from, in
+    their order, ``rest`` [M + 1, 3] how many those are, their tokens and device time.
+    """
 
     micro_batch: Integers
     group: Integers
     kind: Integers
     load: Floats
     room: Floats
-    groups: Integers
     time: Floats
-    left: Integers
-    kept: Integers
-    reach: Floats
+    waiting: Integers
+    rest: Floats
     open: Integers
     looks: Integers
 
@@ -104,8 +126,9 @@ def search(problem: Problem, looks: int, seed: int, starts: list[Floats] | None 
     infinite where no plan was found.
     """
     limits, counts = _stacked(first_limits(problem) + (starts or []), len(problem.tokens))
-    time_ms, micro_batch, group, kind, times, used = _search(problem, limits, counts, looks, seed)
-    count = int(micro_batch.max()) + 1 if time_ms < math.inf else 0
+    time_ms, micro_batch, group, kind, times, count, used = _search(
+        problem, limits, counts, looks, seed
+    )
     return Found(float(time_ms), micro_batch, group, kind, times[:count], int(used))
 
 
@@ -120,12 +143,12 @@ def first_limits(problem: Problem) -> list[Floats]:
     device_time, first = _device_times(problem, cuts, levels)
     found: dict[tuple[float, ...], Floats] = {}
     for constant in (0.3, 1.0, 2.5):
-        for memory in (1.0, 0.95, 0.88):
+        for memory in (1.03, 1.0, 0.95, 0.88):
             limits = _cut(
                 problem, cuts, levels, device_time, first, constant * problem.constant_ms, memory
             )
-            for longer in (1.0, 1.06, 1.2) if len(limits) else ():
-                found.setdefault(tuple(np.round(longer * limits, 6).tolist()), longer * limits)
+            if len(limits):
+                found.setdefault(tuple(np.round(limits, 6).tolist()), limits)
     return list(found.values())
 
 
@@ -155,24 +178,11 @@ def _cut_places(problem: Problem) -> Integers:
 
 def _levels(problem: Problem) -> Floats:
     """Time limits (ms) from less than any plan has to more than any needs."""
-    longest = float(np.min(problem.work[0] / problem.degree + problem.tokens[0] * problem.per_token))
-    mean = float(problem.work.sum()) / problem.devices
-    shortest = float(problem.work[-1]) / problem.devices
-    low = max(min(mean / 20, longest / 4), shortest, 1e-9)
+    longest = float(problem.alone[0].min())
+    mean = float(problem.least.sum()) / problem.devices
+    shortest = float(problem.alone[-1].min())
+    low = max(min(mean / 20, longest / 4), shortest / 2, 1e-9)
     return np.geomspace(low, max(mean * 1.5 + longest * 30, low * 2), _LEVELS)
-
-
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _reach(problem: Any, limit: float, out: Any) -> None:
-    """The longest sequence [k] that a group of each degree ends within ``limit``."""
-    for k in range(len(problem.degree)):
-        a = problem.quadratic_ms / problem.degree[k]
-        b = problem.linear_ms / problem.degree[k] + problem.per_token[k]
-        if a > 0:
-            longest = 2 * limit / (b + math.sqrt(b * b + 4 * a * limit))
-        else:
-            longest = limit / b
-        out[k] = min(longest * (1 + 1e-12), problem.cap * problem.degree[k])
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
@@ -184,24 +194,21 @@ def _device_times(problem: Any, cuts: Any, levels: Any) -> Any:
     n, last = len(problem.tokens), len(levels)
     total = np.zeros((last, len(cuts)))
     first = np.zeros(len(cuts), dtype=np.int64)
-    reach = np.zeros(len(problem.degree))
     for level in range(last):
-        _reach(problem, levels[level], reach)
         place, so_far = 0, 0.0
         for i in range(n + 1):
+            least = math.inf
+            if i < n:
+                for k in range(len(problem.degree)):
+                    if problem.alone[i, k] <= levels[level]:
+                        least = min(least, problem.alone[i, k] * problem.degree[k])
             if place < len(cuts) and cuts[place] == i:
                 total[level, place] = so_far
-                if i < n and problem.tokens[i] > reach.max():
+                if i < n and least == math.inf:
                     first[place] = level + 1
                 place += 1
-            if i < n:
-                least = math.inf
-                for k in range(len(problem.degree)):
-                    if problem.tokens[i] <= reach[k]:
-                        each = problem.degree[k] * problem.per_token[k]
-                        least = min(least, problem.work[i] + problem.tokens[i] * each)
-                if least < math.inf:
-                    so_far += least
+            if least < math.inf:
+                so_far += least
     return total, first
 
 
@@ -259,181 +266,157 @@ def _cut(
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int, waiting: Any, count: int) -> int:
-    """Micro-batch ``m`` within ``limit`` out of ``waiting`` [count], longest first.
+def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
+    """Micro-batch ``m`` within ``limit`` out of what waits for it, longest first.
 
-    What is left stays in ``waiting``; returns how many that are.
+    What it leaves waits for the next one; False where it takes nothing.
     """
     score, share = rule % 5, _SHARE[rule // 5]
-    _reach(problem, limit, plan.reach)
     kind, load, room = plan.kind[m], plan.load[m], plan.room[m]
-    tokens, work, degree, per_token = problem.tokens, problem.work, problem.degree, problem.per_token
+    tokens, alone, degree, cap = problem.tokens, problem.alone, problem.degree, problem.cap
+    waiting, after, rest = plan.waiting[m], plan.waiting[m + 1], plan.rest[m + 1]
     groups, free, left, opened, most = 0, problem.devices, 0, 0, 0.0
-    least = tokens[len(tokens) - 1]
-    looks = 0
+    left_tokens, left_time, time, looks = 0.0, 0.0, 0.0, 0
+    shortest, count = tokens[len(tokens) - 1], int(plan.rest[m, 0])
     for index in range(count):
         i = waiting[index]
         length = tokens[i]
-        chosen, smallest, fresh = -1, math.inf, -1
-        if free > 0 and (share < math.inf or length > most):
+        chosen, fresh = -1, -1
+        if free > 0:
             for k in range(len(degree)):
-                if degree[k] <= free and length <= plan.reach[k]:
-                    needs = work[i] / degree[k] + length * per_token[k]
-                    if (
-                        length > most
-                        or needs > share * limit
-                        or length > share * problem.cap * degree[k]
-                    ):
+                if alone[i, k] <= limit:
+                    if degree[k] <= free:
                         fresh = k
                     break
-        if fresh < 0 and length <= most:
-            most, kept = 0.0, 0
+        opens = fresh >= 0 and (
+            length > most
+            or alone[i, fresh] > share * limit
+            or length > share * cap * degree[fresh]
+        )
+        if not opens and length <= most:
+            most, kept, smallest = 0.0, 0, math.inf
             looks += opened
             for place in range(opened):
                 g = plan.open[place]
-                left_room = room[g]
-                if left_room < least:
+                space = room[g]
+                if space < shortest:
                     continue
                 plan.open[kept] = g
                 kept += 1
-                if left_room > most:
-                    most = left_room
-                if left_room >= length:
+                if space > most:
+                    most = space
+                if space >= length:
                     k = kind[g]
-                    slack = limit - load[g] - work[i] / degree[k] - length * per_token[k]
+                    slack = limit - load[g] - alone[i, k]
                     if slack >= 0:
-                        empty = (left_room - length) / (problem.cap * degree[k])
-                        if score == 0:
+                        if score == 1:
+                            hole = (space - length) / (cap * degree[k])
+                        elif score == 0:
                             hole = slack
-                        elif score == 1:
-                            hole = empty
-                        elif score == 2:
-                            hole = slack / limit + empty
                         elif score == 3:
                             hole = slack * degree[k]
+                        elif score == 2:
+                            hole = slack / limit + (space - length) / (cap * degree[k])
                         else:
-                            hole = abs(slack / limit - empty)
+                            hole = abs(slack / limit - (space - length) / (cap * degree[k]))
                         if hole < smallest:
                             smallest, chosen = hole, g
             opened = kept
-            if chosen < 0 and free > 0:
-                for k in range(len(degree)):
-                    if degree[k] <= free and length <= plan.reach[k]:
-                        fresh = k
-                        break
-        if fresh >= 0:
+        if chosen < 0 and fresh >= 0:
             chosen = groups
-            kind[groups], load[groups], room[groups] = fresh, 0.0, problem.cap * degree[fresh]
+            kind[groups], load[groups], room[groups] = fresh, 0.0, cap * degree[fresh]
             free -= degree[fresh]
             plan.open[opened] = groups
             opened += 1
             groups += 1
+            most = max(most, room[chosen] - length)
         if chosen < 0:
-            waiting[left] = i
+            after[left] = i
             left += 1
+            left_tokens += length
+            left_time += problem.least[i]
         else:
-            k = kind[chosen]
-            load[chosen] += work[i] / degree[k] + length * per_token[k]
+            load[chosen] += alone[i, kind[chosen]]
             room[chosen] -= length
-            if room[chosen] > most:
-                most = room[chosen]
+            time = max(time, load[chosen])
             plan.micro_batch[i], plan.group[i] = m, chosen
-    plan.groups[m] = groups
-    time = 0.0
-    for g in range(groups):
-        time = max(time, load[g])
     plan.time[m] = time
+    rest[0], rest[1], rest[2] = left, left_tokens, left_time
     plan.looks[0] += looks + count
-    return left
+    return left < count
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _build(
-    problem: Any, plan: Any, limits: Any, rules: Any, count: int, order: Any, worse_than: float
+    problem: Any, plan: Any, limits: Any, rules: Any, count: int, first: int, worse_than: float
 ) -> Any:
     """A plan for ``limits`` [count]; (time, micro-batches), infinite where it fails.
 
-    It fails as well as soon as it takes ``worse_than`` or more. The last micro-batch
-    takes all that is left in the least time; where that is too much for one, its limit
-    is used again.
+    The micro-batches before ``first`` are those that ``plan`` has. It fails as well as
+    soon as it must take ``worse_than`` or more. The last micro-batch takes all that is
+    left in the least time; where that is too much for one, its limit is used again.
     """
-    n = len(problem.tokens)
-    waiting, m, time = n, 0, 0.0
-    plan.left[:] = order
-    most = problem.cap * problem.devices
-    while waiting > 0:
+    memory, time, m = problem.cap * problem.devices, 0.0, 0
+    for m in range(first):
+        time += plan.time[m] + problem.constant_ms
+    m = first
+    while plan.rest[m, 0] > 0:
         if m >= len(plan.time):
             return math.inf, m
-        last = m >= count - 1
-        if last:
-            total = 0.0
-            for index in range(waiting):
-                total += problem.tokens[plan.left[index]]
-            last = total <= most
-        if last:
-            done = _least(problem, plan, m, rules[min(m, count - 1)], waiting, worse_than - time)
-            if done == math.inf and worse_than < math.inf:
+        more = math.ceil(plan.rest[m, 1] / memory) * problem.constant_ms
+        if time + more + plan.rest[m, 2] / problem.devices >= worse_than:
+            return math.inf, m
+        rule = rules[min(m, count - 1)]
+        if m >= count - 1 and plan.rest[m, 1] <= memory:
+            last = _least(problem, plan, m, rule, worse_than - time - problem.constant_ms)
+            if last < math.inf:
+                return time + last + problem.constant_ms, m + 1
+            if worse_than < math.inf:
                 return math.inf, m
-            if done < math.inf:
-                return time + done + problem.constant_ms, m + 1
-        limit = limits[min(m, count - 1)]
-        longest, soonest = 0.0, math.inf
-        for index in range(waiting):
-            longest = max(longest, problem.tokens[plan.left[index]])
-        alone = problem.quadratic_ms * longest * longest + problem.linear_ms * longest
-        for k in range(len(problem.degree)):
-            if longest <= problem.cap * problem.degree[k]:
-                soonest = min(soonest, alone / problem.degree[k] + longest * problem.per_token[k])
-        limit = max(limit, soonest * (1 + 1e-9))
-        before = waiting
-        waiting = _fill(problem, plan, m, limit, rules[min(m, count - 1)], plan.left, waiting)
-        if waiting == before:
+        soonest, waiting = 0.0, plan.waiting[m]
+        for index in range(int(plan.rest[m, 0])):
+            soonest = max(soonest, problem.alone[waiting[index]].min())
+            if problem.tokens[waiting[index]] < problem.tokens[waiting[0]] / 2:
+                break
+        limit = max(limits[min(m, count - 1)], soonest)
+        if not _fill(problem, plan, m, limit, rule):
             return math.inf, m
         time += plan.time[m] + problem.constant_ms
         m += 1
-        if time + (problem.constant_ms if waiting else 0.0) >= worse_than:
-            return math.inf, m
-    return time, m
+    return (time, m) if time < worse_than else (math.inf, m)
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _least(problem: Any, plan: Any, m: int, rule: int, waiting: int, worse_than: float) -> float:
-    """The least time (without constant) that takes all that waits; infinite if none.
+def _least(problem: Any, plan: Any, m: int, rule: int, below: float) -> float:
+    """The least time below ``below`` that takes all that waits; infinite if none.
 
-    Bisection: the least limit that fills takes, to a thousandth.
+    A few steps of bisection; the annealing comes back to it.
     """
-    high = worse_than - problem.constant_ms
-    if high <= 0:
-        return math.inf
-    low = 0.0
-    for index in range(waiting):
-        low += problem.work[plan.left[index]]
-    low /= problem.devices
-    if low > high * (1 + 1e-12):
-        return math.inf
+    low, high, good = plan.rest[m, 2] / problem.devices, below, math.inf
     if high == math.inf:
-        high = problem.work.sum() + problem.tokens.sum() * problem.per_token.max() + 1.0
-    plan.kept[:waiting] = plan.left[:waiting]
-    if _fill(problem, plan, m, high, rule, plan.kept, waiting) > 0:
+        high = 0.0
+        for index in range(int(plan.rest[m, 0])):
+            high += problem.alone[plan.waiting[m, index]].min()
+    if low > high:
         return math.inf
-    high = plan.time[m]
-    good = high
-    for _ in range(14):
-        if high - low <= 1e-3 * high:
-            break
-        middle = 0.5 * (low + high)
-        plan.kept[:waiting] = plan.left[:waiting]
-        if _fill(problem, plan, m, middle, rule, plan.kept, waiting) == 0:
-            high = min(middle, plan.time[m])
+    tried = high
+    for _ in range(8):
+        if _fill(problem, plan, m, tried, rule) and plan.rest[m + 1, 0] == 0:
             good = plan.time[m]
-        else:
-            low = middle
-    plan.kept[:waiting] = plan.left[:waiting]
-    if _fill(problem, plan, m, good, rule, plan.kept, waiting) > 0:
-        # Rounding: a hair more than the load that it had.
-        plan.kept[:waiting] = plan.left[:waiting]
-        if _fill(problem, plan, m, good * (1 + 1e-9), rule, plan.kept, waiting) > 0:
+            high = min(tried, good)
+        elif good == math.inf:
             return math.inf
+        else:
+            low = tried
+        if high - low <= 2e-3 * high:
+            break
+        tried = 0.5 * (low + high)
+    if plan.rest[m + 1, 0] > 0 or plan.time[m] > good:
+        # The best was not the last: once more, a hair above for rounding.
+        if not _fill(problem, plan, m, good, rule) or plan.rest[m + 1, 0] > 0:
+            _fill(problem, plan, m, good * (1 + 1e-9), rule)
+            if plan.rest[m + 1, 0] > 0:
+                return math.inf
     return plan.time[m]
 
 
@@ -449,9 +432,30 @@ def _random(state: Any) -> float:
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
+def _keep(plan: Any, kept: Any, first: int, count: int) -> None:
+    """Copy the plan from micro-batch ``first`` on."""
+    kept.micro_batch[:], kept.group[:] = plan.micro_batch, plan.group
+    for m in range(first, count):
+        kept.kind[m], kept.time[m] = plan.kind[m], plan.time[m]
+        kept.rest[m + 1] = plan.rest[m + 1]
+        waiting = int(plan.rest[m + 1, 0])
+        kept.waiting[m + 1, :waiting] = plan.waiting[m + 1, :waiting]
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _start(problem: Any, plan: Any, order: Any) -> None:
+    """All sequences wait for the first micro-batch, in this order."""
+    plan.waiting[0] = order
+    plan.rest[0, 0], plan.rest[0, 1] = len(order), problem.tokens.sum()
+    plan.rest[0, 2] = problem.least.sum()
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
 def _anneal(
     problem: Any,
     plan: Any,
+    now: Any,
+    best: Any,
     limits: Any,
     rules: Any,
     order: Any,
@@ -464,105 +468,145 @@ def _anneal(
     """Move limits, rules and the order of sequences; the best goes back into them.
 
     Simulated annealing: a worse plan is taken with a chance that falls to nothing at
-    the end of ``looks``. Returns (micro-batches, time).
+    the end of ``looks``. Only what a move changes is built again: ``now`` holds the
+    plan that moves start from, ``best`` gets the best one. Returns (micro-batches,
+    time).
     """
     width, n = len(limits), len(order)
-    now_limits, now_rules, now_order = limits.copy(), rules.copy(), order.copy()
-    now_count, now = count, time
-    try_limits, try_rules = limits.copy(), rules.copy()
     begin = plan.looks[0]
+    _start(problem, plan, order)
+    at, made = _build(problem, plan, limits, rules, count, 0, math.inf)
+    if at == math.inf:
+        return count, time
+    _start(problem, now, order)
+    _keep(plan, now, 0, made)
+    now_limits, now_rules, now_order = plan.time.copy(), rules.copy(), order.copy()
+    now_count = made
+    if at < time:
+        time, count = at, made
+    _keep(plan, best, 0, made)
+    try_limits, try_rules = now_limits.copy(), now_rules.copy()
+    stale = 0  # first micro-batch where plan differs from now
     while plan.looks[0] - begin < looks:
         progress = (plan.looks[0] - begin) / looks
-        try_limits[:] = now_limits
-        try_rules[:] = now_rules
-        tried = now_count
-        swapped, other = -1, -1
+        try_limits[:], try_rules[:] = now_limits, now_rules
+        tried, swapped, other = now_count, -1, -1
         dice = _random(state)
-        place = int(_random(state) * tried)
+        first = int(_random(state) * tried)
         if dice < 0.04 and tried < width:
-            for index in range(tried, place, -1):
+            for index in range(tried, first, -1):
                 try_limits[index], try_rules[index] = try_limits[index - 1], try_rules[index - 1]
             tried += 1
         elif dice < 0.08 and tried > 1:
-            for index in range(place, tried - 1):
+            for index in range(first, tried - 1):
                 try_limits[index], try_rules[index] = try_limits[index + 1], try_rules[index + 1]
             tried -= 1
         elif dice < 0.12:
             other = int(_random(state) * tried)
-            try_limits[place], try_limits[other] = try_limits[other], try_limits[place]
-            try_rules[place], try_rules[other] = try_rules[other], try_rules[place]
-            other = -1
+            try_limits[first], try_limits[other] = try_limits[other], try_limits[first]
+            try_rules[first], try_rules[other] = try_rules[other], try_rules[first]
+            first = min(first, other)
         elif dice < 0.3:
-            try_rules[place] = int(_random(state) * RULES)
-        elif dice < 0.4 and n > 1:
+            try_rules[first] = int(_random(state) * RULES)
+        elif dice < 0.38 and n > 1:
             # Long sequences matter most: places near the front are drawn more often.
             swapped = int(n * _random(state) ** 3)
             other = min(n - 1, swapped + 1 + int(8 * _random(state)))
-            now_order[swapped], now_order[other] = now_order[other], now_order[swapped]
+            first = 0
         else:
-            for _ in range(1 + int(3 * _random(state) ** 2)):
+            where = first
+            for number in range(1 + int(3 * _random(state) ** 2)):
                 step = 10 ** (-3 + 2.3 * _random(state))
-                where = int(_random(state) * tried)
+                if number:
+                    where = int(_random(state) * tried)
                 try_limits[where] *= 1 + (step if _random(state) < 0.5 else -step)
+                first = min(first, where)
+        if first >= tried:
+            first = tried - 1
+        if stale < first:
+            for m in range(stale, first):
+                plan.time[m], plan.rest[m + 1] = now.time[m], now.rest[m + 1]
+        waiting = int(now.rest[first, 0])
+        plan.rest[first] = now.rest[first]
+        plan.waiting[first, :waiting] = now.waiting[first, :waiting]
+        if swapped >= 0:
+            now_order[swapped], now_order[other] = now_order[other], now_order[swapped]
+            plan.waiting[0] = now_order
         chance = 1 - _random(state)
-        bar = now - warmth * now * (1 - progress) ** 2 * math.log(chance)
-        reached, made = _build(problem, plan, try_limits, try_rules, tried, now_order, bar)
+        bar = at - warmth * at * (1 - progress) ** 2 * math.log(chance)
+        reached, made = _build(problem, plan, try_limits, try_rules, tried, first, bar)
+        stale = first
         if reached < math.inf and made <= width:
-            now, now_count = reached, made
+            # What stands before is as it was; sequences there keep their places.
+            for i in range(n):
+                if now.micro_batch[i] < first:
+                    plan.micro_batch[i], plan.group[i] = now.micro_batch[i], now.group[i]
+            at, now_count = reached, made
+            if swapped >= 0:
+                now.waiting[0] = now_order
+            _keep(plan, now, first, made)
             for index in range(made):
-                now_limits[index] = plan.time[index]
+                now_limits[index] = now.time[index]
                 now_rules[index] = try_rules[min(index, tried - 1)]
-            if now < time:
-                time, count = now, now_count
+            stale = made
+            if at < time * (1 - 1e-12):
+                time, count = at, now_count
                 limits[:], rules[:], order[:] = now_limits, now_rules, now_order
+                _keep(now, best, 0, made)
         elif swapped >= 0:
             now_order[swapped], now_order[other] = now_order[other], now_order[swapped]
     return count, time
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> Any:
-    """First plans under all first rules, short annealing of the best few, then one."""
-    n, width = len(problem.tokens), starts.shape[1]
-    most_groups = min(problem.devices, n)
-    plan = _Plan(
+def _empty(n: int, width: int, most_groups: int) -> Any:
+    return _Plan(
         np.zeros(n, np.int64),
         np.zeros(n, np.int64),
         np.zeros((width, most_groups), np.int64),
         np.zeros((width, most_groups)),
         np.zeros((width, most_groups)),
-        np.zeros(width, np.int64),
         np.zeros(width),
-        np.zeros(n, np.int64),
-        np.zeros(n, np.int64),
-        np.zeros(len(problem.degree)),
+        np.zeros((width + 1, n), np.int64),
+        np.zeros((width + 1, 3)),
         np.zeros(most_groups, np.int64),
         np.zeros(1, np.int64),
     )
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> Any:
+    """First plans under all first rules, short annealing of the best few, then one."""
+    n, width, total = len(problem.tokens), starts.shape[1], len(starts)
+    most_groups = min(problem.devices, n)
+    plan, now = _empty(n, width, most_groups), _empty(n, width, most_groups)
+    best = _empty(n, width, most_groups)
     state = np.array([np.uint64(88172645463325252) ^ np.uint64(seed * 2654435761 + 1)])
-    total = len(starts)
-    times = np.full(total, math.inf)
-    limits = np.ones((total, width))
-    rules = np.zeros((total, width), np.int64)
+    times, limits = np.full(total, math.inf), np.ones((total, width))
+    rules, made = np.zeros((total, width), np.int64), np.ones(total, np.int64)
     orders = np.zeros((total, n), np.int64)
-    made = np.ones(total, np.int64)
-    rule = np.zeros(width, np.int64)
-    plain = np.arange(n)
+    rule, plain, trial = np.zeros(width, np.int64), np.arange(n), np.ones(width)
     for index in range(total):
+        orders[index] = plain
         for first in _FIRST_RULES:
             rule[:] = first
-            time, count = _build(
-                problem, plan, starts[index], rule, counts[index], plain, times[index]
-            )
-            if time < times[index]:
-                times[index], made[index] = time, count
-                limits[index, :count] = plan.time[:count]
-                rules[index] = first
-                orders[index] = plain
+            for longer in _LONGER:
+                trial[:] = longer * starts[index]
+                _start(problem, plan, plain)
+                time, count = _build(
+                    problem, plan, trial, rule, counts[index], 0, math.inf
+                )
+                if time < times[index]:
+                    times[index], made[index] = time, count
+                    limits[index, :count] = plan.time[:count]
+                    rules[index] = first
+                if time < math.inf and count <= counts[index]:
+                    break
     ranked = np.argsort(times)
-    best = ranked[0]
-    if times[best] == math.inf:
-        return math.inf, plan.micro_batch, plan.group, plan.kind, plan.time, plan.looks[0]
+    first_best = ranked[0]
+    chosen = first_best
+    if times[chosen] == math.inf:
+        return math.inf, best.micro_batch, best.group, best.kind, best.time, 0, plan.looks[0]
     # One of each number of micro-batches, at most four.
     rounds, seen = 0, np.zeros(width + 1, np.bool_)
     for index in ranked:
@@ -570,18 +614,13 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
             seen[made[index]] = True
             rounds += 1
             made[index], times[index] = _anneal(
-                problem, plan, limits[index], rules[index], orders[index], made[index],
-                times[index], looks // 8, 0.002, state,
+                problem, plan, now, best, limits[index], rules[index], orders[index],
+                made[index], times[index], looks // 8, 0.002, state,
             )
-            if times[index] < times[best]:
-                best = index
-    rest = looks - plan.looks[0]
-    if rest > 0:
-        made[best], times[best] = _anneal(
-            problem, plan, limits[best], rules[best], orders[best], made[best], times[best],
-            rest, 0.002, state,
-        )
-    time, count = _build(
-        problem, plan, limits[best], rules[best], made[best], orders[best], math.inf
+            if times[index] < times[chosen]:
+                chosen = index
+    made[chosen], time = _anneal(
+        problem, plan, now, best, limits[chosen], rules[chosen], orders[chosen],
+        made[chosen], times[chosen], max(looks - plan.looks[0], 1), 0.002, state,
     )
-    return time, plan.micro_batch, plan.group, plan.kind, plan.time, plan.looks[0]
+    return time, best.micro_batch, best.group, best.kind, best.time, made[chosen], plan.looks[0]
