@@ -35,9 +35,9 @@ __all__ = ["FLEXSP", "FlexSPSettings", "plan_flexsp_batch", "simple_bound_ms"]
 
 #: A larger degree is searched only where a sequence fills more than this share of its
 #: micro-batch's time: else no group has a use for it.
-_USEFUL = 0.7
+_USEFUL = 0.85
 #: Groups that one round looks at for 512 sequences on 64 devices.
-_LOOKS = 15e6
+_LOOKS = 12e6
 #: Shares of memory that static plans fill.
 _FILLS = (0.9, 1.0)
 

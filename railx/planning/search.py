@@ -135,21 +135,51 @@ def search(problem: Problem, looks: int, seed: int, starts: list[Floats] | None 
 def first_limits(problem: Problem) -> list[Floats]:
     """Limits [m] of first plans, by the dynamic programme with different prices.
 
-    The constant of a micro-batch is priced lower and higher than it is, and memory and
-    device time fuller, so that numbers of micro-batches differ.
+    The constant of a micro-batch is priced lower and higher than it is, and memory
+    looser and tighter, so that numbers of micro-batches differ. For the first
+    micro-batch, which holds the longest sequences, the times of the longest few alone
+    are tried as well.
     """
     cuts = _cut_places(problem)
     levels = _levels(problem)
     device_time, first = _device_times(problem, cuts, levels)
+    tokens = np.concatenate(([0.0], np.cumsum(problem.tokens)))[cuts]
     found: dict[tuple[float, ...], Floats] = {}
-    for constant in (0.3, 1.0, 2.5):
-        for memory in (1.03, 1.0, 0.95, 0.88):
-            limits = _cut(
-                problem, cuts, levels, device_time, first, constant * problem.constant_ms, memory
-            )
-            if len(limits):
-                found.setdefault(tuple(np.round(limits, 6).tolist()), limits)
+    for constant in (1.0, 0.3, 2.5):
+        for share in (1.0, 1.03, 0.95, 0.88):
+            memory = share * problem.cap * problem.devices
+            stop, limit = _cut(
+                problem.devices, constant * problem.constant_ms, memory, tokens, levels,
+                device_time, first,
+            )  # fmt: skip
+            paths = [_path(stop, limit, 0)]
+            if constant == 1.0 and share == 1.0:
+                for alone in _alone(problem):
+                    level = min(int(np.searchsorted(levels, alone)), len(levels) - 1)
+                    full = device_time[level] <= problem.devices * alone
+                    place = int(np.flatnonzero(full & (tokens <= memory))[-1])
+                    paths.append(np.concatenate(([alone], _path(stop, limit, max(place, 1)))))
+            for path in paths:
+                if len(path):
+                    found.setdefault(tuple(np.round(path, 6).tolist()), path)
     return list(found.values())
+
+
+def _alone(problem: Problem) -> list[float]:
+    """Times of the three longest sequences alone, at each degree that holds them."""
+    times = problem.alone[:3].ravel()
+    return sorted(set(np.round(times[np.isfinite(times)], 6).tolist()))
+
+
+def _path(stop: Integers, limit: Floats, place: int) -> Floats:
+    """Limits of the micro-batches from a place on; empty where there is no way."""
+    limits = []
+    while place < len(stop) - 1:
+        if stop[place] == 0:
+            return np.zeros(0)
+        limits.append(limit[place])
+        place = int(stop[place])
+    return np.array(limits)
 
 
 def _stacked(starts: list[Floats], sequences: int) -> tuple[Floats, Integers]:
@@ -185,7 +215,7 @@ def _levels(problem: Problem) -> Floats:
     return np.geomspace(low, max(mean * 1.5 + longest * 30, low * 2), _LEVELS)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _device_times(problem: Any, cuts: Any, levels: Any) -> Any:
     """Device time (ms) of the sequences before each cut under each limit [l, c].
 
@@ -212,60 +242,44 @@ def _device_times(problem: Any, cuts: Any, levels: Any) -> Any:
     return total, first
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _cut(
-    problem: Any, cuts: Any, levels: Any, total: Any, first: Any, constant: float, memory: float
+    devices: int, constant: float, memory: float, tokens: Any, levels: Any, total: Any, first: Any
 ) -> Any:
-    """Limits of the cheapest cut of the sorted batch; empty where memory is short.
+    """The cheapest cut of the sorted batch from each place [c] on.
 
-    ``memory`` is the share of all memory that a micro-batch may fill. A single
-    stretch between two places is taken however many tokens it has.
+    Returns where its first micro-batch stops and the time that it has (stop 0 where
+    there is none). A micro-batch holds at most ``memory`` tokens, but for a single
+    stretch between two places, which is taken however many it has. ``tokens`` [c] are
+    those before each place.
     """
-    places = len(cuts)
-    tokens = np.zeros(places)
-    so_far, place = 0.0, 0
-    for i in range(len(problem.tokens) + 1):
-        if place < places and cuts[place] == i:
-            tokens[place] = so_far
-            place += 1
-        if i < len(problem.tokens):
-            so_far += problem.tokens[i]
-    best, source, limit = np.full(places, math.inf), np.zeros(places, np.int64), np.zeros(places)
-    best[0] = 0.0
-    for start in range(places - 1):
-        if best[start] == math.inf or first[start] >= len(levels):
+    places = len(tokens)
+    best, limit = np.full(places, math.inf), np.zeros(places)
+    stops = np.zeros(places, np.int64)
+    best[places - 1] = 0.0
+    for start in range(places - 2, -1, -1):
+        if first[start] >= len(levels):
             continue
         for stop in range(start + 1, places):
-            full = tokens[stop] - tokens[start] > memory * problem.cap * problem.devices
-            if full and stop > start + 1:
+            if tokens[stop] - tokens[start] > memory and stop > start + 1:
                 break
             low, high = first[start], len(levels) - 1
             while low < high:
                 middle = (low + high) // 2
-                if total[middle, stop] - total[middle, start] <= problem.devices * levels[middle]:
+                if total[middle, stop] - total[middle, start] <= devices * levels[middle]:
                     high = middle
                 else:
                     low = middle + 1
             time = levels[low]
             if low > first[start]:
-                needed = (total[low, stop] - total[low, start]) / problem.devices
+                needed = (total[low, stop] - total[low, start]) / devices
                 time = max(levels[low - 1], needed)
-            if best[start] + time + constant < best[stop]:
-                best[stop], source[stop], limit[stop] = best[start] + time + constant, start, time
-    if best[places - 1] == math.inf:
-        return np.zeros(0)
-    count, place = 0, places - 1
-    while place > 0:
-        count, place = count + 1, source[place]
-    out = np.zeros(count)
-    place = places - 1
-    while place > 0:
-        count -= 1
-        out[count], place = limit[place], source[place]
-    return out
+            if best[stop] + time + constant < best[start]:
+                best[start], stops[start], limit[start] = best[stop] + time + constant, stop, time
+    return stops, limit
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
     """Micro-batch ``m`` within ``limit`` out of what waits for it, longest first.
 
@@ -346,7 +360,7 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
     return left < count
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _build(
     problem: Any, plan: Any, limits: Any, rules: Any, count: int, first: int, worse_than: float
 ) -> Any:
@@ -386,7 +400,7 @@ def _build(
     return (time, m) if time < worse_than else (math.inf, m)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _least(problem: Any, plan: Any, m: int, rule: int, below: float) -> float:
     """The least time below ``below`` that takes all that waits; infinite if none.
 
@@ -420,7 +434,7 @@ def _least(problem: Any, plan: Any, m: int, rule: int, below: float) -> float:
     return plan.time[m]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _random(state: Any) -> float:
     """The next number in [0, 1) of a xorshift generator (Marsaglia), state uint64 [1]."""
     x = state[0]
@@ -431,7 +445,7 @@ def _random(state: Any) -> float:
     return (x >> np.uint64(11)) / 9007199254740992.0
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _keep(plan: Any, kept: Any, first: int, count: int) -> None:
     """Copy the plan from micro-batch ``first`` on."""
     kept.micro_batch[:], kept.group[:] = plan.micro_batch, plan.group
@@ -442,7 +456,7 @@ def _keep(plan: Any, kept: Any, first: int, count: int) -> None:
         kept.waiting[m + 1, :waiting] = plan.waiting[m + 1, :waiting]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _start(problem: Any, plan: Any, order: Any) -> None:
     """All sequences wait for the first micro-batch, in this order."""
     plan.waiting[0] = order
@@ -450,7 +464,7 @@ def _start(problem: Any, plan: Any, order: Any) -> None:
     plan.rest[0, 2] = problem.least.sum()
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _anneal(
     problem: Any,
     plan: Any,
@@ -506,9 +520,16 @@ def _anneal(
             try_limits[first], try_limits[other] = try_limits[other], try_limits[first]
             try_rules[first], try_rules[other] = try_rules[other], try_rules[first]
             first = min(first, other)
-        elif dice < 0.3:
+        elif dice < 0.22:
+            # As long as one of the longest that wait takes alone, at some degree.
+            ahead = min(8.0, now.rest[first, 0])
+            one = now.waiting[first, int(_random(state) * ahead)]
+            alone = problem.alone[one, int(_random(state) * len(problem.degree))]
+            if alone < math.inf:
+                try_limits[first] = alone
+        elif dice < 0.36:
             try_rules[first] = int(_random(state) * RULES)
-        elif dice < 0.38 and n > 1:
+        elif dice < 0.43 and n > 1:
             # Long sequences matter most: places near the front are drawn more often.
             swapped = int(n * _random(state) ** 3)
             other = min(n - 1, swapped + 1 + int(8 * _random(state)))
@@ -558,7 +579,7 @@ def _anneal(
     return count, time
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _empty(n: int, width: int, most_groups: int) -> Any:
     return _Plan(
         np.zeros(n, np.int64),
@@ -574,7 +595,7 @@ def _empty(n: int, width: int, most_groups: int) -> Any:
     )
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> Any:
     """First plans under all first rules, short annealing of the best few, then one."""
     n, width, total = len(problem.tokens), starts.shape[1], len(starts)
@@ -588,18 +609,20 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
     rule, plain, trial = np.zeros(width, np.int64), np.arange(n), np.ones(width)
     for index in range(total):
         orders[index] = plain
-        for first in _FIRST_RULES:
-            rule[:] = first
+    for number in range(len(_FIRST_RULES)):
+        # The first rule for all, the others for the best few.
+        ranked = np.argsort(times)
+        for place in range(total if number == 0 else min(total, 6)):
+            index = ranked[place]
+            rule[:] = _FIRST_RULES[number]
             for longer in _LONGER:
                 trial[:] = longer * starts[index]
                 _start(problem, plan, plain)
-                time, count = _build(
-                    problem, plan, trial, rule, counts[index], 0, math.inf
-                )
+                time, count = _build(problem, plan, trial, rule, counts[index], 0, math.inf)
                 if time < times[index]:
                     times[index], made[index] = time, count
                     limits[index, :count] = plan.time[:count]
-                    rules[index] = first
+                    rules[index] = rule
                 if time < math.inf and count <= counts[index]:
                     break
     ranked = np.argsort(times)
@@ -615,12 +638,12 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
             rounds += 1
             made[index], times[index] = _anneal(
                 problem, plan, now, best, limits[index], rules[index], orders[index],
-                made[index], times[index], looks // 8, 0.002, state,
+                made[index], times[index], looks // 16, 0.001, state,
             )
             if times[index] < times[chosen]:
                 chosen = index
     made[chosen], time = _anneal(
         problem, plan, now, best, limits[chosen], rules[chosen], orders[chosen],
-        made[chosen], times[chosen], max(looks - plan.looks[0], 1), 0.002, state,
+        made[chosen], times[chosen], max(looks - plan.looks[0], 1), 0.001, state,
     )
     return time, best.micro_batch, best.group, best.kind, best.time, made[chosen], plan.looks[0]
