@@ -71,7 +71,7 @@ class FlexSPSettings(PlannerBase):
 
 @dataclass
 class _Best:
-    """The best plan so far: places of the sorted sequences, and limits to go on from."""
+    """The best plan so far, and limits that a search goes on from."""
 
     time_ms: float = math.inf
     assignments: list[Assignment] = field(default_factory=list)
@@ -128,9 +128,7 @@ def plan_flexsp_batch(
     order = np.argsort(-batch.lengths, kind="stable")
     lengths = batch.lengths[order]
     bound = batch_lower_bound_ms(lengths, devices, degrees, cost)
-    work = _Work(
-        lengths, settings, cost, seed, bound, time.process_time() + settings.time_guard_s
-    )
+    work = _Work(lengths, settings, cost, seed, bound, time.process_time() + settings.time_guard_s)
     best = _best(work, devices, degrees)
     _try_static(work, best, devices)
     near = best.time_ms <= bound * (1 + settings.relative_gap)
@@ -193,7 +191,7 @@ def _may_beat(work: _Work, best: _Best, devices: int, degrees: tuple[int, ...]) 
     lengths, cost = work.lengths, work.cost
     if simple_bound_ms(lengths, devices, degrees, cost) >= best.time_ms:
         return False
-    return batch_lower_bound_ms(lengths, devices, degrees, cost) < best.time_ms
+    return bool(batch_lower_bound_ms(lengths, devices, degrees, cost) < best.time_ms)
 
 
 def _searched(work: _Work, devices: int, degrees: tuple[int, ...]) -> _Best:
@@ -284,9 +282,7 @@ def _try_static(work: _Work, best: _Best, devices: int) -> None:
     ):
         return
     for fill in _FILLS:
-        _, made = best_static(
-            work.lengths, devices, work.cost, fill, work.settings.smallest_degree
-        )
+        _, made = best_static(work.lengths, devices, work.cost, fill, work.settings.smallest_degree)
         static_ms = total_ms(made, work.lengths, work.cost)
         if static_ms < best.time_ms * (1 - 1e-12):
             best.time_ms, best.assignments, best.origin = static_ms, made, "static"

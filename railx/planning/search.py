@@ -9,8 +9,8 @@ left. Which mix of degrees a micro-batch has, and which sequences, follows from 
 limit; there are as many limits as micro-batches, and :func:`_anneal` moves them.
 
 First limits come from a dynamic programme over cuts of the sorted batch
-(:func:`first_limits`). It prices a micro-batch by the device time of its sequences, each
-at the cheapest degree that ends it in time.
+(:func:`first_limits`). It prices a micro-batch by the device time of its sequences,
+each at the cheapest degree that ends it in time.
 
 All work is counted in looks at a group. Limits of work are deterministic, and so is the
 result. Arrays are float64 where they hold tokens or ms, int64 where they hold places.
@@ -27,7 +27,7 @@ from numba import njit
 
 from railx.workload.cost import CostModel
 
-__all__ = ["Found", "Problem", "RULES", "first_limits", "search"]
+__all__ = ["Found", "Problem", "first_limits", "search"]
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -36,9 +36,8 @@ Integers = npt.NDArray[np.int64]
 #: their sum, device time, their difference), times when it opens a group although
 #: another would take it (never, or where it needs more than this share of the group).
 _SCORES = 5
-_SHARES = (math.inf, 0.3, 0.5, 0.7)
-RULES = _SCORES * len(_SHARES)
-_SHARE = np.array(_SHARES)
+_SHARE = np.array([math.inf, 0.3, 0.5, 0.7])
+_RULES = _SCORES * len(_SHARE)
 #: The rules that first limits are tried with: one for each score and share that wins
 #: often enough.
 _FIRST_RULES = np.array([1, 3, 6, 8], dtype=np.int64)
@@ -285,7 +284,7 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
 
     What it leaves waits for the next one; False where it takes nothing.
     """
-    score, share = rule % 5, _SHARE[rule // 5]
+    score, share = rule % _SCORES, _SHARE[rule // _SCORES]
     kind, load, room = plan.kind[m], plan.load[m], plan.room[m]
     tokens, alone, degree, cap = problem.tokens, problem.alone, problem.degree, problem.cap
     waiting, after, rest = plan.waiting[m], plan.waiting[m + 1], plan.rest[m + 1]
@@ -303,9 +302,7 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
                         fresh = k
                     break
         opens = fresh >= 0 and (
-            length > most
-            or alone[i, fresh] > share * limit
-            or length > share * cap * degree[fresh]
+            length > most or alone[i, fresh] > share * limit or length > share * cap * degree[fresh]
         )
         if not opens and length <= most:
             most, kept, smallest = 0.0, 0, math.inf
@@ -426,23 +423,28 @@ def _least(problem: Any, plan: Any, m: int, rule: int, below: float) -> float:
             break
         tried = 0.5 * (low + high)
     if plan.rest[m + 1, 0] > 0 or plan.time[m] > good:
-        # The best was not the last: once more, a hair above for rounding.
-        if not _fill(problem, plan, m, good, rule) or plan.rest[m + 1, 0] > 0:
-            _fill(problem, plan, m, good * (1 + 1e-9), rule)
-            if plan.rest[m + 1, 0] > 0:
-                return math.inf
-    return plan.time[m]
+        # The best was not the last: once more, and a hair above for rounding.
+        for above in (1.0, 1 + 1e-9):
+            _fill(problem, plan, m, good * above, rule)
+            if plan.rest[m + 1, 0] == 0:
+                break
+        else:
+            return math.inf
+    return float(plan.time[m])
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _random(state: Any) -> float:
-    """The next number in [0, 1) of a xorshift generator (Marsaglia), state uint64 [1]."""
+    """The next number in [0, 1) of a xorshift generator (Marsaglia).
+
+    ``state`` is uint64 [1].
+    """
     x = state[0]
     x ^= x << np.uint64(13)
     x ^= x >> np.uint64(7)
     x ^= x << np.uint64(17)
     state[0] = x
-    return (x >> np.uint64(11)) / 9007199254740992.0
+    return float((x >> np.uint64(11)) / 9007199254740992.0)
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
@@ -528,7 +530,7 @@ def _anneal(
             if alone < math.inf:
                 try_limits[first] = alone
         elif dice < 0.36:
-            try_rules[first] = int(_random(state) * RULES)
+            try_rules[first] = int(_random(state) * _RULES)
         elif dice < 0.43 and n > 1:
             # Long sequences matter most: places near the front are drawn more often.
             swapped = int(n * _random(state) ** 3)
@@ -637,13 +639,33 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
             seen[made[index]] = True
             rounds += 1
             made[index], times[index] = _anneal(
-                problem, plan, now, best, limits[index], rules[index], orders[index],
-                made[index], times[index], looks // 16, 0.001, state,
+                problem,
+                plan,
+                now,
+                best,
+                limits[index],
+                rules[index],
+                orders[index],
+                made[index],
+                times[index],
+                looks // 16,
+                0.001,
+                state,
             )
             if times[index] < times[chosen]:
                 chosen = index
     made[chosen], time = _anneal(
-        problem, plan, now, best, limits[chosen], rules[chosen], orders[chosen],
-        made[chosen], times[chosen], max(looks - plan.looks[0], 1), 0.001, state,
+        problem,
+        plan,
+        now,
+        best,
+        limits[chosen],
+        rules[chosen],
+        orders[chosen],
+        made[chosen],
+        times[chosen],
+        max(looks - plan.looks[0], 1),
+        0.001,
+        state,
     )
     return time, best.micro_batch, best.group, best.kind, best.time, made[chosen], plan.looks[0]
