@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -80,6 +80,16 @@ class _Best:
 
 
 @dataclass
+class _Ladder:
+    """Searches on so many devices with more degrees from one to the next."""
+
+    devices: int
+    steps: list[tuple[int, ...]]
+    found: dict[tuple[int, ...], _Best] = field(default_factory=dict)
+    bound_ms: float | None = None
+
+
+@dataclass
 class _Work:
     """What all searches of one batch share."""
 
@@ -89,10 +99,18 @@ class _Work:
     seed: int
     bound_ms: float
     ends_s: float
+    best: _Best = field(default_factory=_Best)
     looks: int = 0
     rounds: int = 0
     cut_short: bool = False
-    found: dict[tuple[int, tuple[int, ...]], _Best] = field(default_factory=dict)
+
+    def done(self) -> bool:
+        """Whether the best is good enough, or time is up."""
+        if self.best.time_ms <= self.bound_ms * (1 + self.settings.relative_gap):
+            return True
+        if self.best.time_ms < math.inf and time.process_time() > self.ends_s:
+            self.cut_short = True
+        return self.cut_short
 
 
 def plan_flexsp_batch(
@@ -125,12 +143,19 @@ def plan_flexsp_batch(
         cost.tokens_per_device * degrees[-1],
         f"a group of degree {degrees[-1]}",
     )
+    cost = replace(cost, all_to_all_ms={degree: cost.all_to_all_ms[degree] for degree in degrees})
     order = np.argsort(-batch.lengths, kind="stable")
     lengths = batch.lengths[order]
     bound = batch_lower_bound_ms(lengths, devices, degrees, cost)
     work = _Work(lengths, settings, cost, seed, bound, time.process_time() + settings.time_guard_s)
-    best = _best(work, devices, degrees)
-    _try_static(work, best, devices)
+    ladders = _ladders(devices, degrees)
+    for number in range(settings.effort):
+        for ladder in ladders:
+            _climb(work, ladder, number)
+        if work.done():
+            break
+    _try_static(work, devices)
+    best = work.best
     near = best.time_ms <= bound * (1 + settings.relative_gap)
     report = {
         "name": "flexsp",
@@ -157,81 +182,82 @@ def simple_bound_ms(
     All devices share the device time of every sequence at its cheapest degree, and as
     many micro-batches as memory demands pay the constant.
     """
-    width = np.array(degrees)
+    width = np.array(degrees, dtype=np.int64)
     each = np.array([cost.all_to_all_ms[degree] for degree in degrees])
     work = cost.sequence_ms(lengths)[:, None] + lengths[:, None] * (each * width)
     work = np.where(lengths[:, None] <= width * cost.tokens_per_device, work, np.inf).min(axis=1)
     micro_batches = math.ceil(lengths.sum() / (cost.tokens_per_device * devices))
-    longest = float((work / width[-1]).max())
-    return max(float(work.sum()) / devices, longest) + micro_batches * cost.constant_ms
+    return float(float(work.sum()) / devices + micro_batches * cost.constant_ms)
 
 
-def _best(work: _Work, devices: int, degrees: tuple[int, ...]) -> _Best:
-    """The best plan with these devices and degrees, or with fewer of either."""
-    known = work.found.get((devices, degrees))
-    if known is not None:
-        return known
-    best = _searched(work, devices, degrees)
-    fewer = [(devices, degrees[1:])] if degrees[0] == 1 else []
-    if devices % 2 == 0:
-        fewer.append((devices // 2, tuple(d for d in degrees if d <= devices // 2)))
-    for less, some in fewer:
-        if some and _may_beat(work, best, less, some):
-            other = _best(work, less, some)
-            if other.time_ms < best.time_ms:
-                best = other
-    work.found[devices, degrees] = best
-    return best
+def _ladders(devices: int, degrees: tuple[int, ...]) -> list[_Ladder]:
+    """All degrees or those above 1, on all devices, half of them, and so on."""
+    ladders = []
+    while True:
+        for some in (degrees, degrees[1:]) if degrees[0] == 1 else (degrees,):
+            powers = tuple(d for d in some if d & (d - 1) == 0)
+            steps = [powers[: count + 1] for count in range(len(powers))]
+            if len(powers) < len(some):
+                steps.append(some)
+            if steps:
+                ladders.append(_Ladder(devices, steps))
+        if devices % 2:
+            return ladders
+        devices //= 2
+        degrees = tuple(d for d in degrees if d <= devices)
+        if not degrees:
+            return ladders
 
 
-def _may_beat(work: _Work, best: _Best, devices: int, degrees: tuple[int, ...]) -> bool:
-    """Whether no bound says that a plan with fewer devices or degrees is slower."""
+def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
+    """One round for each step of a ladder, each from the plan of the one before it."""
+    before: _Best | None = None
+    for step in ladder.steps:
+        if work.done() or not _may_beat(work, ladder):
+            return
+        if work.lengths[0] > work.cost.tokens_per_device * step[-1]:
+            continue
+        if before is not None and not _has_use(work, before, step):
+            continue
+        best = ladder.found.setdefault(step, _Best())
+        if before is not None and before.time_ms < best.time_ms:
+            best.time_ms, best.assignments, best.limits = (
+                before.time_ms,
+                before.assignments,
+                before.limits,
+            )
+        _search_round(work, best, ladder.devices, step, number)
+        if best.time_ms < work.best.time_ms:
+            work.best = best
+        before = best
+
+
+def _may_beat(work: _Work, ladder: _Ladder) -> bool:
+    """Whether no bound says that plans of this ladder are slower than the best."""
     from railx.planning.bound import batch_lower_bound_ms
 
-    lengths, cost = work.lengths, work.cost
-    if simple_bound_ms(lengths, devices, degrees, cost) >= best.time_ms:
+    best, most = work.best.time_ms, ladder.steps[-1]
+    if best == math.inf:
+        return True
+    if simple_bound_ms(work.lengths, ladder.devices, most, work.cost) >= best:
         return False
-    return bool(batch_lower_bound_ms(lengths, devices, degrees, cost) < best.time_ms)
-
-
-def _searched(work: _Work, devices: int, degrees: tuple[int, ...]) -> _Best:
-    """Searches with the degrees up to each of them, each from the plan before it."""
-    best = _Best()
-    for largest in _ladder(degrees):
-        some = tuple(d for d in degrees if d in largest)
-        if work.lengths[0] > work.cost.tokens_per_device * some[-1]:
-            continue
-        if best.time_ms < math.inf and not _has_use(work, best, some):
-            continue
-        for number in range(work.settings.effort):
-            if best.time_ms <= work.bound_ms * (1 + work.settings.relative_gap):
-                return best
-            if best.time_ms < math.inf and time.process_time() > work.ends_s:
-                work.cut_short = True
-                return best
-            _search_round(work, best, devices, some, number)
-    return best
-
-
-def _ladder(degrees: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Sets of degrees, each with more than the one before: powers of two, then all."""
-    powers = tuple(d for d in degrees if d & (d - 1) == 0)
-    steps = [powers[: count + 1] for count in range(len(powers))]
-    if len(powers) < len(degrees):
-        steps.append(degrees)
-    return steps
+    if ladder.found:
+        return True
+    if ladder.bound_ms is None:
+        ladder.bound_ms = batch_lower_bound_ms(work.lengths, ladder.devices, most, work.cost)
+    return bool(ladder.bound_ms < best)
 
 
 def _has_use(work: _Work, best: _Best, degrees: tuple[int, ...]) -> bool:
     """Whether some micro-batch waits for a sequence that a larger degree might end."""
-    if degrees[-1] & (degrees[-1] - 1) or any(d & (d - 1) for d in degrees):
+    if best.time_ms == math.inf or any(d & (d - 1) for d in degrees):
         return True
     fewer = degrees[:-1]
     for made, limit in zip(best.assignments, best.limits, strict=True):
         longest = work.lengths[min(min(group) for group in made.groups)]
-        alone = work.cost.sequence_ms(longest)
+        alone = float(work.cost.sequence_ms(longest))
         soonest = min(
-            float(alone) / d + longest * work.cost.all_to_all_ms[d]
+            alone / d + longest * work.cost.all_to_all_ms[d]
             for d in fewer
             if longest <= d * work.cost.tokens_per_device
         )
@@ -248,16 +274,14 @@ def _search_round(
     from railx.planning.search import Problem, search
 
     problem = Problem.of(work.lengths, devices, degrees, work.cost)
-    size = math.sqrt(max(len(work.lengths) * devices / (512 * 64), 1 / 64))
+    size = math.sqrt(len(work.lengths) * devices / (512 * 64))
     starts = [] if best.limits is None else [best.limits]
     found = search(problem, int(_LOOKS * size), work.seed + number, starts)
     work.looks += found.looks
     work.rounds += 1
     if found.time_ms < best.time_ms * (1 - 1e-12):
         best.time_ms, best.limits = found.time_ms, found.limits
-        best.assignments = [
-            _assignment(found, m, degrees) for m in range(int(found.micro_batch.max()) + 1)
-        ]
+        best.assignments = [_assignment(found, m, degrees) for m in range(len(found.limits))]
 
 
 def _assignment(found: Any, m: int, degrees: tuple[int, ...]) -> Assignment:
@@ -270,22 +294,21 @@ def _assignment(found: Any, m: int, degrees: tuple[int, ...]) -> Assignment:
     )
 
 
-def _try_static(work: _Work, best: _Best, devices: int) -> None:
-    """A static plan in place of ``best`` where one is faster.
+def _try_static(work: _Work, devices: int) -> None:
+    """A static plan in place of the best where one is faster.
 
     Only degrees whose bound leaves a chance are packed.
     """
-    allowed = [d for d in work.cost.degrees if work.settings.smallest_degree <= d <= devices]
     if all(
-        simple_bound_ms(work.lengths, devices, (degree,), work.cost) >= best.time_ms
-        for degree in allowed
+        simple_bound_ms(work.lengths, devices, (degree,), work.cost) >= work.best.time_ms
+        for degree in work.cost.degrees
     ):
         return
     for fill in _FILLS:
-        _, made = best_static(work.lengths, devices, work.cost, fill, work.settings.smallest_degree)
+        _, made = best_static(work.lengths, devices, work.cost, fill)
         static_ms = total_ms(made, work.lengths, work.cost)
-        if static_ms < best.time_ms * (1 - 1e-12):
-            best.time_ms, best.assignments, best.origin = static_ms, made, "static"
+        if static_ms < work.best.time_ms * (1 - 1e-12):
+            work.best = _Best(static_ms, made, None, "static")
 
 
 def _plan(settings: FlexSPSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:

@@ -44,6 +44,8 @@ _FIRST_RULES = np.array([1, 3, 6, 8], dtype=np.int64)
 #: First limits are stretched by these in turn until a plan needs no micro-batch more
 #: than it has limits: tight memory is filled only where time is left.
 _LONGER = np.array([1.0, 1.05, 1.12, 1.25, 1.5, 2.0, 3.0])
+#: What a move costs beside looks at groups, in looks.
+_PER_MOVE = 100
 #: The dynamic programme looks at so many places to cut a batch at most.
 _CUTS = 384
 #: Time limits that it tells apart.
@@ -459,6 +461,14 @@ def _keep(plan: Any, kept: Any, first: int, count: int) -> None:
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _record(plan: Any, best: Any, record: Any, time: float, count: int) -> None:
+    """Keep a plan that beats the best."""
+    if time < record[0]:
+        record[0], record[1] = time, count
+        _keep(plan, best, 0, count)
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _start(problem: Any, plan: Any, order: Any) -> None:
     """All sequences wait for the first micro-batch, in this order."""
     plan.waiting[0] = order
@@ -472,11 +482,11 @@ def _anneal(
     plan: Any,
     now: Any,
     best: Any,
+    record: Any,
     limits: Any,
     rules: Any,
     order: Any,
     count: int,
-    time: float,
     looks: int,
     warmth: float,
     state: Any,
@@ -485,25 +495,25 @@ def _anneal(
 
     Simulated annealing: a worse plan is taken with a chance that falls to nothing at
     the end of ``looks``. Only what a move changes is built again: ``now`` holds the
-    plan that moves start from, ``best`` gets the best one. Returns (micro-batches,
-    time).
+    plan that moves start from, ``best`` gets every plan that beats the one it has, with
+    its time and number of micro-batches in ``record``. Returns (micro-batches, time).
     """
     width, n = len(limits), len(order)
     begin = plan.looks[0]
     _start(problem, plan, order)
     at, made = _build(problem, plan, limits, rules, count, 0, math.inf)
     if at == math.inf:
-        return count, time
+        return count, math.inf
     _start(problem, now, order)
     _keep(plan, now, 0, made)
     now_limits, now_rules, now_order = plan.time.copy(), rules.copy(), order.copy()
-    now_count = made
-    if at < time:
-        time, count = at, made
-    _keep(plan, best, 0, made)
+    now_count, count, time = made, made, at
+    limits[:] = now_limits
+    _record(plan, best, record, at, made)
     try_limits, try_rules = now_limits.copy(), now_rules.copy()
     stale = 0  # first micro-batch where plan differs from now
     while plan.looks[0] - begin < looks:
+        plan.looks[0] += _PER_MOVE + n
         progress = (plan.looks[0] - begin) / looks
         try_limits[:], try_rules[:] = now_limits, now_rules
         tried, swapped, other = now_count, -1, -1
@@ -575,7 +585,7 @@ def _anneal(
             if at < time * (1 - 1e-12):
                 time, count = at, now_count
                 limits[:], rules[:], order[:] = now_limits, now_rules, now_order
-                _keep(now, best, 0, made)
+                _record(now, best, record, at, made)
         elif swapped >= 0:
             now_order[swapped], now_order[other] = now_order[other], now_order[swapped]
     return count, time
@@ -603,7 +613,7 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
     n, width, total = len(problem.tokens), starts.shape[1], len(starts)
     most_groups = min(problem.devices, n)
     plan, now = _empty(n, width, most_groups), _empty(n, width, most_groups)
-    best = _empty(n, width, most_groups)
+    best, record = _empty(n, width, most_groups), np.array([math.inf, 0.0])
     state = np.array([np.uint64(88172645463325252) ^ np.uint64(seed * 2654435761 + 1)])
     times, limits = np.full(total, math.inf), np.ones((total, width))
     rules, made = np.zeros((total, width), np.int64), np.ones(total, np.int64)
@@ -625,11 +635,11 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
                     times[index], made[index] = time, count
                     limits[index, :count] = plan.time[:count]
                     rules[index] = rule
+                    _record(plan, best, record, time, count)
                 if time < math.inf and count <= counts[index]:
                     break
     ranked = np.argsort(times)
-    first_best = ranked[0]
-    chosen = first_best
+    chosen = ranked[0]
     if times[chosen] == math.inf:
         return math.inf, best.micro_batch, best.group, best.kind, best.time, 0, plan.looks[0]
     # One of each number of micro-batches, at most four.
@@ -639,33 +649,16 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
             seen[made[index]] = True
             rounds += 1
             made[index], times[index] = _anneal(
-                problem,
-                plan,
-                now,
-                best,
-                limits[index],
-                rules[index],
-                orders[index],
-                made[index],
-                times[index],
-                looks // 16,
-                0.001,
-                state,
-            )
+                problem, plan, now, best, record, limits[index], rules[index], orders[index],
+                made[index], looks // 16, 0.001, state,
+            )  # fmt: skip
             if times[index] < times[chosen]:
                 chosen = index
-    made[chosen], time = _anneal(
-        problem,
-        plan,
-        now,
-        best,
-        limits[chosen],
-        rules[chosen],
-        orders[chosen],
-        made[chosen],
-        times[chosen],
-        max(looks - plan.looks[0], 1),
-        0.001,
-        state,
-    )
-    return time, best.micro_batch, best.group, best.kind, best.time, made[chosen], plan.looks[0]
+    _anneal(
+        problem, plan, now, best, record, limits[chosen], rules[chosen], orders[chosen],
+        made[chosen], max(looks - plan.looks[0], 1), 0.001, state,
+    )  # fmt: skip
+    return (
+        record[0], best.micro_batch, best.group, best.kind, best.time, int(record[1]),
+        plan.looks[0],
+    )  # fmt: skip
