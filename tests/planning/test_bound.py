@@ -130,6 +130,18 @@ def test_no_group_is_charged_more_than_its_device_time(
                 assert charges[members].sum() <= degree * max(busy, start) * (1 + 1e-9)
 
 
+def test_sequences_that_are_charged_more_themselves_lower_what_is_lost_to_others() -> None:
+    # 85 pays more in a group of 3 for what others lose there; so do those in 4.
+    tokens = np.array([190.0, 181, 85, 44, 35, 30, 18])
+    degrees, per_token = np.array([1.0, 3, 4]), np.array([0, 0.02, 0.05])
+    alone = (1e-3 * tokens**2 + 0.1 * tokens)[:, None] / degrees + tokens[:, None] * per_token
+    alone[tokens[:, None] > 60 * degrees] = np.inf
+    charges = np.empty(len(tokens))
+    _charges(alone, tokens, degrees, 60.0, 9.504, 10.4544, charges)
+    group = [2, 4]
+    assert charges[group].sum() <= 3 * max(9.504, alone[group, 1].sum())
+
+
 @pytest.fixture(scope="module")
 def compared() -> dict[str, Case]:
     return {case.name: case for case in cases() if case.name in FOUND}

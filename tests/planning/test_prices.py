@@ -33,7 +33,8 @@ def _least(time: Floats, room: Floats, cost: Floats, number: float, at_least: bo
     result = linprog(
         np.concatenate((cost, np.zeros(len(pairs)))), below, limits, equal, np.ones(classes)
     )
-    assert result.success and result.fun is not None
+    assert result.success
+    assert result.fun is not None
     return float(result.fun)
 
 
