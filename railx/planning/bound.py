@@ -127,7 +127,7 @@ def batch_lower_bound_ms(
     if len(allowed) == 0 or ordered[0] > cost.tokens_per_device * allowed[-1]:
         return math.inf
     tokens = ordered.astype(np.float64)
-    per_token = np.array([cost.all_to_all_ms[int(degree)] for degree in allowed])
+    per_token = np.array([cost.all_to_all_for(int(degree)) for degree in allowed])
     alone = cost.sequence_ms(ordered)[:, None] / allowed + tokens[:, None] * per_token
     alone[tokens[:, None] > cost.tokens_per_device * allowed] = np.inf
     problem = _Problem(
