@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from railx.planning.prices import prices_ipm
+from railx.planning.prices import class_prices
 from railx.workload.cost import CostModel
 
 __all__ = ["batch_lower_bound_ms"]
@@ -41,6 +41,8 @@ _FINE = 96
 _ROUNDS = 6
 _ENOUGH = 0.9995
 _GROWN = 1.0002
+#: Steps of a programme at most; some 15 do.
+_STEPS = 60
 #: Larger than what rounding does to sums of times.
 _ROUNDING = 1e-9
 
@@ -125,7 +127,7 @@ def batch_lower_bound_ms(
     if len(allowed) == 0 or ordered[0] > cost.tokens_per_device * allowed[-1]:
         return math.inf
     tokens = ordered.astype(np.float64)
-    per_token = np.array([cost.all_to_all_ms[int(degree)] for degree in allowed])
+    per_token = np.array([cost.all_to_all_for(int(degree)) for degree in allowed])
     alone = cost.sequence_ms(ordered)[:, None] / allowed + tokens[:, None] * per_token
     alone[tokens[:, None] > cost.tokens_per_device * allowed] = np.inf
     problem = _Problem(
@@ -245,8 +247,8 @@ def _prices(
     room = classes.lengths * sizes / classes.tokens
     scale = float(durations.mean())
     cost = (durations + classes.constant_ms) / scale
-    prices, count, by_time, by_memory, _, objective = prices_ipm(
-        share, room, cost, float(least), most is None, 60
+    prices, count, by_time, by_memory, objective = class_prices(
+        share, room, cost, float(least), most is None, _STEPS
     )
     if not math.isfinite(objective) or not np.isfinite(prices).all():
         return _Prices(sizes * 0, durations * 0, durations * 0, durations, float(least), 0.0)
