@@ -8,6 +8,7 @@ from railx.planning.any_degree import ANY_DEGREE
 from railx.planning.byte_scale import BYTE_SCALE
 from railx.planning.dynamic_cp import DYNAMIC_CP
 from railx.planning.flexsp import FLEXSP
+from railx.planning.flexsp_milp import FLEXSP_MILP
 from railx.planning.megatron import MEGATRON
 from railx.planning.pipeline import PIPELINE
 from railx.planning.planner import Planner, PlannerBase
@@ -21,6 +22,7 @@ __all__ = ["PLANNERS", "PlannerSettings", "planner_of"]
 PLANNERS: tuple[Planner, ...] = (
     STATIC,
     FLEXSP,
+    FLEXSP_MILP,
     PIPELINE,
     MEGATRON,
     DYNAMIC_CP,

@@ -16,6 +16,7 @@ from workflow.stage import Made, Settings, Stage, Table
 from workflow.stages import (
     agreement,
     bandwidth,
+    buckets,
     circuits,
     corpus,
     crate,
@@ -28,6 +29,7 @@ from workflow.stages import (
     packets,
     plan,
     profile,
+    recorded,
     replay,
     report,
     tenancy,
@@ -35,6 +37,7 @@ from workflow.stages import (
     tracking,
     training,
     transition,
+    underlay,
 )
 
 __all__ = [
@@ -71,8 +74,11 @@ STAGES: dict[str, Stage] = {
         corpus,
         profile,
         plan,
+        buckets,
+        underlay,
         training,
         replay,
+        recorded,
         evidence,
         figure,
         report,
