@@ -101,13 +101,13 @@ def draw(settings: PlannersSettings, inputs: FigureFiles, output: Path) -> Drawn
         for axes, corpus in zip(panels, corpora, strict=True):
             _panel(axes, bars[bars["corpus"] == corpus], planners, settings)
             axes.set_title(label(corpus))
-        handles: list[Any] = [Patch(color=_colour("", settings))]
+        handles: list[Any] = [Patch(**_fill("", settings))]
         texts = ["Ours: plans of baselines"]
         if _OURS in planners:
-            handles.append(Patch(color=_colour(_OURS, settings)))
+            handles.append(Patch(**_fill(_OURS, settings)))
             texts.append(f"Ours: {settings.planners[_OURS].lower()}")
         if settings.reference in planners:
-            handles.append(Patch(color=_colour(settings.reference, settings)))
+            handles.append(Patch(**_fill(settings.reference, settings)))
             texts.append("Ours: the reference")
         if bars["published_seconds"].notna().any():
             handles.append(published_handle())
@@ -160,11 +160,12 @@ def _bars(settings: PlannersSettings, inputs: FigureFiles) -> pd.DataFrame:
     return bars.assign(of_reference=bars["seconds"] / bars["corpus"].map(base))
 
 
-def _colour(planner: str, settings: PlannersSettings) -> tuple[float, float, float]:
-    """Light, so that a published mark on a bar can be seen."""
+def _fill(planner: str, settings: PlannersSettings) -> dict[str, Any]:
+    """How a bar is filled: lighter, so that a published mark on it can be seen."""
+    colour = PALETTE[2] if planner == _OURS else PALETTE[0]
     if planner == settings.reference:
-        return lighter(GREY, 0.4)
-    return lighter(PALETTE[2] if planner == _OURS else PALETTE[0], 0.4)
+        colour = GREY
+    return {"facecolor": lighter(colour, 0.2), "linewidth": 0}
 
 
 def _panel(axes: Axes, bars: pd.DataFrame, planners: list[str], settings: PlannersSettings) -> None:
@@ -173,7 +174,7 @@ def _panel(axes: Axes, bars: pd.DataFrame, planners: list[str], settings: Planne
     most = float(bars[["seconds", "published_seconds"]].max().max())
     for row in bars.to_dict("records"):
         place = planners.index(row["planner"])
-        axes.barh(place, row["seconds"], _BAR, color=_colour(row["planner"], settings))
+        axes.barh(place, row["seconds"], _BAR, **_fill(row["planner"], settings))
         share = row["of_reference"]
         axes.annotate(
             quantity(row["seconds"]) + (f" ({share:.2f})" if share == share else ""),

@@ -124,7 +124,7 @@ def test_configs_are_checked() -> None:
     with pytest.raises(SettingsError, match=r"^planner\.fill: got 1\.5"):
         checked("planner", "static", fill=1.5)
     with pytest.raises(
-        SettingsError, match=r"^planner\.planner: got 'best'; allowed: static, flexsp, pipeline"
+        SettingsError, match=r"^planner\.planner: got 'best'; allowed: static, flexsp, "
     ):
         checked("planner", "static", planner="best")
 
