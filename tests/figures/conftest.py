@@ -13,6 +13,7 @@ from railx.settings import load
 from tests.builders import PUBLISHED, choice, write_result
 from tests.figures.gallery import Gallery, clashes
 from tests.figures.papers import (
+    write_baselines,
     write_claims,
     write_pipelines,
     write_plans,
@@ -653,6 +654,7 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "switching_windows": {},
         "rail_savings": {"summary": [write_rails(results / "rails")]},
         "adaptive_speedups": {"groups": cases},
+        "planners": {"groups": write_baselines(results / "baselines")},
         "all_to_all_degree": {"groups": cases},
         "pipeline_speedups": write_pipelines(results),
         "rail_rings": {"graph": [write_graph(results)]},
