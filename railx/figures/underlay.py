@@ -78,8 +78,9 @@ def draw(settings: UnderlayFigureSettings, inputs: FigureFiles, output: Path) ->
     shades = degree_colours(degrees, max(degrees))
     longest = float(rows.loc[rows["mark"] != "degree", "seconds"].max())
     subtitle = (
-        f"{_OURS} Length of a bar: predicted iteration of the plan that is made for the network;"
-        " its parts: device time by degree. Links inside nodes are equally fast everywhere."
+        f"{_OURS} Length of a bar, and number: predicted iteration of the plan that is made for"
+        " the network; its parts: device time by degree. Links inside nodes are equally fast"
+        " everywhere."
     )
     with canvas(
         settings,
@@ -123,7 +124,7 @@ def _rows(frame: pd.DataFrame, settings: UnderlayFigureSettings) -> pd.DataFrame
     first = float(rates.min())
     order = [
         ("equal_rate", first, f"Equal rate: {quantity(first)} GB/s a device"),
-        ("equal_cost", None, "Equal cost: as NVLink + InfiniBand"),
+        ("equal_cost", None, "Equal cost: as InfiniBand"),
         *(
             ("equal_rate", rate, f"Equal rate: {quantity(rate)} GB/s a device")
             for rate in sorted(set(rates) - {first})
@@ -172,6 +173,7 @@ def _bar(bar: pd.DataFrame, settings: UnderlayFigureSettings) -> list[dict[str, 
 
 def _panel(axes: Axes, rows: pd.DataFrame, names: list[str], shades: dict[int, str]) -> None:
     style: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
+    style["xycoords"] = axes.get_yaxis_transform()
     for label, bar in rows.groupby("label", sort=False):
         place = names.index(str(label))
         parts = bar[bar["mark"] == "degree"].set_index("degree")["seconds"]
@@ -186,7 +188,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, names: list[str], shades: dict[int, s
         single = float(whole["best single degree"])
         axes.plot(carried, place, "x", color=_CARRIED, markersize=5, zorder=4)
         axes.plot(single, place, "|", color=_SINGLE, markersize=11, markeredgewidth=2, zorder=4)
-        axes.annotate(quantity(left), (max(left, carried, single), place), (6, 0), **style)
+        axes.annotate(quantity(left), (1, place), (-4, 0), ha="right", **style)
     axes.grid(visible=False, axis="y")
 
 
