@@ -41,6 +41,8 @@ _distributed: Any = dist
 
 _HOST = torch.device("cpu")
 _NO_LIMIT = timedelta(0)
+#: Whether gloo exchanges lists of tensors.
+_EXCHANGES_LISTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
 
 if TYPE_CHECKING:
 
@@ -549,7 +551,32 @@ class RailxProcessGroup(_ProcessGroup):
         )
 
     def alltoall(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> TorchWork:
-        """Exchange lists of tensors (gloo has it from torch 2.12 on)."""
+        """Exchange lists of tensors.
+
+        Gloo has it from torch 2.12 on; before that they travel in one tensor.
+        """
+        on_host = self._device([*_flat(inputs), *_flat(outputs)]).type == "cpu"
+        if not _EXCHANGES_LISTS and (on_host or not self._nccl):
+            base = self._inner.alltoall_base
+
+            def exchange(place: ToHost) -> Any:
+                sent, received = _placed(inputs, place), _placed(outputs, place)
+                joined = torch.cat([tensor.reshape(-1) for tensor in sent])
+                sizes = [tensor.numel() for tensor in received]
+                into = joined.new_empty(sum(sizes))
+                work = base(into, joined, sizes, [tensor.numel() for tensor in sent], *further)
+                return _Exchange(work, into, received)
+
+            return self._issue(
+                "all_to_all",
+                exchange,
+                self._collectives,
+                inputs=_flat(inputs),
+                outputs=_flat(outputs),
+                size=lambda: _bytes(inputs),
+                opts=further[0] if further else None,
+                timeout=keywords.get("timeout"),
+            )
         return self._collective(
             "all_to_all",
             ("alltoall",),
@@ -746,6 +773,25 @@ def _teach_monitored_barrier() -> None:
 
 
 _teach_monitored_barrier()
+
+
+class _Exchange:
+    """The handle of lists that travel in one tensor."""
+
+    def __init__(self, work: Any, into: torch.Tensor, outputs: list[torch.Tensor]) -> None:
+        self._work, self._into, self._outputs = work, into, outputs
+
+    def is_completed(self) -> bool:
+        """Only whoever waits unpacks what has come."""
+        return False
+
+    def wait(self) -> bool:
+        self._work.wait()
+        parts = torch.split(self._into, [tensor.numel() for tensor in self._outputs])
+        with torch.no_grad():
+            for part, output in zip(parts, self._outputs, strict=True):
+                output.copy_(part.view(output.shape))
+        return True
 
 
 class _Done:

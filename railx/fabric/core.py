@@ -714,7 +714,8 @@ class ControllerCore:
             operation.granted = True
             self._lease(operation)
             self._end_when_released(operation)
-        elif len(operation.asked) == len(configuration.members):
+        elif len(operation.asked) == len(configuration.members) and operation not in self._queue:
+            # All may have asked before the lease was settled.
             self._queue.append(operation)
         return actions
 

@@ -17,7 +17,7 @@ from railx.fabric.core import (
     FoundAction,
     RefuseAction,
 )
-from railx.fabric.holdings import OperationKey
+from railx.fabric.holdings import OperationKey, Report
 from tests.fabric.test_holdings import Fabric
 
 
@@ -194,3 +194,22 @@ def test_every_message_is_received_once_in_the_order_of_its_sender(
         for key in fabric.begun
     )
     assert not fabric.core.leases
+
+
+def test_an_operation_that_all_asked_for_stands_in_the_queue_once() -> None:
+    """Though the lease on which its channel ran before is settled only then."""
+    core = ControllerCore(Layout(1), 3)
+    lease = Configuration("pair", (0, 1))
+    for rank in (0, 1):
+        core.ask(rank, rank, ("a", 0), lease, 0, can_hold=True)
+    core.switched(0, 0)
+    hold = core.holds[lease].number
+    core.listen(2, 9, {"x": (0, 0), "y": (1, 0)}, 0)
+    ring = Configuration("ring", (0, 1, 2))
+    for rank in (0, 1, 2):
+        core.ask(rank, rank, ("w", 0), ring, 0, can_hold=True)
+    core.recalled(0, lease, Report(hold, {"a": 0}), 0)
+    core.ask(0, 0, ("a", 1), lease, 0, can_hold=True)
+    core.ask(1, 1, ("a", 1), lease, 0, can_hold=True)
+    core.recalled(1, lease, Report(hold, {"a": 0}), 0)
+    assert [operation.key for operation in core._queue] == [("w", 0), ("a", 1)]
