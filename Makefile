@@ -17,7 +17,7 @@ READY := .venv/.ready
 CONFIG = --config experiment=$(EXPERIMENT) $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) $(CONFIG)
 
-.PHONY: help setup reproduce figure claim report pdf sync schemas test test-slow test-oldest-torch mutants bench gpu gpu-folder gpu-record steady lint lock clean
+.PHONY: help setup reproduce figure claim report pdf sync schemas test test-slow test-oldest-torch mutants bench bench-planners gpu gpu-folder gpu-record steady lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,10 +69,14 @@ mutants: $(READY) ## break a room's code on purpose and see whether its tests no
 	@test -n "$(ROOM)" || { echo "error: ROOM: is missing; allowed: planning, fabric, network, evidence" >&2; exit 2; }
 	@$(BIN)/python scripts/mutants.py $(ROOM) --generated $(GENERATED) --seed $(SEED)
 
-bench: $(READY) ## how fast the simulators are, and what the backend adds (docs/benchmarks.md)
+bench: $(READY) ## how good plans are, how fast the simulators, and what the backend adds (docs/benchmarks.md)
+	@$(BIN)/python benchmarks/planners.py
 	@$(BIN)/python benchmarks/packet_simulator.py
 	@$(BIN)/python benchmarks/backend.py
 	@$(BIN)/python benchmarks/full_scale.py
+
+bench-planners: $(READY) ## make the stored table of planners, benchmarks/planners.csv (hours; a killed run goes on, ANEW=1 starts over)
+	@$(BIN)/python benchmarks/planners.py store $(if $(ANEW),--anew)
 
 gpu-folder: $(READY) ## everything that a bare machine with one GPU needs: results/gpu_folder (docs/gpu.md)
 	@$(BIN)/python scripts/gpu folder results/gpu_folder --cores $(CORES)

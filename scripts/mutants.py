@@ -48,7 +48,18 @@ ROOMS = {
     "planning": Room(
         tuple(
             f"railx/planning/{name}.py"
-            for name in ("blaster", "chunks", "flexsp", "milp", "mixes", "pipeline", "schedule")
+            for name in (
+                "blaster",
+                "chunks",
+                "flexsp",
+                "flexsp_milp",
+                "milp",
+                "mixes",
+                "pipeline",
+                "programme",
+                "schedule",
+                "solver",
+            )
         ),
         ("tests/planning",),
     ),

@@ -543,3 +543,21 @@ def test_training_overhead_is_that_of_a_switch_of_10_ms(
     assert found["ours"] == pytest.approx(extra_ms / 700)
     assert (found["samples"], found["set_aside"], found["fidelity"]) == (3, 1, "emulated")
     assert found["verdict"] == verdict
+
+
+def test_bucketing_errors_are_the_worst_batch_of_each_method(tmp_path: Path) -> None:
+    rows = [
+        {"iteration": iteration, "method": method, "tokens": 100, "rounded_tokens": rounded}
+        for method, parts in (
+            ("least_error", [(0, 101), (0, 103), (1, 104)]),
+            ("equal_width", [(0, 120), (0, 122), (1, 110)]),
+        )
+        for iteration, rounded in parts
+    ]
+    write_result(tmp_path, "buckets.errors", rows, "flexsp_wikipedia", fidelity="analytic")
+    found = verdicts(tmp_path)
+    least, naive = (found[f"flexsp_{name}bucketing_error_wikipedia"] for name in ("", "naive_"))
+    assert least["ours"] == pytest.approx(0.04)
+    assert least["verdict"] == "not reproduced"
+    assert naive["ours"] == pytest.approx(0.21)
+    assert naive["verdict"] == "reproduced"

@@ -12,7 +12,14 @@ from railx.figures import FIGURES, CanvasSettings, FigureSettings, draw_figure, 
 from railx.settings import load
 from tests.builders import PUBLISHED, choice, write_result
 from tests.figures.gallery import Gallery, clashes
-from tests.figures.papers import write_claims, write_pipelines, write_plans, write_rails
+from tests.figures.papers import (
+    write_baselines,
+    write_claims,
+    write_pipelines,
+    write_plans,
+    write_rails,
+    write_underlays,
+)
 from workflow.config import choices
 
 Row = dict[str, Any]
@@ -506,6 +513,8 @@ def write_cluster_time(results: Path) -> list[Path]:
             run=parallelism,
             plan=plan,
             parallelism=parallelism,
+            device="cpu",
+            compute="measured",
             wall_ms=215.0,
             fidelity="replay",
         )
@@ -645,6 +654,7 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "switching_windows": {},
         "rail_savings": {"summary": [write_rails(results / "rails")]},
         "adaptive_speedups": {"groups": cases},
+        "planners": {"groups": write_baselines(results / "baselines")},
         "all_to_all_degree": {"groups": cases},
         "pipeline_speedups": write_pipelines(results),
         "rail_rings": {"graph": [write_graph(results)]},
@@ -655,6 +665,7 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "cost_scale": {"scale": [scale]},
         "claim_map": {"claim_map": [write_claim_map(results)]},
         "sequence_parallel_plan": {"groups": plans},
+        "underlay": {"mix": write_underlays(results)},
         "pipeline_schedule": {key: [path] for key, path in pipeline.items()},
         "reconfiguration": {"iterations": iterations},
         "cluster_time": {"settings": write_cluster_time(results)},

@@ -16,6 +16,7 @@ from workflow.stage import Made, Settings, Stage, Table
 from workflow.stages import (
     agreement,
     bandwidth,
+    buckets,
     circuits,
     corpus,
     crate,
@@ -36,6 +37,7 @@ from workflow.stages import (
     tracking,
     training,
     transition,
+    underlay,
 )
 
 __all__ = [
@@ -72,6 +74,8 @@ STAGES: dict[str, Stage] = {
         corpus,
         profile,
         plan,
+        buckets,
+        underlay,
         training,
         replay,
         recorded,

@@ -1,0 +1,321 @@
+"""Planners of sequence-parallel groups on the 45 batches of benchmarks/batches.py.
+
+    python benchmarks/planners.py               our planner and its bound, measured now,
+                                                beside the stored table
+    python benchmarks/planners.py store         fills the stored table
+        [--anew] [--planners NAME...] [--draws 5]
+    python benchmarks/planners.py scaling       FlexSP's planner on 64 to 1,024 devices
+        [--devices N...]
+
+The stored table, benchmarks/planners.csv, has what takes hours: FlexSP's planner with
+10 processor seconds a programme, 60 processor seconds of our search, and static plans.
+`store` skips what is there with the same settings and writes each row as soon as it is
+made: a killed run goes on where it stopped. First draws come first. Seconds are those
+of processors, solver processes included, imports and compiling aside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import json
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from batches import CONF, CONTEXTS, CORPORA, DEVICES, DRAWS, Case, cases, cost_of, lengths_of
+from machine import describe
+
+from railx.planning.flexsp import plan_flexsp_batch
+from railx.planning.flexsp_milp import plan_milp_batch
+from railx.planning.plan import SequenceParallelBatch
+from railx.planning.planners import PlannerSettings
+from railx.planning.solver import SolverPool
+from railx.planning.static import plan_static_batch, static_degree
+from railx.settings import load
+from railx.workload.batches import FilledBatchSettings, sample_batches
+
+STORE = Path(__file__).resolve().with_name("planners.csv")
+COLUMNS = (
+    "corpus",
+    "context_tokens",
+    "draw",
+    "planner",
+    "settings",
+    "total_ms",
+    "micro_batches",
+    "cpu_s",
+    "ended_by",
+)
+SEED = 1
+#: Our plan is to be this close to that of the long search.
+GOAL = 1.005
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A planner of the table: a file of conf/planner with changes, and how it plans."""
+
+    choice: str
+    changes: dict[str, Any]
+    plan: Callable[[Any, Case], SequenceParallelBatch]
+
+    def plain(self) -> dict[str, Any]:
+        text = (CONF / "planner" / f"{self.choice}.yaml").read_text()
+        return yaml.safe_load(text) | self.changes
+
+    def settings(self) -> Any:
+        return load(PlannerSettings, self.plain(), "planner")
+
+    def digest(self) -> str:
+        """Eight letters that change with the settings."""
+        return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _paper(settings: Any, case: Case) -> SequenceParallelBatch:
+    with SolverPool(settings.processes) as pool:
+        return plan_milp_batch(0, case.batch, settings, DEVICES, case.cost, pool, SEED)
+
+
+def _search(settings: Any, case: Case) -> SequenceParallelBatch:
+    return plan_flexsp_batch(0, case.batch, settings, DEVICES, case.cost, SEED)
+
+
+def _static(settings: Any, case: Case) -> SequenceParallelBatch:
+    degree = static_degree(settings, case.cost, case.max_length_tokens)
+    return plan_static_batch(0, case.batch, degree, DEVICES, case.cost, settings.fill)
+
+
+PAPER = Entry("flexsp_milp", {"work_limit": None, "time_limit_s": 10.0}, _paper)
+#: What is stored. Effort without end: the guard ends the search.
+STORED = {
+    "static": Entry("static", {}, _static),
+    "paper": PAPER,
+    "search_60s": Entry(
+        "flexsp", {"effort": 10**9, "relative_gap": 0.0, "time_guard_s": 60.0}, _search
+    ),
+}
+OURS = Entry("flexsp", {}, _search)
+
+Key = tuple[str, int, int, str]
+
+
+def timed(entry: Entry, case: Case) -> tuple[SequenceParallelBatch, float]:
+    """A plan and the processor seconds that it took, here and in solvers."""
+    settings, begin = entry.settings(), _busy_s()
+    made = entry.plan(settings, case)
+    return made, _busy_s() - begin
+
+
+def _busy_s() -> float:
+    solvers = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + solvers.ru_utime + solvers.ru_stime
+
+
+def stored() -> dict[Key, dict[str, str]]:
+    """The rows of the stored table that were made with today's settings."""
+    if not STORE.exists():
+        return {}
+    digests = {name: entry.digest() for name, entry in STORED.items()}
+    with STORE.open(newline="", encoding="utf-8") as lines:
+        return {
+            (row["corpus"], int(row["context_tokens"]), int(row["draw"]), row["planner"]): row
+            for row in csv.DictReader(lines)
+            if row["settings"] == digests.get(row["planner"])
+        }
+
+
+def write(rows: dict[Key, dict[str, str]]) -> None:
+    """The table, in order, whole or not at all."""
+
+    def place(key: Key) -> tuple[int, int, int, str]:
+        return CORPORA.index(key[0]), *key[1:]
+
+    beside = STORE.with_suffix(".tmp")
+    with beside.open("w", newline="", encoding="utf-8") as lines:
+        table = csv.DictWriter(lines, COLUMNS, lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows[key] for key in sorted(rows, key=place))
+    beside.replace(STORE)
+
+
+def fill(names: list[str], draws: int, anew: bool) -> None:
+    """Make the rows that are missing, first draws first."""
+    if anew:
+        kept = {key: row for key, row in stored().items() if key[3] not in names}
+        write(kept)
+    every = sorted(cases(draws=DRAWS), key=lambda case: case.draw)
+    wanted = [(case, name) for case in every if case.draw < draws for name in names]
+    for case, name in wanted:
+        key = (case.corpus, case.max_length_tokens, case.draw, name)
+        if key in stored():
+            continue
+        entry = STORED[name]
+        made, seconds = timed(entry, case)
+        row = {
+            "corpus": case.corpus,
+            "context_tokens": str(case.max_length_tokens),
+            "draw": str(case.draw),
+            "planner": name,
+            "settings": entry.digest(),
+            "total_ms": f"{made.predicted_ms:.3f}",
+            "micro_batches": str(len(made.micro_batches)),
+            "cpu_s": f"{seconds:.2f}",
+            "ended_by": _ended(made.solver),
+        }
+        # Read again: another run may fill the rows of another planner.
+        write(stored() | {key: row})
+        print(f"{case.name} {name}: {row['total_ms']} ms in {row['cpu_s']} s", flush=True)
+
+
+def _ended(solver: Any) -> str:
+    if "degree" in solver and "ended_by" not in solver:
+        return f"degree {solver['degree']}"
+    ended = solver["ended_by"]
+    if isinstance(ended, str):
+        return ended
+    return ", ".join(f"{count} {what}" for what, count in sorted(ended.items()))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One batch of the printed table; None where the stored table lacks it."""
+
+    case: Case
+    ours_ms: float
+    ours_s: float
+    bound_ms: float
+    bound_s: float
+    others: dict[str, float | None]
+
+    @property
+    def gap(self) -> float:
+        return self.ours_ms / self.bound_ms - 1
+
+
+def measured() -> Iterator[Line]:
+    """Our planner and the bound on every batch, now."""
+    from railx.planning.bound import batch_lower_bound_ms
+
+    table = stored()
+    first = next(cases(draws=1, sequences=64))
+    degrees = first.cost.degrees
+    batch_lower_bound_ms(first.batch.lengths, DEVICES, degrees, first.cost)
+    timed(OURS, first)
+    for case in cases():
+        made, seconds = timed(OURS, case)
+        begin = time.process_time()
+        bound = batch_lower_bound_ms(case.batch.lengths, DEVICES, degrees, case.cost)
+        spent = time.process_time() - begin
+        others = {}
+        for name in STORED:
+            row = table.get((case.corpus, case.max_length_tokens, case.draw, name))
+            others[name] = None if row is None else float(row["total_ms"])
+        yield Line(case, made.predicted_ms, seconds, bound, spent, others)
+
+
+def show() -> None:
+    """Print the table of docs/benchmarks.md."""
+    print(describe(), end="\n\n")
+    print(
+        "| batch | ours, ms | s | bound, ms | s | gap | paper's planner | 60 s search | static |\n"
+        "|---|---|---|---|---|---|---|---|---|"
+    )
+    lines = []
+    for line in measured():
+        lines.append(line)
+        print(
+            f"| {line.case.name} | {line.ours_ms:.0f} | {line.ours_s:.2f} | {line.bound_ms:.0f} |"
+            f" {line.bound_s:.2f} | {line.gap:.1%} |"
+            + "".join(f" {_beside(line, name)} |" for name in ("paper", "search_60s", "static")),
+            flush=True,
+        )
+    print("\nIn brackets: that plan's time over ours. A dash: not in the stored table.\n")
+    for context in CONTEXTS:
+        own = [line for line in lines if line.case.max_length_tokens == context]
+        print(
+            f"{context // 1000}K: mean gap {mean(line.gap for line in own):.1%}, ours at most"
+            f" {max(line.ours_s for line in own):.2f} s, mean"
+            f" {mean(line.ours_s for line in own):.2f} s"
+        )
+    print(f"all: mean gap {mean(line.gap for line in lines):.1%}")
+    for name, limit, words in (
+        ("paper", 1.0, "no slower than the paper's planner"),
+        ("search_60s", GOAL, "within 0.5 % of the 60 s search"),
+        ("static", 1.0, "no slower than static"),
+    ):
+        ratios = [
+            line.ours_ms / other for line in lines if (other := line.others[name]) is not None
+        ]
+        if ratios:
+            held = sum(ratio <= limit * (1 + 1e-9) for ratio in ratios)
+            mean_ratio = math.exp(mean(map(math.log, ratios)))
+            print(
+                f"{words}: {held} of {len(ratios)} batches (ours over it: mean {mean_ratio:.3f},"
+                f" worst {max(ratios):.3f})"
+            )
+
+
+def _beside(line: Line, name: str) -> str:
+    other = line.others[name]
+    return "-" if other is None else f"{other:.0f} ({other / line.ours_ms:.3f})"
+
+
+def scale(sizes: list[int]) -> None:
+    """Print what FlexSP's planner takes on more devices, with as many more sequences.
+
+    Programmes get 10 processor seconds each. The paper has every node of 8 devices
+    solve a batch of its own, so that an iteration waits for that share.
+    """
+    print(describe(), end="\n\n")
+    print(
+        "| devices | sequences | micro-batches | programmes | solving, s | share of a node, s |"
+        " predicted iteration, s |\n|---|---|---|---|---|---|---|"
+    )
+    settings, limit = PAPER.settings(), 192_000
+    for devices in sizes:
+        wanted = FilledBatchSettings(8 * devices, 1, limit, "drop")
+        (batch,) = sample_batches(lengths_of("commoncrawl_like"), wanted, SEED)
+        begin = _busy_s()
+        with SolverPool(settings.processes) as pool:
+            made = plan_milp_batch(0, batch, settings, devices, cost_of(limit, devices), pool, SEED)
+        spent = _busy_s() - begin
+        programmes = sum(sum(trial["programmes"].values()) for trial in made.solver["trials"])
+        print(
+            f"| {devices} | {8 * devices} | {len(made.micro_batches)} | {programmes} |"
+            f" {spent:.0f} | {spent / (devices / 8):.1f} | {made.predicted_ms / 1000:.1f} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", nargs="?", choices=("show", "store", "scaling"), default="show")
+    parser.add_argument("--anew", action="store_true", help="drop the planners' stored rows first")
+    parser.add_argument("--planners", nargs="+", choices=tuple(STORED), default=list(STORED))
+    parser.add_argument("--draws", type=int, default=DRAWS, help="draws of each corpus and context")
+    parser.add_argument("--devices", type=int, nargs="+", default=[64, 128, 256, 512, 1024])
+    options = parser.parse_args()
+    if options.what == "scaling":
+        scale(options.devices)
+    elif options.what == "store":
+        fill(options.planners, options.draws, options.anew)
+    else:
+        show()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""FlexSP's integer programme: exact optima of small cases, pruning, first solutions."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from railx.planning.blaster import bucket_lengths
+from railx.planning.groups import micro_batch_ms
+from railx.planning.programme import (
+    Programme,
+    build_programme,
+    hand_out,
+    homogeneous_fills,
+    least_ms,
+)
+from railx.planning.solver import SolverLimits, solve
+from railx.workload import CostModel
+
+EXACT = SolverLimits(work=None, time_s=None)
+
+
+def _optimum_ms(programme: Programme) -> float:
+    """The least makespan by trying every assignment of the rounded-up sequences.
+
+    Written from the rows of the programme, without its own check.
+    """
+    bounds = np.repeat(programme.bounds, programme.sizes)
+    times = np.repeat(programme.times_ms, programme.sizes, axis=0)
+    least = float("inf")
+    for owner in itertools.product(range(len(programme.degrees)), repeat=len(bounds)):
+        used = sorted(set(owner))
+        taken = sum(int(programme.degrees[group]) for group in used)
+        if taken > programme.devices or (programme.use == "all" and taken < programme.devices):
+            continue
+        tokens, busy = np.zeros(len(programme.degrees)), np.zeros(len(programme.degrees))
+        for sequence, group in enumerate(owner):
+            tokens[group] += bounds[sequence]
+            busy[group] += times[sequence, group]
+        if np.all(tokens <= programme.caps):
+            least = min(least, float(busy.max()) + programme.constant_ms)
+    return least
+
+
+def _programme(lengths: list[int], cost: CostModel, use: Any, count: int = 9) -> Programme:
+    values = np.array(lengths)
+    buckets = bucket_lengths(values, count, 10**9, "least_error")
+    return build_programme(values, buckets, 4, (1, 2, 4), cost, use)
+
+
+def _check(programme: Programme) -> None:
+    solved, optimum = solve(programme, EXACT), _optimum_ms(programme)
+    if optimum == float("inf"):
+        assert (solved.counts, solved.ended_by) == (None, "infeasible")
+        return
+    assert solved.ended_by == "optimal"
+    assert solved.counts is not None
+    assert programme.holds(solved.counts)
+    assert programme.makespan_ms(solved.counts) == pytest.approx(optimum, abs=1e-2)
+    assert solved.bound_ms == pytest.approx(optimum, abs=1e-2)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 220), min_size=1, max_size=4),
+    use=st.sampled_from(["all", "at_most"]),
+    count=st.integers(1, 4),
+    dear=st.booleans(),
+)
+def test_the_solver_finds_the_optimum(
+    lengths: list[int], use: Any, count: int, dear: bool, small: CostModel
+) -> None:
+    cost = replace(small, all_to_all_ms={1: 0.0, 2: 0.2, 4: 0.3}) if dear else small
+    _check(_programme(lengths, cost, use, count))
+
+
+@pytest.mark.parametrize("use", ["all", "at_most"])
+@pytest.mark.parametrize(
+    "lengths", [[60, 60, 60, 60], [99, 51, 50, 3], [390], [90, 90, 90, 90], [150, 40, 30, 20]]
+)
+def test_known_cases_have_their_optimum(lengths: list[int], use: Any, small: CostModel) -> None:
+    _check(_programme(lengths, small, use))
+
+
+def test_all_devices_are_used_only_where_asked_for(small: CostModel) -> None:
+    """One short sequence: alone on one device, or on all four where all must work."""
+    dear = replace(small, all_to_all_ms={1: 0.0, 2: 1.0, 4: 1.0})
+    for use, degree in (("at_most", 1), ("all", 4)):
+        solved = solve(_programme([10], dear, use), EXACT)
+        assert solved.counts is not None
+        (group,) = np.flatnonzero(solved.counts.any(axis=0))
+        assert _programme([10], dear, use).degrees[group] == degree
+
+
+def test_groups_share_the_devices(small: CostModel) -> None:
+    """Four sequences that would each like all devices: the rows of m hold them back."""
+    programme = _programme([80, 80, 80, 80], small, "at_most")
+    solved = solve(programme, EXACT)
+    assert solved.counts is not None
+    assert programme.degrees[solved.counts.any(axis=0)].sum() <= 4
+
+
+def test_virtual_groups_follow_the_published_pruning(small: CostModel) -> None:
+    def degrees(*lengths: int) -> list[int]:
+        return _programme(list(lengths), small, "all").degrees.tolist()
+
+    assert degrees(50, 50) == [1, 1, 1, 1, 2, 2, 4]
+    assert degrees(150, 50) == [1, 1, 2, 2, 4]
+    assert degrees(150, 150, 50) == [2, 2, 4]
+    # Three that need 2 leave less than nothing below 2.
+    assert degrees(150, 150, 150, 50) == [2, 2, 4]
+    assert degrees(350, 50) == [4]
+
+
+def test_no_count_where_a_group_is_too_small(small: CostModel) -> None:
+    programme = _programme([150, 50], small, "all")
+    assert programme.allowed.tolist() == [[False, False, True, True, True], [True] * 5]
+
+
+def test_the_least_degree_is_that_of_the_bucket(small: CostModel) -> None:
+    """90 is rounded up to 150, which one device does not hold."""
+    programme = _programme([150, 90], small, "all", count=1)
+    assert programme.bounds.tolist() == [150]
+    assert programme.degrees.tolist() == [2, 2, 4]
+
+
+def test_first_solutions_are_homogeneous_and_keep_every_row(small: CostModel) -> None:
+    programme = _programme([60, 50, 40, 30, 20, 10], small, "all")
+    fills = homogeneous_fills(programme)
+    assert [sorted(set(programme.degrees[fill.any(axis=0)].tolist())) for fill in fills] == [
+        [1],
+        [2],
+        [4],
+    ]
+    assert all(programme.holds(fill) for fill in fills)
+    # Longest first, each to the group with the fewest tokens: 60+30+20, 50+40+10.
+    halves = fills[1][:, programme.degrees == 2]
+    assert sorted((programme.bounds @ halves).tolist()) == [100, 110]
+    assert len(homogeneous_fills(_programme([60], small, "all"))) == 1
+
+
+def test_an_answer_is_never_worse_than_the_first_solution(large: CostModel) -> None:
+    lengths = np.random.default_rng(3).integers(200, 6_000, 60)
+    buckets = bucket_lengths(lengths, 16, 10**9, "least_error")
+    programme = build_programme(lengths, buckets, 64, large.degrees, large, "at_most")
+    solved = solve(programme, SolverLimits(work=1, time_s=None))
+    best = min(programme.makespan_ms(fill) for fill in homogeneous_fills(programme))
+    assert solved.ended_by == "work_limit"
+    assert solved.counts is not None
+    assert programme.makespan_ms(solved.counts) <= best
+    assert solved.bound_ms <= best
+
+
+def test_work_limits_repeat_exactly_and_time_limits_say_so(large: CostModel) -> None:
+    lengths = np.random.default_rng(4).integers(200, 5_000, 80)
+    buckets = bucket_lengths(lengths, 16, 10**9, "least_error")
+    programme = build_programme(lengths, buckets, 64, large.degrees, large, "at_most")
+    first, second = (solve(programme, SolverLimits(1000, None)) for _ in range(2))
+    assert first.ended_by == second.ended_by == "work_limit"
+    assert first.counts is not None
+    assert np.array_equal(first.counts, second.counts)
+    assert (first.bound_ms, first.work) == (second.bound_ms, second.work)
+    assert solve(programme, SolverLimits(None, 0.1)).ended_by == "time_limit"
+
+
+def test_sequences_are_drawn_from_their_buckets(small: CostModel) -> None:
+    lengths = np.array([60, 50, 40, 30, 20, 10])
+    buckets = bucket_lengths(lengths, 2, 10**9, "least_error")
+    programme = build_programme(lengths, buckets, 4, (1, 2, 4), small, "all")
+    counts = homogeneous_fills(programme)[0]
+    drawn = [
+        hand_out(counts, buckets, programme, np.random.default_rng(seed)) for seed in (1, 1, 2, 3)
+    ]
+    assert drawn[0] == drawn[1]
+    assert len({assignment.groups for assignment in drawn}) > 1
+    for assignment in drawn:
+        assert sorted(itertools.chain(*assignment.groups)) == list(range(6))
+        assert micro_batch_ms(assignment, lengths, small) <= programme.makespan_ms(counts)
+        for bucket, row in zip(buckets, counts, strict=True):
+            held = [len(set(group) & set(bucket.tolist())) for group in assignment.groups]
+            assert sorted(held) == sorted(row[counts.any(axis=0)].tolist())
+
+
+@settings(max_examples=25, deadline=None)
+@given(lengths=st.lists(st.integers(1, 180), min_size=1, max_size=4))
+def test_no_programme_beats_the_bound(lengths: list[int], small: CostModel) -> None:
+    programme = _programme(lengths, small, "at_most")
+    bound = least_ms(np.array(lengths), 4, (1, 2, 4), small)
+    assert bound <= _optimum_ms(programme) * (1 + 1e-9)
+    assert bound >= small.constant_ms + small.sequence_ms(lengths).sum() / 4 * (1 - 1e-9)

@@ -1,0 +1,88 @@
+"""Stage buckets: how far FlexSP's buckets round up the batches of a plan."""
+
+from __future__ import annotations
+
+from workflow.stage import (
+    Inputs,
+    Item,
+    Job,
+    Made,
+    Settings,
+    Stage,
+    Summary,
+    Table,
+    text,
+    whole,
+)
+
+__all__ = ["STAGE", "run"]
+
+_PARTS = ("seed", "batch", "cluster", "model", "cost_model")
+
+
+def run(job: Job) -> Summary:
+    """Round the plan's batches up; return the worst errors of a batch."""
+    from railx.planning.rounding import rounding_rows
+    from railx.settings import load
+    from railx.workload import build_cost_model
+    from railx.workload.batches import BatchSettings, sample_batches
+    from railx.workload.cluster import ClusterSettings
+    from railx.workload.corpus import read_corpus_lengths
+    from railx.workload.cost import CostModelSettings
+    from railx.workload.model import ModelSettings
+
+    settings = job.settings
+    corpus, lengths = read_corpus_lengths(job.file("corpus"))
+    cluster: ClusterSettings = load(ClusterSettings, settings["cluster"], "cluster")
+    batches: BatchSettings = load(BatchSettings, settings["batch"], "batch")
+    batch = batches.filled(lengths)
+    cost = build_cost_model(
+        load(CostModelSettings, settings["cost_model"], "cost_model"),
+        cluster,
+        load(ModelSettings, settings["model"], "model"),
+        batch.max_length_tokens,
+    )
+    drawn = sample_batches(lengths, batch, settings["seed"])
+    head = {"plan": job.item, "corpus": corpus}
+    rows = [
+        head | row | {"fidelity": "analytic"} for row in rounding_rows(drawn, cluster.devices, cost)
+    ]
+    job.write_table("errors", rows)
+    return {"plan": job.item, "corpus": corpus, "rows": len(rows)}
+
+
+def _items(experiment: Settings) -> list[str]:
+    """Plans of groups that adapt, on constants fitted to a cluster."""
+    return [
+        name
+        for name, own in experiment["plans"].items()
+        if own["planner"]["planner"] in ("flexsp", "flexsp_milp")
+        and own["cost_model"]["kind"] == "fitted"
+        and own["cluster"].get("topology") is None
+    ]
+
+
+def _inputs(experiment: Settings, plan: str) -> Inputs:
+    return {"corpus": Made("corpus.sequences", experiment["plans"][plan]["corpus"])}
+
+
+STAGE = Stage(
+    name="buckets",
+    help="round the lengths of a plan's batches up to FlexSP's buckets",
+    message="Buckets of {item}",
+    item=Item("plan", _items),
+    settings=lambda experiment, plan: {key: experiment["plans"][plan][key] for key in _PARTS},
+    inputs=_inputs,
+    outputs={
+        "errors": Table(
+            "{plan}/errors.parquet",
+            text("plan", "corpus")
+            | whole("iteration", "micro_batch")
+            | text("method")
+            | whole("buckets", "sequences", "tokens", "rounded_tokens")
+            | text("fidelity"),
+            claims=True,
+        ),
+    },
+    run=run,
+)
