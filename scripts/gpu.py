@@ -840,7 +840,7 @@ def _stand_in_plans() -> dict[str, Any]:
     def groups(devices: int, *cut: tuple[tuple[int, ...], tuple[int, ...]]) -> Plan:
         micro_batch = MicroBatch(
             tuple(
-                Group(ranks, members, tuple(_LENGTHS[one] for one in members), 1.0)
+                Group(ranks, members, tuple(_LENGTHS[one] for one in members), 1.0, 1.0)
                 for ranks, members in cut
             ),
             1.0,

@@ -34,7 +34,9 @@ def made_for_itself(plan: Plan) -> Plan:
 def micro_batch(*groups: tuple[Sequence[int], dict[int, int]]) -> MicroBatch:
     """Groups given as (ranks, sequence -> length)."""
     return MicroBatch(
-        tuple(Group(tuple(ranks), tuple(cut), tuple(cut.values()), 1.0) for ranks, cut in groups),
+        tuple(
+            Group(tuple(ranks), tuple(cut), tuple(cut.values()), 1.0, 1.0) for ranks, cut in groups
+        ),
         1.0,
     )
 

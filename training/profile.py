@@ -11,7 +11,9 @@ Notable:
 * times are the device's (CUDA events), CPU time of one thread, or wall time of several;
   memory is counted in passes of their own, beyond what was there before: the layers,
   their gradients and the inputs;
-* what the layers keep is per layer; the peak is that of the layers together.
+* what the layers keep is per layer; the peak is that of the layers together;
+* exchanges are measured by processes of their own, one for each rank of the group:
+  what a layer exchanges forward and backward, in wall time, of the slowest rank.
 
 Needs torch and numpy. What cannot be measured ends it with one line and exit code 2.
 """
@@ -21,8 +23,9 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 from pathlib import Path
@@ -30,10 +33,12 @@ from statistics import median
 from typing import Any
 
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 from torch import Tensor
 
 from railx.io import read_json, write_json
-from railx.settings import SettingsError, load
+from railx.settings import SettingsError, load, to_dict
 from railx.workload.profile import Point, ProfileSettings, layer_points
 from training.allocations import allocations
 from training.attention import Kernel, Packing, choose_kernel, variable_length_attention
@@ -72,6 +77,7 @@ def measure(settings: ProfileSettings) -> list[dict[str, Any]]:
     SettingsError where the device or the kernel is not there.
     """
     device = _device(settings)
+    _check_exchanges(settings, device)
     compute = PRECISIONS[settings.precision]
     try:
         kernel = choose_kernel(settings.attention, device, compute, settings.model.head_width)
@@ -101,6 +107,9 @@ def measure(settings: ProfileSettings) -> list[dict[str, Any]]:
             rows.append(said | vars(point) | _measured(settings, decoder, point, kernel) | found)
             print(f"profile: {len(rows)} of {len(points)} points", file=sys.stderr, flush=True)
         del decoder
+    for point, times in _exchanged(settings, points, device):
+        rows.append(said | vars(point) | times | found | {"clock": "wall_time"})
+        print(f"profile: {len(rows)} of {len(points)} points", file=sys.stderr, flush=True)
     return rows
 
 
@@ -243,6 +252,93 @@ def _measured(
         "kept_bytes": max(kept, 0) // layers,
         "left_bytes": max(kept + backward.left_bytes, 0) // layers,
         "peak_bytes": max(forward.peak_bytes, kept + backward.peak_bytes),
+        "exchanged_bytes": 0,
+    }
+
+
+def _check_exchanges(settings: ProfileSettings, device: torch.device) -> None:
+    """NCCL wants a GPU for each rank."""
+    if device.type == "cuda" and settings.exchange_degrees:
+        most, there = max(settings.exchange_degrees), torch.cuda.device_count()
+        if most > there:
+            raise SettingsError(
+                "profile.exchange_degrees",
+                f"got {most}; allowed: at most {there}, the GPUs of this machine",
+            )
+
+
+def _exchanged(
+    settings: ProfileSettings, points: Sequence[Point], device: torch.device
+) -> Iterator[tuple[Point, dict[str, Any]]]:
+    """Times of the exchanges, in the order of their points."""
+    for degree in settings.exchange_degrees:
+        own = [p for p in points if p.part == "all_to_all" and p.degree == degree]
+        with tempfile.TemporaryDirectory(prefix="railx-") as folder:
+            arguments = (degree, to_dict(settings), [p.tokens for p in own], device.type, folder)
+            processes: Any = mp
+            processes.start_processes(_exchange, arguments, nprocs=degree, start_method="spawn")
+            times = read_json(Path(folder, "times.json"))
+        yield from zip(own, times, strict=True)
+
+
+def _exchange(
+    rank: int, ranks: int, plain: Mapping[str, Any], lengths: list[int], kind: str, folder: str
+) -> None:
+    """One rank of a group: medians of what a layer exchanges, of the slowest rank."""
+    settings: ProfileSettings = load(ProfileSettings, plain, "profile")
+    torch.set_num_threads(1)
+    if kind == "cuda":
+        torch.cuda.set_device(rank)
+    distributed: Any = dist
+    store = distributed.FileStore(str(Path(folder, "store")), ranks)
+    dist.init_process_group(
+        "nccl" if kind == "cuda" else "gloo", store=store, rank=rank, world_size=ranks
+    )
+    try:
+        rows = [_exchange_times(settings, tokens // ranks, ranks, kind) for tokens in lengths]
+        if rank == 0:
+            write_json(Path(folder, "times.json"), rows)
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def _exchange_times(settings: ProfileSettings, own: int, ranks: int, kind: str) -> dict[str, Any]:
+    """Queries, keys and values there and the output back; the same again backward."""
+    model, compute = settings.model, PRECISIONS[settings.precision]
+    narrow = model.kv_heads * model.head_width
+    widths = (model.hidden + 2 * narrow, model.hidden)
+    sent = [
+        torch.zeros(ranks, max(own * width // ranks, 1), dtype=compute, device=kind)
+        for width in widths
+    ]
+    received = [torch.empty_like(part) for part in sent]
+
+    def timed() -> float:
+        dist.barrier()
+        start = time.perf_counter_ns()
+        for out, part in zip(received, sent, strict=True):
+            dist.all_to_all_single(out, part)
+        if kind == "cuda":
+            torch.cuda.synchronize()
+        return (time.perf_counter_ns() - start) / 1e6
+
+    for _ in range(settings.warmups):
+        timed()
+    passes = torch.tensor(
+        [[timed() for _ in range(settings.repeats)] for _ in range(2)], device=kind
+    )
+    dist.all_reduce(passes, dist.ReduceOp.MAX)
+    forward_ms, backward_ms = passes.median(dim=1).values.tolist()
+    # All queries and outputs, keys and values, forward and backward, as planners count.
+    moved = 4 * compute.itemsize * own * (model.hidden + narrow)
+    return {
+        "forward_ms": forward_ms,
+        "backward_ms": backward_ms,
+        "kept_bytes": 0,
+        "left_bytes": 0,
+        "peak_bytes": 0,
+        "exchanged_bytes": moved,
     }
 
 

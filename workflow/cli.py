@@ -10,8 +10,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ def _run_stage(options: argparse.Namespace) -> int:
         ).items()
     }
     # What a library prints belongs beside the result, not into it.
-    with redirect_stdout(sys.stderr):
+    with redirect_stdout(sys.stderr), _naming(options.out):
         summary = _by_hand(options.stage, by_hand, chosen, options.out)
     if options.json:
         print(json.dumps(summary, indent=2, allow_nan=False))
@@ -132,6 +132,8 @@ def _by_hand(stage: Stage, by_hand: ByHand, chosen: Settings, out: Path | None) 
         if by_hand.writes is not None:
             folder, written = Path(scratch), _written(by_hand.writes, out)
         else:
+            if out is not None:
+                _check_place(out, out)
             folder = out if out is not None else Path(scratch)
             written = {name: folder / Path(output.path).name for name, output in outputs.items()}
         return _make(own, by_hand, chosen, written, folder, {})
@@ -172,7 +174,32 @@ def _written(writes: Mapping[str, str], out: Path | None) -> dict[str, Path]:
     if out.suffix not in writes:
         endings = " or ".join(writes)
         raise ValueError(f"--out: got {out}; allowed: a file that ends in {endings}")
+    if out.is_dir():
+        raise ValueError(f"--out: got {out}, a folder; allowed: a file")
+    _check_place(out, out.parent)
     return {writes[out.suffix]: out}
+
+
+def _check_place(out: Path, folder: Path) -> None:
+    """Refuse a place that cannot be written before anything is computed."""
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"--out: got {out}; allowed: a place that can be written, unlike {folder}")
+
+
+@contextmanager
+def _naming(out: Path | None) -> Iterator[None]:
+    """What the system refuses when ``out`` is written is said of ``--out``."""
+    try:
+        yield
+    except OSError as error:
+        name = error.filename
+        if out is None or not isinstance(name, str) or Path(name).parent != out.parent:
+            raise
+        raise ValueError(
+            f"--out: got {out}; allowed: a place that can be written ({error.strerror})"
+        ) from None
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ FIGURES: tuple[str, ...] = (
     "cluster_time",
     "loss_curves",
     "adaptive_speedups",
+    "planners",
     "all_to_all_degree",
     "corpus_lengths",
     "sequence_parallel_plan",

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from railx.planning.plan import Group, MicroBatch, PlanError
+from railx.settings import PowerOfTwo
 from railx.workload.cost import CostModel
 
 __all__ = [
@@ -52,13 +53,17 @@ def micro_batch(
     """The plan's form of an assignment.
 
     ``sequences`` [n] are corpus rows, ``lengths`` [n] their tokens. Groups take
-    consecutive ranks in order of falling degree, so that each one starts at a multiple
-    of its power-of-two size.
+    consecutive ranks in order of falling degree, powers of two before all others, so
+    that each of those starts at a multiple of its size.
     """
     groups, rank = [], 0
     order = sorted(
         range(len(assignment.degrees)),
-        key=lambda index: (-assignment.degrees[index], min(assignment.groups[index])),
+        key=lambda index: (
+            not PowerOfTwo().accepts(assignment.degrees[index]),
+            -assignment.degrees[index],
+            min(assignment.groups[index]),
+        ),
     )
     for index in order:
         degree, members = (

@@ -19,7 +19,7 @@ from railx.planning.planner import PlannerBase, PlanningTask
 from railx.planning.planners import planner_of
 from railx.planning.schedule import pipeline_ms, simulate_pipeline
 from railx.settings import to_dict
-from railx.workload.batches import BatchSettings, sample_batches
+from railx.workload.batches import BatchSettings, SampledBatch, sample_batches
 from railx.workload.cluster import ClusterSettings
 from railx.workload.cost import CostModelSettings, build_cost_model
 from railx.workload.model import ModelSettings
@@ -53,6 +53,7 @@ def make_plan(
         "cost_model": to_dict(cost_model),
         "batch": to_dict(batch),
         "seed": seed,
+        "max_length_tokens": filled.max_length_tokens,
     }
     chosen = planner_of(planner)
     task = PlanningTask(
@@ -60,8 +61,7 @@ def make_plan(
     )
     planned: tuple[Any, ...] = chosen.plan(planner, task)
     batches: Any = tuple(
-        replace(made, sequences=tuple(one.sequences.tolist()), lengths=tuple(one.lengths.tolist()))
-        for made, one in zip(planned, drawn, strict=True)
+        _recorded(made, one, chosen.name) for made, one in zip(planned, drawn, strict=True)
     )
     plan = Plan(
         SCHEMA,
@@ -71,6 +71,8 @@ def make_plan(
         settings,
         batches,
         cost.tokens_per_device,
+        chosen.predictions,
+        chosen.whole_heads,
     )
     validate_plan(plan)
     return plan
@@ -83,7 +85,8 @@ def plan_rows(plan: Plan, name: str, corpus: str) -> list[dict[str, Any]]:
     on one stage). Columns: plan, planner, corpus, devices, kind, iteration, micro_batch
     (pipeline), group (chunk), first_rank (ranks are consecutive), degree (ranks),
     sequences, tokens, longest_tokens, predicted_ms, predicted_compute_ms,
-    predicted_all_to_all_ms, chunk_kind (null in a sequence-parallel plan), fidelity.
+    predicted_all_to_all_ms, predicted_other_ms (what a planner prices beyond the two),
+    chunk_kind (null in a sequence-parallel plan), fidelity.
     """
     head = {
         "plan": name,
@@ -140,10 +143,7 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         tokens = sum(batch.tokens for batch in steps)
     else:
         pipelined = plan.pipeline_batches()
-        times = [
-            max(start + pipeline_ms(pipeline) for _, pipeline, start in _started(batch))
-            for batch in pipelined
-        ]
+        times = [batch.predicted_ms for batch in pipelined]
         chunks = [
             chunk
             for batch in pipelined
@@ -164,6 +164,26 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _recorded(made: Any, drawn: SampledBatch, planner: str) -> Any:
+    """A planned batch with what it was planned for.
+
+    Bound, name of the solver and effort get fields of their own.
+    """
+    account = dict(made.solver)
+    lifted = {
+        "lower_bound_ms": account.pop("lower_bound_ms", made.lower_bound_ms),
+        "solved_by": account.pop("name", made.solved_by or planner),
+        "effort": account.pop("effort", made.effort),
+    }
+    return replace(
+        made,
+        sequences=tuple(drawn.sequences.tolist()),
+        lengths=tuple(drawn.lengths.tolist()),
+        solver=account,
+        **lifted,
+    )
+
+
 def _group_rows(batch: SequenceParallelBatch) -> list[dict[str, Any]]:
     return [
         {
@@ -178,6 +198,7 @@ def _group_rows(batch: SequenceParallelBatch) -> list[dict[str, Any]]:
             "predicted_ms": group.predicted_ms,
             "predicted_compute_ms": group.predicted_compute_ms,
             "predicted_all_to_all_ms": group.predicted_all_to_all_ms,
+            "predicted_other_ms": sum(group.predicted_other_ms.values(), 0.0),
             "chunk_kind": None,
             "fidelity": "analytic",
         }
@@ -204,6 +225,7 @@ def _chunk_rows(batch: PipelineBatch) -> list[dict[str, Any]]:
                     "predicted_ms": time_ms,
                     "predicted_compute_ms": time_ms - chunk.predicted_all_to_all_ms,
                     "predicted_all_to_all_ms": chunk.predicted_all_to_all_ms,
+                    "predicted_other_ms": 0.0,
                     "chunk_kind": chunk.kind,
                     "fidelity": "analytic",
                 }

@@ -137,8 +137,9 @@ def peak_tokens(pipeline: Pipeline, cost: CostModel) -> float:
 def _shape(settings: PipelineSettings, devices: int, cost: CostModel) -> PipelineShape:
     degree = settings.sequence_parallel_degree
     if degree not in cost.degrees:
-        allowed = ", ".join(map(str, cost.degrees))
-        raise PlanError(f"planner.sequence_parallel_degree: got {degree}; allowed: {allowed}")
+        raise PlanError(
+            f"planner.sequence_parallel_degree: got {degree}; allowed: {cost.degrees_in_words}"
+        )
     needed = settings.stages * settings.replicas * degree
     if needed > devices:
         raise PlanError(

@@ -7,8 +7,10 @@ that a runtime needs the corpus and nothing else.
 Two kinds (``Plan.kind``):
 
 * ``sequence_parallel``: a batch is a list of micro-batches that run one after another;
-  the groups of a micro-batch run side by side, each on consecutive ranks aligned to its
-  size (Ulysses sequence parallelism with a degree per group, FlexSP).
+  the groups of a micro-batch run side by side, each on consecutive ranks (Ulysses
+  sequence parallelism with a degree per group, FlexSP). A group may have any number of
+  ranks; one that has a power of two of them starts at a multiple of it, so that it lies
+  inside a node wherever it can.
 * ``pipeline``: a batch is a list of pipelines; those of one data-parallel replica run
   one after another, replicas side by side. A pipeline runs chunks in 1F1B order
   (InfiniPipe section III). Each stage is a group of ``degree`` ranks that share the
@@ -18,12 +20,23 @@ Each batch carries the ids and lengths of the sequences that it was planned for,
 a plan that dropped, repeated or changed one is refused when it is read. So is one that
 gives a group more tokens than its ranks hold, where the plan knows how many that are.
 
+Predicted times add up: a group's is compute, all-to-all and what else its planner
+prices, a micro-batch's is its slowest group's, a batch's is their sum. Where
+``predictions`` is ``cost_model`` they are worked out again from the cost model that the
+plan names (``railx.planning.predictions``). A file also holds what follows from the
+rest, each group's degree and each batch's total, and a digest of everything; a file in
+which any of them does not fit is refused. Whoever writes a plan by hand leaves the
+digest out.
+
 This module needs the standard library, numpy and pyarrow alone (the last two through
 ``railx.io``).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,20 +56,26 @@ __all__ = [
     "Plan",
     "PlanError",
     "PlanKind",
+    "Predictions",
     "SequenceParallelBatch",
     "Slice",
+    "agree",
     "check_ranks",
+    "plan_file",
     "read_plan",
     "sequence_lengths",
     "validate_plan",
     "write_plan",
 ]
 
-SCHEMA: Literal["railx.plan/2"] = "railx.plan/2"
+SCHEMA: Literal["railx.plan/3"] = "railx.plan/3"
 
 ChunkKind = Literal["batched", "split", "hybrid"]
 #: The two formats of a plan.
 PlanKind = Literal["sequence_parallel", "pipeline"]
+#: Where predicted times come from: the cost model that ``settings`` name, or the
+#: planner alone.
+Predictions = Literal["cost_model", "own"]
 _Count = Annotated[int, NonNegative()]
 _Milliseconds = Annotated[float, NonNegative()]
 
@@ -72,7 +91,8 @@ class PlanError(ValueError):
 class Group:
     """One sequence-parallel group: the ranks that share the tokens of its sequences.
 
-    The degree is the number of ranks.
+    The degree is the number of ranks. ``predicted_ms`` is compute, all-to-all and
+    ``predicted_other_ms`` together: terms by name that its planner prices beyond them.
     """
 
     ranks: Annotated[tuple[_Count, ...], NotEmpty()]
@@ -81,6 +101,7 @@ class Group:
     predicted_ms: _Milliseconds
     predicted_compute_ms: _Milliseconds = 0.0
     predicted_all_to_all_ms: _Milliseconds = 0.0
+    predicted_other_ms: Mapping[str, _Milliseconds] = field(default_factory=dict)
 
     @property
     def degree(self) -> int:
@@ -112,7 +133,9 @@ class SequenceParallelBatch:
 
     ``solver`` is the planner's account of how it got there. ``sequences`` and
     ``lengths`` are the batch that it was made for: whoever draws the batch records
-    them.
+    them. ``lower_bound_ms`` is a time that no plan of the batch beats, ``solved_by``
+    what found this one and ``effort`` how much work that took, in units of its own;
+    None where nobody said. Work is no time, so that plans stay the same everywhere.
     """
 
     iteration: _Count
@@ -120,9 +143,13 @@ class SequenceParallelBatch:
     solver: Mapping[str, Any] = field(default_factory=dict)
     sequences: tuple[_Count, ...] = ()
     lengths: tuple[Annotated[int, AtLeast(1)], ...] = ()
+    lower_bound_ms: _Milliseconds | None = None
+    solved_by: str | None = None
+    effort: _Count | None = None
 
     @property
     def predicted_ms(self) -> float:
+        """Time of the whole batch: micro-batches run one after another."""
         return sum(micro_batch.predicted_ms for micro_batch in self.micro_batches)
 
     @property
@@ -225,8 +252,8 @@ class Pipeline:
 class PipelineBatch:
     """One training step.
 
-    Pipelines of one replica run in the order given, replicas side by side.
-    ``sequences`` and ``lengths`` are the batch that it was made for.
+    Pipelines of one replica run in the order given, replicas side by side. The other
+    fields are those of a :class:`SequenceParallelBatch`.
     """
 
     iteration: _Count
@@ -234,6 +261,21 @@ class PipelineBatch:
     solver: Mapping[str, Any] = field(default_factory=dict)
     sequences: tuple[_Count, ...] = ()
     lengths: tuple[Annotated[int, AtLeast(1)], ...] = ()
+    lower_bound_ms: _Milliseconds | None = None
+    solved_by: str | None = None
+    effort: _Count | None = None
+
+    @property
+    def predicted_ms(self) -> float:
+        """Simulated time of the whole batch: until the last replica is done."""
+        # The 1F1B order reads plans, so its module imports this one.
+        from railx.planning.schedule import pipeline_ms
+
+        replicas: dict[int, float] = {}
+        for pipeline in self.pipelines:
+            start_ms = replicas.get(pipeline.replica, 0.0)
+            replicas[pipeline.replica] = start_ms + pipeline_ms(pipeline)
+        return max(replicas.values())
 
     @property
     def tokens(self) -> int:
@@ -246,16 +288,21 @@ class Plan:
 
     ``settings`` are the planner's inputs as plain data, for provenance.
     ``tokens_per_device`` is how many tokens of the whole model a rank's memory holds,
-    None where nobody said.
+    None where nobody said. ``predictions`` is ``cost_model`` where the predicted times
+    are those of the cost model that ``settings`` name (cluster, model, cost_model and
+    max_length_tokens), else ``own``. ``whole_heads`` says that every degree divides the
+    heads of that model, as Ulysses wants; the runtime takes no other degrees.
     """
 
-    schema: Literal["railx.plan/2"]
+    schema: Literal["railx.plan/3"]
     kind: PlanKind
     planner: str
     devices: Annotated[int, AtLeast(1)]
     settings: Mapping[str, Any]
     batches: tuple[SequenceParallelBatch, ...] | tuple[PipelineBatch, ...]
     tokens_per_device: Annotated[int, AtLeast(1)] | None = None
+    predictions: Predictions = "own"
+    whole_heads: bool = True
 
     def sequence_parallel_batches(self) -> tuple[SequenceParallelBatch, ...]:
         """The batches of a sequence-parallel plan; PlanError for a pipeline plan."""
@@ -287,10 +334,12 @@ def read_plan(path: str | Path) -> Plan:
             raise SettingsError(
                 "kind", f"got {data.get('kind')!r}; allowed: sequence_parallel, pipeline"
             )
-        batches: Any = load(tuple[batch_type, ...], data.get("batches"), "batches")  # type: ignore[valid-type]
-        head: _Head = load(_Head, {key: value for key, value in data.items() if key != "batches"})
+        batches: Any = load(tuple[batch_type, ...], _bare(data.get("batches")), "batches")  # type: ignore[valid-type]
+        apart = {"batches", "digest"}
+        head: _Head = load(_Head, {key: value for key, value in data.items() if key not in apart})
         plan = Plan(**vars(head), batches=batches)
         validate_plan(plan)
+        _check_derived(data, plan_file(plan))
     except (SettingsError, PlanError) as error:
         raise PlanError(f"{path}: {error}") from None
     return plan
@@ -299,7 +348,19 @@ def read_plan(path: str | Path) -> Plan:
 def write_plan(path: str | Path, plan: Plan) -> None:
     """Validate and write a plan as JSON, atomically."""
     validate_plan(plan)
-    write_json(path, to_dict(plan))
+    write_json(path, plan_file(plan))
+
+
+def plan_file(plan: Plan) -> dict[str, Any]:
+    """What the file of a valid plan holds, as plain data."""
+    data: dict[str, Any] = to_dict(plan)
+    batches: tuple[SequenceParallelBatch | PipelineBatch, ...] = plan.batches
+    for batch, plain in zip(batches, data["batches"], strict=True):
+        plain["predicted_ms"] = batch.predicted_ms
+        for group in _groups(plain):
+            group["degree"] = len(group["ranks"])
+    data["digest"] = _digest(data)
+    return data
 
 
 def validate_plan(plan: Plan) -> None:
@@ -307,6 +368,13 @@ def validate_plan(plan: Plan) -> None:
 
     A PlanError names the batch, the micro-batch or chunk, and the sequence.
     """
+    # The cost model is imported where a plan names one.
+    if plan.predictions == "cost_model":
+        from railx.planning.predictions import named_cost_model
+
+        model = named_cost_model(plan)
+    else:
+        model = None
     if not plan.batches:
         raise PlanError("the plan has no batches; allowed: at least one")
     expected = SequenceParallelBatch if plan.kind == "sequence_parallel" else PipelineBatch
@@ -322,6 +390,11 @@ def validate_plan(plan: Plan) -> None:
         else:
             _validate_pipelines(batch, plan, place)
         _validate_batch(batch, place)
+        _validate_bound(batch, place)
+    if model is not None:
+        from railx.planning.predictions import check_predictions
+
+        check_predictions(plan, model)
     _unique((batch.iteration for batch in plan.batches), "the plan: iteration")
 
 
@@ -352,12 +425,100 @@ def check_ranks(plan: Plan, ranks: int) -> None:
 class _Head:
     """A plan file without its batches, which are told apart by ``kind``."""
 
-    schema: Literal["railx.plan/2"]
+    schema: Literal["railx.plan/3"]
     kind: PlanKind
     planner: str
     devices: Annotated[int, AtLeast(1)]
     settings: Mapping[str, Any]
     tokens_per_device: Annotated[int, AtLeast(1)] | None = None
+    predictions: Predictions = "own"
+    whole_heads: bool = True
+
+
+def agree(one: float, other: float) -> bool:
+    """Whether two times are the same but for the last bits of their sums."""
+    return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def _groups(batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The groups of a batch of a file, those that are none passed over."""
+    for micro_batch in _dicts(batch.get("micro_batches")):
+        yield from _dicts(micro_batch.get("groups"))
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _bare(batches: Any) -> Any:
+    """The batches of a file without what follows from the rest."""
+    if not isinstance(batches, list):
+        return batches
+    return [_without(batch) if isinstance(batch, dict) else batch for batch in batches]
+
+
+def _without(batch: Mapping[str, Any]) -> dict[str, Any]:
+    bare = {key: value for key, value in batch.items() if key != "predicted_ms"}
+    if _dicts(bare.get("micro_batches")):
+        bare["micro_batches"] = [
+            {
+                **micro_batch,
+                "groups": [
+                    {key: value for key, value in group.items() if key != "degree"}
+                    if isinstance(group, dict)
+                    else group
+                    for group in micro_batch["groups"]
+                ],
+            }
+            if isinstance(micro_batch, dict) and isinstance(micro_batch.get("groups"), list)
+            else micro_batch
+            for micro_batch in bare["micro_batches"]
+        ]
+    return bare
+
+
+def _check_derived(data: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """What a file says of itself follows from the rest of it."""
+    for index, (said, right) in enumerate(zip(data["batches"], expected["batches"], strict=True)):
+        place = f"batches[{index}]"
+        _check_number(f"{place}.predicted_ms", said, right, "predicted_ms", "its time in all")
+        numbers = enumerate(zip(_groups(said), _groups(right), strict=True))
+        for number, (group, own) in numbers:
+            _check_number(f"{place}, group {number}: degree", group, own, "degree", "its ranks")
+    digest = data.get("digest")
+    if digest is not None and digest != _digest(data):
+        raise PlanError(
+            f"digest: got {str(digest)[:12]!r}; allowed: {_digest(data)[:12]!r}, that of the rest"
+            " of the file, which was changed since (or null: written by hand)"
+        )
+
+
+def _check_number(
+    place: str, said: Mapping[str, Any], right: Mapping[str, Any], key: str, what: str
+) -> None:
+    value = said.get(key)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not agree(cast("float", value), right[key]):
+        found = "is missing" if key not in said else f"got {value!r}"
+        raise PlanError(f"{place}: {found}; allowed: {right[key]}, {what}")
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    """SHA-256 of a file's data without the digest, however it is laid out."""
+    rest = {key: value for key, value in data.items() if key != "digest"}
+    text = json.dumps(_plain(rest), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """With 1.0 as 1: programs that write JSON differ in that."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
 
 
 def _validate_batch(batch: SequenceParallelBatch | PipelineBatch, place: str) -> None:
@@ -388,24 +549,45 @@ def _validate_batch(batch: SequenceParallelBatch | PipelineBatch, place: str) ->
         )
 
 
+def _validate_bound(batch: SequenceParallelBatch | PipelineBatch, place: str) -> None:
+    """A lower bound is none above the batch's own time."""
+    if batch.lower_bound_ms is None:
+        return
+    bound, time_ms = batch.lower_bound_ms, batch.predicted_ms
+    if bound > time_ms and not agree(bound, time_ms):
+        raise PlanError(
+            f"{place}: lower_bound_ms {bound}; allowed: at most {time_ms}, the predicted time"
+        )
+
+
 def _validate_sequence_parallel(batch: SequenceParallelBatch, plan: Plan, place: str) -> None:
     for index, micro_batch in enumerate(batch.micro_batches):
         inside = f"{place}, micro-batch {index}"
+        used = sum(group.degree for group in micro_batch.groups)
+        if used > plan.devices:
+            raise PlanError(
+                f"{inside}: {len(micro_batch.groups)} groups of {used} ranks in all; allowed: at"
+                f" most {plan.devices}, the devices of the plan"
+            )
         for number, group in enumerate(micro_batch.groups):
             _validate_group(group, plan, f"{inside}, group {number}")
+        slowest = max((group.predicted_ms for group in micro_batch.groups), default=0.0)
+        if not agree(micro_batch.predicted_ms, slowest):
+            raise PlanError(
+                f"{inside}: predicted_ms {micro_batch.predicted_ms}; allowed: {slowest}, that of"
+                " its slowest group"
+            )
         _unique((rank for group in micro_batch.groups for rank in group.ranks), f"{inside}: rank")
     _unique((sequence for sequence, _ in sequence_lengths(batch)), f"{place}: sequence")
 
 
 def _validate_group(group: Group, plan: Plan, place: str) -> None:
     first, degree = (group.ranks[0] if group.ranks else -1), len(group.ranks)
-    if not PowerOfTwo().accepts(degree):
-        raise PlanError(f"{place}: {degree} ranks; allowed: {PowerOfTwo().allowed}")
-    if group.ranks != tuple(range(first, first + degree)) or first % degree:
-        raise PlanError(
-            f"{place}: ranks {list(group.ranks)}; allowed: consecutive ranks that start at a"
-            f" multiple of {degree}"
-        )
+    aligned = PowerOfTwo().accepts(degree)
+    consecutive = group.ranks == tuple(range(first, first + degree))
+    if not degree or not consecutive or (aligned and first % degree):
+        multiple = f" that start at a multiple of {degree}" if aligned else ", at least one"
+        raise PlanError(f"{place}: ranks {list(group.ranks)}; allowed: consecutive ranks{multiple}")
     if first + degree > plan.devices:
         raise PlanError(f"{place}: rank {first + degree - 1}; allowed: 0 to {plan.devices - 1}")
     if not group.sequences or len(group.sequences) != len(group.lengths):
@@ -420,6 +602,16 @@ def _validate_group(group: Group, plan: Plan, place: str) -> None:
         raise PlanError(
             f"{place}: {group.tokens} tokens; allowed: at most {plan.tokens_per_device * degree},"
             f" what {degree} ranks hold"
+        )
+    parts = (
+        group.predicted_compute_ms,
+        group.predicted_all_to_all_ms,
+        *group.predicted_other_ms.values(),
+    )
+    if not agree(group.predicted_ms, sum(parts)):
+        raise PlanError(
+            f"{place}: predicted_ms {group.predicted_ms}; allowed: {sum(parts)}, compute,"
+            " all-to-all and other terms together"
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from railx.planning.plan import PipelineBatch, PlanKind, SequenceParallelBatch
+from railx.planning.plan import PipelineBatch, PlanKind, Predictions, SequenceParallelBatch
 from railx.workload.batches import SampledBatch
 from railx.workload.cluster import ClusterSettings
 from railx.workload.cost import CostModel, CostModelSettings
@@ -57,7 +57,10 @@ class Planner:
     ``name`` is the value of ``planner`` in its ``settings``. ``kind`` is the format of
     its plans; those of kind ``pipeline`` have a schedule. ``plan`` makes the batches of
     a plan from the settings and the task. ``ranks`` says how many ranks a plan for so
-    many devices has (None: one per device).
+    many devices has (None: one per device). ``predictions`` is ``own`` where a planner
+    prices something else than the task's cost model, so that its times cannot be worked
+    out again from that when the plan is read. ``whole_heads`` is False where degrees
+    need not divide the heads, as in ring attention.
     """
 
     name: str
@@ -65,6 +68,8 @@ class Planner:
     settings: type[PlannerBase]
     plan: Callable[[Any, PlanningTask], Batches]
     ranks: Callable[[Any], int] | None = None
+    predictions: Predictions = "cost_model"
+    whole_heads: bool = True
 
     def ranks_of(self, settings: PlannerBase, devices: int) -> int:
         """The ranks of a plan with these settings for so many devices."""

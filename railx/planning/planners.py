@@ -4,17 +4,32 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from railx.planning.any_degree import ANY_DEGREE
+from railx.planning.byte_scale import BYTE_SCALE
+from railx.planning.dynamic_cp import DYNAMIC_CP
 from railx.planning.flexsp import FLEXSP
 from railx.planning.flexsp_milp import FLEXSP_MILP
+from railx.planning.megatron import MEGATRON
 from railx.planning.pipeline import PIPELINE
 from railx.planning.planner import Planner, PlannerBase
 from railx.planning.static import STATIC
+from railx.planning.wlb import WLB
 from railx.settings import Registered
 
 __all__ = ["PLANNERS", "PlannerSettings", "planner_of"]
 
 #: Every planner.
-PLANNERS: tuple[Planner, ...] = (STATIC, FLEXSP, FLEXSP_MILP, PIPELINE)
+PLANNERS: tuple[Planner, ...] = (
+    STATIC,
+    FLEXSP,
+    FLEXSP_MILP,
+    PIPELINE,
+    MEGATRON,
+    DYNAMIC_CP,
+    BYTE_SCALE,
+    WLB,
+    ANY_DEGREE,
+)
 
 
 def planner_of(settings: PlannerBase) -> Planner:

@@ -2,8 +2,17 @@
 
 DeepSpeed runs it and FlexSP compares with it. Sequences are packed by
 best-fit-decreasing into bins of max(fill · cap · d, longest sequence) tokens. Bins
-become groups of degree d, N / d to a micro-batch in the order of the bins, and the last
-micro-batch is levelled by tokens over its groups (FlexSP, public code, baselines).
+become groups of degree d, N / d to a micro-batch in the order of the bins (FlexSP,
+public code, baselines).
+
+What happens to the last micro-batch, which bins rarely fill, is told apart:
+
+* ``full`` (ours) levels it by tokens over all its groups, for any degree.
+* ``published`` does what FlexSP's public code does. Each group that got no bin takes
+  one sequence from the last bin that has more than one, of whichever micro-batch. Then,
+  from degree 16 on and only where there was such a group, groups below the mean take
+  sequences from groups before them that are above it, as they come in the batch and
+  never beyond a bin.
 """
 
 from __future__ import annotations
@@ -37,6 +46,13 @@ __all__ = [
 ]
 
 
+#: How the last micro-batch is levelled.
+Levelling = Literal["published", "full"]
+#: Longest context that FlexSP's code runs with degree 32, and the degree from which it
+#: levels the last micro-batch.
+_MOST_TOKENS_OF_32, _LEVELLED_FROM = 192_000, 16
+
+
 @dataclass(frozen=True)
 class StaticSettings(PlannerBase):
     """One degree of sequence parallelism for all groups, packed best-fit-decreasing.
@@ -47,17 +63,22 @@ class StaticSettings(PlannerBase):
     planner: Literal["static"]
     """Which planner it is."""
 
-    choice: Literal["longest_context", "per_batch", "fixed"]
+    choice: Literal["longest_context", "published", "per_batch", "fixed"]
     """How the degree is chosen. "longest_context" takes the smallest degree that holds
-    the longest context of the batches (DeepSpeed's way). "per_batch" takes the best
-    degree of each batch by predicted time (FlexSP-BatchAda). "fixed" takes
-    ``degree``."""
+    the longest context of the batches (DeepSpeed's way). "published" takes 64 for a
+    longest context over 192,000 tokens and 32 up to it, or all devices where there are
+    fewer (FlexSP's public training code). "per_batch" takes the best degree of each
+    batch by predicted time (FlexSP-BatchAda). "fixed" takes ``degree``."""
 
     degree: Annotated[int, PowerOfTwo()] | None
     """Ranks of each group with the choice "fixed"; null with the others."""
 
     fill: Annotated[float, Fraction()]
     """Share of what the memory of a group holds to which its bin is filled."""
+
+    levelling: Levelling = "full"
+    """How the last micro-batch is levelled: "full" by tokens over all its groups
+    (ours), "published" as FlexSP's public code does."""
 
     def __post_init__(self) -> None:
         if (self.choice == "fixed") != (self.degree is not None):
@@ -76,47 +97,95 @@ def static_degree(settings: StaticSettings, cost: CostModel, max_length_tokens: 
     if settings.choice == "fixed":
         if settings.degree not in cost.degrees:
             raise PlanError(
-                f"planner.degree: got {settings.degree}; allowed:"
-                f" {', '.join(map(str, cost.degrees))}"
+                f"planner.degree: got {settings.degree}; allowed: {cost.degrees_in_words}"
             )
         return settings.degree
     if settings.choice == "per_batch":
         return None
     degree = cost.smallest_degree(max_length_tokens)
+    longest, largest = cost.longest_tokens, cost.degrees[-1]
+    if settings.choice == "published":
+        wanted = 64 if max_length_tokens > _MOST_TOKENS_OF_32 else 32
+        largest = min(wanted, largest)
+        longest = cost.tokens_per_device * largest
+        degree = largest if max_length_tokens <= longest else None
     if degree is None:
-        longest = cost.longest_tokens
         raise PlanError(
             f"batch.max_length_tokens: got {max_length_tokens}; allowed: at most {longest}, what"
-            f" degree {cost.degrees[-1]} holds"
+            f" degree {largest} holds"
         )
     return degree
 
 
 def static_assignments(
-    lengths: Lengths, degree: int, devices: int, cost: CostModel, fill: float
+    lengths: Lengths,
+    degree: int,
+    devices: int,
+    cost: CostModel,
+    fill: float,
+    levelling: Levelling = "full",
 ) -> list[Assignment]:
     """Micro-batches of groups of one degree for lengths [n].
 
     Every sequence must fit the degree.
     """
     cap = cost.tokens_per_device * degree
-    bins = best_fit_decreasing(lengths, max(int(fill * cap), int(lengths.max())))
-    per_micro_batch = devices // degree
+    capacity = max(int(fill * cap), int(lengths.max()))
+    bins = best_fit_decreasing(lengths, capacity)
+    side_by_side = devices // degree
+    if levelling == "published":
+        _level_as_published(bins, lengths, side_by_side, degree, capacity)
     micro_batches = [
-        bins[start : start + per_micro_batch] for start in range(0, len(bins), per_micro_batch)
+        bins[start : start + side_by_side] for start in range(0, len(bins), side_by_side)
     ]
-    last = levelled(
-        [member for members in micro_batches[-1] for member in members], lengths, per_micro_batch
-    )
-    if all(lengths[members].sum() <= cap for members in last):
-        micro_batches[-1] = last
+    if levelling == "full":
+        last = levelled(
+            [member for members in micro_batches[-1] for member in members], lengths, side_by_side
+        )
+        if all(lengths[members].sum() <= cap for members in last):
+            micro_batches[-1] = last
     return [
         Assignment((degree,) * len(groups), tuple(map(tuple, groups))) for groups in micro_batches
     ]
 
 
+def _level_as_published(
+    bins: list[list[int]], lengths: Lengths, side_by_side: int, degree: int, capacity: int
+) -> None:
+    """Change the last ``side_by_side`` bins in place, as FlexSP's public code does.
+
+    Where no bin has two sequences, that code fails; here the groups stay empty.
+    """
+    packed = len(bins)
+    for _ in range(-packed % side_by_side):
+        giver = next((one for one in reversed(bins[:packed]) if len(one) > 1), None)
+        if giver is None:
+            return
+        first = min(giver)
+        giver.remove(first)
+        bins.append([first])
+    if degree < _LEVELLED_FROM or len(bins) == packed:
+        return
+    last = bins[-side_by_side:]
+    mean = sum(int(lengths[members].sum()) for members in last) // side_by_side
+    for index, taker in enumerate(last):
+        for giver in last[:index]:
+            for position in sorted(giver):
+                taken, given = int(lengths[taker].sum()), int(lengths[giver].sum())
+                if taken >= mean or given <= mean or len(giver) == 1:
+                    break
+                if taken + lengths[position] <= capacity:
+                    giver.remove(position)
+                    taker.append(position)
+
+
 def best_static(
-    lengths: Lengths, devices: int, cost: CostModel, fill: float, smallest_degree: int = 1
+    lengths: Lengths,
+    devices: int,
+    cost: CostModel,
+    fill: float,
+    smallest_degree: int = 1,
+    levelling: Levelling = "full",
 ) -> tuple[int, list[Assignment]]:
     """The best degree for this batch and its micro-batches (FlexSP-BatchAda).
 
@@ -124,7 +193,7 @@ def best_static(
     """
     longest = int(lengths.max())
     candidates = [
-        (degree, static_assignments(lengths, degree, devices, cost, fill))
+        (degree, static_assignments(lengths, degree, devices, cost, fill, levelling))
         for degree in cost.degrees
         if degree >= smallest_degree and longest <= cost.tokens_per_device * degree
     ]
@@ -143,6 +212,7 @@ def plan_static_batch(
     devices: int,
     cost: CostModel,
     fill: float,
+    levelling: Levelling = "full",
 ) -> SequenceParallelBatch:
     """Plan one batch; ``degree`` None takes the best of this batch.
 
@@ -152,9 +222,9 @@ def plan_static_batch(
     limit = cost.tokens_per_device * largest
     check_lengths_fit(batch.sequences, batch.lengths, limit, f"a group of degree {largest}")
     if degree is None:
-        degree, assignments = best_static(batch.lengths, devices, cost, fill)
+        degree, assignments = best_static(batch.lengths, devices, cost, fill, levelling=levelling)
     else:
-        assignments = static_assignments(batch.lengths, degree, devices, cost, fill)
+        assignments = static_assignments(batch.lengths, degree, devices, cost, fill, levelling)
     micro_batches = tuple(
         micro_batch(assignment, batch.sequences, batch.lengths, cost) for assignment in assignments
     )
@@ -164,7 +234,9 @@ def plan_static_batch(
 def _plan(settings: StaticSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
     degree = static_degree(settings, task.cost, task.max_length_tokens)
     return tuple(
-        plan_static_batch(index, batch, degree, task.devices, task.cost, settings.fill)
+        plan_static_batch(
+            index, batch, degree, task.devices, task.cost, settings.fill, settings.levelling
+        )
         for index, batch in enumerate(task.batches)
     )
 

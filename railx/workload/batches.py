@@ -9,8 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from railx.settings import AtLeast
+from railx.workload.lengths import MOST_TOKENS
 
-__all__ = ["BatchSettings", "FilledBatchSettings", "SampledBatch", "sample_batches"]
+__all__ = [
+    "BatchSettings",
+    "FilledBatchSettings",
+    "SampledBatch",
+    "checked_lengths",
+    "sample_batches",
+]
 
 
 @dataclass(frozen=True)
@@ -33,10 +40,31 @@ class BatchSettings:
 
     def filled(self, lengths: npt.ArrayLike) -> FilledBatchSettings:
         """With what is null taken from a corpus of ``lengths`` int64 [n]."""
-        corpus = np.asarray(lengths, dtype=np.int64)
+        corpus = checked_lengths(lengths)
         limit = self.max_length_tokens if self.max_length_tokens is not None else int(corpus.max())
         size = self.batch_size if self.batch_size is not None else len(corpus)
         return FilledBatchSettings(size, self.batches, limit, self.overlong)
+
+
+def checked_lengths(lengths: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Lengths int64 [n] of a corpus; ValueError names the first that is none."""
+    given = np.asarray(lengths)
+    if not given.size:
+        raise ValueError("lengths: no sequences; allowed: at least one length")
+    whole = given.dtype.kind in "iuf" and given.ndim == 1
+    good = (given >= 1) & (given <= MOST_TOKENS) & (given == np.floor(given)) if whole else None
+    if good is None:
+        raise ValueError(
+            f"lengths: got {given.dtype} of {given.ndim} dimensions; allowed: a list of whole"
+            " numbers"
+        )
+    if not good.all():
+        first = int(np.argmin(good))
+        raise ValueError(
+            f"sequence {first}: got {given[first]} tokens; allowed: a whole number from 1 to"
+            f" {MOST_TOKENS}"
+        )
+    return given.astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -74,7 +102,7 @@ def sample_batches(
     is passed over, so that no batch holds a sequence twice. ValueError where fewer
     sequences may be used than a batch needs.
     """
-    corpus = np.asarray(lengths, dtype=np.int64)
+    corpus = checked_lengths(lengths)
     limit = settings.max_length_tokens
     eligible = (
         np.arange(len(corpus))

@@ -1,6 +1,11 @@
 """The machine that plans are made for.
 
 Devices, memory and all-to-all bandwidth by the degree of sequence parallelism.
+
+A table of bandwidths ends somewhere (the published ones at degree 64). Larger powers of
+two take its last value, which flatters them: nobody measured them. A degree that is no
+power of two takes the value of the next larger one of the table, in FlexSP's the slower
+of its neighbours.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from typing import Annotated, Any
 
 from railx.settings import AtLeast, NotEmpty, Positive, PowerOfTwo, SettingsError
 
-__all__ = ["ClusterSettings", "all_to_all_gb_s", "with_topology"]
+__all__ = ["ClusterSettings", "all_to_all_gb_s", "bandwidth_gb_s", "with_topology"]
 
 
 @dataclass(frozen=True)
@@ -20,8 +25,8 @@ class ClusterSettings:
 
     name: Annotated[str, NotEmpty()]
     """Name that plans and figures show."""
-    devices: Annotated[int, PowerOfTwo()]
-    """Devices of all nodes together."""
+    devices: Annotated[int, AtLeast(1)]
+    """Devices of all nodes together, any number of them."""
     memory_gib: Annotated[float, Positive()]
     """What training may use of one device's memory."""
     tokens_per_device: Annotated[int, AtLeast(1)] | None
@@ -30,7 +35,9 @@ class ClusterSettings:
     """Peak of one device; the analytic cost model alone uses it."""
     all_to_all_gb_s: Mapping[str, Annotated[float, Positive()]]
     """Bandwidth of one device in an all-to-all, by the degree of sequence parallelism.
-    A degree that is not listed is not used; degree 1 exchanges nothing.
+    Powers of two beyond the last one listed take its value, one missing before it is
+    not used; any other degree takes the value of the next larger one listed. Degree 1
+    exchanges nothing.
     """
     topology: str | None = None
     """Name of a topology of the experiment's bandwidth settings, whose table takes the
@@ -46,12 +53,29 @@ class ClusterSettings:
 
 
 def all_to_all_gb_s(cluster: ClusterSettings) -> dict[int, float]:
-    """Bandwidth (GB/s per device) by degree, degrees ascending.
+    """Bandwidth (GB/s per device) by power-of-two degree, degrees ascending.
 
-    Up to the number of devices.
+    Up to the number of devices; beyond the last degree of the table its last value.
     """
-    table = {int(degree): bandwidth for degree, bandwidth in cluster.all_to_all_gb_s.items()}
-    return {degree: table[degree] for degree in sorted(table) if degree <= cluster.devices}
+    table = _table(cluster)
+    last = max(table, default=0)
+    powers = [1 << exponent for exponent in range(1, cluster.devices.bit_length())]
+    return {
+        degree: table[min(degree, last)]
+        for degree in powers
+        if table and (degree in table or degree > last)
+    }
+
+
+def bandwidth_gb_s(cluster: ClusterSettings, degree: int) -> float | None:
+    """Bandwidth (GB/s per device) of any degree from 2; None with an empty table.
+
+    That of the next larger degree of the table; beyond its last one, the last value.
+    """
+    table = _table(cluster)
+    if not table:
+        return None
+    return table[min((listed for listed in table if listed >= degree), default=max(table))]
 
 
 def with_topology(cluster: ClusterSettings, rows: Iterable[Mapping[str, Any]]) -> ClusterSettings:
@@ -73,3 +97,7 @@ def with_topology(cluster: ClusterSettings, rows: Iterable[Mapping[str, Any]]) -
             " fidelity analytic",
         )
     return replace(cluster, all_to_all_gb_s=table)
+
+
+def _table(cluster: ClusterSettings) -> dict[int, float]:
+    return {int(degree): bandwidth for degree, bandwidth in cluster.all_to_all_gb_s.items()}

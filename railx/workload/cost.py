@@ -7,15 +7,18 @@ derived from operations and bytes. All kinds come down to the same few coefficie
     compute = (1/d) Σ (a1 s² + a2 s) + b1        (FlexSP eq. 12)
     all-to-all = Σ s · c(d), 0 for d = 1          (Ulysses; FlexSP, public code)
 
-and may hold at most ``tokens_per_device`` · d tokens. A pipeline chunk follows
-InfiniPipe eqs. 1-4 with the same coefficients. No overlap of communication with
-computation, no dependence on where a group lies.
+and may hold at most ``tokens_per_device`` · d tokens. FlexSP's public code prices no
+traffic of ZeRO-3; :class:`ShardingTraffic` is a term of our own for it, off unless it
+is asked for. It is the same for every micro-batch, so it is part of b1.
+
+A pipeline chunk follows InfiniPipe eqs. 1-4 with the same coefficients. No overlap of
+computation with all-to-all, no dependence on where a group lies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -23,14 +26,16 @@ import numpy.typing as npt
 
 from railx.settings import (
     AtLeast,
+    Between,
     Fraction,
     NonNegative,
     NotEmpty,
     Positive,
+    PowerOfTwo,
     SettingsError,
     load,
 )
-from railx.workload.cluster import ClusterSettings, all_to_all_gb_s
+from railx.workload.cluster import ClusterSettings, all_to_all_gb_s, bandwidth_gb_s
 from railx.workload.model import (
     ModelSettings,
     activation_bytes_per_token,
@@ -50,12 +55,32 @@ __all__ = [
     "FittedCostSettings",
     "GroupTime",
     "ProfiledCostSettings",
+    "ShardingTraffic",
     "build_cost_model",
     "model_state_mib",
     "with_profile",
 ]
 
 _MIB = 2.0**20
+
+
+@dataclass(frozen=True)
+class ShardingTraffic:
+    """What ZeRO-3 exchanges among all devices in every micro-batch. The term is ours.
+
+    Each device gathers the parameters for the forward pass and again for the backward
+    pass, and its gradients are reduced and scattered once: of each the part that the
+    other devices hold.
+    """
+
+    gb_s: Annotated[float, Positive()]
+    """Bandwidth of one device in a gather over all devices."""
+    parameter_bytes: Literal[2, 4, 8]
+    """Bytes of a parameter that is gathered."""
+    gradient_bytes: Literal[2, 4, 8]
+    """Bytes of a gradient that is reduced."""
+    exposed_share: Annotated[float, Between(0.0, 1.0)]
+    """Share of the time that computation does not hide; 1 hides nothing."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +114,10 @@ class FittedCostSettings:
     """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
     3 also the parameters.
     """
+    sharding: ShardingTraffic | None = None
+    """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
+    does.
+    """
 
 
 @dataclass(frozen=True)
@@ -114,6 +143,10 @@ class AnalyticCostSettings:
     """What ZeRO divides among the devices: 1 the optimizer state, 2 also the gradients,
     3 also the parameters.
     """
+    sharding: ShardingTraffic | None = None
+    """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
+    does.
+    """
 
 
 @dataclass(frozen=True)
@@ -136,6 +169,10 @@ class ProfiledCostSettings:
     """
     fit: ProfileFit | None = None
     """What was fitted; null takes it from the profile that is named."""
+    sharding: ShardingTraffic | None = None
+    """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
+    does.
+    """
 
 
 CostModelSettings = FittedCostSettings | AnalyticCostSettings | ProfiledCostSettings
@@ -180,11 +217,15 @@ class CostModel:
 
     * ``quadratic_ms`` (ms/token²) and ``linear_ms`` (ms/token): forward and backward on
       one device.
-    * ``constant_ms``: once per micro-batch.
-    * ``all_to_all_ms``: per token of a group, by degree (degree 1: 0). Its keys are the
-      degrees that may be used, ascending.
+    * ``constant_ms``: once per micro-batch. ``sharding_ms`` is the part of it that is
+      exposed traffic of ZeRO-3 (0 where nobody asked).
+    * ``all_to_all_ms``: per token of a group, by degree (degree 1: 0). Its keys are all
+      degrees that may be used, powers of two and others, ascending.
     * ``tokens_per_device``: how many tokens a group may hold per rank.
     * ``forward_share``: forward part of the compute time.
+    * ``listed_ms``: as ``all_to_all_ms`` times the degree, for the degrees of the
+      cluster's table; from these follow the times of all other degrees.
+    * ``heads``: of the model, None where nobody said.
     * ``split_memory``: memory of a split token relative to a batched one, because the
       gradients of keys and values of all its slices are alive at once (InfiniPipe eq.
       5).
@@ -197,11 +238,28 @@ class CostModel:
     tokens_per_device: int
     forward_share: float
     split_memory: float
+    listed_ms: Mapping[int, float] = field(default_factory=dict)
+    heads: int | None = None
+    sharding_ms: float = 0.0
 
     @property
     def degrees(self) -> tuple[int, ...]:
-        """Degrees of sequence parallelism that cluster and model allow, ascending."""
+        """Powers of two among the degrees that cluster and model allow, ascending."""
+        return tuple(degree for degree in self.all_to_all_ms if PowerOfTwo().accepts(degree))
+
+    @property
+    def any_degrees(self) -> tuple[int, ...]:
+        """All degrees that cluster and model allow, ascending.
+
+        Ulysses shares out whole heads, so they are divisors of the heads.
+        """
         return tuple(self.all_to_all_ms)
+
+    @property
+    def degrees_in_words(self) -> str:
+        """The degrees for an error: which, and what they must divide."""
+        heads = "" if self.heads is None else f" that divide the model's {self.heads} heads"
+        return f"{', '.join(map(str, self.degrees))}, those of the cluster{heads}"
 
     def sequence_ms(self, lengths: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Compute time (ms) of each sequence on one device, a1 s² + a2 s.
@@ -217,7 +275,23 @@ class CostModel:
         FlexSP eq. 12 and its all-to-all term.
         """
         compute = float(self.sequence_ms(lengths).sum()) / degree + self.constant_ms
-        return GroupTime(compute, float(np.sum(lengths)) * self.all_to_all_ms[degree])
+        return GroupTime(compute, float(np.sum(lengths)) * self.all_to_all_for(degree))
+
+    def all_to_all_for(self, degree: int) -> float:
+        """``all_to_all_ms`` of any degree, also of one that does not divide the heads.
+
+        At the bandwidth of the next larger degree of the cluster's table; beyond its
+        last one, at the last.
+        """
+        if degree in self.all_to_all_ms:
+            return self.all_to_all_ms[degree]
+        listed = self.listed_ms or {d: d * ms for d, ms in self.all_to_all_ms.items() if d > 1}
+        if not listed:
+            raise SettingsError(
+                "cluster.all_to_all_gb_s", f"is empty; allowed for degree {degree}: a bandwidth"
+            )
+        larger = [one for one in listed if one >= degree]
+        return listed[min(larger, default=max(listed))] / degree
 
     def chunk_time_ms(
         self, slices: Sequence[tuple[int, int]], stages: int, degree: int
@@ -257,18 +331,22 @@ def build_cost_model(
     cluster: ClusterSettings,
     model: ModelSettings,
     max_length_tokens: int,
+    degrees: Iterable[int] | None = None,
 ) -> CostModel:
     """Coefficients for a model on a cluster.
 
-    ``max_length_tokens`` sizes learned positions, hence model states. SettingsError
-    where the coefficients were fitted for another model or the model's states leave no
-    memory for tokens.
+    ``max_length_tokens`` sizes learned positions, hence model states. ``degrees`` are
+    those that groups may have; None takes the divisors of the heads up to the devices,
+    the ones that Ulysses can run. SettingsError where the coefficients were fitted for
+    another model or the model's states leave no memory for tokens.
     """
-    degrees = {1: float("inf")} | {
-        d: b for d, b in all_to_all_gb_s(cluster).items() if model.heads % d == 0
-    }
+    if isinstance(settings, ProfiledCostSettings) and settings.fit is not None:
+        # What was measured takes the place of what the cluster says.
+        measured = settings.fit.all_to_all_gb_s
+        cluster = replace(cluster, all_to_all_gb_s={**cluster.all_to_all_gb_s, **measured})
+    bandwidths = _bandwidths(cluster, model, degrees)
     if isinstance(settings, ProfiledCostSettings):
-        return _profiled(settings, cluster, model, max_length_tokens, degrees)
+        return _profiled(settings, cluster, model, max_length_tokens, bandwidths)
     exchanged = all_to_all_bytes_per_token(model, settings.bytes_per_element)
     if isinstance(settings, FittedCostSettings):
         if settings.model != model.name:
@@ -289,21 +367,75 @@ def build_cost_model(
             activation_bytes_per_token(model, settings.bytes_per_element) / _MIB,
             1e6,
         )
+    sharding = _sharding_ms(settings, cluster, model, max_length_tokens)
     key_value_mib = 2 * settings.bytes_per_element * model.layers * key_value_width(model) / _MIB
     return CostModel(
         quadratic_ms=quadratic,
         linear_ms=linear,
-        constant_ms=settings.constant_ms,
+        constant_ms=settings.constant_ms + sharding,
         all_to_all_ms={
             degree: exchanged / degree / (bandwidth * bytes_per_ms)
-            for degree, bandwidth in degrees.items()
+            for degree, bandwidth in bandwidths.items()
         },
         tokens_per_device=_tokens_per_device(
             settings, cluster, model, max_length_tokens, activation_mib
         ),
         forward_share=1 / (1 + settings.backward_over_forward),
         split_memory=1 + key_value_mib / activation_mib,
+        listed_ms=_listed_ms(cluster, exchanged / bytes_per_ms),
+        heads=model.heads,
+        sharding_ms=sharding,
     )
+
+
+def _bandwidths(
+    cluster: ClusterSettings, model: ModelSettings, degrees: Iterable[int] | None
+) -> dict[int, float]:
+    """GB/s of each degree that may be used, degrees ascending."""
+    powers = all_to_all_gb_s(cluster)
+    if degrees is None:
+        degrees = (
+            d for d in range(2, min(cluster.devices, model.heads) + 1) if model.heads % d == 0
+        )
+    found = {1: float("inf")}
+    for degree in sorted(d for d in set(degrees) if 1 < d <= cluster.devices):
+        if PowerOfTwo().accepts(degree):
+            bandwidth = powers.get(degree)
+        else:
+            bandwidth = bandwidth_gb_s(cluster, degree)
+        if bandwidth is not None:
+            found[degree] = bandwidth
+    return found
+
+
+def _sharding_ms(
+    settings: CostModelSettings,
+    cluster: ClusterSettings,
+    model: ModelSettings,
+    max_length_tokens: int,
+) -> float:
+    """Exposed time of ZeRO-3's traffic in a micro-batch; 0 where it is left out.
+
+    A stage of a pipeline has its share of the parameters, and of this time.
+    """
+    traffic = settings.sharding
+    if traffic is None:
+        return 0.0
+    if settings.zero_stage != 3:
+        raise SettingsError(
+            "cost_model.sharding",
+            f"got traffic of ZeRO-3 with zero_stage {settings.zero_stage}; allowed: zero_stage 3,"
+            " or null",
+        )
+    bytes_each = 2 * traffic.parameter_bytes + traffic.gradient_bytes
+    elsewhere = (cluster.devices - 1) / cluster.devices
+    moved = parameter_count(model, max_length_tokens) * bytes_each * elsewhere
+    return traffic.exposed_share * moved / (traffic.gb_s * 1e6)
+
+
+def _listed_ms(cluster: ClusterSettings, ms_at_one_gb_s: float) -> dict[int, float]:
+    """Time per token of one rank's share, by degree of the cluster's table."""
+    return {int(degree): ms_at_one_gb_s / gb_s for degree, gb_s in cluster.all_to_all_gb_s.items()}
 
 
 def _profiled(
@@ -311,7 +443,7 @@ def _profiled(
     cluster: ClusterSettings,
     model: ModelSettings,
     max_length_tokens: int,
-    degrees: Mapping[int, float],
+    bandwidths: Mapping[int, float],
 ) -> CostModel:
     """Coefficients of a whole model from those of its layers and its ends."""
     fit, layers = settings.fit, model.layers
@@ -332,18 +464,23 @@ def _profiled(
     if split is None:
         split = 2.0 * fit.element_bytes * key_value_width(model)
     exchanged = all_to_all_bytes_per_token(model, fit.element_bytes)
+    sharding = _sharding_ms(settings, cluster, model, max_length_tokens)
     return CostModel(
         quadratic_ms=layers * fit.quadratic_ms_per_token2,
         linear_ms=layers * fit.linear_ms_per_token + fit.ends_linear_ms_per_token,
-        constant_ms=layers * fit.constant_ms + fit.ends_constant_ms,
+        constant_ms=layers * fit.constant_ms + fit.ends_constant_ms + sharding,
         all_to_all_ms={
-            degree: exchanged / degree / (bandwidth * 1e6) for degree, bandwidth in degrees.items()
+            degree: exchanged / degree / (bandwidth * 1e6)
+            for degree, bandwidth in bandwidths.items()
         },
         tokens_per_device=_tokens_per_device(
             settings, cluster, model, max_length_tokens, activation / _MIB
         ),
         forward_share=fit.forward_share,
         split_memory=1 + layers * split / activation,
+        listed_ms=_listed_ms(cluster, exchanged / 1e6),
+        heads=model.heads,
+        sharding_ms=sharding,
     )
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 __all__ = [
+    "MOST_TOKENS",
     "check_lengths",
     "length_statistics",
     "published_quantiles",
@@ -25,6 +26,9 @@ __all__ = [
 ]
 
 Lengths = npt.NDArray[np.int64]
+
+#: The longest sequence that is taken for one: sums and squares stay exact enough.
+MOST_TOKENS = 2**40
 
 
 def published_quantiles(
@@ -145,6 +149,10 @@ def check_lengths(values: Iterable[tuple[str, Any]], origin: str) -> Lengths:
             whole = False
         if not whole:
             raise ValueError(f"{origin}: {place} is {value!r}; allowed: a whole number of tokens")
+        if number > MOST_TOKENS:
+            raise ValueError(
+                f"{origin}: {place} has length {number}; allowed: at most {MOST_TOKENS} tokens"
+            )
         if number < 1:
             raise ValueError(f"{origin}: {place} has length {number}; allowed: at least 1 token")
         lengths.append(number)

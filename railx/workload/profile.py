@@ -7,8 +7,13 @@ Ulysses group of degree d that computes s tokens after a context of C takes, per
 
 so that slices of a sequence add up to the whole but for b1. Memory is per token of the
 rank: what a forward pass keeps, and what a backward pass leaves of each token of the
-context (the gradients of its keys and values). A fifth of the points has no part in the
-fit and says how far it is off.
+context (the gradients of its keys and values). A fifth of the points, drawn by a seed,
+has no part in the fit and says how far it is off. FlexSP says that its own cost model
+is off by less than 6 % (appendix C); the table holds that number beside ours.
+
+Where processes can be had for it, the exchanges of a group are measured too, all-to-all
+of a layer forward and backward: time = latency + bytes / bandwidth for each degree. As
+FlexSP's public code, the cost model takes the bandwidth alone.
 """
 
 from __future__ import annotations
@@ -21,15 +26,26 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from railx.settings import AtLeast, Between, NonNegative, NotEmpty, Positive, SettingsError
+from railx.settings import (
+    AtLeast,
+    Between,
+    NonNegative,
+    NotEmpty,
+    Positive,
+    PowerOfTwo,
+    SettingsError,
+)
 from railx.workload.model import ModelSettings
 
 __all__ = [
     "LEAST_POINTS",
+    "PUBLISHED_ERROR",
     "Point",
     "ProfileFit",
     "ProfileSettings",
+    "compared",
     "fit_profile",
+    "held_out_points",
     "layer_points",
     "predicted_ms",
 ]
@@ -37,6 +53,8 @@ __all__ = [
 #: Points without recomputation that a fit needs: three coefficients and a fifth set
 #: aside.
 LEAST_POINTS = 5
+#: Most that a predicted time is off the measured one, as FlexSP says of its cost model.
+PUBLISHED_ERROR = 0.06
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -80,6 +98,13 @@ class ProfileSettings:
     """Passes of each point whose times are not kept."""
     repeats: Annotated[int, AtLeast(1)]
     """Passes of each point that are timed; tables hold their medians."""
+    exchange_degrees: tuple[Annotated[int, AtLeast(2), PowerOfTwo()], ...]
+    """Degrees whose all-to-all is measured, by as many processes on this machine: gloo
+    on CPU cores, NCCL with a GPU for each. Empty measures none, and planners take the
+    cluster's bandwidths.
+    """
+    held_out_seed: Annotated[int, AtLeast(0)]
+    """Seed that draws the fifth of the points that has no part in the fit."""
 
     def __post_init__(self) -> None:
         for key in ("lengths", "degrees", "contexts", "checkpointing"):
@@ -88,11 +113,17 @@ class ProfileSettings:
                 raise SettingsError(
                     key, f"got {list(listed)}; allowed: one value or more, each once"
                 )
+        if self.exchange_degrees and len(self.lengths) < 2:
+            raise SettingsError(
+                "exchange_degrees",
+                f"got {list(self.exchange_degrees)} with one length; allowed: with two lengths or"
+                " more, or []",
+            )
         if False not in self.checkpointing:
             raise SettingsError(
                 "checkpointing", f"got {list(self.checkpointing)}; allowed: with false among them"
             )
-        for degree in self.degrees:
+        for degree in (*self.degrees, *self.exchange_degrees):
             if self.model.heads % degree:
                 raise SettingsError(
                     "degrees",
@@ -130,10 +161,11 @@ class ProfileSettings:
 class Point:
     """A point of a profile: a rank of ``degree`` computes ``tokens`` after ``context``.
 
-    ``part`` is ``layer``, or ``ends``: the embedding, the head and the loss.
+    ``part`` is ``layer``, ``ends`` (the embedding, the head and the loss) or
+    ``all_to_all``: what all ranks of a group exchange for a layer.
     """
 
-    part: Literal["layer", "ends"]
+    part: Literal["layer", "ends", "all_to_all"]
     degree: int
     context: int
     tokens: int
@@ -141,7 +173,10 @@ class Point:
 
 
 def layer_points(settings: ProfileSettings) -> list[Point]:
-    """All points of a profile in their order: layers, then ends without a group."""
+    """All points of a profile in their order.
+
+    Layers, then ends without a group, then exchanges.
+    """
     layers = [
         Point("layer", degree, context, tokens, checkpointed)
         for checkpointed in settings.checkpointing
@@ -149,7 +184,13 @@ def layer_points(settings: ProfileSettings) -> list[Point]:
         for context in settings.contexts
         for tokens in settings.lengths
     ]
-    return layers + [Point("ends", 1, 0, tokens) for tokens in settings.lengths]
+    ends = [Point("ends", 1, 0, tokens) for tokens in settings.lengths]
+    exchanges = [
+        Point("all_to_all", degree, 0, tokens)
+        for degree in settings.exchange_degrees
+        for tokens in settings.lengths
+    ]
+    return layers + ends + exchanges
 
 
 @dataclass(frozen=True)
@@ -187,6 +228,15 @@ class ProfileFit:
     """What a layer's backward pass leaves for each token of the context, that is the
     gradients of its keys and values; null without a context.
     """
+    all_to_all_gb_s: Mapping[str, Annotated[float, Positive()]]
+    """Bandwidth of one rank in an all-to-all by degree, of those that were measured."""
+    all_to_all_latency_ms: Mapping[str, Annotated[float, NonNegative()]]
+    """Time of the exchanges of a layer whatever they move, by degree; planners leave it
+    out.
+    """
+    held_out_all_to_all_error: Annotated[float, NonNegative()] | None
+    """Median error of the times of exchanges that had no part in the fit; null without.
+    """
     points: Annotated[int, AtLeast(1)]
     """Points of layers that were measured without recomputation."""
     held_out: Annotated[int, AtLeast(1)]
@@ -195,6 +245,8 @@ class ProfileFit:
     """Median error of their times."""
     held_out_largest_error: Annotated[float, NonNegative()]
     """Largest error of their times."""
+    published_error: Annotated[float, NonNegative()]
+    """Most that FlexSP's cost model is off, as its paper says, to compare."""
     held_out_memory_error: Annotated[float, NonNegative()]
     """Median error of what a forward pass keeps, of those without context."""
     fidelity: Literal["measured_cpu", "measured_gpu"]
@@ -206,18 +258,30 @@ class ProfileFit:
         return {"float32": 4, "float64": 8, "bfloat16": 2}[self.dtype]
 
 
-def fit_profile(rows: Sequence[Mapping[str, Any]]) -> ProfileFit:
+def held_out_points(
+    rows: Sequence[Mapping[str, Any]], seed: int
+) -> frozenset[tuple[int, int, int]]:
+    """A fifth of the points of rows, one at least: (degree, context, tokens)."""
+    points = sorted(map(_point, rows))
+    count = max(1, (len(points) + 2) // 5)
+    drawn = np.random.default_rng(seed).choice(len(points), count, replace=False)
+    return frozenset(points[index] for index in drawn.tolist())
+
+
+def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
     """Least squares of relative errors, with no coefficient below zero.
 
     ``rows`` are those of a profile's table: part, degree, context, tokens,
-    checkpointed, forward_ms, backward_ms, kept_bytes, left_bytes, and model, device,
-    dtype, torch, fidelity.
+    checkpointed, forward_ms, backward_ms, kept_bytes, left_bytes, exchanged_bytes, and
+    model, device, dtype, torch, fidelity. ``seed`` draws the points that have no part
+    in it.
     """
-    layer = [row for row in rows if row["part"] == "layer" and not row["checkpointed"]]
+    layer = _layers(rows)
     layer.sort(key=lambda row: (row["tokens"], row["context"], row["degree"]))
     ends = [row for row in rows if row["part"] == "ends"]
-    aside = layer[2::5]
-    used = [row for index, row in enumerate(layer) if index % 5 != 2]
+    held_out = held_out_points(layer, seed)
+    aside = [row for row in layer if _point(row) in held_out]
+    used = [row for row in layer if _point(row) not in held_out]
     times = _solved(_terms(used), _total_ms(used))
     end_times = _solved(_per_token(ends), _total_ms(ends))
     kept = _solved(_per_token(_whole(used)), _column(_whole(used), "kept_bytes"))
@@ -232,6 +296,11 @@ def fit_profile(rows: Sequence[Mapping[str, Any]]) -> ProfileFit:
     errors = np.abs(_terms(aside) @ times / _total_ms(aside) - 1)
     unused = _whole(aside) or _whole(used)
     memory = np.abs(_per_token(unused) @ kept / _column(unused, "kept_bytes") - 1)
+    exchanges = {
+        degree: _exchange([row for row in rows if _exchanges(row, degree)], seed)
+        for degree in sorted({row["degree"] for row in rows if row["part"] == "all_to_all"})
+    }
+    exchanged = {degree: found for degree, found in exchanges.items() if found is not None}
     said = layer[0]
     return ProfileFit(
         model=said["model"],
@@ -247,10 +316,16 @@ def fit_profile(rows: Sequence[Mapping[str, Any]]) -> ProfileFit:
         activation_bytes_per_token=float(kept[0]),
         ends_bytes_per_token=float(ends_kept[0]),
         context_bytes_per_token=left,
+        all_to_all_gb_s={str(degree): found[0] for degree, found in exchanged.items()},
+        all_to_all_latency_ms={str(degree): found[1] for degree, found in exchanged.items()},
+        held_out_all_to_all_error=float(np.median([found[2] for found in exchanged.values()]))
+        if exchanged
+        else None,
         points=len(layer),
         held_out=len(aside),
         held_out_error=float(np.median(errors)),
         held_out_largest_error=float(errors.max()),
+        published_error=PUBLISHED_ERROR,
         held_out_memory_error=float(np.median(memory)),
         fidelity=said["fidelity"],
     )
@@ -261,6 +336,83 @@ def predicted_ms(fit: ProfileFit, tokens: int, context: int, degree: int) -> flo
     row = {"tokens": tokens, "context": context, "degree": degree}
     coefficients = (fit.quadratic_ms_per_token2, fit.linear_ms_per_token, fit.constant_ms)
     return float(_terms([row])[0] @ np.array(coefficients))
+
+
+def compared(rows: Sequence[Mapping[str, Any]], fit: ProfileFit, seed: int) -> list[dict[str, Any]]:
+    """The rows with what the fit predicts for them.
+
+    Columns: held_out (null where a row has no part in the fit at all), predicted_ms,
+    error (relative to the measured time, null with recomputed layers, which the fit
+    does not price) and published_error.
+    """
+    held_out = held_out_points(_layers(rows), seed)
+    aside = {
+        ("all_to_all", *point)
+        for degree in fit.all_to_all_gb_s
+        for point in held_out_points([r for r in rows if _exchanges(r, int(degree))], seed)
+    } | {("layer", *point) for point in held_out}
+    return [
+        {key: value for key, value in row.items() if key != "fidelity"}
+        | _comparison(row, fit, aside)
+        | {"fidelity": row["fidelity"]}
+        for row in rows
+    ]
+
+
+def _comparison(
+    row: Mapping[str, Any], fit: ProfileFit, held_out: set[tuple[str, int, int, int]]
+) -> dict[str, Any]:
+    predicted, aside = None, None
+    if row["part"] == "ends":
+        own = row["tokens"] / row["degree"]
+        predicted = fit.ends_linear_ms_per_token * own + fit.ends_constant_ms
+    elif row["part"] == "all_to_all":
+        degree = str(row["degree"])
+        if degree in fit.all_to_all_gb_s:
+            moving_ms = row["exchanged_bytes"] / (fit.all_to_all_gb_s[degree] * 1e6)
+            predicted = fit.all_to_all_latency_ms[degree] + moving_ms
+    elif not row["checkpointed"]:
+        predicted = predicted_ms(fit, row["tokens"], row["context"], row["degree"])
+    if predicted is not None:
+        aside = (row["part"], *_point(row)) in held_out
+    measured = row["forward_ms"] + row["backward_ms"]
+    return {
+        "held_out": aside,
+        "predicted_ms": predicted,
+        "error": None if predicted is None else abs(predicted / measured - 1),
+        "published_error": fit.published_error,
+    }
+
+
+def _exchanges(row: Mapping[str, Any], degree: int) -> bool:
+    return bool(row["part"] == "all_to_all" and row["degree"] == degree)
+
+
+def _exchange(rows: Sequence[Mapping[str, Any]], seed: int) -> tuple[float, float, float] | None:
+    """GB/s, latency in ms and the error on the points left out, of one degree.
+
+    None where more bytes take no more time.
+    """
+    held_out = held_out_points(rows, seed)
+    used = [row for row in rows if _point(row) not in held_out] if len(rows) > 2 else rows
+    aside = [row for row in rows if _point(row) in held_out]
+
+    def terms(some: Sequence[Mapping[str, Any]]) -> FloatArray:
+        return np.stack([_column(some, "exchanged_bytes") / 1e6, np.ones(len(some))], axis=1)
+
+    found = _solved(terms(used), _total_ms(used))
+    if found[0] <= 0:
+        return None
+    errors = np.abs(terms(aside) @ found / _total_ms(aside) - 1)
+    return float(1 / found[0]), float(found[1]), float(np.median(errors))
+
+
+def _layers(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [row for row in rows if row["part"] == "layer" and not row["checkpointed"]]
+
+
+def _point(row: Mapping[str, Any]) -> tuple[int, int, int]:
+    return row["degree"], row["context"], row["tokens"]
 
 
 def _whole(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -12,7 +12,13 @@ from railx.figures import FIGURES, CanvasSettings, FigureSettings, draw_figure, 
 from railx.settings import load
 from tests.builders import PUBLISHED, choice, write_result
 from tests.figures.gallery import Gallery, clashes
-from tests.figures.papers import write_claims, write_pipelines, write_plans, write_rails
+from tests.figures.papers import (
+    write_baselines,
+    write_claims,
+    write_pipelines,
+    write_plans,
+    write_rails,
+)
 from workflow.config import choices
 
 Row = dict[str, Any]
@@ -645,6 +651,7 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "switching_windows": {},
         "rail_savings": {"summary": [write_rails(results / "rails")]},
         "adaptive_speedups": {"groups": cases},
+        "planners": {"groups": write_baselines(results / "baselines")},
         "all_to_all_degree": {"groups": cases},
         "pipeline_speedups": write_pipelines(results),
         "rail_rings": {"graph": [write_graph(results)]},

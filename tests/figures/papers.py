@@ -92,6 +92,23 @@ def write_plans(results: Path) -> list[Path]:
     ]
 
 
+def write_baselines(results: Path) -> list[Path]:
+    """Plans of several planners for two corpora."""
+    seconds = {"static": 8.0, "static_per_batch": 6.0, "megatron": 9.0, "byte_scale": 5.0}
+    return [
+        write_result(
+            results,
+            "plan.groups",
+            [row | {"corpus": corpus} for row in plan_rows(plan, planner, each, 64, 4.87)],
+            plan,
+            fidelity="analytic",
+        )
+        for corpus in ("wikipedia", "github_like")
+        for planner, each in (seconds | {"flexsp": 4.0}).items()
+        for plan in [f"{planner}_{corpus}"]
+    ]
+
+
 def write_pipelines(results: Path) -> dict[str, list[Path]]:
     """A pipeline of two stages, and the plans of the same batches."""
     plans = write_plans(results / "with_pipeline")

@@ -11,6 +11,7 @@ import pytest
 from railx.figures import CanvasSettings, draw_figure, switching_windows
 from railx.figures.published import milliseconds, published_frame
 from railx.io import read_json
+from railx.settings import SettingsError
 from tests.builders import PUBLISHED, choice, write_result
 from tests.figures.papers import claim
 
@@ -247,3 +248,28 @@ def test_experiments_draw_only_plans_that_they_have() -> None:
     """A case of the settings that no plan stands for is passed over, not misspelt."""
     plans = set(choice("figure", "adaptive_speedups")["plans"])
     assert plans <= {path.stem for path in Path("conf/plan").glob("*.yaml")}
+
+
+def test_bars_of_planners_are_compared_with_the_reference(data_of: DataOf) -> None:
+    data, caption = data_of("planners")
+    own = data.set_index(["corpus", "planner"])
+    assert own.loc[("wikipedia", "static"), "seconds"] == pytest.approx(8.0)
+    assert own.loc[("wikipedia", "static"), "of_reference"] == pytest.approx(8 / 6)
+    assert own.loc[("github_like", "megatron"), "published_seconds"] == pytest.approx(28.4)
+    assert own.loc[("wikipedia", "flexsp"), "published_seconds"] == pytest.approx(4.7)
+    assert own["published_seconds"].isna().sum() == 2
+    assert "Wikipedia: from 4 s (Groups that adapt) to 9 s (Megatron-LM" in caption
+    assert "not from a machine" in caption
+
+
+def test_a_reference_that_is_no_planner_is_refused(settings_of: SettingsOf) -> None:
+    with pytest.raises(SettingsError, match="reference: got best; allowed: static, static_per"):
+        settings_of("planners", reference="best")
+
+
+def test_plans_that_an_experiment_lacks_are_named(
+    settings_of: SettingsOf, inputs: FigureFiles, tmp_path: Path
+) -> None:
+    settings = settings_of("planners", planners={"mine": "Mine"}, reference="mine", published={})
+    with pytest.raises(ValueError, match="planners: got mine; allowed: beginnings of plan names"):
+        draw_figure(settings, inputs["planners"], tmp_path / "planners")

@@ -45,6 +45,13 @@ PLANNED = [
     ("static", "cpu_4"),
     ("static_per_batch", "cpu_4"),
     ("flexsp", "cpu_4"),
+    ("static_published", "cpu_4"),
+    ("megatron", "cpu_4"),
+    ("megatron_ring", "cpu_4"),
+    ("dynamic_cp", "cpu_4"),
+    ("byte_scale", "cpu_4"),
+    ("wlb", "cpu_4"),
+    ("any_degree", "cpu_4"),
     ("pipeline", "cpu_4_pipeline"),
     ("pipeline_2x1", "cpu_4_pipeline"),
     ("pipeline_2x2", "cpu_4_pipeline"),
@@ -126,7 +133,9 @@ def test_plans_travel_through_files(tmp_path: Path, planner: str, cluster: str) 
     assert summary["total_tokens"] == sum(row["tokens"] for row in rows)
     assert all(
         row["predicted_ms"]
-        == pytest.approx(row["predicted_compute_ms"] + row["predicted_all_to_all_ms"])
+        == pytest.approx(
+            row["predicted_compute_ms"] + row["predicted_all_to_all_ms"] + row["predicted_other_ms"]
+        )
         for row in rows
     )
     assert {row["fidelity"] for row in rows} == {"analytic"}

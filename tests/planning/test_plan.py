@@ -64,7 +64,7 @@ PIPELINE = _pipeline(
 def test_a_plan_reads_back_as_it_was_written(tmp_path: Path, plan: Plan) -> None:
     write_plan(tmp_path / "plan.json", plan)
     assert read_plan(tmp_path / "plan.json") == plan
-    assert read_json(tmp_path / "plan.json")["schema"] == "railx.plan/2"
+    assert read_json(tmp_path / "plan.json")["schema"] == "railx.plan/3"
 
 
 def test_kinds_of_chunks() -> None:
@@ -99,8 +99,17 @@ def test_the_wrong_kind_is_named() -> None:
             (_group((1, 2), (0,)),),
             r"batch 3, micro-batch 0, group 0: ranks \[1, 2\]; .*multiple of 2",
         ),
-        ((_group((0, 1, 2), (0,)),), r"group 0: 3 ranks; allowed: a power of two"),
+        (
+            (_group((0, 2, 3), (0,)),),
+            r"group 0: ranks \[0, 2, 3\]; allowed: consecutive ranks, at least one",
+        ),
+        ((_group((), (0,)),), r"group 0: ranks \[\]; allowed: consecutive ranks, at least one"),
         ((_group((4, 5), (0,)),), r"group 0: rank 5; allowed: 0 to 3"),
+        ((_group((2, 3, 4), (0,)),), r"group 0: rank 4; allowed: 0 to 3"),
+        (
+            (_group((0, 1, 2), (0,)), _group((3,), (1,)), _group((4,), (2,))),
+            r"batch 3, micro-batch 0: 3 groups of 5 ranks in all; allowed: at most 4, the devices",
+        ),
         ((_group((0,), (0,)), _group((0,), (1,))), r"batch 3, micro-batch 0: rank 0 appears twice"),
         (
             (_group((0,), (0,)), _group((1,), (0,))),
@@ -286,7 +295,7 @@ def test_more_ranks_than_the_plan_allows() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": "other/9"}, r"schema is 'other/9'; allowed: railx\.plan/2"),
+        ({"schema": "other/9"}, r"schema is 'other/9'; allowed: railx\.plan/3"),
         ({"kind": "spiral"}, "kind: got 'spiral'; allowed: sequence_parallel, pipeline"),
         ({"devices": 0}, "devices: got 0; allowed: at least 1"),
         ({"surprise": 1}, "surprise: unknown key"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 
 from railx.planning import planners
 from railx.planning.groups import micro_batch
-from railx.planning.make import make_plan, plan_rows
-from railx.planning.plan import SequenceParallelBatch
+from railx.planning.make import make_plan, plan_rows, plan_summary
+from railx.planning.plan import Plan, SequenceParallelBatch, read_plan, write_plan
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.planners import PLANNERS, PlannerSettings, planner_of
 from railx.settings import SettingsError, load
@@ -102,6 +103,65 @@ def test_a_planner_says_the_kind_and_the_ranks_of_its_plans(
     settings = checked("planner", name)
     assert planner_of(settings).kind == kind
     assert planner_of(settings).ranks_of(settings, 64) == ranks
+
+
+def _planned(planner: str, lengths: Any) -> Plan:
+    return make_plan(
+        checked("planner", planner),
+        lengths,
+        checked("cluster", "a100_64"),
+        checked("model", "gpt_7b"),
+        checked("cost_model", "flexsp_7b"),
+        checked("batch", "whole"),
+        1,
+    )
+
+
+@pytest.mark.parametrize("planner", [planner.name for planner in PLANNERS])
+def test_every_planner_in_a_tight_place(planner: str, tmp_path: Path) -> None:
+    """A batch of one; plans that are the same each time, also from a file; a sequence
+    that nothing holds; lengths that are none.
+    """
+    if planner_of(checked("planner", planner)).kind == "sequence_parallel":
+        assert plan_summary(_planned(planner, [9000]))["total_tokens"] == 9000
+    lengths = [5000, 400, 3000, 9000, 30, 900, 2000, 700]
+    plan = _planned(planner, lengths)
+    assert plan == _planned(planner, lengths)
+    write_plan(tmp_path / "plan.json", plan)
+    assert read_plan(tmp_path / "plan.json") == plan
+    with pytest.raises(ValueError, match="900000") as refused:
+        _planned(planner, [100, 900_000, 200])
+    assert "allowed: " in str(refused.value)
+    assert "\n" not in str(refused.value)
+    nan = float("nan")
+    for wrong, said in (([5, 0], "0"), ([5, -3], "-3"), ([5, nan], "nan"), ([5, 1.5], "1.5")):
+        with pytest.raises(ValueError, match=f"^sequence 1: got {said}(.0)? tokens; allowed: a wh"):
+            _planned(planner, wrong)
+    with pytest.raises(ValueError, match=r"^lengths: no sequences; allowed: at least one length"):
+        _planned(planner, [])
+
+
+@pytest.mark.parametrize(
+    "planner", [planner.name for planner in PLANNERS if planner.kind == "sequence_parallel"]
+)
+def test_the_devices_may_be_any_number(planner: str) -> None:
+    plan = make_plan(
+        checked("planner", planner),
+        [5000, 400, 3000, 9000, 30, 900, 2000, 700],
+        checked("cluster", "a100_64", devices=48),
+        checked("model", "gpt_7b"),
+        checked("cost_model", "flexsp_7b_zero3"),
+        checked("batch", "whole"),
+        1,
+    )
+    assert plan.devices == 48
+    ranks = [
+        group.ranks[-1]
+        for batch in plan.sequence_parallel_batches()
+        for micro_batch in batch.micro_batches
+        for group in micro_batch.groups
+    ]
+    assert max(ranks) < 48
 
 
 def test_the_list_loads_no_solver() -> None:

@@ -127,3 +127,79 @@ def test_configs_are_checked() -> None:
         SettingsError, match=r"^planner\.planner: got 'best'; allowed: static, flexsp, pipeline"
     ):
         checked("planner", "static", planner="best")
+
+
+def _settings_as_published(choice: Any) -> StaticSettings:
+    return StaticSettings("static", choice, None, 0.9, "published")
+
+
+def test_the_published_degree_is_32_up_to_192_000_tokens(large: CostModel) -> None:
+    chosen = [
+        static_degree(_settings_as_published("published"), large, limit)
+        for limit in (1_000, 192_000, 192_001, 400_000)
+    ]
+    assert chosen == [32, 32, 64, 64]
+    with pytest.raises(PlanError, match=r"got 500000; allowed: at most 412736, what degree 64"):
+        static_degree(_settings_as_published("published"), large, 500_000)
+
+
+def test_the_published_degree_ends_at_the_devices(small: CostModel) -> None:
+    assert static_degree(_settings_as_published("published"), small, 50) == 4
+
+
+def test_published_levelling_fills_empty_groups_with_one_sequence_each(small: CostModel) -> None:
+    lengths = np.array([20, 80, 80, 80, 80, 30, 30])
+    made = static_assignments(lengths, 1, 4, small, 0.9, "published")
+    assert [assignment.groups for assignment in made] == [
+        ((1,), (2,), (3,), (4,)),
+        ((6,), (0,), (5,)),
+    ]
+    assert [sorted(a.groups) for a in static_assignments(lengths, 1, 4, small, 0.9)] == [
+        [(1,), (2,), (3,), (4,)],
+        [(0,), (5,), (6,)],
+    ]
+
+
+def test_published_levelling_takes_from_earlier_micro_batches_where_it_must(
+    small: CostModel,
+) -> None:
+    lengths = np.array([70, 20, 85, 85, 80, 65])
+    made = static_assignments(lengths, 1, 4, small, 0.9, "published")
+    assert [assignment.groups for assignment in made] == [
+        ((2,), (3,), (4,), (1,)),
+        ((5,), (0,)),
+    ]
+
+
+def test_published_levelling_moves_sequences_from_degree_16_on(large: CostModel) -> None:
+    """Four bins side by side, one of them empty: it takes one sequence, and then takes
+    more from those above the mean, in the order of the batch.
+    """
+    cap = int(0.9 * 16 * large.tokens_per_device)
+    lengths = np.array([cap // 4] * 12)
+    made = static_assignments(lengths, 16, 64, large, 0.9, "published")
+    assert [sorted(group) for group in made[0].groups] == [
+        [1, 2, 3],
+        [5, 6, 7],
+        [9, 10, 11],
+        [0, 4, 8],
+    ]
+    eight = static_assignments(lengths // 2, 8, 32, large, 0.9, "published")
+    assert [len(group) for group in eight[0].groups] == [4, 4, 3, 1]
+
+
+@given(
+    st.lists(st.integers(1, 100), min_size=1, max_size=40),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from(["published", "full"]),
+)
+def test_every_sequence_is_planned_once_within_memory(
+    small: CostModel, lengths: list[int], degree: int, levelling: Any
+) -> None:
+    tokens = np.array(lengths)
+    made = static_assignments(tokens, degree, 4, small, 0.9, levelling)
+    planned = [p for assignment in made for group in assignment.groups for p in group]
+    assert sorted(planned) == list(range(len(lengths)))
+    for assignment in made:
+        assert sum(assignment.degrees) <= 4
+        assert all(tokens[list(group)].sum() <= 100 * degree for group in assignment.groups)

@@ -56,8 +56,8 @@ class Case:
 
 
 def sequence_parallel_cases() -> list[Case]:
-    """Degrees 1, 2 and 4 that change between micro-batches, idle ranks, and fewer
-    tokens than ranks.
+    """Degrees 1, 2 and 4 that change between micro-batches, idle ranks, fewer tokens
+    than ranks, and groups of 3 wherever they start.
     """
     first = [
         micro_batch(((0, 1, 2, 3), {0: 37, 1: 5})),
@@ -73,6 +73,15 @@ def sequence_parallel_cases() -> list[Case]:
     ]
     changing = sequence_parallel_plan(4, first, second)
     alone = sequence_parallel_plan(4, [micro_batch(((0, 1, 2, 3), {0: 41, 3: 6, 2: 1}))])
+    threes = sequence_parallel_plan(
+        4,
+        [
+            micro_batch(((0, 1, 2), {0: 37, 1: 5}), ((3,), {2: 9})),
+            micro_batch(((1, 2, 3), {3: 19, 4: 2})),
+        ],
+        [micro_batch(((0,), {0: 6}), ((1, 2, 3), {1: 2}))],
+    )
+    sixths = replace(MODEL, hidden=36, heads=6, kv_heads=3)
     models = {
         "": MODEL,
         "_copied_heads": replace(MODEL, kv_heads=2),
@@ -82,6 +91,10 @@ def sequence_parallel_cases() -> list[Case]:
         Case(f"changing{name}_seed{seed}", changing, model, seed)
         for name, model in models.items()
         for seed in ((1, 2) if model is MODEL else (3,))
+    ]
+    found += [
+        Case("degree_3", threes, sixths, 5),
+        Case("degree_3_copied_heads", threes, replace(sixths, kv_heads=2), 6),
     ]
     return [*found, Case("degree_4", alone, MODEL, 3)]
 

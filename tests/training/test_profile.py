@@ -27,6 +27,7 @@ SMALL = {
     "device": "cpu",
     "warmups": 1,
     "repeats": 1,
+    "exchange_degrees": [2],
 }
 
 
@@ -55,8 +56,14 @@ def test_every_point_is_measured_on_the_device_at_hand(rows: Sequence[dict[str, 
     layers = [row for row in rows if row["part"] == "layer"]
     assert len({tuple(row[key] for key in ("degree", "context", "tokens")) for row in layers}) == 12
     assert len(layers) == 2 * 12
-    assert len(rows) - len(layers) == 3
-    for row in rows:
+    assert len(rows) - len(layers) == 3 + 3
+    exchanges = [row for row in rows if row["part"] == "all_to_all"]
+    for row in exchanges:
+        # Queries, output, keys and values of a rank's tokens, there and back.
+        assert row["exchanged_bytes"] == 2 * 4 * (2 * 128 + 2 * 64) * row["tokens"] // 2
+        assert min(row["forward_ms"], row["backward_ms"]) > 0
+        assert (row["clock"], row["degree"]) == ("wall_time", 2)
+    for row in (row for row in rows if row["part"] != "all_to_all"):
         assert row["fidelity"] == "measured_cpu"
         assert row["clock"] == "cpu_time"
         assert (row["model"], row["dtype"], row["torch"]) == ("tiny", "float32", torch.__version__)
@@ -96,6 +103,12 @@ def test_the_fit_and_the_summary_are_of_what_was_measured(
     assert fit["held_out"] == 2
     assert fit["context_bytes_per_token"] == pytest.approx(2 * 64 * 4, rel=1e-6)
     assert fit["held_out_memory_error"] < 0.1
+    assert fit["published_error"] == 0.06
+    table = read_rows(folder / "points.out")
+    errors = [row["error"] for row in table if row["held_out"]]
+    assert len(errors) == 2
+    assert max(errors) == pytest.approx(fit["held_out_largest_error"])
+    assert {row["error"] for row in table if row["checkpointed"]} == {None}
 
 
 @pytest.mark.parametrize("degree", [2, 4, 8])

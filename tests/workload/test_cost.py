@@ -1,14 +1,21 @@
 """Time and memory of groups and chunks against published constants and closed forms."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.settings import SettingsError
-from railx.workload.cost import CostModel, build_cost_model, model_state_mib
-from railx.workload.model import forward_flops
+from railx.workload.cluster import all_to_all_gb_s, bandwidth_gb_s
+from railx.workload.cost import (
+    CostModel,
+    ShardingTraffic,
+    build_cost_model,
+    model_state_mib,
+)
+from railx.workload.model import forward_flops, parameter_count
 from tests.builders import checked, published_rows
 
 
@@ -78,6 +85,30 @@ def test_cluster_holds_the_published_bandwidths() -> None:
         if row["table"] == "4k_seq_2_ib"
     }
     assert checked("cluster", "a100_64").all_to_all_gb_s == table
+
+
+@pytest.mark.parametrize(
+    ("cluster", "table"), [("a100_16", "4k_seq_2_ib"), ("a100_16_2k", "2k_seq_comment")]
+)
+def test_the_published_cluster_of_16_devices(cluster: str, table: str) -> None:
+    published = {
+        row["degree"]: float(row["gb_s"])
+        for row in published_rows("flexsp_all_to_all_bandwidth.csv")
+        if row["table"] == table
+    }
+    settings, model = checked("cluster", cluster), checked("model", "gpt_7b")
+    assert settings.all_to_all_gb_s == published
+    constants = {row["id"]: row["value"] for row in published_rows("flexsp_cost_constants.csv")}
+    fitted = checked("cost_model", "flexsp_7b_16")
+    kept = constants["gpt_7b_activation_mib_per_token_on_16_devices"]
+    assert fitted.activation_mib_per_token == float(kept)
+    assert replace(
+        fitted, activation_mib_per_token=4.480441895
+    ) == checked("cost_model", "flexsp_7b")  # fmt: skip
+    # Tokens per device as its public code works them out.
+    for longest, tokens in ((32_000, 9014), (64_000, 8967)):
+        cost = build_cost_model(fitted, settings, model, longest)
+        assert (cost.tokens_per_device, cost.degrees) == (tokens, (1, 2, 4, 8, 16))
 
 
 @pytest.mark.parametrize(
@@ -159,6 +190,99 @@ def test_degrees_follow_devices_table_and_heads() -> None:
     assert small.degrees == (1, 2, 4, 8)  # 8 heads
     assert small.smallest_degree(small.tokens_per_device + 1) == 2
     assert small.smallest_degree(small.longest_tokens + 1) is None
+
+
+def test_any_number_of_devices_and_the_last_bandwidth_beyond_the_table() -> None:
+    cluster = replace(checked("cluster", "a100_64"), devices=1024)
+    wide = replace(checked("model", "gpt_7b"), heads=1024, kv_heads=1024)
+    cost = build_cost_model(checked("cost_model", "flexsp_7b"), cluster, wide, 192_000)
+    assert cost.degrees == tuple(2**n for n in range(11))
+    # Twice the degree sends half of each token per device at the same bandwidth.
+    assert cost.all_to_all_ms[128] == cost.all_to_all_ms[64] / 2
+    assert cost.all_to_all_ms[1024] == cost.all_to_all_ms[64] / 16
+    assert bandwidth_gb_s(cluster, 5000) == cluster.all_to_all_gb_s["64"]
+    for devices, degrees in ((48, (1, 2, 4, 8, 16, 32)), (96, (1, 2, 4, 8, 16, 32, 64)), (1, (1,))):
+        smaller = replace(cluster, devices=devices, memory_gib=200.0)
+        assert tuple(all_to_all_gb_s(smaller)) == degrees[1:]
+        cost = build_cost_model(checked("cost_model", "flexsp_7b"), smaller, wide, 32_000)
+        assert cost.degrees == degrees
+
+
+def test_a_degree_that_is_not_listed() -> None:
+    cluster = replace(checked("cluster", "a100_64"), all_to_all_gb_s={"2": 9.0, "8": 3.0})
+    assert all_to_all_gb_s(cluster) == {2: 9.0, 8: 3.0, 16: 3.0, 32: 3.0, 64: 3.0}
+    assert [bandwidth_gb_s(cluster, degree) for degree in (2, 3, 5, 8, 9)] == [9, 3, 3, 3, 3]
+    alone = replace(cluster, all_to_all_gb_s={})
+    assert all_to_all_gb_s(alone) == {}
+    assert bandwidth_gb_s(alone, 2) is None
+
+
+def test_any_degree_that_divides_the_heads() -> None:
+    cluster = replace(checked("cluster", "a100_64"), devices=20)
+    model = replace(checked("model", "gpt_13b"), heads=40, kv_heads=40)
+    cost = build_cost_model(checked("cost_model", "flexsp_13b"), cluster, model, 32_000)
+    assert cost.degrees == (1, 2, 4, 8)
+    assert cost.any_degrees == (1, 2, 4, 5, 8, 10, 20)
+    # 5 exchanges at the bandwidth of 8, 10 at that of 16, 20 at that of 32.
+    table, whole = cluster.all_to_all_gb_s, 3.125
+    for degree, listed in ((5, "8"), (8, "8"), (10, "16"), (20, "32")):
+        assert cost.group_time_ms([1000], degree).all_to_all_ms == pytest.approx(
+            1000 * whole / degree / table[listed]
+        )
+    # Degrees that the heads do not allow have a price too, the same either way.
+    everything = build_cost_model(
+        checked("cost_model", "flexsp_13b"), cluster, model, 32_000, degrees=range(1, 21)
+    )
+    assert everything.any_degrees == tuple(range(1, 21))
+    for degree in range(1, 21):
+        assert cost.all_to_all_for(degree) == pytest.approx(everything.all_to_all_ms[degree])
+    assert cost.all_to_all_for(100) == pytest.approx(whole / 100 / table["64"])
+    chosen = build_cost_model(
+        checked("cost_model", "flexsp_13b"), cluster, model, 32_000, degrees=(3, 8, 32)
+    )
+    assert chosen.any_degrees == (1, 3, 8)
+
+
+def test_traffic_of_sharding_is_paid_once_a_micro_batch() -> None:
+    plain, cluster, model = (
+        checked("cost_model", "flexsp_7b"),
+        checked("cluster", "a100_64"),
+        checked("model", "gpt_7b"),
+    )
+    assert plain.sharding is None
+    traffic = ShardingTraffic(gb_s=20.0, parameter_bytes=2, gradient_bytes=4, exposed_share=1.0)
+    without = build_cost_model(plain, cluster, model, 192_000)
+
+    def priced(**changes: Any) -> CostModel:
+        settings = replace(plain, sharding=replace(traffic, **changes))
+        return build_cost_model(settings, cluster, model, 192_000)
+
+    # Parameters there and back, gradients once, without the 1/64 that is here already.
+    moved_gb = parameter_count(model, 192_000) * (2 + 2 + 4) * 63 / 64 / 1e9
+    exposed = priced()
+    assert exposed.sharding_ms == pytest.approx(moved_gb / 20 * 1000)
+    assert exposed.constant_ms == without.constant_ms + exposed.sharding_ms
+    assert replace(exposed, sharding_ms=0.0, constant_ms=without.constant_ms) == without
+    assert priced(exposed_share=0.25).sharding_ms == pytest.approx(exposed.sharding_ms / 4)
+    assert priced(exposed_share=0.0) == without
+    for lengths, degree in (([5000], 1), ([9000, 40], 8)):
+        more = exposed.group_time_ms(lengths, degree)
+        less = without.group_time_ms(lengths, degree)
+        assert more.total_ms - less.total_ms == pytest.approx(exposed.sharding_ms)
+    slices = [(0, 4096)]
+    stage = (
+        exposed.chunk_time_ms(slices, 8, 2).total_ms - without.chunk_time_ms(slices, 8, 2).total_ms
+    )
+    assert stage == pytest.approx(exposed.sharding_ms / 8)
+    alone = replace(cluster, devices=1, memory_gib=200.0)
+    assert build_cost_model(
+        replace(plain, sharding=traffic), alone, model, 4096
+    ).sharding_ms == 0.0  # fmt: skip
+    with pytest.raises(
+        SettingsError, match=r"^cost_model\.sharding: .* zero_stage 2; allowed: zero"
+    ):
+        build_cost_model(replace(plain, sharding=traffic, zero_stage=2), cluster, model, 4096)
+    assert checked("cost_model", "flexsp_7b_zero3").sharding is not None
 
 
 def test_unsuitable_cost_models_name_the_key() -> None:

@@ -16,11 +16,13 @@ from railx.workload.profile import (
     Point,
     ProfileFit,
     ProfileSettings,
+    compared,
     fit_profile,
+    held_out_points,
     layer_points,
     predicted_ms,
 )
-from tests.builders import checked, choice
+from tests.builders import checked, choice, published_rows
 
 SETTINGS: ProfileSettings = checked("profile", "tiny")
 COEFFICIENTS = (3e-5, 0.02, 1.5)
@@ -30,7 +32,12 @@ coefficient = st.floats(1e-3, 1e3)
 def row(point: Point, time: tuple[float, float, float], keeps: float = 8000.0) -> dict[str, Any]:
     """A point as exact coefficients give it, a third of the time forward."""
     own = point.tokens / point.degree
-    if point.part == "ends":
+    exchanged = 0
+    if point.part == "all_to_all":
+        # 0.2 GB/s for two ranks, 0.4 GB/s for four, and 0.5 ms.
+        exchanged = 4 * 4 * 192 * point.tokens // point.degree
+        total, kept, left = 0.5 + exchanged / (0.1 * point.degree * 1e6), 0.0, 0.0
+    elif point.part == "ends":
         total, kept, left = 0.004 * own + 0.3, 1024 * own, 0.0
     else:
         squares = (point.context + point.tokens) ** 2 - point.context**2
@@ -48,6 +55,7 @@ def row(point: Point, time: tuple[float, float, float], keeps: float = 8000.0) -
         "backward_ms": total * 2 / 3,
         "kept_bytes": kept,
         "left_bytes": left,
+        "exchanged_bytes": exchanged,
         "fidelity": "measured_cpu",
     }
 
@@ -58,7 +66,7 @@ def rows(time: tuple[float, float, float] = COEFFICIENTS, **kept: float) -> list
 
 @given(coefficient, coefficient, coefficient, st.floats(100, 1e6))
 def test_known_coefficients_are_found(a1: float, a2: float, b1: float, keeps: float) -> None:
-    fit = fit_profile(rows((a1 * 1e-5, a2 * 1e-2, b1), keeps=keeps))
+    fit = fit_profile(rows((a1 * 1e-5, a2 * 1e-2, b1), keeps=keeps), 1)
     assert fit.quadratic_ms_per_token2 == pytest.approx(a1 * 1e-5, rel=1e-5)
     assert fit.linear_ms_per_token == pytest.approx(a2 * 1e-2, rel=1e-3, abs=1e-9 * a1)
     assert fit.constant_ms == pytest.approx(b1, rel=1e-3, abs=1e-6 * a1)
@@ -73,7 +81,7 @@ def test_known_coefficients_are_found(a1: float, a2: float, b1: float, keeps: fl
 def test_a_coefficient_of_zero_stays_zero(missing: int) -> None:
     time = [*COEFFICIENTS]
     time[missing] = 0.0
-    fit = fit_profile(rows((time[0], time[1], time[2])))
+    fit = fit_profile(rows((time[0], time[1], time[2])), 1)
     found = (fit.quadratic_ms_per_token2, fit.linear_ms_per_token, fit.constant_ms)
     assert found == pytest.approx(time, rel=1e-6, abs=1e-9)
     assert min(found) >= 0
@@ -81,19 +89,69 @@ def test_a_coefficient_of_zero_stays_zero(missing: int) -> None:
 
 def test_the_error_is_that_of_points_without_part_in_the_fit() -> None:
     exact = rows()
-    held = sorted(
-        (one for one in exact if one["part"] == "layer" and not one["checkpointed"]),
-        key=lambda one: (one["tokens"], one["context"], one["degree"]),
-    )[2::5]
+    layers = [one for one in exact if one["part"] == "layer" and not one["checkpointed"]]
+    points = held_out_points(layers, 3)
+    held = [
+        one
+        for one in exact
+        if one["part"] == "layer"
+        and not one["checkpointed"]
+        and (one["degree"], one["context"], one["tokens"]) in points
+    ]
     assert len(held) == 5
+    assert points != held_out_points(layers, 4)
+    assert points == held_out_points(layers[::-1], 3)
     for one in held:
         one["forward_ms"] *= 2
         one["backward_ms"] *= 2
-    fit = fit_profile(exact)
+    fit = fit_profile(exact, 3)
     assert fit.linear_ms_per_token == pytest.approx(COEFFICIENTS[1])
     assert fit.held_out == 5
     assert fit.held_out_error == pytest.approx(0.5)
     assert fit.held_out_largest_error == pytest.approx(0.5)
+    (published,) = (
+        row for row in published_rows("flexsp.csv") if row["id"] == "cost_model_error_most"
+    )
+    assert fit.published_error == float(published["value"])
+    # The table says the same of each point.
+    table = compared(exact, fit, 3)
+    assert [one["error"] for one in table if one["held_out"]] == pytest.approx([0.5] * 5)
+    others = [one["error"] for one in table if one["held_out"] is False]
+    assert len(others) == 19 + 4
+    assert max(others) < 1e-6
+    recomputed = [one for one in table if one["checkpointed"]]
+    assert {(one["held_out"], one["error"]) for one in recomputed} == {(None, None)}
+    assert {one["published_error"] for one in table} == {0.06}
+
+
+def test_exchanges_that_were_measured_take_the_place_of_the_clusters() -> None:
+    settings = replace(SETTINGS, exchange_degrees=(2, 4))
+    given = [row(point, COEFFICIENTS) for point in layer_points(settings)]
+    fit = fit_profile(given, 1)
+    assert fit.all_to_all_gb_s == pytest.approx({"2": 0.2, "4": 0.4})
+    assert fit.all_to_all_latency_ms == pytest.approx({"2": 0.5, "4": 0.5})
+    assert fit.held_out_all_to_all_error == pytest.approx(0, abs=1e-9)
+    table = [one for one in compared(given, fit, 1) if one["part"] == "all_to_all"]
+    assert [one["held_out"] for one in table].count(True) == 2
+    assert max(one["error"] for one in table) < 1e-9
+    changes = to_dict(fit)
+    priced = cost(**{key: changes[key] for key in ("all_to_all_gb_s", "all_to_all_latency_ms")})
+    assert priced.all_to_all_ms == pytest.approx(
+        {1: 0.0, 2: 4 * 4 * 4 * 192 / 2 / 2e5, 4: 4 * 4 * 4 * 192 / 4 / 4e5}
+    )
+    # The point that was left out is not in the fit. Where bytes cost nothing, there is
+    # no bandwidth.
+    held = next(one for one in table if one["held_out"] and one["degree"] == 2)
+    for one in given:
+        if one["part"] == "all_to_all":
+            if (one["degree"], one["tokens"]) == (2, held["tokens"]):
+                one["forward_ms"] *= 2
+                one["backward_ms"] *= 2
+            if one["degree"] == 4:
+                one["forward_ms"] = one["backward_ms"] = 1.0
+    fit = fit_profile(given, 1)
+    assert fit.all_to_all_gb_s == pytest.approx({"2": 0.2})
+    assert fit.held_out_all_to_all_error == pytest.approx(0.5)
 
 
 def test_recomputed_layers_have_no_part_in_the_fit() -> None:
@@ -101,11 +159,11 @@ def test_recomputed_layers_have_no_part_in_the_fit() -> None:
     for one in changed:
         if one["checkpointed"]:
             one["backward_ms"] *= 3
-    assert fit_profile(changed) == fit_profile(rows())
+    assert fit_profile(changed, 1) == fit_profile(rows(), 1)
 
 
 def cost(**changes: Any) -> CostModel:
-    fit = replace(fit_profile(rows()), **changes)
+    fit = replace(fit_profile(rows(), 1), **changes)
     settings = with_profile(checked("cost_model", "profile_tiny"), to_dict(fit))
     return build_cost_model(
         settings,
@@ -137,7 +195,7 @@ def test_without_a_context_the_shapes_say_what_keys_and_values_take() -> None:
     assert without == pytest.approx(1 + 4 * 2 * 4 * 64 / kept)
 
 
-FIT = fit_profile(rows())
+FIT = fit_profile(rows(), 1)
 WITHOUT_ENDS = cost(ends_linear_ms_per_token=0.0, ends_constant_ms=0.0)
 
 
@@ -162,7 +220,7 @@ def test_a_cost_model_without_its_profile_or_of_another_model_is_refused() -> No
     settings: ProfiledCostSettings = checked("cost_model", "profile_tiny")
     with pytest.raises(SettingsError, match=r"^cost_model\.profile: got 'tiny'; allowed by hand"):
         build_cost_model(settings, cluster, model, 64)
-    fit = to_dict(replace(fit_profile(rows()), model="llama_1b"))
+    fit = to_dict(replace(fit_profile(rows(), 1), model="llama_1b"))
     with pytest.raises(
         SettingsError,
         match=r"^cost_model\.profile: got 'tiny', measured for llama_1b; allowed: .* tiny",
@@ -173,7 +231,7 @@ def test_a_cost_model_without_its_profile_or_of_another_model_is_refused() -> No
 
 
 def test_a_fit_reads_as_it_was_written() -> None:
-    fit = fit_profile(rows())
+    fit = fit_profile(rows(), 1)
     assert load(ProfileFit, to_dict(fit)) == fit
 
 
@@ -185,6 +243,7 @@ def test_a_fit_reads_as_it_was_written() -> None:
         ({"lengths": (256, 256)}, r"lengths: got \[256, 256\]; allowed: .* each once"),
         ({"contexts": ()}, r"contexts: got \[\]; allowed: one value or more"),
         ({"checkpointing": (True,)}, "checkpointing: .*with false among them"),
+        ({"exchange_degrees": (16,)}, r"degrees: got 16; allowed: divisors of the heads"),
         ({"lengths": (256,)}, "lengths: .* after contexts .*three different"),
         ({"lengths": (256,), "degrees": (1,)}, "lengths: got 2 points .*allowed: 5 or more"),
     ],
@@ -196,7 +255,7 @@ def test_what_makes_no_profile_is_refused_in_one_line(changes: dict[str, Any], s
 
 
 def test_slices_beyond_a_models_positions_are_refused() -> None:
-    learned = load(ProfileSettings, choice("profile", "tiny")).model
+    learned: Any = load(ProfileSettings, choice("profile", "tiny")).model
     learned = replace(learned, positions="learned", max_positions=1535)
     with pytest.raises(SettingsError, match=r"got 1024 after a context of 512; .* at most 1535"):
         replace(SETTINGS, model=learned)

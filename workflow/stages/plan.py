@@ -41,7 +41,7 @@ def run(job: Job) -> Summary:
     from railx.planning.planners import PlannerSettings
     from railx.settings import SettingsError, load
     from railx.workload.batches import BatchSettings
-    from railx.workload.cluster import ClusterSettings, with_topology
+    from railx.workload.cluster import ClusterSettings, all_to_all_gb_s, with_topology
     from railx.workload.corpus import read_corpus_lengths
     from railx.workload.cost import CostModelSettings, ProfiledCostSettings, with_profile
     from railx.workload.model import ModelSettings
@@ -59,16 +59,25 @@ def run(job: Job) -> Summary:
     cost_model: CostModelSettings = load(CostModelSettings, settings["cost_model"], "cost_model")
     if isinstance(cost_model, ProfiledCostSettings) and "profile" in job.inputs:
         cost_model = with_profile(cost_model, read_json(job.file("profile")))
+    model: ModelSettings = load(ModelSettings, settings["model"], "model")
     plan = make_plan(
         load(PlannerSettings, settings["planner"], "planner"),
         lengths,
         cluster,
-        load(ModelSettings, settings["model"], "model"),
+        model,
         cost_model,
         load(BatchSettings, settings["batch"], "batch"),
         settings["seed"],
     )
-    summary = {"plan": job.item, "corpus": corpus, **plan_summary(plan), "fidelity": "analytic"}
+    unused = [d for d in all_to_all_gb_s(cluster) if model.heads % d]
+    summary = {
+        "plan": job.item,
+        "corpus": corpus,
+        **plan_summary(plan),
+        # Which degrees a planner cannot have used is not to be guessed from its groups.
+        "degrees_that_do_not_divide_the_heads": ", ".join(map(str, unused)) or None,
+        "fidelity": "analytic",
+    }
     if "plan" in job.outputs:
         write_plan(job.outputs["plan"], plan)
     job.write_table("groups", plan_rows(plan, job.item, corpus))
@@ -98,6 +107,7 @@ _GROUPS = (
     | whole("iteration", "micro_batch", "group", "first_rank", "degree")
     | whole("sequences", "tokens", "longest_tokens")
     | real("predicted_ms", "predicted_compute_ms", "predicted_all_to_all_ms")
+    | real("predicted_other_ms")
     | text("chunk_kind", "fidelity")
 )
 _SCHEDULE = (

@@ -37,7 +37,7 @@ def run(job: Job) -> Summary:
     """
     from railx.io import read_json, write_json
     from railx.settings import load, to_dict
-    from railx.workload.profile import ProfileSettings, fit_profile
+    from railx.workload.profile import ProfileSettings, compared, fit_profile
 
     settings: ProfileSettings = load(ProfileSettings, job.settings, "profile")
     name = job.item or settings.model.name
@@ -56,8 +56,9 @@ def run(job: Job) -> Summary:
                 " above"
             )
         rows = [{"profile": name, **row} for row in read_json(measured)]
-    fit = to_dict(fit_profile(rows))
-    job.write_table("points", rows)
+    found = fit_profile(rows, settings.held_out_seed)
+    fit = to_dict(found)
+    job.write_table("points", compared(rows, found, settings.held_out_seed))
     job.write_json("fit", fit)
     summary = {"profile": name, **fit}
     job.write_json("summary", summary)
@@ -71,9 +72,11 @@ _POINTS = (
     | whole("degree", "context", "tokens")
     | flag("checkpointed")
     | real("forward_ms", "backward_ms")
-    | whole("kept_bytes", "left_bytes", "peak_bytes")
+    | whole("kept_bytes", "left_bytes", "peak_bytes", "exchanged_bytes")
     | text("clock")
     | whole("repeats")
+    | flag("held_out")
+    | real("predicted_ms", "error", "published_error")
     | text("fidelity")
 )
 
