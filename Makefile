@@ -17,7 +17,7 @@ READY := .venv/.ready
 CONFIG = --config experiment=$(EXPERIMENT) $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) $(CONFIG)
 
-.PHONY: help setup reproduce figure claim report pdf sync schemas test test-slow test-oldest-torch mutants bench bench-planners gpu gpu-folder steady lint lock clean
+.PHONY: help setup reproduce figure claim report pdf sync schemas test test-slow test-oldest-torch mutants bench bench-planners gpu gpu-folder gpu-record steady lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,10 +79,13 @@ bench-planners: $(READY) ## make the stored table of planners, benchmarks/planne
 	@$(BIN)/python benchmarks/planners.py store $(if $(ANEW),--anew)
 
 gpu-folder: $(READY) ## everything that a bare machine with one GPU needs: results/gpu_folder (docs/gpu.md)
-	@$(BIN)/python scripts/gpu.py folder results/gpu_folder --cores $(CORES)
+	@$(BIN)/python scripts/gpu folder results/gpu_folder --cores $(CORES)
 
 gpu: gpu-folder ## take every measurement on one GPU: results/gpu_steps (STEPS=1, 2, 3 or names; DRY=1 on the CPU)
-	@$(BIN)/python scripts/gpu.py run results/gpu_folder --out results/gpu_steps --steps $(STEPS) $(if $(DRY),--dry-run)
+	@$(BIN)/python scripts/gpu run results/gpu_folder --out results/gpu_steps$(if $(DRY),_dry) --steps $(STEPS) $(if $(DRY),--dry-run) $(if $(AGAIN),--again)
+
+gpu-record: $(READY) ## keep what `make gpu` found on a GPU, with its provenance: results/recorded/gpu (NAME=)
+	@$(BIN)/python scripts/gpu record results/gpu_steps $(if $(NAME),--name $(NAME))
 
 steady: $(READY) ## train for the measured claims idle and beside a busy loop, and compare the verdicts (docs/measuring.md)
 	@$(BIN)/python scripts/steady.py --experiment $(EXPERIMENT) --cores $(CORES) $(OVERRIDES)

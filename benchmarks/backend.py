@@ -31,11 +31,13 @@ from training.backend import BackendOptions
 from training.trace import Recorder
 
 RANKS = 2
-#: What is measured: mode, GPUs per server.
-CASES: dict[str, tuple[Any, int]] = {
-    "electrical": ("electrical", 1),
-    "inside a server": ("on_demand", 2),
-    "on circuits still held": ("on_demand", 1),
+#: What is measured: mode, GPUs per server, whether a trace is kept (RAILX_TRACE).
+CASES: dict[str, tuple[Any, int, bool]] = {
+    "electrical": ("electrical", 1, False),
+    "inside a server": ("on_demand", 2, False),
+    "on circuits still held": ("on_demand", 1, False),
+    "electrical, with a trace": ("electrical", 1, True),
+    "on circuits still held, with a trace": ("on_demand", 1, True),
 }
 GOAL_MS = 0.2
 _WARM_UP = 50
@@ -77,9 +79,10 @@ def rank(number: int, folder: Path, count: int, addresses: dict[str, str | None]
     )
     inner = dist.new_group(backend="gloo")
     results: dict[str, Any] = {}
-    for name, (mode, gpus_per_server) in CASES.items():
+    for name, (mode, gpus_per_server, trace) in CASES.items():
         backend.configure(
-            BackendOptions("gloo", addresses[name], mode, gpus_per_server), Recorder(number)
+            BackendOptions("gloo", addresses[name], mode, gpus_per_server),
+            Recorder(number, keep=trace),
         )
         ours = dist.new_group(backend="railx")
         dist.all_reduce(torch.zeros(1), group=ours)
@@ -99,7 +102,7 @@ def measure(count: int) -> list[dict[str, Any]]:
     """A row per case: medians in ms of the slower rank, and the spread of the pairs."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder, addresses = Path(name), {}
-        for case, (mode, gpus_per_server) in CASES.items():
+        for case, (mode, gpus_per_server, _) in CASES.items():
             latency = 0 if mode == "electrical" else 1
             settings = FabricSettings(gpus_per_server, "127.0.0.1", 0, 60, mode, latency)
             addresses[case] = stack.enter_context(launch_controller(settings, RANKS)).address

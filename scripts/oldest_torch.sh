@@ -10,7 +10,7 @@ PYTHON=${PYTHON:-python3}
 VENV=${OLDEST_VENV:-.venv-oldest}
 TORCH=$(sed -n 's/^torch = \["torch>=\(.*\)"\]$/\1/p' pyproject.toml).0
 TESTS=(tests/training/test_environment.py tests/training/test_backend.py tests/training/test_lanes.py)
-if [ -e tests/training/test_coverage.py ]; then TESTS+=(tests/training/test_coverage.py); fi
+TESTS+=(tests/training/test_session.py tests/training/test_coverage.py tests/training/test_example.py)
 
 say() { printf 'oldest torch: %s\n' "$*"; }
 has() { "$VENV/bin/python" -c "import torch; assert torch.__version__.split('+')[0] == '$TORCH', torch.__version__" 2>/dev/null; }
@@ -20,8 +20,8 @@ if ! has; then
   [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
   index=()
   if [ -n "${TORCH_INDEX:-}" ]; then index=(--extra-index-url "$TORCH_INDEX"); fi
-  # The versions of the lock; torch's own CUDA packages are pinned by torch.
-  grep -E '^[a-zA-Z0-9._-]+==' requirements.lock | sed 's/ \\$//' > "$VENV/constraints.txt"
+  # The versions of the lock, but setuptools: this torch wants an older one. Torch's own CUDA packages are pinned by torch.
+  grep -E '^[a-zA-Z0-9._-]+==' requirements.lock | grep -v '^setuptools==' | sed 's/ \\$//' > "$VENV/constraints.txt"
   pip() { "$VENV/bin/python" -m pip --quiet --disable-pip-version-check "$@"; }
   pip install ${index[@]+"${index[@]}"} -c "$VENV/constraints.txt" "torch==$TORCH+cpu" 2>"$VENV/torch.log" \
     || pip install ${index[@]+"${index[@]}"} -c "$VENV/constraints.txt" "torch==$TORCH"

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.builders import ROOT
+__all__ = ["ROOT", "environment", "loaded", "python"]
 
-__all__ = ["environment", "loaded", "python"]
+ROOT = Path(__file__).resolve().parents[1]
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 

@@ -140,7 +140,7 @@ RULES: list[tuple[str, Callable[[str, Path], None]]] = [
     ("torchrun --nproc-per-node 4 examples/fsdp_pipeline.py", options("examples/fsdp_pipeline.py")),
     ("torchrun", options("-m", "training.run")),
     # tests/training/test_gpu_script.py runs it
-    ("python gpu_folder/gpu.py run", options("scripts/gpu.py", "run")),
+    ("python gpu_folder/gpu run", options("scripts/gpu", "run")),
     ("make ", dry),
     ("snakemake ", dry),
     ("railx ", by_hand),

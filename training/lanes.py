@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -26,13 +25,15 @@ from torch._C._distributed_c10d import Work as _TorchWork
 from railx.fabric import FabricError
 from training.session import Operation, Session
 
-__all__ = ["Lanes", "Pair", "ToHost", "Work"]
+__all__ = ["Lanes", "Pair", "ToHost", "Work", "in_place"]
 
 #: How long a group that is shut down waits for the threads of its lanes.
 _SHUTDOWN_S = 5.0
 
 # Torch's own hints leave most of this module untyped.
 _cuda: Any = torch.cuda
+
+_NO_LIMIT = timedelta(0)
 
 #: Completes futures: what is chained to one may issue operations and wait for them, so
 #: it must run neither on a lane nor where another such one waits.
@@ -77,6 +78,24 @@ class Work(_TorchWork):
     do. ``pair`` has to be up before the operation begins.
     """
 
+    # What most operations never set stands in the class: making a handle is part of
+    # every operation's cost.
+    #: The inner group's handle, once there is one.
+    inner: Any = None
+    #: The rank of the group that sends what is received, where it is known.
+    source: int | None = None
+    #: Whether someone sees the end, whoever waits.
+    watched = True
+    #: Whose thread that is.
+    lane: _Lane | None = None
+    _finished = False
+    _over: threading.Event | None = None
+    _end: Callable[[Work], None] | None = None
+    _error: BaseException | None = None
+    _event: Any = None
+    _future_stream: Any = None
+    _future: Any = None
+
     def __init__(
         self, operation: Operation, call: Callable[[ToHost], Any], pair: Pair | None = None
     ) -> None:
@@ -84,42 +103,50 @@ class Work(_TorchWork):
         self.operation = operation
         self.call = call
         self.pair = pair
-        #: The inner group's handle, once there is one.
-        self.inner: Any = None
-        #: The rank of the group that sends what is received, where it is known.
-        self.source: int | None = None
-        #: Whether the lane's thread sees the end, whoever waits.
-        self.watched = True
-        #: Has the lane's thread see the end.
-        self.watch: Callable[[], object] = _do_nothing
-        self._finished = threading.Event()
         self._lock = threading.Lock()
-        self._end: Callable[[], None] | None = None
-        self._error: BaseException | None = None
-        self._event: Any = None
-        self._future_stream: Any = None
-        self._future: Any = None
 
-    def begun(self, end: Callable[[], None]) -> None:
+    def begun(self, end: Callable[[Work], None]) -> None:
         """It is under way; ``end`` waits for its end and finishes this work.
 
         It is called once, by whoever comes first.
         """
-        self._end = end
+        with self._lock:
+            self._end = end
+            lane = self.lane if self.watched else None
+        if lane is not None:
+            # Someone asked for it before it had begun.
+            lane.watch(self)
 
     def see_end(self) -> None:
         """Wait for the end, unless someone else does so already."""
         with self._lock:
             end, self._end = self._end, None
         if end is not None:
-            end()
+            end(self)
 
-    def have_watched(self) -> None:
-        """Let the lane's thread see the end, where it does not do so already."""
+    def watch_in_lane(self) -> None:
+        """Let the lane's thread see the end; before anything comes after it there."""
         with self._lock:
             watched, self.watched = self.watched, True
-        if not watched:
-            self.watch()
+            lane = self.lane if self._end is not None else None
+        if not watched and lane is not None:
+            lane.watch(self)
+
+    def have_watched(self) -> None:
+        """Let someone see the end, unless someone does so already; does not wait.
+
+        The lane's thread may be waiting for circuits that come only after this end. So
+        what has not ended yet gets a thread of its own.
+        """
+        with self._lock:
+            watched, self.watched = self.watched, True
+            begun = self._end is not None
+        if watched or not begun:
+            return
+        if self.inner is not None and self.inner.is_completed() and self.inner.is_success():
+            self.see_end()
+        else:
+            threading.Thread(target=self.see_end, name="railx end", daemon=True).start()
 
     def finish(
         self, error: BaseException | None = None, event: Any = None, future_stream: Any = None
@@ -130,41 +157,60 @@ class Work(_TorchWork):
         has nothing to do but to wait for such events.
         """
         with self._lock:
-            if self._finished.is_set():
+            if self._finished:
                 # The device failed after its part was launched.
                 self._error = self._error or error
                 return
-            self._error, self._event, self._future_stream = error, event, future_stream
+            if error is not None:
+                self._error = error
+            if event is not None:
+                self._event, self._future_stream = event, future_stream
             # Whoever keeps the handle keeps no tensors but the results.
             self.operation.inputs = []
-            self.call, self.watch = _nothing, _do_nothing
+            self.call = _nothing
             if self.source is not None or self.operation.kind != "recv":
                 self.inner = None
-            self._finished.set()
-            future = self._future
+            self._finished = True
+            future, over = self._future, self._over
+        if over is not None:
+            over.set()
         if future is not None:
             _FUTURES.submit(self._complete, future)
 
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+    def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
         """Wait for the host's part; raises what went wrong.
 
         The current CUDA stream then waits for the device's part.
         """
         record = self.operation.record
-        with nullcontext() if record is None else record.waiting():
+        if record is None:
+            return self._wait(timeout)
+        with record.waiting():
             return self._wait(timeout)
 
     def _wait(self, timeout: timedelta) -> bool:
-        limit_s = timeout.total_seconds()
-        if not self._finished.is_set() and (limit_s <= 0 or not self.watched):
-            self.see_end()
-        if not self._finished.wait(limit_s if limit_s > 0 else None):
-            raise RuntimeError(f"railx: {self.operation.kind} was not done within {limit_s:g} s")
+        if not self._finished:
+            if timeout <= _NO_LIMIT:
+                self.see_end()
+                self._until_finished(None)
+            else:
+                self.have_watched()
+                self._until_finished(timeout.total_seconds())
         if self._error is not None:
             raise self._error
         if self._event is not None:
             _cuda.current_stream(self.operation.device).wait_event(self._event)
         return True
+
+    def _until_finished(self, limit_s: float | None) -> None:
+        with self._lock:
+            if self._finished:
+                return
+            if self._over is None:
+                self._over = threading.Event()
+            over = self._over
+        if not over.wait(limit_s):
+            raise RuntimeError(f"railx: {self.operation.kind} was not done within {limit_s:g} s")
 
     def synchronize(self) -> None:
         """The same as ``wait``."""
@@ -173,7 +219,7 @@ class Work(_TorchWork):
     def is_completed(self) -> bool:
         """Whether host and device are through."""
         self.have_watched()
-        return self._finished.is_set() and (self._event is None or self._event.query())
+        return self._finished and (self._event is None or self._event.query())
 
     def is_success(self) -> bool:
         """Whether it ended without an error."""
@@ -206,7 +252,7 @@ class Work(_TorchWork):
                     [self.operation.device] if self.operation.device.type == "cuda" else []
                 )
                 future = self._future = torch.futures.Future(devices=devices)
-            over = made and self._finished.is_set()
+            over = made and self._finished
         if over:
             self._complete(future)
         return future
@@ -232,8 +278,8 @@ class _Lane:
     thread; where nothing is before it, one may run in the thread that brings it.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, channel: str) -> None:
+        self._channel = channel
         self._jobs: queue.SimpleQueue[Callable[[bool], None] | None] = queue.SimpleQueue()
         #: Held while the order of the channel is decided.
         self.order = threading.Lock()
@@ -249,9 +295,9 @@ class _Lane:
         """Whether nothing waits for its turn."""
         return self._not_begun == 0
 
-    def watch(self, job: Callable[[bool], None]) -> None:
+    def watch(self, work: Work) -> None:
         """Let the thread see to the end of an operation that has begun."""
-        self._add(job, in_place=False)
+        self._add(lambda _: work.see_end(), in_place=False)
 
     def put(self, job: Callable[[bool], None], *, in_place: bool) -> Callable[[], None] | None:
         """Add an operation that begins when its turn comes; ``begun`` says so.
@@ -276,7 +322,9 @@ class _Lane:
             if run_now:
                 self._running.acquire()
             elif self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                self._thread = threading.Thread(
+                    target=self._work, name=f"railx {self._channel}", daemon=True
+                )
                 self._thread.start()
         if not run_now:
             self._jobs.put(job)
@@ -310,15 +358,16 @@ class _Lane:
             self._done()
 
 
-def _identity(tensor: torch.Tensor) -> torch.Tensor:
+def in_place(tensor: torch.Tensor) -> torch.Tensor:
+    """The inner group works on the tensor itself."""
     return tensor
 
 
+def _refused(operation: Operation) -> str:
+    return f"railx: the process group was shut down before its {operation.kind} began"
+
+
 def _nothing(_: ToHost) -> None:
-    return None
-
-
-def _do_nothing() -> None:
     return None
 
 
@@ -360,48 +409,81 @@ class Lanes:
         self._lanes: dict[str, _Lane] = {}
         self._streams: dict[str, Any] = {}
 
-    def put(self, work: Work, *, synchronous: bool) -> None:
+    def put(self, work: Work, *, synchronous: bool, sequence: int | None = None) -> bool:
         """Begin a work at once where its circuits allow it, else bring it to its lane.
 
-        ``synchronous``: whoever brings it waits for it next.
+        ``synchronous``: whoever brings it waits for it next. False where ``sequence``
+        is given and the number of the next operation is another: nothing has happened.
         """
         operation = work.operation
-        lane = self._lanes.get(operation.channel) or self._lanes.setdefault(
-            operation.channel, _Lane(f"railx {operation.channel}")
-        )
+        lane = self._lane(operation.channel)
         with lane.order:
+            if sequence not in (None, lane.sequence):
+                return False
             operation.sequence, lane.sequence = lane.sequence, lane.sequence + 1
             self._session.issue(operation)
-            if (
-                lane.all_begun()
-                and self._may_begin_here(work)
-                and self._session.try_hold(operation)
-            ):
-                self._begin_here(work)
-                work.watched = False
-                work.watch = functools.partial(lane.watch, lambda _: work.see_end())
-                if self._on_device(operation) or (not synchronous and self._end_matters(operation)):
-                    work.have_watched()
-                return
+            first = lane.all_begun()
+            if first and self._may_begin_here(work):
+                work.lane, work.watched = lane, False
+                if self._session.try_hold(operation, work):
+                    self._begin_here(work)
+                    if self._on_device(operation) or (
+                        not synchronous and self._session.end_matters(operation)
+                    ):
+                        work.watch_in_lane()
+                    return True
+                work.lane, work.watched = None, True
+            if first and operation.device.type == "cpu":
+                # On a device it stands before its circuits when the device does.
+                self._session.ask_ahead(operation)
             on_host = operation.device.type == "cpu" or not self._inner_on_device
             run = lane.put(
                 functools.partial(self._carry_out, work, lane), in_place=synchronous and on_host
             )
         if run is not None:
             run()
+        return True
+
+    def follow(self, work: Work, find: Callable[[], tuple[Work, int]]) -> None:
+        """Carry a receive out that has to find its sender.
+
+        ``find`` waits for one, and issues the receive from it; what it returns is that
+        receive and the sender's rank in the group. It runs on the lane's thread.
+        """
+        lane = self._lane(work.operation.channel)
+
+        def carry_out(wanted: bool) -> None:
+            lane.begun()
+            try:
+                if not wanted:
+                    raise RuntimeError(_refused(work.operation))
+                found, work.source = find()
+                found.wait()
+                work.finish(event=found._event, future_stream=found._future_stream)
+            except FabricError as error:
+                work.finish(self._explain(work.operation, error))
+            except Exception as error:
+                work.finish(error)
+
+        lane.put(carry_out, in_place=False)
+
+    def next_sequence(self, channel: str) -> int:
+        """The number of the operation that is issued next on a channel."""
+        return self._lane(channel).sequence
+
+    def _lane(self, channel: str) -> _Lane:
+        return self._lanes.get(channel) or self._lanes.setdefault(channel, _Lane(channel))
+
+    def nothing_waits(self, channel: str) -> bool:
+        """Whether every operation of a channel has begun."""
+        lane = self._lanes.get(channel)
+        return lane is None or lane.all_begun()
 
     def stop(self) -> None:
         """End all lanes; what has not begun ends in an error."""
+        self._session.watch_unseen()
         for lane in list(self._lanes.values()):
             lane.stop()
-
-    def _end_matters(self, operation: Operation) -> bool:
-        """Whether the end has to be seen in time, even where nobody waits for it.
-
-        Where not, no thread is left in it when the program ends.
-        """
-        asked = self._session.client is not None and operation.configuration is not None
-        return asked or self._session.recorder.records
 
     def _on_device(self, operation: Operation) -> bool:
         return self._inner_on_device and operation.device.type == "cuda"
@@ -414,24 +496,34 @@ class Lanes:
 
     def _begin_here(self, work: Work) -> None:
         """Begin an operation that holds its circuits."""
-        times = time.monotonic_ns(), time.thread_time_ns()
-        ended = functools.partial(self._session.end, work.operation)
+        operation = work.operation
         try:
-            with torch.no_grad():
-                if self._on_device(work.operation):
+            if self._on_device(operation):
+                with torch.no_grad():
                     self._launch(work)
-                    work.begun(functools.partial(self._end_on_device, work, ended))
-                else:
-                    work.inner = work.call(_identity)
-                    busy_ns = time.thread_time_ns() - times[1]
-                    work.begun(functools.partial(self._end_on_host, work, times[0], busy_ns, ended))
+                work.begun(self._end_on_device)
+            elif operation.record is None:
+                work.inner = work.call(in_place)
+                work.begun(self._end_on_host)
+            else:
+                start_ns, busy_ns = time.monotonic_ns(), time.thread_time_ns()
+                work.inner = work.call(in_place)
+                busy_ns = time.thread_time_ns() - busy_ns
+                work.begun(functools.partial(self._record_end, start_ns, busy_ns))
         except Exception as error:
-            ended()
-            work.finish(self._explain(work.operation, error))
+            self._session.end(operation)
+            work.finish(self._explain(operation, error))
 
-    def _end_on_host(
-        self, work: Work, start_ns: int, busy_ns: int, ended: Callable[[], None]
-    ) -> None:
+    def _end_on_host(self, work: Work) -> None:
+        error: Exception | None = None
+        try:
+            work.inner.wait()
+        except Exception as found:
+            error = self._explain(work.operation, found)
+        self._session.end(work.operation)
+        work.finish(error)
+
+    def _record_end(self, start_ns: int, busy_ns: int, work: Work) -> None:
         error: Exception | None = None
         began_ns = time.thread_time_ns()
         try:
@@ -440,15 +532,15 @@ class Lanes:
             self._record(work.operation, start_ns, time.monotonic_ns(), busy_ns)
         except Exception as found:
             error = self._explain(work.operation, found)
-        ended()
+        self._session.end(work.operation)
         work.finish(error)
 
-    def _end_on_device(self, work: Work, ended: Callable[[], None]) -> None:
+    def _end_on_device(self, work: Work) -> None:
         try:
             self._watch(work)
         except Exception as error:
             work.finish(self._explain(work.operation, error))
-        ended()
+        self._session.end(work.operation)
 
     def _stream(self, operation: Operation, purpose: str = "") -> Any:
         """The CUDA stream of the operation's lane (for one purpose of several)."""
@@ -466,8 +558,7 @@ class Lanes:
         try:
             if not wanted:
                 self._session.drop(work.operation)
-                line = f"the process group was shut down before its {work.operation.kind} began"
-                work.finish(RuntimeError(f"railx: {line}"))
+                work.finish(RuntimeError(_refused(work.operation)))
             elif self._on_device(work.operation):
                 self._guarded(work, self._through_device, begun)
             elif work.operation.device.type == "cuda":
@@ -510,7 +601,7 @@ class Lanes:
         self._record(work.operation, *times)
 
     def _within_host(self, work: Work, begun: Callable[[], None]) -> None:
-        self._on_host(work, _identity, begun)
+        self._on_host(work, in_place, begun)
         work.finish()
 
     def _through_host(self, work: Work, begun: Callable[[], None]) -> None:
@@ -557,7 +648,7 @@ class Lanes:
             with _cuda.stream(stream):
                 operation.ready = _cuda.Event(enable_timing=True)
                 operation.ready.record(stream)
-                work.call(_identity).wait()
+                work.call(in_place).wait()
                 for tensor in (*operation.inputs, *operation.outputs):
                     if tensor.device.type == "cuda":
                         tensor.record_stream(stream)

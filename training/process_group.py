@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Work as TorchWork
 
-from railx.fabric import Configuration
-from training.lanes import Lanes, Pair, ToHost, Work
+from railx.fabric import Configuration, FabricClient
+from training.lanes import Lanes, Pair, ToHost, Work, in_place
 from training.session import Operation, Session
 
 __all__ = ["RailxProcessGroup"]
@@ -37,6 +38,9 @@ __all__ = ["RailxProcessGroup"]
 # Torch's own hints leave most of this module untyped.
 _cuda: Any = torch.cuda
 _distributed: Any = dist
+
+_HOST = torch.device("cpu")
+_NO_LIMIT = timedelta(0)
 
 if TYPE_CHECKING:
 
@@ -74,6 +78,16 @@ class _Place:
     group_id: str
     global_ranks_in_group: tuple[int, ...]
     timeout: timedelta
+
+
+@dataclass(frozen=True)
+class _Channel:
+    """What all operations of one channel have in common."""
+
+    name: str
+    group: tuple[int, ...]
+    #: The circuits that they need: none inside a server.
+    configuration: Configuration | None
 
 
 class _Connection:
@@ -121,6 +135,12 @@ class RailxProcessGroup(_ProcessGroup):
             )
         self._inner = self._create_inner()
         self._connections: dict[int, _Connection] = {}
+        self._collectives = self._channel(self._id, "ring", self._ranks)
+        self._messages: dict[tuple[int | None, int, int], _Channel] = {}
+        self._methods: dict[tuple[str, ...], tuple[Any, Any]] = {}
+        # Where there is no other device, no tensor has to be asked for its own.
+        self._host_alone = not _cuda.is_available()
+        self._inner_on_host = None if self._nccl else self._inner._get_backend(torch.device("cpu"))
         for device in self._inner._device_types:
             nccl = self._nccl and device.type == "cuda"
             self._register_backend(
@@ -231,61 +251,95 @@ class RailxProcessGroup(_ProcessGroup):
         """The same as ``shutdown``."""
         self.shutdown()
 
-    def _issue(
+    def _channel(self, name: str, kind: Any, group: tuple[int, ...]) -> _Channel:
+        within_server = self._session.layout.is_scale_up(group)
+        configuration = None if within_server else Configuration(kind, group)
+        return _Channel(name, group, configuration)
+
+    def _messages_along(self, source: int | None, destination: int, tag: int) -> _Channel:
+        """The channel of messages (global ranks; source None: any)."""
+        path = (source, destination, tag)
+        found = self._messages.get(path)
+        if found is None:
+            name = f"{self._id}:{source}>{destination}:{tag}"
+            if source is None:
+                # No known circuit, and the caller made sure of needing none.
+                found = _Channel(name, self._ranks, None)
+            else:
+                found = self._channel(name, "pair", tuple(sorted((source, destination))))
+            self._messages[path] = found
+        return found
+
+    def _issue(self, *arguments: Any, **keywords: Any) -> Work:
+        """Begin one operation or put it on its lane; see ``_try_issue``."""
+        work = self._try_issue(*arguments, **keywords)
+        assert work is not None
+        return work
+
+    def _try_issue(
         self,
         kind: str,
         call: Callable[[ToHost], Any],
+        channel: _Channel,
         *,
         inputs: list[torch.Tensor],
         outputs: list[torch.Tensor],
-        size: int,
+        size: Callable[[], int],
         opts: Any = None,
         timeout: timedelta | None = None,
         asynchronous: bool = True,
-        peers: tuple[int | None, int] | None = None,
-        tag: int = 0,
         source: int | None = None,
         pair: Pair | None = None,
-    ) -> Work:
+        sequence: int | None = None,
+    ) -> Work | None:
         """Begin one operation or put it on its lane.
 
-        ``peers``: source (None: any) and destination (global ranks) of a message, in
-        that order; ``source`` is the rank in this group.
+        ``source`` is the rank in this group that sends what is received. None where
+        ``sequence`` is given and the next number of the channel is another.
         """
-        channel = self._id if peers is None else f"{self._id}:{peers[0]}>{peers[1]}:{tag}"
-        group = (
-            self._ranks
-            if peers is None or peers[0] is None
-            else tuple(sorted({peers[0], peers[1]}))
-        )
-        # From any source: no known circuit, and the caller made sure of needing none.
-        any_source = peers is not None and peers[0] is None
-        within_server = any_source or self._session.layout.is_scale_up(group)
         limit = timeout or getattr(opts, "timeout", None)
+        session = self._session
         operation = Operation(
             kind=kind,
-            group=group,
-            configuration=(
-                None if within_server else Configuration("ring" if peers is None else "pair", group)
-            ),
-            channel=channel,
+            group=channel.group,
+            configuration=channel.configuration,
+            channel=channel.name,
             sequence=0,
-            bytes=size,
+            bytes=size() if session.recorder.records else 0,
             inputs=inputs,
             outputs=outputs,
             timeout_s=(
-                limit if limit is not None and limit > timedelta(0) else self._timeout
+                limit if limit is not None and limit > _NO_LIMIT else self._timeout
             ).total_seconds(),
-            device=self._device([*inputs, *outputs]),
+            device=_HOST if self._host_alone else self._device([*inputs, *outputs]),
         )
         if operation.device.type == "cuda":
             operation.ready = _cuda.Event(enable_timing=self._nccl)
             operation.ready.record(_cuda.current_stream(operation.device))
         work = Work(operation, call, pair)
-        work.source = source
+        if source is not None:
+            work.source = source
         synchronous = not asynchronous or not getattr(opts, "asyncOp", True)
-        self._lanes.put(work, synchronous=synchronous)
-        return work
+        put = self._lanes.put(work, synchronous=synchronous, sequence=sequence)
+        return work if put else None
+
+    def _is_the_inner_groups(self, channel: _Channel, tensors: list[torch.Tensor]) -> bool:
+        """Whether the inner group may have an operation for itself.
+
+        So it is where nobody records it, no controller is there, and it need not wait
+        behind others. What is counted has been counted then.
+        """
+        session = self._session
+        if session.client is not None or session.recorder.records:
+            return False
+        if not self._host_alone and self._device(tensors).type == "cuda":
+            # It takes streams of its own, or host copies.
+            return False
+        if not self._lanes.nothing_waits(channel.name):
+            return False
+        if channel.configuration is not None:
+            session.count(channel.configuration)
+        return True
 
     def _device(self, tensors: list[torch.Tensor]) -> torch.device:
         for tensor in tensors:
@@ -293,7 +347,21 @@ class RailxProcessGroup(_ProcessGroup):
                 return tensor.device
         if self._nccl and not tensors:
             return torch.device("cuda", _cuda.current_device())
-        return torch.device("cpu")
+        return _HOST
+
+    def _method(self, names: tuple[str, ...]) -> tuple[Any, Any]:
+        """The inner group's method of the first of ``names`` that it has.
+
+        Then the same of its part for the host, which takes torch's options alone, or
+        None.
+        """
+        found = self._methods.get(names)
+        if found is None:
+            inner, host = self._inner, self._inner_on_host
+            of_group = next(getattr(inner, name) for name in names if hasattr(inner, name))
+            of_host = next((getattr(host, name) for name in names if hasattr(host, name)), None)
+            found = self._methods[names] = of_group, of_host
+        return found
 
     def _collective(
         self,
@@ -305,44 +373,56 @@ class RailxProcessGroup(_ProcessGroup):
         *,
         inputs: Any,
         outputs: Any,
-        size: int,
-    ) -> Work:
+        size: Callable[[], int],
+    ) -> TorchWork:
         """Issue the inner group's method of the first of ``names`` that it has.
 
         ``further`` and ``keywords`` are what torch's method takes behind its tensors.
         Tensors in ``arguments`` (and in lists there) may be replaced by host copies.
         """
-        inner = self._inner
-        method = next(getattr(inner, name) for name in names if hasattr(inner, name))
+        of_group, of_host = self._method(names)
+        sent, received = _flat(inputs), _flat(outputs)
+        whole = len(further) == 1 and not keywords
+        on_host = of_host is not None and whole and self._host_alone
+        method = of_host if on_host else of_group
+        if self._is_the_inner_groups(self._collectives, [*sent, *received]):
+            of_inner: TorchWork = method(*arguments, *further, **keywords)
+            return of_inner
+
+        def call(place: ToHost) -> Any:
+            placed = arguments if place is in_place else _placed(arguments, place)
+            return method(*placed, *further, **keywords)
+
         return self._issue(
             kind,
-            lambda place: method(*_placed(arguments, place), *further, **keywords),
-            inputs=list(_tensors(inputs)),
-            outputs=list(_tensors(outputs)),
+            call,
+            self._collectives,
+            inputs=sent,
+            outputs=received,
             size=size,
             opts=further[0] if further else None,
             timeout=keywords.get("timeout"),
         )
 
-    def allreduce(self, tensors: Any, *further: Any, **keywords: Any) -> Work:
+    def allreduce(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Reduce over all members, in place."""
         return self._in_place("all_reduce", "allreduce", tensors, further, keywords)
 
-    def allreduce_coalesced(self, tensors: Any, *further: Any, **keywords: Any) -> Work:
+    def allreduce_coalesced(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Reduce several tensors as one operation."""
         return self._in_place("all_reduce", "allreduce_coalesced", tensors, further, keywords)
 
-    def broadcast(self, tensors: Any, *further: Any, **keywords: Any) -> Work:
+    def broadcast(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Copy from the root, in place."""
         return self._in_place("broadcast", "broadcast", tensors, further, keywords)
 
-    def reduce(self, tensors: Any, *further: Any, **keywords: Any) -> Work:
+    def reduce(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Reduce to the root, in place."""
         return self._in_place("reduce", "reduce", tensors, further, keywords)
 
     def _in_place(
         self, kind: str, name: str, tensors: Any, further: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> Work:
+    ) -> TorchWork:
         return self._collective(
             kind,
             (name,),
@@ -351,7 +431,7 @@ class RailxProcessGroup(_ProcessGroup):
             keywords,
             inputs=tensors,
             outputs=tensors,
-            size=_bytes(tensors),
+            size=lambda: _bytes(tensors),
         )
 
     def _gathering(
@@ -362,7 +442,7 @@ class RailxProcessGroup(_ProcessGroup):
         inputs: Any,
         further: tuple[Any, ...],
         keywords: dict[str, Any],
-    ) -> Work:
+    ) -> TorchWork:
         return self._collective(
             kind,
             names,
@@ -371,34 +451,36 @@ class RailxProcessGroup(_ProcessGroup):
             keywords,
             inputs=inputs,
             outputs=outputs,
-            size=max(_bytes(outputs), _bytes(inputs)),
+            size=lambda: max(_bytes(outputs), _bytes(inputs)),
         )
 
-    def allgather(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> Work:
+    def allgather(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Gather from all members into lists of tensors."""
         return self._gathering("all_gather", ("allgather",), outputs, inputs, further, keywords)
 
     def allgather_coalesced(
         self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
-    ) -> Work:
+    ) -> TorchWork:
         """Gather several tensors into lists of tensors, as one operation."""
         return self._gathering(
             "all_gather", ("allgather_coalesced",), outputs, inputs, further, keywords
         )
 
-    def all_gather_single(self, output: Any, input: Any, *further: Any, **keywords: Any) -> Work:
+    def all_gather_single(
+        self, output: Any, input: Any, *further: Any, **keywords: Any
+    ) -> TorchWork:
         """Gather from all members into one tensor."""
         names = ("all_gather_single", "_allgather_base")
         return self._gathering("all_gather", names, output, input, further, keywords)
 
     def all_gather_single_coalesced(
         self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
-    ) -> Work:
+    ) -> TorchWork:
         """Several gathers into one tensor each, as one operation."""
         names = ("all_gather_single_coalesced", "allgather_into_tensor_coalesced")
         return self._gathering("all_gather", names, outputs, inputs, further, keywords)
 
-    def gather(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> Work:
+    def gather(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Gather to the root."""
         return self._collective(
             "gather",
@@ -408,10 +490,10 @@ class RailxProcessGroup(_ProcessGroup):
             keywords,
             inputs=inputs,
             outputs=outputs,
-            size=_bytes(inputs) * self.size(),
+            size=lambda: _bytes(inputs) * self.size(),
         )
 
-    def scatter(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> Work:
+    def scatter(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Scatter from the root."""
         return self._collective(
             "scatter",
@@ -421,24 +503,26 @@ class RailxProcessGroup(_ProcessGroup):
             keywords,
             inputs=inputs,
             outputs=outputs,
-            size=_bytes(outputs) * self.size(),
+            size=lambda: _bytes(outputs) * self.size(),
         )
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> Work:
+    def reduce_scatter(
+        self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
+    ) -> TorchWork:
         """Reduce lists of tensors and scatter the sums."""
         names = ("reduce_scatter",)
         return self._gathering("reduce_scatter", names, outputs, inputs, further, keywords)
 
     def reduce_scatter_single(
         self, output: Any, input: Any, *further: Any, **keywords: Any
-    ) -> Work:
+    ) -> TorchWork:
         """Reduce one tensor and scatter its parts."""
         names = ("reduce_scatter_single", "_reduce_scatter_base")
         return self._gathering("reduce_scatter", names, output, input, further, keywords)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
-    ) -> Work:
+    ) -> TorchWork:
         """Several of these as one operation."""
         names = ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced")
         return self._gathering("reduce_scatter", names, outputs, inputs, further, keywords)
@@ -451,7 +535,7 @@ class RailxProcessGroup(_ProcessGroup):
         input_splits: Any,
         *further: Any,
         **keywords: Any,
-    ) -> Work:
+    ) -> TorchWork:
         """Exchange rows of one tensor; empty splits mean equal parts."""
         return self._collective(
             "all_to_all",
@@ -461,10 +545,10 @@ class RailxProcessGroup(_ProcessGroup):
             keywords,
             inputs=input,
             outputs=output,
-            size=_bytes(input),
+            size=lambda: _bytes(input),
         )
 
-    def alltoall(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> Work:
+    def alltoall(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Exchange lists of tensors (gloo has it from torch 2.12 on)."""
         return self._collective(
             "all_to_all",
@@ -474,13 +558,13 @@ class RailxProcessGroup(_ProcessGroup):
             keywords,
             inputs=inputs,
             outputs=outputs,
-            size=_bytes(inputs),
+            size=lambda: _bytes(inputs),
         )
 
-    def barrier(self, *further: Any, **keywords: Any) -> Work:
+    def barrier(self, *further: Any, **keywords: Any) -> TorchWork:
         """Wait for all members; carries no data but takes the ring as others do."""
         return self._collective(
-            "barrier", ("barrier",), (), further, keywords, inputs=[], outputs=[], size=0
+            "barrier", ("barrier",), (), further, keywords, inputs=[], outputs=[], size=_nothing
         )
 
     # torch before 2.13 calls these by the names that they had then.
@@ -501,47 +585,121 @@ class RailxProcessGroup(_ProcessGroup):
             return _Done()
 
         self._issue(
-            "barrier", call, inputs=[], outputs=[], size=0, timeout=limit, asynchronous=False
+            "barrier",
+            call,
+            self._collectives,
+            inputs=[],
+            outputs=[],
+            size=_nothing,
+            timeout=limit,
+            asynchronous=False,
         ).wait()
 
-    def send(self, tensors: Any, destination: int, tag: int = 0) -> Work:
+    def send(self, tensors: Any, destination: int, tag: int = 0) -> TorchWork:
         """Send to rank ``destination`` of this group."""
         return self._message("send", tensors, destination, tag, (self._member, destination))
 
-    def recv(self, tensors: Any, source: int, tag: int = 0) -> Work:
+    def recv(self, tensors: Any, source: int, tag: int = 0) -> TorchWork:
         """Receive from rank ``source`` of this group."""
         return self._message("recv", tensors, source, tag, (source, self._member))
 
-    def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> TorchWork:
         """Receive from whoever sends first.
 
-        RuntimeError where that would need a circuit whose other end nobody knows.
+        RuntimeError where some members need a circuit and others none.
         """
         others = [member for member in range(self.size()) if member != self._member]
         if len(others) == 1:
             return self.recv(tensors, others[0], tag)
-        session = self._session
-        if session.client is not None and not session.layout.is_scale_up(self._ranks):
-            raise RuntimeError(
-                "railx: a receive from any source has no known circuit; name the source"
+        client, layout = self._session.client, self._session.layout
+        here = self._ranks[self._member]
+        outputs = _flat(tensors)
+        channel = self._messages_along(None, here, tag)
+        on_device = self._nccl and self._device(outputs).type == "cuda"
+        if client is None or layout.is_scale_up(self._ranks) or on_device:
+            # NCCL says itself that it cannot.
+            inner = self._inner
+            return self._issue(
+                "recv",
+                lambda place: inner.recv_anysource(_placed(tensors, place), tag),
+                channel,
+                inputs=[],
+                outputs=outputs,
+                size=lambda: _bytes(tensors),
             )
-        inner = self._inner
-        return self._issue(
-            "recv",
-            lambda place: inner.recv_anysource(_placed(tensors, place), tag),
+        if any(layout.is_scale_up((here, self._ranks[member])) for member in others):
+            raise RuntimeError(
+                "railx: a receive from any source, where some need a circuit and others are in the"
+                " same server; name the source"
+            )
+        operation = Operation(
+            kind="recv",
+            group=self._ranks,
+            configuration=None,
+            channel=channel.name,
+            sequence=-1,
+            bytes=0,
             inputs=[],
-            outputs=list(_tensors(tensors)),
-            size=_bytes(tensors),
-            peers=(None, self._ranks[self._member]),
-            tag=tag,
+            outputs=outputs,
+            timeout_s=self._timeout.total_seconds(),
+            device=self._device(outputs),
         )
+        work = Work(operation, lambda _: None)
+        senders = {self._messages_along(self._ranks[item], here, tag).name: item for item in others}
+        self._lanes.follow(work, lambda: self._find_sender(client, tensors, senders, tag))
+        return work
 
-    def _message(self, kind: str, tensors: Any, peer: int, tag: int, path: tuple[int, int]) -> Work:
+    def _find_sender(
+        self, client: FabricClient, tensors: Any, senders: dict[str, int], tag: int
+    ) -> tuple[Work, int]:
+        """Wait for one of several senders and issue the receive from it.
+
+        ``senders``: their ranks in this group, by channel. The controller hears of
+        every send, because none of these pairs keeps its circuits meanwhile. An
+        ordinary receive may take the number that was found; then the search goes on.
+        """
+        while True:
+            channels = {
+                name: (self._ranks[member], self._lanes.next_sequence(name))
+                for name, member in senders.items()
+            }
+            limit_s = min(self._timeout.total_seconds(), client.timeout_s)
+            name, sequence = client.listen(channels, timeout_s=limit_s)
+            member = senders[name]
+            path = (member, self._member)
+            work = self._issue_message("recv", tensors, member, tag, path, sequence)
+            if work is not None:
+                return work, member
+
+    def _message(
+        self, kind: str, tensors: Any, peer: int, tag: int, path: tuple[int, int]
+    ) -> TorchWork:
         """Issue a send or receive of ``tensors`` along ``path``.
 
         ``path``: source and destination, ranks of this group.
         """
-        moved = list(_tensors(tensors))
+        channel = self._messages_along(self._ranks[path[0]], self._ranks[path[1]], tag)
+        if self._is_the_inner_groups(channel, _flat(tensors)):
+            of_inner: TorchWork = getattr(self._inner, kind)(tensors, peer, tag)
+            return of_inner
+        work = self._issue_message(kind, tensors, peer, tag, path)
+        assert work is not None
+        return work
+
+    def _issue_message(
+        self,
+        kind: str,
+        tensors: Any,
+        peer: int,
+        tag: int,
+        path: tuple[int, int],
+        sequence: int | None = None,
+    ) -> Work | None:
+        """The same, where it may have to wait.
+
+        None where ``sequence`` is given and the next number of the channel is another.
+        """
+        moved = _flat(tensors)
         if self._nccl and self._device(moved).type == "cuda":
             # NCCL knows no tags: messages come in the order in which they were sent.
             tag, connection = 0, self._connection(peer)
@@ -549,16 +707,17 @@ class RailxProcessGroup(_ProcessGroup):
         else:
             method, pair = getattr(self._inner, kind), None
         arguments = (tag,) if pair is not None else (peer, tag)
-        return self._issue(
+        channel = self._messages_along(self._ranks[path[0]], self._ranks[path[1]], tag)
+        return self._try_issue(
             kind,
             lambda place: method(_placed(tensors, place), *arguments),
+            channel,
             inputs=moved if kind == "send" else [],
             outputs=moved if kind == "recv" else [],
-            size=_bytes(tensors),
-            peers=(self._ranks[path[0]], self._ranks[path[1]]),
-            tag=tag,
+            size=lambda: _bytes(tensors),
             source=path[0] if kind == "recv" else None,
             pair=pair,
+            sequence=sequence,
         )
 
 
@@ -603,6 +762,17 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _tensors(item)
+
+
+def _flat(value: Any) -> list[torch.Tensor]:
+    """The tensors of a nest of lists, as a list of its own."""
+    if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
+        return value[:]
+    return list(_tensors(value))
+
+
+def _nothing() -> int:
+    return 0
 
 
 def _bytes(value: Any) -> int:

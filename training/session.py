@@ -6,12 +6,14 @@ Its connection, its counts, and what it needed when.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -25,10 +27,18 @@ from railx.fabric import (
     Layout,
     Mode,
 )
+from railx.fabric.client import Asked
 from railx.fabric.cycle import CycleFinder
 from training.trace import RECONFIGURATION, Issued, Recorder
 
-__all__ = ["BackendOptions", "Operation", "Session", "Statistics"]
+__all__ = ["BackendOptions", "Operation", "Session", "Statistics", "Watched"]
+
+#: As many operations under way whose end nobody has seen are looked after at once.
+_UNSEEN = 64
+#: How long a collective waits at most behind a message whose receiver does not come,
+#: and the least that is worth waiting.
+_PATIENCE_S = 2.0
+_IMPATIENT_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,7 @@ class Statistics:
     phase_changes: int = 0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Operation:
     """One collective or message of this rank.
 
@@ -106,11 +116,22 @@ class Operation:
     iteration: int = 0
     ready: Any = None
     record: Issued | None = None
+    #: Its place among all operations of the rank, in the order of issue.
+    place: int = 0
+    #: The question for its circuits, once it was asked.
+    asked: Asked | None = None
 
     @property
     def phase(self) -> str:
         """The name of the circuits that it needs."""
         return SCALE_UP if self.configuration is None else self.configuration.name
+
+
+class Watched(Protocol):
+    """What can have the end of an operation seen, though nobody waits for it."""
+
+    def have_watched(self) -> None:
+        """From now on someone looks after it; does not wait."""
 
 
 class Session:
@@ -131,6 +152,7 @@ class Session:
                 gpus_per_server=options.gpus_per_server,
                 token=options.token,
                 granted_late=self._granted_late,
+                given_back=self._given_back,
             )
         self._lock = threading.Lock()
         self._iteration = recorder.iteration
@@ -140,9 +162,18 @@ class Session:
         # In the order of issue; the values mean nothing.
         self._not_begun: dict[Operation, None] = {}
         # Those under way that have not asked, by channel and sequence.
-        self._on_held: dict[tuple[str, int], Operation] = {}
+        self._on_held: dict[tuple[str, int], tuple[Operation, Watched | None]] = {}
+        # Those that have asked and are not granted yet, in the order of issue.
+        self._asked: dict[Operation, None] = {}
+        self._answered = threading.Condition(self._lock)
+        # How long a collective waits behind a message, where it was in vain before.
+        self._patience: dict[tuple[Configuration, Configuration], float] = {}
         self._announced: Configuration | None = None
+        # Those that hold their circuits.
         self._under_way = 0
+        self._places = itertools.count()
+        # The place of the last collective that has ended.
+        self._passed = -1
 
     def close(self) -> None:
         """End the connection; RuntimeError while process groups still stand on it."""
@@ -196,7 +227,7 @@ class Session:
     def issue(self, operation: Operation) -> None:
         """Note an operation in the order of issue."""
         with self._lock:
-            operation.iteration = self._iteration
+            operation.iteration, operation.place = self._iteration, next(self._places)
             if operation.configuration is not None:
                 if self.recorder.records or self.schedule is not None:
                     # A program that nobody records may run for days.
@@ -210,22 +241,39 @@ class Session:
                 self._last_issued = operation.configuration
                 if self.options.mode == "provisioned" and self.schedule is None:
                     self._cycle.add(operation.configuration)
-        operation.record = self.recorder.issue(
-            operation.kind,
-            operation.group,
-            operation.bytes,
-            operation.phase,
-            channel=operation.channel,
-            sequence=operation.sequence,
-            iteration=operation.iteration,
-        )
+        if self.recorder.records:
+            operation.record = self.recorder.issue(
+                operation.kind,
+                operation.group,
+                operation.bytes,
+                operation.phase,
+                channel=operation.channel,
+                sequence=operation.sequence,
+                iteration=operation.iteration,
+            )
+
+    def count(self, configuration: Configuration) -> None:
+        """Note an operation that the inner group carries out alone, with no circuits.
+
+        Nobody records it, and no controller is there to ask.
+        """
+        with self._lock:
+            if self._last_issued is not configuration:
+                self._counts["phase_changes"] += self._last_issued not in (None, configuration)
+                self._last_issued = configuration
 
     def drop(self, operation: Operation) -> None:
         """An operation that will not be carried out after all."""
-        with self._lock:
+        with self._answered:
             self._not_begun.pop(operation, None)
+            waits = operation in self._asked
+            self._asked.pop(operation, None)
+            self._answered.notify_all()
+        if waits and self.client is not None and operation.asked is not None:
+            with contextlib.suppress(FabricError):
+                self.client.abandon(operation.asked)
 
-    def try_hold(self, operation: Operation) -> bool:
+    def try_hold(self, operation: Operation, work: Watched | None = None) -> bool:
         """Begin an operation at once, where it needs no message and no waiting.
 
         True where it needs no circuits, where the fabric is electrical, and where this
@@ -236,19 +284,69 @@ class Session:
 
         The operations of a channel begin in their order: call this only where every
         operation before it on the channel has begun (they need not have ended).
+        ``work`` is asked to see the end in time, should that become necessary.
         """
-        if operation.configuration is None:
+        configuration = operation.configuration
+        if configuration is None:
             return True
+        many: list[Watched] = []
         with self._lock:
             if self.client is not None:
-                if not self.client.begin(
-                    operation.channel, operation.sequence, operation.configuration
-                ):
+                if self._ahead_of(operation) is not None:
                     return False
-                self._on_held[operation.channel, operation.sequence] = operation
-                self._add(held=1)
+                if not self.client.begin(operation.channel, operation.sequence, configuration):
+                    return False
+                self._on_held[operation.channel, operation.sequence] = operation, work
+                self._counts["held"] += 1
+                if len(self._on_held) % _UNSEEN == 0:
+                    # Nobody may ever wait for them.
+                    many = self._unseen()
             self._begin(operation)
+        for item in many:
+            item.have_watched()
         return True
+
+    def end_matters(self, operation: Operation) -> bool:
+        """Whether the end of one that ``try_hold`` began has to be seen in time.
+
+        It does for the trace, and where it is time to announce then what comes next.
+        Where not, no thread is left in it when the program ends, and none is woken for
+        it: should its lease be recalled, the end is seen from then on.
+        """
+        if self.recorder.records:
+            return True
+        if self.client is None or operation.configuration is None:
+            return False
+        if self.options.mode != "provisioned":
+            return False
+        with self._lock:
+            if self._upcoming() in (None, operation.configuration):
+                return False
+            earlier = self._unseen()
+        for item in earlier:
+            item.have_watched()
+        return True
+
+    def watch_unseen(self) -> None:
+        """Have the end of all operations seen that are under way."""
+        with self._lock:
+            unseen = self._unseen()
+        for item in unseen:
+            item.have_watched()
+
+    def _unseen(self) -> list[Watched]:
+        return [work for _, work in self._on_held.values() if work is not None]
+
+    def _given_back(self, open_: Collection[tuple[str, int]]) -> None:
+        """A lease was recalled while these ran under it: their end has to be told.
+
+        Called on the client's thread.
+        """
+        with self._lock:
+            works = [self._on_held[key][1] for key in open_ if key in self._on_held]
+        for work in works:
+            if work is not None:
+                work.have_watched()
 
     def end(self, operation: Operation) -> None:
         """This rank's part of an operation that ``try_hold`` began has ended.
@@ -256,7 +354,7 @@ class Session:
         Sends nothing as long as the circuits stay with the group.
         """
         if operation.configuration is not None:
-            self._end(operation, begun=True)
+            self._end(operation)
 
     @contextlib.contextmanager
     def circuits(self, operation: Operation) -> Iterator[None]:
@@ -264,32 +362,116 @@ class Session:
 
         Raises FabricError where they cannot be had.
         """
-        if self.try_hold(operation):
-            try:
-                yield
-            finally:
-                self.end(operation)
-            return
+        if operation.asked is None:
+            self._wait_behind_messages(operation)
+            if self.try_hold(operation):
+                try:
+                    yield
+                finally:
+                    self.end(operation)
+                return
+            self._ask(operation)
         assert self.client is not None
-        assert operation.configuration is not None
-        with self._lock:
-            self._begin(operation)
+        assert operation.asked is not None
         granted = False
         try:
-            grant = self.client.acquire(
-                operation.channel,
-                operation.sequence,
-                operation.configuration,
-                timeout_s=min(operation.timeout_s, self.client.timeout_s),
+            grant = self.client.granted(
+                operation.asked, timeout_s=min(operation.timeout_s, self.client.timeout_s)
             )
             granted = True
+            with self._answered:
+                self._asked.pop(operation, None)
+                self._under_way += 1
+                self._answered.notify_all()
             self._account(operation, grant)
             yield
         finally:
-            self._end(operation, begun=granted)
+            if granted:
+                self._end(operation)
+            else:
+                with self._answered:
+                    self._asked.pop(operation, None)
+                    self._answered.notify_all()
+
+    def ask_ahead(self, operation: Operation) -> None:
+        """Ask for circuits where ``try_hold`` said no, in the thread that issues.
+
+        So questions reach the controller in the order of the program, however late the
+        thread is that waits for the answer. Call it where every operation before it on
+        the channel has begun. Nothing where it waits behind a message (see
+        ``circuits``) or where the controller is gone.
+        """
+        if operation.configuration is None or self.client is None:
+            return
+        with self._lock:
+            behind = self._ahead_of(operation)
+        if behind is None:
+            with contextlib.suppress(FabricError):
+                # Whoever waits for the circuits is told.
+                self._ask(operation)
+
+    def _ask(self, operation: Operation) -> None:
+        assert self.client is not None
+        assert operation.configuration is not None
+        with self._lock:
+            self._not_begun.pop(operation, None)
+            self._asked[operation] = None
+        try:
+            operation.asked = self.client.ask(
+                operation.channel, operation.sequence, operation.configuration
+            )
+        except FabricError:
+            with self._lock:
+                self._asked.pop(operation, None)
+            raise
+
+    def _ahead_of(self, operation: Operation) -> Operation | None:
+        """The message that a collective has to wait behind; under the lock.
+
+        One that this rank sent before, whose receiver has not come yet, and which needs
+        the same ports. Would the collective go first, the message would break in on the
+        next ones: switches that the program's order does not need, and as many more as
+        the ranks of the ring have messages. Messages themselves wait behind nothing.
+        """
+        configuration = operation.configuration
+        if configuration is None or configuration.kind != "ring":
+            return None
+        for other in (*self._asked, *self._not_begun):
+            if (
+                other.kind == "send"
+                and other.place < operation.place
+                and other.configuration is not None
+                and not (other.asked is not None and other.asked.answered)
+                and self.layout.conflict(other.configuration, configuration)
+                and self._patience.get((other.configuration, configuration), _PATIENCE_S) > 0
+            ):
+                return other
+        return None
+
+    def _wait_behind_messages(self, operation: Operation) -> None:
+        """Let earlier messages go first.
+
+        A receiver may well come only after the collective. So a collective waits for a
+        while only, and after a wait in vain the next one for half as long.
+        """
+        if operation.configuration is None:
+            return
+        with self._answered:
+            while (other := self._ahead_of(operation)) is not None:
+                assert other.configuration is not None
+                both = other.configuration, operation.configuration
+                limit_s = self._patience.get(both, _PATIENCE_S)
+                if self._answered.wait_for(functools.partial(self._is_granted, other), limit_s):
+                    self._patience.pop(both, None)
+                else:
+                    self._patience[both] = limit_s / 2 if limit_s > _IMPATIENT_S else 0.0
+                    return
+
+    def _is_granted(self, operation: Operation) -> bool:
+        return operation not in self._asked and operation not in self._not_begun
 
     def _begin(self, operation: Operation) -> None:
-        """Note that an operation's turn has come; the caller holds the lock."""
+        """Note that an operation runs; the caller holds the lock."""
         self._not_begun.pop(operation, None)
         self._under_way += 1
 
@@ -299,10 +481,10 @@ class Session:
         Called on the client's thread.
         """
         with self._lock:
-            operation = self._on_held.pop((channel, sequence), None)
+            operation, _ = self._on_held.pop((channel, sequence), (None, None))
             if operation is None:
                 return
-            self._add(held=-1)
+            self._counts["held"] -= 1
         self._account(operation, grant)
 
     def _add(self, **counts: int) -> None:
@@ -331,13 +513,15 @@ class Session:
                 iteration=operation.iteration,
             )
 
-    def _end(self, operation: Operation, *, begun: bool) -> None:
+    def _end(self, operation: Operation) -> None:
         # The announcement is decided and sent under the lock, so that it cannot
         # overtake the question that follows it.
         with self._lock:
             self._under_way -= 1
             self._on_held.pop((operation.channel, operation.sequence), None)
-            if self.client is None or not begun:
+            if operation.kind not in ("send", "recv"):
+                self._passed = max(self._passed, operation.place)
+            if self.client is None:
                 return
             with contextlib.suppress(FabricError):
                 # A controller that is gone is reported to whoever asks next; the
@@ -351,12 +535,17 @@ class Session:
         """What to announce when an operation ended: the next circuits, if others."""
         if self.options.mode != "provisioned" or self._under_way > 0:
             return None
-        if self._not_begun:
-            following = next(iter(self._not_begun)).configuration
-        elif self.schedule is None:
-            following = self._cycle.following()
-        else:
-            following = self.schedule.following(
-                self._iteration, len(self._issued.get(self._iteration, ()))
-            )
+        if any(asked.place > self._passed for asked in self._asked):
+            # What was asked for comes first. A receive that was posted long ago, so
+            # that collectives have overtaken it, is not waited for.
+            return None
+        following = self._upcoming()
         return following if following != ended.configuration else None
+
+    def _upcoming(self) -> Configuration | None:
+        """What the next operation to begin needs; None where that is not known."""
+        if self._not_begun:
+            return next(iter(self._not_begun)).configuration
+        if self.schedule is None:
+            return self._cycle.following()
+        return self.schedule.following(self._iteration, len(self._issued.get(self._iteration, ())))

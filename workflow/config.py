@@ -21,6 +21,7 @@ from railx.fabric import RailSettings
 from railx.families import TopologySettings, check_topology
 from railx.figures import FigureSettings
 from railx.mapping import MappingSettings, check_reference
+from railx.mapping.underlay import UnderlaySettings
 from railx.network import (
     AgreementSettings,
     BandwidthSettings,
@@ -144,6 +145,8 @@ class Experiment:
     """Profiles of a decoder layer by name."""
     plans: dict[str, PlanSettings]
     """Plans by name."""
+    underlay: UnderlaySettings
+    """Networks under plans of sequence parallelism."""
     runs: dict[str, RunChoice]
     """Training runs by name."""
     replay: ReplaySettings
@@ -204,11 +207,28 @@ class Experiment:
                     f"got {plan.cluster.topology!r}; allowed: {', '.join(known)}, the topologies"
                     " of the bandwidth settings",
                 )
+        for name in self.underlay.plans:
+            if name not in self.plans:
+                raise SettingsError(
+                    "underlay.plans", f"got {name!r}; allowed: {', '.join(self.plans)}"
+                )
         for name, run in self.runs.items():
             if run.plan not in self.plans:
                 raise SettingsError(
                     f"runs.{name}.plan", f"got {run.plan!r}; allowed: {', '.join(self.plans)}"
                 )
+            self._check_replay(name, self.plans[run.plan].model.name)
+
+    def _check_replay(self, run: str, model: str) -> None:
+        """Refuse a profile of another model than that of a run."""
+        wanted = self.replay.profile
+        of_model = [key for key, one in self.profiles.items() if one.model.name == model]
+        if wanted is not None and wanted not in of_model:
+            raise SettingsError(
+                "replay.profile",
+                f"got {wanted!r}; allowed: {', '.join(of_model) or 'none here'}, the profiles of"
+                f" {model} (run {run})",
+            )
 
     def _check_profile(self, name: str, plan: PlanSettings) -> None:
         """Refuse a plan with a profile that is not there, or of another model."""

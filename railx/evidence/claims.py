@@ -93,6 +93,9 @@ class ClaimSettings:
     where nothing was attempted."""
     not_attempted: NotAttempted | None = None
     """Why there is no query; null where there is one."""
+    unmeasured: NotAttempted | None = None
+    """Beside a query that reads recorded measurements: what to say as long as there are
+    none. Null: what the tables lack."""
     headline: bool = False
     """Whether it stands among the first that a reader of the page sees."""
     tolerance: Annotated[float, NonNegative()] | None = None
@@ -126,6 +129,8 @@ class ClaimSettings:
                 if self.query is None
                 else "got one beside not_attempted; allowed: either of them",
             )
+        if self.unmeasured is not None and self.query is None:
+            raise SettingsError("unmeasured", "allowed: null without a query")
         for key in ("tolerance", "fidelity_required"):
             if (getattr(self, key) is None) != (self.query is None):
                 raise SettingsError(

@@ -19,9 +19,11 @@ class NotAvailable(ValueError):
     """The results hold nothing to judge a claim by; the message is the reason.
 
     A finding ("not attempted"), not a failure. Where a table is missing, ``there_is``
-    names those of its stage, or all of them where the stage has none.
+    names those of its stage, or all of them where the stage has none;
+    ``table_is_missing`` tells this from a table without rows.
     """
 
-    def __init__(self, reason: str, there_is: tuple[str, ...] = ()) -> None:
+    def __init__(self, reason: str, there_is: tuple[str, ...] | None = None) -> None:
         super().__init__(reason)
-        self.there_is = there_is
+        self.table_is_missing = there_is is not None
+        self.there_is = there_is or ()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from railx.evidence.claims import KINDS, Claim
+from railx.evidence.claims import KINDS, Claim, NotAttempted
 from railx.evidence.database import Database, open_database
 from railx.evidence.errors import ClaimError, NotAvailable
 from railx.evidence.intervals import FEWEST, Estimate, estimate
@@ -146,7 +146,10 @@ def _judge_one(claim: Claim, database: Database) -> dict[str, Any]:
                 claim, *_find(claim, _evidence(claim, database.query(query), tables)), tables
             )
         except NotAvailable as missing:
-            return _row(claim, Finding("not attempted", str(missing)), tables=tables)
+            # Tables of recordings are there in every run, if only empty.
+            waiting = None if missing.table_is_missing else claim.settings.unmeasured
+            reason = str(missing) if waiting is None else waiting.reason
+            return _row(claim, Finding("not attempted", reason), tables=tables, lacking=waiting)
     except ClaimError as error:
         raise ClaimError(f"{claim.file}: claim {claim.id}: {error}") from None
 
@@ -290,8 +293,10 @@ def _row(
     value: Estimate | None = None,
     evidence: _Evidence | None = None,
     tables: Sequence[str] = (),
+    lacking: NotAttempted | None = None,
 ) -> dict[str, Any]:
     settings, published = claim.settings, claim.published
+    lacking = lacking or settings.not_attempted
     bound = {"at_most": "at most ", "at_least": "at least "}.get(settings.comparison, "")
     ours = None if value is None or not math.isfinite(value.value) else value.value
     ends = (None, None) if value is None or ours is None else (value.low, value.high)
@@ -319,7 +324,7 @@ def _row(
         "fidelity_required": settings.fidelity_required,
         "verdict": finding.verdict,
         "reason": finding.reason,
-        "needs": "" if settings.not_attempted is None else settings.not_attempted.needs,
+        "needs": "" if lacking is None else lacking.needs,
         "source": published.source,
         "confidence": published.confidence,
         "notes": settings.notes,

@@ -11,15 +11,15 @@ import itertools
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from railx.fabric.circuits import Configuration, Layout
-from railx.fabric.holdings import Holdings, OperationKey
+from railx.fabric.holdings import Holdings, OperationKey, Report
 from railx.fabric.protocol import Message, MessageDecoder, ProtocolError, encode
 
-__all__ = ["FabricClient", "FabricError", "Grant"]
+__all__ = ["Asked", "FabricClient", "FabricError", "Grant"]
 
 #: How long a rank that gave up waits for the controller to say why.
 _REASON_TIMEOUT_S = 5.0
@@ -54,6 +54,22 @@ class _Question:
     message: Message = field(default_factory=dict)
 
 
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """An operation whose circuits were asked for."""
+
+    channel: str
+    sequence: int
+    configuration: Configuration
+    number: int
+    question: _Question
+
+    @property
+    def answered(self) -> bool:
+        """Whether the controller has granted or refused it."""
+        return self.question.answered.is_set()
+
+
 class FabricClient:
     """The connection of one rank; every method may be called from any thread.
 
@@ -69,14 +85,16 @@ class FabricClient:
         timeout_s: float = 30.0,
         token: str | None = None,
         granted_late: Callable[[str, int, Grant], None] | None = None,
+        given_back: Callable[[Collection[OperationKey]], None] | None = None,
     ) -> None:
         """Connect and register.
 
         ``address`` is "host:port", ``token`` what the controller wants to hear if it
         has one. ``granted_late`` is told (on the reading thread) of circuits that came
         for an operation which had begun under a lease recalled since: its channel, its
-        number and the account of its wait. Raises :class:`FabricError` where connecting
-        fails within ``timeout_s``.
+        number and the account of its wait. ``given_back`` is told (there too) which
+        operations were under way when a lease was recalled: their end has to be told.
+        Raises :class:`FabricError` where connecting fails within ``timeout_s``.
         """
         self.address = address
         self.rank = rank
@@ -86,6 +104,7 @@ class FabricClient:
         self._forgotten: set[int] = set()
         self._holdings = Holdings(Layout(gpus_per_server))
         self._granted_late = granted_late
+        self._tell_given_back = given_back
         self._registered = _Question()
         self._broken: str | None = None
         # What befell a member of these groups, or (None) of an operation under way.
@@ -150,7 +169,15 @@ class FabricClient:
         members disagree), the connection breaks, or ``timeout_s`` (the controller's own
         time-out by default) passes; the operation then must not start.
         """
-        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        return self.granted(self.ask(channel, sequence, configuration), timeout_s=timeout_s)
+
+    def ask(self, channel: str, sequence: int, configuration: Configuration) -> Asked:
+        """Ask for the circuits of an operation, without waiting for the answer.
+
+        What one thread asks for reaches the controller in that order. ``granted`` or
+        ``abandon`` has to follow. Raises :class:`FabricError` where the connection is
+        broken.
+        """
         question, number = self._ask(
             "ACQUIRE",
             channel=channel,
@@ -158,18 +185,55 @@ class FabricClient:
             kind=configuration.kind,
             members=configuration.members,
         )
+        return Asked(channel, sequence, configuration, number, question)
+
+    def granted(self, asked: Asked, *, timeout_s: float | None = None) -> Grant:
+        """Wait until an operation may start that was asked for, as ``acquire`` does."""
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        question = asked.question
         if not question.answered.wait(limit_s):
-            self._send("ABANDON", channel=channel, sequence=sequence)
+            self._send("ABANDON", channel=asked.channel, sequence=asked.sequence)
             if not question.answered.wait(_REASON_TIMEOUT_S):
-                self._forget(number)
+                self._forget(asked.number)
                 raise FabricError(
                     f"no answer from the controller at {self.address} within {limit_s:g} s for"
-                    f" {configuration.name}"
+                    f" {asked.configuration.name}"
                 )
         answer = self._answer(question)
         if answer["type"] == "ERROR":
             raise FabricError(answer["message"])
         return _grant(answer)
+
+    def abandon(self, asked: Asked) -> None:
+        """An operation that was asked for will not be carried out after all."""
+        if self._forget(asked.number):
+            self._send("ABANDON", channel=asked.channel, sequence=asked.sequence)
+            return
+        # The answer is here, or just being noted.
+        asked.question.answered.wait(_REASON_TIMEOUT_S)
+        if asked.question.message.get("type") == "GRANT":
+            self.release(asked.channel, asked.sequence)
+
+    def listen(
+        self, channels: Mapping[str, tuple[int, int]], *, timeout_s: float | None = None
+    ) -> tuple[str, int]:
+        """Wait until one of several senders stands before an operation with this rank.
+
+        ``channels``: by channel, the sender and the number of the next operation.
+        Returns channel and number of one that was begun, to be asked for then. Raises
+        :class:`FabricError` as ``acquire`` does.
+        """
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        question, number = self._ask("LISTEN", channels=channels)
+        if not question.answered.wait(limit_s):
+            self._send("UNLISTEN", request=number)
+            with self._lock:
+                self._questions.pop(number, None)
+            raise FabricError(f"no rank has sent within {limit_s:g} s")
+        answer = self._answer(question)
+        if answer["type"] == "ERROR":
+            raise FabricError(answer["message"])
+        return str(answer["channel"]), int(answer["sequence"])
 
     def begin(self, channel: str, sequence: int, configuration: Configuration) -> bool:
         """Begin an operation on circuits that this rank still holds.
@@ -213,19 +277,9 @@ class FabricClient:
             self._given_back(held) for held in self._holdings.in_the_way_of(configuration)
         ) + encode("PREPARE", kind=configuration.kind, members=configuration.members)
 
-    def _given_back(self, configuration: Configuration, hold: int | None = None) -> bytes:
-        report = self._holdings.recall(configuration, hold)
-        if report is None:
-            return b""
-        return encode(
-            "RECALLED",
-            kind=configuration.kind,
-            members=configuration.members,
-            hold=report.hold,
-            begun=report.begun,
-            open=sorted(report.open),
-            operations=report.operations,
-        )
+    def _given_back(self, configuration: Configuration) -> bytes:
+        report = self._holdings.recall(configuration)
+        return b"" if report is None else _recalled(configuration, report)
 
     def statistics(self) -> dict[str, Any]:
         """The controller's counters.
@@ -282,10 +336,13 @@ class FabricClient:
             broke = f"the connection to the controller at {self.address} broke"
             raise FabricError(self._broken or f"{broke} ({error.strerror})") from None
 
-    def _forget(self, number: int) -> None:
+    def _forget(self, number: int) -> bool:
+        """Nobody waits for this answer any more; False where it has come already."""
         with self._lock:
-            if self._questions.pop(number, None) is not None:
+            open_ = self._questions.pop(number, None) is not None
+            if open_:
                 self._forgotten.add(number)
+            return open_
 
     def _answer(self, question: _Question) -> Message:
         if not question.message:
@@ -309,11 +366,7 @@ class FabricClient:
         ):
             question: _Question | None = self._registered
         elif message["type"] == "RECALL":
-            with self._lock, contextlib.suppress(FabricError):
-                # A closed connection has given everything back.
-                data = self._given_back(_configuration(message), message["hold"])
-                if data:
-                    self._write(data)
+            self._take_recall(_configuration(message), message["hold"])
             if message["reason"] is not None:
                 self._notice(
                     tuple(message["members"]),
@@ -331,6 +384,17 @@ class FabricClient:
         if question is not None:
             question.message = message
             question.answered.set()
+
+    def _take_recall(self, configuration: Configuration, hold: int) -> None:
+        with self._lock:
+            report = self._holdings.recall(configuration, hold)
+            if report is None:
+                return
+            with contextlib.suppress(FabricError):
+                # A closed connection has given everything back.
+                self._write(_recalled(configuration, report))
+        if report.open and self._tell_given_back is not None:
+            self._tell_given_back(report.open)
 
     def _take_grant(self, message: Message, number: int | None) -> _Question | None:
         """Note what is granted at once: a recall that follows has to report it."""
@@ -366,6 +430,18 @@ class FabricClient:
             self._noticed.notify_all()
         for question in questions:
             question.answered.set()
+
+
+def _recalled(configuration: Configuration, report: Report) -> bytes:
+    return encode(
+        "RECALLED",
+        kind=configuration.kind,
+        members=configuration.members,
+        hold=report.hold,
+        begun=report.begun,
+        open=sorted(report.open),
+        operations=report.operations,
+    )
 
 
 def _configuration(message: Message) -> Configuration:

@@ -28,6 +28,7 @@ from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.core import (
     Action,
     ControllerCore,
+    FoundAction,
     GrantAction,
     OperationKey,
     RecallAction,
@@ -123,6 +124,10 @@ class Server:
                     can_hold=True,
                 )
             )
+        elif kind == "LISTEN":
+            self._act(self.core.listen(rank, int(message["request"]), _channels(message), now_ns))
+        elif kind == "UNLISTEN":
+            self.core.unlisten(rank, int(message["request"]))
         elif kind == "RELEASE":
             self._act(self.core.release(rank, _key(message), now_ns))
         elif kind == "RECALLED":
@@ -165,6 +170,8 @@ class Server:
                 self._connections[action.rank].refuse(action.request, action.message)
             elif isinstance(action, RecallAction):
                 self._connections[action.rank].recall(action)
+            elif isinstance(action, FoundAction):
+                self._connections[action.rank].found(action)
             else:
                 self._switch.apply(action)
 
@@ -225,6 +232,15 @@ class _Connection(asyncio.Protocol):
             reason=action.reason,
         )
 
+    def found(self, action: FoundAction) -> None:
+        self.send(
+            "FOUND",
+            request=action.request,
+            source=action.source,
+            channel=action.key[0],
+            sequence=action.key[1],
+        )
+
     def refuse(self, request: int | None, message: str) -> None:
         self.send("ERROR", request=request, message=message)
 
@@ -253,6 +269,13 @@ def _key(message: Message) -> OperationKey:
 
 def _configuration(message: Message) -> Configuration:
     return Configuration(message["kind"], tuple(int(member) for member in message["members"]))
+
+
+def _channels(message: Message) -> dict[str, tuple[int, int]]:
+    return {
+        str(channel): (int(source), int(number))
+        for channel, (source, number) in message["channels"].items()
+    }
 
 
 def _report(message: Message) -> Report:

@@ -24,6 +24,10 @@ holds to (the correctness conditions of photonic rails, Opus, arXiv 2602.12521):
   so a wrong one costs at most the switch back. A rank that hints gives back the held
   leases that are in the way of it; those that it shared are then recalled from the
   others too;
+* a receive from any source asks for nothing yet: the rank listens, and is told of the
+  first sender that stands before an operation with it. What only one end has begun
+  under a held lease is not known here, so no lease of the two stays with them while one
+  of them listens for the other. Who listens holds nothing;
 * an operation with a dead member ends in an error for everyone who asked for it.
 
 Port accounting: the ports of a circuit that comes up are moving until the switch
@@ -33,6 +37,7 @@ reports. A port that only lost its circuit is dark and free at once.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port, ports_of
@@ -41,6 +46,7 @@ from railx.fabric.holdings import OperationKey, Report
 __all__ = [
     "Action",
     "ControllerCore",
+    "FoundAction",
     "GrantAction",
     "OperationKey",
     "RecallAction",
@@ -116,7 +122,17 @@ class SwitchAction:
     disconnect: tuple[Circuit, ...]
 
 
-Action = GrantAction | RecallAction | RefuseAction | SwitchAction
+@dataclass(frozen=True)
+class FoundAction:
+    """Tell ``rank`` that ``source`` stands before ``key``, which it listens for."""
+
+    rank: int
+    request: int
+    source: int
+    key: OperationKey
+
+
+Action = FoundAction | GrantAction | RecallAction | RefuseAction | SwitchAction
 
 
 @dataclass
@@ -168,6 +184,17 @@ class _Hint:
     served: bool = False
 
 
+@dataclass(frozen=True)
+class _Listener:
+    """A rank that waits for one of several senders, by their channel.
+
+    A channel has its sender and the number of the first operation that may be meant.
+    """
+
+    channels: Mapping[str, tuple[int, int]]
+    configurations: frozenset[Configuration]
+
+
 class ControllerCore:
     """The state of all rails.
 
@@ -200,6 +227,8 @@ class ControllerCore:
         self._operations: dict[OperationKey, _Operation] = {}
         self._queue: list[_Operation] = []
         self._hints: dict[int, _Hint] = {}
+        # Who listens, by rank and request, in the order in which they came.
+        self._listeners: dict[tuple[int, int], _Listener] = {}
         self._ahead: Counter[Configuration] = Counter()
         self._last_sequence: dict[tuple[int, str], int] = {}
         self._gone: dict[int, str] = {}
@@ -278,6 +307,31 @@ class ControllerCore:
         # Those who still hold the lease may have begun it without asking.
         return [*self._recall(configuration), *self._advance(now_ns)]
 
+    def listen(
+        self, rank: int, request: int, channels: Mapping[str, tuple[int, int]], now_ns: int
+    ) -> list[Action]:
+        """``rank`` stands before a receive and does not know its sender.
+
+        ``channels``: by channel, the sender and the number of the next operation. The
+        first sender that stands, or comes to stand, before such an operation is found;
+        the rank then asks for it as for any other.
+        """
+        sources = {source for source, _ in channels.values()}
+        for source in sorted(sources):
+            if source == rank or not 0 <= source < self.ranks:
+                message = f"rank {rank} listens for rank {source}; allowed: another rank"
+                return [RefuseAction(rank, request, f"{message}, 0 to {self.ranks - 1}")]
+            if source in self._gone:
+                return [RefuseAction(rank, request, self._unheard(rank, source))]
+        pairs = frozenset(Configuration("pair", (rank, source)) for source in sources)
+        self._listeners[rank, request] = _Listener(dict(channels), pairs)
+        recalls = [item for pair in self.holds if pair in pairs for item in self._recall(pair)]
+        return [*recalls, *self._advance(now_ns)]
+
+    def unlisten(self, rank: int, request: int) -> None:
+        """``rank`` does not wait for a sender any more."""
+        self._listeners.pop((rank, request), None)
+
     def release(self, rank: int, key: OperationKey, now_ns: int) -> list[Action]:
         """``rank`` has ended its part of an operation.
 
@@ -353,6 +407,13 @@ class ControllerCore:
         self._present.discard(rank)
         self._hints.pop(rank, None)
         actions: list[Action] = []
+        for listening, request in list(self._listeners):
+            listener = self._listeners[listening, request]
+            if listening == rank:
+                del self._listeners[listening, request]
+            elif any(source == rank for source, _ in listener.channels.values()):
+                del self._listeners[listening, request]
+                actions.append(RefuseAction(listening, request, self._unheard(listening, rank)))
         for operation in [
             item for item in self._operations.values() if rank in item.configuration.members
         ]:
@@ -549,6 +610,7 @@ class ControllerCore:
         if (
             not operation.circuits
             or configuration in self.holds
+            or any(configuration in item.configurations for item in self._listeners.values())
             or not all(asked.can_hold for asked in operation.asked.values())
             or any(
                 not operation.ports.isdisjoint(other.ports)
@@ -691,7 +753,7 @@ class ControllerCore:
 
     def _advance(self, now_ns: int) -> list[Action]:
         """Grant and switch whatever can be: queued operations in order, then hints."""
-        actions: list[Action] = []
+        actions = self._find() if self._listeners else []
         claimed: set[Port] = set()
         for operation in list(self._queue):
             if claimed.isdisjoint(operation.ports):
@@ -699,6 +761,37 @@ class ControllerCore:
             if not operation.granted:
                 claimed |= operation.ports
         return actions + self._speculate(claimed) if self._hints else actions
+
+    def _find(self) -> list[Action]:
+        """Tell who listens of the first sender that stands before its channels."""
+        actions: list[Action] = []
+        for (rank, request), listener in list(self._listeners.items()):
+            standing = [
+                (operation.key, source)
+                for operation in self._operations.values()
+                if (source := self._stands_before(operation, rank, listener)) is not None
+            ]
+            if standing:
+                (channel, number), source = standing[0]
+                # A later one may be known first, where the earlier began under a lease.
+                number = min(key[1] for key, _ in standing if key[0] == channel)
+                del self._listeners[rank, request]
+                actions.append(FoundAction(rank, request, source, (channel, number)))
+        return actions
+
+    def _stands_before(self, operation: _Operation, rank: int, listener: _Listener) -> int | None:
+        """The sender that stands before an operation which ``rank`` listens for.
+
+        None where it is none of those, where ``rank`` has asked for it already, and
+        while an earlier one of the channel may have begun under a held lease.
+        """
+        channel, number = operation.key
+        source, least = listener.channels.get(channel, (None, 0))
+        meant = source in operation.asked and rank not in operation.asked and number >= least
+        return source if meant and operation.configuration not in self.holds else None
+
+    def _unheard(self, rank: int, source: int) -> str:
+        return f"rank {source} {self._gone[source]}, but rank {rank} receives from any source"
 
     def _serve(self, operation: _Operation, now_ns: int) -> list[Action]:
         missing = [circuit for circuit in operation.circuits if circuit not in self.lit]

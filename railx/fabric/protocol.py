@@ -8,6 +8,10 @@ From a rank to the controller:
   ranks, reconfiguration_latency_ms and timeout_s.
 * ``ACQUIRE``: request, channel, sequence, kind, members. This rank stands before the
   operation (channel, sequence).
+* ``LISTEN``: request, channels (by channel the rank that sends and the number of the
+  next operation). This rank stands before a receive from any source. FOUND or ERROR
+  answers it, and FOUND asks for nothing: an ACQUIRE follows. ``UNLISTEN``: request. It
+  waits no longer.
 * ``RELEASE``: channel, sequence. This rank's part of the operation has ended, on the
   device too.
 * ``RECALLED``: kind, members, hold, begun (the last operation begun by channel), open
@@ -32,6 +36,8 @@ From the controller to a rank:
   the lease was recalled before all members had begun it.
 * ``RECALL``: kind, members, hold, reason (null, or what befell a member). RECALLED
   answers it at once; a rank that does not hold this lease any more says nothing.
+* ``FOUND``: request, source, channel, sequence. This rank stands before an operation
+  that was listened for.
 * ``ERROR``: request (null: an operation already granted, or none), message (one line).
 
 ``request`` numbers a rank's own questions, so that an answer can never be taken for
@@ -47,7 +53,7 @@ from typing import Any
 
 __all__ = ["MAXIMUM_BYTES", "VERSION", "MessageDecoder", "ProtocolError", "encode"]
 
-VERSION = 2
+VERSION = 3
 MAXIMUM_BYTES = 1 << 20
 _LENGTH = struct.Struct(">I")
 

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["FIGURE", "ClusterTimeSettings"]
 
 _COLUMNS = (
-    *("run", "plan", "parallelism", "topology", "mode", "wall_ms", "cluster_ms"),
-    *("hidden_share", "fidelity"),
+    *("run", "plan", "parallelism", "device", "topology", "compute", "mode"),
+    *("wall_ms", "cluster_ms", "hidden_share", "fidelity"),
 )
 _RECORDED = "recorded"
+#: How the wall time of a run on a device was had.
+_MEASURED = {"cpu": "measured_cpu", "cuda": "measured_gpu"}
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,12 @@ def draw(settings: ClusterTimeSettings, inputs: FigureFiles, output: Path) -> Dr
     frame = read_frames(inputs, "settings", _COLUMNS, "run", settings.only)
     rows = _bars(frame)
     runs = list(dict.fromkeys(rows["run"]))
+    computed = _computed(rows)
     subtitle = (
         "Median iteration with electrical switching, slowest rank. Wall: as measured, ranks share"
-        " the machine. Others: each rank's own processor time, communication at that topology's"
-        " bandwidth."
+        f" the machine. Others: {computed}, communication at that topology's bandwidth."
     )
-    footnote = fidelity_line(frame["fidelity"], "Wall time itself is measured")
+    footnote = fidelity_line(rows["fidelity"], shows=_shows(rows))
     with canvas(
         settings, output, "Wall time and cluster time of training runs", subtitle, footnote
     ) as figure:
@@ -60,19 +62,45 @@ def draw(settings: ClusterTimeSettings, inputs: FigureFiles, output: Path) -> Dr
             _panel(axes, own)
             title = f"{label(str(own['plan'].iloc[0]))}\n{label(str(own['parallelism'].iloc[0]))}"
             axes.set_title(panel_title(title, len(runs), settings))
-    return Drawn(_caption(rows, runs), _alternative(rows, runs), rows)
+    return Drawn(_caption(rows, runs, computed), _alternative(rows, runs), rows)
 
 
 def _bars(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row for each bar: the wall time of a run, then its cluster times."""
+    """A row for each bar: the wall time of a run, then its cluster times.
+
+    Wall time under electrical switching is the machine's own, and so measured.
+    """
     import pandas as pd
 
     electrical = frame[frame["mode"] == "electrical"]
     recorded = electrical[electrical["topology"] == _RECORDED]
-    wall = recorded.assign(topology="wall", ms=recorded["wall_ms"], hidden_share=float("nan"))
+    wall = recorded.assign(
+        topology="wall",
+        ms=recorded["wall_ms"],
+        hidden_share=float("nan"),
+        fidelity=recorded["device"].map(_MEASURED),
+    )
     cluster = electrical[electrical["topology"] != _RECORDED]
     found = pd.concat([wall, cluster.assign(ms=cluster["cluster_ms"])], ignore_index=True)
-    return found[["run", "plan", "parallelism", "topology", "ms", "hidden_share", "fidelity"]]
+    return found[
+        ["run", "plan", "parallelism", "topology", "compute", "ms", "hidden_share", "fidelity"]
+    ]
+
+
+def _computed(rows: pd.DataFrame) -> str:
+    """Where the computation of cluster time comes from."""
+    if "profile" in set(rows["compute"]):
+        return "computation by a profile of a layer"
+    return "each rank's own processor time"
+
+
+def _shows(rows: pd.DataFrame) -> dict[str, str]:
+    """What has which fidelity."""
+    bars = rows.groupby("fidelity")["topology"]
+    return {
+        str(fidelity): "wall time" if set(own) == {"wall"} else "cluster time"
+        for fidelity, own in bars
+    }
 
 
 def _panel(axes: Axes, rows: pd.DataFrame) -> None:
@@ -105,13 +133,13 @@ def _words(rows: pd.DataFrame, run: str) -> str:
     return "; ".join(parts)
 
 
-def _caption(rows: pd.DataFrame, runs: list[str]) -> str:
+def _caption(rows: pd.DataFrame, runs: list[str], computed: str) -> str:
     sentences = " ".join(f"{label(run)}: {_words(rows, run)}." for run in runs)
     return (
         f"Wall time and cluster time of an iteration. {sentences} Wall time is that of ranks on one"
-        " machine, which slow one another; cluster time replays the same recording with each"
-        " rank's processor time and with communication at the bandwidth of a topology, flight"
-        " times included, software overhead not."
+        f" machine, which slow one another; cluster time replays the same recording with {computed}"
+        " and with communication at the bandwidth of a topology, flight times included, software"
+        " overhead not."
     )
 
 

@@ -40,6 +40,7 @@ FIGURES: tuple[str, ...] = (
     "all_to_all_degree",
     "corpus_lengths",
     "sequence_parallel_plan",
+    "underlay",
     "pipeline_speedups",
     "pipeline_schedule",
     "channel_loads",

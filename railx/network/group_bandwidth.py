@@ -35,7 +35,7 @@ from railx.vocabulary.routing.analysis import longest_paths, table_channel_loads
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
-__all__ = ["group_bandwidth", "group_shapes", "ranks_in_order"]
+__all__ = ["all_to_all_gb_s", "group_bandwidth", "group_shapes", "ranks_in_order"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -88,6 +88,22 @@ def group_bandwidth(
                         }
                     )
     return rows
+
+
+def all_to_all_gb_s(topology: Topology, ranks: int, routing: str) -> dict[int, float]:
+    """All-to-all bandwidth of groups of consecutive ranks by their size, exact.
+
+    Those rows of :func:`group_bandwidth` alone, in the same unit.
+    """
+    chips = ranks_in_order(topology, ranks)
+    table = build_routing(topology, routing, np.sort(chips).astype(np.int32))
+    found = {}
+    for size, stride in group_shapes(len(chips)):
+        if stride == 1:
+            groups = _groups(chips, size, stride)
+            gb_s, _ = _exact_rate(topology, table, groups, _ways(size)["direct"])
+            found[size] = gb_s / _sent("direct", size)["all_to_all"]
+    return found
 
 
 def ranks_in_order(topology: Topology, ranks: int) -> IntArray:

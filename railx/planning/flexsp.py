@@ -1,121 +1,98 @@
-"""FlexSP: sequence-parallel groups of different degrees for each micro-batch.
+"""FlexSP's problem, solved by a search of our own over the whole batch.
 
-One batch: cut it into M micro-batches (``blaster``), find for each the mix of degrees
-and the sequences of each group (``mixes``, then ``milp``), and keep the M with the
-least total, out of a few from the least that memory allows. Static plans are in the
-search space and stand for election too, so that the result is never predicted slower
-than they are. The constant b1 is paid once per micro-batch.
+A batch is cut into micro-batches. Each has groups of different degrees, side by side,
+and each sequence a place in one of them (FlexSP, section 4). The paper solves it cut by
+cut with an integer programme (``flexsp_milp``). Here one search moves the time limits
+of all micro-batches at once (``search``). The constant b1 is paid once per micro-batch.
 
-Deviations from the paper: list scheduling with moves and swaps comes before the integer
-programme, bounds it from above and narrows its virtual groups to the degrees of the
-best few mixes. The programme runs on trials within the gap of the best alone. Degree 1
-is allowed (a setting). Where none of the first trials fits, M grows until one does. The
-result is deterministic unless the solver's time guard strikes, which the plan records.
+More freedom never makes a plan slower. A plan for some degrees is the best of the
+searches with those up to each of them, and a search starts from what the one before it
+found. Fewer devices (half, a quarter...) and fewer small degrees are searched as well
+where a bound does not rule them out. Static plans stand for election in the same way.
+
+Work is counted, not timed: the result depends on the settings and the seed alone. A
+time guard only ends the work early, and says so.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from railx.planning.blaster import bucket_lengths, cut_batch
-from railx.planning.groups import (
-    Assignment,
-    Lengths,
-    check_lengths_fit,
-    micro_batch,
-    micro_batch_ms,
-)
-from railx.planning.mixes import lower_bound_ms, search_mix
+import numpy as np
+
+from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_batch
 from railx.planning.plan import PlanError, SequenceParallelBatch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.static import best_static, total_ms
-from railx.settings import AtLeast, Fraction, NonNegative, Positive
+from railx.settings import AtLeast, NonNegative, Positive
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel
 
-__all__ = ["FLEXSP", "FlexSPSettings", "plan_flexsp_batch"]
+__all__ = ["FLEXSP", "FlexSPSettings", "plan_flexsp_batch", "simple_bound_ms"]
+
+#: A larger degree is searched only where a sequence fills more than this share of its
+#: micro-batch's time: else no group has a use for it.
+_USEFUL = 0.85
+#: Groups that one round looks at for 512 sequences on 64 devices.
+_LOOKS = 12e6
+#: Shares of memory that static plans fill.
+_FILLS = (0.9, 1.0)
 
 
 @dataclass(frozen=True)
 class FlexSPSettings(PlannerBase):
-    """Groups of different degrees, different in each micro-batch (FlexSP).
-
-    The search over mixes of degrees comes first. Where it does not get within
-    ``relative_gap`` of a lower bound, the solver takes over. All limits are
-    deterministic but ``time_guard_s``; the plan records where that one struck.
-    """
+    """Groups of different degrees, different in each micro-batch, by our own search."""
 
     planner: Literal["flexsp"]
     """Which planner it is."""
 
     smallest_degree: Literal[1, 2]
-    """The least ranks of a group. The public code leaves out 1; the paper's case study
-    uses it."""
+    """The least ranks of a group. FlexSP's public code leaves out 1; the paper's case
+    study uses it."""
 
-    order: Literal["sorted", "given"]
-    """Whether a batch is cut into micro-batches after sorting by length, or as it
-    comes."""
+    degrees: Literal["powers_of_two", "any"]
+    """Which degrees groups may have: FlexSP's powers of two, or every number of ranks
+    that divides the model's heads."""
 
-    micro_batch_trials: Annotated[int, AtLeast(1)]
-    """Numbers of micro-batches to try, from the least that memory allows."""
-
-    bucketing: Literal["least_error", "equal_width"]
-    """How lengths are put into buckets for the solver: with the least rounding error,
-    or with equal width."""
-
-    buckets: Annotated[int, AtLeast(1)]
-    """Buckets of lengths at first."""
+    effort: Annotated[int, AtLeast(1)]
+    """Rounds of search. One round looks at 20 million groups for 512 sequences on 64
+    devices, and more with the square root of sequences times devices."""
 
     relative_gap: Annotated[float, NonNegative()]
-    """Share above a lower bound at which the search and the solver stop."""
-
-    largest_programme: Annotated[int, NonNegative()]
-    """Most counts in a programme for the solver; larger ones are left to the search
-    (0: all are)."""
-
-    node_limit: Annotated[int, AtLeast(0)]
-    """Most nodes of the solver's search tree."""
+    """Share above the lower bound at which the search ends."""
 
     time_guard_s: Annotated[float, Positive()]
-    """Seconds after which the solver gives up one micro-batch, for pathological
-    cases."""
-
-    static_fill: Annotated[float, Fraction()]
-    """``fill`` of the static plans that are candidates too."""
+    """Seconds of processor time after which no further round begins. The plan records
+    where it struck."""
 
 
-@dataclass(frozen=True)
-class _Part:
-    """One micro-batch on its way.
+@dataclass
+class _Best:
+    """The best plan so far, and limits that a search goes on from."""
 
-    Positions in the batch, a bound and the best assignment (of positions in the part).
-    """
+    time_ms: float = math.inf
+    assignments: list[Assignment] = field(default_factory=list)
+    limits: Any = None
+    origin: str = "search"
 
-    positions: Lengths
+
+@dataclass
+class _Work:
+    """What all searches of one batch share."""
+
     lengths: Lengths
-    bound_ms: float
-    time_ms: float
-    assignment: Assignment
-    groups: tuple[int, ...]
-    ended_by: str
-
-
-@dataclass(frozen=True)
-class _Context:
     settings: FlexSPSettings
-    devices: int
-    degrees: tuple[int, ...]
     cost: CostModel
     seed: int
-
-    @property
-    def cap(self) -> int:
-        """Tokens that all devices hold together."""
-        return self.cost.tokens_per_device * self.devices
+    bound_ms: float
+    ends_s: float
+    looks: int = 0
+    rounds: int = 0
+    cut_short: bool = False
+    found: dict[tuple[int, tuple[int, ...]], _Best] = field(default_factory=dict)
 
 
 def plan_flexsp_batch(
@@ -128,160 +105,187 @@ def plan_flexsp_batch(
 ) -> SequenceParallelBatch:
     """Plan one batch.
 
-    ``solver`` of the result: predicted totals by number of micro-batches, which
-    candidate won, a lower bound on its micro-batches, and how many of them were ended
-    by what. PlanError names a sequence that fits no group.
+    ``solver`` of the result: a lower bound on any plan of the batch, the effort, how
+    the search ended (``bound``, ``effort`` or ``time_guard``), how many groups it
+    looked at in how many rounds, and whether the search or a static plan won.
+    PlanError names a sequence that fits no group.
     """
-    degrees = tuple(degree for degree in cost.degrees if degree >= settings.smallest_degree)
+    from railx.planning.bound import batch_lower_bound_ms
+
+    usable = cost.any_degrees if settings.degrees == "any" else cost.degrees
+    degrees = tuple(d for d in usable if settings.smallest_degree <= d <= devices)
     if not degrees:
         raise PlanError(
             f"planner.smallest_degree: got {settings.smallest_degree}; allowed: 1, as the cluster"
             " has no larger degree"
         )
-    context = _Context(settings, devices, degrees, cost, seed)
     check_lengths_fit(
         batch.sequences,
         batch.lengths,
         cost.tokens_per_device * degrees[-1],
         f"a group of degree {degrees[-1]}",
     )
-    static_degree, static = best_static(
-        batch.lengths, devices, cost, settings.static_fill, settings.smallest_degree
-    )
-    static_ms = total_ms(static, batch.lengths, cost)
-    trials = _trials(batch.lengths, context)
-    report: dict[str, Any] = {
-        "predicted_ms_by_micro_batches": {str(len(parts)): _total(parts) for parts in trials},
-        "predicted_ms_static": static_ms,
+    order = np.argsort(-batch.lengths, kind="stable")
+    lengths = batch.lengths[order]
+    bound = batch_lower_bound_ms(lengths, devices, degrees, cost)
+    work = _Work(lengths, settings, cost, seed, bound, time.process_time() + settings.time_guard_s)
+    best = _best(work, devices, degrees)
+    _try_static(work, best, devices)
+    near = best.time_ms <= bound * (1 + settings.relative_gap)
+    report = {
+        "name": "flexsp",
+        "lower_bound_ms": bound,
+        "effort": settings.effort,
+        "ended_by": "time_guard" if work.cut_short else "bound" if near else "effort",
+        "looks": work.looks,
+        "rounds": work.rounds,
+        "chosen": best.origin,
     }
-    if trials:
-        parts = _polished(trials, context)
-        report |= {
-            "lower_bound_ms": sum(part.bound_ms for part in parts),
-            "ended_by": dict(Counter(part.ended_by for part in parts)),
-        }
-        if _total(parts) <= static_ms:
-            report["chosen"] = "flexsp"
-            made = [
-                (part.assignment, batch.sequences[part.positions], part.lengths) for part in parts
-            ]
-            return SequenceParallelBatch(
-                iteration, tuple(micro_batch(*item, cost) for item in made), report
-            )
-    report |= {"chosen": "static", "degree": static_degree}
+    sequences = batch.sequences[order]
     return SequenceParallelBatch(
         iteration,
-        tuple(micro_batch(item, batch.sequences, batch.lengths, cost) for item in static),
+        tuple(micro_batch(made, sequences, lengths, cost) for made in best.assignments),
         report,
     )
 
 
-def _trials(lengths: Lengths, context: _Context) -> list[list[_Part]]:
-    """Searched micro-batches for the first numbers of them that work, in rising order.
+def simple_bound_ms(
+    lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel
+) -> float:
+    """A quick bound on the whole batch, infinite where a sequence fits no degree.
 
-    A number is passed over where its lower bound is no better than a total found
-    before.
+    All devices share the device time of every sequence at its cheapest degree, and as
+    many micro-batches as memory demands pay the constant.
     """
-    found: list[list[_Part]] = []
-    best = math.inf
-    for tried, cut in enumerate(_cuts(lengths, context), start=1):
-        bounds = [
-            lower_bound_ms(lengths[positions], context.devices, context.degrees, context.cost)
-            for positions in cut
-        ]
-        if sum(bounds) < best:
-            parts = _search(lengths, cut, bounds, context)
-            if parts is not None:
-                found.append(parts)
-                best = min(best, _total(parts))
-        if tried >= context.settings.micro_batch_trials and found:
-            break
-    return found
+    width = np.array(degrees)
+    each = np.array([cost.all_to_all_ms[degree] for degree in degrees])
+    work = cost.sequence_ms(lengths)[:, None] + lengths[:, None] * (each * width)
+    work = np.where(lengths[:, None] <= width * cost.tokens_per_device, work, np.inf).min(axis=1)
+    micro_batches = math.ceil(lengths.sum() / (cost.tokens_per_device * devices))
+    longest = float((work / width[-1]).max())
+    return max(float(work.sum()) / devices, longest) + micro_batches * cost.constant_ms
 
 
-def _cuts(lengths: Lengths, context: _Context) -> Iterator[list[Lengths]]:
-    """Cuts into rising numbers of micro-batches whose tokens the cluster holds."""
-    for number in range(math.ceil(lengths.sum() / context.cap), len(lengths) + 1):
-        cut = cut_batch(lengths, number, context.settings.order)
-        if max(int(lengths[positions].sum()) for positions in cut) <= context.cap:
-            yield cut
+def _best(work: _Work, devices: int, degrees: tuple[int, ...]) -> _Best:
+    """The best plan with these devices and degrees, or with fewer of either."""
+    known = work.found.get((devices, degrees))
+    if known is not None:
+        return known
+    best = _searched(work, devices, degrees)
+    fewer = [(devices, degrees[1:])] if degrees[0] == 1 else []
+    if devices % 2 == 0:
+        fewer.append((devices // 2, tuple(d for d in degrees if d <= devices // 2)))
+    for less, some in fewer:
+        if some and _may_beat(work, best, less, some):
+            other = _best(work, less, some)
+            if other.time_ms < best.time_ms:
+                best = other
+    work.found[devices, degrees] = best
+    return best
 
 
-def _search(
-    lengths: Lengths, cut: list[Lengths], bounds: list[float], context: _Context
-) -> list[_Part] | None:
-    """Each micro-batch of a cut searched.
+def _may_beat(work: _Work, best: _Best, devices: int, degrees: tuple[int, ...]) -> bool:
+    """Whether no bound says that a plan with fewer devices or degrees is slower."""
+    from railx.planning.bound import batch_lower_bound_ms
 
-    None where one does not fit memory.
-    """
-    parts = []
-    for positions, bound in zip(cut, bounds, strict=True):
-        good_enough = bound * (1 + context.settings.relative_gap)
-        own = lengths[positions]
-        result = search_mix(own, context.devices, context.degrees, context.cost, good_enough)
-        if result is None:
-            return None
-        ended = "bound" if result.time_ms <= good_enough else "search"
-        parts.append(
-            _Part(positions, own, bound, result.time_ms, result.assignment, result.groups, ended)
+    lengths, cost = work.lengths, work.cost
+    if simple_bound_ms(lengths, devices, degrees, cost) >= best.time_ms:
+        return False
+    return bool(batch_lower_bound_ms(lengths, devices, degrees, cost) < best.time_ms)
+
+
+def _searched(work: _Work, devices: int, degrees: tuple[int, ...]) -> _Best:
+    """Searches with the degrees up to each of them, each from the plan before it."""
+    best = _Best()
+    for largest in _ladder(degrees):
+        some = tuple(d for d in degrees if d in largest)
+        if work.lengths[0] > work.cost.tokens_per_device * some[-1]:
+            continue
+        if best.time_ms < math.inf and not _has_use(work, best, some):
+            continue
+        for number in range(work.settings.effort):
+            if best.time_ms <= work.bound_ms * (1 + work.settings.relative_gap):
+                return best
+            if best.time_ms < math.inf and time.process_time() > work.ends_s:
+                work.cut_short = True
+                return best
+            _search_round(work, best, devices, some, number)
+    return best
+
+
+def _ladder(degrees: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Sets of degrees, each with more than the one before: powers of two, then all."""
+    powers = tuple(d for d in degrees if d & (d - 1) == 0)
+    steps = [powers[: count + 1] for count in range(len(powers))]
+    if len(powers) < len(degrees):
+        steps.append(degrees)
+    return steps
+
+
+def _has_use(work: _Work, best: _Best, degrees: tuple[int, ...]) -> bool:
+    """Whether some micro-batch waits for a sequence that a larger degree might end."""
+    if degrees[-1] & (degrees[-1] - 1) or any(d & (d - 1) for d in degrees):
+        return True
+    fewer = degrees[:-1]
+    for made, limit in zip(best.assignments, best.limits, strict=True):
+        longest = work.lengths[min(min(group) for group in made.groups)]
+        alone = work.cost.sequence_ms(longest)
+        soonest = min(
+            float(alone) / d + longest * work.cost.all_to_all_ms[d]
+            for d in fewer
+            if longest <= d * work.cost.tokens_per_device
         )
-    return parts
+        if soonest > _USEFUL * limit:
+            return True
+    return False
 
 
-def _polished(trials: list[list[_Part]], context: _Context) -> list[_Part]:
-    """The best trial after the solver has worked on those close to the best."""
-    limit = min(map(_total, trials)) * (1 + context.settings.relative_gap)
-    solved = [
-        [_solved(part, context) for part in parts] for parts in trials if _total(parts) <= limit
-    ]
-    return min(solved, key=_total)
+def _search_round(
+    work: _Work, best: _Best, devices: int, degrees: tuple[int, ...], number: int
+) -> None:
+    """One round; the better plan stays in ``best``."""
+    # Compiled code takes a while to load: only who plans loads it.
+    from railx.planning.search import Problem, search
+
+    problem = Problem.of(work.lengths, devices, degrees, work.cost)
+    size = math.sqrt(max(len(work.lengths) * devices / (512 * 64), 1 / 64))
+    starts = [] if best.limits is None else [best.limits]
+    found = search(problem, int(_LOOKS * size), work.seed + number, starts)
+    work.looks += found.looks
+    work.rounds += 1
+    if found.time_ms < best.time_ms * (1 - 1e-12):
+        best.time_ms, best.limits = found.time_ms, found.limits
+        best.assignments = [
+            _assignment(found, m, degrees) for m in range(int(found.micro_batch.max()) + 1)
+        ]
 
 
-def _solved(part: _Part, context: _Context) -> _Part:
-    """The micro-batch after the solver.
+def _assignment(found: Any, m: int, degrees: tuple[int, ...]) -> Assignment:
+    members = np.flatnonzero(found.micro_batch == m)
+    by_group = members[np.argsort(found.group[members], kind="stable")]
+    groups, starts = np.unique(found.group[by_group], return_index=True)
+    return Assignment(
+        tuple(degrees[found.kind[m, group]] for group in groups),
+        tuple(tuple(part.tolist()) for part in np.split(by_group, starts[1:])),
+    )
 
-    Unchanged where it is good enough already or its programme is too large.
+
+def _try_static(work: _Work, best: _Best, devices: int) -> None:
+    """A static plan in place of ``best`` where one is faster.
+
+    Only degrees whose bound leaves a chance are packed.
     """
-    # The solver is large: only who plans loads it.
-    from railx.planning.milp import SolverLimits, solve_micro_batch, virtual_groups
-
-    settings, cost = context.settings, context.cost
-    if part.ended_by == "bound" or settings.largest_programme == 0:
-        return part
-    allowed_tokens = (int(part.lengths.sum()) + context.cap) // 2
-    buckets = bucket_lengths(part.lengths, settings.buckets, allowed_tokens, settings.bucketing)
-    pruned = Counter(virtual_groups(part.lengths, context.devices, context.degrees, cost))
-    groups = tuple(
-        sorted((Counter(part.groups) & pruned | Counter(part.assignment.degrees)).elements())
-    )
-    if len(buckets) * len(groups) > settings.largest_programme:
-        return _replace(part, part.time_ms, part.assignment, "too_large")
-    limits = SolverLimits(
-        settings.relative_gap, settings.node_limit, settings.time_guard_s, context.seed
-    )
-    solution = solve_micro_batch(
-        part.lengths, buckets, groups, context.devices, cost, limits, part.assignment
-    )
-    if solution.assignment is None:
-        return _replace(part, part.time_ms, part.assignment, solution.ended_by)
-    time_ms = micro_batch_ms(solution.assignment, part.lengths, cost)
-    better = time_ms < part.time_ms
-    return _replace(
-        part,
-        time_ms if better else part.time_ms,
-        solution.assignment if better else part.assignment,
-        solution.ended_by,
-    )
-
-
-def _replace(part: _Part, time_ms: float, assignment: Assignment, ended_by: str) -> _Part:
-    return _Part(
-        part.positions, part.lengths, part.bound_ms, time_ms, assignment, part.groups, ended_by
-    )
-
-
-def _total(parts: list[_Part]) -> float:
-    return sum(part.time_ms for part in parts)
+    allowed = [d for d in work.cost.degrees if work.settings.smallest_degree <= d <= devices]
+    if all(
+        simple_bound_ms(work.lengths, devices, (degree,), work.cost) >= best.time_ms
+        for degree in allowed
+    ):
+        return
+    for fill in _FILLS:
+        _, made = best_static(work.lengths, devices, work.cost, fill, work.settings.smallest_degree)
+        static_ms = total_ms(made, work.lengths, work.cost)
+        if static_ms < best.time_ms * (1 - 1e-12):
+            best.time_ms, best.assignments, best.origin = static_ms, made, "static"
 
 
 def _plan(settings: FlexSPSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:

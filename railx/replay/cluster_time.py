@@ -17,6 +17,7 @@ from typing import Any
 from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
 from railx.replay.engine import ReplayedIteration, Step, replay
+from railx.replay.passes import Passes
 from railx.replay.pricing import price_of
 from railx.replay.recording import cluster_programs, recorded_programs
 from railx.replay.settings import ReplaySettings
@@ -43,26 +44,32 @@ def cluster_time(
     warmup: int,
     *,
     shared_device: bool = False,
+    passes: Passes | None = None,
 ) -> list[dict[str, Any]]:
     """One row for each topology, fabric setting and timed iteration of a run.
 
     ``trace`` are the events of a run under all its fabric settings, ``tables`` the
-    bandwidth tables by topology. Columns: topology (``recorded``: the recording as it
-    was), mode, reconfiguration_latency_ms, iteration, wall_ms (None where the setting
-    was not run), cluster_ms, both of the slowest rank; of the mean rank: compute_ms,
+    bandwidth tables by topology, ``passes`` what a profile says that ranks compute
+    (None: as long as they were busy). Columns: topology (``recorded``: the recording as
+    it was), compute (``measured`` or ``profile``), mode, reconfiguration_latency_ms,
+    iteration, wall_ms (None where the setting was not run), cluster_ms, both of the
+    slowest rank; of the mean rank: compute_ms,
     communication_ms, hidden_share (of communication; None without any), stall_ms,
     wait_ms, requests, reconfigurations. ``shared_device``: ranks shared a GPU, whose
-    clock then tells no rank's own time: ``recorded`` alone is there.
+    clock then tells no rank's own time: without a profile ``recorded`` alone is there.
     """
     wall = _wall(trace)
     electrical = [event for event in trace if event["mode"] == "electrical"]
     programs = {RECORDED: recorded_programs(electrical)}
-    if not shared_device:
+    if passes is not None or not shared_device:
         for topology, table in tables.items():
             rows = [row for row in table if row["fidelity"] == settings.fidelity]
-            programs[topology] = cluster_programs(electrical, price_of(rows))
+            programs[topology] = cluster_programs(
+                electrical, price_of(rows), passes, shared_device=shared_device
+            )
+    computed = "measured" if passes is None else "profile"
     return [
-        row
+        row | {"compute": "measured" if topology == RECORDED else computed}
         for topology, own in programs.items()
         for setting in _sweep(settings)
         for row in _replayed(topology, own, setting, layout, warmup, wall)
@@ -72,7 +79,7 @@ def cluster_time(
 def summarised(rows: Iterable[_Row]) -> list[dict[str, Any]]:
     """Medians over the iterations of each topology and fabric setting."""
     kept: dict[tuple[Any, ...], list[_Row]] = defaultdict(list)
-    keys = ("topology", "mode", "reconfiguration_latency_ms")
+    keys = ("topology", "compute", "mode", "reconfiguration_latency_ms")
     for row in rows:
         kept[tuple(row[key] for key in keys)].append(row)
     values = ("wall_ms", "cluster_ms", "compute_ms", "communication_ms", "hidden_share")

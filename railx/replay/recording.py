@@ -9,7 +9,8 @@ The trace says when each rank's program issued an operation, waited for it and w
   this gives the recording's own iteration times;
 * on a cluster (:func:`cluster_programs`): computation lasts as long as the program's
   busy clock says (time on a processor, never wall time of one that ranks share), an
-  operation as long as a network model says, and no thread is late.
+  operation as long as a network model says, and no thread is late. Forward and backward
+  passes may last as long as a profile says instead (:mod:`railx.replay.passes`).
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from railx.fabric.circuits import Configuration
 from railx.fabric.core import OperationKey
 from railx.fabric.operation_kinds import COMMUNICATION
 from railx.replay.engine import ReplayedOperation, Step
+from railx.replay.passes import Passes
 
 __all__ = ["Price", "cluster_programs", "recorded_programs"]
 
+#: The phases of computation that a profile knows.
+_PASSES = ("forward", "backward")
 #: How long an operation takes once all are there: kind, bytes and members to ns.
 Price = Callable[[str, int, tuple[int, ...]], float]
 
@@ -44,11 +48,21 @@ def recorded_programs(events: Iterable[_Event]) -> dict[int, list[Step]]:
     return recording.programs(recording.as_recorded, wall=True)
 
 
-def cluster_programs(events: Iterable[_Event], price: Price) -> dict[int, list[Step]]:
+def cluster_programs(
+    events: Iterable[_Event],
+    price: Price,
+    passes: Passes | None = None,
+    *,
+    shared_device: bool = False,
+) -> dict[int, list[Step]]:
     """The programs of a recorded electrical run on a cluster, by rank.
 
     Arguments and errors as of :func:`recorded_programs`; ``price`` says how long an
-    operation takes.
+    operation takes, ``passes`` how long passes do (None: as long as they were busy).
+    Neighbouring passes of one kind are told apart by nothing in a trace: their time is
+    spread over their moments as it was. What is no pass lasts as long as it was busy,
+    but where ranks shared a device (``shared_device``), whose clock is nobody's own: it
+    is left out. ValueError where a rank ran other passes.
     """
     recording = _Recording(events)
 
@@ -58,7 +72,8 @@ def cluster_programs(events: Iterable[_Event], price: Price) -> dict[int, list[S
         lasts_ns = round(price(first["kind"], size, _ranks(first)))
         return dict.fromkeys(members, lasts_ns), frozenset()
 
-    return recording.programs(priced, wall=False)
+    steps = recording.programs(priced, wall=False)
+    return steps if passes is None else recording.profiled(steps, passes, shared=shared_device)
 
 
 @dataclass(frozen=True)
@@ -84,6 +99,8 @@ class _Recording:
         self._members: dict[OperationKey, dict[int, _Event]] = defaultdict(dict)
         #: On each rank the operations of a channel in their order.
         self._lanes: dict[tuple[int, str], list[_Event]] = defaultdict(list)
+        #: Spans of passes by rank and iteration, in their order.
+        self._spans: dict[tuple[int, int], list[_Event]] = defaultdict(list)
         begun: dict[int, int] = defaultdict(int)
         for event in events:
             self._add(event, begun)
@@ -105,10 +122,48 @@ class _Recording:
         first = self._first_begins()
         return {
             rank: self._program(
-                sorted(points, key=_order), operations, self._pickups(), first, wall=wall
+                self._ordered(points), operations, self._pickups(), first, wall=wall
             )
             for rank, points in sorted(self._points.items())
         }
+
+    def profiled(
+        self, programs: Mapping[int, Sequence[Step]], passes: Passes, *, shared: bool
+    ) -> dict[int, list[Step]]:
+        """The programs with the passes' own times in place of what they were busy."""
+        found = {}
+        for rank, steps in programs.items():
+            gaps = self._gaps(rank)
+            rest = [0.0 if shared else float(step.gap_ns) for step in steps]
+            added = [0.0] * len(steps)
+            for iteration in sorted({step.iteration for step in steps}):
+                own = [n for n, step in enumerate(steps) if step.iteration == iteration]
+                spans = sorted(self._spans[rank, iteration], key=lambda span: span["start_ns"])
+                lasts_ns = _spread(spans, passes.get((rank, iteration), ()), rank, iteration)
+                for span, span_ns in zip(spans, lasts_ns, strict=True):
+                    for number, share in _shares(span, own, gaps):
+                        rest[number] -= share * span["busy_ns"]
+                        added[number] += share * span_ns
+            found[rank] = [
+                replace(step, gap_ns=round(max(0.0, left) + more))
+                for step, left, more in zip(steps, rest, added, strict=True)
+            ]
+        return found
+
+    def _gaps(self, rank: int) -> list[tuple[int, int]]:
+        """When the program computed before each of its steps, on the wall clock."""
+        points = self._ordered(self._points[rank])
+        return [(0, 0)] + [
+            (0, 0) if point.does == "begin" else (last.end_ns, point.begin_ns)
+            for last, point in itertools.pairwise(points)
+        ]
+
+    @staticmethod
+    def _ordered(points: Iterable[_Point]) -> list[_Point]:
+        """The points of a program from the begin of its first iteration on."""
+        ordered = sorted(points, key=_order)
+        begins = min((point.begin_ns for point in ordered if point.does == "begin"), default=0)
+        return [point for point in ordered if point.begin_ns >= begins]
 
     def _first_begins(self) -> dict[int, int]:
         """When the first rank began each iteration."""
@@ -160,6 +215,8 @@ class _Recording:
                 self._points[rank].append(
                     _Point(at[0], at[0], at[1], at[1], does, iteration, event)
                 )
+        if event["kind"] == "compute" and event["phase"] in _PASSES:
+            self._spans[rank, iteration].append(event)
         if event["kind"] not in COMMUNICATION or len(_ranks(event)) < 2:
             return
         if event["issued_busy_ns"] is None:
@@ -217,10 +274,7 @@ class _Recording:
     ) -> list[Step]:
         steps: list[Step] = []
         last: _Point | None = None
-        begins = min((point.begin_ns for point in points if point.does == "begin"), default=0)
         for point in points:
-            if point.begin_ns < begins:
-                continue
             event = point.event
             operation = operations[_key(event)] if point.does in ("issue", "wait") else None
             gap_ns = pickup_ns = resume_ns = 0
@@ -238,6 +292,46 @@ class _Recording:
             steps.append(Step(point.iteration, point.does, gap_ns, operation, pickup_ns, resume_ns))
             last = point
         return steps
+
+
+def _spread(
+    spans: Sequence[_Event], passes: Sequence[tuple[str, float]], rank: int, iteration: int
+) -> list[float]:
+    """How long each span lasts in ns, by the passes that it is a part of."""
+    runs = [list(run) for _, run in itertools.groupby(spans, key=lambda span: span["phase"])]
+    wanted = [
+        (phase, sum(ms for _, ms in run))
+        for phase, run in itertools.groupby(passes, key=lambda one: one[0])
+    ]
+    if [run[0]["phase"] for run in runs] != [phase for phase, _ in wanted]:
+        raise ValueError(
+            f"trace: rank {rank} ran {len(runs)} runs of passes in iteration {iteration}; allowed:"
+            f" {len(wanted)}, those of the plan"
+        )
+    lasts_ns = []
+    for run, (_, whole_ms) in zip(runs, wanted, strict=True):
+        busy_ns = sum(span["busy_ns"] for span in run)
+        for span in run:
+            share = span["busy_ns"] / busy_ns if busy_ns else 1 / len(run)
+            lasts_ns.append(share * whole_ms * 1e6)
+    return lasts_ns
+
+
+def _shares(
+    span: _Event, steps: Sequence[int], gaps: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, float]]:
+    """Which part of a span lies before which step; waiting is no part of it."""
+    inside = {
+        number: min(gaps[number][1], span["end_ns"]) - max(gaps[number][0], span["start_ns"])
+        for number in steps
+    }
+    whole_ns = sum(common for common in inside.values() if common > 0)
+    if not whole_ns:
+        # A moment, or while the program waited: it counts to what follows.
+        yield next((n for n in steps if gaps[n][1] >= span["start_ns"]), steps[-1]), 1.0
+    for number, common in inside.items():
+        if common > 0:
+            yield number, common / whole_ns
 
 
 def _order(point: _Point) -> tuple[int, int, int]:

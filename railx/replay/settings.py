@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from railx.settings import NonNegative
+from railx.settings import NonNegative, SettingsError
 
 __all__ = ["ReplaySettings"]
 
@@ -16,7 +16,21 @@ class ReplaySettings:
 
     fidelity: Literal["analytic", "flow"]
     """Which rows of their tables price communication."""
+    compute: Literal["measured", "profile"]
+    """How long ranks compute: as long as each was busy in its run, or forward and
+    backward passes as long as a profile of a layer says and the rest as measured.
+    """
+    profile: str | None
+    """Profile of the experiment, of the model of every run; null where it is not used.
+    """
     on_demand_latencies_ms: tuple[Annotated[float, NonNegative()], ...]
     """Reconfiguration latencies of the on-demand mode."""
     provisioned_latencies_ms: tuple[Annotated[float, NonNegative()], ...]
     """Reconfiguration latencies of the provisioned mode."""
+
+    def __post_init__(self) -> None:
+        if (self.compute == "profile") != (self.profile is not None):
+            allowed = "the name of one" if self.compute == "profile" else "null"
+            raise SettingsError(
+                "profile", f"got {self.profile!r}; allowed with {self.compute} times: {allowed}"
+            )

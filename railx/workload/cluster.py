@@ -78,14 +78,18 @@ def bandwidth_gb_s(cluster: ClusterSettings, degree: int) -> float | None:
     return table[min((listed for listed in table if listed >= degree), default=max(table))]
 
 
-def with_topology(cluster: ClusterSettings, rows: Iterable[Mapping[str, Any]]) -> ClusterSettings:
+def with_topology(
+    cluster: ClusterSettings, rows: Iterable[Mapping[str, Any]], unit: float = 1.0
+) -> ClusterSettings:
     """The cluster with the all-to-all bandwidths of a topology.
 
     ``rows`` are those of its table (stage bandwidth): the exact rates of groups of
-    consecutive ranks. SettingsError where the table has no such groups.
+    consecutive ranks, in 10^9 byte/s; ``unit`` is that of the cost model
+    (:func:`railx.workload.cost.bandwidth_unit`). SettingsError where the table has no
+    such groups.
     """
     table = {
-        str(row["group_size"]): row["gb_s"]
+        str(row["group_size"]): row["gb_s"] / unit
         for row in rows
         if (row["operation"], row["stride"], row["fidelity"]) == ("all_to_all", 1, "analytic")
         and row["group_size"] <= cluster.devices

@@ -56,6 +56,7 @@ __all__ = [
     "GroupTime",
     "ProfiledCostSettings",
     "ShardingTraffic",
+    "bandwidth_unit",
     "build_cost_model",
     "model_state_mib",
     "with_profile",
@@ -181,6 +182,11 @@ CostModelSettings = FittedCostSettings | AnalyticCostSettings | ProfiledCostSett
 def with_profile(settings: ProfiledCostSettings, fit: Mapping[str, Any]) -> ProfiledCostSettings:
     """The settings with the fit of their profile (stage profile), checked."""
     return replace(settings, fit=load(ProfileFit, fit, "cost_model.fit"))
+
+
+def bandwidth_unit(settings: CostModelSettings) -> float:
+    """The unit of the bandwidths that a cost model takes, in 10^9 byte/s."""
+    return _MIB * 1000 / 1e9 if isinstance(settings, FittedCostSettings) else 1.0
 
 
 @dataclass(frozen=True)

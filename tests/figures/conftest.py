@@ -18,6 +18,7 @@ from tests.figures.papers import (
     write_pipelines,
     write_plans,
     write_rails,
+    write_underlays,
 )
 from workflow.config import choices
 
@@ -512,6 +513,8 @@ def write_cluster_time(results: Path) -> list[Path]:
             run=parallelism,
             plan=plan,
             parallelism=parallelism,
+            device="cpu",
+            compute="measured",
             wall_ms=215.0,
             fidelity="replay",
         )
@@ -662,6 +665,7 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "cost_scale": {"scale": [scale]},
         "claim_map": {"claim_map": [write_claim_map(results)]},
         "sequence_parallel_plan": {"groups": plans},
+        "underlay": {"mix": write_underlays(results)},
         "pipeline_schedule": {key: [path] for key, path in pipeline.items()},
         "reconfiguration": {"iterations": iterations},
         "cluster_time": {"settings": write_cluster_time(results)},

@@ -109,6 +109,40 @@ def write_baselines(results: Path) -> list[Path]:
     ]
 
 
+def write_underlays(results: Path) -> list[Path]:
+    """Two plans on the cluster's own bandwidths, and on two networks at three rates."""
+    paths = []
+    for network, times in (
+        ("published", (16.0, 24.0)),
+        ("rails", (15.0, 21.0)),
+        ("tree", (19, 22)),
+    ):
+        rates = [("equal_rate", 6.25), ("equal_rate", 50.0), ("equal_cost", 6.25)]
+        bases = [("own", None)] if network == "published" else rates
+        rows = [
+            {
+                "plan": f"{plan}_7b_384k_commoncrawl",
+                "planner": plan.split("_")[0],
+                "basis": basis,
+                "outside_gb_s": rate,
+                "made_for": made_for,
+                "iteration": iteration,
+                "iteration_ms": 1e3 * seconds + 500 * (made_for == "cluster"),
+                "degree": degree,
+                "device_ms": 64e3 * seconds * share,
+                "share": share,
+            }
+            for basis, rate in bases
+            for plan, seconds in zip(("flexsp", "static_per_batch"), times, strict=True)
+            for made_for in (("cluster",) if basis == "own" else ("cluster", "network"))
+            for iteration in range(2)
+            for degree, share in ((1, 0.3), (8, 0.4), (64, 0.25), (0, 0.05))
+        ]
+        named = {"network": network, "label": network, "fidelity": "analytic"}
+        paths.append(write_result(results, "underlay.mix", rows, network, **named))
+    return paths
+
+
 def write_pipelines(results: Path) -> dict[str, list[Path]]:
     """A pipeline of two stages, and the plans of the same batches."""
     plans = write_plans(results / "with_pipeline")

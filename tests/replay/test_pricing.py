@@ -12,6 +12,8 @@ from railx.replay.pricing import price_of
 from railx.replay.settings import ReplaySettings
 from railx.settings import SettingsError
 from railx.workload.cluster import ClusterSettings, all_to_all_gb_s, with_topology
+from railx.workload.cost import bandwidth_unit
+from tests.builders import checked
 
 
 def row(operation: str, size: int, stride: int, gb_s: float, us: float, **more: Any) -> Any:
@@ -71,7 +73,7 @@ def trace() -> list[dict[str, Any]]:
 
 
 def test_cluster_time_is_busy_time_and_the_price_of_communication() -> None:
-    settings = ReplaySettings("analytic", (5.0,), ())
+    settings = ReplaySettings("analytic", "measured", None, (5.0,), ())
     fast = [row("all_reduce", 2, 1, 100.0, 0.0)]  # 1 ms, hidden
     slow = [row("all_reduce", 2, 1, 25.0, 0.0)]  # 4 ms, half of it hidden
     rows = cluster_time(trace(), {"fast": fast, "slow": slow}, settings, Layout(1), 1)
@@ -94,7 +96,7 @@ def test_cluster_time_is_busy_time_and_the_price_of_communication() -> None:
 
 
 def test_a_shared_gpu_tells_no_cluster_time() -> None:
-    settings = ReplaySettings("analytic", (), ())
+    settings = ReplaySettings("analytic", "measured", None, (), ())
     rows = cluster_time(trace(), {"fast": TABLE}, settings, Layout(1), 1, shared_device=True)
     assert {one["topology"] for one in rows} == {RECORDED}
     assert cluster_time(trace(), {}, settings, Layout(1), 2) == [], "warm-up is left out"
@@ -106,5 +108,9 @@ def test_a_cluster_takes_the_bandwidths_of_a_topology() -> None:
     strided = [row("all_to_all", 2, 2, 1.0, 0.0)]
     filled = with_topology(cluster, [*table, *strided])
     assert all_to_all_gb_s(filled) == {2: 50.0, 4: 25.0}
+    unit = bandwidth_unit(checked("cost_model", "flexsp_7b"))
+    fitted = all_to_all_gb_s(with_topology(cluster, table, unit))
+    assert fitted == pytest.approx({2: 50e9 / (2**20 * 1000), 4: 25e9 / (2**20 * 1000)})
+    assert bandwidth_unit(checked("cost_model", "analytic")) == 1.0
     with pytest.raises(SettingsError, match="has no exact all-to-all"):
         with_topology(cluster, strided)

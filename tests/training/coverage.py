@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from railx.fabric import FabricSettings, launch_controller
-from tests.builders import ROOT
-from tests.commands import environment
+from tests.commands import ROOT, environment
 from tests.training.coverage_cases import CASES
 
 __all__ = ["BEGIN", "END", "MODES", "PAGE", "RANKS", "run", "table", "verdict"]

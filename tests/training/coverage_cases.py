@@ -468,6 +468,33 @@ def any_source(world: World) -> Any:
     return dict(sorted(found.items()))
 
 
+@case("recv from any source, beside receives that name theirs")
+def any_source_and_named(world: World) -> Any:
+    """Tag 1 goes to whoever receives, tags 0 and 2 to who knows the sender."""
+    sent = {tag: [world.draw(2) for _ in range(2)] for tag in range(3)}
+    if world.rank > 0:
+        for number in range(2):
+            for tag in (0, 2, 1):
+                dist.send(sent[tag][number], 0, tag=tag)
+        return None
+    senders = range(1, world.size)
+    named = {}
+    requests = []
+    for sender in senders:
+        for number in range(2):
+            for tag in (0, 2):
+                named[str((sender, tag, number))] = received = world.empty(2)
+                requests.append(dist.irecv(received, sender, tag=tag))
+    found: dict[str, list[torch.Tensor]] = {str(sender): [] for sender in senders}
+    for _ in range(2 * len(senders)):
+        received = world.empty(2)
+        found[str(dist.recv(received, tag=1))].append(received)
+    for request in requests:
+        assert request is not None
+        request.wait()
+    return [named, found]
+
+
 @case("batch_isend_irecv")
 def batch(world: World) -> Any:
     following, before = (world.rank + 1) % world.size, (world.rank - 1) % world.size

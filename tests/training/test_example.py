@@ -115,6 +115,17 @@ def test_phase_changes_are_those_published(
         assert per_iteration(run, "phase_changes") == expected
 
 
+@pytest.mark.parametrize(("mode", "micro_batches"), OVER_RAILX)
+def test_circuits_are_switched_as_often_as_the_phase_changes(
+    written: list[dict[str, Any]], mode: str, micro_batches: int
+) -> None:
+    """However late a rank is: a collective lets the messages before it go first."""
+    for of_rank in written:
+        run = of_rank[f"{mode} {micro_batches}"]
+        expected = [PHASE_CHANGES[micro_batches]] * (ITERATIONS - 1)
+        assert per_iteration(run, "reconfigurations") == expected
+
+
 @pytest.mark.parametrize("micro_batches", PHASE_CHANGES)
 def test_the_cycle_is_found_and_announced_without_a_mistake(
     written: list[dict[str, Any]], micro_batches: int

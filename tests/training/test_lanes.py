@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from railx.fabric import Configuration
+from railx.fabric import Configuration, FabricError
 from training import lanes as module
 from training.lanes import Lanes, Pair, Work
-from training.session import BackendOptions, Operation, Session
+from training.session import BackendOptions, Operation, Session, Watched
 from training.trace import Recorder
 
 RING = Configuration("ring", (0, 1))
@@ -31,8 +31,8 @@ class Gate(Session):
         self.coming = threading.Event()
         self.asked = threading.Event()
 
-    def try_hold(self, operation: Operation) -> bool:
-        return self.held and super().try_hold(operation)
+    def try_hold(self, operation: Operation, work: Watched | None = None) -> bool:
+        return self.held and super().try_hold(operation, work)
 
     @contextlib.contextmanager
     def circuits(self, operation: Operation) -> Iterator[None]:
@@ -50,6 +50,12 @@ class Handle:
         self.error = error
         if over:
             self.over.set()
+
+    def is_completed(self) -> bool:
+        return self.over.is_set()
+
+    def is_success(self) -> bool:
+        return not self.error
 
     def wait(self) -> bool:
         assert self.over.wait(60)
@@ -288,3 +294,53 @@ def test_a_message_of_a_pair_that_is_not_up_never_begins_in_its_thread(
     monkeypatch.setattr(module, "_passed", lambda _: None)
     pair.bring_up(torch.device("cpu"))
     assert lanes._may_begin_here(work)
+
+
+def test_an_end_is_seen_while_the_lane_waits_for_circuits(session: Gate, lanes: Lanes) -> None:
+    """They may come only after that end, where its lease was recalled."""
+    session.held = True
+    session.recorder = Recorder(0, keep=False)
+    handle = Handle()
+    first = Work(operation(), lambda _: handle)
+    lanes.put(first, synchronous=False)
+    session.held = False
+    second = Work(operation(), lambda _: Handle(over=True))
+    lanes.put(second, synchronous=False)
+    assert session.asked.wait(60)
+    future = first.get_future()
+    handle.over.set()
+    assert future.wait() == first.operation.outputs
+    assert not second.is_completed()
+    session.coming.set()
+    assert second.wait()
+
+
+def test_a_receive_that_finds_its_sender_ends_with_what_it_found(
+    session: Gate, lanes: Lanes
+) -> None:
+    session.held = True
+    asked = operation("any")
+    asked.kind = "recv"
+    work = Work(asked, lambda _: None)
+    coming = threading.Event()
+
+    def find() -> tuple[Work, int]:
+        assert coming.wait(60)
+        found = Work(operation("3>0"), lambda _: Handle(over=True))
+        assert not lanes.put(found, synchronous=False, sequence=lanes.next_sequence("3>0") + 1)
+        assert lanes.put(found, synchronous=False, sequence=lanes.next_sequence("3>0"))
+        return found, 3
+
+    lanes.follow(work, find)
+    assert not work.is_completed()
+    coming.set()
+    assert work.wait()
+    assert work._source_rank() == 3
+
+    def refuse() -> tuple[Work, int]:
+        raise FabricError("rank 3 has left")
+
+    work = Work(asked, lambda _: None)
+    lanes.follow(work, refuse)
+    with pytest.raises(RuntimeError, match=r"recv of ranks 0, 1 failed: rank 3 has left"):
+        work.wait()

@@ -4,9 +4,11 @@ job.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from railx.settings import SettingsError
+from railx.settings import SettingsError, to_dict
 from railx.workload.model import parameter_count
 from tests.builders import ROOT
 from tests.commands import python
@@ -59,6 +61,9 @@ MISFITS = {
     ),
     "figures.cost.only=[railx_hyperx]": "figures.cost.only: got 'railx_hyperx'; allowed: railx_hy",
     "figures.cost.reference=ring": "figures.cost.reference: got 'ring'; allowed: railx_hyperx_full",
+    "replay.compute=profile replay.profile=tiny": (
+        "replay.profile: got 'tiny'; allowed: none here, the profiles of tiny (run static_stdlib)"
+    ),
     "figures=[pipeline_schedule] ~plans.pipeline_stdlib ~runs.pipeline_stdlib": (
         "figures.pipeline_schedule: nothing to show, as the experiment has no plan of its kind;"
         " allowed: at least one (or leave the figure out: ~figures.pipeline_schedule)"
@@ -77,17 +82,48 @@ def test_a_misfit_is_named_in_one_line(overrides: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        "topologies.railx_hyperx.m=4 ~transitions.hyperx_to_torus",
-        "topologies.torus_2d.n=3",
-        "traffic@sweeps.railx_hyperx_min.traffic=hot_spot",
-    ],
-)
+#: Overrides that fit, and all that they change: key, what was there, what is there.
+FITTING = {
+    "topologies.railx_hyperx.m=4 ~transitions.hyperx_to_torus": {
+        "topologies.railx_hyperx.m": (2, 4),
+        "transitions.hyperx_to_torus.before": ("railx_hyperx", None),
+        "transitions.hyperx_to_torus.after": ("railx_torus", None),
+    },
+    "topologies.torus_2d.n=3": {"topologies.torus_2d.n": (2, 3)},
+    "plans.flexsp_stdlib.cluster.topology=fat_tree": {
+        "plans.flexsp_stdlib.cluster.topology": (None, "fat_tree")
+    },
+    "traffic@sweeps.railx_hyperx_min.traffic=hot_spot": {
+        "sweeps.railx_hyperx_min.traffic.pattern": ("uniform", "hot_spot"),
+        "sweeps.railx_hyperx_min.traffic.load": (1.0, 0.5),
+        "sweeps.railx_hyperx_min.traffic.hot_chips": (None, 4),
+        "sweeps.railx_hyperx_min.traffic.hot_share": (None, 0.2),
+    },
+}
+
+
+@pytest.mark.parametrize("overrides", FITTING)
 def test_what_fits_is_taken(overrides: str) -> None:
-    quick = compose_experiment(["experiment=quick"])
-    assert compose_experiment(["experiment=quick", *overrides.split()]) != quick
+    """What was asked for is there, and nothing else has changed."""
+    before = flat(to_dict(compose_experiment(["experiment=quick"])))
+    after = flat(to_dict(compose_experiment(["experiment=quick", *overrides.split()])))
+    changed = {
+        key: (before.get(key), after.get(key))
+        for key in {**before, **after}
+        if before.get(key) != after.get(key)
+    }
+    assert changed == FITTING[overrides]
+
+
+def flat(settings: Any, key: str = "") -> dict[str, Any]:
+    """Every value of nested settings by its dotted key."""
+    if not isinstance(settings, dict):
+        return {key: settings}
+    return {
+        name: value
+        for own, inner in settings.items()
+        for name, value in flat(inner, f"{key}.{own}" if key else own).items()
+    }
 
 
 def test_the_convergence_experiment_is_large_enough_for_its_claims() -> None:

@@ -141,6 +141,7 @@ def test_wildcards_are_the_items_of_the_experiment(experiment: dict[str, Any]) -
         "corpus": list(experiment["corpora"]),
         "profile": list(experiment["profiles"]),
         "plan": list(experiment["plans"]),
+        "network": list(experiment["underlay"]["networks"]),
         "run": list(experiment["runs"]),
         "figure": list(experiment["figures"]),
     }

@@ -29,6 +29,7 @@ from workflow.stages import (
     packets,
     plan,
     profile,
+    recorded,
     replay,
     report,
     tenancy,
@@ -36,6 +37,7 @@ from workflow.stages import (
     tracking,
     training,
     transition,
+    underlay,
 )
 
 __all__ = [
@@ -73,8 +75,10 @@ STAGES: dict[str, Stage] = {
         profile,
         plan,
         buckets,
+        underlay,
         training,
         replay,
+        recorded,
         evidence,
         figure,
         report,

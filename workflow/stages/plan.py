@@ -43,20 +43,26 @@ def run(job: Job) -> Summary:
     from railx.workload.batches import BatchSettings
     from railx.workload.cluster import ClusterSettings, all_to_all_gb_s, with_topology
     from railx.workload.corpus import read_corpus_lengths
-    from railx.workload.cost import CostModelSettings, ProfiledCostSettings, with_profile
+    from railx.workload.cost import (
+        CostModelSettings,
+        ProfiledCostSettings,
+        bandwidth_unit,
+        with_profile,
+    )
     from railx.workload.model import ModelSettings
 
     settings = job.settings
     corpus, lengths = read_corpus_lengths(job.file("corpus"))
     cluster: ClusterSettings = load(ClusterSettings, settings["cluster"], "cluster")
+    cost_model: CostModelSettings = load(CostModelSettings, settings["cost_model"], "cost_model")
     if cluster.topology is not None:
         if "bandwidth" not in job.inputs:
             raise SettingsError(
                 "cluster.topology",
                 f"got {cluster.topology!r}; allowed by hand: null (an experiment makes its table)",
             )
-        cluster = with_topology(cluster, read_rows(job.file("bandwidth")))
-    cost_model: CostModelSettings = load(CostModelSettings, settings["cost_model"], "cost_model")
+        table = read_rows(job.file("bandwidth"))
+        cluster = with_topology(cluster, table, bandwidth_unit(cost_model))
     if isinstance(cost_model, ProfiledCostSettings) and "profile" in job.inputs:
         cost_model = with_profile(cost_model, read_json(job.file("profile")))
     model: ModelSettings = load(ModelSettings, settings["model"], "model")

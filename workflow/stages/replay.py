@@ -6,6 +6,8 @@ latencies.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from workflow.stage import (
     Inputs,
     Item,
@@ -21,6 +23,9 @@ from workflow.stage import (
     text,
     whole,
 )
+
+if TYPE_CHECKING:
+    from railx.replay.passes import Passes
 
 __all__ = ["STAGE", "run"]
 
@@ -40,13 +45,15 @@ def run(job: Job) -> Summary:
     result = read_json(job.file("result"))
     tables = [read_rows(path) for path in job.inputs["bandwidth"]]
     shared = result["device"] == "cuda" and result["backend"] == "gloo"
+    trace = read_rows(job.file("trace"))
     found = cluster_time(
-        read_rows(job.file("trace")),
+        trace,
         {table[0]["topology"]: table for table in tables},
         settings,
         Layout(job.settings["gpus_per_server"]),
         result["warmup_iterations"],
         shared_device=shared,
+        passes=_passes(job, trace) if settings.compute == "profile" else None,
     )
     head = {key: result[key] for key in ("run", "plan", "parallelism", "device")}
     tail = {"fidelity": "replay"}
@@ -64,16 +71,45 @@ def run(job: Job) -> Summary:
     return summary
 
 
+def _passes(job: Job, trace: list[dict[str, Any]]) -> Passes:
+    """What the ranks of the run compute, by its plan and a profile of its model."""
+    from railx.io import read_json
+    from railx.planning.plan import read_plan
+    from railx.replay.passes import profiled_passes
+    from railx.settings import SettingsError, load
+    from railx.workload.profile import ProfileFit
+
+    fit: ProfileFit = load(ProfileFit, read_json(job.file("profile")), "profile")
+    plan = read_plan(job.file("plan"))
+    model = plan.settings["model"]
+    if fit.model != model["name"]:
+        raise SettingsError(
+            "replay.profile",
+            f"got a profile of {fit.model}; allowed: of {model['name']}, the model of the run",
+        )
+    return profiled_passes(plan, fit, model["layers"], {row["iteration"] for row in trace})
+
+
 def _inputs(experiment: Settings, run: str) -> Inputs:
-    """The trace and the summary of the run, and the tables of all topologies."""
-    return {
+    """The trace and the summary of the run, and the tables of all topologies.
+
+    Where a profile says how long ranks compute, it and the plan too.
+    """
+    profile = experiment["replay"]["profile"]
+    plan = experiment["runs"][run]["plan"]
+    profiled = (
+        {}
+        if profile is None
+        else {"profile": Made("profile.fit", profile), "plan": Made("plan.plan", plan)}
+    )
+    return profiled | {
         "trace": Made("training.trace", run),
         "result": Made("training.result", run),
         "bandwidth": Made("bandwidth.groups", tuple(experiment["bandwidth"]["topologies"])),
     }
 
 
-_SETTING = text("run", "plan", "parallelism", "device", "topology", "mode") | real(
+_SETTING = text("run", "plan", "parallelism", "device", "topology", "compute", "mode") | real(
     "reconfiguration_latency_ms"
 )
 _TIMES = real("wall_ms", "cluster_ms", "compute_ms", "communication_ms", "hidden_share", "stall_ms")

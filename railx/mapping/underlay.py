@@ -1,0 +1,203 @@
+"""Networks under the same devices: what groups of sequence parallelism get from each.
+
+Networks are compared at an equal rate of what leaves a node per device (all links of a
+device's node to others, over its devices), or at an equal cost of them. Links inside a
+node (a mesh, or a server's switch) have the same rate per device everywhere; they stand
+in no bill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+
+from railx.economics import PricedNetwork, price_network, read_catalogue
+from railx.families import TopologySettings, build_topology, family_of
+from railx.network.group_bandwidth import all_to_all_gb_s
+from railx.network.settings import StaticRoutingName
+from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, PowerOfTwo, SettingsError
+from railx.vocabulary.topology import INTERNAL, Topology
+
+__all__ = [
+    "Underlay",
+    "UnderlaySettings",
+    "UnderlyingNetwork",
+    "at_rates",
+    "node_rates_gb_s",
+    "underlays",
+]
+
+
+@dataclass(frozen=True)
+class UnderlyingNetwork:
+    """A network that plans are priced on and made anew for."""
+
+    label: Annotated[str, NotEmpty()]
+    """What figures call it."""
+    topology: TopologySettings | None
+    """A network of as many chips as the plans have devices, or more; its rates are set
+    by what networks are compared at. null: the bandwidths that the plans' own cluster
+    lists, as they are.
+    """
+    routing: StaticRoutingName
+    """The routing of its messages."""
+    groups: dict[str, TopologySettings]
+    """Networks that its switches are set to for groups of a size (a power of two), by
+    the size; other sizes take ``topology``.
+    """
+    switch_ms: Annotated[float, NonNegative()]
+    """What setting the switches adds to every micro-batch."""
+    priced: TopologySettings | None
+    """A network of the same kind whose bill says what a device's links cost; null: not
+    compared at equal cost.
+    """
+
+
+@dataclass(frozen=True)
+class UnderlaySettings:
+    """Plans of the experiment on several networks."""
+
+    plans: tuple[str, ...]
+    """Plans of the experiment, all of one corpus and for one cluster, whose own
+    bandwidths are one more network.
+    """
+    networks: dict[str, UnderlyingNetwork]
+    """Networks by name."""
+    outside_gb_s: tuple[Annotated[float, Positive()], ...]
+    """Rates that leave a node per device, one direction: comparisons at equal rate."""
+    inside_gb_s: Annotated[float, Positive()]
+    """Rate of the links inside a node per device, one direction."""
+    reference: str | None
+    """Network whose cost at the first rate all have at equal cost; null: not compared.
+    """
+    catalogue: Annotated[str, NotEmpty()]
+    """Prices of components, a CSV file."""
+    price_set: Annotated[str, NotEmpty()]
+    """The prices to take from it."""
+    ranks: Annotated[int, AtLeast(2), PowerOfTwo()]
+    """Devices of the plans."""
+
+    def __post_init__(self) -> None:
+        if self.reference is not None and self.reference not in self.networks:
+            raise SettingsError(
+                "reference",
+                f"got {self.reference!r}; allowed: {', '.join(self.networks)}, or null",
+            )
+        if self.networks and not (self.plans and self.outside_gb_s):
+            key = "outside_gb_s" if self.plans else "plans"
+            raise SettingsError(key, "is empty; allowed: at least one where there are networks")
+        for name, network in self.networks.items():
+            if network.topology is None:
+                continue
+            known = family_of(network.topology).routings
+            if network.routing not in known:
+                raise SettingsError(
+                    f"networks.{name}.routing",
+                    f"got {network.routing!r}; allowed: {', '.join(known)}",
+                )
+            for size in network.groups:
+                if not size.isdigit() or int(size) < 2:
+                    raise SettingsError(
+                        f"networks.{name}.groups.{size}", "unknown size; allowed: a number from 2"
+                    )
+        if self.reference is not None and self.networks[self.reference].priced is None:
+            raise SettingsError("reference", f"got {self.reference!r}; allowed: a priced network")
+
+
+@dataclass(frozen=True)
+class Underlay:
+    """A network at one rate: ``all_to_all_gb_s`` by group size.
+
+    ``basis`` is ``equal_rate`` or ``equal_cost``; ``usd_per_device`` what the links
+    that leave nodes cost, None where nothing is priced.
+    """
+
+    basis: str
+    outside_gb_s: float
+    inside_gb_s: float
+    usd_per_device: float | None
+    all_to_all_gb_s: Mapping[int, float]
+
+
+def node_rates_gb_s(topology: Topology) -> tuple[float, float]:
+    """What leaves a chip's node per chip, and the links inside per chip, one direction.
+
+    The links that begin at chips, over the number of chips.
+    """
+    links = topology.links
+    own = links.src < topology.chips
+    inside = links.kind == INTERNAL
+    rate = links.capacity_gbps / 8 / topology.chips
+    return float(rate[own & ~inside].sum()), float(rate[own & inside].sum())
+
+
+def underlays(settings: UnderlaySettings, name: str) -> list[Underlay]:
+    """A network at every rate, and at the reference's cost of the first of them.
+
+    Nothing for the bandwidths of the plans' own cluster. SettingsError where a network
+    has no room for the ranks, or no price.
+    """
+    network = settings.networks[name]
+    if network.topology is None:
+        return []
+    graphs = {int(size): build_topology(own) for size, own in network.groups.items()}
+    graphs[settings.ranks] = build_topology(network.topology)
+    for size, graph in graphs.items():
+        if graph.chips < size:
+            raise SettingsError(
+                f"networks.{name}.topology", f"has {graph.chips} chips; allowed: {size} or more"
+            )
+    costs = None if network.priced is None else _usd_per_gb_s(settings, name)
+    rates = [("equal_rate", rate) for rate in settings.outside_gb_s]
+    if settings.reference is not None and costs is not None:
+        first = settings.outside_gb_s[0]
+        rates.append(("equal_cost", first * _usd_per_gb_s(settings, settings.reference) / costs))
+    return [
+        Underlay(
+            basis,
+            outside,
+            settings.inside_gb_s,
+            None if costs is None else outside * costs,
+            _rates(graphs, network.routing, outside, settings),
+        )
+        for basis, outside in rates
+    ]
+
+
+def _rates(
+    graphs: Mapping[int, Topology], routing: str, outside_gb_s: float, settings: UnderlaySettings
+) -> dict[int, float]:
+    """The all-to-all of every size, of those set for a group from their own graph."""
+    found: dict[int, float] = {}
+    for ranks in sorted(graphs, reverse=True):
+        graph = at_rates(graphs[ranks], outside_gb_s, settings.inside_gb_s)
+        own = all_to_all_gb_s(graph, ranks, routing)
+        found |= own if ranks == settings.ranks else {ranks: own[ranks]}
+    return dict(sorted(found.items()))
+
+
+def at_rates(topology: Topology, outside_gb_s: float, inside_gb_s: float) -> Topology:
+    """The same network with other rates per chip; links inside may not be there."""
+    outside, inside = node_rates_gb_s(topology)
+    links = topology.links
+    factor = np.full(len(links), outside_gb_s / outside)
+    if inside:
+        factor[links.kind == INTERNAL] = inside_gb_s / inside
+    return replace(topology, links=replace(links, gbps=links.gbps * factor))
+
+
+def _usd_per_gb_s(settings: UnderlaySettings, name: str) -> float:
+    """What a network costs a device per GB/s that leaves its node.
+
+    The cost is in proportion to the rate of the ports.
+    """
+    topology = settings.networks[name].priced
+    assert topology is not None
+    network, catalogue = PricedNetwork(topology), read_catalogue(settings.catalogue)
+    bill: list[dict[str, Any]] = price_network(name, network, settings.price_set, catalogue)
+    outside, _ = node_rates_gb_s(build_topology(topology))
+    usd: float = sum(row["total_usd"] for row in bill)
+    return usd / network.chips / outside

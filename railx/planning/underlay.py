@@ -1,0 +1,145 @@
+"""Sequence-parallel plans on another network: priced there as made, or made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from railx.planning.make import make_plan
+from railx.planning.plan import MicroBatch, Plan, SequenceParallelBatch
+from railx.planning.planners import PlannerSettings
+from railx.settings import SettingsError, load
+from railx.workload.batches import BatchSettings
+from railx.workload.cluster import ClusterSettings
+from railx.workload.cost import (
+    CostModel,
+    CostModelSettings,
+    ProfiledCostSettings,
+    bandwidth_unit,
+    build_cost_model,
+)
+from railx.workload.model import ModelSettings
+
+__all__ = ["mix_rows", "on_network", "remade", "repriced"]
+
+
+def repriced(plan: Plan, cost: CostModel) -> tuple[SequenceParallelBatch, ...]:
+    """The batches of a plan with the times of another cost model; nothing moves."""
+    return tuple(
+        replace(batch, micro_batches=tuple(_priced(one, cost) for one in batch.micro_batches))
+        for batch in plan.sequence_parallel_batches()
+    )
+
+
+def _priced(micro_batch: MicroBatch, cost: CostModel) -> MicroBatch:
+    groups = []
+    for group in micro_batch.groups:
+        time = cost.group_time_ms(group.lengths, group.degree)
+        groups.append(
+            replace(
+                group,
+                predicted_ms=time.total_ms,
+                predicted_compute_ms=time.compute_ms,
+                predicted_all_to_all_ms=time.all_to_all_ms,
+            )
+        )
+    return MicroBatch(tuple(groups), max(group.predicted_ms for group in groups))
+
+
+def on_network(
+    plan: Plan, all_to_all_gb_s: Mapping[int, float], switch_ms: float = 0.0
+) -> dict[str, Any]:
+    """The settings of a plan with the bandwidths (10^9 byte/s, by degree) of a network.
+
+    ``switch_ms`` is added to every micro-batch. A fitted cost model gets the bandwidths
+    in its own unit.
+    """
+    cluster: ClusterSettings = load(ClusterSettings, plan.settings["cluster"], "cluster")
+    cost_model: CostModelSettings = load(
+        CostModelSettings, plan.settings["cost_model"], "cost_model"
+    )
+    unit = bandwidth_unit(cost_model)
+    table = {
+        str(degree): gb_s / unit
+        for degree, gb_s in all_to_all_gb_s.items()
+        if degree <= cluster.devices
+    }
+    if switch_ms:
+        if isinstance(cost_model, ProfiledCostSettings):
+            raise SettingsError(
+                "switch_ms", "got a plan by a profile; allowed: fitted or analytic, or 0"
+            )
+        cost_model = replace(cost_model, constant_ms=cost_model.constant_ms + switch_ms)
+    return {
+        "planner": load(PlannerSettings, plan.settings["planner"], "planner"),
+        "cluster": replace(cluster, all_to_all_gb_s=table),
+        "model": load(ModelSettings, plan.settings["model"], "model"),
+        "cost_model": cost_model,
+        "batch": load(BatchSettings, plan.settings["batch"], "batch"),
+        "seed": plan.settings["seed"],
+    }
+
+
+def remade(
+    plan: Plan, lengths: Any, all_to_all_gb_s: Mapping[int, float], switch_ms: float = 0.0
+) -> tuple[tuple[SequenceParallelBatch, ...], tuple[SequenceParallelBatch, ...]]:
+    """A plan on a network: as it was made, and made anew for it by its own planner.
+
+    ``lengths`` (int64 [n], tokens) are the corpus that it was drawn from.
+    """
+    there = on_network(plan, all_to_all_gb_s, switch_ms)
+    filled = there["batch"].filled(lengths)
+    cost = build_cost_model(
+        there["cost_model"], there["cluster"], there["model"], filled.max_length_tokens
+    )
+    anew = make_plan(lengths=lengths, **there)
+    return repriced(plan, cost), anew.sequence_parallel_batches()
+
+
+def mix_rows(batches: Iterable[SequenceParallelBatch], devices: int) -> list[dict[str, Any]]:
+    """Device time by degree: a row for each batch and degree, degree 0 is waiting.
+
+    Columns: iteration, iteration_ms, micro_batches, degree, groups, sequences, tokens,
+    device_ms (of all devices in groups of that degree), all_to_all_device_ms (part of
+    it), share (of all devices over the iteration).
+    """
+    rows = []
+    for batch in batches:
+        whole = devices * batch.predicted_ms
+        groups = [group for one in batch.micro_batches for group in one.groups]
+        head = {
+            "iteration": batch.iteration,
+            "iteration_ms": batch.predicted_ms,
+            "micro_batches": len(batch.micro_batches),
+        }
+        busy = 0.0
+        for degree in sorted({group.degree for group in groups}):
+            own = [group for group in groups if group.degree == degree]
+            device_ms = degree * sum(group.predicted_ms for group in own)
+            exchange_ms = degree * sum(group.predicted_all_to_all_ms for group in own)
+            held = (sum(len(group.sequences) for group in own), sum(g.tokens for g in own))
+            rows.append(head | _row(degree, len(own), *held, device_ms, exchange_ms, whole))
+            busy += device_ms
+        rows.append(head | _row(0, 0, 0, 0, max(whole - busy, 0.0), 0.0, whole))
+    return rows
+
+
+def _row(
+    degree: int,
+    groups: int,
+    sequences: int,
+    tokens: int,
+    device_ms: float,
+    exchange_ms: float,
+    whole: float,
+) -> dict[str, Any]:
+    return {
+        "degree": degree,
+        "groups": groups,
+        "sequences": sequences,
+        "tokens": tokens,
+        "device_ms": device_ms,
+        "all_to_all_device_ms": exchange_ms,
+        "share": device_ms / whole,
+    }

@@ -1,0 +1,86 @@
+"""What each rank computes in an iteration, by a measured profile of a layer.
+
+A pass is the forward or backward pass of a micro-batch or chunk on a rank. A profile
+says how long one takes where nobody else uses the device (``railx.workload.profile``).
+It knows passes alone: optimizer, reductions and copies are no part of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from railx.planning.plan import Pipeline, Plan
+from railx.planning.schedule import one_f_one_b, stage_layers
+from railx.workload.profile import ProfileFit
+
+__all__ = ["Passes", "profiled_passes"]
+
+#: By rank and iteration the passes in their order: ``forward`` or ``backward``, and ms.
+Passes = Mapping[tuple[int, int], Sequence[tuple[str, float]]]
+
+
+def profiled_passes(plan: Plan, fit: ProfileFit, layers: int, iterations: Iterable[int]) -> Passes:
+    """The passes of every rank of a plan for a model of so many ``layers``.
+
+    Iteration i runs batch i of the plan, which begins anew after its last. Embedding,
+    head and loss count on the last stage of a pipeline; a recomputed layer takes its
+    forward pass once more in the backward pass.
+    """
+    found: dict[tuple[int, int], Sequence[tuple[str, float]]] = {}
+    for iteration in iterations:
+        number = iteration % len(plan.batches)
+        for rank in range(plan.devices):
+            if plan.kind == "sequence_parallel":
+                found[rank, iteration] = list(_in_groups(plan, number, rank, fit, layers))
+            else:
+                found[rank, iteration] = list(_in_pipelines(plan, number, rank, fit, layers))
+    return found
+
+
+def _in_groups(
+    plan: Plan, number: int, rank: int, fit: ProfileFit, layers: int
+) -> Iterator[tuple[str, float]]:
+    for micro_batch in plan.sequence_parallel_batches()[number].micro_batches:
+        for group in micro_batch.groups:
+            if rank in group.ranks:
+                slices = [(0, length) for length in group.lengths]
+                layer_ms = _layer_ms(fit, slices, group.degree)
+                whole_ms = layers * layer_ms + _ends_ms(fit, group.tokens, group.degree)
+                yield "forward", fit.forward_share * whole_ms
+                yield "backward", (1 - fit.forward_share) * whole_ms
+
+
+def _in_pipelines(
+    plan: Plan, number: int, rank: int, fit: ProfileFit, layers: int
+) -> Iterator[tuple[str, float]]:
+    for pipeline in plan.pipeline_batches()[number].pipelines:
+        if rank in pipeline.ranks:
+            stage = pipeline.ranks.index(rank) // pipeline.degree
+            for op in one_f_one_b(pipeline, stage):
+                forward_ms, backward_ms = _chunk_ms(pipeline, op.chunk, stage, fit, layers)
+                yield op.kind, forward_ms if op.kind == "forward" else backward_ms
+
+
+def _chunk_ms(
+    pipeline: Pipeline, number: int, stage: int, fit: ProfileFit, layers: int
+) -> tuple[float, float]:
+    chunk, own = pipeline.chunks[number], len(stage_layers(layers, pipeline.stages)[stage])
+    layer_ms = _layer_ms(fit, [(part.start, part.tokens) for part in chunk.slices], pipeline.degree)
+    whole_ms = own * layer_ms
+    if stage == pipeline.stages - 1:
+        whole_ms += _ends_ms(fit, chunk.tokens, pipeline.degree)
+    recomputed = chunk.checkpoint_layers[stage] if chunk.checkpoint_layers else 0
+    forward_ms = fit.forward_share * whole_ms
+    return forward_ms, whole_ms - forward_ms + recomputed * fit.forward_share * layer_ms
+
+
+def _layer_ms(fit: ProfileFit, slices: Sequence[tuple[int, int]], degree: int) -> float:
+    """A layer, forward and backward, over slices (context, tokens) that are packed."""
+    squares = sum((context + new) ** 2 - context**2 for context, new in slices)
+    tokens = sum(new for _, new in slices)
+    shared = fit.quadratic_ms_per_token2 * squares + fit.linear_ms_per_token * tokens
+    return shared / degree + fit.constant_ms
+
+
+def _ends_ms(fit: ProfileFit, tokens: int, degree: int) -> float:
+    return fit.ends_linear_ms_per_token * tokens / degree + fit.ends_constant_ms

@@ -1,0 +1,117 @@
+"""Steps of the whole model on one rank: how fast it trains, what a step consists of."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from statistics import fmean
+from typing import Any
+
+from .ranks import short
+from .work import Findings, Work, one_rank, wait_for
+
+__all__ = ["compiled", "eager", "kernels"]
+
+#: The goal on an H100 or H200.
+_MFU = 0.45
+
+
+def eager(work: Work) -> Findings:
+    """The whole model on one rank, 100 steps: tokens/s, MFU, peak memory, losses."""
+    return _alone(work, "eager", compiled=False)
+
+
+def compiled(work: Work) -> Findings:
+    """As ``eager`` with layers compiled by torch.compile."""
+    return _alone(work, "compiled", compiled=True)
+
+
+def _alone(work: Work, name: str, *, compiled: bool) -> Findings:
+    found = work.findings()
+    settings = work.settings("alone")
+    settings["training"] |= {
+        "compile": compiled,
+        "repeats": 1,
+        "most_extra_repeats": 0,
+        "warmup_iterations": 2 if work.dry else 4,
+        "iterations": 4 if work.dry else 100,
+        "on_demand_latencies_ms": [],
+        "provisioned_latencies_ms": [],
+    }
+    result = work.train(name, settings)
+    (setting,) = result["settings"]
+    losses = setting["losses"]
+    tenth = max(len(losses) // 10, 1)
+    found.check("losses_that_are_numbers", sum(map(math.isfinite, losses)), "equal", len(losses))
+    fell = fmean(losses[-tenth:]) / fmean(losses[:tenth])
+    found.check("last_loss_over_first", fell, "at_most", 0.999999)
+    found.check("mfu", setting["mfu"], "at_least", _MFU, subject=name, goal=True)
+    found.measured("mfu", setting["mfu"], subject=name)
+    found.measured("tokens_per_s", setting["tokens_per_s"], subject=name, unit="tokens/s")
+    found.measured("iteration", setting["iteration_ms"], subject=name, unit="ms")
+    found.measured("peak_memory", setting["peak_memory_bytes"], subject=name, unit="bytes")
+    found.measured("model_operations", setting["model_tflop"], subject=name, unit="TFLOP")
+    for step, loss in enumerate(losses):
+        found.measured("loss", loss, subject=name, sample=step)
+    found.details = short(result)
+    return found
+
+
+def kernels(work: Work) -> Findings:
+    """One step under torch's profiler: kernels and waits of the host per layer."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    from railx.planning.plan import read_plan
+    from training.data import plan_lengths, read_sequences
+    from training.engine import Engine
+    from training.settings import load_run_settings
+    from training.timeline import Timeline
+
+    found = work.findings()
+    settings = load_run_settings(work.settings("alone"))
+    plan = read_plan(settings.plan)
+    sequences = read_sequences(settings.corpus, plan_lengths(plan), settings.model.vocabulary)
+    with one_rank(work, "gloo"):
+        engine = Engine(
+            settings, plan, sequences, device=torch.device(work.device), timeline=Timeline()
+        )
+        for step in range(2):
+            engine.step(plan.batches[0], step)
+        wait_for(work)
+        activities = [ProfilerActivity.CPU]
+        activities += [] if work.dry else [ProfilerActivity.CUDA]
+        with profile(activities=activities) as recorded:
+            engine.step(plan.batches[0], 2)
+            wait_for(work)
+    batch: Any = plan.batches[0]
+    passes = settings.model.layers * len(batch.micro_batches)
+    names: Counter[str] = Counter()
+    busy_us: Counter[str] = Counter()
+    waits = operations = 0
+    for event in recorded.events() or []:
+        if str(event.device_type).endswith("CUDA"):
+            names[event.name] += 1
+            busy_us[event.name] += int(event.device_time_total)
+        else:
+            operations += event.name.startswith("aten::")
+            waits += "Synchronize" in event.name
+    per_layer = None if work.dry else names.total() / passes
+    found.check("operations_seen", operations, "at_least", passes)
+    found.check("kernels_of_a_layer", per_layer, "at_least", 1)
+    # The profiler itself waits at the end of what it looks at.
+    waited = None if work.dry else waits / passes
+    found.check("waits_of_the_host_of_a_layer", waited, "at_most", 0.25, goal=True)
+    found.measured("kernels_of_a_layer", per_layer)
+    found.measured("waits_of_the_host", None if work.dry else waits)
+    busy_ms = None if work.dry else busy_us.total() / 1e3
+    found.measured("kernels_of_a_step", busy_ms, unit="ms")
+    found.details = {
+        "layers_times_micro_batches": passes,
+        "kernels": names.total(),
+        "longest": [
+            {"kernel": name, "calls": names[name], "ms": time_us / 1e3}
+            for name, time_us in busy_us.most_common(40)
+        ],
+    }
+    return found

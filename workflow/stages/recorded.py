@@ -1,0 +1,115 @@
+"""Stage recorded: records of runs on a GPU -> tables.
+
+They stand in results/recorded/gpu, a folder for each recording (docs/gpu.md). Without
+one the tables are there and empty.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workflow.stage import (
+    Inputs,
+    Job,
+    Json,
+    Settings,
+    Stage,
+    Summary,
+    Table,
+    flag,
+    real,
+    text,
+    whole,
+)
+
+__all__ = ["RECORDINGS", "STAGE", "run"]
+
+#: Where recordings are kept, and the records of each.
+RECORDINGS = Path("results/recorded/gpu")
+_RECORDS = "*/steps/*.json"
+
+
+def run(job: Job) -> Summary:
+    """Gather all records as tables; return how many there are.
+
+    ValueError for a file that is no record, or not one of a GPU.
+    """
+    from training.records import read_record
+
+    steps, checks, measurements = [], [], []
+    for path in job.inputs["records"]:
+        record = read_record(path)
+        if record.fidelity != "measured_gpu":
+            raise ValueError(f"{path}: {record.fidelity}; allowed: records of a run on a GPU")
+        name = {"recording": path.parent.parent.name, "step": record.step}
+        steps.append(
+            {
+                **name,
+                **{key: getattr(record, key) for key in ("part", "status", "why", "seconds")},
+                **vars(record.provenance),
+                "fidelity": record.fidelity,
+            }
+        )
+        of = {"device_name": record.provenance.device_name}
+        checks += [{**name, **of, **vars(check)} for check in record.checks]
+        measurements += [{**name, **of, **vars(one)} for one in record.measurements]
+    job.write_table("steps", steps)
+    job.write_table("checks", checks)
+    job.write_table("measurements", measurements)
+    recordings = len({row["recording"] for row in steps})
+    summary = {
+        "recordings": recordings,
+        "records": len(steps),
+        "note": "" if recordings else "nothing was measured on a GPU",
+    }
+    job.write_json("summary", summary)
+    return summary
+
+
+_NAME = text("recording", "step")
+_STEPS = (
+    _NAME
+    | whole("part")
+    | text("status", "why")
+    | real("seconds")
+    | text("commit", "device", "device_name", "driver", "cuda", "nccl", "torch", "python")
+    | whole("cores", "seed")
+    | text("command", "started", "fidelity")
+)
+_CHECKS = (
+    _NAME
+    | text("device_name", "name", "subject")
+    | real("found")
+    | text("relation")
+    | real("expected")
+    | text("unit")
+    | flag("passed", "goal")
+    | text("fidelity")
+)
+_MEASUREMENTS = (
+    _NAME
+    | text("device_name", "name", "subject", "sample")
+    | real("value")
+    | text("unit", "fidelity")
+)
+
+
+def _inputs(experiment: Settings, _: str) -> Inputs:
+    return {"records": sorted(RECORDINGS.glob(_RECORDS))}
+
+
+STAGE = Stage(
+    name="recorded",
+    help="records of runs on a GPU as tables",
+    message="Records of runs on a GPU",
+    inputs=_inputs,
+    outputs={
+        "steps": Table(
+            "steps.parquet", _STEPS, claims=True, printed="Measured on a GPU (no row: nothing was)"
+        ),
+        "checks": Table("checks.parquet", _CHECKS, claims=True),
+        "measurements": Table("measurements.parquet", _MEASUREMENTS, claims=True),
+        "summary": Json("summary.json", claims=True),
+    },
+    run=run,
+)
