@@ -103,7 +103,7 @@ STORED = {
     "static": Entry("static", {}, _static),
     "paper": PAPER,
     "search_60s": Entry(
-        "flexsp", {"effort": 600, "relative_gap": 0.0, "time_guard_s": 60.0}, _search
+        "flexsp", {"effort": 400, "relative_gap": 0.0, "time_guard_s": 60.0}, _search
     ),
 }
 OURS = Entry("flexsp", {}, _search)
