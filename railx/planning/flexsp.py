@@ -37,7 +37,7 @@ __all__ = ["FLEXSP", "FlexSPSettings", "plan_flexsp_batch", "simple_bound_ms"]
 #: micro-batch's time: else no group has a use for it.
 _USEFUL = 0.85
 #: Groups that one round looks at for 512 sequences on 64 devices.
-_LOOKS = 12e6
+_LOOKS = 9e6
 #: Shares of memory that static plans fill.
 _FILLS = (0.9, 1.0)
 
@@ -58,7 +58,7 @@ class FlexSPSettings(PlannerBase):
     that divides the model's heads."""
 
     effort: Annotated[int, AtLeast(1)]
-    """Rounds of search. One round looks at 20 million groups for 512 sequences on 64
+    """Rounds of search. One round looks at 9 million groups for 512 sequences on 64
     devices, and more with the square root of sequences times devices."""
 
     relative_gap: Annotated[float, NonNegative()]

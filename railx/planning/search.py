@@ -44,6 +44,8 @@ _FIRST_RULES = np.array([1, 3, 6, 8], dtype=np.int64)
 #: First limits are stretched by these in turn until a plan needs no micro-batch more
 #: than it has limits: tight memory is filled only where time is left.
 _LONGER = np.array([1.0, 1.05, 1.12, 1.25, 1.5, 2.0, 3.0])
+#: Groups with room that a sequence chooses from at most.
+_CANDIDATES = 64
 #: What a move costs beside looks at groups, in looks.
 _PER_MOVE = 100
 #: The dynamic programme looks at so many places to cut a batch at most.
@@ -292,7 +294,8 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
     waiting, after, rest = plan.waiting[m], plan.waiting[m + 1], plan.rest[m + 1]
     groups, free, left, opened, most = 0, problem.devices, 0, 0, 0.0
     left_tokens, left_time, time, looks = 0.0, 0.0, 0.0, 0
-    shortest, count = tokens[len(tokens) - 1], int(plan.rest[m, 0])
+    last, count = len(tokens) - 1, int(plan.rest[m, 0])
+    shortest = tokens[last]
     for index in range(count):
         i = waiting[index]
         length = tokens[i]
@@ -307,21 +310,23 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
             length > most or alone[i, fresh] > share * limit or length > share * cap * degree[fresh]
         )
         if not opens and length <= most:
-            most, kept, smallest = 0.0, 0, math.inf
-            looks += opened
-            for place in range(opened):
+            # At most so many that fit are compared: on thousands of groups the best of
+            # a few is as good.
+            roomiest, kept, smallest, place, fitting = 0.0, 0, math.inf, 0, 0
+            while place < opened and fitting < _CANDIDATES:
                 g = plan.open[place]
-                space = room[g]
-                if space < shortest:
+                place += 1
+                space, k = room[g], kind[g]
+                if space < shortest or limit - load[g] < alone[last, k]:
                     continue
                 plan.open[kept] = g
                 kept += 1
-                if space > most:
-                    most = space
+                if space > roomiest:
+                    roomiest = space
                 if space >= length:
-                    k = kind[g]
                     slack = limit - load[g] - alone[i, k]
                     if slack >= 0:
+                        fitting += 1
                         if score == 1:
                             hole = (space - length) / (cap * degree[k])
                         elif score == 0:
@@ -334,7 +339,14 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
                             hole = abs(slack / limit - (space - length) / (cap * degree[k]))
                         if hole < smallest:
                             smallest, chosen = hole, g
-            opened = kept
+            looks += place
+            if place == opened:
+                most, opened = roomiest, kept
+            elif kept < place:
+                for further in range(place, opened):
+                    plan.open[kept] = plan.open[further]
+                    kept += 1
+                opened = kept
         if chosen < 0 and fresh >= 0:
             chosen = groups
             kind[groups], load[groups], room[groups] = fresh, 0.0, cap * degree[fresh]
@@ -625,6 +637,8 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
         # The first rule for all, the others for the best few.
         ranked = np.argsort(times)
         for place in range(total if number == 0 else min(total, 6)):
+            if plan.looks[0] > looks // 3 and record[0] < math.inf:
+                break
             index = ranked[place]
             rule[:] = _FIRST_RULES[number]
             for longer in _LONGER:

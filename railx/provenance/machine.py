@@ -20,8 +20,8 @@ SCHEMA = "railx.provenance/1"
 
 #: Packages whose version can change a result.
 PACKAGES: tuple[str, ...] = (
-    "duckdb", "highspy", "hydra-core", "matplotlib", "mlflow", "numba", "numpy", "pandas",
-    "pyarrow", "scipy", "seaborn", "snakemake", "torch", "wandb",
+    "duckdb", "hydra-core", "matplotlib", "mlflow", "numba", "numpy", "pandas",
+    "pyarrow", "pyscipopt", "scipy", "seaborn", "snakemake", "torch", "wandb",
 )  # fmt: skip
 
 _PROJECT = "railx-lab"

@@ -165,4 +165,4 @@ def test_the_devices_may_be_any_number(planner: str) -> None:
 
 
 def test_the_list_loads_no_solver() -> None:
-    assert loaded("import railx.planning", {"highspy", "scipy"}) == set()
+    assert loaded("import railx.planning", {"pyscipopt", "scipy", "numba"}) == set()
