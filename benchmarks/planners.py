@@ -6,6 +6,8 @@
         [--anew] [--planners NAME...] [--draws 5]
     python benchmarks/planners.py scaling       FlexSP's planner on 64 to 1,024 devices
         [--devices N...]
+    python benchmarks/planners.py sizes         our planner on 64 to 8,192 devices
+        [--devices N...]
 
 The stored table, benchmarks/planners.csv, has what takes hours: FlexSP's planner with
 10 processor seconds a programme, 60 processor seconds of our search, and static plans.
@@ -299,18 +301,49 @@ def scale(sizes: list[int]) -> None:
         )
 
 
+def size(sizes: list[int]) -> None:
+    """Print what our planner takes on more devices, with as many more sequences.
+
+    CommonCrawl-like lengths up to 192K. Bandwidths end at degree 64, and so do the
+    heads of the model: larger groups are not used.
+    """
+    print(describe(), end="\n\n")
+    print("| sequences | devices | micro-batches | ours, s | gap | bound alone, s |")
+    print("|---|---|---|---|---|---|")
+    from railx.planning.bound import batch_lower_bound_ms
+
+    limit = 192_000
+    timed(OURS, next(cases(draws=1)))
+    for devices in sizes:
+        wanted = FilledBatchSettings(8 * devices, 1, limit, "drop")
+        (batch,) = sample_batches(lengths_of("commoncrawl_like"), wanted, SEED)
+        cost, begin = cost_of(limit, devices), time.process_time()
+        made = plan_flexsp_batch(0, batch, OURS.settings(), devices, cost, SEED)
+        spent, begin = time.process_time() - begin, time.process_time()
+        bound = batch_lower_bound_ms(batch.lengths, devices, cost.degrees, cost)
+        print(
+            f"| {8 * devices:,} | {devices:,} | {len(made.micro_batches)} | {spent:.2f} |"
+            f" {made.predicted_ms / bound - 1:.1%} | {time.process_time() - begin:.2f} |",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="?", choices=("show", "store", "scaling"), default="show")
+    parser.add_argument(
+        "what", nargs="?", choices=("show", "store", "scaling", "sizes"), default="show"
+    )
     parser.add_argument("--anew", action="store_true", help="drop the planners' stored rows first")
     parser.add_argument("--planners", nargs="+", choices=tuple(STORED), default=list(STORED))
     parser.add_argument("--draws", type=int, default=DRAWS, help="draws of each corpus and context")
-    parser.add_argument("--devices", type=int, nargs="+", default=[64, 128, 256, 512, 1024])
+    parser.add_argument("--devices", type=int, nargs="+", help="instead of the default sizes")
     options = parser.parse_args()
     if options.what == "scaling":
-        scale(options.devices)
+        scale(options.devices or [64, 128, 256, 512, 1024])
+    elif options.what == "sizes":
+        size(options.devices or [64, 128, 256, 512, 1024, 2048, 4096, 8192])
     elif options.what == "store":
         fill(options.planners, options.draws, options.anew)
     else:
