@@ -109,7 +109,7 @@ def draw(settings: AdaptiveSpeedupsSettings, inputs: FigureFiles, output: Path) 
             lengths = sorted(set(own.loc[own["source"] == "ours", "lengths"]))
             names = f"\nours: {', '.join(map(label, lengths))}" if lengths else "\nours: none"
             above.set_title(f"{label(corpus)}{names}")
-        panels[0, 0].set_ylabel("FlexSP, times faster than")
+        panels[0, 0].set_ylabel("FlexSP is faster, times")
         panels[1, 0].set_ylabel("Seconds an iteration")
         handles: list[Any] = []
         texts: list[str] = []

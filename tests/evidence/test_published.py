@@ -20,7 +20,7 @@ from railx.evidence import (
 from railx.io import write_table
 from railx.planning.plan import Chunk, Pipeline, Slice
 from railx.planning.schedule import simulate_pipeline
-from tests.builders import PUBLISHED, ROOT, published, published_rows, write_result
+from tests.builders import PUBLISHED, ROOT, published, write_result
 
 RESOURCES = ROOT / "resources"
 CLAIMS = load_claims(RESOURCES / "claims", PUBLISHED, RESOURCES / "papers.yaml")
