@@ -428,7 +428,7 @@ def test_every_bar_compares_the_plans_of_its_own_setting(tmp_path: Path, claim: 
         where = "" if setting == ("7b", "192k") else f"{row['model']}_{row['context']}_"
         ending = ending.replace("wikipedia_like", "wikipedia")
         system = PLANNERS[row["system"]]
-        if claim.id.startswith("flexsp_published_planner_"):
+        if claim.id.startswith("flexsp_published_planner_speedup_"):
             system = "flexsp_milp"
         reference = PLANNERS[row["reference"]]
         assert (slow, fast) == (f"{reference}_{where}{ending}", f"{system}_{where}{ending}")
@@ -440,7 +440,7 @@ def test_every_speed_up_of_the_end_to_end_figure_has_a_claim(file: str) -> None:
 
 
 def test_every_setting_has_a_claim_on_the_published_planner() -> None:
-    own = [claim for claim in CLAIMS if claim.id.startswith("flexsp_published_planner_")]
+    own = [claim for claim in CLAIMS if claim.id.startswith("flexsp_published_planner_speedup_")]
     rows = published("flexsp_speedups.csv")
     wanted = {
         key
