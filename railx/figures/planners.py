@@ -157,6 +157,9 @@ def _bars(settings: PlannersSettings, inputs: FigureFiles) -> pd.DataFrame:
         )
     bars = pd.DataFrame(rows).astype({"published_seconds": float})
     base = bars[bars["planner"] == settings.reference].set_index("corpus")["seconds"]
+    if len(base):
+        # Without the reference a corpus is planned for something else.
+        bars = bars[bars["corpus"].isin(base.index)]
     return bars.assign(of_reference=bars["seconds"] / bars["corpus"].map(base))
 
 
@@ -190,7 +193,7 @@ def _panel(axes: Axes, bars: pd.DataFrame, planners: list[str], settings: Planne
     published_marks(axes, marked["published_seconds"], places)
     axes.set_yticks(range(len(planners)), [settings.planners[name] for name in planners])
     axes.set_ylim(len(planners) - 0.5, -0.5)
-    axes.set_xlim(0, 1.8 * most)
+    axes.set_xlim(0, 2.1 * most)
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.set_xlabel("Seconds an iteration")
     axes.grid(visible=False, axis="y")

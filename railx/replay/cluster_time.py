@@ -69,7 +69,7 @@ def cluster_time(
             )
     computed = "measured" if passes is None else "profile"
     return [
-        row | {"compute": "measured" if topology == RECORDED else computed}
+        {"topology": topology, "compute": "measured" if topology == RECORDED else computed} | row
         for topology, own in programs.items()
         for setting in _sweep(settings)
         for row in _replayed(topology, own, setting, layout, warmup, wall)

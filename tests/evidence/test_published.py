@@ -20,7 +20,7 @@ from railx.evidence import (
 from railx.io import write_table
 from railx.planning.plan import Chunk, Pipeline, Slice
 from railx.planning.schedule import simulate_pipeline
-from tests.builders import PUBLISHED, ROOT, published, published_rows, write_result
+from tests.builders import PUBLISHED, ROOT, published, write_result
 
 RESOURCES = ROOT / "resources"
 CLAIMS = load_claims(RESOURCES / "claims", PUBLISHED, RESOURCES / "papers.yaml")
@@ -399,11 +399,19 @@ def test_less_all_to_all_counts_the_devices_of_each_group(tmp_path: Path) -> Non
     assert found["ours"] == pytest.approx((32 * 14 + 64 * 7.2) / (32 * 11 + 64 * 4))
 
 
+SPEEDUPS = ("flexsp_speedups.csv", "flexsp_speedups_over_batch_ada.csv")
 BARS = [
     claim
     for claim in CLAIMS
-    if claim.published.file == "flexsp_speedups.csv" or claim.id == "flexsp_speedup_over_batch_ada"
+    if claim.published.file in SPEEDUPS
+    or claim.id in ("flexsp_speedup_over_batch_ada", "flexsp_speedup_over_megatron")
 ]
+PLANNERS = {
+    "deepspeed": "static",
+    "megatron": "megatron",
+    "flexsp_batch_ada": "static_per_batch",
+    "flexsp": "flexsp",
+}
 
 
 @pytest.mark.parametrize("claim", BARS, ids=lambda claim: claim.id)
@@ -413,24 +421,47 @@ def test_every_bar_compares_the_plans_of_its_own_setting(tmp_path: Path, claim: 
     write_groups(tmp_path, slow, SLOW)
     write_groups(tmp_path, fast, FAST)
     assert verdicts(tmp_path, claim.id)[claim.id]["ours"] == pytest.approx(1.72)
-    if claim.published.file == "flexsp_speedups.csv":
-        row = published("flexsp_speedups.csv")[claim.settings.published.id]
+    if claim.published.file in SPEEDUPS:
+        row = published(claim.published.file)[claim.settings.published.id]
         setting = (row["model"], row["context"])
         ending = row["corpus"] if setting != ("7b", "192k") else f"{row['corpus']}_like"
         where = "" if setting == ("7b", "192k") else f"{row['model']}_{row['context']}_"
         ending = ending.replace("wikipedia_like", "wikipedia")
-        system = {"flexsp": "flexsp", "flexsp_batch_ada": "static_per_batch"}[row["system"]]
-        assert row["reference"] == "deepspeed"
-        assert (slow, fast) == (f"static_{where}{ending}", f"{system}_{where}{ending}")
+        system = PLANNERS[row["system"]]
+        if claim.id.startswith("flexsp_published_planner_speedup_"):
+            system = "flexsp_milp"
+        reference = PLANNERS[row["reference"]]
+        assert (slow, fast) == (f"{reference}_{where}{ending}", f"{system}_{where}{ending}")
 
 
-def test_every_bar_against_deepspeed_has_a_claim() -> None:
-    bars = {
-        row["id"]
-        for row in published_rows("flexsp_speedups.csv")
-        if row["reference"] == "deepspeed"
+@pytest.mark.parametrize("file", SPEEDUPS)
+def test_every_speed_up_of_the_end_to_end_figure_has_a_claim(file: str) -> None:
+    assert rows_with_a_claim(file) == set(published(file))
+
+
+def test_every_setting_has_a_claim_on_the_published_planner() -> None:
+    own = [claim for claim in CLAIMS if claim.id.startswith("flexsp_published_planner_speedup_")]
+    rows = published("flexsp_speedups.csv")
+    wanted = {
+        key
+        for key, row in rows.items()
+        if (row["system"], row["reference"]) == ("flexsp", "deepspeed")
     }
-    assert rows_with_a_claim("flexsp_speedups.csv") == bars
+    assert {claim.settings.published.id for claim in own} == wanted
+    assert len(own) == len(wanted) == 18
+
+
+def test_speed_ups_over_batch_ada_follow_from_the_printed_ones() -> None:
+    printed = published("flexsp_speedups.csv")
+    rows = published("flexsp_speedups_over_batch_ada.csv")
+    for row in rows.values():
+        key = f"{row['model']}_{row['context']}_{row['corpus']}"
+        ratio = float(printed[f"{key}_flexsp_over_deepspeed"]["value"]) / float(
+            printed[f"{key}_flexsp_batch_ada_over_deepspeed"]["value"]
+        )
+        assert float(row["value"]) == pytest.approx(ratio, abs=0.0051)
+    most = max(float(row["value"]) for row in rows.values())
+    assert most == pytest.approx(value("flexsp.csv", "speedup_over_batch_ada_most"), rel=0.01)
 
 
 def test_shares_of_all_to_all_count_devices(tmp_path: Path) -> None:

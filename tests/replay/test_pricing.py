@@ -93,6 +93,9 @@ def test_cluster_time_is_busy_time_and_the_price_of_communication() -> None:
     assert found["slow", "on_demand"]["wall_ms"] is None, "it was not run"
     medians = {(one["topology"], one["mode"]): one for one in summarised(rows)}
     assert medians["slow", "electrical"]["cluster_ms"] == 6.0
+    # The stage adds its own columns before and after these and declares their order.
+    for own in (rows, summarised(rows)):
+        assert {tuple(one)[:3] for one in own} == {("topology", "compute", "mode")}
 
 
 def test_a_shared_gpu_tells_no_cluster_time() -> None:
