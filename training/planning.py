@@ -140,7 +140,7 @@ class Planning:
                 " training.planning=file"
             )
         try:
-            answer: Answer = pickle.load(process.stdout)
+            answer = Answer(*pickle.load(process.stdout))
         except (EOFError, pickle.UnpicklingError):
             raise PlannerFailed(_gone(process, batch)) from None
         if answer.batch is None:

@@ -2,7 +2,8 @@
 PLAN``.
 
 A process that reads numbers of batches, a line each, from standard input, and answers
-each on standard output with a pickled :class:`Answer`. It ends when its input does.
+each on standard output with the fields of an :class:`Answer`, pickled. It ends when its
+input does.
 The sequences are those that the plan's batches were made for; planner, cluster, model
 and cost model are the ones that the plan names.
 """
@@ -117,7 +118,8 @@ def _read(wanted: queue.SimpleQueue[int]) -> None:
 
 
 def _send(answers: BinaryIO, answer: Answer) -> None:
-    pickle.dump(answer, answers)
+    # Plain: the class of this module as a program is no other process's.
+    pickle.dump((answer.batch, answer.planning_ms, answer.error), answers)
     answers.flush()
 
 
