@@ -131,6 +131,8 @@ class Engine:
             self.sharding.shards if self.sharding else dict(self.decoder.named_parameters())
         )
         self.runner: Runner
+        #: The groups of sequence parallelism; None with pipelines.
+        self.groups: ProcessGroups | None = None
         self.reduction: GradientReduction
         if pipelined:
             self.runner = PipelineParallel(
@@ -143,9 +145,12 @@ class Engine:
                 self.degree,
             )
         else:
+            # Those of a plan that comes batch by batch are made as they come.
+            known = group_ranks(plan) if training.planning == "file" else ()
+            self.groups = ProcessGroups(known)
             self.runner = SequenceParallel(
                 self.decoder,
-                ProcessGroups(group_ranks(plan)),
+                self.groups,
                 sequences,
                 self.kernel,
                 timeline,
@@ -174,6 +179,14 @@ class Engine:
         with self.timeline.phase("optimizer"):
             self.optimizer.step(step)
         return stepped
+
+    def prepare(self, batch: SequenceParallelBatch | PipelineBatch) -> None:
+        """Make the process groups that a batch needs and that are not there yet.
+
+        Every rank does so with the same batches in the same order.
+        """
+        if self.groups is not None and isinstance(batch, SequenceParallelBatch):
+            self.groups.prepare(batch)
 
     def forget(self) -> None:
         """Drop the gradients of the last step, which stay until then."""

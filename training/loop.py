@@ -15,7 +15,9 @@ Notable:
 * a finished block is kept at once, and checkpoints are written between two steps, off
   the clock. A run that was killed goes on with the first block that it has not
   finished, from that block's last checkpoint. The times of such a block are those of
-  two launches, so it is marked as disturbed.
+  two launches, so it is marked as disturbed;
+* where batches are planned while the one before is trained, a rank waits for its plan,
+  and makes the process groups that are new to it, off the clock; rows say how long.
 """
 
 from __future__ import annotations
@@ -58,6 +60,7 @@ from training.data import Sequences, plan_lengths, read_sequences
 from training.engine import Engine
 from training.load import Reading, others_share, read_processors
 from training.pipeline import PipelineParallel
+from training.planning import Planning, check_planning, planning_ahead
 from training.settings import (
     RunSettings,
     check_plan,
@@ -95,7 +98,9 @@ class Block:
     """What all ranks saw under one fabric setting in one repeat (gathered on rank 0).
 
     A row for each timed iteration and rank, the trace (None after the first repeat),
-    and of the first block what each rank's operations needed. ``load_share`` is the
+    and of the first block what each rank's operations needed. ``process_groups`` counts
+    the groups of sequence parallelism, made in ``group_creation_ms`` (the slowest
+    rank's time); None with pipelines. ``load_share`` is the
     processor time that others took meanwhile, as a share of all cores' time; None where
     the machine does not tell, and where two launches shared the block.
     """
@@ -111,6 +116,8 @@ class Block:
     peak_live_chunks: list[int] | None
     planned_peak_live_chunks: list[int] | None
     schedules: list[_Schedule] | None = None
+    process_groups: int | None = None
+    group_creation_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +131,7 @@ class _Launch:
     trained: Mapping[str, Any]
     unfinished: Unfinished
     resumed: Checkpoint | None
+    planning: Planning | None = None
 
     @property
     def begun(self) -> int:
@@ -169,6 +177,7 @@ def train(
     """
     plan = read_plan(settings.plan)
     check_plan(plan, settings.model, place.ranks)
+    check_planning(settings, plan)
     lengths = plan_lengths(plan)
     check_positions(settings.model, max(lengths.values()))
     sequences = read_sequences(settings.corpus, lengths, settings.model.vocabulary)
@@ -176,7 +185,13 @@ def train(
         check_checkpoint(resumed, settings, plan, sequences)
     torch.set_num_threads(settings.training.threads_per_rank)
     told = trained(settings, plan, sequences)
-    launch = _Launch(settings, plan, sequences, place, told, unfinished, resumed)
+    with planning_ahead(settings, plan, place.rank) as planning:
+        launch = _Launch(settings, plan, sequences, place, told, unfinished, resumed, planning)
+        yield from _blocks(launch)
+
+
+def _blocks(launch: _Launch) -> Iterator[Block]:
+    settings, place = launch.settings, launch.place
     earlier = _earlier(launch)
     schedule = earlier.schedule
     number, extra = 0, settings.training.most_extra_repeats
@@ -217,6 +232,8 @@ def _trained(
     """
     settings, plan, place = launch.settings, launch.plan, launch.place
     recorder = Recorder(place.rank, device=place.device.type)
+    if launch.planning is not None:
+        launch.planning.ask(goes_on or launch.begun)
     with _fabric(fabric, number, place, recorder, settings.training.timeout_s) as (
         control,
         controller,
@@ -234,7 +251,12 @@ def _trained(
             """The block so far."""
             trace = recorder.table() if repeat == 0 else None
             needed = _plain(backend.recorded_schedule()) if number == 0 else None
-            item = (rows, span, trace, *_peaks(settings, plan, engine), engine.parameters, needed)
+            groups = engine.groups
+            made = (None, None) if groups is None else (len(groups), groups.creation_ms)
+            item = (
+                *(rows, span, trace, *_peaks(settings, plan, engine)),
+                *(engine.parameters, needed, *made),
+            )
             gathered = _gather(place, control, item)
             if gathered is None:
                 return None
@@ -328,12 +350,15 @@ def _iterations(
     processor time that passed while they ran. A block that goes on after a step has no
     second warm-up: its rows are wanted. ``save`` takes the steps done and the rows.
     """
-    settings, plan, place = launch.settings, launch.plan, launch.place
+    settings, plan, place, planning = launch.settings, launch.plan, launch.place, launch.planning
     rows: list[dict[str, Any]] = []
     warmup = launch.begun + settings.training.warmup_iterations
     every = settings.training.checkpoint_every
-    # What the controller does is the training's own work.
-    helpers = () if controller is None else controller.processes
+    # What controller and planner do is the training's own work.
+    helpers = (
+        *(() if controller is None else controller.processes),
+        *(() if planning is None else planning.processes),
+    )
     # A full collection with torch loaded stops a rank for longer than an iteration may
     # last; what is set up by now stays.
     gc.collect()
@@ -341,6 +366,12 @@ def _iterations(
     begin = read_processors(*helpers)
     for iteration in range(goes_on or launch.begun, launch.end):
         batch = plan.batches[iteration % len(plan.batches)]
+        planning_ms, waited_ms = None, None
+        if planning is not None:
+            following = iteration + 1 if iteration + 1 < launch.end else None
+            planned = planning.take(iteration, following, control)
+            batch, planning_ms, waited_ms = planned.batch, planned.planning_ms, planned.waited_ms
+            engine.prepare(batch)
         engine.forget()
         _synchronize(place.device)
         dist.barrier(control)
@@ -372,6 +403,8 @@ def _iterations(
                     "gradient_norm": squared_norm**0.5,
                     "tokens": batch.tokens,
                     "peak_memory_bytes": peak_memory_bytes(place.device),
+                    "planning_ms": planning_ms,
+                    "planning_wait_ms": waited_ms,
                 }
             )
         if every and (iteration + 1) % every == 0:
@@ -429,7 +462,7 @@ def _merge(
     gathered: Sequence[tuple[Any, ...]],
     kernel: Kernel,
 ) -> Block:
-    rows, spans, traces, peaks, planned, owned, needed = zip(*gathered, strict=True)
+    rows, spans, traces, peaks, planned, owned, needed, groups, times = zip(*gathered, strict=True)
     share = None if None in spans else others_share(spans)
     return Block(
         fabric=fabric,
@@ -443,6 +476,8 @@ def _merge(
         peak_live_chunks=None if None in peaks else list(peaks),
         planned_peak_live_chunks=None if None in planned else list(planned),
         schedules=None if None in needed else list(needed),
+        process_groups=groups[0],
+        group_creation_ms=None if None in times else max(times),
     )
 
 

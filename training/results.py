@@ -77,7 +77,12 @@ def write_results(
     timed = begun + settings.training.warmup_iterations
     iterations = pa.Table.from_pylist(iteration_rows(settings, plan, place, blocks))
     # Where all values of a column are missing, nothing says of which type it is.
-    for name, kind in (("load_share", pa.float64()), ("peak_memory_bytes", pa.int64())):
+    for name, kind in (
+        ("load_share", pa.float64()),
+        ("peak_memory_bytes", pa.int64()),
+        ("planning_ms", pa.float64()),
+        ("planning_wait_ms", pa.float64()),
+    ):
         column = iterations.column(name).cast(kind)
         iterations = iterations.set_column(iterations.schema.get_field_index(name), name, column)
     write_table(folder / "iterations.parquet", iterations)
@@ -159,6 +164,7 @@ def summary(
         "attention": first.attention,
         "warmup_iterations": training.warmup_iterations,
         "iterations": training.iterations,
+        "planning": training.planning,
         "begun_at_step": begun,
         "repeats": training.repeats,
         "load_average_at_start": load_average,
@@ -189,6 +195,9 @@ def _block(times: _Times, place: Place) -> dict[str, Any]:
         "stall_ms": times.stall_ms,
         "peak_live_chunks": block.peak_live_chunks,
         "planned_peak_live_chunks": block.planned_peak_live_chunks,
+        "process_groups": block.process_groups,
+        "group_creation_ms": block.group_creation_ms,
+        **_planning([block]),
         "fidelity": _fidelity(block.fabric.mode, place),
     }
 
@@ -213,9 +222,37 @@ def _setting(fabric: FabricSettings, times: Sequence[_Times], place: Place) -> d
         "iteration_over_electrical": median(_over_electrical(kept, times)),
         "repeats": sum(not one.block.disturbed for one in own),
         "set_aside": sum(one.block.disturbed for one in own),
+        "process_groups": own[0].block.process_groups,
+        "group_creation_ms": _median(one.block.group_creation_ms for one in kept),
+        **_planning([one.block for one in kept]),
         "losses": [step.loss for step in steps],
         "gradient_norms": [step.gradient_norm for step in steps],
     }
+
+
+def _planning(blocks: Sequence[Block]) -> dict[str, float | None]:
+    """What planning beside training took and hid; None where the file was read.
+
+    Means over the steps: of planning, and of the slowest rank's wait for it. What is
+    hidden is the share of all planning for which nobody waited.
+    """
+    steps: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for number, block in enumerate(blocks):
+        for row in block.rows:
+            steps.setdefault((number, row["iteration"]), []).append(row)
+    names = ("planning_ms", "planning_wait_ms", "planning_hidden_share")
+    if any(rows[0]["planning_ms"] is None for rows in steps.values()):
+        return dict.fromkeys(names)
+    planning_ms = fmean(rows[0]["planning_ms"] for rows in steps.values())
+    waited_ms = fmean(max(row["planning_wait_ms"] for row in rows) for rows in steps.values())
+    return dict(
+        zip(names, (planning_ms, waited_ms, max(0.0, 1 - waited_ms / planning_ms)), strict=True)
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def _used(

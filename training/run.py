@@ -46,6 +46,7 @@ from training.checkpoint import Checkpoint, check_checkpoint, find_checkpoint
 from training.data import plan_lengths, read_sequences
 from training.load import load_average
 from training.loop import Block, Place, train
+from training.planning import PlannerFailed, check_planning
 from training.results import write_results
 from training.settings import RunSettings, check_plan, fabric_sweep, load_run_settings
 from training.unfinished import PLACES, Unfinished, run_identity
@@ -103,6 +104,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (SettingsError, PlanError, FabricError) as error:
         _say(error)
         return _UNUSABLE
+    except PlannerFailed as error:
+        # All ranks say the same.
+        if os.environ["RANK"] == "0":
+            _say(error)
+        return _FAILED
     return 0
 
 
@@ -217,6 +223,9 @@ def _rank(
     except (SettingsError, PlanError, FabricError) as error:
         complaints.put((str(error), "", _UNUSABLE))
         sys.exit(_UNUSABLE)
+    except PlannerFailed as error:
+        complaints.put((str(error), "", _FAILED))
+        sys.exit(_FAILED)
     except Exception as error:
         complaints.put(
             (f"rank {rank}: {type(error).__name__}: {error}", traceback.format_exc(), _FAILED)
@@ -294,6 +303,7 @@ def _check(
     """
     plan = read_plan(settings.plan)
     check_plan(plan, settings.model, plan.devices if ranks is None else ranks)
+    check_planning(settings, plan)
     sequences = read_sequences(settings.corpus, plan_lengths(plan), settings.model.vocabulary)
     if resumed is not None:
         check_checkpoint(resumed, settings, plan, sequences)

@@ -10,12 +10,13 @@ Notable:
 * with fewer key-value heads than ranks each of these heads is sent to several ranks,
   and its gradients are added on the way back;
 * process groups are made once, by every rank in the same order, and looked up
-  afterwards (FlexSP section 5).
+  afterwards (FlexSP section 5); how many there are and how long that took is counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from math import gcd
 from typing import Any, cast
 
@@ -46,25 +47,45 @@ def group_ranks(plan: Plan) -> list[tuple[int, ...]]:
 
     In an order that every rank finds alike.
     """
-    return sorted(
-        {
-            group.ranks
-            for batch in plan.sequence_parallel_batches()
-            for micro_batch in batch.micro_batches
-            for group in micro_batch.groups
-            if group.degree > 1
-        }
-    )
+    return sorted({ranks for batch in plan.sequence_parallel_batches() for ranks in _ranks(batch)})
+
+
+def _ranks(batch: SequenceParallelBatch) -> set[tuple[int, ...]]:
+    return {
+        group.ranks
+        for micro_batch in batch.micro_batches
+        for group in micro_batch.groups
+        if group.degree > 1
+    }
 
 
 class ProcessGroups:
     """The process groups of rank tuples, made once.
 
-    Every rank must construct it with the same tuples, also those it is not in.
+    Every rank must ask for the same tuples in the same order, also for those that it is
+    not in. ``creation_ms`` is how long making them took on this rank, which waits for
+    the others at the end of each.
     """
 
-    def __init__(self, ranks: Sequence[tuple[int, ...]]) -> None:
-        self._groups = {members: dist.new_group(list(members)) for members in ranks}
+    def __init__(self, ranks: Iterable[tuple[int, ...]] = ()) -> None:
+        self._groups: dict[tuple[int, ...], Any] = {}
+        self.creation_ms = 0.0
+        self.make(ranks)
+
+    def make(self, ranks: Iterable[tuple[int, ...]]) -> None:
+        """Make those that are not there yet."""
+        begin = time.perf_counter()
+        for members in ranks:
+            if members not in self._groups:
+                self._groups[members] = dist.new_group(list(members))
+        self.creation_ms += (time.perf_counter() - begin) * 1e3
+
+    def prepare(self, batch: SequenceParallelBatch) -> None:
+        """Make those that a batch needs beyond the ones that are there."""
+        self.make(sorted(_ranks(batch)))
+
+    def __len__(self) -> int:
+        return len(self._groups)
 
     def __getitem__(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
         return cast("dist.ProcessGroup", self._groups[ranks])

@@ -132,6 +132,11 @@ class TrainingSettings:
     """
     timeout_s: Annotated[float, Positive()]
     """A rank that waits longer than this for another one gives up."""
+    planning: Literal["file", "while_training"]
+    """Where batches come from: ``file``, the finished plan; ``while_training`` plans
+    each of them once more, with the plan's own planner and inputs and in a process of
+    its own, while the ranks train the one before. It must come out as in the file.
+    """
 
 
 @dataclass(frozen=True)

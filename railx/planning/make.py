@@ -24,7 +24,7 @@ from railx.workload.cluster import ClusterSettings
 from railx.workload.cost import CostModelSettings, build_cost_model
 from railx.workload.model import ModelSettings
 
-__all__ = ["make_plan", "plan_rows", "plan_summary", "schedule_rows"]
+__all__ = ["make_plan", "plan_batches", "plan_rows", "plan_summary", "schedule_rows"]
 
 
 def make_plan(
@@ -59,10 +59,7 @@ def make_plan(
     task = PlanningTask(
         tuple(drawn), cost, filled.max_length_tokens, cluster, model, cost_model, seed
     )
-    planned: tuple[Any, ...] = chosen.plan(planner, task)
-    batches: Any = tuple(
-        _recorded(made, one, chosen.name) for made, one in zip(planned, drawn, strict=True)
-    )
+    batches: Any = plan_batches(planner, task)
     plan = Plan(
         SCHEMA,
         chosen.kind,
@@ -76,6 +73,15 @@ def make_plan(
     )
     validate_plan(plan)
     return plan
+
+
+def plan_batches(planner: PlannerBase, task: PlanningTask) -> tuple[Any, ...]:
+    """The batches of a plan, each with what it was planned for."""
+    chosen = planner_of(planner)
+    planned: tuple[Any, ...] = chosen.plan(planner, task)
+    return tuple(
+        _recorded(made, one, chosen.name) for made, one in zip(planned, task.batches, strict=True)
+    )
 
 
 def plan_rows(plan: Plan, name: str, corpus: str) -> list[dict[str, Any]]:

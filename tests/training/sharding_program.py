@@ -8,6 +8,7 @@ sharding_program.py RANKS BACKEND [compiled]
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import sys
 import tempfile
@@ -24,8 +25,8 @@ from railx.planning.plan import Pipeline, Plan
 from railx.workload.model import ModelSettings
 from tests.builders import choice
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
+from tests.training.parallel_program import MODEL, join, whole_sequences
 from tests.training.parallel_program import cases as plan_cases
-from tests.training.parallel_program import join, whole_sequences
 from training.attention import Packing, variable_length_attention
 from training.data import pack, plan_lengths, valid_tokens
 from training.engine import Engine
@@ -61,7 +62,15 @@ class Case:
 
 
 def cases(ranks: int) -> list[Case]:
-    """The plans of ``parallel_program`` cut over the ranks; some whole as well."""
+    """The plans of ``parallel_program`` cut over the ranks; some whole as well.
+
+    On eight ranks the same batches in groups of one degree and of three at once.
+    """
+    if ranks == 8:
+        return [
+            Case("static", static_plan(), MODEL, "zero3"),
+            Case("adaptive", adaptive_plan(), MODEL, "zero3"),
+        ]
     found = [
         Case(f"{case.name}_{sharding}", case.plan, case.model, sharding)
         for case in (plan_cases(ranks) if ranks > 1 else [])
@@ -83,6 +92,34 @@ def cases(ranks: int) -> list[Case]:
         piped = pipeline_plan(1, [Pipeline(1, 0, chunks)])
         found += [Case(f"one_stage_{kind}", piped, tied, kind) for kind in ("zero3", "none")]
     return found
+
+
+def static_plan() -> Plan:
+    """Two groups of degree 4 in every micro-batch."""
+    low, high = (0, 1, 2, 3), (4, 5, 6, 7)
+    return sequence_parallel_plan(
+        8,
+        [
+            micro_batch((low, {0: 61}), (high, {1: 24, 2: 9, 3: 7})),
+            micro_batch((low, {4: 30, 5: 5})),
+        ],
+        [micro_batch((low, {6: 44, 7: 3}), (high, {8: 19, 9: 11, 10: 2}))],
+    )
+
+
+def adaptive_plan() -> Plan:
+    """Degrees 4, 2, 1 and 1 side by side, other groups in the next micro-batches."""
+    return sequence_parallel_plan(
+        8,
+        [
+            micro_batch(((0, 1, 2, 3), {0: 61}), ((4, 5), {1: 24}), ((6,), {2: 9}), ((7,), {3: 7})),
+            micro_batch(((0,), {5: 5}), ((4, 5, 6, 7), {4: 30})),
+        ],
+        [
+            micro_batch(((0, 1, 2, 3, 4, 5, 6, 7), {6: 44})),
+            micro_batch(((0, 1), {8: 19, 7: 3}), ((2,), {10: 2}), ((4, 5), {9: 11})),
+        ],
+    )
 
 
 def compiled_cases(ranks: int) -> list[Case]:
@@ -294,6 +331,9 @@ def work(rank: int, ranks: int, backend: str, store_path: str, out: str, compile
             "counted": sum(other[2] for other in gathered),
             "whole": whole,
             "taken": all(other[3] for other in gathered),
+            "losses": own.losses,
+            "groups": None if engine.groups is None else len(engine.groups),
+            "creation_ms": None if engine.groups is None else engine.groups.creation_ms,
             # A tied head on a stage of its own is a second copy.
             "copied": case.model.vocabulary * case.model.hidden * tied_apart(case),
         }
@@ -304,6 +344,8 @@ def work(rank: int, ranks: int, backend: str, store_path: str, out: str, compile
 
 
 if __name__ == "__main__":
+    # The optimizer of torch loads it: once, not on every rank.
+    importlib.import_module("torch._dynamo")
     count, chosen = int(sys.argv[1]), sys.argv[2]
     with tempfile.TemporaryDirectory() as folder:
         result = str(Path(folder, "result.json"))

@@ -127,6 +127,7 @@ def prepared(folder: Path, made: Plan, **changes: Any) -> dict[str, Any]:
             "loss_tolerance": 1e-6,
             "checkpoint_every": 0,
             "timeout_s": 60.0,
+            "planning": "file",
         },
     }
     for key, value in changes.items():
@@ -212,6 +213,8 @@ def test_iterations_have_a_row_for_each_setting_iteration_and_rank(bare_run: Pat
             "gradient_norm",
             "tokens",
             "peak_memory_bytes",
+            "planning_ms",
+            "planning_wait_ms",
             "load_share",
             "disturbed",
             "fidelity",

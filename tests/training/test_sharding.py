@@ -25,7 +25,7 @@ from training.engine import Engine
 from training.timeline import Timeline
 
 PROGRAM = Path(sharding_program.__file__)
-LAUNCHES = [(1, "gloo"), (2, "gloo"), (4, "gloo"), (4, "railx")]
+LAUNCHES = [(1, "gloo"), (2, "gloo"), (4, "gloo"), (8, "gloo"), (4, "railx")]
 CASES = [
     (ranks, backend, case)
     for ranks, backend in LAUNCHES
@@ -53,6 +53,22 @@ def test_an_engine_trains_the_same_model_as_one_process(
     if (ranks, backend) not in launches:
         launches[ranks, backend] = launch(ranks, backend)
     check(launches[ranks, backend][case.name], case)
+
+
+def test_static_and_adaptive_groups_of_eight_ranks_have_one_loss_curve(
+    launches: dict[tuple[int, str], dict[str, Any]],
+) -> None:
+    """The same batches, sharded, in double precision; the curves fall."""
+    if (8, "gloo") not in launches:
+        launches[8, "gloo"] = launch(8, "gloo")
+    found = launches[8, "gloo"]
+    static, adaptive = (found[name]["losses"] for name in ("static", "adaptive"))
+    assert len(static) == sharding_program.STEPS
+    assert adaptive == pytest.approx(static, rel=1e-12)
+    assert static[2] < static[0]
+    # Two of degree 4; beside them pairs of ranks and all eight.
+    assert (found["static"]["groups"], found["adaptive"]["groups"]) == (2, 5)
+    assert all(found[name]["creation_ms"] > 0 for name in ("static", "adaptive"))
 
 
 def launch(*arguments: object) -> dict[str, Any]:

@@ -143,6 +143,7 @@ _ITERATIONS = (
     | whole("requests", "held", "reconfigurations")
     | real("loss", "gradient_norm")
     | whole("tokens", "peak_memory_bytes")
+    | real("planning_ms", "planning_wait_ms")
     | real("load_share")
     | flag("disturbed")
     | text("fidelity")
@@ -162,7 +163,8 @@ _SETTINGS = (
     _RUN
     | real("iteration_ms", "tokens_per_s", "stall_ms", "wait_ms")
     | real("requests", "held", "reconfigurations", "iteration_over_electrical")
-    | whole("repeats", "set_aside")
+    | whole("repeats", "set_aside", "process_groups")
+    | real("group_creation_ms", "planning_ms", "planning_wait_ms", "planning_hidden_share")
     | real("model_tflop", "mfu")
     | whole("peak_memory_bytes")
     | real("last_loss")

@@ -1,0 +1,222 @@
+"""Planning of the next batch while the ranks train this one.
+
+A planner process beside rank 0 (``railx.planning.again``) plans the batches of a plan
+once more, from the plan's own inputs. Rank 0 asks for a batch one step ahead and hands
+it to all ranks. Notable:
+
+* what is trained is what the process made, and it must be what the file says: the same
+  groups with the same sequences;
+* a rank's waiting begins when all are there to wait, so that it is time for which the
+  plan alone is to blame;
+* where the process ends or refuses, every rank raises the same line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from railx.planning.again import Answer, check_inputs
+from railx.planning.plan import PipelineBatch, Plan, PlanError, SequenceParallelBatch
+from railx.settings import SettingsError, to_dict
+from training.settings import RunSettings
+
+__all__ = ["Planned", "PlannerFailed", "Planning", "check_planning", "planning_ahead"]
+
+#: How long a planner process may take to end.
+_STOP_S = 10.0
+#: Of a batch of a plan: how it was found and what it is expected to take. Another
+#: machine may find other last bits of these; what is trained has none.
+_SAID = ("solver", "lower_bound_ms", "solved_by", "effort")
+
+_Batch = SequenceParallelBatch | PipelineBatch
+
+
+class PlannerFailed(RuntimeError):
+    """The planner process is gone; one line says which and at what."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A batch, how long planning it took, and how long this rank waited for it."""
+
+    batch: _Batch
+    planning_ms: float
+    waited_ms: float
+
+
+def check_planning(settings: RunSettings, plan: Plan) -> None:
+    """Refuse to plan while training what nobody can plan once more.
+
+    SettingsError, one line.
+    """
+    if settings.training.planning == "file":
+        return
+    try:
+        check_inputs(plan)
+    except PlanError as error:
+        raise SettingsError(
+            "training.planning", f"got while_training, but {error}; allowed here: file"
+        ) from None
+
+
+class Planning:
+    """A plan whose batches come one by one; on rank 0 with the process that makes them.
+
+    Rank 0 asks (:meth:`ask`) a batch ahead, all take (:meth:`take`) it together.
+    """
+
+    def __init__(
+        self, plan: Plan, process: subprocess.Popen[bytes] | None, timeout_s: float
+    ) -> None:
+        self.plan, self.process, self.timeout_s = plan, process, timeout_s
+        self._asked: int | None = None
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The ids of the processes that plan for this rank."""
+        return () if self.process is None else (self.process.pid,)
+
+    def ask(self, iteration: int) -> None:
+        """Have the batch of a step planned from now on; rank 0 alone does something."""
+        place = iteration % len(self.plan.batches)
+        if self.process is None or self._asked == place:
+            return
+        assert self.process.stdin is not None
+        self._asked = place
+        # A process that has ended is noticed when its answer is wanted.
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(b"%d\n" % place)
+            self.process.stdin.flush()
+
+    def take(self, iteration: int, following: int | None, control: dist.ProcessGroup) -> Planned:
+        """The batch of a step, on every rank; the ``following`` one is asked for.
+
+        PlannerFailed or SettingsError on every rank where there is none.
+        """
+        self.ask(iteration)
+        dist.barrier(control)
+        begin = time.perf_counter()
+        told: list[Any] = [None]
+        if self.process is not None:
+            try:
+                told = [self._answer(self.process)]
+            except (PlannerFailed, SettingsError) as error:
+                told = [error]
+            else:
+                if following is not None:
+                    self.ask(following)
+        dist.broadcast_object_list(told, src=0, group=control)
+        if isinstance(told[0], Exception):
+            raise told[0]
+        answer: Answer = told[0]
+        assert answer.batch is not None
+        return Planned(answer.batch, answer.planning_ms, (time.perf_counter() - begin) * 1e3)
+
+    def _answer(self, process: subprocess.Popen[bytes]) -> Answer:
+        """What the process made of the batch that it was asked for."""
+        place, self._asked = self._asked, None
+        assert place is not None
+        assert process.stdout is not None
+        batch = self.plan.batches[place]
+        # Before the other ranks give up, so that one line says why.
+        ready, _, _ = select.select([process.stdout], [], [], 0.8 * self.timeout_s)
+        if not ready:
+            raise PlannerFailed(
+                f"the planner process takes longer for batch {batch.iteration} than"
+                f" training.timeout_s, {self.timeout_s:g}, allows; allowed: more, or"
+                " training.planning=file"
+            )
+        try:
+            answer = Answer(*pickle.load(process.stdout))
+        except (EOFError, pickle.UnpicklingError):
+            raise PlannerFailed(_gone(process, batch)) from None
+        if answer.batch is None:
+            raise SettingsError(
+                "training.planning", f"got while_training, but {answer.error}; allowed here: file"
+            )
+        if _trained(answer.batch) != _trained(batch):
+            raise PlannerFailed(
+                f"batch {batch.iteration}, planned while training, is not that of the plan;"
+                f" allowed: a planner that plans a batch always and alone alike, not"
+                f" {self.plan.planner}"
+            )
+        return answer
+
+
+@contextlib.contextmanager
+def planning_ahead(settings: RunSettings, plan: Plan, rank: int) -> Iterator[Planning | None]:
+    """A planner process on rank 0 for the length of a ``with`` block.
+
+    None where batches come from the file.
+    """
+    if settings.training.planning == "file":
+        yield None
+        return
+    process = _start(settings.plan) if rank == 0 else None
+    try:
+        yield Planning(plan, process, settings.training.timeout_s)
+    finally:
+        if process is not None:
+            _stop(process)
+
+
+def _start(path: str) -> subprocess.Popen[bytes]:
+    source = str(Path(__file__).resolve().parents[1])
+    search = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.Popen(
+        [sys.executable, "-m", "railx.planning.again", path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": search},
+    )
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _gone(process: subprocess.Popen[bytes], batch: _Batch) -> str:
+    try:
+        code = process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        code = 0
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    return f"the planner process (pid {process.pid}) {how} while it planned batch {batch.iteration}"
+
+
+def _trained(batch: _Batch) -> Any:
+    """What of a batch decides what is trained."""
+    return _without(to_dict(batch))
+
+
+def _without(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: _without(item)
+            for key, item in value.items()
+            if key not in _SAID and not key.startswith("predicted")
+        }
+    if isinstance(value, list | tuple):
+        return [_without(item) for item in value]
+    return value
