@@ -53,8 +53,6 @@ ROOMS = {
                 "chunks",
                 "flexsp",
                 "flexsp_milp",
-                "milp",
-                "mixes",
                 "pipeline",
                 "programme",
                 "schedule",
