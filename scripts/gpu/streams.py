@@ -80,11 +80,11 @@ class _Forced:
         type(self.session).issue(self.session, operation)
         self._peers[operation.configuration.members[-1]].join_in(operation)
 
-    def acquire(self, channel: str, sequence: int, *further: Any, **keywords: Any) -> Any:
-        """Ask for circuits, and note when they were granted."""
+    def granted(self, asked: Any, **keywords: Any) -> Any:
+        """Wait for circuits, and note when they were granted."""
         client = self.session.client
-        grant = type(client).acquire(client, channel, sequence, *further, **keywords)
-        self._granted.put((channel, sequence, grant.granted_ns))
+        grant = type(client).granted(client, asked, **keywords)
+        self._granted.put((asked.channel, asked.sequence, grant.granted_ns))
         return grant
 
     def granted_ns(self, channel: str, sequence: int) -> int:
@@ -126,7 +126,7 @@ def _forced(work: Work, latency_ms: float = 0.0) -> Iterator[_Forced]:
         peers = {rank: _Peer(controller.address or "", rank) for rank in _PEERS}
         forced = _Forced(session, peers)
         session.layout, session.issue = Beyond(1), forced.issue
-        session.client.acquire = forced.acquire
+        session.client.granted = forced.granted
         module.Configuration = forced.configuration
         try:
             dist.init_process_group("railx", store=dist.HashStore(), rank=0, world_size=1)
