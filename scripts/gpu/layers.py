@@ -72,7 +72,7 @@ def _profiled(work: Work, name: str) -> Findings:
         ("flexsp", whole, _FLEXSP_ERROR),
         ("infinipipe", rows, _INFINIPIPE_ERROR),
     ):
-        fit = fit_profile(used)
+        fit = fit_profile(used, settings.held_out_seed)
         subject = f"{paper} {name}"
         # FlexSP states the most, InfiniPipe what is typical.
         error = fit.held_out_largest_error if paper == "flexsp" else fit.held_out_error

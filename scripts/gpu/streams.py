@@ -183,8 +183,11 @@ class _Slow:
 
 
 def _slowed(work: Work, group: Any, ms: float) -> _Slow:
-    group._inner = _Slow(work, group._inner, ms)
-    slow: _Slow = group._inner
+    slow = _Slow(work, group._inner, ms)
+    group._inner = slow
+    # Nothing of the inner group as it was may be left.
+    group._inner_on_host = None
+    group._methods.clear()
     return slow
 
 
@@ -231,7 +234,10 @@ def order(work: Work) -> Findings:
     found = work.findings()
     operations = 8 if work.dry else 24
     with _forced(work) as forced:
-        groups: list[Any] = [dist.group.WORLD, dist.new_group([0])]
+        groups: list[Any] = [dist.group.WORLD]
+        # A group's other member is settled when the group is made.
+        forced.peer = _PEERS[1]
+        groups.append(dist.new_group([0]))
         slow = [_slowed(work, group, 10.0) for group in groups]
         tensors = [
             torch.full((1 << 10,), float(number), device=work.device)
@@ -244,7 +250,6 @@ def order(work: Work) -> Findings:
                 # The device comes to this operation long after the host has issued it.
                 busy(work, 20.0)
             turn = number % 2
-            forced.peer = _PEERS[turn]
             ready.append(_moment(work))
             handles.append(dist.all_reduce(tensor, group=groups[turn], async_op=True))
             operation = handles[-1].operation
@@ -298,7 +303,10 @@ def reuse(work: Work) -> Findings:
     repeats = 60 if work.dry else 1000
     size = 1 << 10 if work.dry else 1 << 20
     with _forced(work) as forced:
-        groups: list[Any] = [dist.group.WORLD, dist.new_group([0])]
+        groups: list[Any] = [dist.group.WORLD]
+        # A group's other member is settled when the group is made.
+        forced.peer = _PEERS[1]
+        groups.append(dist.new_group([0]))
         for group in groups:
             _slowed(work, group, 0.2)
         buffer = torch.empty(size, device=work.device)
@@ -306,7 +314,7 @@ def reuse(work: Work) -> Findings:
         gathered = torch.empty(repeats, device=work.device)
         for number in range(repeats):
             turn = number // 10 % 2
-            forced.peer, group = _PEERS[turn], groups[turn]
+            group = groups[turn]
             buffer.fill_(number)
             dist.all_reduce(buffer, group=group, async_op=True).wait()
             reduced[number] = buffer[-1]
