@@ -451,22 +451,27 @@ def tags(world: World) -> Any:
 
 @case("recv from any source")
 def any_source(world: World) -> Any:
+    """Nobody goes on before all has been received: what comes from anyone may come from
+    a later case.
+    """
     if world.rank > 0:
         dist.send(world.draw(2), 0)
+        dist.barrier()
         return None
-    found = []
+    found = {}
     for number in range(1, world.size):
         received = world.empty(2)
         try:
-            dist.recv(received)
+            source = dist.recv(received)
         except Exception:
             # What was sent must not reach a later case.
             for sender in range(number, world.size):
                 dist.recv(received, sender)
+            dist.barrier()
             raise
-        found.append(received)
-    # Whoever comes first: on a busy machine gloo itself may name another source.
-    return sorted(found, key=lambda one: float(one[0]))
+        found[str(source)] = received
+    dist.barrier()
+    return dict(sorted(found.items()))
 
 
 @case("recv from any source, beside receives that name theirs")
@@ -477,6 +482,7 @@ def any_source_and_named(world: World) -> Any:
         for number in range(2):
             for tag in (0, 2, 1):
                 dist.send(sent[tag][number], 0, tag=tag)
+        dist.barrier()
         return None
     senders = range(1, world.size)
     named = {}
@@ -486,15 +492,15 @@ def any_source_and_named(world: World) -> Any:
             for tag in (0, 2):
                 named[str((sender, tag, number))] = received = world.empty(2)
                 requests.append(dist.irecv(received, sender, tag=tag))
-    found = []
+    found: dict[str, list[torch.Tensor]] = {str(sender): [] for sender in senders}
     for _ in range(2 * len(senders)):
         received = world.empty(2)
-        dist.recv(received, tag=1)
-        found.append(received)
+        found[str(dist.recv(received, tag=1))].append(received)
     for request in requests:
         assert request is not None
         request.wait()
-    return [named, sorted(found, key=lambda one: float(one[0]))]
+    dist.barrier()
+    return [named, found]
 
 
 @case("batch_isend_irecv")
