@@ -1,33 +1,35 @@
 """Stage-aware chunk-level checkpointing: how many layers each backward recomputes.
 
 InfiniPipe section III-C, eqs. 15-20, on arrays. A backward that recomputes c layers
-delays the other stages by as much, so that they may recompute c layers at no further
-cost in the backwards that run at the same step of the schedule. Those lie on a
-diagonal: position b of the backward order on a stage that s stages follow has the count
-of diagonal b + s. With n chunks and d stages there are n + d - 1 counts C in place of
-n d, and the time of recomputing is the time of one layer times their sum. The integer
-programme is
+delays the other stages by as much. So these may recompute c layers at no further cost
+in the backwards that run at the same step of the schedule. Those lie on a diagonal:
+place b of the backward order, on a stage that s stages follow, has the count of
+diagonal b + s. With n chunks and d stages there are n + d - 1 counts C in place of n d,
+and recomputing takes the time of one layer times their sum. The integer programme is
 
     min Σ C,  0 <= C <= layers of a stage,  and on every stage at every step
     Σ over live chunks (kept - saved · C on its diagonal) <= capacity
 
-with the chunks live whose forward has run and whose backward has not (eqs. 6-7). Rows
-after the last forward are left out: what is live then was live before.
+A chunk is live whose forward has run and whose backward has not (eqs. 6-7). Rows after
+the last forward are left out: what is live then was live before.
 
-:func:`fast` is the default. It sweeps the steps and gives each deficit to the diagonals
-that stay live longest, then takes away what later counts made superfluous, then trades
-counts for fewer. Where that does not meet the bound of the relaxation, it is not proven
-best: :func:`solved` then rounds the relaxation too and, for small cases, asks the
-solver. :func:`exact` is the programme as the paper states it.
+* :func:`exact` solves it.
+* :func:`quick` sweeps the steps and gives what is missing to few diagonals, by several
+  rules. Then it takes away what later counts made superfluous, and trades counts for
+  fewer. It takes a fraction of a millisecond, so that the grouping can ask for the
+  price of every group.
+* :func:`fast` is the default of plans. It also rounds the relaxation in the same way.
+  Where that proves nothing best and the case is small, it asks the solver.
 
 Deviations: the paper prints no coefficients (the body of its algorithm 2); ``kept`` and
-``saved`` follow from its eqs. 5 and 10. Stages of unequal layers have counts up to the
-layers of the smallest. Where those do not suffice, all layers of all stages are
-recomputed. The paper solves with SCIP to a gap of 2 %; here it is HiGHS.
+``saved`` follow from its eqs. 5 and 10. Its solver is SCIP to a gap of 2 %; here it is
+HiGHS. Where stages have unequal layers a diagonal counts at most those of the smallest.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,15 +37,29 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-__all__ = ["CheckpointProblem", "exact", "fast", "lp_bound", "rows"]
+__all__ = [
+    "CheckpointProblem",
+    "exact",
+    "fast",
+    "fits",
+    "lp_bound",
+    "peak_bytes",
+    "quick",
+    "rows",
+]
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-#: Bytes that rounding of sums may take; far below any tensor.
-_SLACK = 1e-9
-#: The gap to which the solver of the paper works.
-_GAP = 0.02
+#: The share of a stage's memory that rounding may take: a millionth, as in solvers.
+_SLACK = 1e-6
+#: Which diagonal takes what is missing: the one that stays live longest, the one that
+#: saves most a layer, the one that gives most of what is missing anywhere.
+_RULES = 3
+#: Diagonals up to which the default asks the solver.
+_SMALL = 28
+#: Rounds of trades.
+_TRADES = 3
 
 
 @dataclass(frozen=True)
@@ -93,28 +109,43 @@ def rows(problem: CheckpointProblem) -> tuple[Floats, Floats]:
 
     Rows that hold without recomputing are left out.
     """
-    chunks, position = problem.chunks, problem.position
-    matrix, needed = [], []
+    coefficients, needed = [np.empty((0, problem.diagonals))], [np.empty(0)]
+    order = np.arange(problem.chunks)
     for stage in range(problem.stages):
-        after = problem.stages - 1 - stage
-        warm = min(after + problem.longest_split - 1, chunks)
-        for step in range(max(chunks - warm, 1)):
-            live = np.flatnonzero(
-                (np.arange(chunks) <= warm + step) & (position >= step)
-            )
-            missing = problem.kept[stage, live].sum() - problem.capacity[stage]
-            if missing > _SLACK * problem.capacity[stage]:
-                row = np.zeros(problem.diagonals)
-                row[position[live] + after] = problem.saved[live]
-                matrix.append(row)
-                needed.append(missing)
-    return np.array(matrix).reshape(-1, problem.diagonals), np.array(needed)
+        after, warm, steps = _steps(problem, stage)
+        live = (order <= warm + steps[:, None]) & (problem.position >= steps[:, None])
+        missing = live @ problem.kept[stage] - problem.capacity[stage]
+        broken = missing > _SLACK * problem.capacity[stage]
+        matrix = np.zeros((np.count_nonzero(broken), problem.diagonals))
+        matrix[:, problem.position + after] = live[broken] * problem.saved
+        coefficients.append(matrix)
+        needed.append(missing[broken])
+    return np.concatenate(coefficients), np.concatenate(needed)
+
+
+def peak_bytes(problem: CheckpointProblem, layers: npt.ArrayLike = 0) -> Floats:
+    """The most bytes [d] that each stage holds at once.
+
+    ``layers`` [d, n] are recomputed of each chunk on each stage.
+    """
+    held = problem.kept - problem.saved * np.broadcast_to(layers, problem.kept.shape)
+    order, peaks = np.arange(problem.chunks), np.empty(problem.stages)
+    for stage in range(problem.stages):
+        _, warm, steps = _steps(problem, stage)
+        live = (order <= warm + steps[:, None]) & (problem.position >= steps[:, None])
+        peaks[stage] = (live @ held[stage]).max()
+    return peaks
+
+
+def fits(problem: CheckpointProblem, layers: npt.ArrayLike = 0) -> bool:
+    """Whether every stage has the memory for what it holds at every step."""
+    return bool(np.all(peak_bytes(problem, layers) <= problem.capacity * (1 + _SLACK)))
 
 
 def lp_bound(problem: CheckpointProblem) -> float:
     """Σ C of the relaxation, infinite where no counts suffice."""
     relaxed = _relaxed(problem)
-    return float("inf") if relaxed is None else float(relaxed.sum())
+    return math.inf if relaxed is None else float(relaxed.sum())
 
 
 def exact(problem: CheckpointProblem, gap: float = 0.0) -> Integers | None:
@@ -135,13 +166,47 @@ def exact(problem: CheckpointProblem, gap: float = 0.0) -> Integers | None:
         constraints=LinearConstraint(matrix / scale, needed / scale, np.inf),
         options={"mip_rel_gap": gap},
     )
-    return None if found.x is None else np.round(found.x).astype(np.int64)
+    # The solver forgives a millionth of a row, which the sweep mends.
+    return None if found.x is None else _swept(problem, np.round(found.x).astype(np.int64), 0)
 
 
-def fast(problem: CheckpointProblem, rule: int = 0, trades: int = 3, start: Any = None) -> Integers | None:
-    """Counts of the diagonals [n + d - 1] with a small sum; None where none suffice."""
-    counts = np.zeros(problem.diagonals, dtype=np.int64) if start is None else start.copy()
-    fits = _sweep(
+def quick(problem: CheckpointProblem) -> Integers | None:
+    """Counts [n + d - 1] with a small sum, by no solver; None where none suffice."""
+    nothing = np.zeros(problem.diagonals, dtype=np.int64)
+    found = _swept(problem, nothing, 0)
+    if found is None or not found.any():
+        return found
+    return _least([found, *(_swept(problem, nothing, rule) for rule in range(1, _RULES))])
+
+
+def fast(problem: CheckpointProblem) -> Integers | None:
+    """Counts [n + d - 1] with the least sum found soon; None where none suffice.
+
+    Small cases are solved exactly.
+    """
+    found = quick(problem)
+    if found is None or not found.any():
+        return found
+    relaxed = _relaxed(problem)
+    assert relaxed is not None  # the relaxation holds whatever whole counts hold
+    start = np.floor(relaxed + _SLACK).astype(np.int64)
+    rounded = (_swept(problem, start, rule) for rule in range(_RULES))
+    found = _least([found, *rounded])
+    assert found is not None
+    proven = found.sum() <= math.ceil(relaxed.sum() - _SLACK)
+    if proven or problem.diagonals > _SMALL:
+        return found
+    return _least([found, exact(problem)])
+
+
+def _least(found: Iterable[Integers | None]) -> Integers | None:
+    """The counts with the least sum, the first of equals."""
+    return min((one for one in found if one is not None), key=np.sum, default=None)
+
+
+def _swept(problem: CheckpointProblem, start: Integers, rule: int) -> Integers | None:
+    counts = start.copy()
+    enough = _sweep(
         problem.kept,
         problem.saved,
         problem.capacity,
@@ -149,13 +214,20 @@ def fast(problem: CheckpointProblem, rule: int = 0, trades: int = 3, start: Any 
         problem.backward,
         problem.longest_split,
         rule,
-        trades,
         counts,
     )
-    return counts if fits else None
+    return counts if enough else None
+
+
+def _steps(problem: CheckpointProblem, stage: int) -> tuple[int, int, Integers]:
+    """Stages after this one, its forwards before the first pair, and its steps."""
+    after = problem.stages - 1 - stage
+    warm = min(after + problem.longest_split - 1, problem.chunks)
+    return after, warm, np.arange(max(problem.chunks - warm, 1))
 
 
 def _relaxed(problem: CheckpointProblem) -> Floats | None:
+    """C of the relaxation; None where no counts suffice."""
     from scipy.optimize import linprog
 
     matrix, needed = rows(problem)
@@ -181,14 +253,13 @@ def _sweep(
     backward: Integers,
     longest_split: int,
     rule: int,
-    trades: int,
     counts: Integers,
 ) -> bool:
-    """Fill ``counts`` so that every row holds; False where none do."""
+    """Raise ``counts`` until every row holds, then lower them; False where none do.
+
+    ``room`` [d, n] is what a stage has left at a step.
+    """
     stages, chunks = kept.shape
-    position = np.empty(chunks, np.int64)
-    for place in range(chunks):
-        position[backward[place]] = place
     room = np.full((stages, chunks), np.inf)
     last = np.zeros(stages, np.int64)
     for stage in range(stages):
@@ -222,26 +293,25 @@ def _sweep(
                         continue
                     if saved[chunk] <= 0:
                         continue
-                    score = 0.0
                     if rule == 0:
-                        score = float(place + 1)
+                        score = float(place)
                     elif rule == 1:
                         score = saved[chunk]
-                    elif rule == 2:
-                        score = _worth(
-                            place + after, saved, room, last, backward, position, longest_split
-                        )
+                    else:
+                        score = _worth(place + after, saved, room, last, backward, longest_split)
                     if score > best_score:
                         best, best_score = place, score
                 if best < 0:
                     return False
-                needed = np.ceil((-room[stage, step] / saved[backward[best]]) - 1e-9)
+                needed = np.ceil(-room[stage, step] / saved[backward[best]] - _SLACK)
                 more = min(layers - counts[best + after], max(int(needed), 1))
                 if rule == 2:
                     more = 1
                 _add(best + after, more, counts, saved, room, last, backward, longest_split)
-    _take_away(counts, saved, capacity, room, last, backward, longest_split)
-    for _ in range(trades):
+    for diagonal in range(diagonals):
+        if counts[diagonal]:
+            _lower(diagonal, counts, saved, capacity, room, last, backward, longest_split)
+    for _ in range(_TRADES):
         if not _trade(counts, saved, capacity, room, last, backward, longest_split, layers):
             break
     return True
@@ -279,7 +349,6 @@ def _worth(
     room: Floats,
     last: Integers,
     backward: Integers,
-    position: Integers,
     longest_split: int,
 ) -> float:
     """How much of what is missing a layer on a diagonal gives."""
@@ -329,7 +398,8 @@ def _spare(
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _take_away(
+def _lower(
+    diagonal: int,
     counts: Integers,
     saved: Floats,
     capacity: Floats,
@@ -338,18 +408,12 @@ def _take_away(
     backward: Integers,
     longest_split: int,
 ) -> int:
-    """Take away what no row needs; how many layers."""
-    taken = 0
-    for diagonal in range(len(counts)):
-        if counts[diagonal]:
-            less = min(
-                counts[diagonal],
-                _spare(diagonal, saved, capacity, room, last, backward, longest_split),
-            )
-            if less > 0:
-                _add(diagonal, -less, counts, saved, room, last, backward, longest_split)
-                taken += less
-    return taken
+    """Take away what no row needs of a diagonal; how many layers."""
+    spare = _spare(diagonal, saved, capacity, room, last, backward, longest_split)
+    less = min(counts[diagonal], spare)
+    if less > 0:
+        _add(diagonal, -less, counts, saved, room, last, backward, longest_split)
+    return max(less, 0)
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
@@ -375,26 +439,14 @@ def _trade(
             taken = 0
             for other in range(len(counts)):
                 if other != diagonal and counts[other]:
-                    less = min(
-                        counts[other],
-                        _spare(other, saved, capacity, room, last, backward, longest_split),
+                    taken += _lower(
+                        other, counts, saved, capacity, room, last, backward, longest_split
                     )
-                    if less > 0:
-                        _add(other, -less, counts, saved, room, last, backward, longest_split)
-                        taken += less
             if taken > more:
                 improved = True
                 break
             for other in range(len(counts)):
-                if counts[other] != before[other]:
-                    _add(
-                        other,
-                        before[other] - counts[other],
-                        counts,
-                        saved,
-                        room,
-                        last,
-                        backward,
-                        longest_split,
-                    )
+                back = before[other] - counts[other]
+                if back:
+                    _add(other, back, counts, saved, room, last, backward, longest_split)
     return improved
