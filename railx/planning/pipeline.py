@@ -58,10 +58,13 @@ Checkpointing = Literal["adaptive", "exact", "full", "none"]
 
 #: Token limits that are tried for each K, as powers between the longest slice and what
 #: short sequences of a slice's time hold.
-_TOKEN_LIMITS = 4
+_TOKEN_LIMITS = 8
 #: Candidates that are grouped at most, and those of them that are simulated.
-_GROUPED = 16
-_SIMULATED = 3
+_GROUPED = 32
+_SIMULATED = 8
+#: The closed form takes chunks as equal. Candidates are looked at whose closed form is
+#: above the least one by this share: simulated, they may be faster.
+_ABOVE = 0.02
 
 
 @dataclass(frozen=True)
@@ -297,16 +300,19 @@ def _least_simulated(
 ) -> _Grouped | None:
     """Of candidates by ascending least time, the one with the least simulated time."""
     grouped: list[_Grouped] = []
+    limit_ms = math.inf
     for candidate in candidates:
-        least = min((one.closed_form_ms for one in grouped), default=math.inf)
-        if len(grouped) >= _GROUPED or _least_ms(candidate, cost) >= least:
+        if len(grouped) >= _GROUPED or _least_ms(candidate, cost) > limit_ms:
             break
         found = _group(candidate, settings, cost)
         if found is not None:
             grouped.append(found)
+            limit_ms = min(limit_ms, found.closed_form_ms * (1 + _ABOVE))
     grouped.sort(key=lambda one: one.closed_form_ms)
     best: tuple[float, _Grouped] | None = None
     for one in grouped[:_SIMULATED]:
+        if one.closed_form_ms > limit_ms:
+            break
         solved = _solved(one, settings, cost)
         total_ms = sum(map(pipeline_ms, _pipelines(solved, 0, cost)))
         if best is None or total_ms < best[0]:
