@@ -53,6 +53,7 @@ __all__ = [
     "peak_live",
     "peak_live_chunks",
     "pipeline_ms",
+    "schedule_name",
     "shape_of",
     "simulate_pipeline",
     "stage_layers",
@@ -219,6 +220,11 @@ def durations_ms(pipeline: Pipeline) -> list[list[float]]:
         ],
         [chunk.predicted_weight_ms for chunk in chunks],
     )
+
+
+def schedule_name(pipeline: Pipeline) -> str:
+    """The name of its schedule, or ``explicit`` where it says its order outright."""
+    return "explicit" if pipeline.order else pipeline.schedule
 
 
 def check_order(pipeline: Pipeline, place: str) -> None:
