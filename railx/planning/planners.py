@@ -12,6 +12,7 @@ from railx.planning.dyna_pipe import DYNA_PIPE
 from railx.planning.dynamic_cp import DYNAMIC_CP
 from railx.planning.flexsp import FLEXSP
 from railx.planning.flexsp_milp import FLEXSP_MILP
+from railx.planning.joint import JOINT
 from railx.planning.megatron import MEGATRON
 from railx.planning.pipeline import PIPELINE
 from railx.planning.planner import Planner, PlannerBase
@@ -39,6 +40,7 @@ PLANNERS: tuple[Planner, ...] = (
     CHUNK_FLOW,
     SLIM_PIPE,
     DYNA_PIPE,
+    JOINT,
 )
 
 
