@@ -188,6 +188,7 @@ def chunk_of(slices: Sequence[Slice], cost: PipelineCost) -> Chunk:
         time.backward_ms,
         time.all_to_all_ms,
         predicted_layer_forward_ms=cost.layer_forward_ms(time),
+        predicted_send_ms=cost.send_ms(sum(part.tokens for part in slices)),
     )
 
 
