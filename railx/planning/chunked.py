@@ -301,7 +301,7 @@ def _made(
     runs = [
         [
             way.cut(batch.sequences[positions], batch.lengths[positions])
-            for positions in share_among_replicas(batch.lengths, settings.replicas, task.cost)
+            for positions in share_among_replicas(batch.lengths, settings.replicas, cost)
         ]
         for batch in task.batches
     ]
