@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from railx.settings import SettingsError, load, to_dict
 from railx.workload.cost import CostModel, ProfiledCostSettings, build_cost_model, with_profile
 from railx.workload.profile import (
-    Point,
     ProfileFit,
     ProfileSettings,
     compared,
@@ -23,58 +22,15 @@ from railx.workload.profile import (
     predicted_forward_ms,
     predicted_ms,
 )
-from tests.builders import checked, choice, published_rows
+from tests.builders import checked, choice, profile_row, profile_rows, published_rows
 
 SETTINGS: ProfileSettings = checked("profile", "tiny")
 COEFFICIENTS = (3e-5, 0.02, 1.5)
 coefficient = st.floats(1e-3, 1e3)
 
 
-def row(
-    point: Point,
-    time: tuple[float, float, float],
-    keeps: float = 8000.0,
-    exchanges: float = 0.0,
-    again: float = 0.9,
-    attention_forward: float = 1 / 3,
-) -> dict[str, Any]:
-    """A point as exact coefficients give it, a third of the linear and the constant
-    time forward.
-    """
-    own = point.tokens / point.degree
-    exchanged, squared = 0, 0.0
-    if point.part == "all_to_all":
-        # 0.2 GB/s for two ranks, 0.4 GB/s for four, and 0.5 ms.
-        exchanged = 4 * 4 * 192 * point.tokens // point.degree
-        total, kept, left = 0.5 + exchanged / (0.1 * point.degree * 1e6), 0.0, 0.0
-    elif point.part == "ends":
-        total, kept, left = 0.004 * own + 0.3, 1024 * own, 0.0
-    else:
-        squares = (point.context + point.tokens) ** 2 - point.context**2
-        squared = time[0] * squares / point.degree
-        total = squared + time[1] * own + time[2]
-        kept = (keeps + exchanges * (point.degree > 1)) * own
-        kept = 576 * own if point.checkpointed else kept + 600 * point.context / point.degree
-        # The gradient of the context keeps that of the slice's own tokens alive.
-        left = 512 * (point.context + point.tokens) / point.degree if point.context else 0.0
-    forward = total / 3 + squared * (attention_forward - 1 / 3)
-    return {
-        **vars(point),
-        "model": "tiny",
-        "device": "none",
-        "dtype": "float32",
-        "torch": "2.11.0",
-        "forward_ms": forward,
-        "backward_ms": total - forward + point.checkpointed * again * forward,
-        "kept_bytes": kept,
-        "left_bytes": left,
-        "exchanged_bytes": exchanged,
-        "fidelity": "measured_cpu",
-    }
-
-
-def rows(time: tuple[float, float, float] = COEFFICIENTS, **kept: float) -> list[dict[str, Any]]:
-    return [row(point, time, **kept) for point in layer_points(SETTINGS)]
+def rows(time: tuple[float, float, float] = COEFFICIENTS, **changes: float) -> list[dict[str, Any]]:
+    return profile_rows(time, **changes)
 
 
 @given(
@@ -85,7 +41,7 @@ def test_the_passes_recomputation_and_exchanges_are_apart(
 ) -> None:
     time = (a1 * 1e-5, a2 * 1e-2, b1)
     made = [
-        row(point, time, exchanges=exchanges, again=again, attention_forward=part)
+        profile_row(point, time, exchanges=exchanges, again=again, attention_forward=part)
         for point in layer_points(SETTINGS)
     ]
     fit = fit_profile(made, 1)
@@ -197,7 +153,7 @@ def test_errors_of_passes_recomputation_and_memory_are_those_of_points_left_out(
 
 def test_exchanges_that_were_measured_take_the_place_of_the_clusters() -> None:
     settings = replace(SETTINGS, exchange_degrees=(2, 4))
-    given = [row(point, COEFFICIENTS) for point in layer_points(settings)]
+    given = [profile_row(point, COEFFICIENTS) for point in layer_points(settings)]
     fit = fit_profile(given, 1)
     assert fit.all_to_all_gb_s == pytest.approx({"2": 0.2, "4": 0.4})
     assert fit.all_to_all_latency_ms == pytest.approx({"2": 0.5, "4": 0.5})
@@ -271,6 +227,24 @@ def test_a_model_has_its_layers_and_its_ends_once() -> None:
     assert found.all_to_all_ms == pytest.approx(
         {1: 0.0, 2: 4 * 4 * 4 * 192 / 2 / 1e5, 4: 4 * 4 * 4 * 192 / 4 / 0.5e5}
     )
+
+
+def test_recomputed_layers_of_a_profile_take_and_keep_what_was_measured() -> None:
+    fit = fit_profile(rows(exchanges=512.0), 1)
+    settings = with_profile(checked("cost_model", "profile_tiny"), to_dict(fit))
+    cluster = replace(checked("cluster", "cpu_4"), tokens_per_device=None)
+    none, half = (
+        build_cost_model(
+            replace(settings, checkpoint_layers=count), cluster, checked("model", "tiny"), 1024
+        )
+        for count in (0, 2)
+    )
+    # Two of four layers: a forward pass is a third, nine tenths of it once more.
+    assert half.quadratic_ms == pytest.approx(none.quadratic_ms * (1 + 0.5 * 0.9 / 3))
+    assert half.linear_ms == pytest.approx(4 * 0.02 * (1 + 0.5 * 0.9 / 3) + 0.004)
+    assert half.all_to_all_ms[2] == pytest.approx(none.all_to_all_ms[2] * 1.25)
+    for cost, kept in ((none, 4 * 8512 + 1024), (half, 2 * 8512 + 2 * 576 + 1024)):
+        assert cost.tokens_per_device == pytest.approx(4 * 2**30 / kept, rel=0.01)
 
 
 def test_without_a_context_the_shapes_say_what_keys_and_values_take() -> None:
