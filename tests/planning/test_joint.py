@@ -25,7 +25,7 @@ from railx.planning.planner import PlanningTask
 from railx.workload.batches import BatchSettings
 from railx.workload.pipeline_cost import PipelineShape, build_pipeline_cost
 from tests.builders import checked
-from tests.planning.pipelines import task_of
+from tests.planning.pipeline_rules import task_of
 
 
 def _settings(most_stages: int = 4) -> JointSettings:
