@@ -41,7 +41,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
 from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError, Slice
-from railx.planning.schedule import Op, one_f_one_b
+from railx.planning.schedule import Op, operations
 from training.attention import Kernel, Packing, variable_length_attention
 from training.data import Sequences, pack, valid_tokens
 from training.model import Attend, Decoder
@@ -372,7 +372,7 @@ class PipelineParallel:
                     f" {pipeline.degree} ranks; allowed: {self.stages} stages of {self.degree}"
                 )
             if pipeline.replica == self.replica:
-                steps += [_Step(number, pipeline, op) for op in one_f_one_b(pipeline, stage)]
+                steps += [_Step(number, pipeline, op) for op in operations(pipeline, stage)]
         return steps
 
     def _post(self, step: _Step) -> None:
