@@ -44,6 +44,8 @@ __all__ = [
     "ScheduledOp",
     "backward_order",
     "check_order",
+    "coded",
+    "durations_ms",
     "longest_split",
     "one_f_one_b",
     "operations",
@@ -51,6 +53,8 @@ __all__ = [
     "peak_live",
     "peak_live_chunks",
     "pipeline_ms",
+    "runnable",
+    "schedule_name",
     "shape_of",
     "simulate_pipeline",
     "stage_layers",
@@ -140,7 +144,12 @@ def one_f_one_b(pipeline: Pipeline, stage: int) -> list[Op]:
 
 def ordered(pipeline: Pipeline) -> tuple[tuple[str, ...], ...]:
     """The order of every stage as ``Pipeline.order`` has it: for an explicit order."""
-    return tuple(tuple(_op(one, pipeline).code for one in order) for order in _orders(pipeline))
+    return coded(_orders(pipeline), pipeline)
+
+
+def coded(orders: Sequence[Sequence[int]], pipeline: Pipeline) -> tuple[tuple[str, ...], ...]:
+    """Passes as numbers (``railx.planning.simulation``) in the words of an order."""
+    return tuple(tuple(_op(one, pipeline).code for one in order) for order in orders)
 
 
 def peak_live_chunks(pipeline: Pipeline, stage: int) -> int:
@@ -195,6 +204,36 @@ def simulate_pipeline(pipeline: Pipeline, start_ms: float = 0.0) -> list[Schedul
 def pipeline_ms(pipeline: Pipeline) -> float:
     """Simulated time of one pipeline."""
     return _run(pipeline, _orders(pipeline)).makespan_ms
+
+
+def durations_ms(pipeline: Pipeline) -> list[list[float]]:
+    """``durations`` of the simulation: by stage, what each pass takes."""
+    chunks = pipeline.chunks
+    later = pipeline.schedule == "zero_bubble" and not pipeline.order
+    later = later or any(code.startswith("W") for order in pipeline.order for code in order)
+    return durations_of(
+        "zero_bubble" if later else "1f1b",
+        shape_of(pipeline),
+        [chunk.predicted_forward_ms for chunk in chunks],
+        [
+            [_backward_ms(chunk, stage) for chunk in chunks]
+            for stage in range(pipeline.stages * pipeline.virtual_stages)
+        ],
+        [chunk.predicted_weight_ms for chunk in chunks],
+    )
+
+
+def schedule_name(pipeline: Pipeline) -> str:
+    """The name of its schedule, or ``explicit`` where it says its order outright."""
+    return "explicit" if pipeline.order else pipeline.schedule
+
+
+def runnable(pipeline: Pipeline) -> bool:
+    """Whether the training runtime runs it; the rest is simulated only."""
+    if pipeline.order:
+        weights = any(code.startswith("W") for order in pipeline.order for code in order)
+        return pipeline.virtual_stages == 1 and not weights
+    return pipeline.schedule in RUNNABLE
 
 
 def check_order(pipeline: Pipeline, place: str) -> None:
@@ -281,22 +320,6 @@ def _orders(pipeline: Pipeline) -> list[list[int]]:
     ]
 
 
-def _durations(pipeline: Pipeline) -> list[list[float]]:
-    chunks = pipeline.chunks
-    later = pipeline.schedule == "zero_bubble" and not pipeline.order
-    later = later or any(code.startswith("W") for order in pipeline.order for code in order)
-    return durations_of(
-        "zero_bubble" if later else "1f1b",
-        shape_of(pipeline),
-        [chunk.predicted_forward_ms for chunk in chunks],
-        [
-            [_backward_ms(chunk, stage) for chunk in chunks]
-            for stage in range(pipeline.stages * pipeline.virtual_stages)
-        ],
-        [chunk.predicted_weight_ms for chunk in chunks],
-    )
-
-
 def _backward_ms(chunk: Chunk, model_stage: int) -> float:
     recomputed = chunk.checkpoint_layers[model_stage] if chunk.checkpoint_layers else 0
     return chunk.predicted_backward_ms + recomputed * chunk.predicted_layer_forward_ms
@@ -310,7 +333,7 @@ def _run(
 ) -> Times:
     """The simulation; PlanError where orders wait for themselves."""
     sends = [chunk.predicted_send_ms for chunk in pipeline.chunks]
-    times = run_orders(orders, _durations(pipeline), sends, pipeline.virtual_stages, start_ms)
+    times = run_orders(orders, durations_ms(pipeline), sends, pipeline.virtual_stages, start_ms)
     if times.complete:
         return times
     stage, code = next(
