@@ -73,8 +73,8 @@ def test_memory_is_what_tensor_parallelism_and_zero_1_leave() -> None:
     for stage in range(2):
         states = 16 * stage_parameters(task.model, 4000, stage, 2) * (1 / 4 + 3 / 4 / 4) / 8
         assert cost.capacity_bytes(stage) == pytest.approx(30 * 2**30 - states)
+    small = replace(task, cluster=replace(task.cluster, memory_gib=20.0))
     with pytest.raises(PlanError, match=r"^planner\.tensor: got 1 with 1 stages; allowed: more"):
-        small = replace(task, cluster=replace(task.cluster, memory_gib=20.0))
         stage_cost(small, replace(shape, tensor=1), 1)
 
 
