@@ -135,7 +135,8 @@ def test_every_planner_in_a_tight_place(planner: str, tmp_path: Path) -> None:
     write_plan(tmp_path / "plan.json", plan)
     assert read_plan(tmp_path / "plan.json") == plan
     too_long = TOO_LONG.get(planner, 3_000_000)
-    with pytest.raises(ValueError, match=str(too_long)) as refused:
+    # Few devices of a pipeline do not even hold the table of so many positions.
+    with pytest.raises(ValueError, match=rf"{too_long}|^cluster\.memory_gib") as refused:
         _planned(planner, [100, too_long, 200])
     assert "allowed: " in str(refused.value)
     assert "\n" not in str(refused.value)
