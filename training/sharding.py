@@ -346,13 +346,18 @@ class Sharding:
 
     # ---- a batch
 
+    def forget(self) -> None:
+        """Drop the gradients of the last batch."""
+        for unit in self._units:
+            unit.forget()
+
     def begin(self, passes: int) -> None:
         """Begin a batch of so many passes forward and backward on this rank.
 
         Where units are held while they compute, ranks have as many passes as others.
         """
+        self.forget()
         for unit in self._units:
-            unit.forget()
             unit.summed = False
         self._passes, self._begun, self._backward, self._open = passes, 0, False, False
         self._issue(0)
@@ -397,13 +402,15 @@ class Sharding:
         self._release(place, but=place + 1)
 
     def _before_backward(self, place: int) -> None:
-        if place == self._top:
-            self._begun += 1
-            self._backward = True
         if self.hold == "batch":
+            # Counted below the top: the head of a pipeline runs backward long before.
+            self._begun += place == max(self._top - 1, 0)
             if self._begun == self._passes and place < self._top:
                 self._sum(place + 1)
             return
+        if place == self._top:
+            self._begun += 1
+            self._backward = True
         if place < self._top:
             self._release(place + 1, but=place)
         needed = self._uses[place][1]
