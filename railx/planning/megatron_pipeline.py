@@ -154,17 +154,19 @@ def _plan(settings: MegatronPipelineSettings, task: PlanningTask) -> tuple[Pipel
     cost = build_cost_model(plain, free, task.model, task.max_length_tokens)
     task = replace(task, constants=plain, cost=cost)
     best: tuple[PipelineBatch, ...] | None = None
-    refused: PlanError | None = None
+    refused: list[PlanError] = []
     for shape, stages in _choices(settings, task):
         try:
             made = _with_shape(settings, task, shape, stages)
         except PlanError as error:
-            refused = refused or error
+            refused.append(error)
             continue
         if best is None or _total_ms(made) < _total_ms(best):
             best = made
     if best is None:
-        raise refused or PlanError(
+        # A shape that has room for something says more than one that has none.
+        named = [one for one in refused if str(one).startswith("sequence")]
+        raise next(iter(named + refused), None) or PlanError(
             f"planner.tensor, planner.context, planner.stages: got {settings.tensor},"
             f" {settings.context}, {settings.stages}; allowed: what divides {task.devices} devices"
             f" and {task.model.heads} heads, up to {task.model.layers} stages, for the layers, and"
