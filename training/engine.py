@@ -13,6 +13,7 @@ Notable:
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -23,11 +24,13 @@ from torch import Tensor, nn
 from railx.planning.plan import PipelineBatch, Plan, SequenceParallelBatch
 from railx.planning.schedule import stage_layers
 from railx.settings import SettingsError
+from railx.workload.memory import Held
 from training.attention import Kernel, choose_kernel
 from training.data import Sequences
 from training.model import Decoder, draw_parameter
 from training.optimizer import Optimizer
 from training.pipeline import PipelineParallel, StageLinks
+from training.pipeline_memory import PassLog
 from training.reduction import (
     GradientReduction,
     pipeline_reduction,
@@ -89,6 +92,7 @@ class Engine:
         timeline: Timeline,
     ) -> None:
         model, training = settings.model, settings.training
+        self._model = model
         self.device, self.timeline = device, timeline
         compute = PRECISIONS[training.precision]
         self.kernel: Kernel = _kernel(settings, device, compute)
@@ -167,11 +171,18 @@ class Engine:
         else:
             self.reduction = sequence_parallel_reduction(self.decoder, timeline, parameters)
         self.optimizer = Optimizer(parameters, training.optimizer)
+        self._ranks = len(members[stage]) if shares else 1
+        self._master = master
 
-    def step(self, batch: SequenceParallelBatch | PipelineBatch, step: int) -> Stepped:
-        """One step, number ``step`` of the run, on one batch."""
+    def step(
+        self,
+        batch: SequenceParallelBatch | PipelineBatch,
+        step: int,
+        log: PassLog | None = None,
+    ) -> Stepped:
+        """One step, number ``step`` of the run, on one batch; ``log`` may watch it."""
         self.forget()
-        stepped = self.differentiate(batch)
+        stepped = self.differentiate(batch, log)
         if self.optimizer.settings.clip_norm is not None:
             whole = stepped.squared_norm.clone()
             dist.all_reduce(whole)
@@ -179,6 +190,26 @@ class Engine:
         with self.timeline.phase("optimizer"):
             self.optimizer.step(step)
         return stepped
+
+    def pass_log(self) -> PassLog | None:
+        """What can watch the passes of a batch and say what they should hold.
+
+        None where the plan is no pipeline.
+        """
+        runner, decoder = self.runner, self.decoder
+        if not isinstance(runner, PipelineParallel):
+            return None
+        held = Held(
+            len(decoder.held),
+            decoder.first,
+            decoder.last,
+            self._ranks,
+            self._master != decoder.compute,
+            "batch",
+            decoder.compute.itemsize,
+            self._master.itemsize,
+        )
+        return PassLog(runner, self._model, held, fused_attention=self.kernel == "varlen")
 
     def prepare(self, batch: SequenceParallelBatch | PipelineBatch) -> None:
         """Make the process groups that a batch needs and that are not there yet.
@@ -191,12 +222,20 @@ class Engine:
     def forget(self) -> None:
         """Drop the gradients of the last step, which stay until then."""
         self.optimizer.forget()
-
-    def differentiate(self, batch: SequenceParallelBatch | PipelineBatch) -> Stepped:
-        """The loss of a batch, and its gradients in what the optimizer steps."""
         if self.sharding is not None:
-            self.sharding.begin(self._passes(batch))
-        loss = self.runner.run(batch)
+            self.sharding.forget()
+
+    def differentiate(
+        self, batch: SequenceParallelBatch | PipelineBatch, log: PassLog | None = None
+    ) -> Stepped:
+        """The loss of a batch, and its gradients in what the optimizer steps.
+
+        ``log`` watches the passes of a pipeline.
+        """
+        with nullcontext() if log is None else log.watching(batch):
+            if self.sharding is not None:
+                self.sharding.begin(self._passes(batch))
+            loss = self.runner.run(batch)
         if self.sharding is not None:
             self.sharding.finish()
         self.reduction.run()

@@ -60,6 +60,7 @@ from training.data import Sequences, plan_lengths, read_sequences
 from training.engine import Engine
 from training.load import Reading, others_share, read_processors
 from training.pipeline import PipelineParallel
+from training.pipeline_memory import PassLog
 from training.planning import Planning, check_planning, planning_ahead
 from training.settings import (
     RunSettings,
@@ -98,8 +99,9 @@ class Block:
     """What all ranks saw under one fabric setting in one repeat (gathered on rank 0).
 
     A row for each timed iteration and rank, the trace (None after the first repeat),
-    and of the first block what each rank's operations needed. ``process_groups`` counts
-    the groups of sequence parallelism, made in ``group_creation_ms`` (the slowest
+    and of the first block what each rank's operations needed and, with pipelines, what
+    was alive after each pass of the last warm-up step. ``process_groups`` counts the
+    groups of sequence parallelism, made in ``group_creation_ms`` (the slowest
     rank's time); None with pipelines. ``load_share`` is the
     processor time that others took meanwhile, as a share of all cores' time; None where
     the machine does not tell, and where two launches shared the block.
@@ -116,6 +118,7 @@ class Block:
     peak_live_chunks: list[int] | None
     planned_peak_live_chunks: list[int] | None
     schedules: list[_Schedule] | None = None
+    passes: list[dict[str, Any]] | None = None
     process_groups: int | None = None
     group_creation_ms: float | None = None
 
@@ -246,6 +249,8 @@ def _trained(
         if start is not None:
             load_checkpoint(start, engine, control)
         before = read_part(start.folder) if goes_on and start is not None else None
+        log = engine.pass_log() if number == 0 and not goes_on else None
+        warm = launch.begun + settings.training.warmup_iterations - 1
 
         def gather(rows: Sequence[dict[str, Any]], span: Reading | None) -> Block | None:
             """The block so far."""
@@ -255,7 +260,7 @@ def _trained(
             made = (None, None) if groups is None else (len(groups), groups.creation_ms)
             item = (
                 *(rows, span, trace, *_peaks(settings, plan, engine)),
-                *(engine.parameters, needed, *made),
+                *(engine.parameters, needed, *made, _passes(log, place.rank, warm)),
             )
             gathered = _gather(place, control, item)
             if gathered is None:
@@ -281,7 +286,9 @@ def _trained(
                 also=also,
             )
 
-        rows, span = _iterations(launch, fabric, engine, control, controller, goes_on, save)
+        rows, span = _iterations(
+            launch, fabric, engine, control, controller, goes_on, save, {warm: log}
+        )
         recorded = backend.recorded_schedule()
         if before is not None and number == 0:
             # All ranks see the checkpoint.
@@ -343,12 +350,14 @@ def _iterations(
     controller: Controller | None,
     goes_on: int,
     save: Callable[[int, Sequence[dict[str, Any]]], None],
+    logs: Mapping[int, PassLog | None],
 ) -> tuple[list[dict[str, Any]], Reading]:
     """Warm-up and timed iterations on this rank.
 
     A row for each timed one (the table of the run without what names the run), and the
     processor time that passed while they ran. A block that goes on after a step has no
-    second warm-up: its rows are wanted. ``save`` takes the steps done and the rows.
+    second warm-up: its rows are wanted. ``save`` takes the steps done and the rows,
+    ``logs`` watch steps.
     """
     settings, plan, place, planning = launch.settings, launch.plan, launch.place, launch.planning
     rows: list[dict[str, Any]] = []
@@ -381,7 +390,7 @@ def _iterations(
         backend.reset_statistics()
         reset_peak_memory(place.device)
         backend.begin_iteration(iteration)
-        stepped = engine.step(batch, iteration)
+        stepped = engine.step(batch, iteration, logs.get(iteration))
         _synchronize(place.device)
         iteration_ms = backend.end_iteration() / 1e6
         statistics = backend.statistics()
@@ -446,6 +455,19 @@ def _peaks(settings: RunSettings, plan: Plan, engine: Engine) -> tuple[int | Non
     )
 
 
+def _passes(log: PassLog | None, rank: int, iteration: int) -> list[dict[str, Any]] | None:
+    """A row for each pass that was watched on this rank; None where none is."""
+    if log is None:
+        return None
+    runner = log.runner
+    where = {"iteration": iteration, "rank": rank, "replica": runner.replica}
+    where |= {"stage": runner.stage, "place": runner.place}
+    return [
+        where | {"position": position} | asdict(one)
+        for position, one in enumerate(log.operations())
+    ]
+
+
 def _gather(
     place: Place, control: dist.ProcessGroup, item: tuple[Any, ...]
 ) -> list[tuple[Any, ...]] | None:
@@ -462,7 +484,9 @@ def _merge(
     gathered: Sequence[tuple[Any, ...]],
     kernel: Kernel,
 ) -> Block:
-    rows, spans, traces, peaks, planned, owned, needed, groups, times = zip(*gathered, strict=True)
+    rows, spans, traces, peaks, planned, owned, needed, groups, times, passes = zip(
+        *gathered, strict=True
+    )
     share = None if None in spans else others_share(spans)
     return Block(
         fabric=fabric,
@@ -476,6 +500,7 @@ def _merge(
         peak_live_chunks=None if None in peaks else list(peaks),
         planned_peak_live_chunks=None if None in planned else list(planned),
         schedules=None if None in needed else list(needed),
+        passes=None if None in passes else [row for rank_rows in passes for row in rank_rows],
         process_groups=groups[0],
         group_creation_ms=None if None in times else max(times),
     )
@@ -541,6 +566,7 @@ def _after(before: tuple[dict[str, Any], pa.Table | None] | None, block: Block) 
         trace=joined,
         peak_live_chunks=peaks or None,
         schedules=schedules or None,
+        passes=facts["passes"],
     )
 
 

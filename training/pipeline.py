@@ -69,7 +69,7 @@ class KeptSlice:
         """
         if layer not in self.edges and not self.through:
             self.edges[layer] = (get_gradient_edge(keys), get_gradient_edge(values))
-            self.leaves[layer] = (keys.detach().requires_grad_(), values.detach().requires_grad_())
+            self.leaves[layer] = (_leaf(keys), _leaf(values))
 
     def released(self) -> tuple[list[GradientEdge], list[Tensor]]:
         """What the later slices' backward passes added, and where it goes on.
@@ -86,6 +86,21 @@ class KeptSlice:
         self.leaves.clear()
         self.through = True
         return edges, gradients
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    """What later slices see of keys or values.
+
+    Their gradient comes as a part of a join's and would hold all of it.
+    """
+    leaf = tensor.detach().requires_grad_()
+    leaf.register_hook(_alone)  # type: ignore[no-untyped-call]
+    return leaf
+
+
+def _alone(gradient: Tensor) -> Tensor:
+    whole = gradient.untyped_storage().nbytes() == gradient.nbytes
+    return gradient if whole else gradient.clone()
 
 
 class ChunkAttention:
@@ -309,6 +324,8 @@ class PipelineParallel:
         self.group = self._own_group()
         self.device = next(decoder.parameters()).device
         self.peak_live_chunks = 0
+        #: What watches the operations of a batch.
+        self.log: Log | None = None
         self._live: dict[tuple[int, int], _LiveChunk] = {}
         self._kept: dict[tuple[int, int], list[KeptSlice]] = defaultdict(list)
         #: What the stages before and after send, in their order, as far as it is not
@@ -316,7 +333,7 @@ class PipelineParallel:
         self._coming: dict[bool, deque[_Step]] = {}
         self._posted: dict[_Awaited, Receipt] = {}
 
-    def run(self, batch: PipelineBatch, log: Log | None = None) -> Tensor:
+    def run(self, batch: PipelineBatch) -> Tensor:
         """Forward and backward passes of one batch, its pipelines one after another.
 
         Adds to the gradients of the decoder. Returns this rank's part of the loss (a
@@ -334,7 +351,7 @@ class PipelineParallel:
             for forward, sender in ((True, self.stage - 1), (False, self.stage + 1))
         }
         for number, step in enumerate(steps):
-            with nullcontext() if log is None else log.operation(step.number, step.op):
+            with nullcontext() if self.log is None else self.log.operation(step.number, step.op):
                 # The receives of this step and of the next one, whose message may then
                 # arrive while this one computes.
                 for ahead in steps[number : number + 2]:

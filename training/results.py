@@ -23,9 +23,24 @@ from training.settings import RunSettings, fabric_sweep
 from training.trace import write_chrome_trace
 from training.utilisation import used
 
-__all__ = ["SCHEMA", "iteration_rows", "summary", "write_results"]
+__all__ = ["SCHEMA", "iteration_rows", "pass_rows", "summary", "write_results"]
 
 SCHEMA = "railx.training/2"
+
+
+_TEXT, _WHOLE, _REAL = pa.string(), pa.int64(), pa.float64()
+#: The table of passes.
+_PASSES = pa.schema(
+    [
+        *((name, _TEXT) for name in ("run", "plan", "device")),
+        *((name, _WHOLE) for name in ("iteration", "rank", "replica", "stage", "place")),
+        *((name, _WHOLE) for name in ("position", "pipeline")),
+        *(("kind", _TEXT), ("chunk", _WHOLE), ("start_ms", _REAL), ("end_ms", _REAL)),
+        *((name, _WHOLE) for name in ("live_chunks", "predicted_live_chunks")),
+        *((name, _WHOLE) for name in ("held_bytes", "peak_bytes", "predicted_held_bytes")),
+        ("fidelity", _TEXT),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -69,9 +84,9 @@ def write_results(
 ) -> dict[str, Any]:
     """Write the results of a run into ``folder``; returns the summary.
 
-    iterations.parquet, trace.parquet, trace.json and result.json, the last one last.
-    Traces are of the first repeat; the Chrome trace shows the timed iterations, the
-    table of the trace the warm-up too.
+    iterations.parquet, passes.parquet, trace.parquet, trace.json and result.json, the
+    last one last. Traces are of the first repeat; the Chrome trace shows the timed
+    iterations, the table of the trace the warm-up too.
     """
     summed = summary(settings, plan, place, blocks, load_average, begun)
     timed = begun + settings.training.warmup_iterations
@@ -86,6 +101,8 @@ def write_results(
         column = iterations.column(name).cast(kind)
         iterations = iterations.set_column(iterations.schema.get_field_index(name), name, column)
     write_table(folder / "iterations.parquet", iterations)
+    rows = pass_rows(settings, plan, place, blocks)
+    write_table(folder / "passes.parquet", pa.Table.from_pylist(rows, schema=_PASSES))
     trace = _trace(blocks, place)
     write_table(
         folder / "trace.parquet",
@@ -122,6 +139,29 @@ def iteration_rows(
         }
         for block in blocks
         for row in sorted(block.rows, key=lambda row: (row["iteration"], row["rank"]))
+    ]
+
+
+def pass_rows(
+    settings: RunSettings, plan: Plan, place: Place, blocks: Sequence[Block]
+) -> list[dict[str, Any]]:
+    """One row for each pass that was watched; none where the plan is no pipeline.
+
+    Times are in ms since the first pass of any rank began.
+    """
+    block = next((block for block in blocks if block.passes), None)
+    if block is None or block.passes is None:
+        return []
+    begin_ns = min(row["start_ns"] for row in block.passes)
+    return [
+        {"run": settings.name, "plan": settings.plan_name, "device": place.device.type}
+        | row
+        | {
+            "start_ms": (row["start_ns"] - begin_ns) / 1e6,
+            "end_ms": (row["end_ns"] - begin_ns) / 1e6,
+            "fidelity": _fidelity(block.fabric.mode, place),
+        }
+        for row in block.passes
     ]
 
 
@@ -172,6 +212,8 @@ def summary(
         "set_aside": sum(block.disturbed for block in blocks),
         "peak_live_chunks": _most(block.peak_live_chunks for block in blocks),
         "planned_peak_live_chunks": first.planned_peak_live_chunks,
+        "held_bytes": _most_held(blocks, "held_bytes", place.ranks),
+        "predicted_held_bytes": _most_held(blocks, "predicted_held_bytes", place.ranks),
         "blocks": [_block(one, place) for one in times],
         "settings": [
             _setting(fabric, times, place) | _used(settings, plan, fabric, times, place)
@@ -333,6 +375,20 @@ def _most(peaks: Iterable[list[int] | None]) -> list[int] | None:
     """The most of every rank over all blocks; None where nothing was counted."""
     counted = [peak for peak in peaks if peak is not None]
     return [max(rank) for rank in zip(*counted, strict=True)] if counted else None
+
+
+def _most_held(blocks: Sequence[Block], column: str, ranks: int) -> list[int] | None:
+    """The most that each rank held after a pass; None where none was watched.
+
+    0 for a rank without a chunk.
+    """
+    rows = next((block.passes for block in blocks if block.passes), None)
+    if rows is None:
+        return None
+    return [
+        max((row[column] for row in rows if row["rank"] == rank), default=0)
+        for rank in range(ranks)
+    ]
 
 
 def _loss_difference(blocks: Sequence[Block]) -> float:

@@ -346,13 +346,18 @@ class Sharding:
 
     # ---- a batch
 
+    def forget(self) -> None:
+        """Drop the gradients of the last batch."""
+        for unit in self._units:
+            unit.forget()
+
     def begin(self, passes: int) -> None:
         """Begin a batch of so many passes forward and backward on this rank.
 
         Where units are held while they compute, ranks have as many passes as others.
         """
+        self.forget()
         for unit in self._units:
-            unit.forget()
             unit.summed = False
         self._passes, self._begun, self._backward, self._open = passes, 0, False, False
         self._issue(0)

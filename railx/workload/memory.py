@@ -27,7 +27,7 @@ from typing import Literal
 
 from railx.workload.model import ModelSettings, key_value_width
 
-__all__ = ["Held", "Kept", "Memory", "Pass", "rank_memory"]
+__all__ = ["Held", "Kept", "Memory", "Pass", "pass_bytes", "rank_memory", "unit_sizes"]
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def rank_memory(
     their own is not counted.
     """
     kept = kept or Kept()
-    layer, bottom, top = _unit_sizes(model, held)
+    layer, bottom, top = unit_sizes(model, held)
     units = [*([bottom] if held.embeds else []), *[layer] * held.layers]
     units += [top] if held.scores and not (held.embeds and model.tied_embeddings) else []
     own = sum(unit for unit in units) // held.ranks
@@ -130,8 +130,8 @@ def rank_memory(
     by_unit = held.apart and held.hold == "unit"
     everything = compute * sum(units) if held.apart and not by_unit else 0
     computing = passes[-1]
-    waiting = sum(_activations(model, held, other, kept) for other in passes[:-1])
-    full = waiting + _activations(model, held, computing, kept)
+    waiting = sum(pass_bytes(model, held, other, kept) for other in passes[:-1])
+    full = waiting + pass_bytes(model, held, computing, kept)
     tokens, hidden = computing.tokens, model.hidden
     moments: list[Memory] = []
 
@@ -184,7 +184,7 @@ def rank_memory(
     )
     if 0 < computing.checkpoint_layers < held.layers:
         below = Pass(tokens, computing.degree, computing.context, held.layers)
-        under = _activations(model, _with_layers(held, computing.checkpoint_layers), below, kept)
+        under = pass_bytes(model, _with_layers(held, computing.checkpoint_layers), below, kept)
         again = _layer(model, held, computing, kept)
         moment(2 * compute * layer, 2 * master * layer, waiting + under + again, 0, working)
     return max(moments, key=lambda memory: memory.peak_bytes)
@@ -194,7 +194,7 @@ def _with_layers(held: Held, layers: int) -> Held:
     return Held(**{**vars(held), "layers": layers})
 
 
-def _unit_sizes(model: ModelSettings, held: Held) -> tuple[int, int, int]:
+def unit_sizes(model: ModelSettings, held: Held) -> tuple[int, int, int]:
     """Parameters of a layer, of the embedding and of the head, with padded rows."""
     hidden, narrow, wide = model.hidden, key_value_width(model), model.feed_forward
     norm = [(hidden, 1)] * (2 if model.biases else 1)
@@ -212,17 +212,15 @@ def _unit_sizes(model: ModelSettings, held: Held) -> tuple[int, int, int]:
     )
 
 
-def _activations(model: ModelSettings, held: Held, one: Pass, kept: Kept) -> int:
+def pass_bytes(model: ModelSettings, held: Held, one: Pass, kept: Kept) -> int:
     """What a pass keeps between forward and backward."""
     exact = max(4, held.compute_bytes)
     stored = held.compute_bytes * one.tokens * model.hidden
     recomputed = min(one.checkpoint_layers, held.layers)
     rotation = exact * one.tokens * model.head_width if model.positions == "rotary" else 0
-    # The input of a stage, where no exact copy stands for it and no layer keeps it.
-    received = stored if not held.embeds and exact > held.compute_bytes and not recomputed else 0
     layers = (held.layers - recomputed) * _layer(model, held, one, kept)
     read = recomputed * 2 * _narrow(model, one) * held.compute_bytes * one.context
-    return layers + recomputed * stored + rotation + received + read
+    return layers + recomputed * stored + rotation + read
 
 
 def _layer(model: ModelSettings, held: Held, one: Pass, kept: Kept) -> int:

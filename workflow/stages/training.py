@@ -159,6 +159,16 @@ _TRACE = (
     | real("reconfiguration_latency_ms")
     | text("fidelity")
 )
+_PASSES = (
+    text("run", "plan", "device")
+    | whole("iteration", "rank", "replica", "stage", "place", "position", "pipeline")
+    | text("kind")
+    | whole("chunk")
+    | real("start_ms", "end_ms")
+    | whole("live_chunks", "predicted_live_chunks")
+    | whole("held_bytes", "peak_bytes", "predicted_held_bytes")
+    | text("fidelity")
+)
 _SETTINGS = (
     _RUN
     | real("iteration_ms", "tokens_per_s", "stall_ms", "wait_ms")
@@ -180,6 +190,7 @@ STAGE = Stage(
     inputs=_inputs,
     outputs={
         "iterations": Table("{run}/iterations.parquet", _ITERATIONS, claims=True),
+        "passes": Table("{run}/passes.parquet", _PASSES, claims=True),
         "trace": Table("{run}/trace.parquet", _TRACE),
         "chrome_trace": File("{run}/trace.json"),
         "result": Json("{run}/result.json", claims=True),
