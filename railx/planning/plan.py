@@ -274,8 +274,9 @@ class Pipeline:
 class PipelineBatch:
     """One training step.
 
-    Pipelines of one replica run in the order given, replicas side by side. The other
-    fields are those of a :class:`SequenceParallelBatch`.
+    Pipelines of one replica run in the order given, replicas side by side.
+    ``predicted_other_ms`` comes once a batch, after them: traffic of ZeRO-3 that
+    nothing hides. The other fields are those of a :class:`SequenceParallelBatch`.
     """
 
     iteration: _Count
@@ -286,6 +287,7 @@ class PipelineBatch:
     lower_bound_ms: _Milliseconds | None = None
     solved_by: str | None = None
     effort: _Count | None = None
+    predicted_other_ms: _Milliseconds = 0.0
 
     @property
     def predicted_ms(self) -> float:
@@ -297,7 +299,7 @@ class PipelineBatch:
         for pipeline in self.pipelines:
             start_ms = replicas.get(pipeline.replica, 0.0)
             replicas[pipeline.replica] = start_ms + pipeline_ms(pipeline)
-        return max(replicas.values())
+        return max(replicas.values()) + self.predicted_other_ms
 
     @property
     def tokens(self) -> int:
@@ -641,6 +643,7 @@ def _validate_pipelines(batch: PipelineBatch, plan: Plan, place: str) -> None:
     for what, counts in (
         ("stages", {pipeline.stages for pipeline in batch.pipelines}),
         ("ranks a stage", {pipeline.degree for pipeline in batch.pipelines}),
+        ("virtual stages", {pipeline.virtual_stages for pipeline in batch.pipelines}),
     ):
         if len(counts) != 1:
             raise PlanError(
@@ -681,6 +684,11 @@ def _validate_chunk(chunk: Chunk, stages: int, place: str) -> None:
                 f"{place}, sequence {part.sequence}: a slice before the tail beside other slices;"
                 " allowed: alone in its chunk"
             )
+    if chunk.predicted_weight_ms > chunk.predicted_backward_ms:
+        raise PlanError(
+            f"{place}: predicted_weight_ms {chunk.predicted_weight_ms}; allowed: at most"
+            f" {chunk.predicted_backward_ms}, predicted_backward_ms, of which it is a part"
+        )
     with_context = [part.sequence for part in chunk.slices if part.start > 0]
     if len(with_context) > 1:
         raise PlanError(
