@@ -18,20 +18,9 @@ import numpy as np
 from railx.planning.groups import Lengths
 from railx.planning.plan import Chunk, Slice
 from railx.workload.cost import CostModel
+from railx.workload.pipeline_cost import PipelineShape
 
 __all__ = ["PipelineShape", "SequenceChunks", "build_chunks", "mesh"]
-
-
-@dataclass(frozen=True)
-class PipelineShape:
-    """``stages`` of ``degree`` sequence-parallel ranks each."""
-
-    stages: int
-    degree: int
-
-    @property
-    def devices(self) -> int:
-        return self.stages * self.degree
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ __all__ = [
     "bandwidth_unit",
     "build_cost_model",
     "model_state_mib",
+    "state_share",
     "with_profile",
 ]
 
@@ -502,8 +503,13 @@ def model_state_mib(
     (half-precision parameters); stage 1 all but 2/8 (and gradients).
     """
     whole = parameter_count(model, max_length_tokens) * settings.state_bytes_per_parameter / _MIB
-    kept = {3: 0.0, 2: 1 / 8, 1: 2 / 8}[settings.zero_stage]
-    return whole * ((1 - kept) / cluster.devices + kept)
+    return whole * state_share(settings.zero_stage, cluster.devices)
+
+
+def state_share(zero_stage: Literal[1, 2, 3], devices: int) -> float:
+    """Share of the model's states on one of the devices that ZeRO cuts them over."""
+    kept = {3: 0.0, 2: 1 / 8, 1: 2 / 8}[zero_stage]
+    return (1 - kept) / devices + kept
 
 
 def _tokens_per_device(

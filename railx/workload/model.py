@@ -22,6 +22,7 @@ __all__ = [
     "key_value_width",
     "linear_flops_per_token",
     "parameter_count",
+    "stage_parameters",
 ]
 
 #: Backward over forward operations: the gradient of each product needs two products.
@@ -111,6 +112,25 @@ def parameter_count(model: ModelSettings, max_length_tokens: int) -> int:
     embeddings = model.vocabulary * hidden * (1 if model.tied_embeddings else 2)
     table = max_length_tokens * hidden if model.positions == "learned" else 0
     return model.layers * layer + embeddings + table + norm
+
+
+def stage_parameters(model: ModelSettings, max_length_tokens: int, stage: int, stages: int) -> int:
+    """Parameters that a pipeline stage holds, stages counted from 0.
+
+    Layers as even as can be, the first stages one more; the embedding (and learned
+    positions) on the first stage, the last norm and the head on the last. A table that
+    both share is held by both.
+    """
+    layers = model.layers // stages + (stage < model.layers % stages)
+    norm = model.hidden * (2 if model.biases else 1)
+    biases = _linear_biases(model) if model.biases else 0
+    held = layers * (_linear_weights(model) + biases + 2 * norm)
+    table = model.vocabulary * model.hidden
+    if stage == 0:
+        held += table + (max_length_tokens * model.hidden if model.positions == "learned" else 0)
+    if stage == stages - 1:
+        held += norm + (0 if model.tied_embeddings and stages == 1 else table)
+    return held
 
 
 def linear_flops_per_token(model: ModelSettings) -> int:

@@ -1,0 +1,350 @@
+"""Time and memory of chunks on the stages of a pipeline (InfiniPipe, section III-A).
+
+A pipeline has p stages of d ranks each; a stage holds its share of the layers, and its
+ranks share the tokens of every chunk. With the coefficients of a cost model, a chunk of
+slices of s tokens after a context of C takes on a stage
+
+    compute    = (1/(p d)) Σ (a1 ((C + s)² - C²) + a2 s) + b1 / p      (eq. 1)
+    all-to-all = (1/p) (Σ s · c(d) + latency)                          (eqs. 2 and 3)
+
+apart for the forward and the backward pass (eq. 4), so that slices of a sequence add up
+to the whole but for the constants. A rank keeps of a chunk of S tokens (eqs. 5, 9, 10)
+
+    (S/d) ((l_p - c) layer + c e (D + 2 D_kv [split]) + 2 e D_kv l_p [split] + logits)
+
+where l_p are the stage's layers, c of them recomputed, ``layer`` what a layer keeps of
+a token, and logits count on the last stage alone. [split]: keys and values of a cut
+sequence stay for its later slices, and the gradients of all of them are alive at once.
+
+Notable:
+
+* stages count from 0. Where stages have not equally many layers, times are those of the
+  widest one;
+* what states leave of a device's memory (``capacity_bytes``) follows the devices that
+  the pipelines really use, all replicas: the rest of the cluster holds nothing for
+  them. The first stage holds the embedding, the last one the head;
+* where a cluster says how many tokens a device holds, that many tokens of the whole
+  model times the pipeline's devices are the capacity of every stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from railx.settings import SettingsError
+from railx.workload.cluster import ClusterSettings
+from railx.workload.cost import (
+    ChunkTime,
+    CostModel,
+    CostModelSettings,
+    FittedCostSettings,
+    ProfiledCostSettings,
+    build_cost_model,
+    state_share,
+)
+from railx.workload.model import (
+    ModelSettings,
+    activation_bytes_per_token,
+    key_value_width,
+    stage_parameters,
+)
+
+__all__ = ["PassTime", "PipelineCost", "PipelineShape", "build_pipeline_cost"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PipelineShape:
+    """``stages`` of ``degree`` sequence-parallel ranks each, ``replicas`` of them."""
+
+    stages: int
+    degree: int
+    replicas: int = 1
+
+    @property
+    def devices(self) -> int:
+        """Those of one replica."""
+        return self.stages * self.degree
+
+    @property
+    def all_devices(self) -> int:
+        """Those of all replicas."""
+        return self.devices * self.replicas
+
+
+@dataclass(frozen=True)
+class PassTime:
+    """Time of one pass of a chunk on a stage, by token squared, token and chunk."""
+
+    quadratic_ms: float
+    linear_ms: float
+    constant_ms: float = 0.0
+
+    def of(self, squares: Any, tokens: Any) -> Any:
+        """Without the constant."""
+        return self.quadratic_ms * squares + self.linear_ms * tokens
+
+
+@dataclass(frozen=True)
+class PipelineCost:
+    """Coefficients of one pipeline shape; times on one stage, bytes on one rank.
+
+    * ``forward`` and ``backward``: computation. ``all_to_all`` is that of both passes
+      together, half in each.
+    * ``layer_counts``: layers of each stage.
+    * ``capacities``: bytes that each stage's ranks have for activations.
+    * ``layer_bytes``: what a layer keeps of a token on all ranks of its stage,
+      ``logits_bytes`` what the last stage keeps of it beyond its layers.
+    * ``input_bytes``: the input of a layer, e D; ``key_value_bytes``: its keys and
+      values, 2 e D_kv.
+    * ``send``: what a stage sends to the next for a chunk, ``batch_ms``: exposed
+      traffic of ZeRO-3, once a batch.
+    """
+
+    shape: PipelineShape
+    forward: PassTime
+    backward: PassTime
+    all_to_all: PassTime
+    layer_counts: tuple[int, ...]
+    capacities: tuple[float, ...]
+    layer_bytes: float
+    input_bytes: float
+    key_value_bytes: float
+    logits_bytes: float = 0.0
+    send: PassTime = PassTime(0.0, 0.0)
+    batch_ms: float = 0.0
+
+    @property
+    def quadratic_ms(self) -> float:
+        """Forward and backward time of a chunk per token squared."""
+        return self.forward.quadratic_ms + self.backward.quadratic_ms
+
+    @property
+    def linear_ms(self) -> float:
+        """Forward and backward time of a chunk per token, its all-to-all included."""
+        return self.forward.linear_ms + self.backward.linear_ms + self.all_to_all.linear_ms
+
+    @property
+    def chunk_constant_ms(self) -> float:
+        """Forward and backward time of a chunk whatever it holds."""
+        return self.forward.constant_ms + self.backward.constant_ms + self.all_to_all.constant_ms
+
+    def slice_times_ms(
+        self, contexts: npt.ArrayLike, tokens: npt.ArrayLike
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Forward, backward and all-to-all time [n] of slices, without constants.
+
+        ``contexts`` and ``tokens`` [n]. The all-to-all is contained in the other two. A
+        chunk takes the sum of its slices and the constants of an empty chunk
+        (:meth:`chunk_time_ms` of no slices).
+        """
+        before, new = (np.asarray(some, dtype=np.float64) for some in (contexts, tokens))
+        squares = (before + new) ** 2 - before**2
+        exchange = self.all_to_all.of(squares, new)
+        return (
+            self.forward.of(squares, new) + exchange / 2,
+            self.backward.of(squares, new) + exchange / 2,
+            exchange,
+        )
+
+    def chunk_time_ms(self, slices: Sequence[tuple[int, int]]) -> ChunkTime:
+        """Time of a chunk of ``slices``, pairs (tokens of context, tokens)."""
+        tokens = sum(new for _, new in slices)
+        squares = sum((context + new) ** 2 - context**2 for context, new in slices)
+        exchange = self.all_to_all.of(squares, tokens) + self.all_to_all.constant_ms
+        return ChunkTime(
+            self.forward.of(squares, tokens) + self.forward.constant_ms + exchange / 2,
+            self.backward.of(squares, tokens) + self.backward.constant_ms + exchange / 2,
+            exchange,
+        )
+
+    def layer_forward_ms(self, time: ChunkTime) -> float:
+        """What recomputing one layer of a chunk costs: its share of the forward pass.
+
+        InfiniPipe eq. 11, whose units fit once the stage's layers stand in it in place
+        of the model's: a layer's all-to-all is done again too.
+        """
+        return time.forward_ms / max(self.layer_counts)
+
+    def send_ms(self, tokens: int) -> float:
+        """Time of a chunk's hidden states from a stage to the next, 0 within a rank."""
+        if self.shape.stages == 1:
+            return 0.0
+        return self.send.linear_ms * tokens + self.send.constant_ms
+
+    def layers_of(self, stage: int) -> int:
+        """Layers of a stage."""
+        return self.layer_counts[stage]
+
+    def capacity_bytes(self, stage: int) -> float:
+        """Bytes that a rank of a stage has for activations."""
+        return self.capacities[stage]
+
+    def activation_bytes(
+        self,
+        tokens: npt.ArrayLike,
+        split: npt.ArrayLike,
+        stage: int,
+        checkpoint_layers: npt.ArrayLike = 0,
+    ) -> Any:
+        """What a rank of a stage keeps of chunks until they ran backward.
+
+        ``tokens`` and ``split`` (whether a chunk is one slice of a cut sequence) are
+        numbers or [n], as is the result.
+        """
+        count, cut, recomputed = (np.asarray(one) for one in (tokens, split, checkpoint_layers))
+        layers = self.layer_counts[stage]
+        last = stage == self.shape.stages - 1
+        each = (
+            (layers - recomputed) * self.layer_bytes
+            + recomputed * (self.input_bytes + cut * self.key_value_bytes)
+            + layers * cut * self.key_value_bytes
+            + (self.logits_bytes if last else 0.0)
+        )
+        return count * each / self.shape.degree
+
+    def layer_saving_bytes(self, tokens: npt.ArrayLike, split: npt.ArrayLike) -> Any:
+        """What recomputing one layer of chunks frees on a rank (F of the programme)."""
+        cut = np.asarray(split)
+        each = self.layer_bytes - self.input_bytes - cut * self.key_value_bytes
+        return np.asarray(tokens) * each / self.shape.degree
+
+
+def build_pipeline_cost(
+    settings: CostModelSettings,
+    cluster: ClusterSettings,
+    model: ModelSettings,
+    max_length_tokens: int,
+    shape: PipelineShape,
+    cost: CostModel | None = None,
+) -> PipelineCost:
+    """Coefficients for one shape of pipelines; ``cost`` where it is built already.
+
+    SettingsError for a shape that the cluster, the heads or the layers do not allow,
+    and where a stage's states leave no memory for tokens.
+    """
+    if shape.stages > model.layers:
+        raise SettingsError(
+            "planner.stages",
+            f"got {shape.stages}; allowed: at most {model.layers}, the layers of {model.name}",
+        )
+    if shape.all_devices > cluster.devices:
+        raise SettingsError(
+            "planner.stages",
+            f"{shape.stages} stages x {shape.replicas} replicas x degree {shape.degree} need"
+            f" {shape.all_devices} devices; allowed: at most {cluster.devices}",
+        )
+    if cost is None:
+        # A memory that the whole cluster would share says nothing about this shape.
+        free = replace(cluster, tokens_per_device=cluster.tokens_per_device or 1)
+        cost = build_cost_model(settings, free, model, max_length_tokens)
+    if shape.degree not in cost.degrees:
+        raise SettingsError(
+            "planner.sequence_parallel_degree",
+            f"got {shape.degree}; allowed: {cost.degrees_in_words}",
+        )
+    counts = _layer_counts(model.layers, shape.stages)
+    share = counts[0] / model.layers
+    element = _element_bytes(settings)
+    layer_bytes, logits_bytes = _kept_bytes(settings, model)
+    constant = cost.constant_ms - cost.sharding_ms
+
+    def computation(part: float) -> PassTime:
+        each = share * part / shape.degree
+        return PassTime(each * cost.quadratic_ms, each * cost.linear_ms, share * part * constant)
+
+    return PipelineCost(
+        shape=shape,
+        forward=computation(cost.forward_share),
+        backward=computation(1 - cost.forward_share),
+        all_to_all=PassTime(0.0, share * cost.all_to_all_ms[shape.degree]),
+        layer_counts=counts,
+        capacities=_capacities(
+            settings, cluster, model, max_length_tokens, shape, counts, layer_bytes, logits_bytes
+        ),
+        layer_bytes=layer_bytes,
+        input_bytes=element * model.hidden,
+        key_value_bytes=2 * element * key_value_width(model),
+        logits_bytes=logits_bytes,
+        batch_ms=_batch_ms(settings, model, max_length_tokens, shape),
+    )
+
+
+def _layer_counts(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each stage; the first have one more where it does not divide."""
+    each, rest = divmod(layers, stages)
+    return tuple(each + (stage < rest) for stage in range(stages))
+
+
+def _element_bytes(settings: CostModelSettings) -> int:
+    if isinstance(settings, ProfiledCostSettings):
+        assert settings.fit is not None  # building the cost model refuses others
+        return settings.fit.element_bytes
+    return settings.bytes_per_element
+
+
+def _kept_bytes(settings: CostModelSettings, model: ModelSettings) -> tuple[float, float]:
+    """What a layer keeps of a token, and the last stage beyond its layers."""
+    if isinstance(settings, ProfiledCostSettings):
+        assert settings.fit is not None
+        return settings.fit.activation_bytes_per_token, settings.fit.ends_bytes_per_token
+    if isinstance(settings, FittedCostSettings):
+        return settings.activation_mib_per_token * 2**20 / model.layers, 0.0
+    return activation_bytes_per_token(model, settings.bytes_per_element) / model.layers, 0.0
+
+
+def _capacities(
+    settings: CostModelSettings,
+    cluster: ClusterSettings,
+    model: ModelSettings,
+    max_length_tokens: int,
+    shape: PipelineShape,
+    counts: tuple[int, ...],
+    layer_bytes: float,
+    logits_bytes: float,
+) -> tuple[float, ...]:
+    """Bytes for activations on a rank of each stage."""
+    found = []
+    for stage, layers in enumerate(counts):
+        each = layers * layer_bytes + (logits_bytes if stage == shape.stages - 1 else 0.0)
+        if cluster.tokens_per_device is not None:
+            found.append(cluster.tokens_per_device * shape.stages * each)
+            continue
+        parameters = stage_parameters(model, max_length_tokens, stage, shape.stages)
+        share = state_share(settings.zero_stage, shape.degree * shape.replicas)
+        states = parameters * settings.state_bytes_per_parameter * share
+        capacity = cluster.memory_gib * 2**30 - states
+        if capacity < each / shape.degree:
+            raise SettingsError(
+                "cluster.memory_gib",
+                f"got {cluster.memory_gib}; allowed: more than"
+                f" {(states + each / shape.degree) / 2**30:.1f}, for the states of stage {stage} on"
+                f" {shape.degree * shape.replicas} devices",
+            )
+        found.append(capacity)
+    return tuple(found)
+
+
+def _batch_ms(
+    settings: CostModelSettings,
+    model: ModelSettings,
+    max_length_tokens: int,
+    shape: PipelineShape,
+) -> float:
+    """Exposed traffic of ZeRO-3 among the ranks of the stage with most parameters."""
+    traffic = settings.sharding
+    if traffic is None:
+        return 0.0
+    ranks = shape.degree * shape.replicas
+    parameters = max(
+        stage_parameters(model, max_length_tokens, stage, shape.stages)
+        for stage in range(shape.stages)
+    )
+    moved = parameters * (2 * traffic.parameter_bytes + traffic.gradient_bytes)
+    return traffic.exposed_share * moved * (ranks - 1) / ranks / (traffic.gb_s * 1e6)

@@ -1,0 +1,192 @@
+"""Time and memory of pipeline chunks against closed forms of the paper's equations."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railx.settings import SettingsError
+from railx.workload.cost import CostModel, ShardingTraffic, build_cost_model
+from railx.workload.model import parameter_count, stage_parameters
+from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
+from tests.builders import checked
+
+_SLICES = st.lists(st.tuples(st.integers(0, 200_000), st.integers(1, 50_000)), max_size=6)
+
+
+def _built(shape: PipelineShape, size: str = "7b", **changes: Any) -> PipelineCost:
+    return build_pipeline_cost(
+        checked("cost_model", f"flexsp_{size}"),
+        replace(checked("cluster", "a100_64"), **changes),
+        checked("model", f"gpt_{size}"),
+        192_000,
+        shape,
+    )
+
+
+@cache
+def _timed(shape: PipelineShape) -> PipelineCost:
+    """With memory enough for any shape."""
+    return _built(shape, memory_gib=1000.0)
+
+
+@cache
+def _whole_cluster() -> CostModel:
+    return build_cost_model(
+        checked("cost_model", "flexsp_7b"),
+        checked("cluster", "a100_64"),
+        checked("model", "gpt_7b"),
+        192_000,
+    )
+
+
+def _states(stage: int, shape: PipelineShape, size: str = "7b") -> float:
+    model = checked("model", f"gpt_{size}")
+    ranks = shape.degree * shape.replicas
+    return stage_parameters(model, 192_000, stage, shape.stages) * 16 / ranks
+
+
+def test_a_shape_counts_the_devices_of_one_replica_and_of_all() -> None:
+    shape = PipelineShape(4, 8, 2)
+    assert (shape.devices, shape.all_devices) == (32, 64)
+
+
+@given(_SLICES, st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 8]))
+def test_a_chunk_takes_what_its_slices_and_the_constants_add_up_to(
+    slices: list[tuple[int, int]], stages: int, degree: int
+) -> None:
+    built = _timed(PipelineShape(stages, degree))
+    contexts, tokens = (np.array([one[i] for one in slices]) for i in range(2))
+    forward, backward, exchange = (part.sum() for part in built.slice_times_ms(contexts, tokens))
+    time, empty = built.chunk_time_ms(slices), built.chunk_time_ms([])
+    assert time.forward_ms == pytest.approx(forward + empty.forward_ms)
+    assert time.backward_ms == pytest.approx(backward + empty.backward_ms)
+    assert time.all_to_all_ms == pytest.approx(exchange + empty.all_to_all_ms)
+    assert empty.total_ms == pytest.approx(built.chunk_constant_ms)
+    squares = float(sum((c + s) ** 2 - c**2 for c, s in slices))
+    whole = built.quadratic_ms * squares + built.linear_ms * sum(s for _, s in slices)
+    assert time.total_ms == pytest.approx(whole + built.chunk_constant_ms)
+
+
+@given(_SLICES, st.sampled_from([(1, 1), (2, 8), (4, 8), (8, 8), (16, 1)]))
+def test_times_are_equations_1_to_4(slices: list[tuple[int, int]], shape: tuple[int, int]) -> None:
+    stages, degree = shape
+    cost = _whole_cluster()
+    time = _timed(PipelineShape(stages, degree)).chunk_time_ms(slices)
+    before = cost.chunk_time_ms(slices, stages, degree)
+    assert time.forward_ms == pytest.approx(before.forward_ms)
+    assert time.backward_ms == pytest.approx(before.backward_ms)
+    assert time.all_to_all_ms == pytest.approx(before.all_to_all_ms)
+
+
+def test_recomputing_every_layer_of_a_stage_is_its_forward_pass() -> None:
+    built = _built(PipelineShape(4, 8))
+    time = built.chunk_time_ms([(3000, 5000)])
+    assert built.layers_of(0) == 8
+    assert 8 * built.layer_forward_ms(time) == pytest.approx(time.forward_ms)
+
+
+def test_the_widest_stage_gives_the_times() -> None:
+    built = _built(PipelineShape(3, 8))
+    assert [built.layers_of(stage) for stage in range(3)] == [11, 11, 10]
+    whole, part = (_timed(PipelineShape(s, 8)).chunk_time_ms([(0, 9000)]) for s in (1, 3))
+    assert part.total_ms == pytest.approx(whole.total_ms * 11 / 32)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_memory_is_equations_5_9_and_10(split: bool) -> None:
+    shape = PipelineShape(4, 8)
+    built = replace(_built(shape), logits_bytes=1000.0)
+    hidden, layers, token = 4096, 32, 4.480441895 * 2**20
+    for stage in range(4):
+        for count in range(9):
+            gradients = split * 2 * 2 * layers * hidden / 32
+            inputs = 2 * (hidden + 2 * split * hidden) * count / 8
+            kept = (layers - count * 4) / layers * token / 32
+            logits = 1000 / 8 if stage == 3 else 0
+            assert built.activation_bytes(700, split, stage, count) == pytest.approx(
+                700 * (gradients + inputs + kept + logits)
+            )
+    saved = built.activation_bytes(700, split, 0, 2) - built.activation_bytes(700, split, 0, 3)
+    assert built.layer_saving_bytes(700, split) == pytest.approx(saved)
+    several = built.activation_bytes(
+        np.array([1, 2]), np.array([split, False]), 3, np.array([8, 0])
+    )
+    assert several == pytest.approx(
+        [built.activation_bytes(1, split, 3, 8), built.activation_bytes(2, False, 3, 0)]
+    )
+
+
+@pytest.mark.parametrize("name", ["gpt_7b", "llama_7b", "tiny", "llama2_70b"])
+def test_stages_hold_the_model_between_them(name: str) -> None:
+    model = checked("model", name)
+    for stages in (1, 2, 3, 4):
+        held = [stage_parameters(model, 192_000, stage, stages) for stage in range(stages)]
+        assert sum(held) == parameter_count(model, 192_000)
+        tied = replace(model, tied_embeddings=True)
+        held = [stage_parameters(tied, 192_000, stage, stages) for stage in range(stages)]
+        again = 0 if stages == 1 else model.vocabulary * model.hidden
+        assert sum(held) == parameter_count(tied, 192_000) + again
+
+
+def test_states_lie_on_the_devices_that_the_pipelines_use() -> None:
+    for shape in (PipelineShape(8, 8), PipelineShape(4, 8), PipelineShape(4, 8, 2)):
+        built = _built(shape)
+        for stage in range(shape.stages):
+            assert built.capacity_bytes(stage) == pytest.approx(30 * 2**30 - _states(stage, shape))
+    small = PipelineShape(2, 1)
+    needed = max((_states(stage, small)) for stage in range(2)) / 2**30
+    assert needed > 30 > parameter_count(checked("model", "gpt_7b"), 192_000) * 16 / 64 / 2**30
+    with pytest.raises(
+        SettingsError,
+        match=r"^cluster\.memory_gib: got 30\.0; allowed: more than 62\.\d, for the states of stage"
+        r" 0 on 1 devices$",
+    ):
+        _built(small)
+    # Other devices of the cluster change nothing.
+    assert _built(PipelineShape(4, 8), devices=32) == _built(PipelineShape(4, 8), devices=64)
+
+
+def test_a_cluster_that_counts_tokens_gives_every_stage_as_many() -> None:
+    built = replace(_built(PipelineShape(3, 8), tokens_per_device=1000), logits_bytes=0.0)
+    for stage in range(3):
+        assert built.capacity_bytes(stage) == pytest.approx(
+            built.activation_bytes(1000 * 24, False, stage)
+        )
+
+
+def test_traffic_of_sharding_is_paid_once_a_batch_among_a_stage() -> None:
+    model = checked("model", "gpt_7b")
+    traffic = ShardingTraffic(gb_s=20.0, parameter_bytes=2, gradient_bytes=4, exposed_share=0.5)
+    settings = replace(checked("cost_model", "flexsp_7b"), sharding=traffic)
+    cluster = checked("cluster", "a100_64")
+    for shape in (PipelineShape(4, 8), PipelineShape(4, 8, 2)):
+        built = build_pipeline_cost(settings, cluster, model, 192_000, shape)
+        ranks = 8 * shape.replicas
+        moved = stage_parameters(model, 192_000, 0, 4) * 8 * (ranks - 1) / ranks
+        assert built.batch_ms == pytest.approx(moved / 20e6 / 2)
+        assert built.chunk_constant_ms == pytest.approx(629.3563 / 4)
+    assert _built(PipelineShape(4, 8)).batch_ms == 0.0
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        (
+            PipelineShape(33, 1),
+            r"^planner\.stages: got 33; allowed: at most 32, the layers of",
+        ),
+        (
+            PipelineShape(8, 8, 2),
+            r"^planner\.stages: 8 stages x 2 replicas x degree 8 need 128 d",
+        ),
+        (PipelineShape(2, 3), r"^planner\.sequence_parallel_degree: got 3; allowed: 1, 2, 4, 8"),
+    ],
+)
+def test_shapes_that_cannot_be_name_the_key(shape: PipelineShape, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        _built(shape)
