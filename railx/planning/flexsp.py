@@ -36,8 +36,9 @@ __all__ = ["FLEXSP", "FlexSPSettings", "plan_flexsp_batch", "simple_bound_ms"]
 #: A larger degree is searched only where a sequence fills more than this share of its
 #: micro-batch's time: else no group has a use for it.
 _USEFUL = 0.85
-#: Groups that one round looks at for 512 sequences on 64 devices.
-_LOOKS = 9e6
+#: Groups that the rounds of a ladder's steps look at for 512 sequences on 64 devices.
+#: They become fewer: a late step starts from what those before it found.
+_LOOKS = (14e6, 11e6, 9e6, 7e6, 6e6, 5e6, 4e6)
 #: Shares of memory that static plans fill.
 _FILLS = (0.9, 1.0)
 
@@ -58,7 +59,7 @@ class FlexSPSettings(PlannerBase):
     that divides the model's heads."""
 
     effort: Annotated[int, AtLeast(1)]
-    """Rounds of search. One round looks at 9 million groups for 512 sequences on 64
+    """Rounds of search. One round looks at 4 to 14 million groups for 512 sequences on 64
     devices, and more with the square root of sequences times devices."""
 
     relative_gap: Annotated[float, NonNegative()]
@@ -212,7 +213,7 @@ def _ladders(devices: int, degrees: tuple[int, ...]) -> list[_Ladder]:
 def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
     """One round for each step of a ladder, each from the plan of the one before it."""
     before: _Best | None = None
-    for step in ladder.steps:
+    for place, step in enumerate(ladder.steps):
         if work.done() or not _may_beat(work, ladder):
             return
         if work.lengths[0] > work.cost.tokens_per_device * step[-1]:
@@ -226,7 +227,7 @@ def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
                 before.assignments,
                 before.limits,
             )
-        _search_round(work, best, ladder.devices, step, number)
+        _search_round(work, best, ladder.devices, step, number, place)
         if best.time_ms < work.best.time_ms:
             work.best = best
         before = best
@@ -267,16 +268,20 @@ def _has_use(work: _Work, best: _Best, degrees: tuple[int, ...]) -> bool:
 
 
 def _search_round(
-    work: _Work, best: _Best, devices: int, degrees: tuple[int, ...], number: int
+    work: _Work, best: _Best, devices: int, degrees: tuple[int, ...], number: int, place: int
 ) -> None:
-    """One round; the better plan stays in ``best``."""
+    """One round for the step at a place of its ladder.
+
+    The better plan stays in ``best``.
+    """
     # Compiled code takes a while to load: only who plans loads it.
     from railx.planning.search import Problem, search
 
     problem = Problem.of(work.lengths, devices, degrees, work.cost)
     size = math.sqrt(len(work.lengths) * devices / (512 * 64))
     starts = [] if best.limits is None else [best.limits]
-    found = search(problem, int(_LOOKS * size), work.seed + number, starts)
+    looks = _LOOKS[min(place, len(_LOOKS) - 1)] * size
+    found = search(problem, int(looks), work.seed + number, starts)
     work.looks += found.looks
     work.rounds += 1
     if found.time_ms < best.time_ms * (1 - 1e-12):

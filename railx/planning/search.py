@@ -2,9 +2,9 @@
 
 A plan is written as a time limit for each micro-batch. :func:`_fill` turns a limit into
 a micro-batch. It takes the longest sequences first. Each joins the group that it fills
-best, or opens a group of the smallest degree that ends it within the limit. What does
-not fit is passed over, so that short sequences from anywhere in the batch fill the
-holes that long ones leave. :func:`_build` does this limit after limit until nothing is
+best, or opens a group of the smallest degree that ends it within the limit, under some
+rules of a larger one. What does not fit is passed over, so that short sequences from
+anywhere in the batch fill the holes that long ones leave. :func:`_build` does this limit after limit until nothing is
 left. Which mix of degrees a micro-batch has, and which sequences, follows from its
 limit; there are as many limits as micro-batches, and :func:`_anneal` moves them.
 
@@ -38,6 +38,11 @@ Integers = npt.NDArray[np.int64]
 _SCORES = 5
 _SHARE = np.array([math.inf, 0.3, 0.5, 0.7])
 _RULES = _SCORES * len(_SHARE)
+#: Further rules are the same ones opening groups this many degrees larger than need be:
+#: one large group holds what two small ones with a rest of room each cannot.
+_LIFTS = 2
+#: How often a rule that is drawn is such a one.
+_LIFTED = 0.1
 #: The rules that first limits are tried with: one for each score and share that wins
 #: often enough.
 _FIRST_RULES = np.array([1, 3, 6, 8], dtype=np.int64)
@@ -288,7 +293,8 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
 
     What it leaves waits for the next one; False where it takes nothing.
     """
-    score, share = rule % _SCORES, _SHARE[rule // _SCORES]
+    score, share = rule % _SCORES, _SHARE[rule // _SCORES % len(_SHARE)]
+    lift = rule // _RULES
     kind, load, room = plan.kind[m], plan.load[m], plan.room[m]
     tokens, alone, degree, cap = problem.tokens, problem.alone, problem.degree, problem.cap
     waiting, after, rest = plan.waiting[m], plan.waiting[m + 1], plan.rest[m + 1]
@@ -305,6 +311,9 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
                 if alone[i, k] <= limit:
                     if degree[k] <= free:
                         fresh = k
+                        for larger in range(k + 1, min(k + 1 + lift, len(degree))):
+                            if degree[larger] <= free and alone[i, larger] <= limit:
+                                fresh = larger
                     break
         opens = fresh >= 0 and (
             length > most or alone[i, fresh] > share * limit or length > share * cap * degree[fresh]
@@ -553,6 +562,8 @@ def _anneal(
                 try_limits[first] = alone
         elif dice < 0.36:
             try_rules[first] = int(_random(state) * _RULES)
+            if _random(state) < _LIFTED:
+                try_rules[first] += _RULES * (1 + int(_random(state) * _LIFTS))
         elif dice < 0.43 and n > 1:
             # Long sequences matter most: places near the front are drawn more often.
             swapped = int(n * _random(state) ** 3)

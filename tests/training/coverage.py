@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, cast
 
@@ -68,14 +69,22 @@ def run(folder: Path, titles: tuple[str, ...] = (), *, timeout_s: float = 800) -
             )
             for rank in range(max(RANKS))
         ]
-        try:
-            errors = [process.communicate(timeout=timeout_s)[1] for process in processes]
-        finally:
+        with ThreadPoolExecutor(len(processes)) as watchers:
+            ends = [watchers.submit(_watch, process, timeout_s) for process in processes]
+            # The others wait for a rank that died.
+            done = wait(ends, return_when=FIRST_EXCEPTION).done
             for process in processes:
                 process.kill()
-    if any(process.returncode for process in processes):
-        raise RuntimeError("\n".join(errors))
+    for end in done:
+        end.result()
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(max(RANKS))]
+
+
+def _watch(process: subprocess.Popen[str], timeout_s: float) -> None:
+    """Wait for a rank; RuntimeError with its last words where it failed."""
+    errors = process.communicate(timeout=timeout_s)[1]
+    if process.returncode:
+        raise RuntimeError(errors)
 
 
 def verdict(written: Written, title: str, mode: str, ranks: int) -> str:
