@@ -13,8 +13,9 @@ Two kinds (``Plan.kind``):
   inside a node wherever it can.
 * ``pipeline``: a batch is a list of pipelines; those of one data-parallel replica run
   one after another, replicas side by side. A pipeline runs chunks in 1F1B order
-  (InfiniPipe section III). Each stage is a group of ``degree`` ranks that share the
-  tokens of a chunk; rank = (replica * stages + stage) * degree + place.
+  (InfiniPipe section III), in another that has a name or in one of its own. Each
+  stage is a group of ``degree`` ranks that share the tokens of a chunk; rank =
+  (replica * stages + stage) * degree + place.
 
 Each batch carries the ids and lengths of the sequences that it was planned for, so that
 a plan that dropped, repeated or changed one is refused when it is read. So is one that
@@ -43,6 +44,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 from railx.io import read_json, write_json
+from railx.planning.simulation import ScheduleName
 from railx.settings import AtLeast, NonNegative, NotEmpty, PowerOfTwo, SettingsError, load, to_dict
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "PlanError",
     "PlanKind",
     "Predictions",
+    "ScheduleName",
     "SequenceParallelBatch",
     "Slice",
     "agree",
@@ -186,8 +189,13 @@ class Chunk:
 
     ``predicted_*_ms`` hold on any one stage (stages have equally many layers);
     ``predicted_all_to_all_ms`` is the part of forward plus backward that is all-to-all.
+    ``predicted_weight_ms`` is the part of backward that makes gradients of weights
+    alone, which a zero-bubble schedule puts off. ``predicted_send_ms`` is what a
+    message to a neighbouring stage takes, either way.
     ``checkpoint_layers[stage]`` layers are recomputed in the backward pass (empty:
-    none), each at the cost of ``predicted_layer_forward_ms``.
+    none), each at the cost of ``predicted_layer_forward_ms``. Where a stage has several
+    virtual stages, both hold for each of these: model stage v * stages + p is virtual
+    stage v of stage p.
     """
 
     slices: Annotated[tuple[Slice, ...], NotEmpty()]
@@ -196,6 +204,8 @@ class Chunk:
     predicted_all_to_all_ms: _Milliseconds = 0.0
     checkpoint_layers: tuple[_Count, ...] = ()
     predicted_layer_forward_ms: _Milliseconds = 0.0
+    predicted_weight_ms: _Milliseconds = 0.0
+    predicted_send_ms: _Milliseconds = 0.0
 
     @property
     def kind(self) -> ChunkKind:
@@ -226,16 +236,28 @@ class Pipeline:
     """Chunks in forward order through the stages of one data-parallel replica.
 
     Each stage is ``degree`` ranks, which share the tokens of every chunk in order.
+    ``schedule`` names the order in which stages run their passes and ``order`` says it
+    outright, a list of passes for each stage ("F0", "F1", "B1", ...), which then counts
+    alone (``railx.planning.schedule``). Only ``interleaved`` has several virtual
+    stages.
     """
 
     stages: Annotated[int, AtLeast(1)]
     replica: _Count
     chunks: Annotated[tuple[Chunk, ...], NotEmpty()]
     degree: Annotated[int, PowerOfTwo()] = 1
+    schedule: ScheduleName = "1f1b"
+    virtual_stages: Annotated[int, AtLeast(1)] = 1
+    order: tuple[tuple[str, ...], ...] = ()
 
     @property
     def tokens(self) -> int:
         return sum(chunk.tokens for chunk in self.chunks)
+
+    @property
+    def model_stages(self) -> int:
+        """The parts that the layers are divided into: virtual stages of all stages."""
+        return self.stages * self.virtual_stages
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -638,8 +660,9 @@ def _validate_pipelines(batch: PipelineBatch, plan: Plan, place: str) -> None:
         if not pipeline.chunks:
             raise PlanError(f"{inside}: no chunks; allowed: at least one")
         for number, chunk in enumerate(pipeline.chunks):
-            _validate_chunk(chunk, pipeline.stages, f"{inside}, chunk {number}")
+            _validate_chunk(chunk, pipeline.model_stages, f"{inside}, chunk {number}")
         _validate_coverage(pipeline, inside)
+        _validate_schedule(pipeline, plan, inside)
         _validate_memory(pipeline, plan.tokens_per_device, inside)
     _unique((sequence for sequence, _ in sequence_lengths(batch)), f"{place}: sequence")
 
@@ -705,6 +728,40 @@ def _validate_coverage(pipeline: Pipeline, place: str) -> None:
             )
 
 
+def _validate_schedule(pipeline: Pipeline, plan: Plan, place: str) -> None:
+    """The order can be run, and every stage has the layers that it recomputes."""
+    # The orders read plans, so their module imports this one.
+    from railx.planning.schedule import check_order, stage_layers
+
+    if pipeline.virtual_stages > 1 and pipeline.schedule != "interleaved":
+        raise PlanError(
+            f"{place}: virtual_stages {pipeline.virtual_stages} with schedule"
+            f" {pipeline.schedule}; allowed: 1, or schedule interleaved"
+        )
+    check_order(pipeline, place)
+    layers = _layers_of(plan)
+    if layers is None:
+        return
+    try:
+        held = stage_layers(layers, pipeline.model_stages)
+    except ValueError as error:
+        raise PlanError(f"{place}: {error}") from None
+    for number, chunk in enumerate(pipeline.chunks):
+        for stage, recomputed in enumerate(chunk.checkpoint_layers):
+            if recomputed > len(held[stage]):
+                raise PlanError(
+                    f"{place}, chunk {number}: {recomputed} checkpointed layers of stage {stage};"
+                    f" allowed: at most {len(held[stage])}, the layers that it has"
+                )
+
+
+def _layers_of(plan: Plan) -> int | None:
+    """The layers of the model that the plan was made for, where it names one."""
+    model = plan.settings.get("model")
+    layers = model.get("layers") if isinstance(model, Mapping) else None
+    return layers if isinstance(layers, int) and not isinstance(layers, bool) else None
+
+
 def _validate_memory(pipeline: Pipeline, tokens_per_device: int | None, place: str) -> None:
     """No stage holds more tokens at once than its ranks can.
 
@@ -714,15 +771,21 @@ def _validate_memory(pipeline: Pipeline, tokens_per_device: int | None, place: s
     """
     if tokens_per_device is None:
         return
-    # The 1F1B order reads plans, so its module imports this one.
-    from railx.planning.schedule import one_f_one_b
+    # The orders read plans, so their module imports this one.
+    from railx.planning.schedule import operations
 
-    most = tokens_per_device * pipeline.degree * pipeline.stages
+    # A virtual stage holds its share of a stage's layers.
+    most = tokens_per_device * pipeline.degree * pipeline.model_stages
     for stage in range(pipeline.stages):
         held = 0
-        for op in one_f_one_b(pipeline, stage):
+        ops = operations(pipeline, stage)
+        closing = "weight" if any(op.kind == "weight" for op in ops) else "backward"
+        for op in ops:
             chunk = pipeline.chunks[op.chunk]
-            if chunk.checkpoint_layers and chunk.checkpoint_layers[stage]:
+            if op.kind not in ("forward", closing) or (
+                chunk.checkpoint_layers
+                and chunk.checkpoint_layers[op.part * pipeline.stages + stage]
+            ):
                 continue
             held += chunk.tokens if op.kind == "forward" else -chunk.tokens
             if held > most:

@@ -1,0 +1,218 @@
+"""Every schedule for the same chunks, and the fastest that memory holds.
+
+InfiniPipe runs 1F1B. For a batch another order may be faster: ``zero_bubble`` puts off
+the gradients of weights to fill bubbles, ``searched`` is an order of our own for chunks
+of unequal time (``railx.planning.order_search``). Each is simulated with the cost model
+and must hold its activations on every stage at every moment.
+
+``interleaved`` cuts the model into more parts, so that ranks hold other layers. What a
+batch takes must not move layers: it is tried and told, and taken only where the whole
+plan asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from railx.planning.occupancy import chunk_bytes, fits, virtual_cost
+from railx.planning.order_search import search_orders
+from railx.planning.plan import Pipeline, PipelineBatch
+from railx.planning.schedule import (
+    coded,
+    durations_ms,
+    pipeline_ms,
+    shape_of,
+    stage_layers,
+)
+
+if TYPE_CHECKING:
+    from railx.workload.pipeline_cost import PipelineCost
+
+__all__ = [
+    "TRIED",
+    "Choice",
+    "TriedName",
+    "best_batch",
+    "best_schedule",
+    "weight_ms",
+    "with_schedule",
+]
+
+#: A named schedule, or an order that is searched for.
+TriedName = Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "searched"]
+#: What a batch may take, the paper's first: of equals the first is taken.
+TRIED: tuple[TriedName, ...] = ("1f1b", "searched", "gpipe", "zero_bubble")
+#: Simulations that the search for an order may take.
+_BUDGET = 60
+#: A schedule that is faster by less than this is not taken.
+_LESS = 1 - 1e-9
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The pipeline with the schedule that it takes, and what each takes in ms.
+
+    None where the activations of a schedule do not fit or it cannot be built.
+    """
+
+    name: TriedName
+    pipeline: Pipeline
+    times_ms: Mapping[str, float | None]
+
+
+def best_schedule(
+    pipeline: Pipeline,
+    cost: PipelineCost,
+    among: Sequence[TriedName] = TRIED,
+    budget: int = _BUDGET,
+) -> Choice:
+    """The fastest of some schedules for a pipeline whose chunks ``cost`` has timed.
+
+    The pipeline as it is where none of them fits.
+    """
+    times: dict[str, float | None] = {}
+    best: tuple[float, TriedName, Pipeline] | None = None
+    for name in among:
+        tried = with_schedule(pipeline, name, cost, budget=budget)
+        if tried is None or not fits(tried, cost):
+            times[name] = None
+            continue
+        time_ms = times[name] = pipeline_ms(tried)
+        if best is None or time_ms < best[0] * _LESS:
+            best = time_ms, name, tried
+    if best is None:
+        return Choice(pipeline.schedule, pipeline, times)
+    return Choice(best[1], best[2], times)
+
+
+def best_batch(
+    batch: PipelineBatch,
+    cost: PipelineCost,
+    among: Sequence[TriedName] = TRIED,
+    budget: int = _BUDGET,
+) -> PipelineBatch:
+    """A batch whose pipelines each take their fastest schedule.
+
+    Its account says which (``schedules``) and what the paper's takes
+    (``one_f_one_b_ms``, of the whole batch).
+    """
+    choices = [best_schedule(pipeline, cost, among, budget) for pipeline in batch.pipelines]
+    paper = replace(
+        batch,
+        pipelines=tuple(replace(one, schedule="1f1b", order=()) for one in batch.pipelines),
+    )
+    account: dict[str, Any] = {
+        "schedules": [choice.name for choice in choices],
+        "schedule_ms": [dict(choice.times_ms) for choice in choices],
+        "one_f_one_b_ms": paper.predicted_ms,
+    }
+    return replace(
+        batch,
+        pipelines=tuple(choice.pipeline for choice in choices),
+        solver={**batch.solver, **account},
+    )
+
+
+def with_schedule(
+    pipeline: Pipeline,
+    name: TriedName,
+    cost: PipelineCost | None = None,
+    virtual_stages: int = 2,
+    budget: int = _BUDGET,
+) -> Pipeline | None:
+    """The chunks of a 1F1B pipeline under another schedule.
+
+    ``cost`` times what changes with it: the parts of a stage (interleaved) and of a
+    backward pass (zero-bubble), and bounds what a searched order may hold; without it
+    the plan's own times stand and a searched order holds as many chunks as 1F1B. None
+    where there are fewer layers than virtual stages, or no order fits.
+    """
+    plain = replace(pipeline, order=(), schedule="1f1b")
+    if name == "searched":
+        return _searched(plain, cost, budget)
+    if name == "interleaved":
+        return _interleaved(plain, cost, virtual_stages)
+    if name == "zero_bubble" and cost is not None:
+        chunks = tuple(
+            replace(chunk, predicted_weight_ms=weight_ms(cost, chunk.tokens))
+            for chunk in plain.chunks
+        )
+        plain = replace(plain, chunks=chunks)
+    return replace(plain, schedule=name)
+
+
+def weight_ms(cost: PipelineCost, tokens: int) -> float:
+    """The weights' part of a chunk's backward pass.
+
+    Half of what is linear in tokens: a layer's products need as many operations for the
+    gradients of weights as for those of inputs, and attention has no weights.
+    """
+    return cost.backward.linear_ms * tokens / 2
+
+
+def _searched(pipeline: Pipeline, cost: PipelineCost | None, budget: int) -> Pipeline | None:
+    holds = None if cost is None else chunk_bytes(pipeline, cost)
+    room = None
+    if cost is not None:
+        room = [cost.capacity_bytes(stage) for stage in range(pipeline.stages)]
+    sends = [chunk.predicted_send_ms for chunk in pipeline.chunks]
+    found = search_orders(
+        shape_of(pipeline), durations_ms(pipeline), sends, holds, room, budget=budget
+    )
+    if found is None:
+        return None
+    return replace(pipeline, order=coded(found.orders, pipeline))
+
+
+def _interleaved(pipeline: Pipeline, cost: PipelineCost | None, parts: int) -> Pipeline | None:
+    if cost is None:
+        # The times of one of so many equal parts.
+        chunks = tuple(
+            replace(
+                chunk,
+                predicted_forward_ms=chunk.predicted_forward_ms / parts,
+                predicted_backward_ms=chunk.predicted_backward_ms / parts,
+                predicted_all_to_all_ms=chunk.predicted_all_to_all_ms / parts,
+                checkpoint_layers=_divided(chunk.checkpoint_layers, None, parts),
+            )
+            for chunk in pipeline.chunks
+        )
+        return replace(pipeline, chunks=chunks, schedule="interleaved", virtual_stages=parts)
+    layers = sum(cost.layer_counts)
+    if pipeline.stages * parts > layers:
+        return None
+    own = virtual_cost(cost, parts)
+    counts = [len(held) for held in stage_layers(layers, pipeline.stages * parts)]
+    changed = []
+    for chunk in pipeline.chunks:
+        time = own.chunk_time_ms([(part.start, part.tokens) for part in chunk.slices])
+        recomputed = _divided(chunk.checkpoint_layers, counts, parts)
+        changed.append(
+            replace(
+                chunk,
+                predicted_forward_ms=time.forward_ms,
+                predicted_backward_ms=time.backward_ms,
+                predicted_all_to_all_ms=time.all_to_all_ms,
+                predicted_layer_forward_ms=own.layer_forward_ms(time) if recomputed else 0.0,
+                checkpoint_layers=recomputed,
+            )
+        )
+    return replace(pipeline, chunks=tuple(changed), schedule="interleaved", virtual_stages=parts)
+
+
+def _divided(
+    checkpoint_layers: Sequence[int], counts: Sequence[int] | None, parts: int
+) -> tuple[int, ...]:
+    """Recomputed layers of each stage, shared out over its virtual stages."""
+    if not checkpoint_layers:
+        return ()
+    stages = len(checkpoint_layers)
+    shared = []
+    for part in range(parts):
+        for stage, recomputed in enumerate(checkpoint_layers):
+            each, rest = divmod(recomputed, parts)
+            own = each + (part < rest)
+            shared.append(own if counts is None else min(own, counts[part * stages + stage]))
+    return tuple(shared)

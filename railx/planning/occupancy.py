@@ -1,0 +1,181 @@
+"""What the stages of a pipeline do and hold over time: bubbles and memory.
+
+A chunk is alive on a stage from the beginning of its forward pass to the end of its
+backward pass, or of the weights' part of it where a schedule puts that off. Bytes are
+those of the cost model for what is recomputed there (InfiniPipe eqs. 5, 9 and 10), so
+that the most of them is what the 1F1B window holds. Virtual stages of one stage share
+its memory.
+
+Needs the standard library and numpy (through the cost of pipelines) alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from railx.planning.plan import Pipeline
+from railx.planning.schedule import ScheduledOp, simulate_pipeline, stage_layers
+
+if TYPE_CHECKING:
+    from railx.workload.pipeline_cost import PassTime, PipelineCost
+
+__all__ = [
+    "Held",
+    "StageTime",
+    "chunk_bytes",
+    "fits",
+    "held_over_time",
+    "peak_bytes",
+    "stage_times",
+    "virtual_cost",
+]
+
+#: Sums of bytes in another order differ in their last bits.
+_ROUNDING = 1 + 1e-9
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """How long a stage computes and waits, from ``start_ms`` of the pipeline on."""
+
+    stage: int
+    busy_ms: float
+    idle_ms: float
+
+    @property
+    def bubble_share(self) -> float:
+        """Share of the pipeline's time in which the stage has nothing to run."""
+        whole = self.busy_ms + self.idle_ms
+        return self.idle_ms / whole if whole else 0.0
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a stage holds from a moment on, of all its virtual stages.
+
+    ``activation_bytes`` are those of one rank, None without a cost model.
+    """
+
+    stage: int
+    time_ms: float
+    chunks: int
+    tokens: int
+    activation_bytes: float | None
+
+
+def stage_times(rows: Sequence[ScheduledOp], start_ms: float = 0.0) -> list[StageTime]:
+    """Busy and idle time of every stage of a simulated pipeline."""
+    whole = max(row.end_ms for row in rows) - start_ms
+    busy: dict[int, float] = {}
+    for row in rows:
+        busy[row.stage] = busy.get(row.stage, 0.0) + row.end_ms - row.start_ms
+    return [StageTime(stage, time, whole - time) for stage, time in sorted(busy.items())]
+
+
+def held_over_time(
+    pipeline: Pipeline,
+    cost: PipelineCost | None = None,
+    rows: Sequence[ScheduledOp] | None = None,
+) -> list[list[Held]]:
+    """By stage the moments at which what it holds changes, in order of time.
+
+    ``rows`` are those of :func:`simulate_pipeline` where they are at hand.
+    """
+    rows = simulate_pipeline(pipeline) if rows is None else rows
+    table = None if cost is None else chunk_bytes(pipeline, cost)
+    closing = "weight" if any(row.kind == "weight" for row in rows) else "backward"
+    # What is let go at a moment is gone before what is made at it comes.
+    changes: list[list[tuple[float, int, int, float]]] = [[] for _ in range(pipeline.stages)]
+    for row in rows:
+        tokens = pipeline.chunks[row.chunk].tokens
+        part = row.part * pipeline.stages + row.stage
+        size = 0.0 if table is None else table[part][row.chunk]
+        if row.kind == "forward":
+            changes[row.stage].append((row.start_ms, 1, tokens, size))
+        elif row.kind == closing:
+            changes[row.stage].append((row.end_ms, -1, -tokens, -size))
+    return [
+        _accumulated(stage, sorted(own, key=lambda change: change[:2]), table is not None)
+        for stage, own in enumerate(changes)
+    ]
+
+
+def peak_bytes(
+    pipeline: Pipeline, cost: PipelineCost, rows: Sequence[ScheduledOp] | None = None
+) -> list[float]:
+    """The most bytes of activations that a rank of each stage holds at once."""
+    return [
+        max((held.activation_bytes or 0.0 for held in own), default=0.0)
+        for own in held_over_time(pipeline, cost, rows)
+    ]
+
+
+def fits(pipeline: Pipeline, cost: PipelineCost) -> bool:
+    """Whether every stage holds what it must at every moment."""
+    return all(
+        peak <= cost.capacity_bytes(stage) * _ROUNDING
+        for stage, peak in enumerate(peak_bytes(pipeline, cost))
+    )
+
+
+def chunk_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[list[float]]:
+    """What a rank holds of each chunk, by model stage (and by chunk)."""
+    parts = virtual_cost(cost, pipeline.virtual_stages)
+    chunks = pipeline.chunks
+    tokens = [chunk.tokens for chunk in chunks]
+    split = [chunk.kind == "split" for chunk in chunks]
+    table: list[list[float]] = []
+    for stage in range(pipeline.model_stages):
+        recomputed = [
+            chunk.checkpoint_layers[stage] if chunk.checkpoint_layers else 0 for chunk in chunks
+        ]
+        table.append(parts.activation_bytes(tokens, split, stage, recomputed).tolist())
+    return table
+
+
+def virtual_cost(cost: PipelineCost, virtual_stages: int) -> PipelineCost:
+    """The cost of a virtual stage: as of so many times the stages on the same ranks.
+
+    ValueError where there are fewer layers than virtual stages.
+    """
+    if virtual_stages == 1:
+        return cost
+    stages = cost.shape.stages * virtual_stages
+    counts = tuple(map(len, stage_layers(sum(cost.layer_counts), stages)))
+    share = max(counts) / max(cost.layer_counts)
+    return replace(
+        cost,
+        shape=replace(cost.shape, stages=stages),
+        forward=_scaled(cost.forward, share),
+        backward=_scaled(cost.backward, share),
+        all_to_all=_scaled(cost.all_to_all, share),
+        layer_counts=counts,
+        capacities=cost.capacities * virtual_stages,
+    )
+
+
+def _scaled(time: PassTime, share: float) -> PassTime:
+    return replace(
+        time,
+        quadratic_ms=time.quadratic_ms * share,
+        linear_ms=time.linear_ms * share,
+        constant_ms=time.constant_ms * share,
+    )
+
+
+def _accumulated(
+    stage: int, changes: Sequence[tuple[float, int, int, float]], known: bool
+) -> list[Held]:
+    held: list[Held] = []
+    chunks = tokens = 0
+    size = 0.0
+    for time_ms, count, more, much in changes:
+        chunks, tokens, size = chunks + count, tokens + more, size + much
+        now = Held(stage, time_ms, chunks, tokens, max(size, 0.0) if known else None)
+        if held and held[-1].time_ms == time_ms and count > 0:
+            held[-1] = now
+        else:
+            held.append(now)
+    return held
