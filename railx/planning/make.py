@@ -62,7 +62,7 @@ def make_plan(
     batches: Any = plan_batches(planner, task)
     plan = Plan(
         SCHEMA,
-        chosen.kind,
+        chosen.kind_of(batches),
         chosen.name,
         chosen.ranks_of(planner, cluster.devices),
         settings,

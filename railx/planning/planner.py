@@ -55,7 +55,8 @@ class Planner:
     """One entry of ``railx.planning.planners.PLANNERS``.
 
     ``name`` is the value of ``planner`` in its ``settings``. ``kind`` is the format of
-    its plans; those of kind ``pipeline`` have a schedule. ``plan`` makes the batches of
+    its plans, None where it chooses one with each plan (:meth:`kind_of`); those of kind
+    ``pipeline`` have a schedule. ``plan`` makes the batches of
     a plan from the settings and the task. ``ranks`` says how many ranks a plan for so
     many devices has (None: one per device). ``predictions`` is ``own`` where a planner
     prices something else than the task's cost model, so that its times cannot be worked
@@ -64,12 +65,19 @@ class Planner:
     """
 
     name: str
-    kind: PlanKind
+    kind: PlanKind | None
     settings: type[PlannerBase]
     plan: Callable[[Any, PlanningTask], Batches]
     ranks: Callable[[Any], int] | None = None
     predictions: Predictions = "cost_model"
     whole_heads: bool = True
+
+    def kind_of(self, batches: Batches) -> PlanKind:
+        """The format of a plan of these batches."""
+        if self.kind is not None:
+            return self.kind
+        pipelined = all(isinstance(batch, PipelineBatch) for batch in batches)
+        return "pipeline" if pipelined else "sequence_parallel"
 
     def ranks_of(self, settings: PlannerBase, devices: int) -> int:
         """The ranks of a plan with these settings for so many devices."""

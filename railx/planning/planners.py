@@ -6,12 +6,18 @@ from typing import Annotated
 
 from railx.planning.any_degree import ANY_DEGREE
 from railx.planning.byte_scale import BYTE_SCALE
+from railx.planning.chunk_flow import CHUNK_FLOW
+from railx.planning.dapple import DAPPLE
+from railx.planning.dyna_pipe import DYNA_PIPE
 from railx.planning.dynamic_cp import DYNAMIC_CP
 from railx.planning.flexsp import FLEXSP
 from railx.planning.flexsp_milp import FLEXSP_MILP
+from railx.planning.joint import JOINT
 from railx.planning.megatron import MEGATRON
 from railx.planning.pipeline import PIPELINE
 from railx.planning.planner import Planner, PlannerBase
+from railx.planning.seq1f1b import SEQ1F1B
+from railx.planning.slim_pipe import SLIM_PIPE
 from railx.planning.static import STATIC
 from railx.planning.wlb import WLB
 from railx.settings import Registered
@@ -29,6 +35,12 @@ PLANNERS: tuple[Planner, ...] = (
     BYTE_SCALE,
     WLB,
     ANY_DEGREE,
+    DAPPLE,
+    SEQ1F1B,
+    CHUNK_FLOW,
+    SLIM_PIPE,
+    DYNA_PIPE,
+    JOINT,
 )
 
 

@@ -101,7 +101,8 @@ def _inputs(experiment: Settings, figure: str) -> Inputs:
     return files
 
 
-def _plan_kind(experiment: Settings, plan: str) -> str:
+def _plan_kind(experiment: Settings, plan: str) -> str | None:
+    """None where the planner chooses the kind when it plans."""
     from railx.planning.planners import PLANNERS
 
     kinds = {planner.name: planner.kind for planner in PLANNERS}

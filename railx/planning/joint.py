@@ -1,0 +1,177 @@
+"""Sequence-parallel groups, elastic pipelines, or their product: the best for a plan.
+
+FlexSP gives each micro-batch groups of different degrees on all devices, InfiniPipe
+runs chunks through the stages of one shape. Which one wins depends on the lengths, the
+devices and the network. Here both plan the same batches under one cost model:
+
+* groups, by our search (``railx.planning.flexsp``);
+* pipelines of every shape of stages x ranks of a stage x replicas that fills the
+  devices, two stages or more, by the planner of elastic pipelines
+  (``railx.planning.pipeline``).
+
+The least time of all batches together wins, so that a joint plan is never slower than
+either, at any shape. No paper has such a planner.
+
+A shape is planned only where a bound leaves it a chance: replicas share the work of
+all sequences at the shape's degree, and none is done before the longest sequence.
+Shapes go by that bound, the most promising first. A plan has one kind and a pipeline
+plan one shape for all batches, so that each rank keeps its layers. The account of each
+batch holds the times of everything that was tried on it.
+
+One difference of the two models remains. Groups begin each micro-batch together, as
+ZeRO-3's gathers ask for; replicas of a pipeline wait for one another at the end of a
+batch alone, as in InfiniPipe. That is why one stage is no shape here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from railx.planning.flexsp import FLEXSP, FlexSPSettings
+from railx.planning.pipeline import PIPELINE, PipelineSettings
+from railx.planning.plan import PipelineBatch, PlanError, SequenceParallelBatch
+from railx.planning.planner import Batches, Planner, PlannerBase, PlanningTask
+from railx.settings import AtLeast, SettingsError
+from railx.workload.batches import SampledBatch
+from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
+
+__all__ = ["JOINT", "JointSettings", "pipeline_bound_ms", "shapes_of"]
+
+
+@dataclass(frozen=True)
+class JointSettings(PlannerBase):
+    """The best of sequence-parallel groups and elastic pipelines of every shape."""
+
+    planner: Literal["joint"]
+    """Which planner it is."""
+
+    most_stages: Annotated[int, AtLeast(1)]
+    """Most stages of a pipeline that are tried; 1 leaves pipelines out."""
+
+    sequence_parallel: FlexSPSettings
+    """How groups are searched."""
+
+    pipeline: PipelineSettings
+    """How pipelines are made. Its stages, replicas and ranks of a stage do not count:
+    every shape is tried."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """Something to plan all batches with, and a bound on each of its times."""
+
+    name: str
+    bounds_ms: tuple[float, ...]
+    plan: Callable[[], Batches]
+
+    @property
+    def bound_ms(self) -> float:
+        return sum(self.bounds_ms)
+
+
+def shapes_of(task: PlanningTask, most_stages: int) -> list[PipelineShape]:
+    """Every shape of two stages or more that fills the devices, fewest stages first."""
+    return [
+        PipelineShape(stages, degree, task.devices // (stages * degree))
+        for stages in range(2, min(most_stages, task.model.layers, task.devices) + 1)
+        for degree in task.cost.degrees
+        if task.devices % (stages * degree) == 0
+    ]
+
+
+def pipeline_bound_ms(batch: SampledBatch, cost: PipelineCost) -> float:
+    """A time that no pipelines of this shape beat for a batch.
+
+    Every stage of a replica works through all that the replica has, in one chunk or
+    more.
+    """
+    forward, backward, _ = cost.slice_times_ms(0 * batch.lengths, batch.lengths)
+    work = forward + backward
+    shared = max(float(work.sum()) / cost.shape.replicas, float(work.max()))
+    return shared + cost.chunk_constant_ms
+
+
+def _pipelines(settings: JointSettings, task: PlanningTask) -> list[_Candidate]:
+    """Shapes that memory allows, the most promising first."""
+    found = []
+    for shape in shapes_of(task, settings.most_stages):
+        try:
+            cost = build_pipeline_cost(
+                task.constants, task.cluster, task.model, task.max_length_tokens, shape, task.cost
+            )
+        except SettingsError:  # states leave no memory on its stages
+            continue
+        own = replace(
+            settings.pipeline,
+            stages=shape.stages,
+            replicas=shape.replicas,
+            sequence_parallel_degree=shape.degree,
+        )
+        found.append(
+            _Candidate(
+                f"{shape.stages}x{shape.degree}x{shape.replicas}",
+                tuple(pipeline_bound_ms(batch, cost) for batch in task.batches),
+                lambda own=own: PIPELINE.plan(own, task),  # type: ignore[misc]
+            )
+        )
+    return sorted(found, key=lambda one: one.bound_ms)
+
+
+def _plan(settings: JointSettings, task: PlanningTask) -> Batches:
+    refused: PlanError | None = None
+    tried: dict[str, Batches] = {}
+    best, least = "", float("inf")
+    groups = _Candidate(
+        "groups", (0.0,) * len(task.batches), lambda: FLEXSP.plan(settings.sequence_parallel, task)
+    )
+    pipelines = _pipelines(settings, task)
+    for candidate in (groups, *pipelines):
+        if candidate.bound_ms >= least:
+            continue
+        try:
+            made = candidate.plan()
+        except (PlanError, SettingsError) as error:
+            if candidate is groups:
+                refused = PlanError(str(error))
+            continue
+        tried[candidate.name] = made
+        total = sum(batch.predicted_ms for batch in made)
+        if total < least:
+            best, least = candidate.name, total
+    if not best:
+        raise PlanError(f"{refused}; nor does a pipeline of any of {len(pipelines)} shapes")
+    rest = len(pipelines) + 1 - len(tried)
+    chosen: Any = tuple(
+        _told(index, best, tried, pipelines, rest) for index in range(len(task.batches))
+    )
+    return chosen  # type: ignore[no-any-return]
+
+
+def _told(
+    index: int,
+    best: str,
+    tried: dict[str, Batches],
+    pipelines: list[_Candidate],
+    rest: int,
+) -> SequenceParallelBatch | PipelineBatch:
+    """A batch of the best candidate with the account of all that were tried."""
+    batch = tried[best][index]
+    bounds = [one.bounds_ms[index] for one in pipelines]
+    if "groups" in tried:
+        own: Any = tried["groups"][index].solver.get("lower_bound_ms", 0.0)
+        bounds.append(own)
+    account = {
+        **batch.solver,
+        "name": "joint",
+        "lower_bound_ms": min(min(bounds), batch.predicted_ms),
+        "chosen": best,
+        "tried_ms": {name: made[index].predicted_ms for name, made in tried.items()},
+        "not_planned": rest,
+    }
+    return replace(batch, solver=account)
+
+
+#: The entry of the list of planners.
+JOINT = Planner("joint", None, JointSettings, _plan)
