@@ -59,8 +59,8 @@ class FlexSPSettings(PlannerBase):
     that divides the model's heads."""
 
     effort: Annotated[int, AtLeast(1)]
-    """Rounds of search. One round looks at 4 to 14 million groups for 512 sequences on 64
-    devices, and more with the square root of sequences times devices."""
+    """Rounds of search. One round looks at 4 to 14 million groups for 512 sequences on
+    64 devices, and more with the square root of sequences times devices."""
 
     relative_gap: Annotated[float, NonNegative()]
     """Share above the lower bound at which the search ends."""

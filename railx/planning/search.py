@@ -4,9 +4,10 @@ A plan is written as a time limit for each micro-batch. :func:`_fill` turns a li
 a micro-batch. It takes the longest sequences first. Each joins the group that it fills
 best, or opens a group of the smallest degree that ends it within the limit, under some
 rules of a larger one. What does not fit is passed over, so that short sequences from
-anywhere in the batch fill the holes that long ones leave. :func:`_build` does this limit after limit until nothing is
-left. Which mix of degrees a micro-batch has, and which sequences, follows from its
-limit; there are as many limits as micro-batches, and :func:`_anneal` moves them.
+anywhere in the batch fill the holes that long ones leave. :func:`_build` does this
+limit after limit until nothing is left. Which mix of degrees a micro-batch has, and
+which sequences, follows from its limit; there are as many limits as micro-batches, and
+:func:`_anneal` moves them.
 
 First limits come from a dynamic programme over cuts of the sorted batch
 (:func:`first_limits`). It prices a micro-batch by the device time of its sequences,
