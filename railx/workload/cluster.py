@@ -1,6 +1,7 @@
 """The machine that plans are made for.
 
-Devices, memory and all-to-all bandwidth by the degree of sequence parallelism.
+Devices, memory and all-to-all bandwidth by the degree of sequence parallelism; what
+pipelines send between stages and gather within one, where anybody knows it.
 
 A table of bandwidths ends somewhere (the published ones at degree 64). Larger powers of
 two take its last value, which flatters them: nobody measured them. A degree that is no
@@ -11,10 +12,10 @@ of its neighbours.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from railx.settings import AtLeast, NotEmpty, Positive, PowerOfTwo, SettingsError
+from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, PowerOfTwo, SettingsError
 
 __all__ = ["ClusterSettings", "all_to_all_gb_s", "bandwidth_gb_s", "with_topology"]
 
@@ -43,13 +44,33 @@ class ClusterSettings:
     """Name of a topology of the experiment's bandwidth settings, whose table takes the
     place of these bandwidths; null: these are used.
     """
+    all_to_all_latency_ms: Mapping[str, Annotated[float, NonNegative()]] = field(
+        default_factory=dict
+    )
+    """Time of the exchanges of one layer, forward and backward, whatever they move, by
+    degree as above; pipelines pay it for every chunk. Degrees that are missing have
+    none.
+    """
+    point_to_point_gb_s: Annotated[float, Positive()] | None = None
+    """Bandwidth of one device to its counterpart of the next pipeline stage; null: what
+    stages send takes no time.
+    """
+    point_to_point_latency_ms: Annotated[float, NonNegative()] = 0.0
+    """Time of what a stage sends for a chunk whatever its size; with a bandwidth alone.
+    """
+    gather_gb_s: Mapping[str, Annotated[float, Positive()]] = field(default_factory=dict)
+    """Bandwidth of one device in a gather among the devices of a pipeline stage, by
+    their number as degrees above. More than the last one listed take the bandwidth of
+    the cost model's own traffic of ZeRO-3.
+    """
 
     def __post_init__(self) -> None:
-        for degree in self.all_to_all_gb_s:
-            if not degree.isdigit() or int(degree) < 2 or not PowerOfTwo().accepts(int(degree)):
-                raise SettingsError(
-                    f"all_to_all_gb_s.{degree}", "unknown degree; allowed: a power of two from 2"
-                )
+        for key in ("all_to_all_gb_s", "all_to_all_latency_ms", "gather_gb_s"):
+            for degree in getattr(self, key):
+                if not degree.isdigit() or int(degree) < 2 or not PowerOfTwo().accepts(int(degree)):
+                    raise SettingsError(
+                        f"{key}.{degree}", "unknown degree; allowed: a power of two from 2"
+                    )
 
 
 def all_to_all_gb_s(cluster: ClusterSettings) -> dict[int, float]:

@@ -120,6 +120,13 @@ class FittedCostSettings:
     """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
     does.
     """
+    checkpoint_layers: Annotated[int, AtLeast(0)] = 0
+    """Layers that sequence-parallel groups recompute in every backward pass, each
+    whole; pipelines plan their own.
+    """
+    logits_bytes_per_token: Annotated[float, NonNegative()] = 0.0
+    """What the last stage of a pipeline keeps of a token beyond its layers, its scores.
+    """
 
 
 @dataclass(frozen=True)
@@ -149,6 +156,13 @@ class AnalyticCostSettings:
     """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
     does.
     """
+    checkpoint_layers: Annotated[int, AtLeast(0)] = 0
+    """Layers that sequence-parallel groups recompute in every backward pass, each
+    whole; pipelines plan their own.
+    """
+    logits_bytes_per_token: Annotated[float, NonNegative()] = 0.0
+    """What the last stage of a pipeline keeps of a token beyond its layers, its scores.
+    """
 
 
 @dataclass(frozen=True)
@@ -174,6 +188,10 @@ class ProfiledCostSettings:
     sharding: ShardingTraffic | None = None
     """Traffic of ZeRO-3, a term of our own; null leaves it out, as FlexSP's public code
     does.
+    """
+    checkpoint_layers: Annotated[int, AtLeast(0)] = 0
+    """Layers that sequence-parallel groups recompute in every backward pass, each
+    whole; pipelines plan their own.
     """
 
 
@@ -352,6 +370,12 @@ def build_cost_model(
         measured = settings.fit.all_to_all_gb_s
         cluster = replace(cluster, all_to_all_gb_s={**cluster.all_to_all_gb_s, **measured})
     bandwidths = _bandwidths(cluster, model, degrees)
+    if settings.checkpoint_layers > model.layers:
+        raise SettingsError(
+            "cost_model.checkpoint_layers",
+            f"got {settings.checkpoint_layers}; allowed: at most {model.layers}, the layers of"
+            f" {model.name}",
+        )
     if isinstance(settings, ProfiledCostSettings):
         return _profiled(settings, cluster, model, max_length_tokens, bandwidths)
     exchanged = all_to_all_bytes_per_token(model, settings.bytes_per_element)
@@ -375,24 +399,54 @@ def build_cost_model(
             1e6,
         )
     sharding = _sharding_ms(settings, cluster, model, max_length_tokens)
-    key_value_mib = 2 * settings.bytes_per_element * model.layers * key_value_width(model) / _MIB
+    forward = 1 / (1 + settings.backward_over_forward)
+    again = _Recomputed(settings.checkpoint_layers / model.layers, forward)
+    moved = again.exchanged(exchanged)
+    element = settings.bytes_per_element
+    activation_mib = again.kept(activation_mib, element * model.layers * model.hidden / _MIB)
+    key_value_mib = 2 * element * model.layers * key_value_width(model) / _MIB
     return CostModel(
-        quadratic_ms=quadratic,
-        linear_ms=linear,
-        constant_ms=settings.constant_ms + sharding,
+        quadratic_ms=again.taken(quadratic),
+        linear_ms=again.taken(linear),
+        constant_ms=again.taken(settings.constant_ms) + sharding,
         all_to_all_ms={
-            degree: exchanged / degree / (bandwidth * bytes_per_ms)
+            degree: moved / degree / (bandwidth * bytes_per_ms)
             for degree, bandwidth in bandwidths.items()
         },
         tokens_per_device=_tokens_per_device(
             settings, cluster, model, max_length_tokens, activation_mib
         ),
-        forward_share=1 / (1 + settings.backward_over_forward),
+        forward_share=again.forward_share,
         split_memory=1 + key_value_mib / activation_mib,
-        listed_ms=_listed_ms(cluster, exchanged / bytes_per_ms),
+        listed_ms=_listed_ms(cluster, moved / bytes_per_ms),
         heads=model.heads,
         sharding_ms=sharding,
     )
+
+
+@dataclass(frozen=True)
+class _Recomputed:
+    """What recomputing a share of the layers makes of whole-model coefficients."""
+
+    share: float
+    forward: float
+    """Forward part of the time without it."""
+
+    def taken(self, time: float) -> float:
+        """A forward pass of those layers more."""
+        return time * (1 + self.share * self.forward)
+
+    def exchanged(self, amount: float) -> float:
+        """The exchanges of a forward pass are half of all."""
+        return amount * (1 + self.share / 2)
+
+    def kept(self, all_layers: float, inputs: float) -> float:
+        """Of those layers their input alone."""
+        return (1 - self.share) * all_layers + self.share * inputs
+
+    @property
+    def forward_share(self) -> float:
+        return self.forward / (1 + self.share * self.forward)
 
 
 def _bandwidths(
@@ -466,16 +520,26 @@ def _profiled(
             f"got {settings.profile!r}, measured for {fit.model}; allowed: a profile of"
             f" {model.name}, the model of this plan",
         )
-    activation = layers * fit.activation_bytes_per_token + fit.ends_bytes_per_token
+    again = _Recomputed(
+        settings.checkpoint_layers / layers,
+        fit.forward_share
+        * (1.0 if fit.recompute_over_forward is None else fit.recompute_over_forward),
+    )
+    # What exchanges keep is counted whatever the degree: no group may hold too much.
+    layer = fit.activation_bytes_per_token + fit.exchange_bytes_per_token
+    inputs = fit.checkpoint_bytes_per_token
+    if inputs is None:
+        inputs = float(fit.element_bytes * model.hidden)
+    activation = again.kept(layers * layer, layers * inputs) + fit.ends_bytes_per_token
     split = fit.context_bytes_per_token
     if split is None:
         split = 2.0 * fit.element_bytes * key_value_width(model)
-    exchanged = all_to_all_bytes_per_token(model, fit.element_bytes)
+    exchanged = again.exchanged(all_to_all_bytes_per_token(model, fit.element_bytes))
     sharding = _sharding_ms(settings, cluster, model, max_length_tokens)
     return CostModel(
-        quadratic_ms=layers * fit.quadratic_ms_per_token2,
-        linear_ms=layers * fit.linear_ms_per_token + fit.ends_linear_ms_per_token,
-        constant_ms=layers * fit.constant_ms + fit.ends_constant_ms + sharding,
+        quadratic_ms=layers * again.taken(fit.quadratic_ms_per_token2),
+        linear_ms=layers * again.taken(fit.linear_ms_per_token) + fit.ends_linear_ms_per_token,
+        constant_ms=layers * again.taken(fit.constant_ms) + fit.ends_constant_ms + sharding,
         all_to_all_ms={
             degree: exchanged / degree / (bandwidth * 1e6)
             for degree, bandwidth in bandwidths.items()
@@ -483,7 +547,7 @@ def _profiled(
         tokens_per_device=_tokens_per_device(
             settings, cluster, model, max_length_tokens, activation / _MIB
         ),
-        forward_share=fit.forward_share,
+        forward_share=fit.forward_share / (1 + again.share * again.forward),
         split_memory=1 + layers * split / activation,
         listed_ms=_listed_ms(cluster, exchanged / 1e6),
         heads=model.heads,

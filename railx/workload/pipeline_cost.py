@@ -30,7 +30,7 @@ Notable:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,11 @@ class PassTime:
         """Without the constant."""
         return self.quadratic_ms * squares + self.linear_ms * tokens
 
+    def part(self, share: float, degree: int) -> PassTime:
+        """That of a share of the layers on ``degree`` ranks."""
+        each = share / degree
+        return PassTime(each * self.quadratic_ms, each * self.linear_ms, share * self.constant_ms)
+
 
 @dataclass(frozen=True)
 class PipelineCost:
@@ -103,6 +108,7 @@ class PipelineCost:
       ``logits_bytes`` what the last stage keeps of it beyond its layers.
     * ``input_bytes``: the input of a layer, e D; ``key_value_bytes``: its keys and
       values, 2 e D_kv.
+    * ``recompute_over_forward``: what recomputing a layer takes over its forward pass.
     * ``send``: what a stage sends to the next for a chunk, ``batch_ms``: exposed
       traffic of ZeRO-3, once a batch.
     """
@@ -117,6 +123,7 @@ class PipelineCost:
     input_bytes: float
     key_value_bytes: float
     logits_bytes: float = 0.0
+    recompute_over_forward: float = 1.0
     send: PassTime = PassTime(0.0, 0.0)
     batch_ms: float = 0.0
 
@@ -165,15 +172,15 @@ class PipelineCost:
         )
 
     def layer_forward_ms(self, time: ChunkTime) -> float:
-        """What recomputing one layer of a chunk costs: its share of the forward pass.
+        """What recomputing one layer of a chunk costs, in the main its forward pass.
 
         InfiniPipe eq. 11, whose units fit once the stage's layers stand in it in place
         of the model's: a layer's all-to-all is done again too.
         """
-        return time.forward_ms / max(self.layer_counts)
+        return self.recompute_over_forward * time.forward_ms / max(self.layer_counts)
 
     def send_ms(self, tokens: int) -> float:
-        """Time of a chunk's hidden states from a stage to the next, 0 within a rank."""
+        """Time of a chunk's hidden states from one stage to the next; 0 with one."""
         if self.shape.stages == 1:
             return 0.0
         return self.send.linear_ms * tokens + self.send.constant_ms
@@ -226,6 +233,7 @@ def build_pipeline_cost(
 ) -> PipelineCost:
     """Coefficients for one shape of pipelines; ``cost`` where it is built already.
 
+    Nothing is recomputed in it, whatever the settings say of sequence-parallel groups.
     SettingsError for a shape that the cluster, the heads or the layers do not allow,
     and where a stage's states leave no memory for tokens.
     """
@@ -240,10 +248,11 @@ def build_pipeline_cost(
             f"{shape.stages} stages x {shape.replicas} replicas x degree {shape.degree} need"
             f" {shape.all_devices} devices; allowed: at most {cluster.devices}",
         )
-    if cost is None:
+    if cost is None or settings.checkpoint_layers:
         # A memory that the whole cluster would share says nothing about this shape.
         free = replace(cluster, tokens_per_device=cluster.tokens_per_device or 1)
-        cost = build_cost_model(settings, free, model, max_length_tokens)
+        plain = replace(settings, checkpoint_layers=0)
+        cost = build_cost_model(plain, free, model, max_length_tokens)
     if shape.degree not in cost.degrees:
         raise SettingsError(
             "planner.sequence_parallel_degree",
@@ -252,27 +261,26 @@ def build_pipeline_cost(
     counts = _layer_counts(model.layers, shape.stages)
     share = counts[0] / model.layers
     element = _element_bytes(settings)
-    layer_bytes, logits_bytes = _kept_bytes(settings, model)
-    constant = cost.constant_ms - cost.sharding_ms
-
-    def computation(part: float) -> PassTime:
-        each = share * part / shape.degree
-        return PassTime(each * cost.quadratic_ms, each * cost.linear_ms, share * part * constant)
-
+    layer_bytes, checkpoint_bytes, logits_bytes = _kept_bytes(settings, model, shape.degree)
+    forward, backward = _passes(settings, model, cost)
+    exchange = share * cost.all_to_all_ms[shape.degree]
+    latency = counts[0] * _latency_ms(settings, cluster, shape.degree)
     return PipelineCost(
         shape=shape,
-        forward=computation(cost.forward_share),
-        backward=computation(1 - cost.forward_share),
-        all_to_all=PassTime(0.0, share * cost.all_to_all_ms[shape.degree]),
+        forward=forward.part(share, shape.degree),
+        backward=backward.part(share, shape.degree),
+        all_to_all=PassTime(0.0, exchange, latency),
+        recompute_over_forward=_recompute_over_forward(settings),
         layer_counts=counts,
         capacities=_capacities(
             settings, cluster, model, max_length_tokens, shape, counts, layer_bytes, logits_bytes
         ),
         layer_bytes=layer_bytes,
-        input_bytes=element * model.hidden,
+        input_bytes=checkpoint_bytes,
         key_value_bytes=2 * element * key_value_width(model),
         logits_bytes=logits_bytes,
-        batch_ms=_batch_ms(settings, model, max_length_tokens, shape),
+        send=_send(cluster, element * model.hidden / shape.degree),
+        batch_ms=_batch_ms(settings, cluster, model, max_length_tokens, shape),
     )
 
 
@@ -289,14 +297,63 @@ def _element_bytes(settings: CostModelSettings) -> int:
     return settings.bytes_per_element
 
 
-def _kept_bytes(settings: CostModelSettings, model: ModelSettings) -> tuple[float, float]:
-    """What a layer keeps of a token, and the last stage beyond its layers."""
+def _passes(
+    settings: CostModelSettings, model: ModelSettings, cost: CostModel
+) -> tuple[PassTime, PassTime]:
+    """Computation of the whole model on one rank, forward and backward."""
+    whole = PassTime(cost.quadratic_ms, cost.linear_ms, cost.constant_ms - cost.sharding_ms)
+    share = cost.forward_share
+    forward = PassTime(*(share * one for one in astuple(whole)))
+    if isinstance(settings, ProfiledCostSettings) and settings.fit is not None:
+        fit, layers = settings.fit, model.layers
+        # Embedding, head and loss were measured as one pass.
+        forward = PassTime(
+            layers * fit.forward_quadratic_ms_per_token2,
+            layers * fit.forward_linear_ms_per_token + share * fit.ends_linear_ms_per_token,
+            layers * fit.forward_constant_ms + share * fit.ends_constant_ms,
+        )
+    backward = (max(0.0, a - b) for a, b in zip(astuple(whole), astuple(forward), strict=True))
+    return forward, PassTime(*backward)
+
+
+def _recompute_over_forward(settings: CostModelSettings) -> float:
+    fit = settings.fit if isinstance(settings, ProfiledCostSettings) else None
+    return 1.0 if fit is None or fit.recompute_over_forward is None else fit.recompute_over_forward
+
+
+def _latency_ms(settings: CostModelSettings, cluster: ClusterSettings, degree: int) -> float:
+    """That of a layer's exchanges; what was measured takes the cluster's place."""
+    table = {**cluster.all_to_all_latency_ms}
+    if isinstance(settings, ProfiledCostSettings) and settings.fit is not None:
+        table |= settings.fit.all_to_all_latency_ms
+    return table.get(str(degree), 0.0)
+
+
+def _send(cluster: ClusterSettings, bytes_per_token: float) -> PassTime:
+    """What a rank sends for a chunk, by the chunk's tokens."""
+    if cluster.point_to_point_gb_s is None:
+        return PassTime(0.0, 0.0)
+    bytes_per_ms = cluster.point_to_point_gb_s * 1e6
+    return PassTime(0.0, bytes_per_token / bytes_per_ms, cluster.point_to_point_latency_ms)
+
+
+def _kept_bytes(
+    settings: CostModelSettings, model: ModelSettings, degree: int
+) -> tuple[float, float, float]:
+    """What a layer keeps of a token, recomputed too, and the last stage beyond them."""
+    inputs = float(_element_bytes(settings) * model.hidden)
     if isinstance(settings, ProfiledCostSettings):
         assert settings.fit is not None
-        return settings.fit.activation_bytes_per_token, settings.fit.ends_bytes_per_token
+        fit = settings.fit
+        layer = fit.activation_bytes_per_token + (fit.exchange_bytes_per_token if degree > 1 else 0)
+        if fit.checkpoint_bytes_per_token is not None:
+            inputs = fit.checkpoint_bytes_per_token
+        return layer, inputs, fit.ends_bytes_per_token
     if isinstance(settings, FittedCostSettings):
-        return settings.activation_mib_per_token * 2**20 / model.layers, 0.0
-    return activation_bytes_per_token(model, settings.bytes_per_element) / model.layers, 0.0
+        kept = settings.activation_mib_per_token * 2**20
+    else:
+        kept = float(activation_bytes_per_token(model, settings.bytes_per_element))
+    return kept / model.layers, inputs, settings.logits_bytes_per_token
 
 
 def _capacities(
@@ -333,6 +390,7 @@ def _capacities(
 
 def _batch_ms(
     settings: CostModelSettings,
+    cluster: ClusterSettings,
     model: ModelSettings,
     max_length_tokens: int,
     shape: PipelineShape,
@@ -347,4 +405,6 @@ def _batch_ms(
         for stage in range(shape.stages)
     )
     moved = parameters * (2 * traffic.parameter_bytes + traffic.gradient_bytes)
-    return traffic.exposed_share * moved * (ranks - 1) / ranks / (traffic.gb_s * 1e6)
+    larger = [degree for degree in map(int, cluster.gather_gb_s) if degree >= ranks]
+    gb_s = cluster.gather_gb_s[str(min(larger))] if larger else traffic.gb_s
+    return traffic.exposed_share * moved * (ranks - 1) / ranks / (gb_s * 1e6)

@@ -5,11 +5,14 @@ Ulysses group of degree d that computes s tokens after a context of C takes, per
 
     time = (1/d) (a1 ((C + s)² - C²) + a2 s) + b1
 
-so that slices of a sequence add up to the whole but for b1. Memory is per token of the
-rank: what a forward pass keeps, and what a backward pass leaves of each token of the
-context (the gradients of its keys and values). A fifth of the points, drawn by a seed,
-has no part in the fit and says how far it is off. FlexSP says that its own cost model
-is off by less than 6 % (appendix C); the table holds that number beside ours.
+so that slices of a sequence add up to the whole but for b1. The forward and the
+backward pass have coefficients of their own; a recomputed layer's backward pass takes a
+share of its forward pass more. Memory is per token of the rank: what a forward pass
+keeps, of all layers or of recomputed ones, and what a backward pass leaves of each
+token of the context (the gradients of its keys and values). A fifth of the points,
+drawn by a seed, has no part in the fit and says how far it is off. FlexSP says that its
+own cost model is off by less than 6 % (appendix C), InfiniPipe typically by less than
+5 % in time and memory; the fit holds both numbers beside ours.
 
 Where processes can be had for it, the exchanges of a group are measured too, all-to-all
 of a layer forward and backward: time = latency + bytes / bandwidth for each degree. As
@@ -40,6 +43,7 @@ from railx.workload.model import ModelSettings
 __all__ = [
     "LEAST_POINTS",
     "PUBLISHED_ERROR",
+    "PUBLISHED_PIPELINE_ERROR",
     "Point",
     "ProfileFit",
     "ProfileSettings",
@@ -47,6 +51,8 @@ __all__ = [
     "fit_profile",
     "held_out_points",
     "layer_points",
+    "predicted_forward_ms",
+    "predicted_kept_bytes",
     "predicted_ms",
 ]
 
@@ -55,6 +61,8 @@ __all__ = [
 LEAST_POINTS = 5
 #: Most that a predicted time is off the measured one, as FlexSP says of its cost model.
 PUBLISHED_ERROR = 0.06
+#: How far InfiniPipe's cost model is typically off, in time and in memory.
+PUBLISHED_PIPELINE_ERROR = 0.05
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -214,6 +222,16 @@ class ProfileFit:
     """a2: time of a layer per token."""
     constant_ms: Annotated[float, NonNegative()]
     """b1: time of a layer whatever it computes."""
+    forward_quadratic_ms_per_token2: Annotated[float, NonNegative()]
+    """The forward part of a1; the rest is the backward part."""
+    forward_linear_ms_per_token: Annotated[float, NonNegative()]
+    """The forward part of a2."""
+    forward_constant_ms: Annotated[float, NonNegative()]
+    """The forward part of b1."""
+    recompute_over_forward: Annotated[float, NonNegative()] | None
+    """What a recomputed layer's backward pass takes more, over its forward pass; null
+    where no layer was recomputed.
+    """
     ends_linear_ms_per_token: Annotated[float, NonNegative()]
     """Time of embedding, head and loss per token."""
     ends_constant_ms: Annotated[float, NonNegative()]
@@ -222,6 +240,10 @@ class ProfileFit:
     """Forward part of a layer's time."""
     activation_bytes_per_token: Annotated[float, Positive()]
     """What a layer keeps for its backward pass."""
+    exchange_bytes_per_token: Annotated[float, NonNegative()]
+    """What it keeps beyond that in a group of several ranks: what they exchange."""
+    checkpoint_bytes_per_token: Annotated[float, NonNegative()] | None
+    """What a recomputed layer keeps; null where no layer was recomputed."""
     ends_bytes_per_token: Annotated[float, NonNegative()]
     """What embedding, head and loss keep for theirs."""
     context_bytes_per_token: Annotated[float, NonNegative()] | None
@@ -245,10 +267,22 @@ class ProfileFit:
     """Median error of their times."""
     held_out_largest_error: Annotated[float, NonNegative()]
     """Largest error of their times."""
+    held_out_forward_error: Annotated[float, NonNegative()]
+    """Median error of the times of their forward passes."""
+    held_out_backward_error: Annotated[float, NonNegative()]
+    """Median error of the times of their backward passes."""
+    held_out_recompute_error: Annotated[float, NonNegative()] | None
+    """Median error of the times of the same points, recomputed; null without."""
     published_error: Annotated[float, NonNegative()]
     """Most that FlexSP's cost model is off, as its paper says, to compare."""
+    published_pipeline_error: Annotated[float, NonNegative()]
+    """What InfiniPipe's cost model is typically off in time and memory, as its paper
+    says, to compare.
+    """
     held_out_memory_error: Annotated[float, NonNegative()]
     """Median error of what a forward pass keeps, of those without context."""
+    held_out_checkpoint_memory_error: Annotated[float, NonNegative()] | None
+    """The same of recomputed layers; null without."""
     fidelity: Literal["measured_cpu", "measured_gpu"]
     """How it was measured."""
 
@@ -280,11 +314,13 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
     layer.sort(key=lambda row: (row["tokens"], row["context"], row["degree"]))
     ends = [row for row in rows if row["part"] == "ends"]
     held_out = held_out_points(layer, seed)
-    aside = [row for row in layer if _point(row) in held_out]
-    used = [row for row in layer if _point(row) not in held_out]
-    times = _solved(_terms(used), _total_ms(used))
+    used, aside = _parted(layer, held_out)
+    forward, backward = (
+        _solved(_terms(used), _column(used, name)) for name in ("forward_ms", "backward_ms")
+    )
+    times = forward + backward
     end_times = _solved(_per_token(ends), _total_ms(ends))
-    kept = _solved(_per_token(_whole(used)), _column(_whole(used), "kept_bytes"))
+    kept = _solved(_kept_terms(_whole(used)), _column(_whole(used), "kept_bytes"))
     ends_kept = _solved(_per_token(ends), _column(ends, "kept_bytes"))
     sliced = [row for row in used if row["context"]]
     left = None
@@ -293,9 +329,8 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
         degree = _column(sliced, "degree")[:, None]
         shares = np.stack([_column(sliced, "context"), _column(sliced, "tokens")], axis=1) / degree
         left = float(_solved(shares, _column(sliced, "left_bytes"))[0])
-    errors = np.abs(_terms(aside) @ times / _total_ms(aside) - 1)
     unused = _whole(aside) or _whole(used)
-    memory = np.abs(_per_token(unused) @ kept / _column(unused, "kept_bytes") - 1)
+    again = _recomputed(rows, held_out, forward, times)
     exchanges = {
         degree: _exchange([row for row in rows if _exchanges(row, degree)], seed)
         for degree in sorted({row["degree"] for row in rows if row["part"] == "all_to_all"})
@@ -310,10 +345,16 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
         quadratic_ms_per_token2=float(times[0]),
         linear_ms_per_token=float(times[1]),
         constant_ms=float(times[2]),
+        forward_quadratic_ms_per_token2=float(forward[0]),
+        forward_linear_ms_per_token=float(forward[1]),
+        forward_constant_ms=float(forward[2]),
+        recompute_over_forward=again.get("share"),
         ends_linear_ms_per_token=float(end_times[0]),
         ends_constant_ms=float(end_times[1]),
         forward_share=float(_column(used, "forward_ms").sum() / _total_ms(used).sum()),
         activation_bytes_per_token=float(kept[0]),
+        exchange_bytes_per_token=float(kept[1]),
+        checkpoint_bytes_per_token=again.get("kept"),
         ends_bytes_per_token=float(ends_kept[0]),
         context_bytes_per_token=left,
         all_to_all_gb_s={str(degree): found[0] for degree, found in exchanged.items()},
@@ -323,27 +364,61 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
         else None,
         points=len(layer),
         held_out=len(aside),
-        held_out_error=float(np.median(errors)),
-        held_out_largest_error=float(errors.max()),
+        held_out_error=_error(_terms(aside) @ times, _total_ms(aside)),
+        held_out_largest_error=float(np.abs(_terms(aside) @ times / _total_ms(aside) - 1).max()),
+        held_out_forward_error=_error(_terms(aside) @ forward, _column(aside, "forward_ms")),
+        held_out_backward_error=_error(_terms(aside) @ backward, _column(aside, "backward_ms")),
+        held_out_recompute_error=again.get("error"),
         published_error=PUBLISHED_ERROR,
-        held_out_memory_error=float(np.median(memory)),
+        published_pipeline_error=PUBLISHED_PIPELINE_ERROR,
+        held_out_memory_error=_error(_kept_terms(unused) @ kept, _column(unused, "kept_bytes")),
+        held_out_checkpoint_memory_error=again.get("kept_error"),
         fidelity=said["fidelity"],
     )
 
 
-def predicted_ms(fit: ProfileFit, tokens: int, context: int, degree: int) -> float:
-    """Time of a layer, forward and backward."""
-    row = {"tokens": tokens, "context": context, "degree": degree}
-    coefficients = (fit.quadratic_ms_per_token2, fit.linear_ms_per_token, fit.constant_ms)
-    return float(_terms([row])[0] @ np.array(coefficients))
+def predicted_ms(
+    fit: ProfileFit, tokens: int, context: int, degree: int, checkpointed: bool = False
+) -> float:
+    """Time of a layer, forward and backward, and once more forward if recomputed."""
+    again = (fit.recompute_over_forward or 0.0) if checkpointed else 0.0
+    return (
+        _layer_ms(
+            (fit.quadratic_ms_per_token2, fit.linear_ms_per_token, fit.constant_ms),
+            tokens, context, degree,
+        )
+        + again * predicted_forward_ms(fit, tokens, context, degree)
+    )  # fmt: skip
+
+
+def predicted_forward_ms(fit: ProfileFit, tokens: int, context: int, degree: int) -> float:
+    """Time of a layer's forward pass."""
+    coefficients = (
+        fit.forward_quadratic_ms_per_token2,
+        fit.forward_linear_ms_per_token,
+        fit.forward_constant_ms,
+    )
+    return _layer_ms(coefficients, tokens, context, degree)
+
+
+def predicted_kept_bytes(
+    fit: ProfileFit, tokens: int, degree: int, checkpointed: bool = False
+) -> float:
+    """What a rank keeps of a layer for its backward pass, without context."""
+    own = tokens / degree
+    if checkpointed:
+        return (fit.checkpoint_bytes_per_token or 0.0) * own
+    exchanged = fit.exchange_bytes_per_token if degree > 1 else 0.0
+    return (fit.activation_bytes_per_token + exchanged) * own
 
 
 def compared(rows: Sequence[Mapping[str, Any]], fit: ProfileFit, seed: int) -> list[dict[str, Any]]:
     """The rows with what the fit predicts for them.
 
-    Columns: held_out (null where a row has no part in the fit at all), predicted_ms,
-    error (relative to the measured time, null with recomputed layers, which the fit
-    does not price) and published_error.
+    Columns: held_out (null where a row has no part in the fit at all), predicted_ms and
+    predicted_forward_ms, error (of the whole, relative to the measured time),
+    predicted_kept_bytes and memory_error (of layers without context) and
+    published_error.
     """
     held_out = held_out_points(_layers(rows), seed)
     aside = {
@@ -362,7 +437,7 @@ def compared(rows: Sequence[Mapping[str, Any]], fit: ProfileFit, seed: int) -> l
 def _comparison(
     row: Mapping[str, Any], fit: ProfileFit, held_out: set[tuple[str, int, int, int]]
 ) -> dict[str, Any]:
-    predicted, aside = None, None
+    predicted, forward, kept, aside = None, None, None, None
     if row["part"] == "ends":
         own = row["tokens"] / row["degree"]
         predicted = fit.ends_linear_ms_per_token * own + fit.ends_constant_ms
@@ -371,17 +446,77 @@ def _comparison(
         if degree in fit.all_to_all_gb_s:
             moving_ms = row["exchanged_bytes"] / (fit.all_to_all_gb_s[degree] * 1e6)
             predicted = fit.all_to_all_latency_ms[degree] + moving_ms
-    elif not row["checkpointed"]:
-        predicted = predicted_ms(fit, row["tokens"], row["context"], row["degree"])
+    else:
+        point, again = (row["tokens"], row["context"], row["degree"]), row["checkpointed"]
+        predicted = predicted_ms(fit, *point, again)
+        forward = predicted_forward_ms(fit, *point)
+        if not row["context"]:
+            kept = predicted_kept_bytes(fit, row["tokens"], row["degree"], again)
     if predicted is not None:
         aside = (row["part"], *_point(row)) in held_out
     measured = row["forward_ms"] + row["backward_ms"]
     return {
         "held_out": aside,
         "predicted_ms": predicted,
+        "predicted_forward_ms": forward,
         "error": None if predicted is None else abs(predicted / measured - 1),
+        "predicted_kept_bytes": kept,
+        "memory_error": None if kept is None else abs(kept / row["kept_bytes"] - 1),
         "published_error": fit.published_error,
     }
+
+
+def _recomputed(
+    rows: Sequence[Mapping[str, Any]],
+    held_out: frozenset[tuple[int, int, int]],
+    forward: FloatArray,
+    times: FloatArray,
+) -> dict[str, float]:
+    """What recomputed layers take and keep, and the errors of both.
+
+    ``share`` of a forward pass more in the backward pass, ``kept`` bytes of a token;
+    ``error`` and ``kept_error`` on the points left out. Empty without such layers.
+    """
+    all_rows = [row for row in rows if row["part"] == "layer" and row["checkpointed"]]
+    if not all_rows:
+        return {}
+    plain = {_point(row): row for row in _layers(rows)}
+    used, aside = _parted(all_rows, held_out)
+    whole, unused = _whole(used), _whole(aside) or _whole(used)
+    once = _column(used, "forward_ms")
+    more = _column(used, "backward_ms") - _column(
+        [plain[_point(row)] for row in used], "backward_ms"
+    )
+    share = float(_solved((once / _total_ms(used))[:, None], more / _total_ms(used), False)[0])
+    kept = _solved(_per_token(whole), _column(whole, "kept_bytes"))
+    return {
+        "share": share,
+        "kept": float(kept[0]),
+        "error": _error(_terms(aside) @ (times + share * forward), _total_ms(aside)),
+        "kept_error": _error(_per_token(unused) @ kept, _column(unused, "kept_bytes")),
+    }
+
+
+def _parted(
+    rows: Sequence[Mapping[str, Any]], held_out: frozenset[tuple[int, int, int]]
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Rows that have part in a fit, and the others."""
+    return (
+        [row for row in rows if _point(row) not in held_out],
+        [row for row in rows if _point(row) in held_out],
+    )
+
+
+def _error(predicted: FloatArray, measured: FloatArray) -> float:
+    """Median of the relative errors."""
+    return float(np.median(np.abs(predicted / measured - 1)))
+
+
+def _layer_ms(
+    coefficients: tuple[float, float, float], tokens: int, context: int, degree: int
+) -> float:
+    row = {"tokens": tokens, "context": context, "degree": degree}
+    return float(_terms([row])[0] @ np.array(coefficients))
 
 
 def _exchanges(row: Mapping[str, Any], degree: int) -> bool:
@@ -434,24 +569,33 @@ def _terms(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
     return np.stack([squares / degree, tokens / degree, np.ones(len(rows))], axis=1)
 
 
+def _kept_terms(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
+    """A rank's own tokens, the same in groups of several ranks, and one, [rows, 3]."""
+    degree = _column(rows, "degree")
+    own = _column(rows, "tokens") / degree
+    return np.stack([own, own * (degree > 1), np.ones(len(rows))], axis=1)
+
+
 def _per_token(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
     """A rank's own tokens and one, [rows, 2]."""
     tokens = _column(rows, "tokens") / _column(rows, "degree")
     return np.stack([tokens, np.ones(len(rows))], axis=1)
 
 
-def _solved(terms: FloatArray, measured: FloatArray) -> FloatArray:
+def _solved(terms: FloatArray, measured: FloatArray, relative: bool = True) -> FloatArray:
     """The coefficients of zero or more whose relative errors have the least squares.
 
     There are three at most, so that every choice of those above zero is tried.
+    ``relative`` false takes the errors as they are.
     """
-    scale = np.where(measured > 0, measured, 1.0)
+    scale = np.where((measured > 0) & relative, measured, 1.0)
     weighed, wanted = terms / scale[:, None], measured / scale
     # Terms differ by many orders of magnitude.
     size = np.linalg.norm(weighed, axis=0)
     count = terms.shape[1]
+    there = np.flatnonzero(size).tolist()
     best, least = np.zeros(count), float(wanted @ wanted)
-    for chosen in (list(s) for n in range(1, count + 1) for s in combinations(range(count), n)):
+    for chosen in (list(s) for n in range(1, count + 1) for s in combinations(there, n)):
         found = np.linalg.lstsq(weighed[:, chosen] / size[chosen], wanted, rcond=None)[0]
         rest = weighed[:, chosen] / size[chosen] @ found - wanted
         if (found >= 0).all() and float(rest @ rest) < least:

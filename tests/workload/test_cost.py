@@ -285,6 +285,35 @@ def test_traffic_of_sharding_is_paid_once_a_micro_batch() -> None:
     assert checked("cost_model", "flexsp_7b_zero3").sharding is not None
 
 
+@pytest.mark.parametrize(("size", "layers"), [("7b", 32), ("13b", 40)])
+def test_recomputed_layers_take_their_forward_pass_again_and_keep_their_input(
+    size: str, layers: int
+) -> None:
+    model, cluster = checked("model", f"gpt_{size}"), checked("cluster", "a100_64")
+    plain = checked("cost_model", f"flexsp_{size}")
+    none, half, every = (
+        build_cost_model(replace(plain, checkpoint_layers=count), cluster, model, 192_000)
+        for count in (0, layers // 2, layers)
+    )
+    assert none == _cost(size, 192_000)
+    for cost, share in ((half, 0.5), (every, 1.0)):
+        more = 1 + share / 3
+        assert cost.quadratic_ms == pytest.approx(none.quadratic_ms * more)
+        assert cost.linear_ms == pytest.approx(none.linear_ms * more)
+        assert cost.constant_ms == pytest.approx(none.constant_ms * more)
+        assert cost.forward_share == pytest.approx(1 / 3 / more)
+        assert cost.all_to_all_ms[8] == pytest.approx(none.all_to_all_ms[8] * (1 + share / 2))
+        whole, inputs = plain.activation_mib_per_token, 2 * layers * model.hidden / 2**20
+        kept = (1 - share) * whole + share * inputs
+        states = model_state_mib(plain, cluster, model, 192_000)
+        assert cost.tokens_per_device == int((30 * 1024 - states) / kept)
+        assert cost.split_memory == pytest.approx(1 + 2 * inputs / kept)
+    with pytest.raises(
+        SettingsError, match=rf"^cost_model\.checkpoint_layers: got 99; allowed: at most {layers}"
+    ):
+        build_cost_model(replace(plain, checkpoint_layers=99), cluster, model, 192_000)
+
+
 def test_unsuitable_cost_models_name_the_key() -> None:
     cluster, fitted = (
         checked("cluster", "a100_64"),

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.settings import SettingsError
-from railx.workload.cost import CostModel, ShardingTraffic, build_cost_model
+from railx.settings import SettingsError, to_dict
+from railx.workload.cost import CostModel, ShardingTraffic, build_cost_model, with_profile
 from railx.workload.model import parameter_count, stage_parameters
 from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
-from tests.builders import checked
+from railx.workload.profile import fit_profile
+from tests.builders import checked, profile_rows
 
 _SLICES = st.lists(st.tuples(st.integers(0, 200_000), st.integers(1, 50_000)), max_size=6)
 
@@ -171,6 +172,83 @@ def test_traffic_of_sharding_is_paid_once_a_batch_among_a_stage() -> None:
         assert built.batch_ms == pytest.approx(moved / 20e6 / 2)
         assert built.chunk_constant_ms == pytest.approx(629.3563 / 4)
     assert _built(PipelineShape(4, 8)).batch_ms == 0.0
+
+
+def test_exchanges_have_a_latency_and_sends_a_time_where_the_cluster_says_so() -> None:
+    shape = PipelineShape(4, 8)
+    plain = _built(shape)
+    assert (plain.send_ms(1000), plain.all_to_all.constant_ms) == (0.0, 0.0)
+    slow = _built(
+        shape,
+        all_to_all_latency_ms={"8": 0.25, "2": 9.0},
+        point_to_point_gb_s=5.0,
+        point_to_point_latency_ms=0.5,
+    )
+    # Eight layers of a stage, forward and backward together.
+    empty = slow.chunk_time_ms([])
+    assert empty.all_to_all_ms == pytest.approx(8 * 0.25)
+    assert empty.forward_ms == pytest.approx(plain.chunk_time_ms([]).forward_ms + 1.0)
+    assert slow.chunk_constant_ms == pytest.approx(plain.chunk_constant_ms + 2.0)
+    # A rank sends its eighth of the hidden states, two bytes an element.
+    assert slow.send_ms(800) == pytest.approx(100 * 2 * 4096 / 5e6 + 0.5)
+    assert _timed(PipelineShape(1, 8)).send_ms(800) == 0.0
+    assert _built(shape, point_to_point_latency_ms=0.5).send_ms(800) == 0.0
+
+
+def test_the_gather_of_a_stage_takes_the_bandwidth_of_its_devices() -> None:
+    model = checked("model", "gpt_7b")
+    traffic = ShardingTraffic(gb_s=10.0, parameter_bytes=2, gradient_bytes=2, exposed_share=1.0)
+    settings = replace(checked("cost_model", "flexsp_7b"), sharding=traffic)
+    cluster = replace(checked("cluster", "a100_64"), gather_gb_s={"4": 50.0, "8": 40.0})
+    for replicas, ranks, gb_s in ((1, 8, 40.0), (2, 16, 10.0)):
+        shape = PipelineShape(4, 8, replicas)
+        built = build_pipeline_cost(settings, cluster, model, 192_000, shape)
+        moved = stage_parameters(model, 192_000, 0, 4) * 6 * (ranks - 1) / ranks
+        assert built.batch_ms == pytest.approx(moved / (gb_s * 1e6))
+
+
+def test_pipelines_plan_their_own_checkpoints() -> None:
+    model, cluster = checked("model", "gpt_7b"), checked("cluster", "a100_64")
+    plain = checked("cost_model", "flexsp_7b")
+    half = replace(plain, checkpoint_layers=16)
+    shape = PipelineShape(4, 8)
+    built = build_pipeline_cost(half, cluster, model, 192_000, shape)
+    assert built == _built(shape)
+    given = build_cost_model(half, cluster, model, 192_000)
+    assert build_pipeline_cost(half, cluster, model, 192_000, shape, given) == built
+    whole = build_cost_model(plain, cluster, model, 192_000)
+    assert build_pipeline_cost(plain, cluster, model, 192_000, shape, whole) == built
+
+
+def test_a_profile_gives_the_passes_apart() -> None:
+    fit = fit_profile(profile_rows(attention_forward=0.25, exchanges=512.0), 1)
+    settings = with_profile(checked("cost_model", "profile_tiny"), to_dict(fit))
+    cluster = replace(checked("cluster", "cpu_4"), tokens_per_device=None)
+    model = checked("model", "tiny")
+
+    def built(degree: int) -> PipelineCost:
+        return build_pipeline_cost(settings, cluster, model, 1024, PipelineShape(2, degree))
+
+    # Two of four layers; embedding, head and loss count half on each stage.
+    one = built(2)
+    time = one.chunk_time_ms([(100, 300)])
+    squares, own = (400**2 - 100**2) / 2, 150
+    exchange = 4 * 4 * 4 * 192 / 2 / 1e5 * 300 / 2
+    forward = 2 * (3e-5 / 4 * squares + (0.02 * own + 1.5) / 3) + (0.004 * own + 0.3) / 2 * (
+        fit.forward_share
+    )
+    total = 2 * (3e-5 * squares + 0.02 * own + 1.5) + (0.004 * own + 0.3) / 2
+    assert time.all_to_all_ms == pytest.approx(exchange)
+    assert time.forward_ms == pytest.approx(forward + exchange / 2)
+    assert time.total_ms == pytest.approx(total + exchange)
+    assert one.layer_forward_ms(time) == pytest.approx(0.9 * time.forward_ms / 2)
+    # Bytes: what groups exchange, recomputed inputs, and the ends on the last stage.
+    assert one.activation_bytes(200, False, 0) == pytest.approx(100 * 2 * (8000 + 512))
+    assert one.activation_bytes(200, False, 1, 1) == pytest.approx(100 * (8512 + 576 + 1024))
+    assert built(1).activation_bytes(100, False, 0) == pytest.approx(100 * 2 * 8000)
+    latent = replace(settings, fit=replace(fit, all_to_all_latency_ms={"2": 0.5}))
+    slower = build_pipeline_cost(latent, cluster, model, 1024, PipelineShape(2, 2))
+    assert slower.chunk_constant_ms == pytest.approx(one.chunk_constant_ms + 2 * 0.5)
 
 
 @pytest.mark.parametrize(

@@ -13,55 +13,56 @@ from hypothesis import strategies as st
 from railx.settings import SettingsError, load, to_dict
 from railx.workload.cost import CostModel, ProfiledCostSettings, build_cost_model, with_profile
 from railx.workload.profile import (
-    Point,
     ProfileFit,
     ProfileSettings,
     compared,
     fit_profile,
     held_out_points,
     layer_points,
+    predicted_forward_ms,
     predicted_ms,
 )
-from tests.builders import checked, choice, published_rows
+from tests.builders import checked, choice, profile_row, profile_rows, published_rows
 
 SETTINGS: ProfileSettings = checked("profile", "tiny")
 COEFFICIENTS = (3e-5, 0.02, 1.5)
 coefficient = st.floats(1e-3, 1e3)
 
 
-def row(point: Point, time: tuple[float, float, float], keeps: float = 8000.0) -> dict[str, Any]:
-    """A point as exact coefficients give it, a third of the time forward."""
-    own = point.tokens / point.degree
-    exchanged = 0
-    if point.part == "all_to_all":
-        # 0.2 GB/s for two ranks, 0.4 GB/s for four, and 0.5 ms.
-        exchanged = 4 * 4 * 192 * point.tokens // point.degree
-        total, kept, left = 0.5 + exchanged / (0.1 * point.degree * 1e6), 0.0, 0.0
-    elif point.part == "ends":
-        total, kept, left = 0.004 * own + 0.3, 1024 * own, 0.0
-    else:
-        squares = (point.context + point.tokens) ** 2 - point.context**2
-        total = time[0] * squares / point.degree + time[1] * own + time[2]
-        kept = keeps * own + 600 * point.context / point.degree
-        # The gradient of the context keeps that of the slice's own tokens alive.
-        left = 512 * (point.context + point.tokens) / point.degree if point.context else 0.0
-    return {
-        **vars(point),
-        "model": "tiny",
-        "device": "none",
-        "dtype": "float32",
-        "torch": "2.11.0",
-        "forward_ms": total / 3,
-        "backward_ms": total * 2 / 3,
-        "kept_bytes": kept,
-        "left_bytes": left,
-        "exchanged_bytes": exchanged,
-        "fidelity": "measured_cpu",
-    }
+def rows(time: tuple[float, float, float] = COEFFICIENTS, **changes: float) -> list[dict[str, Any]]:
+    return profile_rows(time, **changes)
 
 
-def rows(time: tuple[float, float, float] = COEFFICIENTS, **kept: float) -> list[dict[str, Any]]:
-    return [row(point, time, **kept) for point in layer_points(SETTINGS)]
+@given(
+    coefficient, coefficient, coefficient, st.floats(0.1, 0.9), st.floats(0, 2), st.floats(0, 900)
+)
+def test_the_passes_recomputation_and_exchanges_are_apart(
+    a1: float, a2: float, b1: float, part: float, again: float, exchanges: float
+) -> None:
+    time = (a1 * 1e-5, a2 * 1e-2, b1)
+    made = [
+        profile_row(point, time, exchanges=exchanges, again=again, attention_forward=part)
+        for point in layer_points(SETTINGS)
+    ]
+    fit = fit_profile(made, 1)
+    assert fit.forward_quadratic_ms_per_token2 == pytest.approx(part * a1 * 1e-5, rel=1e-5)
+    assert fit.quadratic_ms_per_token2 == pytest.approx(a1 * 1e-5, rel=1e-5)
+    assert fit.forward_linear_ms_per_token == pytest.approx(a2 * 1e-2 / 3, rel=1e-3, abs=1e-9 * a1)
+    assert fit.forward_constant_ms == pytest.approx(b1 / 3, rel=1e-3, abs=1e-6 * a1)
+    assert fit.recompute_over_forward == pytest.approx(again, rel=1e-9, abs=1e-9)
+    assert fit.activation_bytes_per_token == pytest.approx(8000)
+    assert fit.exchange_bytes_per_token == pytest.approx(exchanges, abs=1e-6)
+    assert fit.checkpoint_bytes_per_token == pytest.approx(576)
+    errors = [fit.held_out_forward_error, fit.held_out_backward_error]
+    errors += [fit.held_out_recompute_error or 0.0, fit.held_out_checkpoint_memory_error or 0.0]
+    assert max(*errors, fit.held_out_memory_error) < 1e-6
+    for one in made:
+        if one["part"] == "layer":
+            point = one["tokens"], one["context"], one["degree"]
+            assert predicted_forward_ms(fit, *point) == pytest.approx(one["forward_ms"])
+            assert predicted_ms(fit, *point, one["checkpointed"]) == pytest.approx(
+                one["forward_ms"] + one["backward_ms"]
+            )
 
 
 @given(coefficient, coefficient, coefficient, st.floats(100, 1e6))
@@ -115,18 +116,44 @@ def test_the_error_is_that_of_points_without_part_in_the_fit() -> None:
     assert fit.published_error == float(published["value"])
     # The table says the same of each point.
     table = compared(exact, fit, 3)
-    assert [one["error"] for one in table if one["held_out"]] == pytest.approx([0.5] * 5)
+    off = [one["error"] for one in table if one["held_out"] and not one["checkpointed"]]
+    assert off == pytest.approx([0.5] * 5)
     others = [one["error"] for one in table if one["held_out"] is False]
-    assert len(others) == 19 + 4
+    assert len(others) == 2 * 19 + 4
     assert max(others) < 1e-6
-    recomputed = [one for one in table if one["checkpointed"]]
-    assert {(one["held_out"], one["error"]) for one in recomputed} == {(None, None)}
     assert {one["published_error"] for one in table} == {0.06}
+    whole = [one for one in table if one["part"] == "layer" and not one["context"]]
+    assert max(one["memory_error"] for one in whole) < 1e-9
+    assert all(one["predicted_kept_bytes"] > 0 for one in whole)
+    (typical,) = (
+        row for row in published_rows("infinipipe.csv") if row["id"] == "cost_model_error_most"
+    )
+    assert fit.published_pipeline_error == float(typical["value"])
+
+
+def test_errors_of_passes_recomputation_and_memory_are_those_of_points_left_out() -> None:
+    def off(name: str, factor: float, recomputed: bool) -> ProfileFit:
+        changed = rows()
+        points = held_out_points([one for one in changed if _plain(one)], 1)
+        for one in changed:
+            here = (one["degree"], one["context"], one["tokens"]) in points
+            if here and one["part"] == "layer" and one["checkpointed"] == recomputed:
+                one[name] *= factor
+        return fit_profile(changed, 1)
+
+    assert off("forward_ms", 2.0, False).held_out_forward_error == pytest.approx(0.5)
+    assert off("forward_ms", 2.0, False).held_out_backward_error < 1e-6
+    assert off("backward_ms", 2.0, False).held_out_backward_error == pytest.approx(0.5)
+    assert off("kept_bytes", 2.0, False).held_out_memory_error == pytest.approx(0.5)
+    assert off("kept_bytes", 2.0, True).held_out_checkpoint_memory_error == pytest.approx(0.5)
+    # A forward pass, two backward and nine tenths of a forward pass once more.
+    slow = off("backward_ms", 2.0, True).held_out_recompute_error
+    assert slow == pytest.approx(1 - 3.9 / (1 + 2 * 2.9))
 
 
 def test_exchanges_that_were_measured_take_the_place_of_the_clusters() -> None:
     settings = replace(SETTINGS, exchange_degrees=(2, 4))
-    given = [row(point, COEFFICIENTS) for point in layer_points(settings)]
+    given = [profile_row(point, COEFFICIENTS) for point in layer_points(settings)]
     fit = fit_profile(given, 1)
     assert fit.all_to_all_gb_s == pytest.approx({"2": 0.2, "4": 0.4})
     assert fit.all_to_all_latency_ms == pytest.approx({"2": 0.5, "4": 0.5})
@@ -154,12 +181,25 @@ def test_exchanges_that_were_measured_take_the_place_of_the_clusters() -> None:
     assert fit.held_out_all_to_all_error == pytest.approx(0.5)
 
 
-def test_recomputed_layers_have_no_part_in_the_fit() -> None:
-    changed = rows()
-    for one in changed:
-        if one["checkpointed"]:
-            one["backward_ms"] *= 3
-    assert fit_profile(changed, 1) == fit_profile(rows(), 1)
+def test_recomputed_layers_have_no_part_in_the_fit_of_the_others() -> None:
+    without = fit_profile([one for one in rows() if not one["checkpointed"]], 1)
+    assert without == replace(
+        fit_profile(rows(), 1),
+        recompute_over_forward=None,
+        checkpoint_bytes_per_token=None,
+        held_out_recompute_error=None,
+        held_out_checkpoint_memory_error=None,
+    )
+
+
+def test_a_profile_without_groups_has_no_exchanges() -> None:
+    alone = fit_profile([one for one in rows() if one["degree"] == 1], 1)
+    assert alone.exchange_bytes_per_token == 0
+    assert alone.activation_bytes_per_token == pytest.approx(8000)
+
+
+def _plain(one: dict[str, Any]) -> bool:
+    return bool(one["part"] == "layer" and not one["checkpointed"])
 
 
 def cost(**changes: Any) -> CostModel:
@@ -187,6 +227,24 @@ def test_a_model_has_its_layers_and_its_ends_once() -> None:
     assert found.all_to_all_ms == pytest.approx(
         {1: 0.0, 2: 4 * 4 * 4 * 192 / 2 / 1e5, 4: 4 * 4 * 4 * 192 / 4 / 0.5e5}
     )
+
+
+def test_recomputed_layers_of_a_profile_take_and_keep_what_was_measured() -> None:
+    fit = fit_profile(rows(exchanges=512.0), 1)
+    settings = with_profile(checked("cost_model", "profile_tiny"), to_dict(fit))
+    cluster = replace(checked("cluster", "cpu_4"), tokens_per_device=None)
+    none, half = (
+        build_cost_model(
+            replace(settings, checkpoint_layers=count), cluster, checked("model", "tiny"), 1024
+        )
+        for count in (0, 2)
+    )
+    # Two of four layers: a forward pass is a third, nine tenths of it once more.
+    assert half.quadratic_ms == pytest.approx(none.quadratic_ms * (1 + 0.5 * 0.9 / 3))
+    assert half.linear_ms == pytest.approx(4 * 0.02 * (1 + 0.5 * 0.9 / 3) + 0.004)
+    assert half.all_to_all_ms[2] == pytest.approx(none.all_to_all_ms[2] * 1.25)
+    for cost, kept in ((none, 4 * 8512 + 1024), (half, 2 * 8512 + 2 * 576 + 1024)):
+        assert cost.tokens_per_device == pytest.approx(4 * 2**30 / kept, rel=0.01)
 
 
 def test_without_a_context_the_shapes_say_what_keys_and_values_take() -> None:

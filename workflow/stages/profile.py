@@ -76,7 +76,8 @@ _POINTS = (
     | text("clock")
     | whole("repeats")
     | flag("held_out")
-    | real("predicted_ms", "error", "published_error")
+    | real("predicted_ms", "predicted_forward_ms", "error")
+    | real("predicted_kept_bytes", "memory_error", "published_error")
     | text("fidelity")
 )
 
