@@ -1,181 +1,305 @@
-"""InfiniPipe's sequence processor (Algorithm 1).
+"""InfiniPipe's sequence processor (Algorithm 1): long sequences cut, short ones packed.
 
-It cuts long sequences by one mesh of equal time and packs short ones beside the tails.
-The paper prints the algorithm without the mesh's formula. Here the cuts x_i of the
-longest sequence solve w(x_i) = (i/K) w(L) for the work w(x) = a1 x² + g x of a prefix,
-with g the linear cost of a token including its all-to-all. The cost of a prefix depends
-on positions alone, so that the same cuts are of equal time in every sequence.
+One mesh of equal time cuts all long sequences; short ones fill up their last slices and
+chunks of their own. The paper prints the algorithm without the mesh's formula. Here the
+cuts x_i of the longest sequence solve w(x_i) = (i/K) w(L). The work of a prefix is
+w(x) = a x² + g x, with g the linear cost of a token including its all-to-all. It
+depends on positions alone, so that the same cuts are of equal time in every sequence.
+
+Deviations, all of them in :func:`cut_and_pack` with ``chunking`` ``balanced``:
+
+* where no chunk has time for a short sequence, a new chunk is opened. The paper raises
+  the time target, which lengthens the slowest chunk for good; ``published`` does so;
+* a sequence joins the fullest chunk that still takes it (best fit in time). The paper
+  walks chunks by time per token;
+* the limit of tokens is the caller's. The paper's is the mesh's longest slice. Short
+  sequences cost less per token than long ones, so that this limit leaves chunks of
+  short ones far below the time of a slice.
+
+``even`` is the paper's ablation: slices of equal tokens, and chunks filled up to as
+many tokens, whatever time they take.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
+from numba import njit
 
 from railx.planning.groups import Lengths
-from railx.planning.plan import Chunk, Slice
-from railx.workload.cost import CostModel
-from railx.workload.pipeline_cost import PipelineShape
+from railx.planning.plan import Slice
+from railx.workload.pipeline_cost import PipelineCost, PipelineShape
 
-__all__ = ["PipelineShape", "SequenceChunks", "build_chunks", "mesh"]
+__all__ = [
+    "Chunked",
+    "Chunking",
+    "PipelineShape",
+    "cut_and_pack",
+    "even_mesh",
+    "longest_slice",
+    "mesh",
+]
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+#: How sequences become chunks: as described above.
+Chunking = Literal["balanced", "published", "even"]
+
+#: A share of a limit that rounding of sums may take.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class SequenceChunks:
-    """Chunks that must stay neighbours.
+class Chunked:
+    """A batch in chunks, those of one cut sequence neighbours, longest sequences first.
 
-    Those of one cut sequence, left to right, or a single batched chunk.
+    Slices [m] in order of their chunks: the sequence's row in the corpus, its length,
+    where the slice starts and stops, and its chunk. Chunks [n]: tokens, times in ms on
+    one stage, whether it is one slice of a cut sequence (``split``), and ``count``, how
+    many chunks its cut sequence has (1 for whole ones).
     """
 
-    chunks: tuple[Chunk, ...]
+    cuts: tuple[int, ...]
+    sequence: Integers
+    length: Integers
+    start: Integers
+    stop: Integers
+    chunk: Integers
+    tokens: Integers
+    forward_ms: Floats
+    backward_ms: Floats
+    all_to_all_ms: Floats
+    split: npt.NDArray[np.bool_]
+    count: Integers
 
     @property
-    def count(self) -> int:
-        return len(self.chunks)
+    def chunks(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def total_ms(self) -> Floats:
+        """Forward and backward time of each chunk [n]."""
+        return self.forward_ms + self.backward_ms
+
+    @property
+    def longest_over_mean(self) -> float:
+        """Time of the longest chunk over the mean: 1 where all are equal."""
+        return float(self.total_ms.max() / self.total_ms.mean())
+
+    @cached_property
+    def _first(self) -> Integers:
+        return np.searchsorted(self.chunk, np.arange(self.chunks + 1))
+
+    def slices(self, chunk: int) -> tuple[Slice, ...]:
+        """What a chunk holds."""
+        own = slice(int(self._first[chunk]), int(self._first[chunk + 1]))
+        parts = (self.sequence, self.start, self.stop, self.length)
+        return tuple(
+            Slice(*each) for each in zip(*(part[own].tolist() for part in parts), strict=True)
+        )
 
 
-@dataclass
-class _Bucket:
-    """A chunk being filled: slices with their total time and tokens."""
-
-    slices: list[Slice]
-    time_ms: float
-    tokens: int
-
-
-def mesh(
-    length: int, slices: int, shape: PipelineShape, cost: CostModel, alignment_tokens: int
-) -> list[int]:
+def mesh(length: int, slices: int, cost: PipelineCost, alignment_tokens: int) -> list[int]:
     """Cut positions in tokens, ascending, for slices of equal time.
 
     They divide a sequence of ``length`` tokens into up to ``slices`` slices. Positions
     are rounded to the alignment; those that coincide or reach the end are left out.
     """
-    quadratic, linear = (
-        cost.quadratic_ms,
-        cost.linear_ms + shape.degree * cost.all_to_all_ms[shape.degree],
-    )
+    quadratic, linear = cost.quadratic_ms, cost.linear_ms
     work = quadratic * length**2 + linear * length
     cuts = []
     for index in range(1, slices):
         target = work * index / slices
-        # The positive root of a1 x² + g x = target, in the form that holds for a1 = 0
-        # too.
+        # The positive root of a x² + g x = target, in a form that holds for a = 0.
         position = 2 * target / (linear + math.sqrt(linear**2 + 4 * quadratic * target))
         cuts.append(round(position / alignment_tokens) * alignment_tokens)
     return sorted({cut for cut in cuts if 0 < cut < length})
 
 
-def build_chunks(
+def even_mesh(length: int, slices: int, alignment_tokens: int) -> list[int]:
+    """Cut positions in tokens for slices of equal length, aligned upwards."""
+    width = -(-length // (slices * alignment_tokens)) * alignment_tokens
+    return list(range(width, length, width))
+
+
+def cut_and_pack(
     sequences: Lengths,
     lengths: Lengths,
     cuts: list[int],
-    capacity_tokens: int,
-    shape: PipelineShape,
-    cost: CostModel,
+    most_tokens: int,
+    cost: PipelineCost,
+    chunking: Chunking = "balanced",
     beside_tails: bool = True,
-) -> list[SequenceChunks] | None:
+) -> Chunked | None:
     """Split, hybrid and batched chunks of ``sequences``, longest first.
 
     ``sequences`` are corpus rows [n] with ``lengths`` [n]; ``cuts`` come from
-    :func:`mesh` for the longest sequence. The token target is its longest slice and the
-    time target its slowest; tokens are a hard limit, time a soft one. ``beside_tails``
-    false keeps tails alone, which holds fewer tokens at once. None where a slice is
-    over ``capacity_tokens``.
+    :func:`mesh` for the longest sequence. ``most_tokens`` is the hard limit of a chunk;
+    the soft one is the time of the slowest slice of the longest sequence.
+    ``beside_tails`` false keeps tails alone, which holds fewer tokens at once. None
+    where a slice is over ``most_tokens``.
     """
-    longest = int(lengths.max())
-    bounds = [0, *cuts, longest]
-    most_tokens = max(stop - start for start, stop in pairwise(bounds))
-    if most_tokens > capacity_tokens:
-        return None
-    most_ms = max(
-        cost.chunk_time_ms([(start, stop - start)], shape.stages, shape.degree).total_ms
-        for start, stop in pairwise(bounds)
-    )
-    first_cut = cuts[0] if cuts else longest
     order = np.lexsort((sequences, -lengths))
-    split: list[list[Slice]] = []
-    short: list[Slice] = []
-    for position in order.tolist():
-        sequence, length = int(sequences[position]), int(lengths[position])
-        if length <= first_cut:
-            short.append(Slice(sequence, 0, length, length))
-        else:
-            edges = [0, *(cut for cut in cuts if cut < length), length]
-            split.append([Slice(sequence, start, stop, length) for start, stop in pairwise(edges)])
-    tails = [_opened(slices[-1], shape, cost) for slices in split]
-    buckets = list(tails) if beside_tails else []
-    _pack(short, buckets, most_ms, most_tokens, shape, cost)
-    groups = [
-        SequenceChunks(
-            tuple(
-                _chunk(slices, shape, cost)
-                for slices in ([[part] for part in parts[:-1]] + [bucket.slices])
-            )
-        )
-        for parts, bucket in zip(split, tails, strict=True)
-    ]
-    groups.sort(key=lambda group: -group.count)
-    return groups + [
-        SequenceChunks((_chunk(bucket.slices, shape, cost),))
-        for bucket in (buckets[len(tails) :] if beside_tails else buckets)
-    ]
+    rows, tokens = sequences[order], lengths[order]
+    edges = np.array([0, *cuts, tokens[0]], dtype=np.int64)
+    widths = np.diff(edges)
+    if widths.max() > most_tokens:
+        return None
+    constant = cost.chunk_constant_ms
+    inner = _slice_ms(edges[:-1], widths, cost)
+    # Long sequences come first: the whole slices of each, then its tail.
+    whole = np.searchsorted(edges[1:-1], tokens, side="left")
+    cut = int(np.count_nonzero(whole))
+    counts = whole[:cut] + 1
+    tail_start = edges[whole[:cut]]
+    tail_tokens = tokens[:cut] - tail_start
+    first = np.concatenate([[0], np.cumsum(counts)])
+    short = tokens[cut:]
+    opened = (tail_tokens, _slice_ms(tail_start, tail_tokens, cost) + constant)
+    if not beside_tails:
+        opened = (tail_tokens[:0], opened[1][:0])
+    time_limit = math.inf if chunking == "even" else float(inner.max()) + constant
+    place, bins = _pack(
+        short,
+        _slice_ms(np.zeros_like(short), short, cost),
+        opened[0],
+        opened[1],
+        constant,
+        time_limit,
+        most_tokens,
+        {"balanced": 0, "published": 1, "even": 2}[chunking],
+    )
+    tails = len(opened[0])
+    tail_chunk = first[1:] - 1
+    chunk_of_bin = np.concatenate(
+        [tail_chunk[:tails], int(first[-1]) + np.arange(bins - tails, dtype=np.int64)]
+    ).astype(np.int64)
+    # One row for each slice: whole slices, tails, short sequences.
+    owner = np.repeat(np.arange(cut), counts - 1)
+    nth = np.arange(len(owner)) - np.repeat(np.cumsum(counts - 1) - (counts - 1), counts - 1)
+    position = np.concatenate([owner, np.arange(cut), np.arange(cut, len(tokens))])
+    start = np.concatenate([edges[nth], tail_start, np.zeros_like(short)])
+    stop = np.concatenate([edges[nth + 1], tokens[:cut], short])
+    chunk = np.concatenate([first[owner] + nth, tail_chunk, chunk_of_bin[place]])
+    by_chunk = np.lexsort((position, chunk))
+    return _chunked(
+        tuple(cuts),
+        rows[position][by_chunk],
+        tokens[position][by_chunk],
+        start[by_chunk],
+        stop[by_chunk],
+        chunk[by_chunk],
+        np.concatenate([np.repeat(counts, counts), np.ones(bins - tails, dtype=np.int64)]),
+        cost,
+    )
 
 
+def _chunked(
+    cuts: tuple[int, ...],
+    sequence: Integers,
+    length: Integers,
+    start: Integers,
+    stop: Integers,
+    chunk: Integers,
+    count: Integers,
+    cost: PipelineCost,
+) -> Chunked:
+    """Slices in chunks, with what each chunk takes."""
+    chunks = len(count)
+    empty = cost.chunk_time_ms([])
+    parts = cost.slice_times_ms(start, stop - start)
+    constants = (empty.forward_ms, empty.backward_ms, empty.all_to_all_ms)
+    forward, backward, exchange = (
+        np.bincount(chunk, part, chunks) + constant
+        for part, constant in zip(parts, constants, strict=True)
+    )
+    alone = np.bincount(chunk, minlength=chunks) == 1
+    partial = np.bincount(chunk, (stop - start) < length, chunks) > 0
+    return Chunked(
+        cuts,
+        sequence,
+        length,
+        start,
+        stop,
+        chunk,
+        np.bincount(chunk, stop - start, chunks).astype(np.int64),
+        forward,
+        backward,
+        exchange,
+        alone & partial,
+        count,
+    )
+
+
+def _slice_ms(contexts: Integers, tokens: Integers, cost: PipelineCost) -> Floats:
+    """Forward and backward time of slices [n], without constants."""
+    forward, backward, _ = cost.slice_times_ms(contexts, tokens)
+    return forward + backward
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _pack(
-    short: list[Slice],
-    buckets: list[_Bucket],
+    short: Integers,
+    short_ms: Floats,
+    tail_tokens: Integers,
+    tail_ms: Floats,
+    constant_ms: float,
     most_ms: float,
     most_tokens: int,
-    shape: PipelineShape,
-    cost: CostModel,
-) -> None:
-    """Best-fit-decreasing with two limits, tokens hard and time soft.
+    chunking: int,
+) -> tuple[Integers, int]:
+    """The bin of each short sequence [n], and how many bins there are.
 
-    Adds to ``buckets`` and opens new ones at their end. Buckets are tried from the
-    least time per token: few tokens of long context leave most room for short
-    sequences.
+    Best-fit-decreasing with two limits, tokens hard and time soft. Bins begin with the
+    tails, ``short`` descends. ``chunking``: 0 balanced, 1 published, 2 even.
     """
-    base = cost.chunk_time_ms([(0, 0)], shape.stages, shape.degree).total_ms
-    added = {
-        part.length: cost.chunk_time_ms([(0, part.length)], shape.stages, shape.degree).total_ms
-        - base
-        for part in short
-    }
-    times, tokens = (
-        np.array([bucket.time_ms for bucket in buckets]),
-        np.array([bucket.tokens for bucket in buckets]),
-    )
-    for part in short:
-        takes = tokens + part.length <= most_tokens
-        if not takes.any():
-            buckets.append(_opened(part, shape, cost))
-            times, tokens = (
-                np.append(times, buckets[-1].time_ms),
-                np.append(tokens, buckets[-1].tokens),
-            )
-            continue
-        extra = added[part.length]
-        # Where no bucket stays within the time target, the target rises to what the
-        # least loaded one needs.
-        most_ms = max(most_ms, float(times[takes].min()) + extra)
-        fitting = np.flatnonzero(takes & (times + extra <= most_ms))
-        chosen = int(fitting[np.argmin(times[fitting] / tokens[fitting])])
-        buckets[chosen].slices.append(part)
-        times[chosen] += extra
-        tokens[chosen] += part.length
+    place = np.empty(len(short), np.int64)
+    tokens = np.empty(len(tail_tokens) + len(short), np.int64)
+    times = np.empty(len(tokens))
+    bins = len(tail_tokens)
+    tokens[:bins] = tail_tokens
+    times[:bins] = tail_ms
+    for index in range(len(short)):
+        added, added_ms = short[index], short_ms[index]
+        if chunking == 1:
+            # The target rises to what the least loaded bin with room needs.
+            least = np.inf
+            for one in range(bins):
+                if tokens[one] + added <= most_tokens:
+                    least = min(least, times[one])
+            if least < np.inf:
+                most_ms = max(most_ms, least + added_ms)
+        best, best_score = -1, -np.inf
+        for one in range(bins):
+            if tokens[one] + added > most_tokens:
+                continue
+            if times[one] + added_ms > most_ms * (1 + _ROUNDING):
+                continue
+            if chunking == 0:
+                score = times[one]
+            elif chunking == 1:
+                score = -times[one] / tokens[one]
+            else:
+                score = float(tokens[one])
+            if score > best_score:
+                best, best_score = one, score
+        if best < 0:
+            best = bins
+            bins += 1
+            tokens[best] = 0
+            times[best] = constant_ms
+        place[index] = best
+        tokens[best] += added
+        times[best] += added_ms
+    return place, bins
 
 
-def _opened(part: Slice, shape: PipelineShape, cost: CostModel) -> _Bucket:
-    time = cost.chunk_time_ms([(part.start, part.tokens)], shape.stages, shape.degree)
-    return _Bucket([part], time.total_ms, part.tokens)
-
-
-def _chunk(slices: list[Slice], shape: PipelineShape, cost: CostModel) -> Chunk:
-    time = cost.chunk_time_ms(
-        [(part.start, part.tokens) for part in slices], shape.stages, shape.degree
-    )
-    return Chunk(tuple(slices), time.forward_ms, time.backward_ms, time.all_to_all_ms)
+def longest_slice(cuts: list[int], length: int) -> int:
+    """Tokens of the longest slice that ``cuts`` make of ``length`` tokens."""
+    return max(stop - start for start, stop in pairwise([0, *cuts, length]))

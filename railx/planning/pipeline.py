@@ -1,42 +1,70 @@
 """Elastic pipelines of split, hybrid and batched chunks (InfiniPipe).
 
-There is no recomputation. For every number of slices K up to a limit the sequence
-processor (``chunks``) makes chunks of about equal time. They form one 1F1B pipeline,
-longest sequences first, or several one after another where memory cannot hold the
-window of the longest (the paper's grouping programme, eq. 14, over classes of equal
-chunk count). The K with the least simulated time wins.
+For numbers of slices K up to a limit the sequence processor (``chunks``) makes chunks
+of about equal time. They form one 1F1B pipeline, longest sequences first, or several
+one after another (the paper's grouping programme, eq. 14, over classes of equal chunk
+count). A group costs what it takes to fill and drain it, and what recomputing takes
+(``checkpoints``). Both are weighed together: one pipeline more fills and drains once
+more, but its window is narrower. The least closed forms are simulated, and the plan
+with the least simulated time wins.
 
-Deviations: nothing is recomputed (the paper's integer programme for checkpoints is left
-out, so memory decides between pipelines alone). Several data-parallel replicas may
-share a batch, each planned by itself. Memory counts activations and the gradients of
-split keys and values (eq. 5) but no logits, for which no constant is published.
+Deviations from the paper:
+
+* the token limit of a chunk is searched beside K. The paper takes the mesh's longest
+  slice, which leaves chunks of short sequences far below the time of a slice;
+* plans whose longest chunk is within ``most_over_mean`` of the mean come first;
+* the grouping prices recomputing by a quick method; the groups that are chosen are
+  solved again (``fast``, or the paper's programme with ``checkpointing: exact``);
+* where two sequences of one chunk count do not fit together, cut sequences are grouped
+  one by one; where short sequences do not fit beside tails, tails stay alone;
+* several data-parallel replicas may share a batch, each planned by itself.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from railx.planning.chunks import PipelineShape, SequenceChunks, build_chunks, mesh
-from railx.planning.groups import Lengths, check_lengths_fit
+from railx.planning import checkpoints
+from railx.planning.checkpoints import CheckpointProblem
+from railx.planning.chunks import Chunked, Chunking, cut_and_pack, even_mesh, longest_slice, mesh
+from railx.planning.groups import Lengths
 from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
-from railx.planning.schedule import one_f_one_b, pipeline_ms
+from railx.planning.schedule import backward_order, longest_split, pipeline_ms
 from railx.settings import AtLeast, PowerOfTwo
 from railx.workload.batches import SampledBatch
-from railx.workload.cost import CostModel
+from railx.workload.cost import ChunkTime
+from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 
 __all__ = [
     "PIPELINE",
+    "Checkpointing",
     "PipelineSettings",
-    "peak_tokens",
+    "checkpoint_problem",
     "plan_pipeline_batch",
     "share_among_replicas",
 ]
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+#: What is recomputed: as much as memory asks for, everything, or nothing.
+Checkpointing = Literal["adaptive", "exact", "full", "none"]
+
+#: Token limits that are tried for each K, as powers between the longest slice and what
+#: short sequences of a slice's time hold.
+_TOKEN_LIMITS = 8
+#: Candidates that are grouped at most, and those of them that are simulated.
+_GROUPED = 32
+_SIMULATED = 8
+#: The closed form takes chunks as equal. Candidates are looked at whose closed form is
+#: above the least one by this share: simulated, they may be faster.
+_ABOVE = 0.02
 
 
 @dataclass(frozen=True)
@@ -64,51 +92,86 @@ class PipelineSettings(PlannerBase):
     alignment_tokens: Annotated[int, AtLeast(1)]
     """Tokens of which every cut is a multiple."""
 
+    chunking: Chunking = "balanced"
+    """How sequences become chunks. ``balanced``: slices of equal time, and a new chunk
+    where none has time left. ``published``: as the paper prints it, raising the time
+    instead. ``even``: slices of equal length and chunks of as many tokens, the paper's
+    ablation.
+    """
+
+    checkpointing: Checkpointing = "adaptive"
+    """Layers that are recomputed. ``adaptive``: as few as memory allows, by a fast
+    method; ``exact``: by the paper's integer programme; ``full``: all of them;
+    ``none``: none, so that memory decides between pipelines alone.
+    """
+
+    most_over_mean: Annotated[float, AtLeast(1)] | None = 1.2
+    """Longest over mean chunk time of the plans that come first; null: the least time
+    decides alone.
+    """
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A pipeline of neighbouring chunks.
+
+    With the layers [d, n] that are recomputed, and the sum of their diagonals.
+    """
+
+    first: int
+    end: int
+    layers: Integers
+    diagonals: int
+
+
+@dataclass(frozen=True)
+class _Grouped:
+    """Chunks in pipelines and their closed-form time."""
+
+    chunked: Chunked
+    groups: tuple[_Group, ...]
+    closed_form_ms: float
+
 
 def plan_pipeline_batch(
-    iteration: int, batch: SampledBatch, settings: PipelineSettings, devices: int, cost: CostModel
+    iteration: int, batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost
 ) -> PipelineBatch:
     """Plan one batch for ``settings.replicas`` pipelines side by side.
 
-    PlanError where the cluster is too small or a sequence fits no pipeline; it names
-    the sequence.
+    PlanError where a sequence fits no pipeline or a stage's memory holds no chunks; it
+    names the sequence, or the stage and the key.
     """
-    shape = _shape(settings, devices, cost)
     if len(batch.lengths) < settings.replicas:
         raise PlanError(
             f"planner.replicas: got {settings.replicas}; allowed: at most {len(batch.lengths)}, the"
             " sequences of a batch"
         )
-    memory = cost.tokens_per_device * shape.devices
-    where = f"a pipeline of {shape.stages} stages of {shape.degree} ranks"
-    check_lengths_fit(batch.sequences, batch.lengths, memory, where)
     pipelines: list[Pipeline] = []
-    slices: list[int] = []
+    found: list[_Grouped] = []
     for replica, positions in enumerate(
         share_among_replicas(batch.lengths, settings.replicas, cost)
     ):
-        best = _best_replica(
-            batch.sequences[positions], batch.lengths[positions], replica, settings, shape, cost
-        )
+        sequences, lengths = batch.sequences[positions], batch.lengths[positions]
+        best = _best(sequences, lengths, settings, cost)
         if best is None:
-            longest = positions[int(np.argmax(batch.lengths[positions]))]
-            fitting = _longest_fitting(int(batch.lengths[longest]), settings, shape, cost)
-            raise PlanError(
-                f"sequence {batch.sequences[longest]}: {batch.lengths[longest]} tokens; allowed: at"
-                f" most {fitting}, the longest that {where} holds in up to {settings.most_slices}"
-                " slices"
-            )
-        slices.append(best[0])
-        pipelines += best[1]
-    return PipelineBatch(iteration, tuple(pipelines), {"slices_of_the_longest": slices})
+            raise _refusal(sequences, lengths, settings, cost)
+        found.append(best)
+        pipelines += _pipelines(best, replica, cost)
+    account = {
+        "slices_of_the_longest": [len(one.chunked.cuts) + 1 for one in found],
+        "longest_over_mean": [one.chunked.longest_over_mean for one in found],
+        "recomputed_diagonals": [sum(group.diagonals for group in one.groups) for one in found],
+    }
+    return PipelineBatch(iteration, tuple(pipelines), account)
 
 
-def share_among_replicas(lengths: Lengths, replicas: int, cost: CostModel) -> list[Lengths]:
+def share_among_replicas(lengths: Lengths, replicas: int, cost: PipelineCost) -> list[Lengths]:
     """Positions [.] for each replica, longest sequence first.
 
-    Each goes to the replica with the least compute time so far.
+    Each goes to the replica with the least work so far.
     """
-    work, busy = cost.sequence_ms(lengths), np.zeros(replicas)
+    forward, backward, _ = cost.slice_times_ms(np.zeros_like(lengths), lengths)
+    work, busy = forward + backward, np.zeros(replicas)
     shared: list[list[int]] = [[] for _ in range(replicas)]
     for position in np.argsort(-lengths, kind="stable").tolist():
         chosen = int(np.argmin(busy))
@@ -117,164 +180,349 @@ def share_among_replicas(lengths: Lengths, replicas: int, cost: CostModel) -> li
     return [np.array(positions, dtype=np.int64) for positions in shared]
 
 
-def peak_tokens(pipeline: Pipeline, cost: CostModel) -> float:
-    """The most tokens whose activations the first stage holds at once.
-
-    A split token weighs more (InfiniPipe eqs. 5-8). The first stage has the widest
-    window, so that no other holds more.
-    """
-    live = peak = 0.0
-    weight = [
-        chunk.tokens * (cost.split_memory if chunk.kind == "split" else 1.0)
-        for chunk in pipeline.chunks
-    ]
-    for op in one_f_one_b(pipeline, 0):
-        live += weight[op.chunk] if op.kind == "forward" else -weight[op.chunk]
-        peak = max(peak, live)
-    return peak
+def checkpoint_problem(pipeline: Pipeline, cost: PipelineCost) -> CheckpointProblem:
+    """What a pipeline of a plan keeps on each stage, and what recomputing saves."""
+    tokens = np.array([chunk.tokens for chunk in pipeline.chunks])
+    split = np.array([chunk.kind == "split" for chunk in pipeline.chunks])
+    return _problem(
+        tokens,
+        split,
+        np.array(backward_order(pipeline.chunks)),
+        longest_split(pipeline.chunks),
+        cost,
+    )
 
 
-def _shape(settings: PipelineSettings, devices: int, cost: CostModel) -> PipelineShape:
-    degree = settings.sequence_parallel_degree
-    if degree not in cost.degrees:
-        raise PlanError(
-            f"planner.sequence_parallel_degree: got {degree}; allowed: {cost.degrees_in_words}"
+def _problem(
+    tokens: Integers,
+    split: npt.NDArray[np.bool_],
+    backward: Integers,
+    most_chunks: int,
+    cost: PipelineCost,
+) -> CheckpointProblem:
+    stages = range(cost.shape.stages)
+    return CheckpointProblem(
+        kept=np.array([cost.activation_bytes(tokens, split, stage) for stage in stages]),
+        saved=np.asarray(cost.layer_saving_bytes(tokens, split), dtype=np.float64),
+        capacity=np.array([cost.capacity_bytes(stage) for stage in stages], dtype=np.float64),
+        layers=min(cost.layers_of(stage) for stage in stages),
+        backward=backward,
+        longest_split=most_chunks,
+    )
+
+
+def _best(
+    sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
+) -> _Grouped | None:
+    """The pipelines with the least simulated time; None where nothing fits memory."""
+    for beside_tails in (True, False):
+        candidates = sorted(
+            _candidates(sequences, lengths, settings, cost, beside_tails),
+            key=lambda one: _least_ms(one, cost),
         )
-    needed = settings.stages * settings.replicas * degree
-    if needed > devices:
-        raise PlanError(
-            f"planner.stages: {settings.stages} stages x {settings.replicas} replicas x degree"
-            f" {degree} need {needed} devices; allowed: at most {devices}"
-        )
-    return PipelineShape(settings.stages, degree)
+        limit = settings.most_over_mean or math.inf
+        balanced = [one for one in candidates if one.longest_over_mean <= limit]
+        others = [one for one in candidates if one.longest_over_mean > limit]
+        for some in (balanced, others):
+            best = _least_simulated(some, settings, cost)
+            if best is not None:
+                return best
+    return None
 
 
-def _best_replica(
+def _candidates(
     sequences: Lengths,
     lengths: Lengths,
-    replica: int,
     settings: PipelineSettings,
-    shape: PipelineShape,
-    cost: CostModel,
-) -> tuple[int, list[Pipeline]] | None:
-    """Slices of the longest sequence and the pipelines with the least simulated time.
-
-    None where nothing fits memory.
-    """
-    best: tuple[float, int, list[Pipeline]] | None = None
+    cost: PipelineCost,
+    beside_tails: bool,
+) -> Iterator[Chunked]:
+    """The batch in chunks for every K and token limit, none twice."""
+    longest, room = int(lengths.max()), _most_chunk_tokens(settings, cost)
     tried: set[tuple[int, ...]] = set()
-    memory = cost.tokens_per_device * shape.devices
     for slices in range(1, settings.most_slices + 1):
-        cuts = mesh(int(lengths.max()), slices, shape, cost, settings.alignment_tokens)
+        if settings.chunking == "even":
+            cuts = even_mesh(longest, slices, settings.alignment_tokens)
+        else:
+            cuts = mesh(longest, slices, cost, settings.alignment_tokens)
         if tuple(cuts) in tried:
             continue
         tried.add(tuple(cuts))
-        # Where memory cannot hold short sequences beside the tails of the longest, its
-        # pipeline goes without them.
-        for beside_tails in (True, False):
-            groups = build_chunks(
-                sequences, lengths, cuts, memory // shape.stages, shape, cost, beside_tails
+        for most_tokens in _token_limits(cuts, longest, room, settings, cost):
+            made = cut_and_pack(
+                sequences, lengths, cuts, most_tokens, cost, settings.chunking, beside_tails
             )
-            pipelines = _grouped(groups, replica, shape, cost) if groups is not None else None
-            if pipelines is not None:
-                break
-        if pipelines is not None:
-            total = sum(map(pipeline_ms, pipelines))
-            if best is None or total < best[0]:
-                best = total, len(cuts) + 1, pipelines
-    return (best[1], best[2]) if best is not None else None
+            if made is not None:
+                yield made
 
 
-def _longest_fitting(
-    too_long: int, settings: PipelineSettings, shape: PipelineShape, cost: CostModel
-) -> int:
-    """The longest sequence that a pipeline holds alone, by bisection.
-
-    It is below one that does not fit.
-    """
-    fits, fails = 0, too_long
-    while fails - fits > 1:
-        middle = (fits + fails) // 2
-        alone = _best_replica(np.array([0]), np.array([middle]), 0, settings, shape, cost)
-        fits, fails = (middle, fails) if alone is not None else (fits, middle)
-    return fits
-
-
-def _grouped(
-    groups: list[SequenceChunks], replica: int, shape: PipelineShape, cost: CostModel
-) -> list[Pipeline] | None:
-    """One pipeline where memory holds it, else the cheapest division (eq. 14).
-
-    The division is into pipelines of neighbouring chunk counts. Where two sequences of
-    one count do not fit together, cut sequences are divided one by one.
-    """
-    whole = _pipeline(groups, replica, shape)
-    if _fits(whole, cost, shape):
-        return [whole]
-    by_count = [
-        list(members) for _, members in itertools.groupby(groups, key=lambda group: group.count)
+def _most_chunk_tokens(settings: PipelineSettings, cost: PipelineCost) -> int:
+    """Tokens of a chunk that every stage holds alone, recomputing what may be."""
+    each = [
+        cost.capacity_bytes(stage)
+        / float(
+            cost.activation_bytes(
+                1,
+                False,
+                stage,
+                0 if settings.checkpointing == "none" else cost.layers_of(stage),
+            )
+        )
+        for stage in range(cost.shape.stages)
     ]
-    divided = _divided(by_count, replica, shape, cost)
+    return int(min(each))
+
+
+def _token_limits(
+    cuts: list[int], longest: int, room: int, settings: PipelineSettings, cost: PipelineCost
+) -> list[int]:
+    """Most tokens of a chunk, ascending: the paper's, and more up to equal time."""
+    least = longest_slice(cuts, longest)
+    if least > room:
+        return []
+    first = cuts[0] if cuts else longest
+    slowest_ms = cost.quadratic_ms * first**2 + cost.linear_ms * first
+    most = min(room, int(slowest_ms / cost.linear_ms))
+    if settings.chunking != "balanced" or most <= least:
+        return [least]
+    steps = np.geomspace(least, most, _TOKEN_LIMITS)
+    return sorted({int(step) for step in steps})
+
+
+def _least_ms(chunked: Chunked, cost: PipelineCost) -> float:
+    """The closed form of one pipeline that recomputes nothing: no grouping is below."""
+    total_ms = chunked.total_ms
+    return float(total_ms.sum() + (cost.shape.stages - 1) * total_ms.mean())
+
+
+def _least_simulated(
+    candidates: list[Chunked], settings: PipelineSettings, cost: PipelineCost
+) -> _Grouped | None:
+    """Of candidates by ascending least time, the one with the least simulated time."""
+    grouped: list[_Grouped] = []
+    limit_ms = math.inf
+    for candidate in candidates:
+        if len(grouped) >= _GROUPED or _least_ms(candidate, cost) > limit_ms:
+            break
+        found = _group(candidate, settings, cost)
+        if found is not None:
+            grouped.append(found)
+            limit_ms = min(limit_ms, found.closed_form_ms * (1 + _ABOVE))
+    grouped.sort(key=lambda one: one.closed_form_ms)
+    best: tuple[float, _Grouped] | None = None
+    for one in grouped[:_SIMULATED]:
+        if one.closed_form_ms > limit_ms:
+            break
+        solved = _solved(one, settings, cost)
+        total_ms = sum(map(pipeline_ms, _pipelines(solved, 0, cost)))
+        if best is None or total_ms < best[0]:
+            best = total_ms, solved
+    return best[1] if best is not None else None
+
+
+def _group(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> _Grouped | None:
+    """The cheapest division into pipelines of neighbouring chunk counts (eq. 14).
+
+    Where two sequences of one count do not fit together, cut sequences are divided one
+    by one.
+    """
+    starts = _run_starts(chunked.count)
+    counts = chunked.count[starts]
+    by_count = starts[np.flatnonzero(np.diff(counts, prepend=0))]
+    divided = _divided(chunked, by_count, settings, cost)
     if divided is None:
-        one_by_one = [[group] for group in groups if group.count > 1]
-        batched = [group for group in groups if group.count == 1]
-        divided = _divided([*one_by_one, batched] if batched else one_by_one, replica, shape, cost)
+        one_by_one = starts[(counts > 1) | (np.diff(counts, prepend=0) != 0)]
+        divided = _divided(chunked, one_by_one, settings, cost)
     return divided
 
 
 def _divided(
-    units: list[list[SequenceChunks]], replica: int, shape: PipelineShape, cost: CostModel
-) -> list[Pipeline] | None:
-    """Neighbouring units joined to pipelines that fit memory.
+    chunked: Chunked, starts: Integers, settings: PipelineSettings, cost: PipelineCost
+) -> _Grouped | None:
+    """Neighbouring units joined to pipelines with the least closed-form time.
 
-    With the least time to fill and drain; None where a unit does not fit.
+    ``starts`` [u] are the first chunks of the units. None where a unit does not fit.
     """
-    best: list[tuple[float, list[Pipeline]]] = [(0.0, [])]
-    for end in range(1, len(units) + 1):
-        choice: tuple[float, list[Pipeline]] = (math.inf, [])
+    edges = [*starts.tolist(), chunked.chunks]
+    best: list[tuple[float, tuple[_Group, ...]]] = [(0.0, ())]
+    for end in range(1, len(edges)):
+        choice: tuple[float, tuple[_Group, ...]] = (math.inf, ())
         for start in range(end - 1, -1, -1):
-            pipeline = _pipeline(
-                [group for unit in units[start:end] for group in unit], replica, shape
-            )
-            if not _fits(pipeline, cost, shape):
+            priced = _priced(chunked, edges[start], edges[end], settings, cost)
+            if priced is None:
                 break  # more units in front only hold more at once
-            total = best[start][0] + _fill_and_drain_ms(pipeline)
+            total = best[start][0] + priced[0]
             if total < choice[0]:
-                choice = total, [*best[start][1], pipeline]
+                choice = total, (*best[start][1], priced[1])
         if choice[0] == math.inf:
             return None
         best.append(choice)
-    return best[-1][1]
+    closed_form = best[-1][0] + float(chunked.total_ms.sum())
+    return _Grouped(chunked, best[-1][1], closed_form)
 
 
-def _pipeline(groups: list[SequenceChunks], replica: int, shape: PipelineShape) -> Pipeline:
-    return Pipeline(
-        shape.stages,
-        replica,
-        tuple(chunk for group in groups for chunk in group.chunks),
-        shape.degree,
+def _priced(
+    chunked: Chunked, first: int, end: int, settings: PipelineSettings, cost: PipelineCost
+) -> tuple[float, _Group] | None:
+    """What a pipeline of chunks costs beyond them (eqs. 12-13); None: it does not fit.
+
+    Filling and draining takes (stages - 1) times the mean chunk time, recomputing the
+    mean time of a layer for every count (eq. 17).
+    """
+    problem = _problem_of(chunked, first, end, cost)
+    found = _counts(problem, settings, cost, thorough=False)
+    if found is None:
+        return None
+    fill_ms = (cost.shape.stages - 1) * float(chunked.total_ms[first:end].mean())
+    layer_ms = float(chunked.forward_ms[first:end].mean()) / _widest(cost)
+    return fill_ms + layer_ms * found[0], _Group(first, end, found[1], found[0])
+
+
+def _solved(grouped: _Grouped, settings: PipelineSettings, cost: PipelineCost) -> _Grouped:
+    """The same groups with their counts solved thoroughly."""
+    groups = []
+    for group in grouped.groups:
+        problem = _problem_of(grouped.chunked, group.first, group.end, cost)
+        found = _counts(problem, settings, cost, thorough=True)
+        assert found is not None  # the quick method found counts
+        groups.append(_Group(group.first, group.end, found[1], found[0]))
+    return _Grouped(grouped.chunked, tuple(groups), grouped.closed_form_ms)
+
+
+def _counts(
+    problem: CheckpointProblem, settings: PipelineSettings, cost: PipelineCost, *, thorough: bool
+) -> tuple[int, Integers] | None:
+    """Σ C and the layers [d, n] that are recomputed; None where memory is short."""
+    everything = np.array([cost.layers_of(stage) for stage in range(problem.stages)])
+    everything = np.repeat(everything[:, None], problem.chunks, axis=1)
+    of_all = _widest(cost) * problem.diagonals
+    if settings.checkpointing == "none":
+        nothing = np.zeros_like(everything)
+        return (0, nothing) if checkpoints.fits(problem) else None
+    if settings.checkpointing != "full":
+        solve = checkpoints.quick
+        if thorough:
+            exact = settings.checkpointing == "exact"
+            solve = checkpoints.exact if exact else checkpoints.fast
+        found = solve(problem)
+        if found is not None:
+            return int(found.sum()), problem.counts(found)
+        if len(set(map(cost.layers_of, range(problem.stages)))) == 1:
+            return None
+    # Stages of more layers than the smallest may have to recompute them too.
+    return (of_all, everything) if checkpoints.fits(problem, everything) else None
+
+
+def _problem_of(chunked: Chunked, first: int, end: int, cost: PipelineCost) -> CheckpointProblem:
+    counts = chunked.count[first:end]
+    starts = _run_starts(counts)
+    place = np.arange(end - first)
+    of_run = np.repeat(starts, counts[starts])
+    # Runs in order, the chunks of each from its last to its first.
+    backward = 2 * of_run + counts - 1 - place
+    return _problem(
+        chunked.tokens[first:end], chunked.split[first:end], backward, int(counts.max()), cost
     )
 
 
-def _fits(pipeline: Pipeline, cost: CostModel, shape: PipelineShape) -> bool:
-    return peak_tokens(pipeline, cost) <= cost.tokens_per_device * shape.devices
+def _run_starts(counts: Integers) -> Integers:
+    """The first chunk of each cut sequence and of each batched chunk."""
+    starts, place = [], 0
+    while place < len(counts):
+        starts.append(place)
+        place += int(counts[place])
+    return np.array(starts, dtype=np.int64)
 
 
-def _fill_and_drain_ms(pipeline: Pipeline) -> float:
-    """What a further pipeline costs (eqs. 12-13).
-
-    (stages - 1) times the mean chunk time.
-    """
-    return (pipeline.stages - 1) * sum(map(_chunk_ms, pipeline.chunks)) / len(pipeline.chunks)
+def _widest(cost: PipelineCost) -> int:
+    return max(cost.layers_of(stage) for stage in range(cost.shape.stages))
 
 
-def _chunk_ms(chunk: Chunk) -> float:
-    return chunk.predicted_forward_ms + chunk.predicted_backward_ms
+def _pipelines(grouped: _Grouped, replica: int, cost: PipelineCost) -> list[Pipeline]:
+    return [
+        Pipeline(
+            cost.shape.stages,
+            replica,
+            tuple(
+                _chunk(grouped.chunked, chunk, group.layers[:, chunk - group.first], cost)
+                for chunk in range(group.first, group.end)
+            ),
+            cost.shape.degree,
+        )
+        for group in grouped.groups
+    ]
+
+
+def _chunk(chunked: Chunked, chunk: int, layers: Integers, cost: PipelineCost) -> Chunk:
+    time = ChunkTime(
+        float(chunked.forward_ms[chunk]),
+        float(chunked.backward_ms[chunk]),
+        float(chunked.all_to_all_ms[chunk]),
+    )
+    some = bool(layers.any())
+    return Chunk(
+        chunked.slices(chunk),
+        time.forward_ms,
+        time.backward_ms,
+        time.all_to_all_ms,
+        tuple(layers.tolist()) if some else (),
+        cost.layer_forward_ms(time) if some else 0.0,
+    )
+
+
+def _refusal(
+    sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
+) -> PlanError:
+    """Why nothing fits: the longest sequence alone, or a stage's memory."""
+    longest = int(np.argmax(lengths))
+    shape = cost.shape
+    where = f"a pipeline of {shape.stages} stages of {shape.degree} ranks"
+    fits, fails = 0, int(lengths[longest]) + 1
+    while fails - fits > 1:
+        middle = (fits + fails) // 2
+        alone = _best(np.array([0]), np.array([middle]), settings, cost)
+        fits, fails = (middle, fails) if alone is not None else (fits, middle)
+    recomputed = "" if settings.checkpointing == "none" else ", every layer recomputed"
+    if fits < lengths[longest]:
+        return PlanError(
+            f"sequence {sequences[longest]}: {lengths[longest]} tokens; allowed: at most {fits},"
+            f" the longest that {where} holds in up to {settings.most_slices} slices{recomputed}"
+        )
+    return _short_memory(sequences, lengths, settings, cost)
+
+
+def _short_memory(
+    sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
+) -> PlanError:
+    """Which stage lacks how much memory where the K that needs least runs out of it."""
+    stages = cost.shape.stages
+    least: tuple[float, int, float] | None = None
+    for chunked in _candidates(sequences, lengths, settings, cost, beside_tails=False):
+        starts = _run_starts(chunked.count)
+        for first, end in zip(starts, [*starts[1:], chunked.chunks], strict=True):
+            problem = _problem_of(chunked, int(first), int(end), cost)
+            layers = np.array([cost.layers_of(stage) for stage in range(stages)])
+            chosen = 0 if settings.checkpointing == "none" else layers[:, None]
+            short = checkpoints.peak_bytes(problem, chosen) - problem.capacity
+            stage = int(short.argmax())
+            if least is None or short[stage] < least[0]:
+                least = float(short[stage]), stage, float(problem.capacity[stage])
+    assert least is not None
+    missing, stage, capacity = least
+    return PlanError(
+        f"cluster.memory_gib: leaves stage {stage} {capacity / 2**30:.3f} GiB for activations;"
+        f" allowed: at least {(capacity + missing) / 2**30:.3f} GiB, what the chunks of this batch"
+        " need with every layer recomputed"
+    )
 
 
 def _plan(settings: PipelineSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
+    shape = PipelineShape(settings.stages, settings.sequence_parallel_degree, settings.replicas)
+    cost = build_pipeline_cost(
+        task.constants, task.cluster, task.model, task.max_length_tokens, shape, task.cost
+    )
     return tuple(
-        plan_pipeline_batch(index, batch, settings, task.devices, task.cost)
+        plan_pipeline_batch(index, batch, settings, cost)
         for index, batch in enumerate(task.batches)
     )
 

@@ -1,0 +1,149 @@
+"""How even the chunks of elastic pipelines are, how good their checkpoints, how fast.
+
+Plans batches of 512 sequences of both corpora of InfiniPipe's kind at its contexts, for
+its cluster and FlexSP's constants. For each batch: the longest over the mean chunk
+time, what the counts of recomputed layers are against the bound of the relaxation and
+against the paper's integer programme, and processor seconds of the plan. Then the
+paper's ablations beside it. Nothing here is published; the batches are synthetic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from batches import SEED, lengths_of
+
+from railx.planning import checkpoints
+from railx.planning.pipeline import PipelineSettings, checkpoint_problem, plan_pipeline_batch
+from railx.planning.plan import PipelineBatch, PlanError
+from railx.settings import load
+from railx.workload.batches import FilledBatchSettings, SampledBatch, sample_batches
+from railx.workload.cluster import ClusterSettings
+from railx.workload.cost import CostModelSettings
+from railx.workload.model import ModelSettings
+from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+CORPORA = ("commoncrawl_like", "github_like")
+CONTEXTS = (48_000, 96_000, 192_000)
+DRAWS = 5
+SHAPE = PipelineShape(stages=4, degree=8)
+#: Changes of the planner's settings, and the words for them.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "ours": {},
+    "paper's packing": {"chunking": "published", "most_over_mean": None},
+    "even chunks": {"chunking": "even", "most_over_mean": None},
+    "no checkpoints": {"checkpointing": "none"},
+    "full checkpoints": {"checkpointing": "full"},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One batch with its cost model."""
+
+    corpus: str
+    context: int
+    draw: int
+    batch: SampledBatch
+    cost: PipelineCost
+
+    @property
+    def name(self) -> str:
+        return f"{self.corpus}_{self.context // 1000}k_{self.draw}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--memory-gib", type=float, default=60.0, help="memory of a device")
+    parser.add_argument("--model", default="7b", choices=["7b", "13b", "30b"])
+    parser.add_argument("--draws", type=int, default=DRAWS)
+    parser.add_argument("--exact", action="store_true", help="solve the paper's programme too")
+    given = parser.parse_args()
+    settings: Any = load(PipelineSettings, _choice("planner", "pipeline_4x8"), "planner")
+    every = list(cases(given.model, given.memory_gib, given.draws))
+    plan_pipeline_batch(0, every[0].batch, settings, every[0].cost)  # compiles
+    print(
+        "| batch | longest over mean | slices | chunks | pipelines | recomputed Σ C | bound |"
+        f" {'ILP | ' if given.exact else ''}CPU s | " + " | ".join(VARIANTS) + ", ms |"
+    )
+    print("|" + "---|" * (8 + given.exact + len(VARIANTS)))
+    for case in every:
+        print(_row(case, settings, given.exact), flush=True)
+
+
+def cases(model: str, memory_gib: float, draws: int) -> Iterator[Case]:
+    """The batches, corpus by corpus, contexts rising; longer sequences are cut off."""
+    for corpus in CORPORA:
+        for context in CONTEXTS:
+            drawn = sample_batches(
+                lengths_of(corpus), FilledBatchSettings(512, draws, context, "truncate"), SEED
+            )
+            for draw, batch in enumerate(drawn):
+                yield Case(corpus, context, draw, batch, cost_of(model, context, memory_gib))
+
+
+@cache
+def cost_of(model: str, context: int, memory_gib: float) -> PipelineCost:
+    """FlexSP's constants on InfiniPipe's cluster."""
+    cluster = load(ClusterSettings, _choice("cluster", "a800_32"), "cluster")
+    return build_pipeline_cost(
+        load(CostModelSettings, _choice("cost_model", f"flexsp_{model}"), "cost_model"),
+        replace(cluster, memory_gib=memory_gib),
+        load(ModelSettings, _choice("model", f"gpt_{model}"), "model"),
+        context,
+        SHAPE,
+    )
+
+
+def _choice(group: str, name: str) -> dict[str, Any]:
+    own: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
+    inherited: dict[str, Any] = {}
+    for other in own.pop("defaults", []):
+        inherited |= _choice(group, other)
+    return inherited | own
+
+
+def _row(case: Case, settings: PipelineSettings, exactly: bool) -> str:
+    before = time.process_time()
+    planned = plan_pipeline_batch(0, case.batch, settings, case.cost)
+    busy = time.process_time() - before
+    problems = [checkpoint_problem(one, case.cost) for one in planned.pipelines]
+    chunks = sum(len(one.chunks) for one in planned.pipelines)
+    cells = [
+        case.name,
+        f"{planned.solver['longest_over_mean'][0]:.3f}",
+        str(planned.solver["slices_of_the_longest"][0]),
+        str(chunks),
+        str(len(planned.pipelines)),
+        str(planned.solver["recomputed_diagonals"][0]),
+        f"{sum(map(checkpoints.lp_bound, problems)):.1f}",
+    ]
+    if exactly:
+        found = [checkpoints.exact(problem) for problem in problems]
+        cells.append(str(sum(int(one.sum()) for one in found if one is not None)))
+    cells.append(f"{busy:.2f}")
+    cells += [
+        _time_of(case, replace(settings, **changes), planned.predicted_ms)
+        for changes in VARIANTS.values()
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _time_of(case: Case, settings: PipelineSettings, ours_ms: float) -> str:
+    try:
+        planned: PipelineBatch = plan_pipeline_batch(0, case.batch, settings, case.cost)
+    except PlanError:
+        return "-"
+    return f"{planned.predicted_ms:.0f} ({planned.predicted_ms / ours_ms:.3f})"
+
+
+if __name__ == "__main__":
+    main()

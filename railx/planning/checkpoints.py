@@ -1,0 +1,452 @@
+"""Stage-aware chunk-level checkpointing: how many layers each backward recomputes.
+
+InfiniPipe section III-C, eqs. 15-20, on arrays. A backward that recomputes c layers
+delays the other stages by as much. So these may recompute c layers at no further cost
+in the backwards that run at the same step of the schedule. Those lie on a diagonal:
+place b of the backward order, on a stage that s stages follow, has the count of
+diagonal b + s. With n chunks and d stages there are n + d - 1 counts C in place of n d,
+and recomputing takes the time of one layer times their sum. The integer programme is
+
+    min Σ C,  0 <= C <= layers of a stage,  and on every stage at every step
+    Σ over live chunks (kept - saved · C on its diagonal) <= capacity
+
+A chunk is live whose forward has run and whose backward has not (eqs. 6-7). Rows after
+the last forward are left out: what is live then was live before.
+
+* :func:`exact` solves it.
+* :func:`quick` sweeps the steps and gives what is missing to few diagonals, by several
+  rules. Then it takes away what later counts made superfluous, and trades counts for
+  fewer. It takes a fraction of a millisecond, so that the grouping can ask for the
+  price of every group.
+* :func:`fast` is the default of plans. It also rounds the relaxation in the same way.
+  Where that proves nothing best and the case is small, it asks the solver.
+
+Deviations: the paper prints no coefficients (the body of its algorithm 2); ``kept`` and
+``saved`` follow from its eqs. 5 and 10. Its solver is SCIP to a gap of 2 %; here it is
+HiGHS. Where stages have unequal layers a diagonal counts at most those of the smallest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+__all__ = [
+    "CheckpointProblem",
+    "exact",
+    "fast",
+    "fits",
+    "lp_bound",
+    "peak_bytes",
+    "quick",
+    "rows",
+]
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+#: The share of a stage's memory that rounding may take: a millionth, as in solvers.
+_SLACK = 1e-6
+#: Which diagonal takes what is missing: the one that stays live longest, the one that
+#: saves most a layer, the one that gives most of what is missing anywhere.
+_RULES = 3
+#: Diagonals up to which the default asks the solver.
+_SMALL = 28
+#: Rounds of trades.
+_TRADES = 3
+
+
+@dataclass(frozen=True)
+class CheckpointProblem:
+    """Chunks [n] in forward order on stages [d], all memory in bytes per rank.
+
+    ``kept`` [d, n] is what a chunk keeps on a stage without recomputing, ``saved`` [n]
+    what each recomputed layer of it saves, ``capacity`` [d] what a stage has for
+    activations, ``layers`` the most that a diagonal may count. ``backward`` [n] are
+    chunks in backward order, ``longest_split`` N_split.
+    """
+
+    kept: Floats
+    saved: Floats
+    capacity: Floats
+    layers: int
+    backward: Integers
+    longest_split: int
+
+    @property
+    def stages(self) -> int:
+        return len(self.capacity)
+
+    @property
+    def chunks(self) -> int:
+        return len(self.saved)
+
+    @property
+    def diagonals(self) -> int:
+        return self.chunks + self.stages - 1
+
+    @property
+    def position(self) -> Integers:
+        """Each chunk's place [n] in the backward order (f2b of the paper)."""
+        place = np.empty_like(self.backward)
+        place[self.backward] = np.arange(len(self.backward))
+        return place
+
+    def counts(self, diagonals: Integers) -> Integers:
+        """Layers [d, n] that each stage recomputes of each chunk (eq. 16)."""
+        after = np.arange(self.stages)[::-1]
+        return diagonals[self.position[None, :] + after[:, None]]
+
+
+def rows(problem: CheckpointProblem) -> tuple[Floats, Floats]:
+    """The programme's rows: coefficients [r, n + d - 1] and what they must reach [r].
+
+    Rows that hold without recomputing are left out.
+    """
+    coefficients, needed = [np.empty((0, problem.diagonals))], [np.empty(0)]
+    order = np.arange(problem.chunks)
+    for stage in range(problem.stages):
+        after, warm, steps = _steps(problem, stage)
+        live = (order <= warm + steps[:, None]) & (problem.position >= steps[:, None])
+        missing = live @ problem.kept[stage] - problem.capacity[stage]
+        broken = missing > _SLACK * problem.capacity[stage]
+        matrix = np.zeros((np.count_nonzero(broken), problem.diagonals))
+        matrix[:, problem.position + after] = live[broken] * problem.saved
+        coefficients.append(matrix)
+        needed.append(missing[broken])
+    return np.concatenate(coefficients), np.concatenate(needed)
+
+
+def peak_bytes(problem: CheckpointProblem, layers: npt.ArrayLike = 0) -> Floats:
+    """The most bytes [d] that each stage holds at once.
+
+    ``layers`` [d, n] are recomputed of each chunk on each stage.
+    """
+    held = problem.kept - problem.saved * np.broadcast_to(layers, problem.kept.shape)
+    order, peaks = np.arange(problem.chunks), np.empty(problem.stages)
+    for stage in range(problem.stages):
+        _, warm, steps = _steps(problem, stage)
+        live = (order <= warm + steps[:, None]) & (problem.position >= steps[:, None])
+        peaks[stage] = (live @ held[stage]).max()
+    return peaks
+
+
+def fits(problem: CheckpointProblem, layers: npt.ArrayLike = 0) -> bool:
+    """Whether every stage has the memory for what it holds at every step."""
+    return bool(np.all(peak_bytes(problem, layers) <= problem.capacity * (1 + _SLACK)))
+
+
+def lp_bound(problem: CheckpointProblem) -> float:
+    """Σ C of the relaxation, infinite where no counts suffice."""
+    relaxed = _relaxed(problem)
+    return math.inf if relaxed is None else float(relaxed.sum())
+
+
+def exact(problem: CheckpointProblem, gap: float = 0.0) -> Integers | None:
+    """Counts of the diagonals [n + d - 1] with the least sum; None where none suffice.
+
+    The paper's programme, by HiGHS, to a relative ``gap``.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    matrix, needed = rows(problem)
+    if not len(needed):
+        return np.zeros(problem.diagonals, dtype=np.int64)
+    scale = problem.saved.max()
+    found = milp(
+        np.ones(problem.diagonals),
+        integrality=np.ones(problem.diagonals),
+        bounds=Bounds(0, problem.layers),
+        constraints=LinearConstraint(matrix / scale, needed / scale, np.inf),
+        options={"mip_rel_gap": gap},
+    )
+    # The solver forgives a millionth of a row, which the sweep mends.
+    return None if found.x is None else _swept(problem, np.round(found.x).astype(np.int64), 0)
+
+
+def quick(problem: CheckpointProblem) -> Integers | None:
+    """Counts [n + d - 1] with a small sum, by no solver; None where none suffice."""
+    nothing = np.zeros(problem.diagonals, dtype=np.int64)
+    found = _swept(problem, nothing, 0)
+    if found is None or not found.any():
+        return found
+    return _least([found, *(_swept(problem, nothing, rule) for rule in range(1, _RULES))])
+
+
+def fast(problem: CheckpointProblem) -> Integers | None:
+    """Counts [n + d - 1] with the least sum found soon; None where none suffice.
+
+    Small cases are solved exactly.
+    """
+    found = quick(problem)
+    if found is None or not found.any():
+        return found
+    relaxed = _relaxed(problem)
+    assert relaxed is not None  # the relaxation holds whatever whole counts hold
+    start = np.floor(relaxed + _SLACK).astype(np.int64)
+    rounded = (_swept(problem, start, rule) for rule in range(_RULES))
+    found = _least([found, *rounded])
+    assert found is not None
+    proven = found.sum() <= math.ceil(relaxed.sum() - _SLACK)
+    if proven or problem.diagonals > _SMALL:
+        return found
+    return _least([found, exact(problem)])
+
+
+def _least(found: Iterable[Integers | None]) -> Integers | None:
+    """The counts with the least sum, the first of equals."""
+    return min((one for one in found if one is not None), key=np.sum, default=None)
+
+
+def _swept(problem: CheckpointProblem, start: Integers, rule: int) -> Integers | None:
+    counts = start.copy()
+    enough = _sweep(
+        problem.kept,
+        problem.saved,
+        problem.capacity,
+        problem.layers,
+        problem.backward,
+        problem.longest_split,
+        rule,
+        counts,
+    )
+    return counts if enough else None
+
+
+def _steps(problem: CheckpointProblem, stage: int) -> tuple[int, int, Integers]:
+    """Stages after this one, its forwards before the first pair, and its steps."""
+    after = problem.stages - 1 - stage
+    warm = min(after + problem.longest_split - 1, problem.chunks)
+    return after, warm, np.arange(max(problem.chunks - warm, 1))
+
+
+def _relaxed(problem: CheckpointProblem) -> Floats | None:
+    """C of the relaxation; None where no counts suffice."""
+    from scipy.optimize import linprog
+
+    matrix, needed = rows(problem)
+    if not len(needed):
+        return np.zeros(problem.diagonals)
+    scale = problem.saved.max()
+    found: Any = linprog(
+        np.ones(problem.diagonals),
+        A_ub=-matrix / scale,
+        b_ub=-needed / scale,
+        bounds=(0, problem.layers),
+        method="highs",
+    )
+    return None if found.x is None else np.asarray(found.x)
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _sweep(
+    kept: Floats,
+    saved: Floats,
+    capacity: Floats,
+    layers: int,
+    backward: Integers,
+    longest_split: int,
+    rule: int,
+    counts: Integers,
+) -> bool:
+    """Raise ``counts`` until every row holds, then lower them; False where none do.
+
+    ``room`` [d, n] is what a stage has left at a step.
+    """
+    stages, chunks = kept.shape
+    room = np.full((stages, chunks), np.inf)
+    last = np.zeros(stages, np.int64)
+    for stage in range(stages):
+        after = stages - 1 - stage
+        warm = min(after + longest_split - 1, chunks)
+        held = kept[stage, :warm].sum()
+        last[stage] = max(chunks - warm, 1)
+        for step in range(last[stage]):
+            if warm + step < chunks:
+                held += kept[stage, warm + step]
+            room[stage, step] = capacity[stage] - held
+            held -= kept[stage, backward[step]]
+    diagonals = chunks + stages - 1
+    for diagonal in range(diagonals):
+        first = counts[diagonal]
+        if first:
+            counts[diagonal] = 0
+            _add(diagonal, first, counts, saved, room, last, backward, longest_split)
+    for moment in range(diagonals):
+        for stage in range(stages - 1, -1, -1):
+            after = stages - 1 - stage
+            step = moment - after
+            if step < 0 or step >= last[stage]:
+                continue
+            warm = min(after + longest_split - 1, chunks)
+            while room[stage, step] < -_SLACK * capacity[stage]:
+                best, best_score = -1, -1.0
+                for place in range(step, chunks):
+                    chunk = backward[place]
+                    if chunk > warm + step or counts[place + after] >= layers:
+                        continue
+                    if saved[chunk] <= 0:
+                        continue
+                    if rule == 0:
+                        score = float(place)
+                    elif rule == 1:
+                        score = saved[chunk]
+                    else:
+                        score = _worth(place + after, saved, room, last, backward, longest_split)
+                    if score > best_score:
+                        best, best_score = place, score
+                if best < 0:
+                    return False
+                needed = np.ceil(-room[stage, step] / saved[backward[best]] - _SLACK)
+                more = min(layers - counts[best + after], max(int(needed), 1))
+                if rule == 2:
+                    more = 1
+                _add(best + after, more, counts, saved, room, last, backward, longest_split)
+    for diagonal in range(diagonals):
+        if counts[diagonal]:
+            _lower(diagonal, counts, saved, capacity, room, last, backward, longest_split)
+    for _ in range(_TRADES):
+        if not _trade(counts, saved, capacity, room, last, backward, longest_split, layers):
+            break
+    return True
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _add(
+    diagonal: int,
+    more: int,
+    counts: Integers,
+    saved: Floats,
+    room: Floats,
+    last: Integers,
+    backward: Integers,
+    longest_split: int,
+) -> None:
+    """Recompute ``more`` layers on a diagonal (fewer where negative)."""
+    stages, chunks = room.shape
+    counts[diagonal] += more
+    for stage in range(stages):
+        after = stages - 1 - stage
+        place = diagonal - after
+        if place < 0 or place >= chunks:
+            continue
+        chunk = backward[place]
+        warm = min(after + longest_split - 1, chunks)
+        for step in range(max(chunk - warm, 0), min(place + 1, last[stage])):
+            room[stage, step] += more * saved[chunk]
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _worth(
+    diagonal: int,
+    saved: Floats,
+    room: Floats,
+    last: Integers,
+    backward: Integers,
+    longest_split: int,
+) -> float:
+    """How much of what is missing a layer on a diagonal gives."""
+    stages, chunks = room.shape
+    worth = 0.0
+    for stage in range(stages):
+        after = stages - 1 - stage
+        place = diagonal - after
+        if place < 0 or place >= chunks:
+            continue
+        chunk = backward[place]
+        warm = min(after + longest_split - 1, chunks)
+        for step in range(max(chunk - warm, 0), min(place + 1, last[stage])):
+            if room[stage, step] < 0:
+                worth += min(saved[chunk], -room[stage, step])
+    return worth
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _spare(
+    diagonal: int,
+    saved: Floats,
+    capacity: Floats,
+    room: Floats,
+    last: Integers,
+    backward: Integers,
+    longest_split: int,
+) -> int:
+    """Layers of a diagonal that no row needs."""
+    stages, chunks = room.shape
+    spare = 1 << 30
+    for stage in range(stages):
+        after = stages - 1 - stage
+        place = diagonal - after
+        if place < 0 or place >= chunks:
+            continue
+        chunk = backward[place]
+        if saved[chunk] <= 0:
+            continue
+        warm = min(after + longest_split - 1, chunks)
+        for step in range(max(chunk - warm, 0), min(place + 1, last[stage])):
+            free = room[stage, step] + _SLACK * capacity[stage]
+            spare = min(spare, int(free / saved[chunk]))
+            if spare <= 0:
+                return 0
+    return spare
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _lower(
+    diagonal: int,
+    counts: Integers,
+    saved: Floats,
+    capacity: Floats,
+    room: Floats,
+    last: Integers,
+    backward: Integers,
+    longest_split: int,
+) -> int:
+    """Take away what no row needs of a diagonal; how many layers."""
+    spare = _spare(diagonal, saved, capacity, room, last, backward, longest_split)
+    less = min(counts[diagonal], spare)
+    if less > 0:
+        _add(diagonal, -less, counts, saved, room, last, backward, longest_split)
+    return max(less, 0)
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _trade(
+    counts: Integers,
+    saved: Floats,
+    capacity: Floats,
+    room: Floats,
+    last: Integers,
+    backward: Integers,
+    longest_split: int,
+    layers: int,
+) -> bool:
+    """Add layers where that makes more superfluous elsewhere; whether any did."""
+    improved = False
+    before = counts.copy()
+    for diagonal in range(len(counts)):
+        for more in (1, 2):
+            if counts[diagonal] + more > layers:
+                continue
+            before[:] = counts
+            _add(diagonal, more, counts, saved, room, last, backward, longest_split)
+            taken = 0
+            for other in range(len(counts)):
+                if other != diagonal and counts[other]:
+                    taken += _lower(
+                        other, counts, saved, capacity, room, last, backward, longest_split
+                    )
+            if taken > more:
+                improved = True
+                break
+            for other in range(len(counts)):
+                back = before[other] - counts[other]
+                if back:
+                    _add(other, back, counts, saved, room, last, backward, longest_split)
+    return improved
