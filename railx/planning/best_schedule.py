@@ -18,19 +18,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from railx.planning.occupancy import chunk_bytes, fits, virtual_cost
 from railx.planning.order_search import search_orders
-from railx.planning.plan import Pipeline, PipelineBatch
+from railx.planning.plan import Chunk, Pipeline, PipelineBatch
 from railx.planning.schedule import (
     coded,
     durations_ms,
     pipeline_ms,
     shape_of,
-    stage_layers,
 )
 
 if TYPE_CHECKING:
     from railx.workload.pipeline_cost import PipelineCost
 
 __all__ = [
+    "NAMES",
+    "TRAINED",
     "TRIED",
     "Choice",
     "TriedName",
@@ -42,8 +43,11 @@ __all__ = [
 
 #: A named schedule, or an order that is searched for.
 TriedName = Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "searched"]
+NAMES: tuple[TriedName, ...] = ("1f1b", "gpipe", "interleaved", "zero_bubble", "searched")
 #: What a batch may take, the paper's first: of equals the first is taken.
 TRIED: tuple[TriedName, ...] = ("1f1b", "searched", "gpipe", "zero_bubble")
+#: Those of them that the training runtime runs.
+TRAINED: tuple[TriedName, ...] = ("1f1b", "searched", "gpipe")
 #: Simulations that the search for an order may take.
 _BUDGET = 60
 #: A schedule that is faster by less than this is not taken.
@@ -64,19 +68,19 @@ class Choice:
 
 def best_schedule(
     pipeline: Pipeline,
-    cost: PipelineCost,
+    cost: PipelineCost | None,
     among: Sequence[TriedName] = TRIED,
     budget: int = _BUDGET,
 ) -> Choice:
     """The fastest of some schedules for a pipeline whose chunks ``cost`` has timed.
 
-    The pipeline as it is where none of them fits.
+    The pipeline as it is where none of them fits. Without a cost all fit.
     """
     times: dict[str, float | None] = {}
     best: tuple[float, TriedName, Pipeline] | None = None
     for name in among:
         tried = with_schedule(pipeline, name, cost, budget=budget)
-        if tried is None or not fits(tried, cost):
+        if tried is None or (cost is not None and not fits(tried, cost)):
             times[name] = None
             continue
         time_ms = times[name] = pipeline_ms(tried)
@@ -89,7 +93,7 @@ def best_schedule(
 
 def best_batch(
     batch: PipelineBatch,
-    cost: PipelineCost,
+    cost: PipelineCost | None,
     among: Sequence[TriedName] = TRIED,
     budget: int = _BUDGET,
 ) -> PipelineBatch:
@@ -122,14 +126,14 @@ def with_schedule(
     virtual_stages: int = 2,
     budget: int = _BUDGET,
 ) -> Pipeline | None:
-    """The chunks of a 1F1B pipeline under another schedule.
+    """The chunks of a pipeline under another schedule.
 
     ``cost`` times what changes with it: the parts of a stage (interleaved) and of a
     backward pass (zero-bubble), and bounds what a searched order may hold; without it
     the plan's own times stand and a searched order holds as many chunks as 1F1B. None
     where there are fewer layers than virtual stages, or no order fits.
     """
-    plain = replace(pipeline, order=(), schedule="1f1b")
+    plain = _plain(pipeline, cost)
     if name == "searched":
         return _searched(plain, cost, budget)
     if name == "interleaved":
@@ -152,6 +156,47 @@ def weight_ms(cost: PipelineCost, tokens: int) -> float:
     return cost.backward.linear_ms * tokens / 2
 
 
+def _plain(pipeline: Pipeline, cost: PipelineCost | None) -> Pipeline:
+    """The same chunks in 1F1B order, one part of the model a stage."""
+    parts = pipeline.virtual_stages
+    bare = replace(pipeline, order=(), schedule="1f1b", virtual_stages=1)
+    if parts == 1:
+        return bare
+    return replace(
+        bare,
+        chunks=tuple(
+            replace(
+                chunk,
+                **_times(chunk, cost, 1 / parts),
+                checkpoint_layers=tuple(
+                    sum(chunk.checkpoint_layers[stage :: pipeline.stages])
+                    for stage in range(pipeline.stages if chunk.checkpoint_layers else 0)
+                ),
+            )
+            for chunk in pipeline.chunks
+        ),
+    )
+
+
+def _times(chunk: Chunk, cost: PipelineCost | None, parts: float) -> dict[str, Any]:
+    """Times of a chunk on a stage of ``cost``, else those of so many equal parts."""
+    if cost is None:
+        return {
+            "predicted_forward_ms": chunk.predicted_forward_ms / parts,
+            "predicted_backward_ms": chunk.predicted_backward_ms / parts,
+            "predicted_all_to_all_ms": chunk.predicted_all_to_all_ms / parts,
+        }
+    time = cost.chunk_time_ms([(part.start, part.tokens) for part in chunk.slices])
+    return {
+        "predicted_forward_ms": time.forward_ms,
+        "predicted_backward_ms": time.backward_ms,
+        "predicted_all_to_all_ms": time.all_to_all_ms,
+        "predicted_layer_forward_ms": (
+            cost.layer_forward_ms(time) if chunk.predicted_layer_forward_ms else 0.0
+        ),
+    }
+
+
 def _searched(pipeline: Pipeline, cost: PipelineCost | None, budget: int) -> Pipeline | None:
     holds = None if cost is None else chunk_bytes(pipeline, cost)
     room = None
@@ -167,39 +212,22 @@ def _searched(pipeline: Pipeline, cost: PipelineCost | None, budget: int) -> Pip
 
 
 def _interleaved(pipeline: Pipeline, cost: PipelineCost | None, parts: int) -> Pipeline | None:
-    if cost is None:
-        # The times of one of so many equal parts.
-        chunks = tuple(
-            replace(
-                chunk,
-                predicted_forward_ms=chunk.predicted_forward_ms / parts,
-                predicted_backward_ms=chunk.predicted_backward_ms / parts,
-                predicted_all_to_all_ms=chunk.predicted_all_to_all_ms / parts,
-                checkpoint_layers=_divided(chunk.checkpoint_layers, None, parts),
-            )
-            for chunk in pipeline.chunks
+    counts, own = None, cost
+    if cost is not None:
+        layers = sum(cost.layer_counts)
+        if pipeline.stages * parts > layers:
+            return None
+        own = virtual_cost(cost, parts)
+        counts = own.layer_counts
+    chunks = tuple(
+        replace(
+            chunk,
+            **_times(chunk, own, parts),
+            checkpoint_layers=_divided(chunk.checkpoint_layers, counts, parts),
         )
-        return replace(pipeline, chunks=chunks, schedule="interleaved", virtual_stages=parts)
-    layers = sum(cost.layer_counts)
-    if pipeline.stages * parts > layers:
-        return None
-    own = virtual_cost(cost, parts)
-    counts = [len(held) for held in stage_layers(layers, pipeline.stages * parts)]
-    changed = []
-    for chunk in pipeline.chunks:
-        time = own.chunk_time_ms([(part.start, part.tokens) for part in chunk.slices])
-        recomputed = _divided(chunk.checkpoint_layers, counts, parts)
-        changed.append(
-            replace(
-                chunk,
-                predicted_forward_ms=time.forward_ms,
-                predicted_backward_ms=time.backward_ms,
-                predicted_all_to_all_ms=time.all_to_all_ms,
-                predicted_layer_forward_ms=own.layer_forward_ms(time) if recomputed else 0.0,
-                checkpoint_layers=recomputed,
-            )
-        )
-    return replace(pipeline, chunks=tuple(changed), schedule="interleaved", virtual_stages=parts)
+        for chunk in pipeline.chunks
+    )
+    return replace(pipeline, chunks=chunks, schedule="interleaved", virtual_stages=parts)
 
 
 def _divided(

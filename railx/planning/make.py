@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy.typing as npt
 
+from railx.planning.occupancy import batch_starts, held_over_time
 from railx.planning.plan import (
     SCHEMA,
-    Pipeline,
     PipelineBatch,
     Plan,
     SequenceParallelBatch,
@@ -17,14 +17,22 @@ from railx.planning.plan import (
 )
 from railx.planning.planner import PlannerBase, PlanningTask
 from railx.planning.planners import planner_of
-from railx.planning.schedule import pipeline_ms, simulate_pipeline
+from railx.planning.schedule import schedule_name, simulate_pipeline
 from railx.settings import to_dict
 from railx.workload.batches import BatchSettings, SampledBatch, sample_batches
 from railx.workload.cluster import ClusterSettings
 from railx.workload.cost import CostModelSettings, build_cost_model
 from railx.workload.model import ModelSettings
+from railx.workload.pipeline_cost import PipelineCost
 
-__all__ = ["make_plan", "plan_batches", "plan_rows", "plan_summary", "schedule_rows"]
+__all__ = [
+    "make_plan",
+    "memory_rows",
+    "plan_batches",
+    "plan_rows",
+    "plan_summary",
+    "schedule_rows",
+]
 
 
 def make_plan(
@@ -112,18 +120,23 @@ def schedule_rows(plan: Plan, name: str) -> list[dict[str, Any]]:
     """One row for each simulated operation of a pipeline plan, as in a Gantt chart.
 
     The clock restarts with each batch. Columns: plan, iteration, pipeline, replica,
-    stage, chunk, kind (forward or backward), start_ms, end_ms, fidelity.
+    schedule (its name, or ``explicit``), stage, part (virtual stage), chunk, kind
+    (forward, backward or weight), start_ms, end_ms, fidelity.
     """
     rows: list[dict[str, Any]] = []
     for batch in plan.pipeline_batches():
-        for index, pipeline, start_ms in _started(batch):
+        for index, (pipeline, start_ms) in enumerate(
+            zip(batch.pipelines, batch_starts(batch), strict=True)
+        ):
             rows += [
                 {
                     "plan": name,
                     "iteration": batch.iteration,
                     "pipeline": index,
                     "replica": pipeline.replica,
+                    "schedule": schedule_name(pipeline),
                     "stage": op.stage,
+                    "part": op.part,
                     "chunk": op.chunk,
                     "kind": op.kind,
                     "start_ms": op.start_ms,
@@ -131,6 +144,40 @@ def schedule_rows(plan: Plan, name: str) -> list[dict[str, Any]]:
                     "fidelity": "analytic",
                 }
                 for op in simulate_pipeline(pipeline, start_ms)
+            ]
+    return rows
+
+
+def memory_rows(plan: Plan, name: str, cost: PipelineCost | None) -> list[dict[str, Any]]:
+    """One row for each change of what a stage of a pipeline plan holds.
+
+    It holds that until the next row of the stage. Columns: plan, iteration, pipeline,
+    replica, schedule, stage, time_ms, live_chunks, live_tokens, activation_bytes (of
+    one rank) and capacity_bytes (null without a cost model), fidelity.
+    """
+    rows: list[dict[str, Any]] = []
+    for batch in plan.pipeline_batches():
+        for index, (pipeline, start_ms) in enumerate(
+            zip(batch.pipelines, batch_starts(batch), strict=True)
+        ):
+            simulated = simulate_pipeline(pipeline, start_ms)
+            rows += [
+                {
+                    "plan": name,
+                    "iteration": batch.iteration,
+                    "pipeline": index,
+                    "replica": pipeline.replica,
+                    "schedule": schedule_name(pipeline),
+                    "stage": held.stage,
+                    "time_ms": held.time_ms,
+                    "live_chunks": held.chunks,
+                    "live_tokens": held.tokens,
+                    "activation_bytes": held.activation_bytes,
+                    "capacity_bytes": None if cost is None else cost.capacity_bytes(held.stage),
+                    "fidelity": "analytic",
+                }
+                for own in held_over_time(pipeline, cost, simulated)
+                for held in own
             ]
     return rows
 
@@ -237,17 +284,3 @@ def _chunk_rows(batch: PipelineBatch) -> list[dict[str, Any]]:
                 }
             )
     return rows
-
-
-def _started(batch: PipelineBatch) -> list[tuple[int, Pipeline, float]]:
-    """Each pipeline of a batch with its index and start in ms.
-
-    It starts after those of the same replica before it.
-    """
-    clock: dict[int, float] = {}
-    started = []
-    for index, pipeline in enumerate(batch.pipelines):
-        start = clock.get(pipeline.replica, 0.0)
-        started.append((index, pipeline, start))
-        clock[pipeline.replica] = start + pipeline_ms(pipeline)
-    return started

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from railx.planning.plan import Pipeline
-from railx.planning.schedule import ScheduledOp, simulate_pipeline, stage_layers
+from railx.planning.plan import Pipeline, PipelineBatch, Plan
+from railx.planning.schedule import ScheduledOp, pipeline_ms, simulate_pipeline, stage_layers
 
 if TYPE_CHECKING:
     from railx.workload.pipeline_cost import PassTime, PipelineCost
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Held",
     "StageTime",
+    "batch_starts",
     "chunk_bytes",
+    "cost_of",
     "fits",
     "held_over_time",
     "peak_bytes",
@@ -117,6 +119,47 @@ def fits(pipeline: Pipeline, cost: PipelineCost) -> bool:
     return all(
         peak <= cost.capacity_bytes(stage) * _ROUNDING
         for stage, peak in enumerate(peak_bytes(pipeline, cost))
+    )
+
+
+def batch_starts(batch: PipelineBatch) -> list[float]:
+    """When each pipeline of a batch begins, in ms.
+
+    It starts after those of the same replica before it.
+    """
+    clock: dict[int, float] = {}
+    starts = []
+    for pipeline in batch.pipelines:
+        start = clock.get(pipeline.replica, 0.0)
+        starts.append(start)
+        clock[pipeline.replica] = start + pipeline_ms(pipeline)
+    return starts
+
+
+def cost_of(plan: Plan) -> PipelineCost | None:
+    """The cost of the pipelines of a plan, from the settings that it carries.
+
+    None where it carries no cluster, model and cost model, as one written by hand.
+    """
+    from railx.settings import load
+    from railx.workload.cluster import ClusterSettings
+    from railx.workload.cost import CostModelSettings
+    from railx.workload.model import ModelSettings
+    from railx.workload.pipeline_cost import PipelineShape, build_pipeline_cost
+
+    named = ("cluster", "model", "cost_model", "max_length_tokens")
+    if any(key not in plan.settings for key in named):
+        return None
+    pipelines = [one for batch in plan.pipeline_batches() for one in batch.pipelines]
+    shape = PipelineShape(
+        pipelines[0].stages, pipelines[0].degree, 1 + max(one.replica for one in pipelines)
+    )
+    return build_pipeline_cost(
+        load(CostModelSettings, plan.settings["cost_model"], "cost_model"),
+        load(ClusterSettings, plan.settings["cluster"], "cluster"),
+        load(ModelSettings, plan.settings["model"], "model"),
+        plan.settings["max_length_tokens"],
+        shape,
     )
 
 

@@ -53,6 +53,8 @@ __all__ = [
     "peak_live",
     "peak_live_chunks",
     "pipeline_ms",
+    "runnable",
+    "schedule_name",
     "shape_of",
     "simulate_pipeline",
     "stage_layers",
@@ -219,6 +221,19 @@ def durations_ms(pipeline: Pipeline) -> list[list[float]]:
         ],
         [chunk.predicted_weight_ms for chunk in chunks],
     )
+
+
+def schedule_name(pipeline: Pipeline) -> str:
+    """The name of its schedule, or ``explicit`` where it says its order outright."""
+    return "explicit" if pipeline.order else pipeline.schedule
+
+
+def runnable(pipeline: Pipeline) -> bool:
+    """Whether the training runtime runs it; the rest is simulated only."""
+    if pipeline.order:
+        weights = any(code.startswith("W") for order in pipeline.order for code in order)
+        return pipeline.virtual_stages == 1 and not weights
+    return pipeline.schedule in RUNNABLE
 
 
 def check_order(pipeline: Pipeline, place: str) -> None:

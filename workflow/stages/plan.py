@@ -1,6 +1,6 @@
-"""Stage plan: a corpus and settings -> a plan, its table and its schedule.
+"""Stage plan: a corpus and settings -> a plan, its table, its schedule and its memory.
 
-Only pipelines have a schedule.
+Only pipelines have a schedule, and memory of stages over time.
 """
 
 from __future__ import annotations
@@ -33,10 +33,17 @@ _PARTS = ("seed", "batch", "cluster", "model", "cost_model", "planner")
 def run(job: Job) -> Summary:
     """Plan batches of the corpus; return the summary.
 
-    The schedule of a sequence-parallel plan has no rows.
+    Schedule and memory of a sequence-parallel plan have no rows.
     """
     from railx.io import read_json, read_rows
-    from railx.planning.make import make_plan, plan_rows, plan_summary, schedule_rows
+    from railx.planning.make import (
+        make_plan,
+        memory_rows,
+        plan_rows,
+        plan_summary,
+        schedule_rows,
+    )
+    from railx.planning.occupancy import cost_of
     from railx.planning.plan import write_plan
     from railx.planning.planners import PlannerSettings
     from railx.settings import SettingsError, load
@@ -87,7 +94,9 @@ def run(job: Job) -> Summary:
     if "plan" in job.outputs:
         write_plan(job.outputs["plan"], plan)
     job.write_table("groups", plan_rows(plan, job.item, corpus))
-    job.write_table("schedule", schedule_rows(plan, job.item) if plan.kind == "pipeline" else [])
+    pipelines = plan.kind == "pipeline"
+    job.write_table("schedule", schedule_rows(plan, job.item) if pipelines else [])
+    job.write_table("memory", memory_rows(plan, job.item, cost_of(plan)) if pipelines else [])
     job.write_json("summary", summary)
     return summary
 
@@ -118,9 +127,21 @@ _GROUPS = (
 )
 _SCHEDULE = (
     text("plan")
-    | whole("iteration", "pipeline", "replica", "stage", "chunk")
+    | whole("iteration", "pipeline", "replica")
+    | text("schedule")
+    | whole("stage", "part", "chunk")
     | text("kind")
     | real("start_ms", "end_ms")
+    | text("fidelity")
+)
+_MEMORY = (
+    text("plan")
+    | whole("iteration", "pipeline", "replica")
+    | text("schedule")
+    | whole("stage")
+    | real("time_ms")
+    | whole("live_chunks", "live_tokens")
+    | real("activation_bytes", "capacity_bytes")
     | text("fidelity")
 )
 
@@ -135,6 +156,7 @@ STAGE = Stage(
         "plan": File("{plan}/plan.json"),
         "groups": Table("{plan}/groups.parquet", _GROUPS, claims=True),
         "schedule": Table("{plan}/schedule.parquet", _SCHEDULE, claims=True),
+        "memory": Table("{plan}/memory.parquet", _MEMORY, claims=True),
         "summary": Json("{plan}/summary.json", claims=True),
     },
     run=run,

@@ -1,0 +1,299 @@
+"""``railx schedule``: the order in which a pipeline plan runs, seen and simulated."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workflow.commands.shared import command, print_table
+
+if TYPE_CHECKING:
+    from railx.planning.plan import PipelineBatch, Plan
+    from railx.workload.pipeline_cost import PipelineCost
+
+__all__ = ["add"]
+
+_EPILOG = """\
+examples:
+  railx schedule plan.json                                    # times, bubbles, memory by stage
+  railx schedule plan.json --compare                          # every schedule for the same chunks
+  railx schedule plan.json --orders                           # what each stage runs, in order
+  railx schedule plan.json --gantt gantt.svg --chrome trace.json
+  railx schedule plan.json --schedule searched --out faster.json
+  railx schedule plan.json --explicit --out mine.json         # orders to edit by hand
+
+Times and bytes are predictions of the plan's cost model. Interleaved and zero-bubble
+schedules are simulated only; railx train refuses them."""
+_CHOICES = ("1f1b", "gpipe", "interleaved", "zero_bubble", "searched", "best", "best_trained")
+_PICTURES = (".svg", ".png", ".pdf")
+
+
+def add(commands: Any) -> None:
+    """Add ``railx schedule`` to the commands."""
+    line = "see, simulate, compare and export the schedule of a pipeline plan"
+    parser = command(commands, "schedule", line, f"{line.capitalize()}.", _EPILOG)
+    parser.add_argument("plan", type=Path, help="a plan of kind pipeline (railx plan ... --out)")
+    parser.add_argument(
+        "--iteration", type=int, metavar="N", help="the batch to show (default: the first)"
+    )
+    parser.add_argument(
+        "--schedule",
+        choices=_CHOICES,
+        help="another schedule for the same chunks; searched: an order of our own, best: the"
+        " fastest that fits, best_trained: of those that railx train runs (default: the plan's)",
+    )
+    parser.add_argument(
+        "--virtual-stages",
+        type=int,
+        default=2,
+        metavar="N",
+        help="parts of the model on each stage, interleaved only (default: 2)",
+    )
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument(
+        "--compare", action="store_true", help="a line for every schedule of the same chunks"
+    )
+    shown.add_argument(
+        "--orders", action="store_true", help="the order of each stage: F0, B0, W0, F0.1 ..."
+    )
+    parser.add_argument("--gantt", type=Path, metavar="FILE", help="draw it (.svg, .png, .pdf)")
+    parser.add_argument(
+        "--chrome", type=Path, metavar="FILE", help="write a Chrome trace (.json, for Perfetto)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the plan with this schedule (.json)"
+    )
+    parser.add_argument(
+        "--explicit", action="store_true", help="write the orders outright, to edit them by hand"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, units in the key names")
+    parser.add_argument("--csv", action="store_true", help="print CSV")
+    parser.set_defaults(action=_schedule)
+
+
+def _schedule(options: argparse.Namespace) -> int:
+    from railx.io import write_json
+    from railx.planning.chrome import chrome_trace
+    from railx.planning.occupancy import cost_of
+    from railx.planning.plan import read_plan, write_plan
+
+    _check_endings(options)
+    plan = read_plan(options.plan)
+    plan.pipeline_batches()
+    cost = cost_of(plan)
+    plan = _rescheduled(plan, cost, options)
+    batch = _batch(plan, options.iteration)
+    if options.chrome is not None:
+        write_json(options.chrome, chrome_trace(batch, cost))
+    if options.gantt is not None:
+        _draw(plan, batch, options.gantt)
+    if options.out is not None:
+        write_plan(options.out, plan)
+    if options.compare:
+        rows = _compared(batch, cost, options.virtual_stages)
+    elif options.orders:
+        rows = _orders(batch)
+    else:
+        rows = _stages(batch, cost)
+    _print(rows, options)
+    if options.json or options.csv:
+        return 0
+    print(f"\n{_summary(batch)}")
+    for path in (options.chrome, options.gantt, options.out):
+        if path is not None:
+            print(f"written: {path}")
+    return 0
+
+
+def _check_endings(options: argparse.Namespace) -> None:
+    """Refuse what cannot be written before anything is computed."""
+    for option, endings in (
+        ("gantt", _PICTURES),
+        ("chrome", (".json",)),
+        ("out", (".json",)),
+    ):
+        path: Path | None = getattr(options, option)
+        if path is not None and path.suffix not in endings:
+            raise ValueError(
+                f"--{option}: got {path}; allowed: a file that ends in {' or '.join(endings)}"
+            )
+    if options.virtual_stages < 2:
+        raise ValueError(f"--virtual-stages: got {options.virtual_stages}; allowed: at least 2")
+    if options.explicit and options.out is None:
+        raise ValueError("--explicit: got no --out; allowed: with --out, the plan to write")
+
+
+def _batch(plan: Plan, iteration: int | None) -> PipelineBatch:
+    batches = plan.pipeline_batches()
+    if iteration is None:
+        return batches[0]
+    for batch in batches:
+        if batch.iteration == iteration:
+            return batch
+    known = ", ".join(str(batch.iteration) for batch in batches)
+    raise ValueError(f"--iteration: got {iteration}; allowed: {known}")
+
+
+def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namespace) -> Plan:
+    """The plan with the schedule that was asked for, in every batch."""
+    from railx.planning.best_schedule import TRAINED, TRIED, best_batch, with_schedule
+    from railx.planning.schedule import ordered
+
+    name, batches = options.schedule, []
+    for batch in plan.pipeline_batches():
+        changed = batch
+        if name in ("best", "best_trained"):
+            changed = best_batch(batch, cost, TRIED if name == "best" else TRAINED)
+        elif name is not None:
+            pipelines = []
+            for index, pipeline in enumerate(batch.pipelines):
+                made = with_schedule(pipeline, name, cost, options.virtual_stages)
+                if made is None:
+                    raise ValueError(
+                        f"--schedule: got {name}; allowed for batch {batch.iteration}, pipeline"
+                        f" {index}: one that its layers and its memory allow"
+                    )
+                pipelines.append(made)
+            changed = replace(batch, pipelines=tuple(pipelines))
+        if options.explicit:
+            changed = replace(
+                changed,
+                pipelines=tuple(replace(one, order=ordered(one)) for one in changed.pipelines),
+            )
+        batches.append(changed)
+    return replace(plan, batches=tuple(batches))
+
+
+def _stages(batch: PipelineBatch, cost: PipelineCost | None) -> list[dict[str, Any]]:
+    """A row for each stage of each pipeline."""
+    from railx.planning.occupancy import batch_starts, held_over_time, stage_times
+    from railx.planning.schedule import schedule_name, simulate_pipeline
+
+    rows: list[dict[str, Any]] = []
+    for index, (pipeline, start_ms) in enumerate(
+        zip(batch.pipelines, batch_starts(batch), strict=True)
+    ):
+        simulated = simulate_pipeline(pipeline, start_ms)
+        held = held_over_time(pipeline, cost, simulated)
+        for time in stage_times(simulated, start_ms):
+            own = held[time.stage]
+            rows.append(
+                {
+                    "pipeline": index,
+                    "replica": pipeline.replica,
+                    "schedule": schedule_name(pipeline),
+                    "stage": time.stage,
+                    "chunks": len(pipeline.chunks),
+                    "start_ms": start_ms,
+                    "busy_ms": time.busy_ms,
+                    "idle_ms": time.idle_ms,
+                    "bubble_share": time.bubble_share,
+                    "peak_chunks": max(one.chunks for one in own),
+                    "peak_gib": _gib(one.activation_bytes for one in own),
+                    "capacity_gib": _gib(
+                        [None if cost is None else cost.capacity_bytes(time.stage)]
+                    ),
+                }
+            )
+    return rows
+
+
+def _compared(
+    batch: PipelineBatch, cost: PipelineCost | None, virtual_stages: int
+) -> list[dict[str, Any]]:
+    """A row for the plan's own schedule and one for every other of the same chunks."""
+    from railx.planning.best_schedule import NAMES, with_schedule
+
+    rows = [_compared_row("plan", batch, cost)]
+    for name in NAMES:
+        made = [with_schedule(one, name, cost, virtual_stages) for one in batch.pipelines]
+        pipelines = tuple(one for one in made if one is not None)
+        if len(pipelines) == len(made):
+            rows.append(_compared_row(name, replace(batch, pipelines=pipelines), cost))
+    paper = next(row["batch_ms"] for row in rows if row["schedule"] == "1f1b")
+    return [row | {"of_1f1b": row["batch_ms"] / paper} for row in rows]
+
+
+def _compared_row(name: str, batch: PipelineBatch, cost: PipelineCost | None) -> dict[str, Any]:
+    from railx.planning.occupancy import fits, held_over_time, stage_times
+    from railx.planning.schedule import runnable, simulate_pipeline
+
+    simulated = [simulate_pipeline(one) for one in batch.pipelines]
+    times = [time for rows in simulated for time in stage_times(rows)]
+    held = [
+        moment
+        for pipeline, rows in zip(batch.pipelines, simulated, strict=True)
+        for own in held_over_time(pipeline, cost, rows)
+        for moment in own
+    ]
+    busy, idle = sum(time.busy_ms for time in times), sum(time.idle_ms for time in times)
+    return {
+        "schedule": name,
+        "batch_ms": batch.predicted_ms,
+        "of_1f1b": 1.0,
+        "bubble_share": idle / (busy + idle),
+        "peak_chunks": max(moment.chunks for moment in held),
+        "peak_gib": _gib(moment.activation_bytes for moment in held),
+        "fits": None if cost is None else all(fits(one, cost) for one in batch.pipelines),
+        "trains": all(map(runnable, batch.pipelines)),
+    }
+
+
+def _orders(batch: PipelineBatch) -> list[dict[str, Any]]:
+    """A row for each stage of each pipeline: what it runs, in order."""
+    from railx.planning.schedule import ordered
+
+    return [
+        {"pipeline": index, "stage": stage, "order": " ".join(order)}
+        for index, pipeline in enumerate(batch.pipelines)
+        for stage, order in enumerate(ordered(pipeline))
+    ]
+
+
+def _gib(values: Iterable[float | None]) -> float | None:
+    """The most of some bytes in GiB; None where they are not known."""
+    known = [value for value in values if value is not None]
+    return max(known) / 2**30 if known else None
+
+
+def _summary(batch: PipelineBatch) -> str:
+    from railx.planning.schedule import runnable
+
+    note = "" if all(map(runnable, batch.pipelines)) else "; simulated only, railx train refuses it"
+    count = len(batch.pipelines)
+    return (
+        f"batch {batch.iteration}: {batch.predicted_ms:.6g} ms predicted, {count}"
+        f" pipeline{'s' if count > 1 else ''}{note}"
+    )
+
+
+def _print(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    import pyarrow as pa
+
+    print_table(pa.Table.from_pylist(rows), options)
+
+
+def _draw(plan: Plan, batch: PipelineBatch, path: Path) -> None:
+    """The figure pipeline_schedule of one batch, of which one image is kept."""
+    from railx.figures import FigureSettings, draw_figure
+    from railx.io import write_table
+    from railx.planning.make import plan_rows, schedule_rows
+    from railx.settings import load
+    from workflow.config import read_choice
+    from workflow.mounts import CONF
+
+    shown = replace(plan, batches=(batch,))
+    settings = read_choice(CONF / "figure" / "pipeline_schedule.yaml")
+    settings |= {"only": [], "iteration": batch.iteration}
+    with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
+        folder = Path(scratch)
+        write_table(folder / "schedule.parquet", schedule_rows(shown, plan.planner))
+        write_table(folder / "groups.parquet", plan_rows(shown, plan.planner, ""))
+        tables = {name: [folder / f"{name}.parquet"] for name in ("schedule", "groups")}
+        draw_figure(load(FigureSettings, settings, "figure"), tables, folder / f"{path.stem}.svg")
+        shutil.copyfile(folder / path.name, path)
