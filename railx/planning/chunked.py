@@ -188,6 +188,7 @@ def chunk_of(slices: Sequence[Slice], cost: PipelineCost) -> Chunk:
         time.backward_ms,
         time.all_to_all_ms,
         predicted_layer_forward_ms=cost.layer_forward_ms(time),
+        predicted_send_ms=cost.send_ms(sum(part.tokens for part in slices)),
     )
 
 
@@ -300,7 +301,7 @@ def _made(
     runs = [
         [
             way.cut(batch.sequences[positions], batch.lengths[positions])
-            for positions in share_among_replicas(batch.lengths, settings.replicas, task.cost)
+            for positions in share_among_replicas(batch.lengths, settings.replicas, cost)
         ]
         for batch in task.batches
     ]

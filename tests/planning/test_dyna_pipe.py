@@ -1,0 +1,93 @@
+"""DynaPipe: cuts of a sorted batch by brute force, replicas, recomputation."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from railx.planning.dyna_pipe import consecutive_cuts, plan_dyna_pipe_batch
+from railx.planning.schedule import pipeline_ms
+from tests.builders import checked
+from tests.planning.pipelines import batch_of, cost_of, replayed_peak_bytes
+
+
+def _time_ms(works: list[float], ends: Any, constant: float, weight: float, share: float) -> float:
+    times = [sum(works[start:stop]) + constant for start, stop in pairwise([0, *ends])]
+    return weight * max(times) + share * sum(times)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=8),
+    st.sampled_from([0.0, 3.0, 25.0]),
+    st.integers(20, 120),
+    st.sampled_from([0.0, 1.0, 3.0]),
+    st.sampled_from([0.5, 1.0]),
+)
+def test_cuts_are_the_best_of_all(
+    pairs: list[tuple[int, int]], constant: float, most: int, weight: float, share: float
+) -> None:
+    works, tokens = [float(work) for work, _ in pairs], [count for _, count in pairs]
+    ends = consecutive_cuts(np.array(works), np.array(tokens), constant, most, weight, share)
+    count = len(works)
+    best = min(
+        _time_ms(works, (*inner, count), constant, weight, share)
+        for size in range(count)
+        for inner in combinations(range(1, count), size)
+        if all(
+            stop - start == 1 or sum(tokens[start:stop]) <= most
+            for start, stop in pairwise([0, *inner, count])
+        )
+    )
+    assert ends[-1] == count
+    assert all(
+        stop - start == 1 or sum(tokens[start:stop]) <= most for start, stop in pairwise([0, *ends])
+    )
+    assert _time_ms(works, ends, constant, weight, share) == pytest.approx(best)
+
+
+def _settings(**changes: Any) -> Any:
+    small = {"stages": 2, "sequence_parallel_degree": 1}
+    return checked("planner", "dyna_pipe", **(small | changes))
+
+
+def test_neighbours_in_length_share_a_micro_batch() -> None:
+    made = plan_dyna_pipe_batch(0, batch_of([90, 10, 80, 20, 30, 70]), _settings(), cost_of())
+    assert made is not None
+    lengths = [part.length for chunk in made.pipelines[0].chunks for part in chunk.slices]
+    groups = [[part.length for part in chunk.slices] for chunk in made.pipelines[0].chunks]
+    assert sorted(lengths) == [10, 20, 30, 70, 80, 90]
+    spans = sorted((min(group), max(group)) for group in groups)
+    assert all(first[1] < second[0] for first, second in pairwise(spans))
+
+
+def test_recomputation_is_chosen_with_the_batch() -> None:
+    """Room for one sequence of 100 tokens of four layers at 10 bytes, twice."""
+    cost = cost_of(capacity_bytes=8000.0)
+    roomy = plan_dyna_pipe_batch(0, batch_of([100] * 6), _settings(), cost)
+    assert roomy is not None
+    assert roomy.solver["checkpointed_layers"] == 0
+    tight = plan_dyna_pipe_batch(0, batch_of([150] * 6), _settings(), cost)
+    assert tight is not None
+    # 150 tokens twice: (40 - 9 c) 300 <= 8000 from 1.5 layers of a stage, 3 in all.
+    assert tight.solver["checkpointed_layers"] == 3
+    for stage in range(2):
+        assert replayed_peak_bytes(tight.pipelines[0], cost, stage) <= 8000.0
+    assert plan_dyna_pipe_batch(0, batch_of([2001]), _settings(), cost) is None
+
+
+def test_replicas_share_micro_batches() -> None:
+    cost, drawn = cost_of(replicas=2), batch_of([50] * 12)
+    made = plan_dyna_pipe_batch(0, drawn, _settings(replicas=2), cost)
+    assert made is not None
+    times = [pipeline_ms(pipeline) for pipeline in made.pipelines]
+    assert len(times) == 2
+    assert times[0] == pytest.approx(times[1])
+    least = plan_dyna_pipe_batch(0, batch_of([50, 60]), _settings(replicas=2), cost)
+    assert least is not None
+    assert [len(pipeline.chunks) for pipeline in least.pipelines] == [1, 1]
