@@ -93,7 +93,7 @@ def cases(model: str, memory_gib: float, draws: int) -> Iterator[Case]:
 @cache
 def cost_of(model: str, context: int, memory_gib: float) -> PipelineCost:
     """FlexSP's constants on InfiniPipe's cluster."""
-    cluster = load(ClusterSettings, _choice("cluster", "a800_32"), "cluster")
+    cluster: ClusterSettings = load(ClusterSettings, _choice("cluster", "a800_32"), "cluster")
     return build_pipeline_cost(
         load(CostModelSettings, _choice("cost_model", f"flexsp_{model}"), "cost_model"),
         replace(cluster, memory_gib=memory_gib),

@@ -100,10 +100,10 @@ def main() -> None:
         tokens = (first + torch.arange(TOKENS + 1)) % VOCABULARY
         optimizer.zero_grad()
         if index == 0:
-            schedule.step(tokens[:, :-1])
+            schedule.step(tokens[:, :-1].contiguous())
         else:
             of_micro_batches: list[torch.Tensor] = []
-            schedule.step(target=tokens[:, 1:], losses=of_micro_batches)
+            schedule.step(target=tokens[:, 1:].contiguous(), losses=of_micro_batches)
             loss = torch.stack([item.detach() for item in of_micro_batches]).mean()
             dist.all_reduce(loss, group=mesh["replica"].get_group())
             losses.append(loss.item() / REPLICAS)

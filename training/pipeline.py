@@ -18,17 +18,22 @@ Notable:
   graph, not from tensors, so that an output is gone once it is sent and keys and values
   go as their layer's backward pass ends. Attention with context saves its keys and
   values as the slices that they are, not as the copy that joins them;
-* the order of operations is ``railx.planning.schedule``'s, and the most chunks alive at
-  once are counted.
+* the head runs backward right after its loss. Its weights' gradient is as large as they
+  are: so it is there once, and not once for each chunk that waits for its way back;
+* the order of operations is the plan's (``railx.planning.schedule``): 1F1B, GPipe or
+  one that it spells out. Receives are posted in the order in which the neighbour sends,
+  which may be another than that in which they are needed;
+* the most chunks alive at once are counted, and a log may watch every operation
+  (``training.pipeline_memory``).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -36,7 +41,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
 from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError, Slice
-from railx.planning.schedule import Op, one_f_one_b
+from railx.planning.schedule import Op, operations
 from training.attention import Kernel, Packing, variable_length_attention
 from training.data import Sequences, pack, valid_tokens
 from training.model import Attend, Decoder
@@ -223,15 +228,21 @@ class StageLinks:
         self._sent.clear()
 
 
+#: A receive: the number of the pipeline, forward or backward, the chunk.
+_Awaited = tuple[int, str, int]
+
+
 @dataclass
 class _LiveChunk:
     """A chunk between its forward and its backward pass on one stage.
 
-    ``outputs`` is the edge of the graph where the backward pass starts.
+    ``outputs`` is the edge of the graph where the backward pass starts, on the last
+    stage with the ``gradient`` to start with.
     """
 
     inputs: Tensor | None
     outputs: GradientEdge
+    gradient: Tensor | None
     kept: KeptSlice | None
 
 
@@ -253,9 +264,22 @@ class _Step:
         return self.number, self.op.chunk
 
     @property
-    def awaited(self) -> tuple[int, Op]:
+    def awaited(self) -> _Awaited:
         """What its receive is known by."""
-        return self.number, self.op
+        return self.number, self.op.kind, self.op.chunk
+
+    @property
+    def forward(self) -> bool:
+        """Whether it is a forward pass."""
+        return self.op.kind == "forward"
+
+
+class Log(Protocol):
+    """What watches a batch operation by operation."""
+
+    def operation(self, number: int, op: Op) -> AbstractContextManager[object]:
+        """A context in which ``op`` of the batch's pipeline ``number`` runs."""
+        ...
 
 
 class PipelineParallel:
@@ -287,9 +311,12 @@ class PipelineParallel:
         self.peak_live_chunks = 0
         self._live: dict[tuple[int, int], _LiveChunk] = {}
         self._kept: dict[tuple[int, int], list[KeptSlice]] = defaultdict(list)
-        self._posted: dict[tuple[int, Op], Receipt] = {}
+        #: What the stages before and after send, in their order, as far as it is not
+        #: posted.
+        self._coming: dict[bool, deque[_Step]] = {}
+        self._posted: dict[_Awaited, Receipt] = {}
 
-    def run(self, batch: PipelineBatch) -> Tensor:
+    def run(self, batch: PipelineBatch, log: Log | None = None) -> Tensor:
         """Forward and backward passes of one batch, its pipelines one after another.
 
         Adds to the gradients of the decoder. Returns this rank's part of the loss (a
@@ -297,21 +324,35 @@ class PipelineParallel:
         """
         weight = 1.0 / max(valid_tokens(batch), 1)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        steps = self._steps(batch)
+        steps = self._steps(batch, self.stage)
+        self._coming = {
+            forward: deque(
+                step
+                for step in (self._steps(batch, sender) if 0 <= sender < self.stages else ())
+                if step.forward == forward
+            )
+            for forward, sender in ((True, self.stage - 1), (False, self.stage + 1))
+        }
         for number, step in enumerate(steps):
-            # The receives of this step and of the next one, whose message may then
-            # arrive while this one computes.
-            for ahead in steps[number : number + 2]:
-                self._post(ahead)
-            if step.op.kind == "forward":
-                part = self._forward(step, weight)
-                loss += part if part is not None else 0.0
-                self.peak_live_chunks = max(self.peak_live_chunks, len(self._live))
-            else:
-                self._backward(step)
-            self.links.release()
+            with nullcontext() if log is None else log.operation(step.number, step.op):
+                # The receives of this step and of the next one, whose message may then
+                # arrive while this one computes.
+                for ahead in steps[number : number + 2]:
+                    self._post(ahead)
+                if step.forward:
+                    part = self._forward(step, weight)
+                    loss += part if part is not None else 0.0
+                    self.peak_live_chunks = max(self.peak_live_chunks, self.live_chunks)
+                else:
+                    self._backward(step)
+                self.links.release()
         self.links.finish()
         return loss
+
+    @property
+    def live_chunks(self) -> int:
+        """Chunks whose forward pass has run here and whose backward pass has not."""
+        return len(self._live)
 
     def _own_group(self) -> dist.ProcessGroup | None:
         """The group of this rank's stage; None for a single rank."""
@@ -321,8 +362,8 @@ class PipelineParallel:
         groups = [tuple(range(first, first + self.degree)) for first in firsts]
         return ProcessGroups(groups)[groups[self.rank // self.degree]]
 
-    def _steps(self, batch: PipelineBatch) -> list[_Step]:
-        """What this rank runs, in order."""
+    def _steps(self, batch: PipelineBatch, stage: int) -> list[_Step]:
+        """What a stage of this rank's replica runs, in order."""
         steps = []
         for number, pipeline in enumerate(batch.pipelines):
             if (pipeline.stages, pipeline.degree) != (self.stages, self.degree):
@@ -331,25 +372,29 @@ class PipelineParallel:
                     f" {pipeline.degree} ranks; allowed: {self.stages} stages of {self.degree}"
                 )
             if pipeline.replica == self.replica:
-                steps += [_Step(number, pipeline, op) for op in one_f_one_b(pipeline, self.stage)]
+                steps += [_Step(number, pipeline, op) for op in operations(pipeline, stage)]
         return steps
 
     def _post(self, step: _Step) -> None:
         """Start to receive what a step needs from a neighbour, if it is not under way.
 
         Hidden states of the stage before, or their gradients of the stage after.
+        Messages come in the order in which they are sent, so whatever is sent before it
+        is posted too.
         """
-        forward = step.op.kind == "forward"
-        if step.awaited in self._posted or (self.stage == 0 if forward else self.last):
+        if self.stage == 0 if step.forward else self.last:
             return
-        like = torch.empty(
-            token_cut(step.chunk.tokens, self.degree)[self.place],
-            self.decoder.hidden,
-            dtype=self.decoder.compute,
-            device=self.device,
-        )
-        source = self.rank - self.degree if forward else self.rank + self.degree
-        self._posted[step.awaited] = self.links.post(like, source)
+        coming = self._coming[step.forward]
+        source = self.rank - self.degree if step.forward else self.rank + self.degree
+        while step.awaited not in self._posted:
+            ahead = coming.popleft()
+            like = torch.empty(
+                token_cut(ahead.chunk.tokens, self.degree)[self.place],
+                self.decoder.hidden,
+                dtype=self.decoder.compute,
+                device=self.device,
+            )
+            self._posted[ahead.awaited] = self.links.post(like, source)
 
     def _forward(self, step: _Step, weight: float) -> Tensor | None:
         """The forward pass of a chunk; its part of the loss on the last stage."""
@@ -366,13 +411,21 @@ class PipelineParallel:
                 self.decoder.embed(packed.tokens, packed.positions) if inputs is None else inputs
             )
             outputs = self.decoder.transform(hidden, packed.positions, attend, recomputed)
+            edge, loss, gradient = get_gradient_edge(outputs), None, None
             if self.last:
-                outputs = self.decoder.loss(outputs, packed.labels) * weight
-        self._live[step.live] = _LiveChunk(inputs, get_gradient_edge(outputs), kept)
-        if self.last:
-            return outputs.detach()
-        self.links.send(outputs, self.rank + self.degree)
-        return None
+                loss, gradient = self._loss(outputs, packed.labels, weight)
+        self._live[step.live] = _LiveChunk(inputs, edge, gradient, kept)
+        if not self.last:
+            self.links.send(outputs, self.rank + self.degree)
+        return loss
+
+    def _loss(self, outputs: Tensor, labels: Tensor, weight: float) -> tuple[Tensor, Tensor]:
+        """The weighed loss of a chunk and its gradient by the last layer's outputs."""
+        leaf = outputs.detach().requires_grad_()
+        loss = self.decoder.loss(leaf, labels) * weight
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert leaf.grad is not None
+        return loss.detach(), leaf.grad
 
     def _attention(
         self, step: _Step, cut: Sequence[int], recomputed: int
@@ -396,9 +449,8 @@ class PipelineParallel:
     def _backward(self, step: _Step) -> None:
         live = self._live.pop(step.live)
         edges: list[GradientEdge] = [live.outputs]
-        gradients: list[Tensor | None] = [None]
-        if not self.last:
-            gradients[0] = self._posted.pop(step.awaited).wait()
+        gradient = live.gradient
+        gradients = [self._posted.pop(step.awaited).wait() if gradient is None else gradient]
         if live.kept is not None:
             # Slices run right to left, so this is the last kept slice of its sequence,
             # and all that read it have added to it.

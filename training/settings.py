@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from railx.fabric.settings import FabricSettings, Mode, RailSettings
 from railx.planning.plan import Plan, check_ranks
-from railx.planning.schedule import stage_layers
+from railx.planning.schedule import RUNNABLE, operations, stage_layers
 from railx.settings import (
     AtLeast,
     Between,
@@ -246,6 +246,7 @@ def check_plan(plan: Plan, model: ModelSettings, ranks: int) -> None:
         ):
             _check_heads(model, used)
         return
+    _check_schedules(plan)
     stages, degree = pipeline_shape(plan)
     _check_heads(model, degree)
     if plan.devices % (stages * degree):
@@ -283,6 +284,26 @@ def pipeline_shape(plan: Plan) -> tuple[int, int]:
         found.append(counts.pop())
     stages, degree = found
     return stages, degree
+
+
+def _check_schedules(plan: Plan) -> None:
+    """Refuse the schedules that are simulated only.
+
+    They cut a stage's layers or its backward passes into parts.
+    """
+    for batch in plan.pipeline_batches():
+        for index, pipeline in enumerate(batch.pipelines):
+            named = pipeline.schedule if not pipeline.order else "an order with W"
+            parts = pipeline.virtual_stages > 1 or any(
+                op.kind == "weight" for op in operations(pipeline, 0)
+            )
+            if parts or (not pipeline.order and pipeline.schedule not in RUNNABLE):
+                raise SettingsError(
+                    "plan",
+                    f"batch {batch.iteration}, pipeline {index}: schedule {named}, which is"
+                    f" simulated only; allowed in training: {', '.join(RUNNABLE)}, or an order of F"
+                    " and B",
+                )
 
 
 def _check_heads(model: ModelSettings, degree: int) -> None:

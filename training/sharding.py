@@ -397,13 +397,15 @@ class Sharding:
         self._release(place, but=place + 1)
 
     def _before_backward(self, place: int) -> None:
-        if place == self._top:
-            self._begun += 1
-            self._backward = True
         if self.hold == "batch":
+            # Counted below the top: the head of a pipeline runs backward long before.
+            self._begun += place == max(self._top - 1, 0)
             if self._begun == self._passes and place < self._top:
                 self._sum(place + 1)
             return
+        if place == self._top:
+            self._begun += 1
+            self._backward = True
         if place < self._top:
             self._release(place + 1, but=place)
         needed = self._uses[place][1]

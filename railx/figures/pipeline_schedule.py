@@ -1,9 +1,9 @@
 """Gantt chart of a pipeline plan: one row per stage, one block per pass of a chunk.
 
-Chunks run in 1F1B order. The kind of a chunk (whole sequences, a slice of one, or a
-tail with whole ones; InfiniPipe, section III) sets the hue, the direction (forward or
-backward) sets the lightness. The bubble is the share of a row in which a stage has
-nothing to run.
+The kind of a chunk (whole sequences, a slice of one, or a tail with whole ones;
+InfiniPipe, section III) sets the hue, the pass sets the lightness: forward, backward
+and, where a schedule puts it off, the weights' part of backward. The bubble is the
+share of a row in which a stage has nothing to run.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _COLUMNS = (
     "iteration",
     "pipeline",
     "replica",
+    "schedule",
     "stage",
     "chunk",
     "kind",
@@ -45,6 +46,18 @@ _KINDS = {
     "hybrid": "tail and whole sequences",
     "unknown": "chunk",
 }
+#: Passes and how much white each is mixed with.
+_PASSES = {"forward": 0.55, "backward": 0.0, "weight": 0.78}
+_PASS_WORDS = {"forward": "Forward", "backward": "Backward", "weight": "Weights"}
+_SCHEDULES = {
+    "1f1b": "one forward, one backward (1F1B)",
+    "gpipe": "all forward, then all backward (GPipe)",
+    "interleaved": "interleaved 1F1B",
+    "zero_bubble": "1F1B with weights' gradients put off (zero-bubble)",
+    "explicit": "an order of the plan's own",
+}
+#: Widths of a digit of a number in a block, in points per point of its size.
+_DIGIT = 0.64
 
 
 @dataclass(frozen=True)
@@ -85,9 +98,14 @@ def draw(settings: PipelineScheduleSettings, inputs: FigureFiles, output: Path) 
         (fidelity for frame in schedules.values() for fidelity in frame["fidelity"]),
         "Numbers are chunks in forward order",
     )
+    named = list(dict.fromkeys(map(_schedule, schedules.values())))
+    ways = [
+        way for way in _PASSES if any((frame["kind"] == way).any() for frame in schedules.values())
+    ]
     subtitle = (
-        f"Iteration {settings.iteration}, one forward, one backward (1F1B). Light: forward. Dark:"
-        " backward. White: bubble." + ("" if alike else " Each plan has its own axis of time.")
+        f"Iteration {settings.iteration}{f', {named[0]}' if len(named) == 1 else ''}. Light:"
+        f" forward. Dark: backward.{' Pale: weights.' if 'weight' in ways else ''} White: bubble."
+        + ("" if alike else " Each plan has its own axis of time.")
     )
     rows = [frame[["replica", "stage"]].drop_duplicates().shape[0] for frame in schedules.values()]
     with canvas(settings, output, "Pipeline schedule", subtitle, footnote) as figure:
@@ -97,7 +115,9 @@ def draw(settings: PipelineScheduleSettings, inputs: FigureFiles, output: Path) 
         for axes, (name, frame) in zip(panels, schedules.items(), strict=True):
             span = max(spans.values()) if alike else spans[name]
             unit, divisor = ("s", 1000.0) if span >= 10_000 else ("ms", 1.0)
-            _gantt(axes, name, frame, span, unit, divisor, settings.label_blocks)
+            _gantt(axes, name, frame, unit, divisor)
+            if settings.label_blocks:
+                _number_blocks(axes, frame, span, divisor, settings)
             axes.set_xlim(0, span / divisor * 1.005)
             if not alike or axes is panels[-1]:
                 axes.set_xlabel(f"Predicted time ({unit})")
@@ -106,16 +126,8 @@ def draw(settings: PipelineScheduleSettings, inputs: FigureFiles, output: Path) 
             for kind in _HUES
             if any((frame["chunk_kind"] == kind).any() for frame in schedules.values())
         ]
-        handles = [
-            Patch(facecolor=_colour(str(kind), str(way)))
-            for kind in kinds
-            for way in ("forward", "backward")
-        ]
-        names = [
-            f"{way.capitalize()}, {_KINDS[kind]}"
-            for kind in kinds
-            for way in ("forward", "backward")
-        ]
+        handles = [Patch(facecolor=_colour(str(kind), str(way))) for kind in kinds for way in ways]
+        names = [f"{_PASS_WORDS[way]}, {_KINDS[kind]}" for kind in kinds for way in ways]
         share_legend(figure, handles, names, len(kinds))
     return Drawn(
         _caption(schedules),
@@ -172,11 +184,9 @@ def _one_after_another(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _gantt(
-    axes: Axes, name: str, frame: pd.DataFrame, span: float, unit: str, divisor: float, labels: bool
-) -> None:
-    lanes = sorted(set(zip(frame["replica"], frame["stage"], strict=True)))
-    place = {lane: i for i, lane in enumerate(lanes)}
+def _gantt(axes: Axes, name: str, frame: pd.DataFrame, unit: str, divisor: float) -> None:
+    place = _lanes(frame)
+    lanes = list(place)
     for (kind, way), rows in frame.groupby(["chunk_kind", "kind"]):
         y = [place[lane] for lane in zip(rows["replica"], rows["stage"], strict=True)]
         width = (rows["end_ms"] - rows["start_ms"]) / divisor
@@ -189,8 +199,6 @@ def _gantt(
             edgecolor="white",
             linewidth=0.7,
         )
-    if labels:
-        _number_blocks(axes, frame, place, span, divisor)
     several = len({replica for replica, _ in lanes}) > 1
     axes.set_yticks(
         range(len(lanes)),
@@ -207,11 +215,25 @@ def _gantt(
     )
 
 
+def _lanes(frame: pd.DataFrame) -> dict[tuple[int, int], int]:
+    """The row of every stage of every replica."""
+    lanes = sorted(set(zip(frame["replica"], frame["stage"], strict=True)))
+    return {lane: i for i, lane in enumerate(lanes)}
+
+
 def _number_blocks(
-    axes: Axes, frame: pd.DataFrame, place: dict[tuple[int, int], int], span: float, divisor: float
+    axes: Axes,
+    frame: pd.DataFrame,
+    span: float,
+    divisor: float,
+    settings: PipelineScheduleSettings,
 ) -> None:
-    wide = frame[(frame["end_ms"] - frame["start_ms"]) / span > 0.012]
-    for row in wide.to_dict("records"):
+    """The number of its chunk in every block that is wide enough for it."""
+    place = _lanes(frame)
+    digit = _DIGIT * settings.text_points / (72 * settings.width_inches) * span
+    for row in frame.to_dict("records"):
+        if row["end_ms"] - row["start_ms"] < (len(str(row["chunk"])) + 0.6) * digit:
+            continue
         axes.text(
             (row["start_ms"] + row["end_ms"]) / 2 / divisor,
             place[row["replica"], row["stage"]],
@@ -224,7 +246,13 @@ def _number_blocks(
 
 
 def _colour(kind: str, way: str) -> tuple[float, float, float]:
-    return lighter(_HUES[kind], 0.55 if way == "forward" else 0.0)
+    return lighter(_HUES[kind], _PASSES[way])
+
+
+def _schedule(frame: pd.DataFrame) -> str:
+    """The schedules of a plan in words; InfiniPipe's where the table names none."""
+    names = list(dict.fromkeys(frame["schedule"].fillna("1f1b")))
+    return " and ".join(_SCHEDULES[str(name)] for name in names)
 
 
 def _bubble(frame: pd.DataFrame) -> float:
@@ -241,18 +269,20 @@ def _facts(name: str, frame: pd.DataFrame) -> str:
     return (
         f"{label(name)} {quantity(float(frame['end_ms'].max()) / 1e3)} s on"
         f" {frame['stage'].nunique()} stages, {pipelines} pipeline{'s' if pipelines > 1 else ''} of"
-        f" chunks ({kinds}), bubble {100 * _bubble(frame):.3g} %"
+        f" chunks ({kinds}), {_schedule(frame)}, bubble {100 * _bubble(frame):.3g} %"
     )
 
 
 def _caption(schedules: Mapping[str, pd.DataFrame]) -> str:
     facts = "; ".join(_facts(name, frame) for name, frame in schedules.items())
+    put_off = any((frame["kind"] == "weight").any() for frame in schedules.values())
+    pale = ", a pale one the gradients of its weights, which were put off" if put_off else ""
     return (
         f"One iteration of each pipeline plan: {facts}. Each row is a stage, each block a forward"
-        " (light) or backward (dark) pass of a chunk in one-forward-one-backward order; a number is"
-        " the chunk's place in forward order. The hue tells chunks of whole sequences, slices of"
-        " one long sequence, and a tail of one packed with whole ones apart. Times are predictions"
-        " of the cost model, not measurements."
+        f" (light) or backward (dark) pass of a chunk{pale}; a number is the chunk's place in"
+        " forward order. The hue tells chunks of whole sequences, slices of one long sequence, and"
+        " a tail of one packed with whole ones apart. Times are predictions of the cost model, not"
+        " measurements."
     )
 
 

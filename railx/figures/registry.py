@@ -44,6 +44,7 @@ FIGURES: tuple[str, ...] = (
     "pipeline_speedups",
     "pipeline_schedule",
     "iteration_parts",
+    "stage_memory",
     "channel_loads",
     "ring_all_reduce",
     "collective_time",

@@ -51,8 +51,10 @@ __all__ = [
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-#: The share of a stage's memory that rounding may take: a millionth, as in solvers.
-_SLACK = 1e-6
+#: The share of a stage's memory that the rounding of sums may take.
+_SLACK = 1e-9
+#: How near to a whole number a solver's value is one.
+_NEAR = 1e-6
 #: Which diagonal takes what is missing: the one that stays live longest, the one that
 #: saves most a layer, the one that gives most of what is missing anywhere.
 _RULES = 3
@@ -101,7 +103,8 @@ class CheckpointProblem:
     def counts(self, diagonals: Integers) -> Integers:
         """Layers [d, n] that each stage recomputes of each chunk (eq. 16)."""
         after = np.arange(self.stages)[::-1]
-        return diagonals[self.position[None, :] + after[:, None]]
+        layers: Integers = diagonals[self.position[None, :] + after[:, None]]
+        return layers
 
 
 def rows(problem: CheckpointProblem) -> tuple[Floats, Floats]:
@@ -161,7 +164,7 @@ def exact(problem: CheckpointProblem, gap: float = 0.0) -> Integers | None:
     scale = problem.saved.max()
     found = milp(
         np.ones(problem.diagonals),
-        integrality=np.ones(problem.diagonals),
+        integrality=np.ones(problem.diagonals, dtype=np.int64),
         bounds=Bounds(0, problem.layers),
         constraints=LinearConstraint(matrix / scale, needed / scale, np.inf),
         options={"mip_rel_gap": gap},
@@ -189,11 +192,11 @@ def fast(problem: CheckpointProblem) -> Integers | None:
         return found
     relaxed = _relaxed(problem)
     assert relaxed is not None  # the relaxation holds whatever whole counts hold
-    start = np.floor(relaxed + _SLACK).astype(np.int64)
+    start = np.floor(relaxed + _NEAR).astype(np.int64)
     rounded = (_swept(problem, start, rule) for rule in range(_RULES))
     found = _least([found, *rounded])
     assert found is not None
-    proven = found.sum() <= math.ceil(relaxed.sum() - _SLACK)
+    proven = found.sum() <= math.ceil(relaxed.sum() - _NEAR)
     if proven or problem.diagonals > _SMALL:
         return found
     return _least([found, exact(problem)])
@@ -303,7 +306,7 @@ def _sweep(
                         best, best_score = place, score
                 if best < 0:
                     return False
-                needed = np.ceil(-room[stage, step] / saved[backward[best]] - _SLACK)
+                needed = np.ceil(-room[stage, step] / saved[backward[best]] - _NEAR)
                 more = min(layers - counts[best + after], max(int(needed), 1))
                 if rule == 2:
                     more = 1
@@ -410,10 +413,10 @@ def _lower(
 ) -> int:
     """Take away what no row needs of a diagonal; how many layers."""
     spare = _spare(diagonal, saved, capacity, room, last, backward, longest_split)
-    less = min(counts[diagonal], spare)
-    if less > 0:
+    less: int = max(min(counts[diagonal], spare), 0)
+    if less:
         _add(diagonal, -less, counts, saved, room, last, backward, longest_split)
-    return max(less, 0)
+    return less
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]

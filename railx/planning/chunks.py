@@ -216,7 +216,7 @@ def _chunked(
     parts = cost.slice_times_ms(start, stop - start)
     constants = (empty.forward_ms, empty.backward_ms, empty.all_to_all_ms)
     forward, backward, exchange = (
-        np.bincount(chunk, part, chunks) + constant
+        np.asarray(np.bincount(chunk, part, chunks) + constant, dtype=np.float64)
         for part, constant in zip(parts, constants, strict=True)
     )
     alone = np.bincount(chunk, minlength=chunks) == 1

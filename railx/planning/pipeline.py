@@ -24,16 +24,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from railx.planning import checkpoints
+from railx.planning.best_schedule import TriedName, best_batch, with_schedule
 from railx.planning.checkpoints import CheckpointProblem
 from railx.planning.chunks import Chunked, Chunking, cut_and_pack, even_mesh, longest_slice, mesh
 from railx.planning.groups import Lengths
+from railx.planning.occupancy import fits
 from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.schedule import backward_order, longest_split, pipeline_ms
@@ -45,6 +47,7 @@ from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipe
 __all__ = [
     "PIPELINE",
     "Checkpointing",
+    "PipelineSchedule",
     "PipelineSettings",
     "checkpoint_problem",
     "plan_pipeline_batch",
@@ -55,6 +58,8 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 #: What is recomputed: as much as memory asks for, everything, or nothing.
 Checkpointing = Literal["adaptive", "exact", "full", "none"]
+#: The order of passes: a schedule, an order that is searched for, or the fastest.
+PipelineSchedule = TriedName | Literal["best"]
 
 #: Token limits that are tried for each K, as powers between the longest slice and what
 #: short sequences of a slice's time hold.
@@ -103,6 +108,12 @@ class PipelineSettings(PlannerBase):
     """Layers that are recomputed. ``adaptive``: as few as memory allows, by a fast
     method; ``exact``: by the paper's integer programme; ``full``: all of them;
     ``none``: none, so that memory decides between pipelines alone.
+    """
+
+    schedule: PipelineSchedule = "1f1b"
+    """The order in which stages run their passes: a schedule by name, ``searched`` for
+    one of our own, or ``best`` for the fastest of them that memory holds. Chunks and
+    recomputed layers are chosen for the paper's, ``1f1b``.
     """
 
     most_over_mean: Annotated[float, AtLeast(1)] | None = 1.2
@@ -162,7 +173,27 @@ def plan_pipeline_batch(
         "longest_over_mean": [one.chunked.longest_over_mean for one in found],
         "recomputed_diagonals": [sum(group.diagonals for group in one.groups) for one in found],
     }
-    return PipelineBatch(iteration, tuple(pipelines), account)
+    return _scheduled(PipelineBatch(iteration, tuple(pipelines), account), settings, cost)
+
+
+def _scheduled(
+    batch: PipelineBatch, settings: PipelineSettings, cost: PipelineCost
+) -> PipelineBatch:
+    """The batch under the schedule of the settings."""
+    if settings.schedule == "1f1b":
+        return batch
+    if settings.schedule == "best":
+        return best_batch(batch, cost)
+    changed = []
+    for index, pipeline in enumerate(batch.pipelines):
+        other = with_schedule(pipeline, settings.schedule, cost)
+        if other is None or not fits(other, cost):
+            raise PlanError(
+                f"planner.schedule: got {settings.schedule}, for which batch {batch.iteration},"
+                f" pipeline {index} does not fit the stages' memory or layers; allowed: 1f1b, best"
+            )
+        changed.append(other)
+    return replace(batch, pipelines=tuple(changed))
 
 
 def share_among_replicas(lengths: Lengths, replicas: int, cost: PipelineCost) -> list[Lengths]:
@@ -467,6 +498,7 @@ def _chunk(chunked: Chunked, chunk: int, layers: Integers, cost: PipelineCost) -
         time.all_to_all_ms,
         tuple(layers.tolist()) if some else (),
         cost.layer_forward_ms(time) if some else 0.0,
+        predicted_send_ms=cost.send_ms(int(chunked.tokens[chunk])),
     )
 
 

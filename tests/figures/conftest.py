@@ -450,10 +450,34 @@ def write_pipeline(results: Path) -> dict[str, Path]:
     common: Row = {"plan": "pipeline", "iteration": 0, "fidelity": "analytic"}
     return {
         "schedule": write_result(
-            results, "plan.schedule", schedule, "pipeline", replica=0, **common
+            results, "plan.schedule", schedule, "pipeline", replica=0, schedule="1f1b", **common
         ),
         "groups": write_result(results, "plan.groups", groups, "pipeline", **common),
     }
+
+
+def write_memory(results: Path) -> Path:
+    """Two stages that hold two chunks and one at most."""
+    gib = 2**30
+    rows = [
+        {
+            "stage": stage,
+            "time_ms": time,
+            "live_chunks": chunks,
+            "live_tokens": 100 * chunks,
+            "activation_bytes": 3.0 * gib * chunks,
+            "capacity_bytes": (8.0 - stage) * gib,
+        }
+        for stage, changes in (
+            (0, [(0, 1), (4, 2), (16, 1), (24, 0)]),
+            (1, [(4, 1), (16, 0), (16, 1), (20, 0)]),
+        )
+        for time, chunks in changes
+    ]
+    common: Row = {"plan": "pipeline", "iteration": 0, "pipeline": 0, "replica": 0}
+    return write_result(
+        results, "plan.memory", rows, "pipeline", schedule="1f1b", fidelity="analytic", **common
+    )
 
 
 def write_iterations(results: Path, rng: np.random.Generator) -> list[Path]:
@@ -667,6 +691,7 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "sequence_parallel_plan": {"groups": plans},
         "underlay": {"mix": write_underlays(results)},
         "pipeline_schedule": {key: [path] for key, path in pipeline.items()},
+        "stage_memory": {"memory": [write_memory(results)]},
         "reconfiguration": {"iterations": iterations},
         "cluster_time": {"settings": write_cluster_time(results)},
         "loss_curves": {"iterations": write_losses(results / "losses", rng)},

@@ -1,4 +1,4 @@
-"""Costs and tasks for the tests of pipeline planners."""
+"""Costs of small pipelines, and what the tests of their parts work out on their own."""
 
 from __future__ import annotations
 
@@ -6,86 +6,87 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from railx.planning.plan import SCHEMA, Pipeline, PipelineBatch, Plan, validate_plan
-from railx.planning.planner import PlanningTask
-from railx.planning.schedule import operations
-from railx.workload import SampledBatch, build_cost_model
+from railx.planning.checkpoints import CheckpointProblem
+from railx.planning.plan import Chunk, Pipeline, Slice
+from railx.planning.schedule import one_f_one_b
 from railx.workload.pipeline_cost import PassTime, PipelineCost, PipelineShape
-from tests.builders import checked
-from tests.plans import made_for_itself
 
-__all__ = ["batch_of", "check_pipelines", "cost_of", "replayed_peak_bytes", "task_of"]
+__all__ = ["cost_of", "held_bytes", "pipeline_of", "problem_of"]
 
 
 def cost_of(
     stages: int = 2,
+    *,
+    tokens: float = 1000.0,
     degree: int = 1,
-    replicas: int = 1,
-    capacity_bytes: float = 1e9,
-    constant_ms: float = 0.0,
+    layers: int | Sequence[int] = 4,
     quadratic_ms: float = 1e-3,
+    constant_ms: float = 3.0,
 ) -> PipelineCost:
-    """Four layers a stage; a layer keeps 10 bytes of a token, 1 of its input and 2 of
-    keys and values. A pass back takes twice as long as one forward.
+    """A pipeline that holds ``tokens`` of its stages' layers on each of them.
+
+    Simple coefficients: backward takes twice as long as forward. A layer keeps 100
+    bytes a token, its input is 10 of them, keys and values are 20.
     """
+    counts = (layers,) * stages if isinstance(layers, int) else tuple(layers)
+    each = 1 / (stages * degree)
     return PipelineCost(
-        PipelineShape(stages, degree, replicas),
-        PassTime(quadratic_ms, 0.1, constant_ms),
-        PassTime(2 * quadratic_ms, 0.2, 2 * constant_ms),
-        PassTime(0.0, 0.05),
-        (4,) * stages,
-        (capacity_bytes,) * stages,
-        layer_bytes=10.0,
-        input_bytes=1.0,
-        key_value_bytes=2.0,
+        shape=PipelineShape(stages, degree),
+        forward=PassTime(quadratic_ms * each / 3, 0.1 * each / 3, constant_ms / stages / 3),
+        backward=PassTime(
+            2 * quadratic_ms * each / 3, 0.2 * each / 3, 2 * constant_ms / stages / 3
+        ),
+        all_to_all=PassTime(0.0, 0.0 if degree == 1 else 0.05 / stages),
+        layer_counts=counts,
+        capacities=tuple(tokens * count * 100.0 for count in counts),
+        layer_bytes=100.0,
+        input_bytes=10.0,
+        key_value_bytes=20.0,
     )
 
 
-def batch_of(lengths: Sequence[int]) -> SampledBatch:
-    """Sequences 10, 11, ... of these lengths."""
-    return SampledBatch(10 + np.arange(len(lengths)), np.asarray(lengths, dtype=np.int64))
+def pipeline_of(counts: Sequence[int], stages: int, tokens: Sequence[int]) -> Pipeline:
+    """Sequences of so many slices of ``tokens`` [chunks] each, all of equal time."""
+    chunks, edge = [], 0
+    for sequence, count in enumerate(counts):
+        own = tokens[edge : edge + count]
+        ends = np.cumsum([0, *own]).tolist()
+        chunks += [
+            Chunk((Slice(sequence, ends[index], ends[index + 1], ends[-1]),), 1.0, 2.0)
+            for index in range(count)
+        ]
+        edge += count
+    return Pipeline(stages, 0, tuple(chunks))
 
 
-def task_of(*batches: Sequence[int], devices: int = 4, tokens: int | None = 1000) -> PlanningTask:
-    """Batches of these lengths for the tiny model; a device holds so many tokens."""
-    longest = max(map(max, batches))
-    cluster = checked("cluster", "cpu_4", devices=devices, tokens_per_device=tokens)
-    model, constants = checked("model", "tiny"), checked("cost_model", "analytic")
-    return PlanningTask(
-        tuple(batch_of(lengths) for lengths in batches),
-        build_cost_model(constants, cluster, model, longest),
-        longest,
-        cluster,
-        model,
-        constants,
+def problem_of(
+    counts: Sequence[int], stages: int, tokens: Sequence[int], share: float, layers: int = 2
+) -> CheckpointProblem:
+    """Memory lies between what the stages hold with all layers recomputed and with
+    none: ``share`` 0 and 1.
+    """
+    split = np.array([count > 1 and i < count - 1 for count in counts for i in range(count)])
+    many = np.array(tokens, dtype=float)
+    saved = many * (90 - 20 * split)
+    kept = np.tile(many * layers * (100 + 20 * split), (stages, 1))
+    kept[-1] += 40 * many
+    ends = np.cumsum(counts)
+    backward = np.concatenate(
+        [np.arange(end - 1, end - count - 1, -1) for end, count in zip(ends, counts, strict=True)]
     )
+    pipeline = pipeline_of(counts, stages, tokens)
+    full, none = (
+        max(max(held_bytes(pipeline, stage, held)) for stage, held in enumerate(table))
+        for table in ((kept - layers * saved).tolist(), kept.tolist())
+    )
+    capacity = np.full(stages, full + share * (none - full))
+    return CheckpointProblem(kept, saved, capacity, layers, backward, max(counts))
 
 
-def replayed_peak_bytes(pipeline: Pipeline, cost: PipelineCost, stage: int) -> float:
-    """The most that a rank holds when the stage runs its passes one by one."""
-    held = peak = 0.0
-    for op in operations(pipeline, stage):
-        chunk = pipeline.chunks[op.chunk]
-        layers = chunk.checkpoint_layers[stage] if chunk.checkpoint_layers else 0
-        own = float(cost.activation_bytes(chunk.tokens, chunk.kind == "split", stage, layers))
-        held += own if op.kind == "forward" else -own
-        peak = max(peak, held)
-    return peak
-
-
-def check_pipelines(
-    made: Sequence[PipelineBatch], task: PlanningTask, cost: PipelineCost, planner: str = "x"
-) -> None:
-    """Every rule of the format, every sequence once, memory of every stage."""
-    validate_plan(made_for_itself(Plan(SCHEMA, "pipeline", planner, task.devices, {}, tuple(made))))
-    for batch, drawn in zip(made, task.batches, strict=True):
-        held: dict[int, int] = {}
-        for pipeline in batch.pipelines:
-            assert (pipeline.stages, pipeline.degree) == (cost.shape.stages, cost.shape.degree)
-            for stage in range(pipeline.stages):
-                assert replayed_peak_bytes(pipeline, cost, stage) <= cost.capacity_bytes(stage)
-            for chunk in pipeline.chunks:
-                for part in chunk.slices:
-                    held[part.sequence] = held.get(part.sequence, 0) + part.tokens
-        assert held == dict(zip(drawn.sequences.tolist(), drawn.lengths.tolist(), strict=True))
-        assert {one.replica for one in batch.pipelines} == set(range(cost.shape.replicas))
+def held_bytes(pipeline: Pipeline, stage: int, each: Sequence[float]) -> list[float]:
+    """What a stage holds after each pass of its order; ``each`` [n] is a chunk's."""
+    held, now = [], 0.0
+    for op in one_f_one_b(pipeline, stage):
+        now += each[op.chunk] if op.kind == "forward" else -each[op.chunk]
+        held.append(now)
+    return held

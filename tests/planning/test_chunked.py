@@ -35,7 +35,7 @@ from railx.planning.seq1f1b import equal_work_cuts, fixed_slices, n_way
 from railx.planning.slim_pipe import balanced, uniform_slices
 from railx.workload.pipeline_cost import PipelineCost
 from tests.builders import checked
-from tests.planning.pipelines import check_pipelines, cost_of, replayed_peak_bytes, task_of
+from tests.planning.pipeline_rules import check_pipelines, cost_of, replayed_peak_bytes, task_of
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=25)
 SMALL = {"stages": 2, "sequence_parallel_degree": 1}

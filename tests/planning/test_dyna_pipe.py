@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from railx.planning.dyna_pipe import consecutive_cuts, plan_dyna_pipe_batch
 from railx.planning.schedule import pipeline_ms
 from tests.builders import checked
-from tests.planning.pipelines import batch_of, cost_of, replayed_peak_bytes
+from tests.planning.pipeline_rules import batch_of, cost_of, replayed_peak_bytes
 
 
 def _time_ms(works: list[float], ends: Any, constant: float, weight: float, share: float) -> float:

@@ -66,6 +66,20 @@ def _recompute(plan: Any) -> None:
     plan["batches"][0]["pipelines"][0]["chunks"][2]["checkpoint_layers"] = [1, 2]
 
 
+def _interleave(plan: Any) -> None:
+    plan["batches"][0]["pipelines"][0] |= {"schedule": "interleaved", "virtual_stages": 1}
+
+
+def _put_weights_off(plan: Any) -> None:
+    plan["batches"][0]["pipelines"][0]["schedule"] = "zero_bubble"
+
+
+def _own_order(plan: Any) -> None:
+    order = [f"{kind}{n}" for n in (0, 1) for kind in "F"] + ["B1", "W1", "B0", "W0"]
+    plan["batches"][0]["pipelines"][0]["order"] = [[*order, "F2", "B2", "W2"]] * 2
+    plan["batches"][0]["predicted_ms"] = 15.0
+
+
 @pytest.mark.parametrize(
     ("made", "change", "message"),
     [
@@ -90,6 +104,14 @@ def _recompute(plan: Any) -> None:
             pipeline,
             _overfull_stage,
             "chunk 2: stage 0 then holds 161 tokens; allowed: at most 160, what its 1 ranks hold",
+        ),
+        *(
+            (pipeline, change, f"batch 0, pipeline 0: schedule {named}, which is simulated only")
+            for change, named in (
+                (_interleave, "interleaved"),
+                (_put_weights_off, "zero_bubble"),
+                (_own_order, "an order with W"),
+            )
         ),
         (
             pipeline,

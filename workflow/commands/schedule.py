@@ -23,7 +23,7 @@ examples:
   railx schedule plan.json                                    # times, bubbles, memory by stage
   railx schedule plan.json --compare                          # every schedule for the same chunks
   railx schedule plan.json --orders                           # what each stage runs, in order
-  railx schedule plan.json --gantt gantt.svg --chrome trace.json
+  railx schedule plan.json --gantt gantt.svg --memory memory.svg --chrome trace.json
   railx schedule plan.json --schedule searched --out faster.json
   railx schedule plan.json --explicit --out mine.json         # orders to edit by hand
 
@@ -63,6 +63,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--gantt", type=Path, metavar="FILE", help="draw it (.svg, .png, .pdf)")
     parser.add_argument(
+        "--memory", type=Path, metavar="FILE", help="draw what stages hold (.svg, .png, .pdf)"
+    )
+    parser.add_argument(
         "--chrome", type=Path, metavar="FILE", help="write a Chrome trace (.json, for Perfetto)"
     )
     parser.add_argument(
@@ -90,8 +93,9 @@ def _schedule(options: argparse.Namespace) -> int:
     batch = _batch(plan, options.iteration)
     if options.chrome is not None:
         write_json(options.chrome, chrome_trace(batch, cost))
-    if options.gantt is not None:
-        _draw(plan, batch, options.gantt)
+    for option, figure in (("gantt", "pipeline_schedule"), ("memory", "stage_memory")):
+        if (picture := getattr(options, option)) is not None:
+            _draw(figure, plan, batch, cost, picture)
     if options.out is not None:
         write_plan(options.out, plan)
     if options.compare:
@@ -104,7 +108,7 @@ def _schedule(options: argparse.Namespace) -> int:
     if options.json or options.csv:
         return 0
     print(f"\n{_summary(batch)}")
-    for path in (options.chrome, options.gantt, options.out):
+    for path in (options.chrome, options.gantt, options.memory, options.out):
         if path is not None:
             print(f"written: {path}")
     return 0
@@ -114,6 +118,7 @@ def _check_endings(options: argparse.Namespace) -> None:
     """Refuse what cannot be written before anything is computed."""
     for option, endings in (
         ("gantt", _PICTURES),
+        ("memory", _PICTURES),
         ("chrome", (".json",)),
         ("out", (".json",)),
     ):
@@ -278,22 +283,31 @@ def _print(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     print_table(pa.Table.from_pylist(rows), options)
 
 
-def _draw(plan: Plan, batch: PipelineBatch, path: Path) -> None:
-    """The figure pipeline_schedule of one batch, of which one image is kept."""
+def _draw(
+    figure: str, plan: Plan, batch: PipelineBatch, cost: PipelineCost | None, path: Path
+) -> None:
+    """A figure of one batch, of which one image is kept."""
     from railx.figures import FigureSettings, draw_figure
     from railx.io import write_table
-    from railx.planning.make import plan_rows, schedule_rows
+    from railx.planning.make import memory_rows, plan_rows, schedule_rows
     from railx.settings import load
     from workflow.config import read_choice
     from workflow.mounts import CONF
 
     shown = replace(plan, batches=(batch,))
-    settings = read_choice(CONF / "figure" / "pipeline_schedule.yaml")
+    settings = read_choice(CONF / "figure" / f"{figure}.yaml")
     settings |= {"only": [], "iteration": batch.iteration}
+    rows = {
+        "pipeline_schedule": {
+            "schedule": schedule_rows(shown, plan.planner),
+            "groups": plan_rows(shown, plan.planner, ""),
+        },
+        "stage_memory": {"memory": memory_rows(shown, plan.planner, cost)},
+    }[figure]
     with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
         folder = Path(scratch)
-        write_table(folder / "schedule.parquet", schedule_rows(shown, plan.planner))
-        write_table(folder / "groups.parquet", plan_rows(shown, plan.planner, ""))
-        tables = {name: [folder / f"{name}.parquet"] for name in ("schedule", "groups")}
+        tables = {name: [folder / f"{name}.parquet"] for name in rows}
+        for name, table in rows.items():
+            write_table(tables[name][0], table)
         draw_figure(load(FigureSettings, settings, "figure"), tables, folder / f"{path.stem}.svg")
         shutil.copyfile(folder / path.name, path)
