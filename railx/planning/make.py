@@ -17,6 +17,7 @@ from railx.planning.plan import (
 )
 from railx.planning.planner import PlannerBase, PlanningTask
 from railx.planning.planners import planner_of
+from railx.planning.predictions import pipeline_tokens_per_device
 from railx.planning.schedule import schedule_name, simulate_pipeline
 from railx.settings import to_dict
 from railx.workload.batches import BatchSettings, SampledBatch, sample_batches
@@ -68,14 +69,19 @@ def make_plan(
         tuple(drawn), cost, filled.max_length_tokens, cluster, model, cost_model, seed
     )
     batches: Any = plan_batches(planner, task)
+    kind, held = chosen.kind_of(batches), cost.tokens_per_device
+    if kind == "pipeline":
+        held = pipeline_tokens_per_device(
+            batches, cost_model, cluster, model, filled.max_length_tokens, cost
+        )
     plan = Plan(
         SCHEMA,
-        chosen.kind_of(batches),
+        kind,
         chosen.name,
         chosen.ranks_of(planner, cluster.devices),
         settings,
         batches,
-        cost.tokens_per_device,
+        held,
         chosen.predictions,
         chosen.whole_heads,
     )

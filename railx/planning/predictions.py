@@ -3,7 +3,8 @@
 A plan of ``railx.planning.make`` names its cluster, its model, its cost model and the
 longest context that sized the model. From these follow how many tokens a rank holds and
 every time in the plan, so that a file whose times are better than its sequences allow
-is refused when it is read.
+is refused when it is read. So is one whose pipelines hold more than the devices that
+they use have, what is recomputed taken into account.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from railx.planning.best_schedule import weight_ms
+from railx.planning.occupancy import peak_bytes, virtual_cost
 from railx.planning.plan import (
+    Chunk,
     Group,
-    Pipeline,
+    PipelineBatch,
     Plan,
     PlanError,
     agree,
@@ -22,8 +26,15 @@ from railx.settings import SettingsError, load
 from railx.workload.cluster import ClusterSettings
 from railx.workload.cost import CostModel, CostModelSettings, build_cost_model
 from railx.workload.model import ModelSettings
+from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 
-__all__ = ["NAMED", "NamedCostModel", "check_predictions", "named_cost_model"]
+__all__ = [
+    "NAMED",
+    "NamedCostModel",
+    "check_predictions",
+    "named_cost_model",
+    "pipeline_tokens_per_device",
+]
 
 #: What ``settings`` of a plan hold where its predictions are a cost model's.
 NAMED = ("cluster", "model", "cost_model", "max_length_tokens")
@@ -35,7 +46,18 @@ class NamedCostModel:
 
     cluster: ClusterSettings
     model: ModelSettings
+    settings: CostModelSettings
+    longest: int
     cost: CostModel
+
+    def pipelines(self, shape: PipelineShape) -> PipelineCost:
+        """That of one shape of pipelines; PlanError where it cannot be."""
+        try:
+            return build_pipeline_cost(
+                self.settings, self.cluster, self.model, self.longest, shape, self.cost
+            )
+        except SettingsError as error:
+            raise PlanError(f"settings: {error}") from None
 
 
 def named_cost_model(plan: Plan) -> NamedCostModel:
@@ -54,7 +76,8 @@ def named_cost_model(plan: Plan) -> NamedCostModel:
         cluster: ClusterSettings = load(ClusterSettings, given["cluster"], "cluster")
         model: ModelSettings = load(ModelSettings, given["model"], "model")
         settings: CostModelSettings = load(CostModelSettings, given["cost_model"], "cost_model")
-        return NamedCostModel(cluster, model, build_cost_model(settings, cluster, model, longest))
+        cost = build_cost_model(settings, cluster, model, longest)
+        return NamedCostModel(cluster, model, settings, longest, cost)
     except SettingsError as error:
         raise PlanError(f"settings.{error}") from None
 
@@ -64,13 +87,7 @@ def check_predictions(plan: Plan, named: NamedCostModel) -> None:
 
     PlanError names the group or the chunk, what the plan says and what it should.
     """
-    cost = named.cost
-    if plan.tokens_per_device != cost.tokens_per_device:
-        raise PlanError(
-            f"tokens_per_device: got {plan.tokens_per_device}; allowed: {cost.tokens_per_device},"
-            " what the plan's cluster and cost model say"
-        )
-    longest = plan.settings["max_length_tokens"]
+    longest = named.longest
     for batch in plan.batches:
         for sequence, length in zip(batch.sequences, batch.lengths, strict=True):
             if length > longest:
@@ -81,12 +98,10 @@ def check_predictions(plan: Plan, named: NamedCostModel) -> None:
     if plan.kind == "pipeline":
         if plan.devices > named.cluster.devices:
             raise PlanError(_devices(plan, f"at most {named.cluster.devices}"))
-        for pipelined in plan.pipeline_batches():
-            for index, pipeline in enumerate(pipelined.pipelines):
-                place = f"batch {pipelined.iteration}, pipeline {index}"
-                _check_degree(pipeline.degree, plan, named, place)
-                _check_pipeline(pipeline, cost, place)
+        _check_pipelines(plan, named)
         return
+    cost = named.cost
+    _check_tokens_per_device(plan, cost.tokens_per_device)
     if plan.devices != named.cluster.devices:
         raise PlanError(_devices(plan, str(named.cluster.devices)))
     for one in plan.sequence_parallel_batches():
@@ -95,6 +110,61 @@ def check_predictions(plan: Plan, named: NamedCostModel) -> None:
                 place = f"batch {one.iteration}, micro-batch {index}, group {number}"
                 _check_degree(group.degree, plan, named, place)
                 _check_group(group, cost, place)
+
+
+def pipeline_tokens_per_device(
+    batches: tuple[PipelineBatch, ...],
+    settings: CostModelSettings,
+    cluster: ClusterSettings,
+    model: ModelSettings,
+    longest: int,
+    cost: CostModel,
+) -> int:
+    """Most tokens of the whole model that a device of these pipelines holds."""
+    named = NamedCostModel(cluster, model, settings, longest, cost)
+    return max(named.pipelines(shape).tokens_per_device for shape in _shapes(batches))
+
+
+def _shapes(batches: tuple[PipelineBatch, ...]) -> list[PipelineShape]:
+    """Those of the pipelines; states lie on all replicas of the plan."""
+    pipelines = [pipeline for batch in batches for pipeline in batch.pipelines]
+    replicas = 1 + max(pipeline.replica for pipeline in pipelines)
+    found = {(pipeline.stages, pipeline.degree) for pipeline in pipelines}
+    return [PipelineShape(*one, replicas) for one in sorted(found)]
+
+
+def _check_pipelines(plan: Plan, named: NamedCostModel) -> None:
+    batches = plan.pipeline_batches()
+    for batch in batches:
+        for index, pipeline in enumerate(batch.pipelines):
+            place = f"batch {batch.iteration}, pipeline {index}"
+            _check_degree(pipeline.degree, plan, named, place)
+    costs = {(shape.stages, shape.degree): named.pipelines(shape) for shape in _shapes(batches)}
+    held = max(cost.tokens_per_device for cost in costs.values())
+    _check_tokens_per_device(plan, held)
+    for batch in batches:
+        for index, pipeline in enumerate(batch.pipelines):
+            cost = costs[pipeline.stages, pipeline.degree]
+            place = f"batch {batch.iteration}, pipeline {index}"
+            part = virtual_cost(cost, pipeline.virtual_stages)
+            for number, chunk in enumerate(pipeline.chunks):
+                _check_chunk(chunk, cost, part, f"{place}, chunk {number}")
+            for stage, peak in enumerate(peak_bytes(pipeline, cost)):
+                capacity = cost.capacity_bytes(stage)
+                if peak > capacity and not agree(peak, capacity):
+                    raise PlanError(
+                        f"{place}: stage {stage} holds {peak / 2**20:.1f} MiB of activations;"
+                        f" allowed: at most {capacity / 2**20:.1f} MiB, what"
+                        " settings.cluster.memory_gib leaves beside its states"
+                    )
+
+
+def _check_tokens_per_device(plan: Plan, held: int) -> None:
+    if plan.tokens_per_device != held:
+        raise PlanError(
+            f"tokens_per_device: got {plan.tokens_per_device}; allowed: {held}, what the plan's"
+            " cluster and cost model say"
+        )
 
 
 def _devices(plan: Plan, allowed: str) -> str:
@@ -118,16 +188,19 @@ def _check_group(group: Group, cost: CostModel, place: str) -> None:
         _check_ms(place, f"predicted_other_ms.{name}", time_ms, 0.0)
 
 
-def _check_pipeline(pipeline: Pipeline, cost: CostModel, place: str) -> None:
-    for number, chunk in enumerate(pipeline.chunks):
-        slices = [(part.start, part.tokens) for part in chunk.slices]
-        time = cost.chunk_time_ms(slices, pipeline.stages, pipeline.degree)
-        inside = f"{place}, chunk {number}"
-        _check_ms(inside, "predicted_forward_ms", chunk.predicted_forward_ms, time.forward_ms)
-        _check_ms(inside, "predicted_backward_ms", chunk.predicted_backward_ms, time.backward_ms)
-        _check_ms(
-            inside, "predicted_all_to_all_ms", chunk.predicted_all_to_all_ms, time.all_to_all_ms
-        )
+def _check_chunk(chunk: Chunk, cost: PipelineCost, part: PipelineCost, place: str) -> None:
+    """``part`` is the cost of a virtual stage, ``cost`` that of a whole one."""
+    time = part.chunk_time_ms([(one.start, one.tokens) for one in chunk.slices])
+    _check_ms(place, "predicted_forward_ms", chunk.predicted_forward_ms, time.forward_ms)
+    _check_ms(place, "predicted_backward_ms", chunk.predicted_backward_ms, time.backward_ms)
+    _check_ms(place, "predicted_all_to_all_ms", chunk.predicted_all_to_all_ms, time.all_to_all_ms)
+    _check_ms(place, "predicted_send_ms", chunk.predicted_send_ms, cost.send_ms(chunk.tokens))
+    if any(chunk.checkpoint_layers) or chunk.predicted_layer_forward_ms:
+        layer = part.layer_forward_ms(time)
+        _check_ms(place, "predicted_layer_forward_ms", chunk.predicted_layer_forward_ms, layer)
+    if chunk.predicted_weight_ms:
+        weights = weight_ms(part, chunk.tokens)
+        _check_ms(place, "predicted_weight_ms", chunk.predicted_weight_ms, weights)
 
 
 def _check_ms(place: str, key: str, said: float, right: float) -> None:

@@ -29,6 +29,7 @@ Notable:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
@@ -192,6 +193,19 @@ class PipelineCost:
     def capacity_bytes(self, stage: int) -> float:
         """Bytes that a rank of a stage has for activations."""
         return self.capacities[stage]
+
+    @property
+    def tokens_per_device(self) -> int:
+        """Most tokens of the whole model, none recomputed, that a rank can hold.
+
+        Of the stage that has most room for them, rounded up: what every stage holds is
+        said in bytes.
+        """
+        stages = range(self.shape.stages)
+        held = max(
+            self.capacities[one] / float(self.activation_bytes(1, False, one)) for one in stages
+        )
+        return math.ceil(held / self.shape.devices * (1 - 1e-12))
 
     def activation_bytes(
         self,
