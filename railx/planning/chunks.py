@@ -30,7 +30,6 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from railx.planning.groups import Lengths
 from railx.planning.plan import Slice
@@ -50,9 +49,6 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 #: How sequences become chunks: as described above.
 Chunking = Literal["balanced", "published", "even"]
-
-#: A share of a limit that rounding of sums may take.
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -165,7 +161,10 @@ def cut_and_pack(
     if not beside_tails:
         opened = (tail_tokens[:0], opened[1][:0])
     time_limit = math.inf if chunking == "even" else float(inner.max()) + constant
-    place, bins = _pack(
+    # Compiled code is loaded by who plans.
+    from railx.planning.chunk_kernels import pack
+
+    place, bins = pack(
         short,
         _slice_ms(np.zeros_like(short), short, cost),
         opened[0],
@@ -241,63 +240,6 @@ def _slice_ms(contexts: Integers, tokens: Integers, cost: PipelineCost) -> Float
     """Forward and backward time of slices [n], without constants."""
     forward, backward, _ = cost.slice_times_ms(contexts, tokens)
     return forward + backward
-
-
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _pack(
-    short: Integers,
-    short_ms: Floats,
-    tail_tokens: Integers,
-    tail_ms: Floats,
-    constant_ms: float,
-    most_ms: float,
-    most_tokens: int,
-    chunking: int,
-) -> tuple[Integers, int]:
-    """The bin of each short sequence [n], and how many bins there are.
-
-    Best-fit-decreasing with two limits, tokens hard and time soft. Bins begin with the
-    tails, ``short`` descends. ``chunking``: 0 balanced, 1 published, 2 even.
-    """
-    place = np.empty(len(short), np.int64)
-    tokens = np.empty(len(tail_tokens) + len(short), np.int64)
-    times = np.empty(len(tokens))
-    bins = len(tail_tokens)
-    tokens[:bins] = tail_tokens
-    times[:bins] = tail_ms
-    for index in range(len(short)):
-        added, added_ms = short[index], short_ms[index]
-        if chunking == 1:
-            # The target rises to what the least loaded bin with room needs.
-            least = np.inf
-            for one in range(bins):
-                if tokens[one] + added <= most_tokens:
-                    least = min(least, times[one])
-            if least < np.inf:
-                most_ms = max(most_ms, least + added_ms)
-        best, best_score = -1, -np.inf
-        for one in range(bins):
-            if tokens[one] + added > most_tokens:
-                continue
-            if times[one] + added_ms > most_ms * (1 + _ROUNDING):
-                continue
-            if chunking == 0:
-                score = times[one]
-            elif chunking == 1:
-                score = -times[one] / tokens[one]
-            else:
-                score = float(tokens[one])
-            if score > best_score:
-                best, best_score = one, score
-        if best < 0:
-            best = bins
-            bins += 1
-            tokens[best] = 0
-            times[best] = constant_ms
-        place[index] = best
-        tokens[best] += added
-        times[best] += added_ms
-    return place, bins
 
 
 def longest_slice(cuts: list[int], length: int) -> int:

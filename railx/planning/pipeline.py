@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Annotated, Literal
 
 import numpy as np
@@ -362,9 +363,16 @@ def _group(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> 
     by_count = starts[np.flatnonzero(np.diff(counts, prepend=0))]
     divided = _divided(chunked, by_count, settings, cost)
     if divided is None:
-        one_by_one = starts[(counts > 1) | (np.diff(counts, prepend=0) != 0)]
-        divided = _divided(chunked, one_by_one, settings, cost)
+        divided = _divided(chunked, _one_by_one(chunked), settings, cost)
     return divided
+
+
+def _one_by_one(chunked: Chunked) -> Integers:
+    """The first chunk of each cut sequence, and that of the batched chunks together."""
+    starts = _run_starts(chunked.count)
+    counts = chunked.count[starts]
+    chosen: Integers = starts[(counts > 1) | (np.diff(counts, prepend=0) != 0)]
+    return chosen
 
 
 def _divided(
@@ -512,8 +520,8 @@ def _refusal(
     fits, fails = 0, int(lengths[longest]) + 1
     while fails - fits > 1:
         middle = (fits + fails) // 2
-        alone = _best(np.array([0]), np.array([middle]), settings, cost)
-        fits, fails = (middle, fails) if alone is not None else (fits, middle)
+        alone = _holds(np.array([0]), np.array([middle]), settings, cost)
+        fits, fails = (middle, fails) if alone else (fits, middle)
     recomputed = "" if settings.checkpointing == "none" else ", every layer recomputed"
     if fits < lengths[longest]:
         return PlanError(
@@ -523,28 +531,40 @@ def _refusal(
     return _short_memory(sequences, lengths, settings, cost)
 
 
+def _holds(
+    sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
+) -> bool:
+    """Whether any division into chunks and pipelines fits memory."""
+    return any(
+        _group(chunked, settings, cost) is not None
+        for chunked in _candidates(sequences, lengths, settings, cost, beside_tails=False)
+    )
+
+
 def _short_memory(
     sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
 ) -> PlanError:
     """Which stage lacks how much memory where the K that needs least runs out of it."""
-    stages = cost.shape.stages
     least: tuple[float, int, float] | None = None
+    layers = np.array([[cost.layers_of(stage)] for stage in range(cost.shape.stages)])
+    chosen = np.zeros_like(layers) if settings.checkpointing == "none" else layers
     for chunked in _candidates(sequences, lengths, settings, cost, beside_tails=False):
-        starts = _run_starts(chunked.count)
-        for first, end in zip(starts, [*starts[1:], chunked.chunks], strict=True):
-            problem = _problem_of(chunked, int(first), int(end), cost)
-            layers = np.array([cost.layers_of(stage) for stage in range(stages)])
-            chosen = 0 if settings.checkpointing == "none" else layers[:, None]
+        starts = _one_by_one(chunked)
+        most: tuple[float, int, float] = (-math.inf, 0, 0.0)
+        for first, end in pairwise([*starts.tolist(), chunked.chunks]):
+            problem = _problem_of(chunked, first, end, cost)
             short = checkpoints.peak_bytes(problem, chosen) - problem.capacity
             stage = int(short.argmax())
-            if least is None or short[stage] < least[0]:
-                least = float(short[stage]), stage, float(problem.capacity[stage])
-    assert least is not None
+            most = max(most, (float(short[stage]), stage, float(problem.capacity[stage])))
+        if least is None or most < least:
+            least = most
+    assert least is not None  # the longest sequence fits alone
     missing, stage, capacity = least
+    recomputed = "no layer" if settings.checkpointing == "none" else "every layer"
     return PlanError(
-        f"cluster.memory_gib: leaves stage {stage} {capacity / 2**30:.3f} GiB for activations;"
-        f" allowed: at least {(capacity + missing) / 2**30:.3f} GiB, what the chunks of this batch"
-        " need with every layer recomputed"
+        f"cluster.memory_gib: leaves stage {stage} {capacity / 2**30:.6g} GiB for activations;"
+        f" allowed: at least {(capacity + missing) / 2**30:.6g} GiB, what the chunks of this batch"
+        f" need there with {recomputed} recomputed"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -202,7 +203,7 @@ def test_packing_is_near_the_least_number_of_chunks(lengths: list[int], most: in
     assert least <= found.chunks <= -(-4 * least // 3)
 
 
-def _fewest(lengths: list[int], fits: object) -> int:
+def _fewest(lengths: list[int], fits: Callable[[list[int]], bool]) -> int:
     """The fewest groups that all fit, by trying every place of every length."""
     best = len(lengths)
 
@@ -215,7 +216,7 @@ def _fewest(lengths: list[int], fits: object) -> int:
             return
         for group in groups:
             group.append(lengths[index])
-            if fits(group):  # type: ignore[operator]
+            if fits(group):
                 place(index + 1, groups)
             group.pop()
         place(index + 1, [*groups, [lengths[index]]])

@@ -129,7 +129,8 @@ def test_every_planner_in_a_tight_place(planner: str, tmp_path: Path) -> None:
     assert plan == _planned(planner, lengths)
     write_plan(tmp_path / "plan.json", plan)
     assert read_plan(tmp_path / "plan.json") == plan
-    with pytest.raises(ValueError, match="3000000") as refused:
+    # Few devices of a pipeline do not even hold the table of so many positions.
+    with pytest.raises(ValueError, match=r"3000000|^cluster\.memory_gib") as refused:
         _planned(planner, [100, 3_000_000, 200])
     assert "allowed: " in str(refused.value)
     assert "\n" not in str(refused.value)
