@@ -154,8 +154,8 @@ def _caption(plans: Mapping[str, pd.DataFrame], bytes_known: bool) -> str:
     facts = "; ".join(_facts(name, rows, bytes_known) for name, rows in plans.items())
     return (
         f"What a rank of each pipeline stage holds over one iteration: {facts}. A chunk is held"
-        " from the beginning of its forward pass to the end of its backward pass, less the layers that"
-        " are recomputed. Times and bytes are predictions of the cost model, not measurements."
+        " from the beginning of its forward pass to the end of its backward pass, less the layers"
+        " that are recomputed. Times and bytes are predictions of the cost model, not measurements."
     )
 
 

@@ -641,6 +641,7 @@ def _validate_pipelines(batch: PipelineBatch, plan: Plan, place: str) -> None:
     for what, counts in (
         ("stages", {pipeline.stages for pipeline in batch.pipelines}),
         ("ranks a stage", {pipeline.degree for pipeline in batch.pipelines}),
+        ("virtual stages", {pipeline.virtual_stages for pipeline in batch.pipelines}),
     ):
         if len(counts) != 1:
             raise PlanError(
@@ -681,6 +682,11 @@ def _validate_chunk(chunk: Chunk, stages: int, place: str) -> None:
                 f"{place}, sequence {part.sequence}: a slice before the tail beside other slices;"
                 " allowed: alone in its chunk"
             )
+    if chunk.predicted_weight_ms > chunk.predicted_backward_ms:
+        raise PlanError(
+            f"{place}: predicted_weight_ms {chunk.predicted_weight_ms}; allowed: at most"
+            f" {chunk.predicted_backward_ms}, predicted_backward_ms, of which it is a part"
+        )
     with_context = [part.sequence for part in chunk.slices if part.start > 0]
     if len(with_context) > 1:
         raise PlanError(

@@ -1,0 +1,152 @@
+"""Other schedules for the same chunks, and the fastest that fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railx.planning.best_schedule import (
+    NAMES,
+    TRAINED,
+    TRIED,
+    best_batch,
+    best_schedule,
+    weight_ms,
+    with_schedule,
+)
+from railx.planning.occupancy import fits, peak_bytes
+from railx.planning.plan import Chunk, Pipeline, PipelineBatch, Slice
+from railx.planning.schedule import pipeline_ms, runnable
+from railx.workload.pipeline_cost import PassTime, PipelineCost, PipelineShape
+
+COST = PipelineCost(
+    shape=PipelineShape(2, 1),
+    forward=PassTime(0.001, 0.1, 0.2),
+    backward=PassTime(0.002, 0.2, 0.4),
+    all_to_all=PassTime(0.0, 0.01),
+    layer_counts=(4, 4),
+    capacities=(1e9, 1e9),
+    layer_bytes=4.0,
+    input_bytes=1.0,
+    key_value_bytes=1.0,
+)
+
+
+def _pipeline(counts: list[list[int]], recomputed: int = 0) -> Pipeline:
+    """Sequences cut into slices of so many tokens."""
+    chunks = []
+    for sequence, cuts in enumerate(counts):
+        start = 0
+        for tokens in cuts:
+            time = COST.chunk_time_ms([(start, tokens)])
+            chunks.append(
+                Chunk(
+                    (Slice(sequence, start, start + tokens, sum(cuts)),),
+                    time.forward_ms,
+                    time.backward_ms,
+                    time.all_to_all_ms,
+                    (recomputed, recomputed) if recomputed else (),
+                    COST.layer_forward_ms(time) if recomputed else 0.0,
+                )
+            )
+            start += tokens
+    return Pipeline(2, 0, tuple(chunks))
+
+
+UNEVEN = _pipeline([[20, 12], [30], [14], [22], [10]])
+
+
+def test_weights_take_half_of_what_is_linear() -> None:
+    assert weight_ms(COST, 10) == 1.0
+    made = with_schedule(UNEVEN, "zero_bubble", COST)
+    assert made is not None
+    assert [chunk.predicted_weight_ms for chunk in made.chunks] == [
+        pytest.approx(0.1 * chunk.tokens) for chunk in UNEVEN.chunks
+    ]
+
+
+def test_the_fastest_is_taken_and_all_are_told() -> None:
+    choice = best_schedule(UNEVEN, COST, NAMES)
+    times = {}
+    for name in NAMES:
+        made = with_schedule(UNEVEN, name, COST)
+        assert made is not None
+        times[name] = pipeline_ms(made)
+    assert choice.times_ms == times
+    assert times[choice.name] == min(times.values()) == pipeline_ms(choice.pipeline)
+    # Of equals the paper's is taken.
+    single = best_schedule(_pipeline([[10]]), COST, ("1f1b", "searched", "gpipe"))
+    assert (single.name, set(single.times_ms)) == ("1f1b", {"1f1b", "searched", "gpipe"})
+
+
+def test_what_memory_does_not_hold_is_not_taken() -> None:
+    equal = _pipeline([[10]] * 6)
+    window = max(peak_bytes(equal, COST))
+    tight = replace(COST, capacities=(window, window))
+    choice = best_schedule(equal, tight, NAMES)
+    assert choice.times_ms["gpipe"] is None  # holds all six chunks
+    assert choice.times_ms["interleaved"] is None
+    assert choice.name == "zero_bubble"
+    assert fits(choice.pipeline, tight)
+    nothing = best_schedule(equal, replace(COST, capacities=(1.0, 1.0)))
+    assert nothing.pipeline == equal
+    assert set(nothing.times_ms.values()) == {None}
+
+
+def test_a_batch_says_what_it_takes_and_what_the_papers_order_takes() -> None:
+    batch = PipelineBatch(0, (UNEVEN, _pipeline([[9]])), {"slices_of_the_longest": [2]})
+    made = best_batch(batch, COST, TRAINED)
+    assert made.solver["slices_of_the_longest"] == [2]
+    assert made.solver["one_f_one_b_ms"] == batch.predicted_ms
+    assert made.solver["schedules"] == ["searched", "1f1b"]
+    assert made.predicted_ms < batch.predicted_ms
+    assert all(map(runnable, made.pipelines))
+    assert made.pipelines[1] == batch.pipelines[1]
+    assert "zero_bubble" in best_batch(batch, COST).solver["schedules"]
+
+
+def test_virtual_stages_have_their_share_of_layers_and_times() -> None:
+    made = with_schedule(_pipeline([[20, 12], [30]], recomputed=3), "interleaved", COST)
+    assert made is not None
+    assert (made.schedule, made.virtual_stages) == ("interleaved", 2)
+    for own, chunk in zip(made.chunks, UNEVEN.chunks, strict=False):
+        assert own.predicted_forward_ms == pytest.approx(chunk.predicted_forward_ms / 2)
+        assert own.checkpoint_layers == (2, 2, 1, 1)  # three of four layers in halves of two
+    assert with_schedule(UNEVEN, "interleaved", COST, virtual_stages=5) is None
+    hand = with_schedule(_pipeline([[20]], recomputed=3), "interleaved")
+    assert hand is not None
+    assert hand.chunks[0].checkpoint_layers == (2, 2, 1, 1)
+
+
+@pytest.mark.parametrize("priced", [True, False])
+def test_there_and_back_again(priced: bool) -> None:
+    cost = COST if priced else None
+    before = _pipeline([[20, 12], [30]], recomputed=3)
+    for name in NAMES:
+        there = with_schedule(before, name, cost)
+        assert there is not None
+        back = with_schedule(there, "1f1b", cost)
+        assert back is not None
+        assert pipeline_ms(back) == pytest.approx(pipeline_ms(before))
+        assert [one.checkpoint_layers for one in back.chunks] == [(3, 3)] * 3
+
+
+@given(
+    counts=st.lists(st.lists(st.integers(5, 60), min_size=1, max_size=3), min_size=1, max_size=6),
+    room=st.floats(0.8, 3.0),
+)
+def test_never_slower_than_the_papers_order_where_that_fits(
+    counts: list[list[int]], room: float
+) -> None:
+    pipeline = _pipeline(counts)
+    bytes_ = room * max(peak_bytes(pipeline, COST))
+    cost = replace(COST, capacities=(bytes_, bytes_))
+    choice = best_schedule(pipeline, cost, TRIED, budget=40)
+    assert (choice.times_ms["1f1b"] is not None) == fits(pipeline, cost)
+    if fits(pipeline, cost):
+        assert pipeline_ms(choice.pipeline) <= pipeline_ms(pipeline)
+    if any(choice.times_ms.values()):
+        assert fits(choice.pipeline, cost)

@@ -1,0 +1,133 @@
+"""Memory of stages over time and their bubbles: by hand, and against the window."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from railx.planning.occupancy import (
+    batch_starts,
+    chunk_bytes,
+    cost_of,
+    fits,
+    held_over_time,
+    peak_bytes,
+    stage_times,
+    virtual_cost,
+)
+from railx.planning.plan import Chunk, Pipeline, PipelineBatch, Slice
+from railx.planning.schedule import SCHEDULES, peak_live_chunks, pipeline_ms, simulate_pipeline
+from railx.workload.pipeline_cost import PassTime, PipelineCost, PipelineShape
+from tests.plans import pipeline_plan
+
+#: Two stages of three layers; a layer keeps 4 bytes of a token, its input is 1, keys
+#: and values are 1.
+COST = PipelineCost(
+    shape=PipelineShape(2, 1),
+    forward=PassTime(0.0, 0.1),
+    backward=PassTime(0.0, 0.2),
+    all_to_all=PassTime(0.0, 0.0),
+    layer_counts=(3, 3),
+    capacities=(300.0, 300.0),
+    layer_bytes=4.0,
+    input_bytes=1.0,
+    key_value_bytes=1.0,
+    logits_bytes=2.0,
+)
+
+
+def _chunk(sequence: int, start: int, stop: int, length: int, *counts: int) -> Chunk:
+    time = COST.chunk_time_ms([(start, stop - start)])
+    recompute = COST.layer_forward_ms(time) if counts else 0.0
+    return Chunk(
+        (Slice(sequence, start, stop, length),),
+        time.forward_ms,
+        time.backward_ms,
+        checkpoint_layers=counts,
+        predicted_layer_forward_ms=recompute,
+    )
+
+
+CHUNKS = (_chunk(0, 0, 10, 20), _chunk(0, 10, 20, 20), _chunk(1, 0, 10, 10, 2, 0))
+
+
+def test_bytes_of_chunks_by_hand() -> None:
+    split = 10 * (3 * 4 + 3 * 1)  # layers and the gradients of their keys and values
+    table = chunk_bytes(Pipeline(2, 0, CHUNKS), COST)
+    # Two of three layers keep their input alone; the last stage keeps scores.
+    assert table == [[split, split, 10 * (4 + 2 * 1)], [split + 20, split + 20, 10 * (12 + 2)]]
+
+
+def test_memory_over_time_by_hand() -> None:
+    """F takes 1 ms, B 2, and one recomputed layer a third of F."""
+    first, last = held_over_time(Pipeline(2, 0, CHUNKS), COST)
+    moments = [(held.time_ms, held.chunks, held.tokens, held.activation_bytes) for held in last]
+    assert moments == [
+        (1, 1, 10, 170),
+        (2, 2, 20, 340),
+        (5, 2, 20, 310),  # backward of chunk 1 is done, chunk 2 comes in
+        (8, 1, 10, 140),
+        (10, 0, 0, 0),
+    ]
+    assert [held.chunks for held in first] == [1, 2, 3, 2, 1, 0]
+    assert peak_bytes(Pipeline(2, 0, CHUNKS), COST) == [360, 340]
+
+
+def test_room_is_kept_on_every_stage() -> None:
+    pipeline = Pipeline(2, 0, CHUNKS)
+    assert not fits(pipeline, COST)
+    assert fits(pipeline, replace(COST, capacities=(360.0, 340.0)))
+    assert not fits(pipeline, replace(COST, capacities=(360.0, 339.0)))
+
+
+def test_without_a_cost_chunks_are_counted_as_the_window_says() -> None:
+    for name in SCHEDULES:
+        parts = 2 if name == "interleaved" else 1
+        pipeline = Pipeline(
+            2,
+            0,
+            tuple(replace(one, predicted_weight_ms=0.5, checkpoint_layers=()) for one in CHUNKS),
+            schedule=name,
+            virtual_stages=parts,
+        )
+        for stage, own in enumerate(held_over_time(pipeline)):
+            assert max(held.chunks for held in own) <= peak_live_chunks(pipeline, stage)
+            assert (own[-1].chunks, own[-1].tokens) == (0, 0)
+            assert all(held.activation_bytes is None for held in own)
+    paper = Pipeline(2, 0, CHUNKS)
+    peaks = [max(held.chunks for held in own) for own in held_over_time(paper)]
+    assert peaks == [peak_live_chunks(paper, stage) for stage in range(2)] == [3, 2]
+
+
+def test_busy_and_idle_make_up_the_pipeline() -> None:
+    pipeline = Pipeline(2, 0, CHUNKS)
+    whole = pipeline_ms(pipeline)
+    first, last = stage_times(simulate_pipeline(pipeline, 7.0), 7.0)
+    assert first.busy_ms == pytest.approx(3 * 3 + 2 / 3)
+    assert last.busy_ms == pytest.approx(9)
+    for time in (first, last):
+        assert time.busy_ms + time.idle_ms == pytest.approx(whole)
+        assert time.bubble_share == pytest.approx(time.idle_ms / whole)
+
+
+def test_a_pipeline_starts_after_those_of_its_replica() -> None:
+    pipelines = (Pipeline(2, 0, CHUNKS), Pipeline(2, 1, CHUNKS[:2]), Pipeline(2, 0, CHUNKS[:2]))
+    assert batch_starts(PipelineBatch(0, pipelines)) == [0.0, 0.0, pipeline_ms(pipelines[0])]
+
+
+def test_a_virtual_stage_costs_its_share_of_the_layers() -> None:
+    own = virtual_cost(replace(COST, layer_counts=(4, 4)), 2)
+    assert own.layer_counts == (2, 2, 2, 2)
+    assert own.shape.stages == 4
+    assert own.chunk_time_ms([(0, 10)]).forward_ms == pytest.approx(0.5)
+    assert [own.capacity_bytes(stage) for stage in range(4)] == [300.0] * 4
+    whole = COST.activation_bytes(10, False, 0) + COST.activation_bytes(10, False, 1)
+    parts = virtual_cost(COST, 3)
+    assert sum(parts.activation_bytes(10, False, stage) for stage in range(6)) == whole
+    with pytest.raises(ValueError, match="8 pipeline stages for 6 layers"):
+        virtual_cost(COST, 4)
+
+
+def test_a_plan_by_hand_has_no_cost() -> None:
+    assert cost_of(pipeline_plan(2, [Pipeline(2, 0, CHUNKS)])) is None

@@ -1,0 +1,84 @@
+"""The search for orders: an exact search on small cases, room, and never worse."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from railx.planning.order_search import search_orders
+from railx.planning.simulation import Shape, makespan_ms, run_orders
+from tests.planning.exact_orders import exact_makespan_ms
+
+SMALL = ([2, 1], [1, 1, 1], [3, 1], [2, 2], [2, 1, 1], [1, 1, 1, 1])
+
+
+def _times(rng: random.Random, chunks: int, spread: float) -> tuple[list[float], list[float]]:
+    forward = [1 + spread * rng.random() for _ in range(chunks)]
+    ratio = rng.choice([1.0, 2.0, 2.5])
+    return forward, [ratio * one for one in forward]
+
+
+def _window(shape: Shape) -> list[int]:
+    return [min(shape.warm_up(stage) + 1, shape.chunks) for stage in range(shape.stages)]
+
+
+@pytest.mark.parametrize("spread", [0.2, 1.0])
+def test_within_two_percent_of_an_exact_search(spread: float) -> None:
+    rng = random.Random(f"orders {spread}")
+    slower = 0
+    for case in range(18):
+        runs, stages = SMALL[case % len(SMALL)], 2 + (case % 3 == 2)
+        shape = Shape(stages, runs)
+        forward, backward = _times(rng, shape.chunks, spread)
+        paper = makespan_ms("1f1b", shape, forward, [backward] * stages)
+        best = exact_makespan_ms(runs, stages, forward, backward, _window(shape), paper + 1e-6)
+        takes = [[*forward, *backward, *[0.0] * shape.chunks]] * stages
+        found = search_orders(shape, takes, [0.0] * shape.chunks)
+        assert found is not None
+        assert best * (1 - 1e-9) <= found.makespan_ms <= 1.02 * best
+        slower += paper > 1.02 * best
+    # The paper's order alone would not do.
+    assert slower > 3
+
+
+def test_the_exact_search_finds_the_closed_form_of_equal_chunks() -> None:
+    assert exact_makespan_ms([2, 1, 1], 3, [1.0] * 4, [2.0] * 4, [4, 3, 2], 99.0) == (4 + 2) * 3.0
+
+
+@settings(max_examples=40)
+@given(
+    runs=st.lists(st.integers(1, 4), min_size=1, max_size=8),
+    stages=st.integers(1, 4),
+    seed=st.integers(0, 2**20),
+)
+def test_never_worse_than_1f1b_nor_with_more_held(runs: list[int], stages: int, seed: int) -> None:
+    shape, rng = Shape(stages, runs), random.Random(seed)
+    forward, backward = _times(rng, shape.chunks, 1.0)
+    takes = [[*forward, *backward, *[0.0] * shape.chunks]] * stages
+    sends = [rng.choice([0.0, 0.3])] * shape.chunks
+    found = search_orders(shape, takes, sends, budget=60)
+    assert found is not None
+    paper = makespan_ms("1f1b", shape, forward, [backward] * stages, send_ms=sends)
+    assert found.makespan_ms <= paper + 1e-9
+    assert found.simulations <= 60 + 6
+    again = run_orders(found.orders, takes, sends)
+    assert again.complete
+    assert again.makespan_ms == found.makespan_ms
+    for order, room in zip(found.orders, _window(shape), strict=True):
+        live = 0
+        for one in order:
+            live += 1 if one < shape.chunks else -1
+            assert live <= room
+        assert sorted(order) == list(range(2 * shape.chunks))
+
+
+def test_room_decides_and_none_says_that_nothing_fits() -> None:
+    shape, takes = Shape(2, [1, 1, 1]), [[1.0] * 9] * 2
+    holds = [[5.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+    free = search_orders(shape, takes, [0.0] * 3, holds, [7.0, 3.0])
+    assert free is not None
+    # 1F1B holds chunks 0 and 1 at once: no room for that here.
+    assert search_orders(shape, takes, [0.0] * 3, holds, [5.5, 3.0]) is None

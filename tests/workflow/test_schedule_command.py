@@ -1,0 +1,145 @@
+"""``railx schedule``: what it prints and writes of a plan, one line for bad input."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from railx.io import read_json, write_json
+from railx.planning.plan import read_plan, write_plan
+from railx.planning.schedule import pipeline_ms, schedule_name
+from tests.plans import micro_batch, sequence_parallel_plan
+from tests.workflow.test_cli import refused
+from workflow.cli import main
+
+LENGTHS = [5000, 400, 3000, 9_000, 30, 900, 2000, 700, 1500, 2500]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("schedule")
+    (folder / "lengths.json").write_text(json.dumps(LENGTHS))
+    out = folder / "plan.json"
+    source = ("corpus=file", f"corpus.path={folder / 'lengths.json'}", "batch=whole")
+    machine = ("cluster=a100_64", "model=gpt_7b", "cost_model=flexsp_7b")
+    chosen = ("planner=pipeline_4x8", "planner.alignment_tokens=64", "planner.most_slices=4")
+    assert main(["plan", *chosen, *source, *machine, "--out", str(out)]) == 0
+    return out
+
+
+def _rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    capsys.readouterr()
+    assert main(["schedule", *arguments, "--json"]) == 0
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return rows
+
+
+def test_stages_with_bubbles_and_memory(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = _rows(capsys, str(plan))
+    (batch,) = read_plan(plan).pipeline_batches()
+    assert [row["stage"] for row in rows] == [0, 1, 2, 3] * len(batch.pipelines)
+    for row in rows:
+        whole = pipeline_ms(batch.pipelines[row["pipeline"]])
+        assert row["busy_ms"] + row["idle_ms"] == pytest.approx(whole)
+        assert 0 < row["peak_gib"] <= row["capacity_gib"]
+    assert main(["schedule", str(plan)]) == 0
+    printed = capsys.readouterr().out
+    assert f"batch 0: {batch.predicted_ms:.6g} ms predicted" in printed
+    assert "simulated only" not in printed
+
+
+def test_every_schedule_in_a_line_and_the_best_written(
+    plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = {row["schedule"]: row for row in _rows(capsys, str(plan), "--compare")}
+    assert set(rows) == {"plan", "1f1b", "gpipe", "interleaved", "zero_bubble", "searched"}
+    assert rows["plan"]["batch_ms"] >= rows["searched"]["batch_ms"]
+    assert rows["1f1b"]["of_1f1b"] == 1.0
+    assert [name for name, row in rows.items() if not row["trains"]] == [
+        "interleaved",
+        "zero_bubble",
+    ]
+    out = tmp_path / "best.json"
+    assert main(["schedule", str(plan), "--schedule", "best_trained", "--out", str(out)]) == 0
+    assert f"written: {out}" in capsys.readouterr().out
+    (batch,) = read_plan(out).pipeline_batches()
+    trained = [rows[name]["batch_ms"] for name in ("1f1b", "searched", "gpipe")]
+    assert batch.predicted_ms == pytest.approx(min(trained))
+    assert batch.solver["one_f_one_b_ms"] == pytest.approx(rows["1f1b"]["batch_ms"])
+
+
+def test_an_order_can_be_written_out_edited_and_read_again(
+    plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "mine.json"
+    assert main(["schedule", str(plan), "--explicit", "--out", str(out)]) == 0
+    capsys.readouterr()
+    (batch,) = read_plan(out).pipeline_batches()
+    assert {schedule_name(one) for one in batch.pipelines} == {"explicit"}
+    shown = _rows(capsys, str(out), "--orders")
+    assert shown == _rows(capsys, str(plan), "--orders")
+    assert shown[0]["order"].split() == list(batch.pipelines[0].order[0])
+    data = read_json(out)
+    data["digest"] = None
+    orders = data["batches"][0]["pipelines"][0]["order"]
+    orders[1].remove("B0")
+    write_json(out, data)
+    assert refused(capsys, "schedule", str(out)).startswith(
+        f"{out}: batch 0, pipeline 0, stage 1: chunk 0 is dropped, no B0; allowed"
+    )
+
+
+def test_a_picture_and_a_trace(
+    plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    names = {"--memory": "memory.svg", "--chrome": "trace.json"}
+    files = {option: tmp_path / name for option, name in names.items()}
+    written = [word for option, path in files.items() for word in (option, str(path))]
+    assert main(["schedule", str(plan), "--schedule", "zero_bubble", *written]) == 0
+    assert "simulated only, railx train refuses it" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names.values())
+    assert "room of the stage that has least" in files["--memory"].read_text()
+    events = read_json(files["--chrome"])["traceEvents"]
+    passes = [event for event in events if event["ph"] == "X"]
+    (batch,) = read_plan(plan).pipeline_batches()
+    assert len(passes) == 3 * 4 * sum(len(one.chunks) for one in batch.pipelines)
+    assert {event["cat"] for event in passes} == {"forward", "backward", "weight"}
+    for stage in range(4):
+        own = sorted((one["ts"], one["dur"]) for one in passes if one["tid"] == stage)
+        assert all(begin + length <= after + 1e-6 for (begin, length), (after, _) in pairwise(own))
+    last = [event for event in events if event["ph"] == "C" and event["tid"] == 0][-1]
+    assert last["args"]["GiB"] == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--iteration", "3"), "--iteration: got 3; allowed: 0"),
+        (("--gantt", "x.txt"), "--gantt: got x.txt; allowed: a file that ends in .svg or .png"),
+        (("--chrome", "x.svg"), "--chrome: got x.svg; allowed: a file that ends in .json"),
+        (("--explicit",), "--explicit: got no --out; allowed: with --out, the plan to write"),
+        (("--virtual-stages", "1"), "--virtual-stages: got 1; allowed: at least 2"),
+        (
+            ("--schedule", "interleaved", "--virtual-stages", "9"),
+            "--schedule: got interleaved; allowed for batch 0, pipeline 0: one that its layers",
+        ),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(
+    plan: Path, arguments: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(capsys, "schedule", str(plan), *arguments).startswith(line)
+
+
+def test_a_plan_of_the_other_kind_has_no_schedule(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    write_plan(path, sequence_parallel_plan(1, [micro_batch(((0,), {0: 5}))]))
+    assert refused(capsys, "schedule", str(path)) == (
+        "the plan is of kind sequence_parallel; allowed here: pipeline"
+    )
