@@ -328,6 +328,7 @@ def _made(
                 for replica, timed in enumerate(batch_runs)
             ),
             account,
+            predicted_other_ms=cost.batch_ms,
         )
         for index, batch_runs in enumerate(chunked)
     )

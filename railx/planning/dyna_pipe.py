@@ -129,7 +129,7 @@ def plan_dyna_pipe_batch(
             high, found = middle, made
     micro_batches = sum(len(pipeline.chunks) for pipeline in found)
     account = {"checkpointed_layers": high, "micro_batches": micro_batches}
-    return PipelineBatch(iteration, tuple(found), account)
+    return PipelineBatch(iteration, tuple(found), account, predicted_other_ms=cost.batch_ms)
 
 
 def _with_layers(

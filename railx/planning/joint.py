@@ -90,7 +90,7 @@ def pipeline_bound_ms(batch: SampledBatch, cost: PipelineCost) -> float:
     forward, backward, _ = cost.slice_times_ms(0 * batch.lengths, batch.lengths)
     work = forward + backward
     shared = max(float(work.sum()) / cost.shape.replicas, float(work.max()))
-    return shared + cost.chunk_constant_ms
+    return shared + cost.chunk_constant_ms + cost.batch_ms
 
 
 def _pipelines(settings: JointSettings, task: PlanningTask) -> list[_Candidate]:

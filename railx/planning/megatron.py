@@ -55,7 +55,7 @@ from railx.workload.batches import SampledBatch
 from railx.workload.cost import CostModel, ProfiledCostSettings, build_cost_model, model_state_mib
 from railx.workload.model import all_to_all_bytes_per_token, key_value_width
 
-__all__ = ["MEGATRON", "MegatronSettings", "Shape", "ShapeTime", "shapes"]
+__all__ = ["MEGATRON", "MegatronSettings", "Shape", "ShapeTime", "every_shape", "shapes"]
 
 #: Gathers and reductions of activations that tensor parallelism makes in a layer,
 #: forward and backward.
@@ -168,6 +168,11 @@ def shapes(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
     return [shape for shape in with_room if shape.tokens >= task.max_length_tokens]
 
 
+def every_shape(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
+    """The shapes whatever memory they leave; their cap of tokens says nothing."""
+    return [_timed_shape(settings, task, *choice, 1) for choice in _choices(settings, task)]
+
+
 def _choices(settings: MegatronSettings, task: PlanningTask) -> Iterator[tuple[int, int, Exchange]]:
     """Powers of two of ranks that divide the heads and fill the devices."""
     heads = task.model.heads
@@ -192,8 +197,23 @@ def _shape(
 ) -> Shape | None:
     """A shape with its costs; None where model states leave no room for tokens."""
     held = _tokens_per_device(task, tensor)
-    if held is None:
-        return None
+    return None if held is None else _timed_shape(settings, task, tensor, context, kind, held)
+
+
+def _timed_shape(
+    settings: MegatronSettings,
+    task: PlanningTask,
+    tensor: int,
+    context: int,
+    kind: Exchange,
+    held: int,
+) -> Shape:
+    """A shape with its costs that holds so many tokens a device.
+
+    Where groups recompute layers, the cost model's all-to-alls count those of the
+    forward pass again, and so do the rates that follow from them: right for gathers,
+    half of which are forward, and corrected for a ring, a third of which is.
+    """
     model, degree, node = task.model, tensor * context, settings.devices_per_node
     element = _bytes_per_element(task)
     whole = all_to_all_bytes_per_token(model, element)
@@ -219,6 +239,8 @@ def _shape(
         per_device = (
             uplink(degree) / min(tensor, node) if degree > node else rate(degree) * (1 - 1 / degree)
         )
+        again = task.constants.checkpoint_layers / model.layers
+        passed *= (1 + again / 3) / (1 + again / 2)
         exchange, hidden = passed / per_device, (context - 1) / context
     elif context > 1:
         own = whole / tensor / context

@@ -174,7 +174,8 @@ def plan_pipeline_batch(
         "longest_over_mean": [one.chunked.longest_over_mean for one in found],
         "recomputed_diagonals": [sum(group.diagonals for group in one.groups) for one in found],
     }
-    return _scheduled(PipelineBatch(iteration, tuple(pipelines), account), settings, cost)
+    planned = PipelineBatch(iteration, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
+    return _scheduled(planned, settings, cost)
 
 
 def _scheduled(

@@ -274,8 +274,9 @@ class Pipeline:
 class PipelineBatch:
     """One training step.
 
-    Pipelines of one replica run in the order given, replicas side by side. The other
-    fields are those of a :class:`SequenceParallelBatch`.
+    Pipelines of one replica run in the order given, replicas side by side.
+    ``predicted_other_ms`` comes once a batch, after them: traffic of ZeRO-3 that
+    nothing hides. The other fields are those of a :class:`SequenceParallelBatch`.
     """
 
     iteration: _Count
@@ -286,6 +287,7 @@ class PipelineBatch:
     lower_bound_ms: _Milliseconds | None = None
     solved_by: str | None = None
     effort: _Count | None = None
+    predicted_other_ms: _Milliseconds = 0.0
 
     @property
     def predicted_ms(self) -> float:
@@ -297,7 +299,7 @@ class PipelineBatch:
         for pipeline in self.pipelines:
             start_ms = replicas.get(pipeline.replica, 0.0)
             replicas[pipeline.replica] = start_ms + pipeline_ms(pipeline)
-        return max(replicas.values())
+        return max(replicas.values()) + self.predicted_other_ms
 
     @property
     def tokens(self) -> int:

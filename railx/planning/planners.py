@@ -14,6 +14,7 @@ from railx.planning.flexsp import FLEXSP
 from railx.planning.flexsp_milp import FLEXSP_MILP
 from railx.planning.joint import JOINT
 from railx.planning.megatron import MEGATRON
+from railx.planning.megatron_pipeline import MEGATRON_PIPELINE
 from railx.planning.pipeline import PIPELINE
 from railx.planning.planner import Planner, PlannerBase
 from railx.planning.seq1f1b import SEQ1F1B
@@ -35,6 +36,7 @@ PLANNERS: tuple[Planner, ...] = (
     BYTE_SCALE,
     WLB,
     ANY_DEGREE,
+    MEGATRON_PIPELINE,
     DAPPLE,
     SEQ1F1B,
     CHUNK_FLOW,

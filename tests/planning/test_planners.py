@@ -117,6 +117,11 @@ def _planned(planner: str, lengths: Any) -> Plan:
     )
 
 
+#: Tokens that a planner holds nowhere, where that is more than of others: some
+#: recompute all layers over all devices.
+TOO_LONG = {"megatron_pipeline": 8_000_000, "joint": 8_000_000}
+
+
 @pytest.mark.parametrize("planner", [planner.name for planner in PLANNERS])
 def test_every_planner_in_a_tight_place(planner: str, tmp_path: Path) -> None:
     """A batch of one; plans that are the same each time, also from a file; a sequence
@@ -129,9 +134,10 @@ def test_every_planner_in_a_tight_place(planner: str, tmp_path: Path) -> None:
     assert plan == _planned(planner, lengths)
     write_plan(tmp_path / "plan.json", plan)
     assert read_plan(tmp_path / "plan.json") == plan
+    too_long = TOO_LONG.get(planner, 3_000_000)
     # Few devices of a pipeline do not even hold the table of so many positions.
-    with pytest.raises(ValueError, match=r"3000000|^cluster\.memory_gib") as refused:
-        _planned(planner, [100, 3_000_000, 200])
+    with pytest.raises(ValueError, match=rf"{too_long}|^cluster\.memory_gib") as refused:
+        _planned(planner, [100, too_long, 200])
     assert "allowed: " in str(refused.value)
     assert "\n" not in str(refused.value)
     nan = float("nan")
