@@ -64,8 +64,8 @@ def test_the_bound_by_hand() -> None:
     A chunk takes 9 ms whatever it holds.
     """
     cost = cost_of(stages=2, replicas=2, constant_ms=3.0)
-    works = [0.35 * length + 3e-3 * length**2 for length in (100, 90, 20)]
-    assert pipeline_bound_ms(batch_of([100, 90, 20]), cost) == pytest.approx(sum(works) / 2 + 9)
+    works = [0.35 * length + 3e-3 * length**2 for length in (100, 90, 40)]
+    assert pipeline_bound_ms(batch_of([100, 90, 40]), cost) == pytest.approx(sum(works) / 2 + 9)
     assert pipeline_bound_ms(batch_of([100, 10]), cost) == pytest.approx(works[0] + 9)
 
 
