@@ -129,7 +129,7 @@ def _row(case: Case) -> list[Any]:
             continue
         if fastest is None or alone < fastest[0]:
             fastest = alone, layers, task
-    groups_ms, layers, task = fastest or (0.0, None, _task(case, model, model.layers))
+    groups_ms, recomputed, task = fastest or (0.0, None, _task(case, model, model.layers))
     batch: Any
     try:
         [batch] = JOINT.plan(settings, task)
@@ -143,7 +143,7 @@ def _row(case: Case) -> list[Any]:
         batch.solver["chosen"],
         round(batch.predicted_ms, 1),
         round(groups_ms, 1) or None,
-        layers,
+        recomputed,
         None if best is None else round(shapes[best], 1),
         best,
         round(time.process_time() - before, 1),
