@@ -43,6 +43,7 @@ FIGURES: tuple[str, ...] = (
     "underlay",
     "pipeline_speedups",
     "pipeline_schedule",
+    "iteration_parts",
     "stage_memory",
     "channel_loads",
     "ring_all_reduce",

@@ -508,9 +508,9 @@ def test_short_sequences_of_wikipedia_are_counted(tmp_path: Path) -> None:
 
 
 def test_infinipipe_is_compared_by_the_length_of_its_pipelines(tmp_path: Path) -> None:
-    write_groups(tmp_path, "flexsp_7b_48k_commoncrawl", [(0, 32, 10.0), (0, 32, 2.0)])
+    write_groups(tmp_path, "flexsp_a800_7b_48k_commoncrawl", [(0, 32, 10.0), (0, 32, 2.0)])
     schedule = pipeline_rows([1, 1], 2)
-    name = "pipeline_7b_48k_commoncrawl"
+    name = "pipeline_a800_7b_48k_commoncrawl"
     write_result(tmp_path, "plan.schedule", schedule, name, fidelity="analytic")
     end_ms = max(row["end_ms"] for row in schedule)
     found = verdicts(tmp_path, "infinipipe_")

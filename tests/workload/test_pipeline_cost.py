@@ -160,18 +160,31 @@ def test_a_cluster_that_counts_tokens_gives_every_stage_as_many() -> None:
         )
 
 
-def test_traffic_of_sharding_is_paid_once_a_batch_among_a_stage() -> None:
-    model = checked("model", "gpt_7b")
-    traffic = ShardingTraffic(gb_s=20.0, parameter_bytes=2, gradient_bytes=4, exposed_share=0.5)
-    settings = replace(checked("cost_model", "flexsp_7b"), sharding=traffic)
-    cluster = checked("cluster", "a100_64")
-    for shape in (PipelineShape(4, 8), PipelineShape(4, 8, 2)):
-        built = build_pipeline_cost(settings, cluster, model, 192_000, shape)
-        ranks = 8 * shape.replicas
-        moved = stage_parameters(model, 192_000, 0, 4) * 8 * (ranks - 1) / ranks
-        assert built.batch_ms == pytest.approx(moved / 20e6 / 2)
-        assert built.chunk_constant_ms == pytest.approx(629.3563 / 4)
-    assert _built(PipelineShape(4, 8)).batch_ms == 0.0
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_traffic_of_sharding_is_a_stages_own(replicas: int) -> None:
+    model, cluster = checked("model", "gpt_7b"), checked("cluster", "a100_64")
+    shape, plain = PipelineShape(4, 8, replicas), checked("cost_model", "flexsp_7b")
+    none, ranks = _built(shape), 8 * replicas
+    held = [stage_parameters(model, 192_000, stage, 4) for stage in range(4)]
+    one_byte_ms = held[0] * (ranks - 1) / ranks / 20e6 / 2
+    found = {}
+    for often in ("batch", "chunk"):
+        traffic = ShardingTraffic(20.0, 2, 4, 0.5, often)  # type: ignore[arg-type]
+        settings = replace(plain, sharding=traffic)
+        found[often] = build_pipeline_cost(settings, cluster, model, 192_000, shape)
+    # Once: parameters and gradients, which then stay.
+    batch, chunk = found["batch"], found["chunk"]
+    assert batch.batch_ms == pytest.approx((2 + 4) * one_byte_ms)
+    assert batch.chunk_constant_ms == pytest.approx(629.3563 / 4)
+    for stage in range(4):
+        less = none.capacity_bytes(stage) - batch.capacity_bytes(stage)
+        assert less == pytest.approx((2 + 4) * held[stage])
+    # For every chunk: parameters for each pass, gradients after the backward one.
+    assert chunk.batch_ms == 0
+    assert chunk.capacities == none.capacities
+    assert chunk.forward.constant_ms == pytest.approx(none.forward.constant_ms + 2 * one_byte_ms)
+    assert chunk.backward.constant_ms == pytest.approx(none.backward.constant_ms + 6 * one_byte_ms)
+    assert none.batch_ms == 0.0
 
 
 def test_exchanges_have_a_latency_and_sends_a_time_where_the_cluster_says_so() -> None:
@@ -203,7 +216,7 @@ def test_the_gather_of_a_stage_takes_the_bandwidth_of_its_devices() -> None:
     for replicas, ranks, gb_s in ((1, 8, 40.0), (2, 16, 10.0)):
         shape = PipelineShape(4, 8, replicas)
         built = build_pipeline_cost(settings, cluster, model, 192_000, shape)
-        moved = stage_parameters(model, 192_000, 0, 4) * 6 * (ranks - 1) / ranks
+        moved = stage_parameters(model, 192_000, 0, 4) * 4 * (ranks - 1) / ranks
         assert built.batch_ms == pytest.approx(moved / (gb_s * 1e6))
 
 
