@@ -20,6 +20,7 @@ from tests.figures.papers import (
     write_rails,
     write_underlays,
 )
+from tests.figures.training_tables import write_passes, write_planned
 from workflow.config import choices
 
 Row = dict[str, Any]
@@ -694,6 +695,8 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "stage_memory": {"memory": [write_memory(results)]},
         "reconfiguration": {"iterations": iterations},
         "cluster_time": {"settings": write_cluster_time(results)},
+        "planning_hidden": {"iterations": write_planned(results / "planned", rng)},
+        "held_memory": {"passes": write_passes(results)},
         "loss_curves": {"iterations": write_losses(results / "losses", rng)},
         "corpus_lengths": {"sequences": write_corpora(results, rng)},
         "channel_loads": {"channels": write_channels(results, rng)},

@@ -17,12 +17,12 @@ from railx.planning.chunked import (
     cut_evenly,
     filled,
     fits,
-    window_bytes,
     pipeline_of,
     recomputing,
     sizes_of,
     spread,
     whole,
+    window_bytes,
 )
 from railx.planning.chunked import (
     cost_of as cost_of_settings,
