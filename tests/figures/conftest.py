@@ -15,6 +15,7 @@ from tests.figures.gallery import Gallery, clashes
 from tests.figures.papers import (
     write_baselines,
     write_claims,
+    write_iterations_of_plans,
     write_pipelines,
     write_plans,
     write_rails,
@@ -682,6 +683,7 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "planners": {"groups": write_baselines(results / "baselines")},
         "all_to_all_degree": {"groups": cases},
         "pipeline_speedups": write_pipelines(results),
+        "iteration_parts": write_iterations_of_plans(results / "parts"),
         "rail_rings": {"graph": [write_graph(results)]},
         "topology_metrics": {"topologies": [write_metrics(results)]},
         "all_to_all_bandwidth": {"bounds": write_bounds(results)},
