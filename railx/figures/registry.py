@@ -25,6 +25,7 @@ FIGURES: tuple[str, ...] = (
     "topology_metrics",
     "all_to_all_bandwidth",
     "cost",
+    "cost_model_error",
     "price_sensitivity",
     "cost_scale",
     "claim_map",
