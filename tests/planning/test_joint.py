@@ -35,7 +35,7 @@ def _settings(most_stages: int = 4) -> JointSettings:
 
 
 def _total_ms(batches: Any) -> float:
-    return sum(batch.predicted_ms for batch in batches)
+    return float(sum(batch.predicted_ms for batch in batches))
 
 
 def _alternatives(chosen: JointSettings, task: PlanningTask) -> dict[str, float]:
