@@ -1,9 +1,10 @@
 """What an iteration consists of under several plans: a bar for each, parted.
 
 Parts are means over the devices: computation, computing again what was not kept,
-all-to-all, and waiting, which is the rest of the iteration. Devices wait for the
-slowest group of a micro-batch, in no group at all, or while a pipeline fills, drains
-and holds them up. Plans of groups and of pipelines stand side by side.
+all-to-all, exposed traffic of ZeRO-3, other communication, and waiting, which is the
+rest of the iteration. Devices wait for the slowest group of a micro-batch, in no group
+at all, or while a pipeline fills, drains and holds them up. Plans of groups and of
+pipelines stand side by side.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
 from railx.figures.settings import CanvasSettings
 from railx.figures.tables import read_frames
 from railx.figures.theme import FAINT, PALETTE, canvas, lighter, panel_title, quantity, share_legend
+from railx.io import read_json
 from railx.settings import AtLeast, NotEmpty
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ _GROUPS = (
     "degree",
     "predicted_ms",
     "predicted_all_to_all_ms",
+    "predicted_other_ms",
     "fidelity",
 )
 _SCHEDULE = ("plan", "iteration", "replica", "stage", "start_ms", "end_ms")
@@ -43,6 +46,8 @@ _PARTS: dict[str, Any] = {
     "computation": PALETTE[0],
     "computed again": PALETTE[1],
     "all-to-all": PALETTE[5],
+    "ZeRO-3": PALETTE[7],
+    "other communication": PALETTE[3],
     "waiting": lighter(FAINT, 0.55),
 }
 
@@ -96,7 +101,7 @@ def draw(settings: IterationPartsSettings, inputs: FigureFiles, output: Path) ->
                 axes.set_xlabel("Seconds")
         drawn = [part for part in _PARTS if (rows[part] > 0).any()]
         handles: list[Any] = [Patch(facecolor=_PARTS[part], linewidth=0) for part in drawn]
-        share_legend(figure, handles, [part.capitalize() for part in drawn], len(drawn))
+        share_legend(figure, handles, [part[:1].upper() + part[1:] for part in drawn], 6)
     return Drawn(_caption(settings, rows), _alternative(rows), rows, title=settings.title)
 
 
@@ -105,7 +110,15 @@ def _rows(settings: IterationPartsSettings, inputs: FigureFiles) -> pd.DataFrame
     import pandas as pd
 
     groups = read_frames(inputs, "groups", _GROUPS)
-    schedule = read_frames(inputs, "schedule", _SCHEDULE) if inputs.get("schedule") else None
+    chosen = [plan for plans in settings.panels.values() for plan in plans]
+    groups = groups[groups["plan"].isin(chosen)]
+    if groups.empty:
+        raise ValueError(
+            f"panels: got {', '.join(chosen)}; allowed: plans of this experiment, one or more"
+        )
+    pipelined = bool((groups["kind"] == "pipeline").any())
+    schedule = read_frames(inputs, "schedule", _SCHEDULE) if pipelined else None
+    sharding = _sharding(inputs)
     rows: list[dict[str, Any]] = []
     for panel, plans in settings.panels.items():
         first: float | None = None
@@ -116,32 +129,46 @@ def _rows(settings: IterationPartsSettings, inputs: FigureFiles) -> pd.DataFrame
             head = {"panel": panel, "plan": plan, "words": words}
             if own["kind"].iloc[0] == "pipeline":
                 assert schedule is not None  # a pipeline plan has one
-                parts = _of_pipelines(own, schedule[schedule["plan"] == plan])
+                parts = _of_pipelines(own, schedule[schedule["plan"] == plan], sharding[plan])
             else:
-                parts = _of_groups(own)
+                parts = _of_groups(own, sharding[plan])
             seconds = sum(parts.values())
             first = first or seconds
             tail = {"seconds": seconds, "over_first": seconds / first}
             rows.append(head | parts | tail | {"fidelity": str(own["fidelity"].iloc[0])})
-    if not rows:
-        named = [plan for plans in settings.panels.values() for plan in plans]
-        raise ValueError(
-            f"panels: got {', '.join(named)}; allowed: plans of this experiment, one or more"
-        )
     return pd.DataFrame(rows)
 
 
-def _of_groups(groups: pd.DataFrame) -> dict[str, float]:
-    """Parts in seconds; micro-batches run one after another."""
+def _sharding(inputs: FigureFiles) -> dict[str, float]:
+    """Exposed traffic of ZeRO-3 in ms of a batch, by plan."""
+    summaries = [read_json(path) for path in inputs["summary"]]
+    return {each["plan"]: float(each["predicted_sharding_ms"]) for each in summaries}
+
+
+def _of_groups(groups: pd.DataFrame, sharding_ms: float) -> dict[str, float]:
+    """Parts in seconds; micro-batches run one after another.
+
+    The cost model has ZeRO-3's traffic in the time of every group.
+    """
     devices = float(groups["devices"].iloc[0])
     iterations = groups["iteration"].nunique()
-    whole = groups.groupby(["iteration", "micro_batch"])["predicted_ms"].max().sum()
-    exchange = float((groups["predicted_all_to_all_ms"] * groups["degree"]).sum()) / devices
-    busy = float((groups["predicted_ms"] * groups["degree"]).sum()) / devices
-    return _parts(busy - exchange, 0.0, exchange, float(whole) - busy, iterations)
+
+    def mean(column: str) -> float:
+        """Over the devices, of a batch."""
+        return float((groups[column] * groups["degree"]).sum()) / devices / iterations
+
+    whole = float(groups.groupby(["iteration", "micro_batch"])["predicted_ms"].max().sum())
+    exchange, other = mean("predicted_all_to_all_ms"), mean("predicted_other_ms")
+    busy = mean("predicted_ms")
+    # Devices in no group gather as the others do, and count as waiting.
+    shared = sharding_ms * min(1.0, busy / (whole / iterations))
+    computing = busy - exchange - other - shared
+    return _parts(computing, 0.0, exchange, shared, other, whole / iterations - busy)
 
 
-def _of_pipelines(groups: pd.DataFrame, schedule: pd.DataFrame) -> dict[str, float]:
+def _of_pipelines(
+    groups: pd.DataFrame, schedule: pd.DataFrame, sharding_ms: float
+) -> dict[str, float]:
     """Parts in seconds; every stage runs every chunk of its replica.
 
     What operations take beyond the chunks' own time is computing again.
@@ -150,20 +177,21 @@ def _of_pipelines(groups: pd.DataFrame, schedule: pd.DataFrame) -> dict[str, flo
     iterations = groups["iteration"].nunique()
     stages = int(schedule["stage"].max()) + 1
     replicas = int(schedule["replica"].max()) + 1
-    whole = float(schedule.groupby("iteration")["end_ms"].max().sum())
-    spent = float((schedule["end_ms"] - schedule["start_ms"]).sum()) / (stages * replicas)
-    chunks = float((groups["predicted_ms"] * groups["degree"]).sum()) / devices
-    exchange = float((groups["predicted_all_to_all_ms"] * groups["degree"]).sum()) / devices
-    again = max(spent - chunks, 0.0)
-    again = again if again > 1e-9 * spent else 0.0
-    return _parts(spent - again - exchange, again, exchange, whole - spent, iterations)
+    whole = float(schedule.groupby("iteration")["end_ms"].max().sum()) / iterations
+    lasted = float((schedule["end_ms"] - schedule["start_ms"]).sum())
+    spent = lasted / (stages * replicas) / iterations
+
+    def mean(column: str) -> float:
+        """Over the devices, of a batch."""
+        return float((groups[column] * groups["degree"]).sum()) / devices / iterations
+
+    exchange, chunks = mean("predicted_all_to_all_ms"), mean("predicted_ms")
+    again = spent - chunks if spent > chunks * (1 + 1e-9) else 0.0
+    return _parts(spent - again - exchange, again, exchange, sharding_ms, 0.0, whole - spent)
 
 
-def _parts(
-    computation: float, again: float, exchange: float, waiting: float, iterations: int
-) -> dict[str, float]:
-    each = (computation, again, exchange, max(waiting, 0.0))
-    return {part: ms / iterations / 1e3 for part, ms in zip(_PARTS, each, strict=True)}
+def _parts(*each_ms: float) -> dict[str, float]:
+    return {part: max(ms, 0.0) / 1e3 for part, ms in zip(_PARTS, each_ms, strict=True)}
 
 
 def _panel(axes: Axes, rows: pd.DataFrame) -> None:
@@ -219,9 +247,8 @@ FIGURE = Figure(
     paper="infinipipe",
     inputs=(
         FigureInput("groups", "plan.groups", columns=_GROUPS),
-        FigureInput(
-            "schedule", "plan.schedule", columns=_SCHEDULE, plan_kind="pipeline", required=False
-        ),
+        FigureInput("schedule", "plan.schedule", columns=_SCHEDULE),
+        FigureInput("summary", "plan.summary"),
     ),
     draw=draw,
 )
