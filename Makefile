@@ -17,7 +17,7 @@ READY := .venv/.ready
 CONFIG = --config experiment=$(EXPERIMENT) $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) $(CONFIG)
 
-.PHONY: help setup reproduce figure claim report pdf sync schemas test test-slow test-oldest-torch mutants bench bench-planners gpu gpu-folder gpu-record steady lint lock clean
+.PHONY: help setup reproduce figure claim report pdf sync schemas test test-slow test-oldest-torch mutants bench bench-planners bench-sizes gpu gpu-folder gpu-record steady lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,10 @@ bench: $(READY) ## how good plans are, how fast the simulators, and what the bac
 
 bench-planners: $(READY) ## make the stored table of planners, benchmarks/planners.csv (hours; a killed run goes on, ANEW=1 starts over)
 	@$(BIN)/python benchmarks/planners.py store $(if $(ANEW),--anew)
+
+bench-sizes: $(READY) ## our planner on 64 to 8,192 devices, and its figure: docs/images/planner_sizes.svg (a minute)
+	@$(BIN)/python benchmarks/planners.py sizes
+	@$(BIN)/python benchmarks/planners.py figure
 
 gpu-folder: $(READY) ## everything that a bare machine with one GPU needs: results/gpu_folder (docs/gpu.md)
 	@$(BIN)/python scripts/gpu folder results/gpu_folder --cores $(CORES)

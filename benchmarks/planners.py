@@ -6,8 +6,9 @@
         [--anew] [--planners NAME...] [--draws 5]
     python benchmarks/planners.py scaling       FlexSP's planner on 64 to 1,024 devices
         [--devices N...]
-    python benchmarks/planners.py sizes         our planner on 64 to 8,192 devices
-        [--devices N...]
+    python benchmarks/planners.py sizes         our planner on 64 to 8,192 devices;
+        [--devices N...]                        fills benchmarks/sizes.csv
+    python benchmarks/planners.py figure        draws docs/images/planner_sizes.svg
 
 The stored table, benchmarks/planners.csv, has what takes hours: FlexSP's planner with
 10 processor seconds a programme, 60 processor seconds of our search, and static plans.
@@ -25,6 +26,7 @@ import json
 import math
 import resource
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -49,6 +51,8 @@ from railx.settings import load
 from railx.workload.batches import FilledBatchSettings, sample_batches
 
 STORE = Path(__file__).resolve().with_name("planners.csv")
+SIZES = STORE.with_name("sizes.csv")
+SIZES_FIGURE = STORE.parents[1] / "docs/images/planner_sizes.svg"
 COLUMNS = (
     "corpus",
     "context_tokens",
@@ -302,17 +306,18 @@ def scale(sizes: list[int]) -> None:
 
 
 def size(sizes: list[int]) -> None:
-    """Print what our planner takes on more devices, with as many more sequences.
+    """Measure what our planner takes on more devices, with as many more sequences.
 
     CommonCrawl-like lengths up to 192K. Bandwidths end at degree 64, and so do the
-    heads of the model: larger groups are not used.
+    heads of the model: larger groups are not used. Rows of the table that stand for
+    other sizes stay.
     """
+    from railx.planning.bound import batch_lower_bound_ms
+
     print(describe(), end="\n\n")
     print("| sequences | devices | micro-batches | ours, s | gap | bound alone, s |")
     print("|---|---|---|---|---|---|")
-    from railx.planning.bound import batch_lower_bound_ms
-
-    limit = 192_000
+    limit, rows = 192_000, {int(row["devices"]): row for row in _sizes()}
     timed(OURS, next(cases(draws=1)))
     for devices in sizes:
         wanted = FilledBatchSettings(8 * devices, 1, limit, "drop")
@@ -321,11 +326,88 @@ def size(sizes: list[int]) -> None:
         made = plan_flexsp_batch(0, batch, OURS.settings(), devices, cost, SEED)
         spent, begin = time.process_time() - begin, time.process_time()
         bound = batch_lower_bound_ms(batch.lengths, devices, cost.degrees, cost)
+        bound_s = time.process_time() - begin
+        rows[devices] = {
+            "devices": str(devices),
+            "sequences": str(8 * devices),
+            "settings": OURS.digest(),
+            "micro_batches": str(len(made.micro_batches)),
+            "total_ms": f"{made.predicted_ms:.3f}",
+            "bound_ms": f"{bound:.3f}",
+            "plan_cpu_s": f"{spent:.2f}",
+            "bound_cpu_s": f"{bound_s:.2f}",
+        }
+        beside = SIZES.with_suffix(".tmp")
+        with beside.open("w", newline="", encoding="utf-8") as lines:
+            table = csv.DictWriter(lines, list(rows[devices]), lineterminator="\n")
+            table.writeheader()
+            table.writerows(rows[number] for number in sorted(rows))
+        beside.replace(SIZES)
         print(
             f"| {8 * devices:,} | {devices:,} | {len(made.micro_batches)} | {spent:.2f} |"
-            f" {made.predicted_ms / bound - 1:.1%} | {time.process_time() - begin:.2f} |",
+            f" {made.predicted_ms / bound - 1:.1%} | {bound_s:.2f} |",
             flush=True,
         )
+
+
+def _sizes() -> list[dict[str, str]]:
+    """The rows of the stored sizes that were made with today's settings."""
+    if not SIZES.exists():
+        return []
+    with SIZES.open(newline="", encoding="utf-8") as lines:
+        return [row for row in csv.DictReader(lines) if row["settings"] == OURS.digest()]
+
+
+def draw_sizes() -> None:
+    """Planner seconds against sequences and devices, and the gap to the bound."""
+    from matplotlib.ticker import FuncFormatter, PercentFormatter
+
+    from railx.figures.settings import CanvasSettings
+    from railx.figures.theme import GREY, PALETTE, canvas, quantity, share_legend
+
+    rows = _sizes()
+    if not rows:
+        raise SystemExit(
+            "error: benchmarks/sizes.csv: got no row of today's settings; allowed: one of each size"
+            " (python benchmarks/planners.py sizes)"
+        )
+    sequences = [int(row["sequences"]) for row in rows]
+    spent = [float(row["plan_cpu_s"]) for row in rows]
+    bounds = [float(row["bound_cpu_s"]) for row in rows]
+    gaps = [float(row["total_ms"]) / float(row["bound_ms"]) - 1 for row in rows]
+    settings = CanvasSettings("planner_sizes", 10, 4.6, 150, 9.5)
+    subtitle = (
+        "CommonCrawl-like lengths up to 192K tokens, 8 sequences a device, GPT-7B with FlexSP's"
+        " constants. Bandwidths are known up to degree 64, and the model has heads for no larger"
+        " groups: more devices are more groups. Processor seconds of one core; no paper states"
+        " these sizes."
+    )
+    footnote = "Seconds: measured on a CPU. Gap: plan over a proven bound, both analytic."
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = Path(folder) / SIZES_FIGURE.name
+        with canvas(settings, drawn, "Planner time against size", subtitle, footnote) as figure:
+            left, right = figure.subplots(1, 2)
+            for axes in (left, right):
+                axes.set_xscale("log", base=2)
+                axes.set_xticks(
+                    sequences, [f"{quantity(n / 1024)}K\n{n // 8:,}" for n in sequences]
+                )
+                axes.minorticks_off()
+                axes.set_xlabel("Sequences (1K = 1,024), and devices below")
+            left.set_yscale("log")
+            left.plot(sequences, spent, "o-", color=PALETTE[2])
+            left.plot(sequences, bounds, "s--", color=GREY)
+            left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: quantity(value)))
+            left.set_ylabel("Processor seconds")
+            left.set_title("Time to plan one batch")
+            right.plot(sequences, gaps, "o-", color=PALETTE[2])
+            right.set_ylim(0, 1.3 * max(gaps))
+            right.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+            right.set_ylabel("Plan over its lower bound, less 1")
+            right.set_title("Gap to the bound")
+            share_legend(figure, left.get_lines(), ["Plan", "Bound alone"], 2)
+        SIZES_FIGURE.write_bytes(drawn.read_bytes())
+    print(f"drawn: {SIZES_FIGURE.relative_to(SIZES_FIGURE.parents[2])}")
 
 
 def main() -> None:
@@ -333,7 +415,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "what", nargs="?", choices=("show", "store", "scaling", "sizes"), default="show"
+        "what", nargs="?", choices=("show", "store", "scaling", "sizes", "figure"), default="show"
     )
     parser.add_argument("--anew", action="store_true", help="drop the planners' stored rows first")
     parser.add_argument("--planners", nargs="+", choices=tuple(STORED), default=list(STORED))
@@ -344,6 +426,8 @@ def main() -> None:
         scale(options.devices or [64, 128, 256, 512, 1024])
     elif options.what == "sizes":
         size(options.devices or [64, 128, 256, 512, 1024, 2048, 4096, 8192])
+    elif options.what == "figure":
+        draw_sizes()
     elif options.what == "store":
         fill(options.planners, options.draws, options.anew)
     else:

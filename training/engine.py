@@ -92,7 +92,7 @@ class Engine:
         timeline: Timeline,
     ) -> None:
         model, training = settings.model, settings.training
-        self._model = model
+        self._model, self._compiled = model, training.compile
         self.device, self.timeline = device, timeline
         compute = PRECISIONS[training.precision]
         self.kernel: Kernel = _kernel(settings, device, compute)
@@ -194,10 +194,12 @@ class Engine:
     def pass_log(self) -> PassLog | None:
         """What can watch the passes of a batch and say what they should hold.
 
-        None where the plan is no pipeline.
+        None where the plan is no pipeline, and on a CPU where layers are compiled: what
+        these make there cannot be seen.
         """
         runner, decoder = self.runner, self.decoder
-        if not isinstance(runner, PipelineParallel):
+        unseen = self._compiled and self.device.type == "cpu"
+        if not isinstance(runner, PipelineParallel) or unseen:
             return None
         held = Held(
             len(decoder.held),

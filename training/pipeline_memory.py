@@ -4,8 +4,8 @@ predicted.
 One batch is watched, at the end of the warm-up, so that no timed step pays for it. A
 row for each operation of each rank says how many chunks are alive after it, how many
 bytes are held beyond those that were there when the batch began, and the most that was
-held while it ran. On a CPU torch's profiler sees every allocation, on a GPU its
-allocator is asked.
+held while it ran. On a CPU the storages of tensors are counted, on a GPU the allocator
+is.
 
 The prediction counts tensors as ``railx.workload.memory`` does: what chunks alive keep,
 what later slices have left for earlier ones, the gradients of the stage's parameters,
@@ -17,24 +17,22 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
 
 from railx.planning.plan import Chunk, Pipeline, PipelineBatch
 from railx.planning.schedule import Op, operations
 from railx.workload.memory import Held, Kept, Pass, pass_bytes, unit_sizes
 from railx.workload.model import ModelSettings
+from training.allocations import HeldStorages
 from training.pipeline import PipelineParallel
 from training.sequence_parallel import token_cut
 
 __all__ = ["Operation", "PassLog", "Predicted", "Stage", "predicted_memory"]
-
-_MARK = "railx.pass."
 
 
 @dataclass(frozen=True)
@@ -87,6 +85,7 @@ class PassLog:
         self._bytes: list[tuple[int, int]] = []
         self._predicted: list[Predicted] = []
         self._before = 0
+        self._storages: HeldStorages | None = None
 
     @contextmanager
     def watching(self, batch: Any) -> Iterator[None]:
@@ -106,28 +105,26 @@ class PassLog:
             self._before = torch.cuda.memory_allocated(self.device)
             yield
             return
-        recording: Any = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-        with recording:
+        # Gathered parameters come and go by their storage.
+        with HeldStorages(self.runner.decoder.parameters()) as self._storages:
             yield
-        self._bytes = _held(recording.profiler.kineto_results.events(), len(self._seen))
 
     @contextmanager
     def operation(self, number: int, op: Op) -> Iterator[None]:
         """One pass."""
-        on_device = self.device.type == "cuda"
-        mark: AbstractContextManager[Any] = nullcontext()
-        if on_device:
+        if self._storages is None:
             torch.cuda.reset_peak_memory_stats(self.device)
-        else:
-            mark = record_function(f"{_MARK}{len(self._seen)}")
         start_ns = time.monotonic_ns()
-        with mark:
-            yield
+        yield
         self._seen.append((number, op, start_ns, time.monotonic_ns(), self.runner.live_chunks))
-        if on_device:
-            now = torch.cuda.memory_allocated(self.device)
-            peak = torch.cuda.max_memory_allocated(self.device)
-            self._bytes.append((now - self._before, peak - self._before))
+        self._bytes.append(self._held())
+
+    def _held(self) -> tuple[int, int]:
+        """What is held now, and the most since the last operation."""
+        if self._storages is not None:
+            return self._storages.held_bytes(), self._storages.peak_bytes()
+        now = torch.cuda.memory_allocated(self.device)
+        return now - self._before, torch.cuda.max_memory_allocated(self.device) - self._before
 
     def operations(self) -> list[Operation]:
         """What was seen, in order."""
@@ -140,32 +137,6 @@ class PassLog:
                 self._seen, self._bytes, self._predicted, strict=True
             )
         ]
-
-
-def _held(events: Sequence[Any], marks: int) -> list[tuple[int, int]]:
-    """What was held after each mark and the most inside it, as the profiler saw it."""
-    spans: list[tuple[int, int]] = [(0, 0)] * marks
-    changes: list[tuple[int, int]] = []
-    for event in events:
-        name = event.name()
-        if name == "[memory]":
-            changes.append((event.start_ns(), event.nbytes()))
-        elif name.startswith(_MARK):
-            start = event.start_ns()
-            spans[int(name.removeprefix(_MARK))] = (start, start + event.duration_ns())
-    changes.sort(key=lambda change: change[0])
-    found, place, held = [], 0, 0
-    for start, end in spans:
-        while place < len(changes) and changes[place][0] < start:
-            held += changes[place][1]
-            place += 1
-        peak = held
-        while place < len(changes) and changes[place][0] <= end:
-            held += changes[place][1]
-            peak = max(peak, held)
-            place += 1
-        found.append((held, peak))
-    return found
 
 
 @dataclass(frozen=True)

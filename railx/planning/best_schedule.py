@@ -3,7 +3,9 @@
 InfiniPipe runs 1F1B. For a batch another order may be faster: ``zero_bubble`` puts off
 the gradients of weights to fill bubbles, ``searched`` is an order of our own for chunks
 of unequal time (``railx.planning.order_search``). Each is simulated with the cost model
-and must hold its activations on every stage at every moment.
+and must hold its activations on every stage at every moment. Layers are recomputed as
+planned for 1F1B; a schedule that holds more recomputes so many more, as many of each
+chunk, that it fits.
 
 ``interleaved`` cuts the model into more parts, so that ranks hold other layers. What a
 batch takes must not move layers: it is tried and told, and taken only where the whole
@@ -71,6 +73,7 @@ def best_schedule(
     cost: PipelineCost | None,
     among: Sequence[TriedName] = TRIED,
     budget: int = _BUDGET,
+    recompute: bool = True,
 ) -> Choice:
     """The fastest of some schedules for a pipeline whose chunks ``cost`` has timed.
 
@@ -79,7 +82,7 @@ def best_schedule(
     times: dict[str, float | None] = {}
     best: tuple[float, TriedName, Pipeline] | None = None
     for name in among:
-        tried = with_schedule(pipeline, name, cost, budget=budget)
+        tried = with_schedule(pipeline, name, cost, budget=budget, recompute=recompute)
         if tried is None or (cost is not None and not fits(tried, cost)):
             times[name] = None
             continue
@@ -96,13 +99,16 @@ def best_batch(
     cost: PipelineCost | None,
     among: Sequence[TriedName] = TRIED,
     budget: int = _BUDGET,
+    recompute: bool = True,
 ) -> PipelineBatch:
     """A batch whose pipelines each take their fastest schedule.
 
     Its account says which (``schedules``) and what the paper's takes
     (``one_f_one_b_ms``, of the whole batch).
     """
-    choices = [best_schedule(pipeline, cost, among, budget) for pipeline in batch.pipelines]
+    choices = [
+        best_schedule(pipeline, cost, among, budget, recompute) for pipeline in batch.pipelines
+    ]
     paper = replace(
         batch,
         pipelines=tuple(replace(one, schedule="1f1b", order=()) for one in batch.pipelines),
@@ -125,26 +131,32 @@ def with_schedule(
     cost: PipelineCost | None = None,
     virtual_stages: int = 2,
     budget: int = _BUDGET,
+    recompute: bool = True,
 ) -> Pipeline | None:
     """The chunks of a pipeline under another schedule.
 
     ``cost`` times what changes with it: the parts of a stage (interleaved) and of a
-    backward pass (zero-bubble), and bounds what a searched order may hold; without it
-    the plan's own times stand and a searched order holds as many chunks as 1F1B. None
-    where there are fewer layers than virtual stages, or no order fits.
+    backward pass (zero-bubble), and says what fits: others than 1F1B recompute as many
+    layers more of each chunk as they need to, where they may (``recompute``); a
+    searched order stays within the room.
+    Without it the plan's own times stand and a searched order holds as many chunks as
+    1F1B. None where there are fewer layers than virtual stages, or no order fits.
     """
     plain = _plain(pipeline, cost)
+    if name == "1f1b":
+        return plain
     if name == "searched":
         return _searched(plain, cost, budget)
+    made: Pipeline | None = replace(plain, schedule=name)
     if name == "interleaved":
-        return _interleaved(plain, cost, virtual_stages)
-    if name == "zero_bubble" and cost is not None:
+        made = _interleaved(plain, cost, virtual_stages)
+    elif name == "zero_bubble" and cost is not None:
         chunks = tuple(
             replace(chunk, predicted_weight_ms=weight_ms(cost, chunk.tokens))
             for chunk in plain.chunks
         )
-        plain = replace(plain, chunks=chunks)
-    return replace(plain, schedule=name)
+        made = replace(plain, chunks=chunks, schedule=name)
+    return made if made is None or cost is None or not recompute else _fitted(made, cost)
 
 
 def weight_ms(cost: PipelineCost, tokens: int) -> float:
@@ -154,6 +166,45 @@ def weight_ms(cost: PipelineCost, tokens: int) -> float:
     gradients of weights as for those of inputs, and attention has no weights.
     """
     return cost.backward.linear_ms * tokens / 2
+
+
+def _fitted(pipeline: Pipeline, cost: PipelineCost) -> Pipeline:
+    """With the fewest layers of each chunk recomputed, beyond those that are, that fit.
+
+    As it is where not even all of them are enough.
+    """
+    if fits(pipeline, cost):
+        return pipeline
+    own = virtual_cost(cost, pipeline.virtual_stages)
+    least, most = 0, max(own.layer_counts)
+    if not fits(_recomputing(pipeline, own, most), cost):
+        return pipeline
+    while most - least > 1:
+        middle = (least + most) // 2
+        if fits(_recomputing(pipeline, own, middle), cost):
+            most = middle
+        else:
+            least = middle
+    return _recomputing(pipeline, own, most)
+
+
+def _recomputing(pipeline: Pipeline, own: PipelineCost, least: int) -> Pipeline:
+    """At least so many layers of every chunk on every model stage are recomputed."""
+    chunks = []
+    for chunk in pipeline.chunks:
+        planned = chunk.checkpoint_layers or (0,) * pipeline.model_stages
+        time = own.chunk_time_ms([(part.start, part.tokens) for part in chunk.slices])
+        chunks.append(
+            replace(
+                chunk,
+                checkpoint_layers=tuple(
+                    max(count, min(least, layers))
+                    for count, layers in zip(planned, own.layer_counts, strict=True)
+                ),
+                predicted_layer_forward_ms=own.layer_forward_ms(time),
+            )
+        )
+    return replace(pipeline, chunks=tuple(chunks))
 
 
 def _plain(pipeline: Pipeline, cost: PipelineCost | None) -> Pipeline:

@@ -44,7 +44,6 @@ __all__ = [
     "cut_evenly",
     "filled",
     "fits",
-    "peak_bytes",
     "pieces",
     "pipeline_of",
     "plan_chunked",
@@ -54,6 +53,7 @@ __all__ = [
     "sizes_of",
     "spread",
     "whole",
+    "window_bytes",
 ]
 
 #: Chunks of several sequences' slices, those of one cut sequence left to right. They
@@ -205,12 +205,12 @@ def pipeline_of(chunks: Iterable[Chunk], replica: int, shape: PipelineShape) -> 
 def fits(pipeline: Pipeline, cost: PipelineCost) -> bool:
     """Whether every stage holds what it keeps at any time (InfiniPipe eqs. 5-10)."""
     return all(
-        peak_bytes(pipeline, cost, stage) <= cost.capacity_bytes(stage)
+        window_bytes(pipeline, cost, stage) <= cost.capacity_bytes(stage)
         for stage in range(pipeline.stages)
     )
 
 
-def peak_bytes(pipeline: Pipeline, cost: PipelineCost, stage: int) -> float:
+def window_bytes(pipeline: Pipeline, cost: PipelineCost, stage: int) -> float:
     """The most that a rank of a stage holds at once."""
     chunks = pipeline.chunks
     held = cost.activation_bytes(

@@ -17,7 +17,7 @@ from railx.planning.plan import (
 )
 from railx.planning.planner import PlannerBase, PlanningTask
 from railx.planning.planners import planner_of
-from railx.planning.predictions import pipeline_tokens_per_device
+from railx.planning.predictions import named_cost_model, pipeline_tokens_per_device
 from railx.planning.schedule import schedule_name, simulate_pipeline
 from railx.settings import to_dict
 from railx.workload.batches import BatchSettings, SampledBatch, sample_batches
@@ -191,7 +191,8 @@ def memory_rows(plan: Plan, name: str, cost: PipelineCost | None) -> list[dict[s
 def plan_summary(plan: Plan) -> dict[str, Any]:
     """Totals of a plan.
 
-    Batches, sequences and tokens, and the mean predicted time of a batch in ms.
+    Batches, sequences and tokens, the mean predicted time of a batch in ms and what of
+    it is exposed traffic of ZeRO-3 by the cost model.
     """
     if plan.kind == "sequence_parallel":
         steps = plan.sequence_parallel_batches()
@@ -200,9 +201,13 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
             len(g.sequences) for batch in steps for m in batch.micro_batches for g in m.groups
         )
         tokens = sum(batch.tokens for batch in steps)
+        priced = plan.predictions == "cost_model"
+        each_ms = named_cost_model(plan).cost.sharding_ms if priced else 0.0
+        sharding_ms = sum(len(batch.micro_batches) for batch in steps) * each_ms
     else:
         pipelined = plan.pipeline_batches()
         times = [batch.predicted_ms for batch in pipelined]
+        sharding_ms = sum(batch.predicted_other_ms for batch in pipelined)
         chunks = [
             chunk
             for batch in pipelined
@@ -219,6 +224,7 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         "sequences": sequences,
         "total_tokens": tokens,
         "predicted_batch_ms": sum(times) / len(times),
+        "predicted_sharding_ms": sharding_ms / len(times),
         "predicted_tokens_per_second": tokens / sum(times) * 1000,
     }
 

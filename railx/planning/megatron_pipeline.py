@@ -124,7 +124,10 @@ def _retimed(chunk: Chunk, shape: Shape, cost: PipelineCost, layers: int) -> Chu
 
 
 def _choices(settings: MegatronPipelineSettings, task: PlanningTask) -> Iterator[tuple[Shape, int]]:
-    """Shapes of a stage and numbers of stages that fill the devices."""
+    """Shapes of a stage and numbers of stages that fill the devices.
+
+    No more replicas than a batch has sequences.
+    """
     chosen = MegatronSettings(
         "megatron",
         settings.tensor,
@@ -134,12 +137,13 @@ def _choices(settings: MegatronPipelineSettings, task: PlanningTask) -> Iterator
         1.0,
         "full",
     )
+    fewest = min(len(batch.lengths) for batch in task.batches)
     for shape in every_shape(chosen, task):
         left = task.devices // shape.degree
         most = min(left, task.model.layers)
         tried = [settings.stages] if settings.stages else [2**k for k in range(most.bit_length())]
         for stages in tried:
-            if stages <= most and left % stages == 0:
+            if stages <= most and left % stages == 0 and left // stages <= fewest:
                 yield shape, stages
 
 
@@ -150,20 +154,23 @@ def _plan(settings: MegatronPipelineSettings, task: PlanningTask) -> tuple[Pipel
     cost = build_cost_model(plain, free, task.model, task.max_length_tokens)
     task = replace(task, constants=plain, cost=cost)
     best: tuple[PipelineBatch, ...] | None = None
-    refused: PlanError | None = None
+    refused: list[PlanError] = []
     for shape, stages in _choices(settings, task):
         try:
             made = _with_shape(settings, task, shape, stages)
         except PlanError as error:
-            refused = refused or error
+            refused.append(error)
             continue
         if best is None or _total_ms(made) < _total_ms(best):
             best = made
     if best is None:
-        raise refused or PlanError(
+        # A shape that has room for something says more than one that has none.
+        named = [one for one in refused if str(one).startswith("sequence")]
+        raise next(iter(named + refused), None) or PlanError(
             f"planner.tensor, planner.context, planner.stages: got {settings.tensor},"
             f" {settings.context}, {settings.stages}; allowed: what divides {task.devices} devices"
-            f" and {task.model.heads} heads, and stages up to {task.model.layers} layers"
+            f" and {task.model.heads} heads, up to {task.model.layers} stages, for the layers, and"
+            " a sequence for every replica"
         )
     return best
 

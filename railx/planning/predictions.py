@@ -143,6 +143,9 @@ def _check_pipelines(plan: Plan, named: NamedCostModel) -> None:
     held = max(cost.tokens_per_device for cost in costs.values())
     _check_tokens_per_device(plan, held)
     for batch in batches:
+        place = f"batch {batch.iteration}"
+        once = max(costs[one.stages, one.degree].batch_ms for one in batch.pipelines)
+        _check_ms(place, "predicted_other_ms", batch.predicted_other_ms, once)
         for index, pipeline in enumerate(batch.pipelines):
             cost = costs[pipeline.stages, pipeline.degree]
             place = f"batch {batch.iteration}, pipeline {index}"

@@ -83,6 +83,11 @@ class ShardingTraffic:
     """Bytes of a gradient that is reduced."""
     exposed_share: Annotated[float, Between(0.0, 1.0)]
     """Share of the time that computation does not hide; 1 hides nothing."""
+    pipelines_gather: Literal["batch", "chunk"] = "batch"
+    """How often a pipeline stage gathers and reduces, among its own devices: once a
+    batch, and then holds whole parameters and gradients all the while, or for every
+    chunk.
+    """
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ Notable:
 * what states leave of a device's memory (``capacity_bytes``) follows the devices that
   the pipelines really use, all replicas: the rest of the cluster holds nothing for
   them. The first stage holds the embedding, the last one the head;
+* traffic of ZeRO-3 is that of a stage among its own devices, once a batch or for every
+  chunk, as the cost model says. Once a batch, its copies take memory all the while;
 * where a cluster says how many tokens a device holds, that many tokens of the whole
   model times the pipeline's devices are the capacity of every stage.
 """
@@ -91,10 +93,12 @@ class PassTime:
         """Without the constant."""
         return self.quadratic_ms * squares + self.linear_ms * tokens
 
-    def part(self, share: float, degree: int) -> PassTime:
-        """That of a share of the layers on ``degree`` ranks."""
+    def part(self, share: float, degree: int, more_ms: float) -> PassTime:
+        """That of a share of the layers on ``degree`` ranks, and so much a chunk."""
         each = share / degree
-        return PassTime(each * self.quadratic_ms, each * self.linear_ms, share * self.constant_ms)
+        return PassTime(
+            each * self.quadratic_ms, each * self.linear_ms, share * self.constant_ms + more_ms
+        )
 
 
 @dataclass(frozen=True)
@@ -277,12 +281,15 @@ def build_pipeline_cost(
     element = _element_bytes(settings)
     layer_bytes, checkpoint_bytes, logits_bytes = _kept_bytes(settings, model, shape.degree)
     forward, backward = _passes(settings, model, cost)
+    traffic = _traffic_ms(settings, cluster, model, max_length_tokens, shape)
+    each_chunk = settings.sharding is not None and settings.sharding.pipelines_gather == "chunk"
+    gather, reduce = traffic if each_chunk else (0.0, 0.0)
     exchange = share * cost.all_to_all_ms[shape.degree]
     latency = counts[0] * _latency_ms(settings, cluster, shape.degree)
     return PipelineCost(
         shape=shape,
-        forward=forward.part(share, shape.degree),
-        backward=backward.part(share, shape.degree),
+        forward=forward.part(share, shape.degree, gather),
+        backward=backward.part(share, shape.degree, reduce),
         all_to_all=PassTime(0.0, exchange, latency),
         recompute_over_forward=_recompute_over_forward(settings),
         layer_counts=counts,
@@ -294,7 +301,8 @@ def build_pipeline_cost(
         key_value_bytes=2 * element * key_value_width(model),
         logits_bytes=logits_bytes,
         send=_send(cluster, element * model.hidden / shape.degree),
-        batch_ms=_batch_ms(settings, cluster, model, max_length_tokens, shape),
+        # Parameters that stay are gathered once.
+        batch_ms=0.0 if each_chunk else traffic[1],
     )
 
 
@@ -388,37 +396,56 @@ def _capacities(
             found.append(cluster.tokens_per_device * shape.stages * each)
             continue
         parameters = stage_parameters(model, max_length_tokens, stage, shape.stages)
-        share = state_share(settings.zero_stage, shape.degree * shape.replicas)
-        states = parameters * settings.state_bytes_per_parameter * share
+        states = parameters * _state_bytes(settings, shape.degree * shape.replicas)
         capacity = cluster.memory_gib * 2**30 - states
-        if capacity < each / shape.degree:
+        if capacity <= 0:
             raise SettingsError(
                 "cluster.memory_gib",
-                f"got {cluster.memory_gib}; allowed: more than"
-                f" {(states + each / shape.degree) / 2**30:.1f}, for the states of stage {stage} on"
-                f" {shape.degree * shape.replicas} devices",
+                f"got {cluster.memory_gib}; allowed: more than {states / 2**30:.1f}, for the states"
+                f" of stage {stage} on {shape.degree * shape.replicas} devices",
             )
         found.append(capacity)
     return tuple(found)
 
 
-def _batch_ms(
+def _traffic_ms(
     settings: CostModelSettings,
     cluster: ClusterSettings,
     model: ModelSettings,
     max_length_tokens: int,
     shape: PipelineShape,
-) -> float:
-    """Exposed traffic of ZeRO-3 among the ranks of the stage with most parameters."""
+) -> tuple[float, float]:
+    """Exposed traffic of ZeRO-3 on the stage with most parameters.
+
+    A gather of the parameters, and a gather with the reduction of the gradients.
+    """
     traffic = settings.sharding
     if traffic is None:
-        return 0.0
+        return 0.0, 0.0
     ranks = shape.degree * shape.replicas
     parameters = max(
         stage_parameters(model, max_length_tokens, stage, shape.stages)
         for stage in range(shape.stages)
     )
-    moved = parameters * (2 * traffic.parameter_bytes + traffic.gradient_bytes)
     larger = [degree for degree in map(int, cluster.gather_gb_s) if degree >= ranks]
     gb_s = cluster.gather_gb_s[str(min(larger))] if larger else traffic.gb_s
-    return traffic.exposed_share * moved * (ranks - 1) / ranks / (gb_s * 1e6)
+    each = traffic.exposed_share * parameters * (ranks - 1) / ranks / (gb_s * 1e6)
+    gather = traffic.parameter_bytes * each
+    return gather, gather + traffic.gradient_bytes * each
+
+
+def _state_bytes(settings: CostModelSettings, ranks: int) -> float:
+    """Bytes on a rank for each parameter of its stage: states, and copies that stay."""
+    states = settings.state_bytes_per_parameter * state_share(settings.zero_stage, ranks)
+    if isinstance(settings, ProfiledCostSettings) and ranks > 1:
+        # The runtime that was profiled holds a stage's parameters and gradients whole.
+        gradient = max(4, _element_bytes(settings))
+        return (
+            states
+            - gradient * state_share(settings.zero_stage, ranks)
+            + (_element_bytes(settings) + gradient)
+        )
+    traffic = settings.sharding
+    if traffic is None or traffic.pipelines_gather == "chunk":
+        return states
+    return states + traffic.parameter_bytes + traffic.gradient_bytes

@@ -87,13 +87,40 @@ def test_what_memory_does_not_hold_is_not_taken() -> None:
     window = max(peak_bytes(equal, COST))
     tight = replace(COST, capacities=(window, window))
     choice = best_schedule(equal, tight, NAMES)
-    assert choice.times_ms["gpipe"] is None  # holds all six chunks
-    assert choice.times_ms["interleaved"] is None
     assert choice.name == "zero_bubble"
     assert fits(choice.pipeline, tight)
+    # All six chunks at once, with no more than their inputs kept, are too much.
+    narrow = replace(tight, input_bytes=2.0)
+    assert best_schedule(equal, narrow, ("1f1b", "gpipe")).times_ms["gpipe"] is None
     nothing = best_schedule(equal, replace(COST, capacities=(1.0, 1.0)))
     assert nothing.pipeline == equal
     assert set(nothing.times_ms.values()) == {None}
+
+
+def test_a_schedule_that_holds_more_recomputes_what_it_must() -> None:
+    """Six equal chunks of 160 bytes a stage; room for two of them, as 1F1B holds.
+
+    GPipe holds six, of which c layers keep 10 bytes in place of 40: 6 (160 - 30 c) is
+    at most 320 from c = 4 on, all layers.
+    """
+    equal = _pipeline([[10]] * 6)
+    assert peak_bytes(equal, COST) == [320, 160]
+    made = with_schedule(equal, "gpipe", replace(COST, capacities=(320.0, 320.0)))
+    assert made is not None
+    assert {chunk.checkpoint_layers for chunk in made.chunks} == {(4, 4)}
+    assert peak_bytes(made, COST) == [240, 240]
+    roomy = with_schedule(equal, "gpipe", replace(COST, capacities=(600.0, 600.0)))
+    assert roomy is not None
+    assert {chunk.checkpoint_layers for chunk in roomy.chunks} == {(2, 2)}
+    backward = equal.chunks[0].predicted_backward_ms
+    layer = equal.chunks[0].predicted_forward_ms / 4
+    free = with_schedule(equal, "gpipe", COST)
+    assert free is not None
+    assert pipeline_ms(roomy) - pipeline_ms(free) == pytest.approx(7 * 2 * layer)
+    assert (free.chunks[0].predicted_backward_ms, free.chunks[0].checkpoint_layers) == (
+        backward,
+        (),
+    )
 
 
 def test_a_batch_says_what_it_takes_and_what_the_papers_order_takes() -> None:

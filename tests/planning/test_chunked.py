@@ -17,12 +17,12 @@ from railx.planning.chunked import (
     cut_evenly,
     filled,
     fits,
-    peak_bytes,
     pipeline_of,
     recomputing,
     sizes_of,
     spread,
     whole,
+    window_bytes,
 )
 from railx.planning.chunked import (
     cost_of as cost_of_settings,
@@ -147,7 +147,7 @@ def test_memory_is_that_of_the_passes_one_by_one(
         spread(layers, cost),
     )
     peaks = [replayed_peak_bytes(pipeline, cost, stage) for stage in range(stages)]
-    found = [peak_bytes(pipeline, cost, stage) for stage in range(stages)]
+    found = [window_bytes(pipeline, cost, stage) for stage in range(stages)]
     assert found == pytest.approx(peaks)
     just, less = (replace(cost, capacities=(max(peaks) * by,) * stages) for by in (1.001, 0.999))
     assert fits(pipeline, just)
@@ -187,7 +187,8 @@ def test_the_fewest_layers_and_the_best_size(name: str) -> None:
     faster.
     """
     task = task_of([600, 300, 200, 90, 80], [500, 400, 100, 50], tokens=330)
-    made, _, planner = _made(name, task)
+    made, cost, planner = _made(name, task)
+    check_pipelines(made, task, cost)
     account = made[0].solver
     layers = account["checkpointed_layers"]
     assert made[1].solver == account
@@ -227,7 +228,7 @@ def test_chunk_flow_keeps_the_last_chunks() -> None:
     more, cost, _ = _made("chunk_flow", task, chunk_tokens=100, kept_chunks=6)
     assert not any(chunk.checkpoint_layers for chunk in more[0].pipelines[0].chunks)
     assert more[0].predicted_ms < made[0].predicted_ms
-    peaks = [peak_bytes(one[0].pipelines[0], cost, 0) for one in (made, more)]
+    peaks = [window_bytes(one[0].pipelines[0], cost, 0) for one in (made, more)]
     assert peaks[0] < peaks[1]
 
 

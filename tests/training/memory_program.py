@@ -1,6 +1,6 @@
-"""Trains two steps as rank 0 of ranks that are not there (torch's fake backend), and
+"""Trains two steps as one of ranks that are not there (torch's fake backend), and
 prints what the allocator saw at its peak beside what the memory model predicts, as one
-JSON object.
+JSON object; and what stages hold after each pass, measured and predicted.
 
 Not a test module: ``test_memory.py`` starts it.
 """
@@ -10,14 +10,16 @@ from __future__ import annotations
 import functools
 import gc
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from railx.planning.plan import Pipeline, Plan
+from railx.planning.plan import Pipeline, Plan, ScheduleName
 from railx.workload.memory import Held, Pass, rank_memory
 from railx.workload.model import ModelSettings
 from tests.builders import choice
@@ -25,6 +27,7 @@ from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_pla
 from training.allocations import allocations
 from training.data import plan_lengths
 from training.engine import Engine
+from training.pipeline import StageLinks
 from training.settings import load_run_settings
 from training.timeline import Timeline
 
@@ -91,42 +94,107 @@ def cases() -> list[Case]:
     ]
 
 
-def measured(case: Case) -> int:
-    """The most bytes that the allocator had handed out at once."""
+@dataclass(frozen=True)
+class StageCase:
+    """A rank of pipelines of three stages, and how layers are recomputed on each."""
+
+    name: str
+    schedule: ScheduleName
+    rank: int
+    degree: int = 1
+    sharding: str = "none"
+    precision: str = "float32"
+    checkpoint_layers: tuple[int, ...] = ()
+
+    @property
+    def plan(self) -> Plan:
+        """Slices, a hybrid chunk and whole sequences; sharded, another replica."""
+        chunks = (
+            chunk((0, 0, 350, 750)),
+            chunk((0, 350, 600, 750)),
+            chunk((0, 600, 750, 750), (1, 0, 100, 100)),
+            chunk((2, 0, 320, 320)),
+            chunk((3, 0, 150, 150), (4, 0, 150, 150)),
+        )
+        chunks = tuple(replace(one, checkpoint_layers=self.checkpoint_layers) for one in chunks)
+        pipelines = [Pipeline(3, 0, chunks, self.degree, self.schedule)]
+        replicas = 2 if self.sharding == "zero3" else 1
+        if replicas == 2:
+            pipelines.append(Pipeline(3, 1, (chunk((9, 0, 64, 64)),), self.degree))
+        return pipeline_plan(3 * self.degree * replicas, pipelines)
+
+
+def stage_cases() -> list[StageCase]:
+    return [
+        StageCase("first", "1f1b", 0, checkpoint_layers=(2, 1, 0)),
+        StageCase("middle", "1f1b", 1, checkpoint_layers=(1, 1, 1)),
+        StageCase("middle_of_two", "gpipe", 3, 2),
+        StageCase("last", "gpipe", 2, precision="bfloat16"),
+        StageCase("last_cut", "1f1b", 2, sharding="zero3"),
+        StageCase("middle_cut", "gpipe", 1, 1, "zero3", "bfloat16", (0, 1, 0)),
+    ]
+
+
+def watched(case: StageCase) -> list[tuple[int, int, int]]:
+    """Held, predicted and most bytes of each pass of a step.
+
+    Messages leave at once here, so that what is held does not wait for them.
+    """
+    StageLinks.send = lambda *_: None  # type: ignore[method-assign]
+    with engine_of(
+        replace(LLAMA, layers=5), case.precision, case.sharding, case.plan, case.rank
+    ) as engine:
+        log = engine.pass_log()
+        assert log is not None
+        engine.step(case.plan.batches[0], 0, log)
+        return [
+            (one.held_bytes, one.predicted_held_bytes, one.peak_bytes) for one in log.operations()
+        ]
+
+
+@contextmanager
+def engine_of(
+    model: ModelSettings, precision: str, sharding: str, plan: Plan, rank: int = 0
+) -> Iterator[Engine]:
+    """A rank's engine, alone."""
     training = choice("training", "cpu_4") | {
-        "precision": case.precision,
-        "sharding": case.sharding,
+        "precision": precision,
+        "sharding": sharding,
         "loss_chunk_tokens": CHUNK_TOKENS,
     }
     settings = load_run_settings(
         {
-            "name": case.name,
+            "name": "memory",
             "seed": 1,
             "plan_name": "hand",
             "plan": "plan.json",
             "corpus": "corpus.parquet",
-            "model": vars(case.model),
+            "model": vars(model),
             "fabric": choice("fabric", "rails"),
             "training": training,
         }
     )
     sequences = {
-        sequence: np.arange(length) % case.model.vocabulary
-        for sequence, length in plan_lengths(case.plan).items()
+        sequence: np.arange(length) % model.vocabulary
+        for sequence, length in plan_lengths(plan).items()
     }
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=case.plan.devices)
-    with allocations(torch.device("cpu")) as allocated:
-        engine = Engine(
-            settings, case.plan, sequences, device=torch.device("cpu"), timeline=Timeline()
-        )
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=plan.devices)
+    yield Engine(settings, plan, sequences, device=torch.device("cpu"), timeline=Timeline())
+    dist.destroy_process_group()
+
+
+def measured(case: Case) -> int:
+    """The most bytes that the allocator had handed out at once."""
+    with (
+        allocations(torch.device("cpu")) as allocated,
+        engine_of(case.model, case.precision, case.sharding, case.plan) as engine,
+    ):
         if case.checkpoint_layers:
             engine.decoder.transform = functools.partial(  # type: ignore[method-assign]
                 engine.decoder.transform, checkpoint_layers=case.checkpoint_layers
             )
         for step in range(2):
             engine.step(case.plan.batches[0], step)
-    dist.destroy_process_group()
-    del engine
     gc.collect()
     return allocated.peak_bytes
 
@@ -137,4 +205,4 @@ if __name__ == "__main__":
     for case in cases():
         memory = rank_memory(case.model, case.held, case.passes, loss_chunk_tokens=CHUNK_TOKENS)
         found[case.name] = {"measured": measured(case), "predicted": memory.peak_bytes}
-    print(json.dumps(found))
+    print(json.dumps({"peaks": found, "stages": {c.name: watched(c) for c in stage_cases()}}))

@@ -181,6 +181,7 @@ def test_the_same_command_goes_on_to_the_same_results(runs: Runs, straight: list
     assert sorted(path.name for path in (runs.folder / "out").iterdir()) == [
         "checkpoint",
         "iterations.parquet",
+        "passes.parquet",
         "result.json",
         "trace.json",
         "trace.parquet",

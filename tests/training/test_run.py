@@ -62,10 +62,10 @@ def sequence_parallel() -> Plan:
     return sequence_parallel_plan(2, [together, apart], [apart])
 
 
-def pipeline() -> Plan:
+def pipeline(degree: int = 1) -> Plan:
     """Two stages, a sequence in two slices, its tail in a hybrid chunk."""
     chunks = (chunk((0, 0, 50, 90)), chunk((0, 50, 90, 90), (4, 0, 10, 10)), chunk((1, 0, 61, 61)))
-    return pipeline_plan(2, [Pipeline(2, 0, chunks)])
+    return pipeline_plan(2 * degree, [Pipeline(2, 0, chunks, degree)])
 
 
 def prepared(folder: Path, made: Plan, **changes: Any) -> dict[str, Any]:
@@ -176,6 +176,7 @@ def test_a_bare_node_writes_all_files(bare_run: Path) -> None:
     assert sorted(path.name for path in bare_run.iterdir()) == [
         "checkpoint",
         "iterations.parquet",
+        "passes.parquet",
         "result.json",
         "trace.json",
         "trace.parquet",
@@ -339,26 +340,58 @@ def test_only_the_first_repeat_is_traced(repeated: Path) -> None:
     assert len(steps) == len(set(steps)) == 3 * 3
 
 
-def test_torchrun_runs_a_pipeline(tmp_path: Path) -> None:
-    arguments = written(tmp_path, prepared(tmp_path, pipeline()))
-    done = python(
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "training.run",
-        *arguments,
-        cwd=tmp_path,
-        timeout_s=120,
-    )
+@pytest.fixture(scope="module")
+def piped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two stages of two ranks each, under torchrun."""
+    folder = tmp_path_factory.mktemp("piped")
+    arguments = written(folder, prepared(folder, pipeline(2)))
+    program = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
+    done = python(*program, "-m", "training.run", *arguments, cwd=folder, timeout_s=200)
     assert done.returncode == 0, done.stderr
-    result = read_json(tmp_path / "out/result.json")
+    return folder / "out"
+
+
+def test_torchrun_runs_a_pipeline(piped: Path) -> None:
+    result = read_json(piped / "result.json")
     assert result["losses_agree"] is True
-    assert result["peak_live_chunks"] == result["planned_peak_live_chunks"] == [3, 2]
-    kinds = {row["kind"] for row in read_rows(tmp_path / "out/trace.parquet")}
-    assert {"compute", "send", "recv", "reconfiguration"} <= kinds
+    assert result["peak_live_chunks"] == result["planned_peak_live_chunks"] == [3, 3, 2, 2]
+
+
+def test_messages_of_stages_and_exchanges_of_groups_switch_in_one_run(piped: Path) -> None:
+    """Every rank has a server of its own: both kinds want circuits of the rails, and
+    the losses are those of electrical switching.
+    """
+    trace = read_rows(piped / "trace.parquet")
+    for mode in ("on_demand", "provisioned"):
+        own = [row for row in trace if row["mode"] == mode]
+        switched = [row for row in own if row["kind"] == "reconfiguration"]
+        assert {row["group"] for row in switched} >= {"0,1", "2,3"}
+        groups = {(row["kind"], row["group"]) for row in own}
+        assert {("all_to_all", "0,1"), ("all_to_all", "2,3")} <= groups
+        between = {group for kind, group in groups if kind in ("send", "recv")}
+        assert {frozenset(group.split(",")) for group in between} == {
+            frozenset("02"), frozenset("13"),
+        }  # fmt: skip
+        assert any(set(row["group"].split(",")) in ({"0", "2"}, {"1", "3"}) for row in switched)
+
+
+def test_passes_say_what_was_alive_and_what_was_expected(piped: Path) -> None:
+    rows = read_rows(piped / "passes.parquet")
+    window = [[1, 2, 3, 2, 1, 0], [1, 2, 1, 2, 1, 0]]
+    assert {(row["fidelity"], row["iteration"]) for row in rows} == {("measured_cpu", 0)}
+    for rank in range(4):
+        own = [row for row in rows if row["rank"] == rank]
+        assert [row["position"] for row in own] == list(range(6))
+        assert all((row["stage"], row["place"]) == divmod(rank, 2) for row in own)
+        live = [row["live_chunks"] for row in own]
+        assert live == [row["predicted_live_chunks"] for row in own] == window[rank // 2]
+        # What has been sent may still be on its way.
+        sent = 0
+        for row in own:
+            sent += 4 * 32 * 31
+            assert row["predicted_held_bytes"] <= 1.02 * row["held_bytes"]
+            assert row["held_bytes"] <= 1.02 * row["predicted_held_bytes"] + sent
+            assert row["held_bytes"] <= row["peak_bytes"]
 
 
 @pytest.mark.parametrize(

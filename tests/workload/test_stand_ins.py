@@ -80,9 +80,12 @@ def test_the_constant_as_traffic_of_sharding_is_the_published_time(size: str) ->
     derived = checked("cost_model", f"flexsp_{size}_kept_zero3")
     roomy = replace(cluster, memory_gib=60.0)
     cost = build_cost_model(derived, roomy, model, 192_000)
-    assert cost.sharding_ms == cost.constant_ms
+    assert derived.constant_ms == pytest.approx(0.3 * model.layers)
+    assert cost.sharding_ms == pytest.approx(cost.constant_ms - derived.constant_ms)
     assert cost.constant_ms == pytest.approx(_published(size, "constant_ms"), rel=1e-6)
-    plain = checked("cost_model", f"flexsp_{size}_kept")
+    plain, traffic = checked("cost_model", f"flexsp_{size}_kept"), derived.sharding
+    often = checked("cost_model", f"flexsp_{size}_kept_zero3_chunk")
+    assert often == replace(derived, sharding=replace(traffic, pipelines_gather="chunk"))
     assert replace(derived, constant_ms=plain.constant_ms, sharding=None) == plain
 
 
@@ -119,4 +122,4 @@ def test_an_analytic_model_reaches_half_of_the_peak(size: str) -> None:
     cost = build_cost_model(settings, checked("cluster", "a800_32"), model, 48_000)
     weights = 12 * model.hidden**2 * model.layers + model.vocabulary * model.hidden
     assert cost.linear_ms == pytest.approx(6 * weights / 156e9)
-    assert cost.constant_ms == 0
+    assert cost.constant_ms == 10

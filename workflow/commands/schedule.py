@@ -244,9 +244,19 @@ def _compared_row(name: str, batch: PipelineBatch, cost: PipelineCost | None) ->
         "bubble_share": idle / (busy + idle),
         "peak_chunks": max(moment.chunks for moment in held),
         "peak_gib": _gib(moment.activation_bytes for moment in held),
+        "recomputed_share": _recomputed(batch, cost),
         "fits": None if cost is None else all(fits(one, cost) for one in batch.pipelines),
         "trains": all(map(runnable, batch.pipelines)),
     }
+
+
+def _recomputed(batch: PipelineBatch, cost: PipelineCost | None) -> float | None:
+    """Share of the layers, chunk by chunk, whose forward pass is run twice."""
+    if cost is None:
+        return None
+    chunks = [chunk for pipeline in batch.pipelines for chunk in pipeline.chunks]
+    counted = sum(sum(chunk.checkpoint_layers) for chunk in chunks)
+    return counted / (len(chunks) * sum(cost.layer_counts))
 
 
 def _orders(batch: PipelineBatch) -> list[dict[str, Any]]:
