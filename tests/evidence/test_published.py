@@ -17,7 +17,7 @@ from railx.evidence import (
     read_papers,
     read_published,
 )
-from railx.io import write_table
+from railx.io import write_json, write_table
 from railx.planning.plan import Chunk, Pipeline, Slice
 from railx.planning.schedule import simulate_pipeline
 from tests.builders import PUBLISHED, ROOT, published, write_result
@@ -34,7 +34,9 @@ def value(file: str, row_id: str) -> float:
 
 def verdicts(results: Path, wanted: str = "") -> dict[str, dict[str, Any]]:
     """The rows of claims whose ids begin with ``wanted``."""
-    files = [str(path.relative_to(results)) for path in results.rglob("*.parquet")]
+    endings = (".parquet", ".json")
+    made = [path for path in results.rglob("*") if path.suffix in endings]
+    files = [str(path.relative_to(results)) for path in made]
     claims = [claim for claim in CLAIMS if claim.id.startswith(wanted)]
     return {row["claim"]: row for row in judge(claims, results, files)}
 
@@ -326,20 +328,8 @@ def pipeline_rows(
 @pytest.mark.parametrize("chunk_counts", [[4, 3, 2, 1, 1, 1], [3, 3, 1, 1], [1] * 6, [2], [1]])
 def test_pipeline_claims_hold_for_equal_chunks(tmp_path: Path, chunk_counts: list[int]) -> None:
     write_schedule(tmp_path, pipeline_rows(chunk_counts, 2))
-    found = verdicts(tmp_path, "infinipipe_")
+    found = verdicts(tmp_path, "infinipipe_window")
     assert found["infinipipe_window_of_live_chunks"]["verdict"] == "reproduced"
-    makespan = found["infinipipe_makespan_closed_form"]
-    assert (makespan["verdict"], makespan["ours"]) == ("reproduced", pytest.approx(1.0))
-
-
-def test_unequal_chunks_break_the_closed_form(tmp_path: Path) -> None:
-    write_schedule(tmp_path, pipeline_rows([1, 1, 1, 1], 2, [8.0, 1.0, 1.0, 8.0]))
-    assert (
-        verdicts(tmp_path, "infinipipe_makespan_closed_form")["infinipipe_makespan_closed_form"][
-            "verdict"
-        ]
-        == "partly"
-    )
 
 
 def test_a_stage_that_holds_every_chunk_breaks_the_window(tmp_path: Path) -> None:
@@ -507,14 +497,80 @@ def test_short_sequences_of_wikipedia_are_counted(tmp_path: Path) -> None:
     assert (found["ours"], found["verdict"]) == (0.5, "not reproduced")
 
 
-def test_infinipipe_is_compared_by_the_length_of_its_pipelines(tmp_path: Path) -> None:
-    write_groups(tmp_path, "flexsp_a800_7b_48k_commoncrawl", [(0, 32, 10.0), (0, 32, 2.0)])
-    schedule = pipeline_rows([1, 1], 2)
-    name = "pipeline_a800_7b_48k_commoncrawl"
-    write_result(tmp_path, "plan.schedule", schedule, name, fidelity="analytic")
-    end_ms = max(row["end_ms"] for row in schedule)
-    found = verdicts(tmp_path, "infinipipe_")
-    assert found["infinipipe_speedup_over_flexsp"]["ours"] == pytest.approx(10 / end_ms)
+#: Seconds of an iteration by system, everywhere but where stated.
+ITERATIONS = {
+    "pipeline": 20.0,
+    "seq1f1b": 25.0,
+    "flexsp": 30.0,
+    "deepspeed": 40.0,
+    "megatron": 50.0,
+    "pipeline_even": 24.0,
+    "pipeline_none": 22.0,
+    "pipeline_full": 26.0,
+}
+#: What is slower by a quarter in one setting, for the most of several.
+SLOWER = ("96k_github", "48k_github")
+
+
+def write_pipeline_settings(results: Path) -> None:
+    """The plans that claims of InfiniPipe name.
+
+    In 13B plans of groups all devices exchange for 6 s and compute for 20 s; stages of
+    pipelines exchange for 2 s and are busy for 18 s of 20 s.
+    """
+    queries = " ".join(
+        claim.settings.query or "" for claim in CLAIMS if claim.paper == "infinipipe"
+    )
+    for plan in sorted(set(re.findall(r"plan\.(\w+_a800_\w+)\.", queries))):
+        system, _, setting = plan.partition("_a800_")
+        seconds = ITERATIONS[system] * (1.25 if setting.endswith(SLOWER) else 1.0)
+        seconds = 20.0 if system == "pipeline" else seconds
+        rate = 2.2 if setting.endswith("_128") else 2.5
+        summary = {"predicted_batch_ms": 1e3 * seconds, "predicted_tokens_per_second": rate}
+        write_json(results / "plan" / plan / "summary.json", summary | {"fidelity": "analytic"})
+        piped = system == "pipeline"
+        groups = {"degree": 32, "predicted_all_to_all_ms": 2e3 if piped else 6e3}
+        groups |= {"predicted_compute_ms": 16e3 if piped else 20e3}
+        write_result(results, "plan.groups", [groups], plan, fidelity="analytic")
+        stages = [{"iteration": 0, "stage": stage} for stage in range(4 * piped)]
+        times = [
+            {"start_ms": 500.0 * row["stage"], "end_ms": 18e3 + 500 * row["stage"]}
+            for row in stages
+        ]
+        rows = [row | time for row, time in zip(stages, times, strict=True)]
+        write_result(results, "plan.schedule", rows, plan, fidelity="analytic")
+
+
+def test_infinipipe_is_compared_at_the_settings_of_its_claims(tmp_path: Path) -> None:
+    write_pipeline_settings(tmp_path)
+    found = {name: row["ours"] for name, row in verdicts(tmp_path, "infinipipe_").items()}
+    mean = 1.25**0.5  # over two settings that are slower and two that are not
+    assert {name: ours for name, ours in found.items() if ours is not None} == pytest.approx(
+        {
+            "infinipipe_bubble_share": 1 - 18 / 19.5,
+            "infinipipe_speedup_over_flexsp": 1.5,
+            "infinipipe_speedup_over_flexsp_most": 1.5,
+            "infinipipe_speedup_over_deepspeed": 2.5,
+            "infinipipe_speedup_over_megatron": 3.125,
+            "infinipipe_speedup_over_seq1f1b_48k": 1.5625,
+            "infinipipe_speedup_over_seq1f1b_96k": 1.5625,
+            "infinipipe_flexsp_over_deepspeed": 4 / 3,
+            "infinipipe_flexsp_over_megatron": 5 / 3,
+            "infinipipe_case_study_over_flexsp": 1.5 * mean,
+            "infinipipe_case_study_over_deepspeed": 2.0 * mean,
+            "infinipipe_less_all_to_all_than_deepspeed": 3.0,
+            "infinipipe_less_communication_than_flexsp": 3.0,
+            "infinipipe_case_study_compute_over_deepspeed": 20 / 16,
+            "infinipipe_case_study_compute_over_flexsp": 20 / 16,
+            "infinipipe_case_study_communication": 2 / 19.5,
+            "infinipipe_context_over_flexsp": 1.5,
+            "infinipipe_context_over_seq1f1b": 1.25,
+            "infinipipe_batch_growth": 2.5 / 2.2,
+            "infinipipe_batch_512_over_flexsp": 1.5,
+            "infinipipe_batch_512_over_deepspeed": 2.0,
+            "infinipipe_ablation": 1.3,
+        }
+    )
 
 
 def test_opus_savings_at_512_gpus_are_ratios_of_whole_bills(tmp_path: Path) -> None:

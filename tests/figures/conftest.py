@@ -16,11 +16,13 @@ from tests.figures.gallery import Gallery, clashes
 from tests.figures.papers import (
     write_baselines,
     write_claims,
+    write_iterations_of_plans,
     write_pipelines,
     write_plans,
     write_rails,
     write_underlays,
 )
+from tests.figures.training_tables import write_passes, write_planned
 from workflow.config import choices
 
 Row = dict[str, Any]
@@ -699,6 +701,7 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "planners": {"groups": write_baselines(results / "baselines")},
         "all_to_all_degree": {"groups": cases},
         "pipeline_speedups": write_pipelines(results),
+        "iteration_parts": write_iterations_of_plans(results / "parts"),
         "rail_rings": {"graph": [write_graph(results)]},
         "topology_metrics": {"topologies": [write_metrics(results)]},
         "all_to_all_bandwidth": {"bounds": write_bounds(results)},
@@ -713,6 +716,8 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "stage_memory": {"memory": [write_memory(results)]},
         "reconfiguration": {"iterations": iterations},
         "cluster_time": {"settings": write_cluster_time(results)},
+        "planning_hidden": {"iterations": write_planned(results / "planned", rng)},
+        "held_memory": {"passes": write_passes(results)},
         "loss_curves": {"iterations": write_losses(results / "losses", rng)},
         "corpus_lengths": {"sequences": write_corpora(results, rng)},
         "channel_loads": {"channels": write_channels(results, rng)},

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.builders import write_result
+from railx.io import write_json
+from tests.builders import choice, write_result
+from workflow.config import choices
 
 Row = dict[str, Any]
 
@@ -184,3 +186,40 @@ def write_pipelines(results: Path) -> dict[str, list[Path]]:
         fidelity="analytic",
     )
     return {"groups": [*plans, groups], "schedule": [passes]}
+
+
+def write_iterations_of_plans(results: Path) -> dict[str, list[Path]]:
+    """Every plan of the figures of iteration parts, two batches of 10 s each.
+
+    Groups: two of 4 of 8 ranks, one of which waits for 2 s; 3 s are all-to-all and 1 s
+    is ZeRO-3's. Pipelines: two stages that run 6 s of chunks, of which 1 s is
+    all-to-all, recompute 2 s, wait for 1 s, and then gather for 1 s.
+    """
+    shipped = [choice("figure", name) for name in choices("figure")]
+    panels = [one["panels"] for one in shipped if one["figure"] == "iteration_parts"]
+    plans = {plan for one in panels for some in one.values() for plan in some}
+    found: dict[str, list[Path]] = {"groups": [], "schedule": [], "summary": []}
+    for plan in sorted(plans):
+        pipelined = not plan.startswith(("flexsp", "deepspeed", "joint"))
+        head = {"plan": plan, "devices": 8, "predicted_other_ms": 0.0, "micro_batch": 0}
+        head |= {"kind": "pipeline" if pipelined else "sequence_parallel", "fidelity": "analytic"}
+        times = [(8, 6000.0, 1000.0)] if pipelined else [(4, 10_000.0, 3000.0), (4, 8000.0, 3000.0)]
+        rows = [
+            {"iteration": iteration, "degree": degree, "predicted_ms": time_ms}
+            | {"predicted_all_to_all_ms": exchange_ms}
+            for iteration in range(2)
+            for degree, time_ms, exchange_ms in times
+        ]
+        found["groups"].append(write_result(results, "plan.groups", rows, plan, **head))
+        schedule = [
+            {"iteration": iteration, "stage": stage, "start_ms": start, "end_ms": start + 8000.0}
+            for iteration in range(2 if pipelined else 0)
+            for stage, start in ((0, 0.0), (1, 1000.0))
+        ]
+        found["schedule"].append(
+            write_result(results, "plan.schedule", schedule, plan, plan=plan, replica=0)
+        )
+        summary = results / "plan" / plan / "summary.json"
+        write_json(summary, {"plan": plan, "predicted_sharding_ms": 1000.0})
+        found["summary"].append(summary)
+    return found

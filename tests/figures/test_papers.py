@@ -273,3 +273,32 @@ def test_plans_that_an_experiment_lacks_are_named(
     settings = settings_of("planners", planners={"mine": "Mine"}, reference="mine", published={})
     with pytest.raises(ValueError, match="planners: got mine; allowed: beginnings of plan names"):
         draw_figure(settings, inputs["planners"], tmp_path / "planners")
+
+
+def test_parts_of_an_iteration_are_means_over_the_devices(data_of: DataOf) -> None:
+    data, caption = data_of("iteration_parts")
+    own = data[data["panel"] == data["panel"].iloc[0]].set_index("plan")
+    parts = ["computation", "computed again", "all-to-all", "ZeRO-3", "waiting"]
+    groups = own.loc["flexsp_a800_7b_48k_commoncrawl"]
+    # A tenth of the time, in which half of the devices wait, is not theirs to gather.
+    assert list(groups[parts]) == pytest.approx([5.1, 0.0, 3.0, 0.9, 1.0])
+    pipeline = own.loc["pipeline_a800_7b_48k_commoncrawl"]
+    assert list(pipeline[parts]) == pytest.approx([5.0, 2.0, 1.0, 1.0, 1.0])
+    assert data["seconds"].to_numpy() == pytest.approx(10.0)
+    assert data["over_first"].to_numpy() == pytest.approx(1.0)
+    assert "FlexSP 10 s" in caption
+
+
+def test_iterations_of_plans_that_an_experiment_lacks_are_named(
+    settings_of: SettingsOf, inputs: FigureFiles, tmp_path: Path
+) -> None:
+    settings = settings_of("iteration_parts", panels={"All": {"mine": "Mine"}})
+    with pytest.raises(ValueError, match="panels: got mine; allowed: plans of this experiment"):
+        draw_figure(settings, inputs["iteration_parts"], tmp_path / "parts")
+
+
+def test_every_plan_of_a_figure_of_iteration_parts_is_one_of_its_experiment() -> None:
+    experiment = set(choice("experiment", "pipelines")["plans"])
+    for name in choice("experiment", "pipelines")["figures"]:
+        for plans in choice("figure", name).get("panels", {}).values():
+            assert set(plans) <= experiment, name
