@@ -50,7 +50,7 @@ from railx.workload.model import ModelSettings
 CONF = Path(__file__).resolve().parent.parent / "conf"
 STORED = Path(__file__).resolve().parent / "joint.csv"
 CORPUS = "github_like"
-SEQUENCES = 256
+SEQUENCES = 128
 CONTEXTS = (32_000, 96_000, 192_000, 384_000)
 DEVICES = (16, 32, 64)
 NETWORKS = ("nodes of 8", "flat", "RailX")
@@ -113,7 +113,7 @@ def _row(case: Case) -> list[Any]:
     """A case planned with each number of layers that groups may recompute."""
     before = time.process_time()
     settings: Any = load(JointSettings, _choice("planner", "joint"), "planner")
-    fastest: tuple[float, int, PlanningTask] | None = None
+    fastest: tuple[float, int | None, PlanningTask] | None = None
     model: ModelSettings = load(ModelSettings, _choice("model", "gpt_7b"), "model")
     for layers in (0, model.layers // 2, model.layers):
         try:
@@ -123,7 +123,8 @@ def _row(case: Case) -> list[Any]:
             continue
         if fastest is None or alone < fastest[0]:
             fastest = alone, layers, task
-    groups_ms, layers, task = fastest or (None, None, _task(case, model, model.layers))
+    groups_ms, layers, task = fastest or (0.0, None, _task(case, model, model.layers))
+    batch: Any
     try:
         [batch] = JOINT.plan(settings, task)
     except (SettingsError, ValueError):
@@ -135,7 +136,7 @@ def _row(case: Case) -> list[Any]:
         *case.key,
         batch.solver["chosen"],
         round(batch.predicted_ms, 1),
-        None if groups_ms is None else round(groups_ms, 1),
+        round(groups_ms, 1) or None,
         layers,
         None if best is None else round(shapes[best], 1),
         best,

@@ -20,8 +20,10 @@ from typing import Any
 import pytest
 
 from railx.io import write_json
+from railx.planning.plan import Pipeline, write_plan
 from tests.builders import ROOT, write_result
 from tests.commands import environment, python
+from tests.plans import chunk, pipeline_plan
 from workflow import cli
 from workflow.experiment import checked_experiment
 
@@ -129,6 +131,7 @@ NOT_RUN = {
     "railx verdicts": "needs a finished run; tests/workflow has its own test",
     "railx summary": "needs a finished run; tests/workflow has its own test",
     "railx fabric serve": "serves until it is stopped; tests/fabric starts and ends it",
+    "railx train": "takes minutes; tests/workflow has its own test",
     "railx pdf": "needs a finished run and a browser; tests/report has its own test",
 }
 
@@ -165,9 +168,11 @@ def marked(commands: list[str]) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a user's own lengths and the results of a small run."""
+    """A folder with a user's own lengths, a plan and the results of a small run."""
     folder = tmp_path_factory.mktemp("workplace")
     write_json(folder / "lengths.json", [100 + 37 * number % 3_000 for number in range(700)])
+    pipeline = Pipeline(2, 0, (chunk((0, 0, 10, 20)), chunk((0, 10, 20, 20))))
+    write_plan(folder / "pipeline.json", pipeline_plan(2, [pipeline]))
     results = folder / "results" / "quick"
     write_json(results / "config.json", checked_experiment(["experiment=quick"]))
     write_result(

@@ -17,7 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from railx import __version__
-from workflow.commands import claim, compare, fabric, schedule, sql, summary, sync, verdicts
+from workflow.commands import (
+    claim,
+    compare,
+    fabric,
+    schedule,
+    sql,
+    summary,
+    sync,
+    train,
+    verdicts,
+)
 from workflow.commands.shared import command, words
 from workflow.stage import ByHand, Settings, Stage, Summary
 from workflow.stages import STAGES, stage_of
@@ -66,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="stages", metavar="STAGE", required=True)
     for name in BY_HAND:
         _add_stage(commands, STAGES[name], BY_HAND[name])
-    for module in (schedule, sql, claim, verdicts, compare, sync, summary, fabric):
+    for module in (schedule, train, sql, claim, verdicts, compare, sync, summary, fabric):
         module.add(commands)
     return parser
 

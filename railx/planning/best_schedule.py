@@ -73,6 +73,7 @@ def best_schedule(
     cost: PipelineCost | None,
     among: Sequence[TriedName] = TRIED,
     budget: int = _BUDGET,
+    recompute: bool = True,
 ) -> Choice:
     """The fastest of some schedules for a pipeline whose chunks ``cost`` has timed.
 
@@ -81,7 +82,7 @@ def best_schedule(
     times: dict[str, float | None] = {}
     best: tuple[float, TriedName, Pipeline] | None = None
     for name in among:
-        tried = with_schedule(pipeline, name, cost, budget=budget)
+        tried = with_schedule(pipeline, name, cost, budget=budget, recompute=recompute)
         if tried is None or (cost is not None and not fits(tried, cost)):
             times[name] = None
             continue
@@ -98,13 +99,16 @@ def best_batch(
     cost: PipelineCost | None,
     among: Sequence[TriedName] = TRIED,
     budget: int = _BUDGET,
+    recompute: bool = True,
 ) -> PipelineBatch:
     """A batch whose pipelines each take their fastest schedule.
 
     Its account says which (``schedules``) and what the paper's takes
     (``one_f_one_b_ms``, of the whole batch).
     """
-    choices = [best_schedule(pipeline, cost, among, budget) for pipeline in batch.pipelines]
+    choices = [
+        best_schedule(pipeline, cost, among, budget, recompute) for pipeline in batch.pipelines
+    ]
     paper = replace(
         batch,
         pipelines=tuple(replace(one, schedule="1f1b", order=()) for one in batch.pipelines),
@@ -127,12 +131,14 @@ def with_schedule(
     cost: PipelineCost | None = None,
     virtual_stages: int = 2,
     budget: int = _BUDGET,
+    recompute: bool = True,
 ) -> Pipeline | None:
     """The chunks of a pipeline under another schedule.
 
     ``cost`` times what changes with it: the parts of a stage (interleaved) and of a
     backward pass (zero-bubble), and says what fits: others than 1F1B recompute as many
-    layers more of each chunk as they need to; a searched order stays within the room.
+    layers more of each chunk as they need to, where they may (``recompute``); a
+    searched order stays within the room.
     Without it the plan's own times stand and a searched order holds as many chunks as
     1F1B. None where there are fewer layers than virtual stages, or no order fits.
     """
@@ -150,7 +156,7 @@ def with_schedule(
             for chunk in plain.chunks
         )
         made = replace(plain, chunks=chunks, schedule=name)
-    return made if made is None or cost is None else _fitted(made, cost)
+    return made if made is None or cost is None or not recompute else _fitted(made, cost)
 
 
 def weight_ms(cost: PipelineCost, tokens: int) -> float:

@@ -44,7 +44,6 @@ __all__ = [
     "cut_evenly",
     "filled",
     "fits",
-    "window_bytes",
     "pieces",
     "pipeline_of",
     "plan_chunked",
@@ -54,6 +53,7 @@ __all__ = [
     "sizes_of",
     "spread",
     "whole",
+    "window_bytes",
 ]
 
 #: Chunks of several sequences' slices, those of one cut sequence left to right. They

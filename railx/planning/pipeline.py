@@ -184,11 +184,12 @@ def _scheduled(
     """The batch under the schedule of the settings."""
     if settings.schedule == "1f1b":
         return batch
+    recompute = settings.checkpointing != "none"
     if settings.schedule == "best":
-        return best_batch(batch, cost)
+        return best_batch(batch, cost, recompute=recompute)
     changed = []
     for index, pipeline in enumerate(batch.pipelines):
-        other = with_schedule(pipeline, settings.schedule, cost)
+        other = with_schedule(pipeline, settings.schedule, cost, recompute=recompute)
         if other is None or not fits(other, cost):
             raise PlanError(
                 f"planner.schedule: got {settings.schedule}, for which batch {batch.iteration},"

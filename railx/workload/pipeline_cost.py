@@ -396,15 +396,13 @@ def _capacities(
             found.append(cluster.tokens_per_device * shape.stages * each)
             continue
         parameters = stage_parameters(model, max_length_tokens, stage, shape.stages)
-        share = state_share(settings.zero_stage, shape.degree * shape.replicas)
-        states = parameters * (settings.state_bytes_per_parameter * share + _held_bytes(settings))
+        states = parameters * _state_bytes(settings, shape.degree * shape.replicas)
         capacity = cluster.memory_gib * 2**30 - states
-        if capacity < each / shape.degree:
+        if capacity <= 0:
             raise SettingsError(
                 "cluster.memory_gib",
-                f"got {cluster.memory_gib}; allowed: more than"
-                f" {(states + each / shape.degree) / 2**30:.1f}, for the states of stage {stage} on"
-                f" {shape.degree * shape.replicas} devices",
+                f"got {cluster.memory_gib}; allowed: more than {states / 2**30:.1f}, for the states"
+                f" of stage {stage} on {shape.degree * shape.replicas} devices",
             )
         found.append(capacity)
     return tuple(found)
@@ -436,9 +434,18 @@ def _traffic_ms(
     return gather, gather + traffic.gradient_bytes * each
 
 
-def _held_bytes(settings: CostModelSettings) -> int:
-    """Bytes of a parameter that a stage holds beyond its states: gathered copies."""
+def _state_bytes(settings: CostModelSettings, ranks: int) -> float:
+    """Bytes on a rank for each parameter of its stage: states, and copies that stay."""
+    states = settings.state_bytes_per_parameter * state_share(settings.zero_stage, ranks)
+    if isinstance(settings, ProfiledCostSettings) and ranks > 1:
+        # The runtime that was profiled holds a stage's parameters and gradients whole.
+        gradient = max(4, _element_bytes(settings))
+        return (
+            states
+            - gradient * state_share(settings.zero_stage, ranks)
+            + (_element_bytes(settings) + gradient)
+        )
     traffic = settings.sharding
     if traffic is None or traffic.pipelines_gather == "chunk":
-        return 0
-    return traffic.parameter_bytes + traffic.gradient_bytes
+        return states
+    return states + traffic.parameter_bytes + traffic.gradient_bytes

@@ -10,7 +10,8 @@ import pytest
 
 from railx.figures import FIGURES, CanvasSettings, FigureSettings, draw_figure, figure_of, theme
 from railx.settings import load
-from tests.builders import PUBLISHED, choice, write_result
+from railx.workload.profile import compared, fit_profile
+from tests.builders import PUBLISHED, choice, profile_rows, write_result
 from tests.figures.gallery import Gallery, clashes
 from tests.figures.papers import (
     write_baselines,
@@ -21,6 +22,7 @@ from tests.figures.papers import (
     write_rails,
     write_underlays,
 )
+from tests.figures.training_tables import write_passes, write_planned
 from workflow.config import choices
 
 Row = dict[str, Any]
@@ -656,6 +658,23 @@ def write_steps(results: Path) -> list[Path]:
     return paths
 
 
+def write_profile(results: Path) -> Path:
+    rng = np.random.default_rng(3)
+    exact = profile_rows()
+
+    def off(value: float) -> float:
+        return value * float(rng.uniform(0.95, 1.05))
+
+    measured = [
+        row
+        | {key: off(row[key]) for key in ("forward_ms", "backward_ms")}
+        | {"kept_bytes": round(off(row["kept_bytes"])), "left_bytes": round(row["left_bytes"])}
+        for row in exact
+    ]
+    rows = compared(measured, fit_profile(measured, 1), 1)
+    return write_result(results, "profile.points", rows, "tiny", profile="tiny")
+
+
 def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
     """Tables for every figure: figure name to its inputs."""
     rng = np.random.default_rng(7)
@@ -686,6 +705,7 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "rail_rings": {"graph": [write_graph(results)]},
         "topology_metrics": {"topologies": [write_metrics(results)]},
         "all_to_all_bandwidth": {"bounds": write_bounds(results)},
+        "cost_model_error": {"points": [write_profile(results)]},
         "cost": {key: [path] for key, path in bill.items()} | {"sensitivity": [sensitivity]},
         "price_sensitivity": {"sensitivity": [sensitivity]},
         "cost_scale": {"scale": [scale]},
@@ -696,6 +716,8 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "stage_memory": {"memory": [write_memory(results)]},
         "reconfiguration": {"iterations": iterations},
         "cluster_time": {"settings": write_cluster_time(results)},
+        "planning_hidden": {"iterations": write_planned(results / "planned", rng)},
+        "held_memory": {"passes": write_passes(results)},
         "loss_curves": {"iterations": write_losses(results / "losses", rng)},
         "corpus_lengths": {"sequences": write_corpora(results, rng)},
         "channel_loads": {"channels": write_channels(results, rng)},

@@ -17,12 +17,12 @@ from railx.planning.chunked import (
     cut_evenly,
     filled,
     fits,
-    window_bytes,
     pipeline_of,
     recomputing,
     sizes_of,
     spread,
     whole,
+    window_bytes,
 )
 from railx.planning.chunked import (
     cost_of as cost_of_settings,
@@ -187,7 +187,8 @@ def test_the_fewest_layers_and_the_best_size(name: str) -> None:
     faster.
     """
     task = task_of([600, 300, 200, 90, 80], [500, 400, 100, 50], tokens=330)
-    made, _, planner = _made(name, task)
+    made, cost, planner = _made(name, task)
+    check_pipelines(made, task, cost)
     account = made[0].solver
     layers = account["checkpointed_layers"]
     assert made[1].solver == account

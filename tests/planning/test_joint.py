@@ -25,7 +25,7 @@ from railx.planning.planner import PlanningTask
 from railx.workload.batches import BatchSettings
 from railx.workload.pipeline_cost import PipelineShape, build_pipeline_cost
 from tests.builders import checked
-from tests.planning.pipeline_rules import task_of
+from tests.planning.pipeline_rules import batch_of, cost_of, task_of
 
 
 def _settings(most_stages: int = 4) -> JointSettings:
@@ -56,6 +56,17 @@ def _alternatives(chosen: JointSettings, task: PlanningTask) -> dict[str, float]
         except ValueError:
             continue
     return times
+
+
+def test_the_bound_by_hand() -> None:
+    """Two replicas of two stages share (0.3 + 3e-3 s) s + 0.05 s; one has the longest.
+
+    A chunk takes 9 ms whatever it holds.
+    """
+    cost = cost_of(stages=2, replicas=2, constant_ms=3.0)
+    works = [0.35 * length + 3e-3 * length**2 for length in (100, 90, 20)]
+    assert pipeline_bound_ms(batch_of([100, 90, 20]), cost) == pytest.approx(sum(works) / 2 + 9)
+    assert pipeline_bound_ms(batch_of([100, 10]), cost) == pytest.approx(works[0] + 9)
 
 
 @settings(deadline=None, max_examples=5)

@@ -310,12 +310,13 @@ def test_other_schedules_run_the_same_chunks(schedule: str) -> None:
 
 def test_a_schedule_without_the_memory_for_it_is_named() -> None:
     drawn, cost = drawn_batch([100] * 30), cost_of(tokens=350)
+    planner = _planner(schedule="gpipe", most_slices=1, checkpointing="none")
     with pytest.raises(
         PlanError,
         match=r"^planner\.schedule: got gpipe, for which batch 0, pipeline 0 does not fit .*;"
         r" allowed: 1f1b, best$",
     ):
-        plan_pipeline_batch(0, drawn, _planner(schedule="gpipe", most_slices=1), cost)
+        plan_pipeline_batch(0, drawn, planner, cost)
 
 
 def test_a_sequence_that_fits_at_no_number_of_slices_is_named() -> None:

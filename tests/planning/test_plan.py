@@ -327,6 +327,7 @@ def test_a_broken_plan_is_not_written(tmp_path: Path) -> None:
     [
         "railx.planning.plan",
         "railx.planning.schedule",
+        "railx.planning.occupancy",
         "railx.planning",
         "railx.workload.model",
         "railx.workload",

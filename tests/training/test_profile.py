@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,8 +15,11 @@ import torch
 from railx.io import read_rows, write_json
 from railx.planning.plan import read_plan
 from railx.settings import SettingsError, load, to_dict
+from railx.workload.cost import with_profile
+from railx.workload.memory import Held, Pass, rank_memory
+from railx.workload.pipeline_cost import PipelineShape, build_pipeline_cost
 from railx.workload.profile import Point, ProfileSettings
-from tests.builders import choice, write_corpus
+from tests.builders import checked, choice, write_corpus
 from training import profile
 from training.attention import Packing, variable_length_attention
 from workflow.cli import main
@@ -116,6 +120,37 @@ def test_the_fit_and_the_summary_are_of_what_was_measured(
     # What a layer keeps follows from its tokens; a recomputed one keeps its input.
     assert 4 * 128 <= fit["checkpoint_bytes_per_token"] < 4 * 128 * 1.5
     assert fit["held_out_checkpoint_memory_error"] < 1e-6
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("recomputed", [0, 1, 2])
+@pytest.mark.parametrize("stage", [0, 1])
+def test_pipelines_plan_with_no_less_than_their_runtime_keeps(
+    made: tuple[Path, dict[str, Any]], split: bool, recomputed: int, stage: int
+) -> None:
+    """A measured layer against what the trainer keeps of chunks that wait."""
+    fit = json.loads((made[0] / "fit.out").read_text())
+    planned = build_pipeline_cost(
+        with_profile(checked("cost_model", "profile_tiny"), fit),
+        replace(checked("cluster", "cpu_4"), tokens_per_device=None),
+        settings().model,
+        1024,
+        PipelineShape(2, 2),
+    ).activation_bytes(256, split, stage, recomputed)
+    passes = [Pass(128, 2, 128 * split, recomputed, packed=not split)] * 3
+    held = Held(2, stage == 0, stage == 1, ranks=2)
+    three, one = (
+        rank_memory(settings().model, held, passes[:count], loss_chunk_tokens=64).activations_bytes
+        for count in (3, 1)
+    )
+    kept = (three - one) / 2
+    assert planned >= kept * (1 - 1e-6)
+    # Beyond it the paper counts gradients of split keys and values, and the last stage
+    # what was measured of embedding, head and loss.
+    gradients = 2 * 2 * 64 * 4 * 128 if split else 0
+    ends = fit["ends_bytes_per_token"] * 128 if stage == 1 else 0
+    rotation = 2 * 16 * 4 * 128  # once a pass, and here once a layer
+    assert planned - gradients - ends - rotation <= kept * 1.01
 
 
 @pytest.mark.parametrize("degree", [2, 4, 8])

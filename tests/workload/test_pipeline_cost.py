@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 
 from railx.settings import SettingsError, to_dict
 from railx.workload.cost import CostModel, ShardingTraffic, build_cost_model, with_profile
+from railx.workload.memory import Held, Pass, rank_memory
 from railx.workload.model import parameter_count, stage_parameters
 from railx.workload.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 from railx.workload.profile import fit_profile
 from tests.builders import checked, profile_rows
 
 _SLICES = st.lists(st.tuples(st.integers(0, 200_000), st.integers(1, 50_000)), max_size=6)
+
+
+_FIT = fit_profile(profile_rows(), 1)
 
 
 def _built(shape: PipelineShape, size: str = "7b", **changes: Any) -> PipelineCost:
@@ -144,8 +148,8 @@ def test_states_lie_on_the_devices_that_the_pipelines_use() -> None:
     assert needed > 30 > parameter_count(checked("model", "gpt_7b"), 192_000) * 16 / 64 / 2**30
     with pytest.raises(
         SettingsError,
-        match=r"^cluster\.memory_gib: got 30\.0; allowed: more than 62\.\d, for the states of stage"
-        r" 0 on 1 devices$",
+        match=r"^cluster\.memory_gib: got 30\.0; allowed: more than 62\.\d, for the states of"
+        r" stage 0 on 1 devices$",
     ):
         _built(small)
     # Other devices of the cluster change nothing.
@@ -169,7 +173,7 @@ def test_traffic_of_sharding_is_a_stages_own(replicas: int) -> None:
     one_byte_ms = held[0] * (ranks - 1) / ranks / 20e6 / 2
     found = {}
     for often in ("batch", "chunk"):
-        traffic = ShardingTraffic(20.0, 2, 4, 0.5, often)  # type: ignore[arg-type]
+        traffic = ShardingTraffic(20.0, 2, 4, 0.5, often)
         settings = replace(plain, sharding=traffic)
         found[often] = build_pipeline_cost(settings, cluster, model, 192_000, shape)
     # Once: parameters and gradients, which then stay.
@@ -262,6 +266,22 @@ def test_a_profile_gives_the_passes_apart() -> None:
     latent = replace(settings, fit=replace(fit, all_to_all_latency_ms={"2": 0.5}))
     slower = build_pipeline_cost(latent, cluster, model, 1024, PipelineShape(2, 2))
     assert slower.chunk_constant_ms == pytest.approx(one.chunk_constant_ms + 2 * 0.5)
+
+
+@pytest.mark.parametrize("degree", [1, 2])
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_profiled_runtime_has_the_memory_that_its_states_leave(degree: int, stage: int) -> None:
+    """Against the tensors that the trainer keeps, without activations."""
+    settings = with_profile(checked("cost_model", "profile_tiny"), to_dict(_FIT))
+    cluster = replace(checked("cluster", "cpu_4"), tokens_per_device=None)
+    model = checked("model", "tiny")
+    built = build_pipeline_cost(settings, cluster, model, 1024, PipelineShape(2, degree))
+    held = rank_memory(
+        model, Held(2, stage == 0, stage == 1, degree), [Pass(1)], loss_chunk_tokens=1
+    )
+    steady = held.master_bytes + held.moments_bytes + held.gradients_bytes + held.gathered_bytes
+    states = cluster.memory_gib * 2**30 - built.capacity_bytes(stage)
+    assert states == pytest.approx(steady, rel=0.01)
 
 
 @pytest.mark.parametrize(

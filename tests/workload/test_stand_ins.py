@@ -83,7 +83,9 @@ def test_the_constant_as_traffic_of_sharding_is_the_published_time(size: str) ->
     assert derived.constant_ms == pytest.approx(0.3 * model.layers)
     assert cost.sharding_ms == pytest.approx(cost.constant_ms - derived.constant_ms)
     assert cost.constant_ms == pytest.approx(_published(size, "constant_ms"), rel=1e-6)
-    plain = checked("cost_model", f"flexsp_{size}_kept")
+    plain, traffic = checked("cost_model", f"flexsp_{size}_kept"), derived.sharding
+    often = checked("cost_model", f"flexsp_{size}_kept_zero3_chunk")
+    assert often == replace(derived, sharding=replace(traffic, pipelines_gather="chunk"))
     assert replace(derived, constant_ms=plain.constant_ms, sharding=None) == plain
 
 

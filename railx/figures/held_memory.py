@@ -1,0 +1,135 @@
+"""What each stage of a pipeline really held after every pass, beside what was expected.
+
+A panel for each stage of one replica. A line follows the bytes that were there after
+each pass, dots say what the memory model expects, steps below how many chunks were
+alive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from railx.figures.fidelity import fidelity_line
+from railx.figures.figure import Drawn, Figure, FigureFiles, FigureInput
+from railx.figures.settings import CanvasSettings
+from railx.figures.tables import read_frames
+from railx.figures.theme import INK, PALETTE, canvas, label, quantity, share_legend
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["FIGURE", "HeldMemorySettings"]
+
+_COLUMNS = (
+    *("run", "plan", "device", "iteration", "rank", "replica", "stage", "place", "position"),
+    *("kind", "chunk", "live_chunks", "predicted_live_chunks"),
+    *("held_bytes", "peak_bytes", "predicted_held_bytes", "fidelity"),
+)
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class HeldMemorySettings(CanvasSettings):
+    """Memory of pipeline stages over time, measured beside predicted."""
+
+    figure: Literal["held_memory"]
+    """Which figure it is."""
+
+    only: tuple[str, ...]
+    """Training runs to show, in that order; empty: all with pipelines."""
+
+
+def draw(settings: HeldMemorySettings, inputs: FigureFiles, output: Path) -> Drawn:
+    """A column of panels for each run: the first rank of each stage of replica 0."""
+    from matplotlib.lines import Line2D
+
+    frame = read_frames(inputs, "passes", _COLUMNS, "run", settings.only)
+    rows = frame[(frame["replica"] == 0) & (frame["place"] == 0)]
+    runs = list(dict.fromkeys(rows["run"]))
+    stages = int(rows["stage"].max()) + 1
+    subtitle = (
+        "Bytes beyond those before the batch, after each pass of the last warm-up step: chunks"
+        " alive, gradients, receives. Steps: chunks alive."
+    )
+    note = "Messages that have not left yet are measured, not expected"
+    with canvas(
+        settings,
+        output,
+        "Memory of pipeline stages over time",
+        subtitle,
+        fidelity_line(rows["fidelity"], note),
+    ) as figure:
+        panels = figure.subplots(stages, len(runs), squeeze=False, sharex="col")
+        for column, run in enumerate(runs):
+            own = rows[rows["run"] == run]
+            for stage in range(stages):
+                axes = panels[stage, column]
+                some = own[own["stage"] == stage].sort_values("position")
+                if some.empty:
+                    axes.set_axis_off()
+                    continue
+                _panel(axes, some)
+                axes.set_title(f"{label(str(run))}, stage {stage}")
+            axes.set_xlabel("Passes done")
+        handles = [
+            Line2D([], [], color=PALETTE[0]),
+            Line2D([], [], color=INK, marker="o", linestyle="none", markersize=3.5),
+            Line2D([], [], color=PALETTE[5], drawstyle="steps-post"),
+        ]
+        names = ["Held, measured", "Held, expected", "Chunks alive, counted"]
+        share_legend(figure, handles, names, 3)
+    return Drawn(_caption(rows), _alternative(rows), rows)
+
+
+def _panel(axes: Axes, rows: pd.DataFrame) -> None:
+    done = rows["position"] + 1
+    axes.plot(done, rows["held_bytes"] / _MIB, color=PALETTE[0])
+    axes.plot(
+        done, rows["predicted_held_bytes"] / _MIB, "o", color=INK, markersize=3.5, linestyle="none"
+    )
+    axes.set_ylim(0, 1.15 * float(rows[["held_bytes", "predicted_held_bytes"]].max().max()) / _MIB)
+    axes.set_ylabel("Held (MiB)")
+    other = axes.twinx()
+    other.step(done, rows["live_chunks"], where="post", color=PALETTE[5], linewidth=1.2)
+    other.set_ylim(0, 2.2 * max(1, int(rows["live_chunks"].max())))
+    other.set_ylabel("Chunks alive")
+    other.grid(visible=False)
+
+
+def _facts(rows: pd.DataFrame) -> str:
+    parts = []
+    for (run, stage), own in rows.groupby(["run", "stage"], sort=False):
+        most, expected = own["held_bytes"].max(), own["predicted_held_bytes"].max()
+        parts.append(
+            f"{label(str(run))}, stage {stage}: {int(own['live_chunks'].max())} chunks and"
+            f" {quantity(float(most) / _MIB)} MiB at most, expected"
+            f" {int(own['predicted_live_chunks'].max())} and {quantity(float(expected) / _MIB)}"
+        )
+    return "; ".join(parts)
+
+
+def _caption(rows: pd.DataFrame) -> str:
+    return (
+        f"What a stage holds after each pass of a batch. {_facts(rows)}. Measured: the storages of"
+        " all tensors that the step made and that are still there (on a GPU, what the allocator"
+        " has handed out). Expected: the tensors that the trainer keeps, counted from the plan."
+    )
+
+
+def _alternative(rows: pd.DataFrame) -> str:
+    return (
+        "Lines of the memory that a stage holds after each pass with dots where it is expected, a"
+        f" panel for each stage: {_facts(rows)}."
+    )
+
+
+FIGURE = Figure(
+    settings=HeldMemorySettings,
+    title="Memory of pipeline stages over time",
+    paper="infinipipe",
+    inputs=(FigureInput("passes", "training.passes", columns=_COLUMNS),),
+    draw=draw,
+)

@@ -1,0 +1,146 @@
+"""Pipeline plans against the cost of the devices that they use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from railx.planning.make import make_plan
+from railx.planning.plan import (
+    Chunk,
+    Plan,
+    PlanError,
+    read_plan,
+    validate_plan,
+    write_plan,
+)
+from railx.settings import SettingsError
+from railx.workload.cost import ShardingTraffic
+from railx.workload.pipeline_cost import PipelineShape, build_pipeline_cost
+from tests.builders import checked
+
+LENGTHS = np.array([40_000, 30_000, 9_000, 5_000, *[1_500] * 28])
+CLUSTER = checked("cluster", "a800_32", memory_gib=8.0)
+TRAFFIC = ShardingTraffic(
+    gb_s=10.0, parameter_bytes=2, gradient_bytes=2, exposed_share=0.1, pipelines_gather="chunk"
+)
+
+
+@cache
+def _made(planner: str = "pipeline_4x8", often: str = "") -> Plan:
+    constants = checked("cost_model", "flexsp_7b_kept")
+    if often:
+        constants = replace(constants, sharding=replace(TRAFFIC, pipelines_gather=often))
+    return make_plan(
+        checked("planner", planner),
+        LENGTHS,
+        replace(CLUSTER, memory_gib=8.0 if often != "batch" else 20.0),
+        checked("model", "gpt_7b"),
+        constants,
+        checked("batch", "global_512_48k", batch_size=32, batches=1),
+        1,
+    )
+
+
+def _changed(plan: Plan, change: Callable[[Chunk], Chunk]) -> Plan:
+    """The first chunk of the plan otherwise."""
+    (batch,) = plan.pipeline_batches()
+    first, *rest = batch.pipelines
+    chunk, *others = first.chunks
+    pipelines = (replace(first, chunks=(change(chunk), *others)), *rest)
+    return replace(plan, batches=(replace(batch, pipelines=pipelines),))
+
+
+def test_a_plan_reads_back_and_recomputes(tmp_path: Any) -> None:
+    plan = _made()
+    chunks = [c for b in plan.pipeline_batches() for p in b.pipelines for c in p.chunks]
+    assert any(any(chunk.checkpoint_layers) for chunk in chunks)
+    assert all(chunk.predicted_send_ms > 0 for chunk in chunks)
+    write_plan(tmp_path / "plan.json", plan)
+    assert read_plan(tmp_path / "plan.json") == plan
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "predicted_forward_ms",
+        "predicted_backward_ms",
+        "predicted_all_to_all_ms",
+        "predicted_send_ms",
+        "predicted_layer_forward_ms",
+        "predicted_weight_ms",
+    ],
+)
+def test_a_chunk_that_is_faster_than_its_cost_is_refused(key: str) -> None:
+    plan = _changed(_made(), lambda chunk: replace(chunk, **{key: 0.001}))
+    with pytest.raises(
+        PlanError, match=rf"^batch 0, pipeline 0, chunk 0: {key} 0\.001; allowed: [0-9.]+, what the"
+    ):
+        validate_plan(plan)
+
+
+@pytest.mark.parametrize("often", ["batch", "chunk"])
+def test_traffic_of_sharding_is_in_the_plan(often: str) -> None:
+    plan, plain = _made(often=often), _made()
+    (batch,) = plan.pipeline_batches()
+    cost = build_pipeline_cost(
+        replace(
+            checked("cost_model", "flexsp_7b_kept"),
+            sharding=replace(TRAFFIC, pipelines_gather=often),
+        ),
+        replace(CLUSTER, memory_gib=20.0),
+        checked("model", "gpt_7b"),
+        48_000,
+        PipelineShape(4, 8),
+    )
+    assert batch.predicted_other_ms == pytest.approx(cost.batch_ms)
+    assert (cost.batch_ms > 0) == (often == "batch")
+    assert plain.pipeline_batches()[0].predicted_other_ms == 0
+    with pytest.raises(PlanError, match=r"^batch 0: predicted_other_ms 7\.0; allowed: "):
+        validate_plan(replace(plan, batches=(replace(batch, predicted_other_ms=7.0),)))
+
+
+def test_stages_hold_what_their_devices_have() -> None:
+    plan = _made()
+    (batch,) = plan.pipeline_batches()
+
+    def unchecked(chunk: Chunk) -> Chunk:
+        return replace(chunk, checkpoint_layers=(), predicted_layer_forward_ms=0.0)
+
+    whole = tuple(
+        replace(pipeline, chunks=tuple(map(unchecked, pipeline.chunks)))
+        for pipeline in batch.pipelines
+    )
+    with pytest.raises(
+        PlanError,
+        match=r"^batch 0, pipeline \d(: stage \d holds .* of activations; allowed: at most .* MiB"
+        r"|, chunk \d+: stage \d then holds)",
+    ):
+        validate_plan(replace(plan, batches=(replace(batch, pipelines=whole),)))
+    # More memory in the settings, and as many tokens as follow from it.
+    settings = {**plan.settings, "cluster": {**plan.settings["cluster"], "memory_gib": 80.0}}
+    with pytest.raises(PlanError, match=r"^tokens_per_device: got \d+; allowed: \d+"):
+        validate_plan(replace(plan, settings=settings))
+
+
+def test_other_devices_of_a_cluster_lend_a_pipeline_nothing() -> None:
+    with pytest.raises(
+        SettingsError, match=r"^cluster\.memory_gib: .* states of stage 0 on 1 devices$"
+    ):
+        _made("pipeline_2x1")
+    plan = _made()
+    cost = build_pipeline_cost(
+        checked("cost_model", "flexsp_7b_kept"),
+        CLUSTER,
+        checked("model", "gpt_7b"),
+        48_000,
+        PipelineShape(4, 8),
+    )
+    assert plan.tokens_per_device == cost.tokens_per_device
+    wide = {**plan.settings, "cluster": {**plan.settings["cluster"], "devices": 64}}
+    validate_plan(replace(plan, settings=wide))

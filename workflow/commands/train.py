@@ -1,0 +1,89 @@
+"""``railx train``: really run a plan, also one whose schedule was edited by hand."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from workflow.commands.shared import command, words
+
+__all__ = ["add"]
+
+_EPILOG = """\
+example, a pipeline planned, its order written out, edited and run:
+  railx plan planner=pipeline_2x1 corpus=stdlib batch=small cluster=cpu_4_pipeline \\
+    model=tiny cost_model=analytic --out plan.json
+  railx schedule plan.json --explicit --out mine.json
+  railx train mine.json training.iterations=2 --out run
+
+The model is the plan's. Corpus and seed have to be those that the plan was made with;
+overrides choose them, the fabric and the training as for railx training."""
+_GROUPS = ("seed", "corpus", "fabric", "training")
+
+
+def add(commands: Any) -> None:
+    """Add ``railx train`` to the commands."""
+    line = "train a plan file, e.g. one whose schedule was edited"
+    parser = command(commands, "train", line, f"{line.capitalize()}.", _EPILOG)
+    parser.add_argument("plan", type=Path, help="a plan (railx plan ... --out)")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="OVERRIDE", help="corpus=..., training.iterations=..., ..."
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, help="the folder to write: corpus, traces, result"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(action=_train)
+
+
+def _train(options: argparse.Namespace) -> int:
+    from railx.planning.plan import read_plan
+    from railx.planning.schedule import runnable, schedule_name
+    from railx.settings import to_dict
+    from workflow.config import compose_stage
+    from workflow.stages import STAGES
+
+    plan = read_plan(options.plan)
+    if options.out.exists() and not options.out.is_dir():
+        raise ValueError(f"--out: got {options.out}, a file; allowed: a folder")
+    for batch in plan.pipeline_batches() if plan.kind == "pipeline" else ():
+        for index, pipeline in enumerate(batch.pipelines):
+            if not runnable(pipeline):
+                raise ValueError(
+                    f"{options.plan}: batch {batch.iteration}, pipeline {index}: schedule"
+                    f" {schedule_name(pipeline)} is simulated only; allowed: 1f1b, gpipe, or an"
+                    " order without virtual stages and weights put off"
+                )
+    chosen = {
+        name: to_dict(settings)
+        for name, settings in compose_stage(options.overrides, _GROUPS).items()
+    }
+    out: Path = options.out
+    out.mkdir(parents=True, exist_ok=True)
+    corpus, training = STAGES["corpus"], STAGES["training"]
+    sequences = out / "sequences.parquet"
+    written = {name: out / Path(output.path).name for name, output in training.outputs.items()}
+    with redirect_stdout(sys.stderr):
+        corpus.make(
+            {"corpus": chosen["corpus"], "seed": chosen["seed"]},
+            item=chosen["corpus"]["name"],
+            outputs={"sequences": sequences},
+        )
+        summary = training.make(
+            {"plan": plan.planner, **{key: chosen[key] for key in ("seed", "fabric", "training")}},
+            item="run",
+            inputs={"plan": options.plan, "corpus": sequences},
+            outputs=written,
+        )
+    if options.json:
+        print(json.dumps(summary, indent=2, allow_nan=False))
+        return 0
+    width = max(len(key) for key in summary)
+    for key, value in summary.items():
+        print(f"{key:<{width}}  {words(value)}")
+    print(f"\nwritten: {out}")
+    return 0
