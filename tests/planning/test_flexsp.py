@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.planning.bound import batch_lower_bound_ms
-from railx.planning.flexsp import plan_flexsp_batch, simple_bound_ms
+from railx.planning.flexsp import _ladders, plan_flexsp_batch, simple_bound_ms
 from railx.planning.groups import Assignment, micro_batch_ms
 from railx.planning.plan import PlanError, SequenceParallelBatch
 from railx.planning.search import Problem, first_limits, search
@@ -136,6 +136,16 @@ def test_more_freedom_is_never_slower(seed: int, large: CostModel) -> None:
     assert all_of.predicted_ms <= some.predicted_ms
     assert all_of.predicted_ms <= half.predicted_ms
     assert all_of.predicted_ms <= _planned(lengths, 32, large, smallest_degree=2).predicted_ms
+
+
+def test_plans_on_fewer_devices_are_always_looked_at() -> None:
+    """What makes doubled devices never slower; a search hardly ever needs it."""
+    ladders = _ladders(48, (1, 2, 4, 8, 16))
+    assert {ladder.devices for ladder in ladders} == {48, 24, 12, 6, 3}
+    for ladder in ladders:
+        assert max(map(max, ladder.steps)) == max(
+            d for d in (1, 2, 4, 8, 16) if d <= ladder.devices
+        )
 
 
 @settings(max_examples=12, deadline=None)

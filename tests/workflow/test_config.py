@@ -58,7 +58,14 @@ def with_quick(*overrides: str) -> Experiment:
     return compose_experiment(["experiment=quick", *overrides])
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+#: Composed in half a minute, and by whoever runs it.
+LARGE = {"pipelines"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in EXPERIMENTS],
+)
 def test_every_experiment_composes_under_its_own_name(name: str) -> None:
     experiment = compose_experiment([f"experiment={name}"])
     assert experiment.name == name
