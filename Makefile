@@ -71,6 +71,8 @@ mutants: $(READY) ## break a room's code on purpose and see whether its tests no
 
 bench: $(READY) ## how good plans are, how fast the simulators, and what the backend adds (docs/benchmarks.md)
 	@$(BIN)/python benchmarks/planners.py
+	@$(BIN)/python benchmarks/pipelines.py
+	@$(BIN)/python benchmarks/pipelines.py checkpoints --draws 3
 	@$(BIN)/python benchmarks/packet_simulator.py
 	@$(BIN)/python benchmarks/backend.py
 	@$(BIN)/python benchmarks/full_scale.py

@@ -8,7 +8,8 @@ them so, and nothing here is measured.
   inside a node between nodes too ("flat"); and the exact rates of groups of a RailX of
   1,296 chips (conf/topology/railx_hyperx_m4n2).
 * Constants: the fixed time of a micro-batch read as traffic of ZeRO-3 that nothing
-  hides ("zero3"), which follows the network; or as it is published ("constant").
+  hides and that follows the network, which a pipeline's stage has once a batch
+  ("zero3") or for every chunk ("zero3 each chunk"); or as it is published ("constant").
 * Groups recompute none, half or all of the layers, whichever is fastest. Pipelines
   recompute as memory asks.
 
@@ -54,7 +55,12 @@ SEQUENCES = 128
 CONTEXTS = (32_000, 96_000, 192_000, 384_000)
 DEVICES = (16, 32, 64)
 NETWORKS = ("nodes of 8", "flat", "RailX")
-CONSTANTS = {"zero3": "flexsp_7b_kept_zero3", "constant": "flexsp_7b_kept"}
+EACH_CHUNK = "zero3 each chunk"
+CONSTANTS = {
+    "zero3": "flexsp_7b_kept_zero3",
+    "constant": "flexsp_7b_kept",
+    EACH_CHUNK: "flexsp_7b_kept_zero3",
+}
 TOPOLOGY = "railx_hyperx_m4n2"
 COLUMNS = (
     "constants", "network", "devices", "context_tokens", "chosen", "joint_ms", "groups_ms",
@@ -123,7 +129,7 @@ def _row(case: Case) -> list[Any]:
             continue
         if fastest is None or alone < fastest[0]:
             fastest = alone, layers, task
-    groups_ms, layers, task = fastest or (0.0, None, _task(case, model, model.layers))
+    groups_ms, recomputed, task = fastest or (0.0, None, _task(case, model, model.layers))
     batch: Any
     try:
         [batch] = JOINT.plan(settings, task)
@@ -137,7 +143,7 @@ def _row(case: Case) -> list[Any]:
         batch.solver["chosen"],
         round(batch.predicted_ms, 1),
         round(groups_ms, 1) or None,
-        layers,
+        recomputed,
         None if best is None else round(shapes[best], 1),
         best,
         round(time.process_time() - before, 1),
@@ -152,6 +158,9 @@ def _task(case: Case, model: ModelSettings, layers: int) -> PlanningTask:
     cluster, gather_gb_s = _network(case.network, case.devices, constants)
     if constants.sharding is not None and gather_gb_s is not None:
         constants = replace(constants, sharding=replace(constants.sharding, gb_s=gather_gb_s))
+    if case.constants == EACH_CHUNK:
+        sharding = replace(constants.sharding, pipelines_gather="chunk")
+        constants = replace(constants, sharding=sharding)
     drawn = sample_batches(
         lengths_of(CORPUS), FilledBatchSettings(SEQUENCES, 1, case.context, "truncate"), SEED
     )

@@ -74,6 +74,7 @@ class CostModelErrorSettings(CanvasSettings):
 def draw(settings: CostModelErrorSettings, inputs: FigureFiles, output: Path) -> Drawn:
     """One point for each measured slice, filled where the fit has not seen it."""
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
     frame = read_frames(inputs, "points", _COLUMNS, "profile", settings.only)
     rows = frame[frame["part"] == "layer"].copy()
@@ -98,6 +99,9 @@ def draw(settings: CostModelErrorSettings, inputs: FigureFiles, output: Path) ->
         times.plot(ends, ends, color=INK, linewidth=1, zorder=1)
         times.set(xscale="log", yscale="log", xlim=ends, ylim=ends, title="Time of a layer")
         times.set(xlabel="Measured (ms)", ylabel="Predicted (ms)")
+        for axis in (times.xaxis, times.yaxis):
+            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axis.set_minor_formatter(NullFormatter())
         for place, (column, recomputed) in enumerate(_KINDS.values()):
             percent = [100 * error for error in _unseen(rows, column, recomputed)]
             last = max(len(percent) - 1, 1)

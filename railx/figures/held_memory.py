@@ -85,6 +85,8 @@ def draw(settings: HeldMemorySettings, inputs: FigureFiles, output: Path) -> Dra
 
 
 def _panel(axes: Axes, rows: pd.DataFrame) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     done = rows["position"] + 1
     axes.plot(done, rows["held_bytes"] / _MIB, color=PALETTE[0])
     axes.plot(
@@ -96,6 +98,7 @@ def _panel(axes: Axes, rows: pd.DataFrame) -> None:
     other.step(done, rows["live_chunks"], where="post", color=PALETTE[5], linewidth=1.2)
     other.set_ylim(0, 2.2 * max(1, int(rows["live_chunks"].max())))
     other.set_ylabel("Chunks alive")
+    other.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     other.grid(visible=False)
 
 

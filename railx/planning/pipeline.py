@@ -275,36 +275,40 @@ def _candidates(
     longest, room = int(lengths.max()), _most_chunk_tokens(settings, cost)
     tried: set[tuple[int, ...]] = set()
     for slices in range(1, settings.most_slices + 1):
-        if settings.chunking == "even":
-            cuts = even_mesh(longest, slices, settings.alignment_tokens)
-        else:
-            cuts = mesh(longest, slices, cost, settings.alignment_tokens)
+        cuts = _cuts(longest, slices, settings, cost)
         if tuple(cuts) in tried:
             continue
         tried.add(tuple(cuts))
+        packed: set[bytes] = set()
         for most_tokens in _token_limits(cuts, longest, room, settings, cost):
             made = cut_and_pack(
                 sequences, lengths, cuts, most_tokens, cost, settings.chunking, beside_tails
             )
-            if made is not None:
+            if made is not None and made.chunk.tobytes() not in packed:
+                packed.add(made.chunk.tobytes())
                 yield made
+
+
+def _cuts(length: int, slices: int, settings: PipelineSettings, cost: PipelineCost) -> list[int]:
+    if settings.chunking == "even":
+        return even_mesh(length, slices, settings.alignment_tokens)
+    return mesh(length, slices, cost, settings.alignment_tokens)
+
+
+def _most_recomputed(settings: PipelineSettings, cost: PipelineCost) -> Integers:
+    """The most layers [d, 1] that a stage may recompute."""
+    none = settings.checkpointing == "none"
+    stages = range(cost.shape.stages)
+    return np.array([[0 if none else cost.layers_of(stage)] for stage in stages])
 
 
 def _most_chunk_tokens(settings: PipelineSettings, cost: PipelineCost) -> int:
     """Tokens of a chunk that every stage holds alone, recomputing what may be."""
-    each = [
-        cost.capacity_bytes(stage)
-        / float(
-            cost.activation_bytes(
-                1,
-                False,
-                stage,
-                0 if settings.checkpointing == "none" else cost.layers_of(stage),
-            )
-        )
-        for stage in range(cost.shape.stages)
-    ]
-    return int(min(each))
+    layers = _most_recomputed(settings, cost)[:, 0].tolist()
+    return min(
+        int(cost.capacity_bytes(stage) / cost.activation_bytes(1, False, stage, recomputed))
+        for stage, recomputed in enumerate(layers)
+    )
 
 
 def _token_limits(
@@ -522,8 +526,7 @@ def _refusal(
     fits, fails = 0, int(lengths[longest]) + 1
     while fails - fits > 1:
         middle = (fits + fails) // 2
-        alone = _holds(np.array([0]), np.array([middle]), settings, cost)
-        fits, fails = (middle, fails) if alone else (fits, middle)
+        fits, fails = (middle, fails) if _holds_alone(middle, settings, cost) else (fits, middle)
     recomputed = "" if settings.checkpointing == "none" else ", every layer recomputed"
     if fits < lengths[longest]:
         return PlanError(
@@ -533,14 +536,18 @@ def _refusal(
     return _short_memory(sequences, lengths, settings, cost)
 
 
-def _holds(
-    sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
-) -> bool:
-    """Whether any division into chunks and pipelines fits memory."""
-    return any(
-        _group(chunked, settings, cost) is not None
-        for chunked in _candidates(sequences, lengths, settings, cost, beside_tails=False)
-    )
+def _holds_alone(length: int, settings: PipelineSettings, cost: PipelineCost) -> bool:
+    """Whether a sequence fits a pipeline of its own, cut into any number of slices."""
+    room = _most_chunk_tokens(settings, cost)
+    layers = _most_recomputed(settings, cost)
+    for slices in range(settings.most_slices, 0, -1):
+        cuts = _cuts(length, slices, settings, cost)
+        chunked = cut_and_pack(np.array([0]), np.array([length]), cuts, room, cost)
+        if chunked is not None:
+            problem = _problem_of(chunked, 0, chunked.chunks, cost)
+            if checkpoints.fits(problem, layers):
+                return True
+    return False
 
 
 def _short_memory(
@@ -548,14 +555,13 @@ def _short_memory(
 ) -> PlanError:
     """Which stage lacks how much memory where the K that needs least runs out of it."""
     least: tuple[float, int, float] | None = None
-    layers = np.array([[cost.layers_of(stage)] for stage in range(cost.shape.stages)])
-    chosen = np.zeros_like(layers) if settings.checkpointing == "none" else layers
+    layers = _most_recomputed(settings, cost)
     for chunked in _candidates(sequences, lengths, settings, cost, beside_tails=False):
         starts = _one_by_one(chunked)
         most: tuple[float, int, float] = (-math.inf, 0, 0.0)
         for first, end in pairwise([*starts.tolist(), chunked.chunks]):
             problem = _problem_of(chunked, first, end, cost)
-            short = checkpoints.peak_bytes(problem, chosen) - problem.capacity
+            short = checkpoints.peak_bytes(problem, layers) - problem.capacity
             stage = int(short.argmax())
             most = max(most, (float(short[stage]), stage, float(problem.capacity[stage])))
         if least is None or most < least:

@@ -94,6 +94,7 @@ def test_one_planner(pipeline: MadePipeline) -> None:
             "figure pipeline_schedule",
             "figure reconfiguration",
             "figure pipeline_speedups",
+            "figure stage_memory",
             "figure switching_overhead",
             *JUDGED,
         }

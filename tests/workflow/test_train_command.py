@@ -11,6 +11,7 @@ import pytest
 from railx.io import read_rows
 from railx.planning.plan import Pipeline, Plan, read_plan, write_plan
 from railx.planning.schedule import operations, ordered
+from tests.commands import python
 from tests.plans import chunk, pipeline_plan
 from tests.workflow.test_cli import refused
 from workflow.cli import main
@@ -42,21 +43,20 @@ def test_a_file_is_no_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_an_order_written_out_is_really_run(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_an_order_written_out_is_really_run(tmp_path: Path) -> None:
     machine = ("cluster=cpu_4_pipeline", "model=tiny", "cost_model=analytic")
     chosen = ("planner=pipeline_2x1", "corpus=stdlib", "batch=small", "batch.batches=1")
     path, mine = tmp_path / "plan.json", tmp_path / "mine.json"
     assert main(["plan", *chosen, *machine, "--out", str(path)]) == 0
     search = ("--schedule", "searched", "--out", str(mine))
     assert main(["schedule", str(path), *search]) == 0
-    capsys.readouterr()
     once = ("training.iterations=1", "training.warmup_iterations=1")
     modes = ("training.on_demand_latencies_ms=[0]", "training.provisioned_latencies_ms=[0]")
     out = tmp_path / "run"
-    assert main(["train", str(mine), *once, *modes, "--out", str(out), "--json"]) == 0
-    summary = json.loads(capsys.readouterr().out)
+    run = ("train", str(mine), *once, *modes, "--out", str(out), "--json")
+    done = python("-m", "workflow.cli", *run)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
     assert summary["peak_live_chunks"] == summary["planned_peak_live_chunks"]
     (batch,) = read_plan(mine).pipeline_batches()
     (pipeline,) = batch.pipelines
