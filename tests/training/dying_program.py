@@ -26,11 +26,11 @@ def make(self: Engine, *arguments: Any, **options: Any) -> None:
     _make(self, *arguments, **options)
 
 
-def step(self: Engine, batch: Any, number: int) -> Any:
+def step(self: Engine, batch: Any, number: int, *further: Any) -> Any:
     global _due
     dies = [int(part) for part in os.environ["DIES"].split(",")]
     _due = dies == [int(os.environ["RANK"]), _blocks, number]
-    return _step(self, batch, number)
+    return _step(self, batch, number, *further)
 
 
 def reduce(self: GradientReduction) -> None:
