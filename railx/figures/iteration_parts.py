@@ -41,14 +41,14 @@ _GROUPS = (
     "fidelity",
 )
 _SCHEDULE = ("plan", "iteration", "replica", "stage", "start_ms", "end_ms")
-#: The parts of a bar in their order, with their colours.
-_PARTS: dict[str, Any] = {
+#: The parts of a bar in their order, with their colours; waiting is drawn lighter.
+_PARTS = {
     "computation": PALETTE[0],
     "computed again": PALETTE[1],
     "all-to-all": PALETTE[5],
     "ZeRO-3": PALETTE[7],
     "other communication": PALETTE[3],
-    "waiting": lighter(FAINT, 0.55),
+    "waiting": FAINT,
 }
 
 
@@ -72,6 +72,10 @@ class IterationPartsSettings(CanvasSettings):
 
     columns: Annotated[int, AtLeast(1)]
     """Panels side by side."""
+
+
+def _colour(part: str) -> Any:
+    return lighter(FAINT, 0.55) if part == "waiting" else _PARTS[part]
 
 
 def draw(settings: IterationPartsSettings, inputs: FigureFiles, output: Path) -> Drawn:
@@ -100,7 +104,7 @@ def draw(settings: IterationPartsSettings, inputs: FigureFiles, output: Path) ->
             if place >= len(panels) - columns:
                 axes.set_xlabel("Seconds")
         drawn = [part for part in _PARTS if (rows[part] > 0).any()]
-        handles: list[Any] = [Patch(facecolor=_PARTS[part], linewidth=0) for part in drawn]
+        handles: list[Any] = [Patch(facecolor=_colour(part), linewidth=0) for part in drawn]
         share_legend(figure, handles, [part[:1].upper() + part[1:] for part in drawn], 6)
     return Drawn(_caption(settings, rows), _alternative(rows), rows, title=settings.title)
 
@@ -200,8 +204,8 @@ def _panel(axes: Axes, rows: pd.DataFrame) -> None:
     longest = float(rows["seconds"].max())
     for place, row in enumerate(rows.to_dict("records")):
         left = 0.0
-        for part, colour in _PARTS.items():
-            axes.barh(place, row[part], 0.7, left=left, color=colour, linewidth=0)
+        for part in _PARTS:
+            axes.barh(place, row[part], 0.7, left=left, color=_colour(part), linewidth=0)
             left += row[part]
         axes.annotate(
             f"{quantity(row['seconds'])} ({row['over_first']:.2f})",
