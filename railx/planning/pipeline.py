@@ -32,7 +32,13 @@ import numpy as np
 import numpy.typing as npt
 
 from railx.planning import checkpoints
-from railx.planning.best_schedule import TriedName, best_batch, with_schedule
+from railx.planning.best_schedule import (
+    TRAINED,
+    TRIED,
+    TriedName,
+    best_batch,
+    with_schedule,
+)
 from railx.planning.checkpoints import CheckpointProblem
 from railx.planning.chunks import Chunked, Chunking, cut_and_pack, even_mesh, longest_slice, mesh
 from railx.planning.groups import Lengths
@@ -60,7 +66,7 @@ Integers = npt.NDArray[np.int64]
 #: What is recomputed: as much as memory asks for, everything, or nothing.
 Checkpointing = Literal["adaptive", "exact", "full", "none"]
 #: The order of passes: a schedule, an order that is searched for, or the fastest.
-PipelineSchedule = TriedName | Literal["best"]
+PipelineSchedule = TriedName | Literal["best", "best_trained"]
 
 #: Token limits that are tried for each K, as powers between the longest slice and what
 #: short sequences of a slice's time hold.
@@ -113,7 +119,8 @@ class PipelineSettings(PlannerBase):
 
     schedule: PipelineSchedule = "1f1b"
     """The order in which stages run their passes: a schedule by name, ``searched`` for
-    one of our own, or ``best`` for the fastest of them that memory holds. Chunks and
+    one of our own, ``best`` for the fastest of them that memory holds, or
+    ``best_trained`` for the fastest that the training runtime runs. Chunks and
     recomputed layers are chosen for the paper's, ``1f1b``.
     """
 
@@ -185,15 +192,17 @@ def _scheduled(
     if settings.schedule == "1f1b":
         return batch
     recompute = settings.checkpointing != "none"
-    if settings.schedule == "best":
-        return best_batch(batch, cost, recompute=recompute)
+    if settings.schedule == "best" or settings.schedule == "best_trained":
+        among = TRIED if settings.schedule == "best" else TRAINED
+        return best_batch(batch, cost, among, recompute=recompute)
     changed = []
     for index, pipeline in enumerate(batch.pipelines):
         other = with_schedule(pipeline, settings.schedule, cost, recompute=recompute)
         if other is None or not fits(other, cost):
             raise PlanError(
                 f"planner.schedule: got {settings.schedule}, for which batch {batch.iteration},"
-                f" pipeline {index} does not fit the stages' memory or layers; allowed: 1f1b, best"
+                f" pipeline {index} does not fit the stages' memory or layers; allowed: 1f1b, best,"
+                " best_trained"
             )
         changed.append(other)
     return replace(batch, pipelines=tuple(changed))

@@ -296,16 +296,18 @@ def test_one_process_plans_the_same_twice() -> None:
     assert first == second
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "zero_bubble", "searched", "best"])
+@pytest.mark.parametrize("schedule", ["gpipe", "zero_bubble", "searched", "best", "best_trained"])
 def test_other_schedules_run_the_same_chunks(schedule: str) -> None:
     drawn, cost = drawn_batch([800, 500, 300, *[100] * 5]), cost_of(3, tokens=9000)
     paper = plan_pipeline_batch(0, drawn, _planner(stages=3), cost)
     other = plan_pipeline_batch(0, drawn, _planner(stages=3, schedule=schedule), cost)
     for one, two in zip(paper.pipelines, other.pipelines, strict=True):
         assert [chunk.slices for chunk in one.chunks] == [chunk.slices for chunk in two.chunks]
-    if schedule == "best":
+    if schedule in ("best", "best_trained"):
         assert _batch_ms(other) <= _batch_ms(paper)
         assert len(other.solver["schedules"]) == len(other.pipelines)
+    if schedule == "best_trained":
+        assert {one.schedule for one in other.pipelines} <= {"1f1b", "gpipe"}
 
 
 def test_a_schedule_without_the_memory_for_it_is_named() -> None:
@@ -314,7 +316,7 @@ def test_a_schedule_without_the_memory_for_it_is_named() -> None:
     with pytest.raises(
         PlanError,
         match=r"^planner\.schedule: got gpipe, for which batch 0, pipeline 0 does not fit .*;"
-        r" allowed: 1f1b, best$",
+        r" allowed: 1f1b, best, best_trained$",
     ):
         plan_pipeline_batch(0, drawn, planner, cost)
 
