@@ -237,7 +237,13 @@ def seed_leaves(node: Any, path: str = "") -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in {*LARGE, "end_to_end"} else [])
+        for name in EXPERIMENTS
+    ],
+)
 def test_a_seed_on_the_command_line_reaches_every_seed(name: str) -> None:
     seeds = {
         seed: seed_leaves(to_dict(compose_experiment([f"experiment={name}", f"seed={seed}"])))
