@@ -151,7 +151,9 @@ def test_every_item_that_a_claim_names_is_in_an_experiment() -> None:
     with open_database(ROOT, []) as database:
         for claim in CLAIMS:
             if claim.settings.query is not None:
-                assert set(database.named(claim.settings.query)) <= made, claim.id
+                named = set(database.named(claim.settings.query))
+                assert named, claim.id
+                assert named <= made, claim.id
 
 
 # railx verdicts

@@ -15,13 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from railx.evidence import load_claims, open_database, table_name
 from railx.io import read_rows, write_table
 from railx.settings import to_dict
-from tests.builders import PUBLISHED, ROOT
+from tests.builders import ROOT
 from tests.commands import loaded
 from workflow.config import compose_experiment
-from workflow.experiment import checked_experiment
 from workflow.stage import File, Item, Job, Json, Made, Stage, Table, real, text, typed_array, whole
 from workflow.stages import (
     STAGES,
@@ -30,7 +28,6 @@ from workflow.stages import (
     inputs_of,
     printed_tables,
     provenance_files,
-    results_folder,
     stage_of,
     tracked_results,
     wildcards,
@@ -187,27 +184,6 @@ def test_a_stages_settings_hold_nothing_of_another(experiment: dict[str, Any]) -
 def test_the_list_loads_no_science() -> None:
     heavy = {"numpy", "pyarrow", "pandas", "numba", "scipy", "torch", "hydra", "duckdb"}
     assert loaded("import workflow.stages", heavy) == set()
-
-
-def test_an_experiment_makes_every_table_that_a_claim_names(tmp_path: Path) -> None:
-    """What is too much for ``paper`` is in an experiment of its own."""
-    made = set()
-    for name in ("paper", "end_to_end", "planners", "pipelines"):
-        experiment = checked_experiment([f"experiment={name}"])
-        folder = results_folder(experiment)
-        made |= {
-            table_name(str(file.relative_to(folder)))
-            for file in claim_files(experiment, before="evidence")
-        }
-    with open_database(tmp_path, []) as database:
-        for claim in load_claims(
-            ROOT / "resources" / "claims", PUBLISHED, ROOT / "resources" / "papers.yaml"
-        ):
-            if claim.settings.query is None:
-                continue
-            named = set(database.named(claim.settings.query))
-            assert named, claim.id
-            assert named <= made, claim.id
 
 
 # A stage of two lines, declared as any other.
