@@ -57,6 +57,12 @@ def test_every_patch_belongs_to_a_room_and_says_what_it_breaks(mutants: ModuleTy
         )
 
 
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda path: path.stem)
+def test_every_patch_fits_the_code_as_it_is(mutants: ModuleType, patch: Path) -> None:
+    changed = mutants._patched(ROOT, patch)
+    assert all(text != (ROOT / name).read_text("utf-8") for name, text in changed.items())
+
+
 def test_the_modules_and_tests_of_every_room_are_there(mutants: ModuleType) -> None:
     for room in mutants.ROOMS.values():
         assert all((ROOT / path).exists() for path in (*room.modules, *room.tests))
