@@ -1108,8 +1108,8 @@ for _name, _per_rank, _back, _since in (
     ("ScheduleLoopedBFS", 2, False, ""),
     ("ScheduleInterleaved1F1B", 2, False, ""),
     ("ScheduleInterleavedZeroBubble", 2, False, ""),
-    ("ScheduleZBVZeroBubble", 2, True, "2.12"),
-    ("ScheduleDualPipeV", 2, True, "2.12"),
+    ("ScheduleZBVZeroBubble", 2, True, "2.13"),
+    ("ScheduleDualPipeV", 2, True, "2.13"),
 ):
     case(_name, _since)(functools.partial(_pipeline, name=_name, per_rank=_per_rank, back=_back))
 
