@@ -26,24 +26,20 @@ import gc
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from railx.fabric import (
     CircuitSchedule,
     Configuration,
     Controller,
     FabricSettings,
-    launch_controller,
 )
 from railx.planning.plan import Plan, read_plan
 from railx.planning.schedule import peak_live_chunks
@@ -62,6 +58,7 @@ from training.load import Reading, others_share, read_processors
 from training.pipeline import PipelineParallel
 from training.pipeline_memory import PassLog
 from training.planning import Planning, check_planning, planning_ahead
+from training.rails import Place, gather_all, on_rails
 from training.settings import (
     RunSettings,
     check_plan,
@@ -73,25 +70,10 @@ from training.trace import Recorder, join_traces
 from training.unfinished import Unfinished, read_part, write_part
 from training.utilisation import peak_memory_bytes, reset_peak_memory
 
-__all__ = ["Block", "Place", "train"]
+__all__ = ["Block", "train"]
 
 #: A schedule as JSON: iteration -> kind and members of each operation.
 _Schedule = dict[str, list[list[Any]]]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where this process stands.
-
-    Its rank of ``ranks``, the store that all share, its device and the backend below
-    ``railx``.
-    """
-
-    rank: int
-    ranks: int
-    store: Store
-    device: torch.device
-    inner: Literal["gloo", "nccl"]
 
 
 @dataclass(frozen=True)
@@ -237,7 +219,7 @@ def _trained(
     recorder = Recorder(place.rank, device=place.device.type)
     if launch.planning is not None:
         launch.planning.ask(goes_on or launch.begun)
-    with _fabric(fabric, number, place, recorder, settings.training.timeout_s) as (
+    with on_rails(fabric, number, place, recorder, settings.training.timeout_s) as (
         control,
         controller,
     ):
@@ -262,7 +244,7 @@ def _trained(
                 *(rows, span, trace, *_peaks(settings, plan, engine)),
                 *(engine.parameters, needed, *made, _passes(log, place.rank, warm)),
             )
-            gathered = _gather(place, control, item)
+            gathered = gather_all(place, control, item)
             if gathered is None:
                 return None
             return _after(before, _merge(settings, fabric, repeat, gathered, engine.kernel))
@@ -306,40 +288,6 @@ def _told(place: Place, number: int, block: Block | None) -> bool:
     if block is not None:
         place.store.set(key, str(int(block.disturbed)))
     return bool(place.store.get(key) == b"1")
-
-
-@contextmanager
-def _fabric(
-    fabric: FabricSettings, number: int, place: Place, recorder: Recorder, timeout_s: float
-) -> Iterator[tuple[dist.ProcessGroup, Controller | None]]:
-    """The process group ``railx`` over ``fabric`` for the length of the block.
-
-    Yields the control group, which the fabric never sees, and on rank 0 the controller.
-    """
-    with launch_controller(fabric, place.ranks) if place.rank == 0 else nullcontext() as controller:
-        key = f"controller/{number}"
-        if controller is not None:
-            place.store.set(key, controller.address or "")
-        address = place.store.get(key).decode() or None
-        backend.configure(
-            backend.BackendOptions(place.inner, address, fabric.mode, fabric.gpus_per_server),
-            recorder,
-        )
-        dist.init_process_group(
-            "railx",
-            store=PrefixStore(f"block/{number}", place.store),
-            rank=place.rank,
-            world_size=place.ranks,
-            timeout=timedelta(seconds=timeout_s),
-        )
-        try:
-            control = dist.new_group(backend="gloo")
-            assert isinstance(control, dist.ProcessGroup)
-            yield control, controller
-            # Nobody leaves while others still talk to it or to its controller.
-            dist.barrier(control)
-        finally:
-            dist.destroy_process_group()
 
 
 def _iterations(
@@ -466,15 +414,6 @@ def _passes(log: PassLog | None, rank: int, iteration: int) -> list[dict[str, An
         where | {"position": position} | asdict(one)
         for position, one in enumerate(log.operations())
     ]
-
-
-def _gather(
-    place: Place, control: dist.ProcessGroup, item: tuple[Any, ...]
-) -> list[tuple[Any, ...]] | None:
-    """Every rank's ``item`` in rank order on rank 0, None elsewhere."""
-    gathered: list[Any] | None = [None] * place.ranks if place.rank == 0 else None
-    dist.gather_object(item, gathered, dst=0, group=control)
-    return gathered
 
 
 def _merge(

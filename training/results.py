@@ -18,7 +18,8 @@ import torch
 from railx.fabric import FabricSettings
 from railx.io import Fidelity, write_json, write_table
 from railx.planning.plan import Plan
-from training.loop import Block, Place
+from training.loop import Block
+from training.rails import Place
 from training.settings import RunSettings, fabric_sweep
 from training.trace import write_chrome_trace
 from training.utilisation import used

@@ -18,24 +18,18 @@ batches, whatever its plan and its ranks were.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import multiprocessing.connection
 import os
-import signal
 import socket
 import sys
-import threading
-import traceback
 from collections.abc import Sequence
 from datetime import timedelta
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from railx.fabric import FabricError
@@ -45,16 +39,18 @@ from railx.settings import SettingsError, to_dict
 from training.checkpoint import Checkpoint, check_checkpoint, find_checkpoint
 from training.data import plan_lengths, read_sequences
 from training.load import load_average
-from training.loop import Block, Place, train
+from training.loop import Block, train
 from training.planning import PlannerFailed, check_planning
+from training.rails import Place
+from training.ranks import FAILED, UNUSABLE, launch_ranks
 from training.results import write_results
 from training.settings import RunSettings, check_plan, fabric_sweep, load_run_settings
 from training.unfinished import PLACES, Unfinished, run_identity
 
 __all__ = ["launch", "main", "run_rank"]
 
-_UNUSABLE = 2
-_FAILED = 1
+#: Errors that say everything in one line, and how the run then ends.
+_TOLD = {SettingsError: UNUSABLE, PlanError: UNUSABLE, FabricError: UNUSABLE, PlannerFailed: FAILED}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,19 +92,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # All ranks of a machine see the same: one line is enough.
         if os.environ.get("LOCAL_RANK", "0") == "0":
             _say(error)
-        return _UNUSABLE
+        return UNUSABLE
     try:
         if not under_torchrun:
             return launch(settings, options.out, resumed)
         run_rank(settings, options.out, resumed)
     except (SettingsError, PlanError, FabricError) as error:
         _say(error)
-        return _UNUSABLE
+        return UNUSABLE
     except PlannerFailed as error:
         # All ranks say the same.
         if os.environ["RANK"] == "0":
             _say(error)
-        return _FAILED
+        return FAILED
     return 0
 
 
@@ -118,46 +114,20 @@ def launch(settings: RunSettings, out: Path, resumed: Checkpoint | None = None) 
     The ranks end with this process, however it ends.
     """
     plan = read_plan(settings.plan)
-    # Ranks connect to a store on a port that this process holds already, so that no
-    # port can be lost on the way.
-    store = TCPStore("127.0.0.1", 0, plan.devices, is_master=True, wait_for_workers=False)
-    # A fork server imports torch once (the optimizer of torch loads torch._dynamo); it
-    # holds no device, so its forks may use CUDA.
-    context = multiprocessing.get_context("forkserver")
-    preload = ["training.results", "torch._dynamo"]
+    preload = ["training.results"]
     if settings.training.checkpoint_every or resumed is not None:
         preload.append("torch.distributed.checkpoint")
-    context.set_forkserver_preload(preload)
-    complaints = context.SimpleQueue()
     begun = None if resumed is None else str(resumed.folder)
-    ranks: list[BaseProcess] = [
-        context.Process(
-            target=_rank,
-            args=(rank, plan.devices, store.port, to_dict(settings), str(out), begun, complaints),
-            daemon=True,
-        )
-        for rank in range(plan.devices)
-    ]
-    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        for process in ranks:
-            process.start()
-        failed = _wait(ranks)
-        if failed is None:
-            return 0
-        message, trace, code = _complaint(ranks, failed, complaints)
-        sys.stderr.write(trace)
-        kept = Unfinished(out, run_identity(settings, resumed)).told()
-        _say(f"{message}; {kept}" if kept and code == _FAILED else message)
-        return code
-    finally:
-        for process in ranks:
-            if process.is_alive():
-                process.terminate()
-        for process in ranks:
-            if process.pid is not None:
-                process.join()
-        signal.signal(signal.SIGTERM, previous)
+    failure = launch_ranks(
+        _rank, plan.devices, (to_dict(settings), str(out), begun), preload=preload, told=_TOLD
+    )
+    if failure is None:
+        return 0
+    sys.stderr.write(failure.trace)
+    kept = Unfinished(out, run_identity(settings, resumed)).told()
+    unusable = failure.code == UNUSABLE
+    _say(f"{failure.message}; {kept}" if kept and not unusable else failure.message)
+    return failure.code
 
 
 def run_rank(settings: RunSettings, out: Path, resumed: Checkpoint | None = None) -> None:
@@ -188,97 +158,9 @@ def run_rank(settings: RunSettings, out: Path, resumed: Checkpoint | None = None
         )
 
 
-def _rank(
-    rank: int,
-    ranks: int,
-    port: int,
-    settings: dict[str, Any],
-    out: str,
-    resumed: str | None,
-    complaints: Any,
-) -> None:
-    """A launched rank.
-
-    It stands in torchrun's environment, ends when the launcher does, and hands its
-    complaint to it.
-    """
-    threading.Thread(target=_end_with_launcher, daemon=True).start()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.environ |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-    }
-    if Path("/sys/class/net/lo").exists():
-        # All ranks are on this machine: gloo need not find out by which name the
-        # machine is known.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    try:
-        begun = None if resumed is None else find_checkpoint(Path(resumed), ())
-        run_rank(load_run_settings(settings), Path(out), begun)
-    except (SettingsError, PlanError, FabricError) as error:
-        complaints.put((str(error), "", _UNUSABLE))
-        sys.exit(_UNUSABLE)
-    except PlannerFailed as error:
-        complaints.put((str(error), "", _FAILED))
-        sys.exit(_FAILED)
-    except Exception as error:
-        complaints.put(
-            (f"rank {rank}: {type(error).__name__}: {error}", traceback.format_exc(), _FAILED)
-        )
-        sys.exit(_FAILED)
-
-
-def _end_with_launcher() -> None:
-    launcher = multiprocessing.parent_process()
-    assert launcher is not None
-    multiprocessing.connection.wait([launcher.sentinel])
-    os._exit(_FAILED)
-
-
-def _wait(ranks: Sequence[BaseProcess]) -> BaseProcess | None:
-    """Wait for all ranks or the first that fails, and return that one.
-
-    Where a rank was killed others fail for want of it: the one that was killed is
-    returned.
-    """
-    running = {process.sentinel: process for process in ranks}
-    while running:
-        ended = _ended(running, None)
-        if any(process.exitcode for process in ended):
-            # A moment, should the one that was killed be told of last.
-            ended += _ended(running, 0.2)
-            return min(
-                (process for process in ended if process.exitcode),
-                key=lambda process: process.exitcode or 0,
-            )
-    return None
-
-
-def _ended(running: dict[int, BaseProcess], limit_s: float | None) -> list[BaseProcess]:
-    """Those that have ended, taken out of those that run."""
-    ready = multiprocessing.connection.wait(list(running), limit_s)
-    ended = [running.pop(cast("int", sentinel)) for sentinel in ready]
-    for process in ended:
-        process.join()
-    return ended
-
-
-def _complaint(
-    ranks: Sequence[BaseProcess], failed: BaseProcess, complaints: Any
-) -> tuple[str, str, int]:
-    """What a rank's end is told by: a line, where it stood, the exit code."""
-    code, name = failed.exitcode or 0, f"rank {ranks.index(failed)}"
-    if code < 0:
-        return f"{name} was killed by {signal.Signals(-code).name}", "", _FAILED
-    if complaints.empty():
-        return f"{name} ended without a word (exit code {code})", "", _FAILED
-    message, trace, exit_code = complaints.get()
-    return message, trace, int(exit_code)
+def _rank(settings: dict[str, Any], out: str, resumed: str | None) -> None:
+    begun = None if resumed is None else find_checkpoint(Path(resumed), ())
+    run_rank(load_run_settings(settings), Path(out), begun)
 
 
 def _read_settings(path: Path) -> RunSettings:

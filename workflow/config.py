@@ -43,6 +43,7 @@ from railx.workload.corpus import CorpusSettings
 from railx.workload.cost import CostModelSettings, ProfiledCostSettings
 from railx.workload.model import ModelSettings
 from railx.workload.profile import ProfileSettings
+from training.live_settings import LiveSettings
 from training.settings import TrainingSettings
 from workflow import composed
 from workflow.mounts import CONF, LISTED, NAME, choices, primary_config
@@ -68,7 +69,7 @@ KEPT = CONF.parent / ".cache" / "composed"
 #: Solvers and torch take no larger one.
 Seed: TypeAlias = Annotated[int, Between(0, 2**31 - 1)]
 #: Lists whose entries have a seed of their own.
-_SEEDED = ("plans", "runs")
+_SEEDED = ("plans", "runs", "live")
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,8 @@ class Experiment:
     """Networks under plans of sequence parallelism."""
     runs: dict[str, RunChoice]
     """Training runs by name."""
+    live: dict[str, LiveSettings]
+    """Programs in plain torch on the rails, by name."""
     replay: ReplaySettings
     """Cluster time of the training runs."""
     figures: dict[str, FigureSettings]
@@ -290,6 +293,8 @@ class StageSettings:
     """The rails between the ranks."""
     training: TrainingSettings
     """How the plan is trained and timed."""
+    live: LiveSettings
+    """A program in plain torch on the rails."""
     tracking: TrackingSettings
     """Which trackers get the runs."""
 

@@ -1,0 +1,205 @@
+"""Training with torch's own parallelisms on the rails: ``python -m training.live
+--config resolved.json --out DIR``.
+
+The program is plain PyTorch: FSDP2 over the replicas of a stage, tensor parallelism by
+DTensor inside a server, torch's ``Schedule1F1B`` between stages. Nothing of it knows
+the network; every rank runs it over electrical rails and in both optical modes at each
+reconfiguration latency. A block more may kill the controller in its middle and start it
+again.
+
+Every block starts anew from the same seed, so that losses must agree. Iterations begin
+together, held by a gloo group that the fabric does not see. The schedule that
+provisioned blocks announce by is that of the electrical one, which runs first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from railx.fabric import CircuitSchedule, Controller, FabricError
+from railx.io import read_json, write_json
+from railx.settings import SettingsError, load, to_dict
+from training import backend
+from training.live_program import Program
+from training.live_settings import LiveBlock, LiveSettings, live_blocks
+from training.load import Reading, others_share, read_processors
+from training.rails import Place, gather_all, on_rails
+from training.ranks import UNUSABLE, launch_ranks
+from training.trace import Recorder
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m training.live",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    parser.add_argument("--config", type=Path, required=True, help="resolved settings, JSON")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for iterations, trace and result"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        settings: LiveSettings = load(LiveSettings, read_json(options.config))
+        options.out.mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError) as error:
+        _say(error)
+        return UNUSABLE
+    failure = launch_ranks(
+        _rank,
+        settings.ranks,
+        (to_dict(settings), str(options.out)),
+        preload=["training.live_program", "training.rails"],
+        told={SettingsError: UNUSABLE, FabricError: UNUSABLE},
+    )
+    if failure is not None:
+        sys.stderr.write(failure.trace)
+        _say(failure.message)
+        return failure.code
+    return 0
+
+
+def _say(message: object) -> None:
+    print(f"training.live: error: {message}", file=sys.stderr, flush=True)
+
+
+def _rank(plain: dict[str, Any], out: str) -> None:
+    settings: LiveSettings = load(LiveSettings, plain)
+    torch.set_num_threads(1)
+    # FSDP2 warns of outputs that are views; nothing here works in place.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
+    store, rank, ranks = next(iter(rendezvous("env://")))
+    store.set_timeout(timedelta(seconds=settings.fabric.timeout_s))
+    place = Place(rank, ranks, store, torch.device("cpu"), "gloo")
+    schedule: CircuitSchedule | None = None
+    rows: list[dict[str, Any]] = []
+    traces: list[pa.Table] = []
+    blocks = live_blocks(settings)
+    for number, block in enumerate(blocks):
+        recorder = Recorder(rank)
+        with on_rails(block.fabric, number, place, recorder, block.fabric.timeout_s) as (
+            control,
+            controller,
+        ):
+            own, span = _block(settings, block, place, control, schedule, controller)
+            schedule = schedule or backend.recorded_schedule()
+            gathered = gather_all(place, control, (own, recorder.table(), span))
+        if gathered is not None:
+            spans = [item[2] for item in gathered]
+            share = None if None in spans else others_share(spans)
+            told = _told(block)
+            rows += [told | row | {"load_share": share} for item in gathered for row in item[0]]
+            traces += [_labelled(item[1], told) for item in gathered]
+            _progress(rows, number + 1, len(blocks), block)
+    if rank == 0:
+        pq.write_table(pa.concat_tables(traces), Path(out) / "trace.parquet")
+        write_json(Path(out) / "rows.json", rows)
+
+
+def _block(
+    settings: LiveSettings,
+    block: LiveBlock,
+    place: Place,
+    control: dist.ProcessGroup,
+    schedule: CircuitSchedule | None,
+    controller: Controller | None,
+) -> tuple[list[dict[str, Any]], Reading]:
+    """A row for each timed iteration on this rank, and the processor time of all."""
+    if block.fabric.mode == "provisioned":
+        backend.use_schedule(schedule)
+    program = Program(settings)
+    helpers = () if controller is None else controller.processes
+    rows: list[dict[str, Any]] = []
+    gc.collect()
+    gc.freeze()
+    begin = read_processors(*helpers)
+    restart = settings.warmup_iterations + settings.iterations // 2
+    for iteration in range(settings.warmup_iterations + settings.iterations):
+        dist.barrier(control)
+        if iteration == settings.warmup_iterations:
+            begin = read_processors(*helpers)
+            dist.barrier(control)
+        backend.reset_statistics()
+        backend.begin_iteration(iteration)
+        killer = None
+        if block.controller_restarted and controller is not None and iteration == restart:
+            # In the middle of the iteration, by what the last one took.
+            killer = threading.Timer(rows[-1]["iteration_ms"] / 2000, controller.restart)
+            killer.start()
+        loss = program.step(iteration)
+        iteration_ms = backend.end_iteration() / 1e6
+        if killer is not None:
+            killer.join()
+        counts = backend.statistics()
+        losses: list[float | None] = [None] * place.ranks
+        dist.all_gather_object(losses, loss, group=control)
+        known = [item for item in losses if item is not None]
+        if iteration >= settings.warmup_iterations:
+            rows.append(
+                {
+                    "iteration": iteration,
+                    "rank": place.rank,
+                    "iteration_ms": iteration_ms,
+                    "stall_ms": counts.stall_ns / 1e6,
+                    "wait_ms": counts.wait_ns / 1e6,
+                    "requests": counts.requests,
+                    "held": counts.held,
+                    "reconfigurations": counts.reconfigurations,
+                    "phase_changes": counts.phase_changes,
+                    "mispredictions": counts.mispredictions,
+                    "loss": sum(known) / len(known),
+                }
+            )
+    return rows, read_processors(*helpers).since(begin)
+
+
+def _told(block: LiveBlock) -> dict[str, Any]:
+    """What tells the block apart in tables, and what its times are."""
+    mode = block.fabric.mode
+    return {
+        "mode": mode,
+        "reconfiguration_latency_ms": block.fabric.reconfiguration_latency_ms,
+        "controller_restarted": block.controller_restarted,
+        "fidelity": "measured_cpu" if mode == "electrical" else "emulated",
+    }
+
+
+def _labelled(trace: pa.Table, told: Mapping[str, Any]) -> pa.Table:
+    for name, value in told.items():
+        trace = trace.append_column(name, pa.array([value] * len(trace)))
+    return trace
+
+
+def _progress(rows: Sequence[dict[str, Any]], number: int, of: int, block: LiveBlock) -> None:
+    told, slowest = _told(block), dict[int, float]()
+    for row in rows:
+        if all(row[key] == value for key, value in told.items()):
+            slowest[row["iteration"]] = max(row["iteration_ms"], slowest.get(row["iteration"], 0.0))
+    print(
+        f"[{number}/{of}] {block.fabric.mode}, {block.fabric.reconfiguration_latency_ms:g} ms"
+        f"{', controller restarted' if block.controller_restarted else ''}:"
+        f" {median(slowest.values()):.0f} ms per iteration, loss {rows[-1]['loss']:.4f}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

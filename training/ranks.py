@@ -1,0 +1,167 @@
+"""Local processes as the ranks of a launch.
+
+They stand in the environment that torchrun makes, end when the launcher does, and what
+one of them complained of is told by the launcher.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, cast
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+__all__ = ["FAILED", "UNUSABLE", "Failure", "launch_ranks"]
+
+#: Exit code of what broke off.
+FAILED = 1
+#: Exit code of what could not start with these settings.
+UNUSABLE = 2
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a launch ended that failed: one line, where it stood, its exit code."""
+
+    message: str
+    trace: str
+    code: int
+
+
+def launch_ranks(
+    run: Callable[..., None],
+    ranks: int,
+    arguments: tuple[Any, ...],
+    *,
+    preload: Sequence[str] = (),
+    told: Mapping[type[Exception], int],
+) -> Failure | None:
+    """Call ``run(*arguments)`` in a process for each rank; wait for all of them.
+
+    ``run`` and ``arguments`` are pickled. ``preload`` names modules to import once for
+    all. ``told`` are the errors whose message says everything, each with its exit code;
+    of any other the trace is told too. None where all ranks ended well.
+    """
+    # Ranks connect to a store on a port that this process holds already, so that no
+    # port can be lost on the way.
+    store = TCPStore("127.0.0.1", 0, ranks, is_master=True, wait_for_workers=False)
+    # A fork server imports torch once (the optimizer of torch loads torch._dynamo); it
+    # holds no device, so its forks may use CUDA.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", *preload])
+    complaints = context.SimpleQueue()
+    processes: list[BaseProcess] = [
+        context.Process(
+            target=_rank,
+            args=(run, arguments, rank, ranks, store.port, dict(told), complaints),
+            daemon=True,
+        )
+        for rank in range(ranks)
+    ]
+    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        for process in processes:
+            process.start()
+        failed = _wait(processes)
+        return None if failed is None else _complaint(processes, failed, complaints)
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.terminate()
+        for process in processes:
+            if process.pid is not None:
+                process.join()
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _rank(
+    run: Callable[..., None],
+    arguments: tuple[Any, ...],
+    rank: int,
+    ranks: int,
+    port: int,
+    told: Mapping[type[Exception], int],
+    complaints: Any,
+) -> None:
+    """A launched rank, which hands its complaint to the launcher."""
+    threading.Thread(target=_end_with_launcher, daemon=True).start()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    if Path("/sys/class/net/lo").exists():
+        # All ranks are on this machine: gloo need not find out by which name the
+        # machine is known.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    try:
+        run(*arguments)
+    except Exception as error:
+        code = next((code for kind, code in told.items() if isinstance(error, kind)), None)
+        if code is not None:
+            complaints.put((str(error), "", code))
+            sys.exit(code)
+        complaints.put(
+            (f"rank {rank}: {type(error).__name__}: {error}", traceback.format_exc(), FAILED)
+        )
+        sys.exit(FAILED)
+
+
+def _end_with_launcher() -> None:
+    launcher = multiprocessing.parent_process()
+    assert launcher is not None
+    multiprocessing.connection.wait([launcher.sentinel])
+    os._exit(FAILED)
+
+
+def _wait(ranks: Sequence[BaseProcess]) -> BaseProcess | None:
+    """Wait for all ranks or the first that fails, and return that one.
+
+    Where a rank was killed others fail for want of it: the one that was killed is
+    returned.
+    """
+    running = {process.sentinel: process for process in ranks}
+    while running:
+        ended = _ended(running, None)
+        if any(process.exitcode for process in ended):
+            # A moment, should the one that was killed be told of last.
+            ended += _ended(running, 0.2)
+            return min(
+                (process for process in ended if process.exitcode),
+                key=lambda process: process.exitcode or 0,
+            )
+    return None
+
+
+def _ended(running: dict[int, BaseProcess], limit_s: float | None) -> list[BaseProcess]:
+    """Those that have ended, taken out of those that run."""
+    ready = multiprocessing.connection.wait(list(running), limit_s)
+    ended = [running.pop(cast("int", sentinel)) for sentinel in ready]
+    for process in ended:
+        process.join()
+    return ended
+
+
+def _complaint(ranks: Sequence[BaseProcess], failed: BaseProcess, complaints: Any) -> Failure:
+    """What a rank's end is told by."""
+    code, name = failed.exitcode or 0, f"rank {ranks.index(failed)}"
+    if code < 0:
+        return Failure(f"{name} was killed by {signal.Signals(-code).name}", "", FAILED)
+    if complaints.empty():
+        return Failure(f"{name} ended without a word (exit code {code})", "", FAILED)
+    return Failure(*complaints.get())

@@ -1,0 +1,222 @@
+"""Stage live: a program in plain torch -> iterations and changes of circuits.
+
+Under every setting of the rails.
+
+It runs in ``python -m training.live``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from workflow.stage import (
+    ByHand,
+    Item,
+    Job,
+    Json,
+    Stage,
+    Summary,
+    Table,
+    Tracked,
+    flag,
+    real,
+    text,
+    typed,
+    whole,
+)
+
+__all__ = ["STAGE", "run"]
+
+
+def run(job: Job) -> Summary:
+    """Train, find the changes and their windows; return the summary.
+
+    ValueError when the program could not start or broke off; what it said is above.
+    """
+    import pyarrow.parquet as pq
+
+    from railx.fabric.circuits import Layout
+    from railx.io import read_json, write_json
+    from railx.settings import load, to_dict
+    from training.live_settings import LiveSettings
+
+    settings: LiveSettings = load(LiveSettings, job.settings, "live")
+    name = job.item or "program"
+    with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
+        config, out = Path(scratch) / "config.json", Path(scratch) / "out"
+        write_json(config, to_dict(settings))
+        command = [sys.executable, "-m", "training.live"]
+        command += ["--config", str(config), "--out", str(out)]
+        # Progress goes where messages go: standard output belongs to the summary.
+        finished = subprocess.run(command, check=False, stdout=sys.stderr)
+        if finished.returncode:
+            raise ValueError(
+                f"program {name} ended with exit code {finished.returncode}; its own message is"
+                " above"
+            )
+        measured = read_json(out / "rows.json")
+        trace = pq.read_table(out / "trace.parquet").to_pylist()
+    iterations = [{"program": name, **row} for row in measured]
+    job.write_table("iterations", iterations)
+    job.write_table("trace", [{"program": name, **row} for row in trace])
+    timed = {row["iteration"] for row in measured}
+    changes = [
+        {"program": name, **row}
+        for row in _changes(trace, Layout(settings.tensor_parallel))
+        if row["iteration"] in timed
+    ]
+    job.write_table("changes", changes)
+    rows = _settings(name, settings.ranks, iterations, changes)
+    job.write_table("settings", rows)
+    losses = [row["last_loss"] for row in rows]
+    summary = {
+        "program": name,
+        "ranks": settings.ranks,
+        "loss_difference": (max(losses) - min(losses)) / max(map(abs, losses)),
+    }
+    job.write_json("summary", summary)
+    return summary
+
+
+_Row = dict[str, Any]
+#: What tells the blocks of a program apart.
+_BLOCK = ("mode", "reconfiguration_latency_ms", "controller_restarted")
+
+
+def _blocks(rows: list[_Row]) -> dict[tuple[Any, ...], list[_Row]]:
+    found: dict[tuple[Any, ...], list[_Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[key] for key in _BLOCK), []).append(row)
+    return found
+
+
+def _changes(trace: list[_Row], layout: Any) -> list[_Row]:
+    """A row for each change of circuits, its window and both stalls."""
+    from railx.replay.changes import circuit_changes
+
+    rows = []
+    for block, events in _blocks(trace).items():
+        mode, latency_ms, _ = block
+        if mode == "electrical":
+            continue
+        for change in circuit_changes(events, layout, announced=mode == "provisioned"):
+            window_ms = change.window_ns / 1e6
+            rows.append(
+                dict(zip(_BLOCK, block, strict=True))
+                | {
+                    "iteration": change.iteration,
+                    "circuits": change.configuration.name,
+                    "window_ms": window_ms,
+                    "predicted_stall_ms": max(0.0, latency_ms - window_ms),
+                    "stall_ms": change.stall_ns / 1e6,
+                    "fidelity": "emulated",
+                }
+            )
+    return rows
+
+
+def _settings(name: str, ranks: int, iterations: list[_Row], changes: list[_Row]) -> list[_Row]:
+    """A row for each block: medians over its iterations, the slowest rank of each."""
+    own = _blocks(changes)
+    rows: list[_Row] = []
+    for block, measured in _blocks(iterations).items():
+        each = {row["iteration"] for row in measured}
+        switched = own.get(block, [])
+        rows.append(
+            {"program": name, "ranks": ranks}
+            | dict(zip(_BLOCK, block, strict=True))
+            | {
+                "iteration_ms": median(_slowest(measured, "iteration_ms")),
+                "stall_ms": median(_slowest(measured, "stall_ms")),
+                "wait_ms": median(_slowest(measured, "wait_ms")),
+                "reconfigurations": max(row["reconfigurations"] for row in measured),
+                "mispredictions": sum(row["mispredictions"] for row in measured),
+                "changes": len(switched) / len(each),
+                "all_stalls_ms": sum(row["stall_ms"] for row in switched) / len(each),
+                "all_predicted_stalls_ms": sum(row["predicted_stall_ms"] for row in switched)
+                / len(each),
+                "last_loss": measured[-1]["loss"],
+                "load_share": measured[0]["load_share"],
+                "fidelity": measured[0]["fidelity"],
+            }
+        )
+    return rows
+
+
+def _slowest(rows: list[_Row], column: str) -> list[float]:
+    most: dict[int, float] = {}
+    for row in rows:
+        most[row["iteration"]] = max(row[column], most.get(row["iteration"], 0.0))
+    return list(most.values())
+
+
+_SETTING = (
+    text("program", "mode") | real("reconfiguration_latency_ms") | flag("controller_restarted")
+)
+_ITERATIONS = (
+    _SETTING
+    | whole("iteration", "rank")
+    | real("iteration_ms", "stall_ms", "wait_ms")
+    | whole("requests", "held", "reconfigurations", "phase_changes", "mispredictions")
+    | real("loss", "load_share")
+    | text("fidelity")
+)
+_TRACE = (
+    _SETTING
+    | typed("int32", "iteration", "rank")
+    | text("kind", "group")
+    | whole("bytes", "start_ns", "end_ns", "busy_ns")
+    | text("phase", "channel")
+    | whole("sequence", "issued_ns", "waited_ns", "resumed_ns")
+    | whole("issued_busy_ns", "waited_busy_ns", "resumed_busy_ns")
+    | text("fidelity")
+)
+_CHANGES = (
+    _SETTING
+    | whole("iteration")
+    | text("circuits")
+    | real("window_ms", "predicted_stall_ms", "stall_ms")
+    | text("fidelity")
+)
+_SETTINGS = (
+    _SETTING
+    | whole("ranks")
+    | real("iteration_ms", "stall_ms", "wait_ms")
+    | whole("reconfigurations", "mispredictions")
+    | real("changes", "all_stalls_ms", "all_predicted_stalls_ms", "last_loss", "load_share")
+    | text("fidelity")
+)
+
+STAGE = Stage(
+    name="live",
+    help="train a program in plain torch on the emulated rails",
+    message="Program {item} in plain torch on the rails",
+    item=Item("program", lambda experiment: experiment["live"]),
+    settings=lambda experiment, program: experiment["live"][program],
+    outputs={
+        "iterations": Table("{program}/iterations.parquet", _ITERATIONS, claims=True),
+        "changes": Table("{program}/changes.parquet", _CHANGES, claims=True),
+        "trace": Table("{program}/trace.parquet", _TRACE),
+        "settings": Table(
+            "{program}/settings.parquet", _SETTINGS, claims=True, printed="Program {item}"
+        ),
+        "summary": Json("{program}/summary.json", claims=True),
+    },
+    run=run,
+    # The digest reads imports; the run itself is a process of its own.
+    modules=lambda *_: ("training.live",),
+    by_hand=ByHand(
+        groups=("live",),
+        example="railx live live=dp2_pp2_tp2 'live.latencies_ms=[0,100]' --out run",
+        out="the folder to write: iterations, changes, trace, settings, summary",
+        writes=None,
+        settings=lambda chosen: chosen["live"],
+        item=lambda _: "program",
+    ),
+    tracked=Tracked("summary", ("summary", "settings")),
+)
