@@ -62,17 +62,17 @@ def run(job: Job) -> Summary:
         measured = read_json(out / "rows.json")
         trace = pq.read_table(out / "trace.parquet").to_pylist()
     iterations = [{"program": name, **row} for row in measured]
-    job.write_table("iterations", iterations)
-    job.write_table("trace", [{"program": name, **row} for row in trace])
+    job.write_table("iterations", _in_order(iterations, _ITERATIONS))
+    job.write_table("trace", _in_order([{"program": name, **row} for row in trace], _TRACE))
     timed = {row["iteration"] for row in measured}
     changes = [
         {"program": name, **row}
         for row in _changes(trace, Layout(settings.tensor_parallel))
         if row["iteration"] in timed
     ]
-    job.write_table("changes", changes)
+    job.write_table("changes", _in_order(changes, _CHANGES))
     rows = _settings(name, settings.ranks, iterations, changes)
-    job.write_table("settings", rows)
+    job.write_table("settings", _in_order(rows, _SETTINGS))
     losses = [row["last_loss"] for row in rows]
     summary = {
         "program": name,
@@ -86,6 +86,10 @@ def run(job: Job) -> Summary:
 _Row = dict[str, Any]
 #: What tells the blocks of a program apart.
 _BLOCK = ("mode", "reconfiguration_latency_ms", "controller_restarted")
+
+
+def _in_order(rows: list[_Row], columns: Mapping[str, Any]) -> list[_Row]:
+    return [{name: row[name] for name in columns} for row in rows]
 
 
 def _blocks(rows: list[_Row]) -> dict[tuple[Any, ...], list[_Row]]:
