@@ -30,6 +30,7 @@ FIGURES: tuple[str, ...] = (
     "cost_scale",
     "claim_map",
     "network_prices",
+    "live_switching",
     "switching_overhead",
     "switching_windows",
     "rail_savings",

@@ -120,9 +120,7 @@ def _read(
             operations[key] = _Operation(key, Configuration(kind, ranks), [])
         operations[key].events.append(event)
     whole = [
-        item
-        for item in operations.values()
-        if len(item.events) == len(item.configuration.members)
+        item for item in operations.values() if len(item.events) == len(item.configuration.members)
     ]
     return whole, stalls
 

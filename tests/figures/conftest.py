@@ -22,7 +22,7 @@ from tests.figures.papers import (
     write_rails,
     write_underlays,
 )
-from tests.figures.training_tables import write_passes, write_planned
+from tests.figures.training_tables import write_live, write_passes, write_planned
 from workflow.config import choices
 
 Row = dict[str, Any]
@@ -694,6 +694,7 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
     return {
         "all_claims": {"claims": [write_claims(results)]},
         "network_prices": {"scale": [scale]},
+        "live_switching": {"settings": write_live(results / "live")},
         "switching_overhead": {"iterations": iterations},
         "switching_windows": {},
         "rail_savings": {"summary": [write_rails(results / "rails")]},

@@ -86,3 +86,35 @@ def write_passes(results: Path) -> list[Path]:
         )
         for run, own in (("pipeline_stdlib", rows), ("flexsp_stdlib", []))
     ]
+
+
+def write_live(results: Path) -> list[Path]:
+    """Two programs over three latencies, the first with a restarted controller."""
+    paths = []
+    for program, ranks, base_ms in (("dp2_pp2_tp2", 8, 400.0), ("dp2_pp2_tp4", 16, 900.0)):
+        settings = [("electrical", 0.0, False)]
+        settings += [
+            (mode, latency_ms, False)
+            for mode in ("on_demand", "provisioned")
+            for latency_ms in (0.0, 100.0, 1000.0)
+        ]
+        settings += [("provisioned", 100.0, True)] if ranks == 8 else []
+        rows = []
+        for mode, latency_ms, restarted in settings:
+            windows_ms = 0.0 if mode == "on_demand" else 60.0
+            stall_ms = 0.0 if mode == "electrical" else 6 * max(0.0, latency_ms - windows_ms)
+            rows.append(
+                {
+                    "mode": mode,
+                    "reconfiguration_latency_ms": latency_ms,
+                    "controller_restarted": restarted,
+                    "ranks": ranks,
+                    "iteration_ms": base_ms + 1.03 * stall_ms + 200.0 * restarted,
+                    "predicted_iteration_ms": base_ms + stall_ms,
+                    "all_stalls_ms": 4.1 * stall_ms,
+                    "all_predicted_stalls_ms": 4.0 * stall_ms,
+                    "fidelity": "measured_cpu" if mode == "electrical" else "emulated",
+                }
+            )
+        paths.append(write_result(results, "live.settings", rows, program, program=program))
+    return paths

@@ -129,14 +129,20 @@ def _settings(name: str, ranks: int, iterations: list[_Row], changes: list[_Row]
     """A row for each block: medians over its iterations, the slowest rank of each."""
     own = _blocks(changes)
     rows: list[_Row] = []
+    unswitched_ms: dict[str, float] = {}
     for block, measured in _blocks(iterations).items():
         each = {row["iteration"] for row in measured}
         switched = own.get(block, [])
+        iteration_ms = median(_slowest(measured, "iteration_ms"))
+        # The mode's first block is that of the least latency.
+        unswitched_ms.setdefault(block[0], iteration_ms)
+        predicted_ms = median(_predicted(switched, each))
         rows.append(
             {"program": name, "ranks": ranks}
             | dict(zip(_BLOCK, block, strict=True))
             | {
-                "iteration_ms": median(_slowest(measured, "iteration_ms")),
+                "iteration_ms": iteration_ms,
+                "predicted_iteration_ms": unswitched_ms[block[0]] + predicted_ms,
                 "stall_ms": median(_slowest(measured, "stall_ms")),
                 "wait_ms": median(_slowest(measured, "wait_ms")),
                 "reconfigurations": max(row["reconfigurations"] for row in measured),
@@ -151,6 +157,19 @@ def _settings(name: str, ranks: int, iterations: list[_Row], changes: list[_Row]
             }
         )
     return rows
+
+
+def _predicted(changes: list[_Row], iterations: set[int]) -> list[float]:
+    """For each iteration the stalls that its windows leave, of the rank with most."""
+    sums: dict[tuple[int, str], float] = {}
+    for row in changes:
+        for rank in row["circuits"].partition(" ")[2].split(","):
+            key = row["iteration"], rank
+            sums[key] = sums.get(key, 0.0) + row["predicted_stall_ms"]
+    return [
+        max((total for (number, _), total in sums.items() if number == iteration), default=0.0)
+        for iteration in sorted(iterations)
+    ]
 
 
 def _slowest(rows: list[_Row], column: str) -> list[float]:
@@ -191,7 +210,7 @@ _CHANGES = (
 _SETTINGS = (
     _SETTING
     | whole("ranks")
-    | real("iteration_ms", "stall_ms", "wait_ms")
+    | real("iteration_ms", "predicted_iteration_ms", "stall_ms", "wait_ms")
     | whole("reconfigurations", "mispredictions")
     | real("changes", "all_stalls_ms", "all_predicted_stalls_ms", "last_loss", "load_share")
     | text("fidelity")

@@ -1,0 +1,112 @@
+"""Changes of circuits in a trace: which operations they are, and their windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railx.fabric.circuits import Layout
+from railx.replay.changes import Change, circuit_changes
+
+LAYOUT = Layout(1)
+
+
+def _part(
+    rank: int, phase: str, number: int, issued: int, start: int, end: int, **more: Any
+) -> dict[str, Any]:
+    """A member's part of an operation; its channel is that of its circuits."""
+    return {
+        "rank": rank,
+        "iteration": 0,
+        "kind": "all_reduce",
+        "phase": phase,
+        "channel": phase,
+        "sequence": number,
+        "issued_ns": issued,
+        "start_ns": start,
+        "end_ns": end,
+        **more,
+    }
+
+
+def _ring_then_pair(**last: int) -> list[dict[str, Any]]:
+    """Rings of 0,1 and 2,3 that end at 100 and 110, then a message from 0 to 2."""
+    return [
+        _part(0, "ring 0,1", 0, 10, 20, 100),
+        _part(1, "ring 0,1", 0, 10, 20, 90),
+        _part(2, "ring 2,3", 0, 10, 20, 110),
+        _part(3, "ring 2,3", 0, 10, 20, 80),
+        _part(0, "pair 0,2", 0, last.get("sender", 150), 400, 500),
+        _part(2, "pair 0,2", 0, last.get("receiver", 130), 400, 500),
+    ]
+
+
+def _only(changes: list[Change]) -> Change:
+    (change,) = changes
+    return change
+
+
+def test_the_window_goes_from_the_last_free_port_to_the_last_arrival() -> None:
+    change = _only(circuit_changes(_ring_then_pair(), LAYOUT, announced=True))
+    assert change.key == ("pair 0,2", 0)
+    assert change.configuration.members == (0, 2)
+    assert change.window_ns == 150 - 110
+
+
+def test_on_demand_nothing_is_known_before_the_last_has_come() -> None:
+    change = _only(circuit_changes(_ring_then_pair(), LAYOUT, announced=False))
+    assert change.window_ns == 0
+
+
+def test_who_came_before_the_ports_were_free_leaves_no_window() -> None:
+    events = _ring_then_pair(sender=60, receiver=70)
+    assert _only(circuit_changes(events, LAYOUT, announced=True)).window_ns == 0
+
+
+def test_the_first_operation_of_an_iteration_is_announced_by_nobody() -> None:
+    events = [
+        row | {"iteration": int(row["phase"] == "pair 0,2" and row["rank"] == 0)}
+        for row in _ring_then_pair()
+    ]
+    # Rank 0 asks at 150 and has announced nothing; rank 2 had at 110.
+    change = _only(circuit_changes(events, LAYOUT, announced=True))
+    assert (change.window_ns, change.iteration) == (0, 1)
+
+
+def test_a_stall_is_the_longest_that_ends_with_the_operation() -> None:
+    def waited(rank: int, start: int, end: int) -> dict[str, Any]:
+        row = _part(rank, "pair 0,2", -1, 0, start, end)
+        return row | {"kind": "reconfiguration", "channel": ""}
+
+    events = [*_ring_then_pair(), waited(0, 160, 390), waited(2, 155, 390), waited(0, 20, 90)]
+    assert _only(circuit_changes(events, LAYOUT, announced=True)).stall_ns == 235
+
+
+def test_servers_and_operations_with_a_part_missing_are_left_out() -> None:
+    events = [row | {"phase": "scale-up"} for row in _ring_then_pair()]
+    assert circuit_changes(events, LAYOUT, announced=True) == []
+    assert circuit_changes(_ring_then_pair()[:-1], LAYOUT, announced=True) == []
+
+
+#: The circuits of a phase as (right port of, left port of). A ring of two has both
+#: directions, its pair one of them.
+CIRCUITS = {"ring 0,1": {(0, 1), (1, 0)}, "pair 0,1": {(0, 1)}, "pair 0,2": {(0, 2)}}
+
+
+@given(st.lists(st.sampled_from(sorted(CIRCUITS)), min_size=1, max_size=12))
+def test_a_change_is_where_a_port_last_carried_another_circuit(phases: list[str]) -> None:
+    events, expected = [], []
+    up: dict[tuple[str, int], tuple[int, int]] = {}
+    for place, phase in enumerate(phases):
+        at = 100 * place
+        members = {member for circuit in CIRCUITS[phase] for member in circuit}
+        events += [_part(member, phase, place, at, at + 10, at + 90) for member in members]
+        ports = {("right", right): (right, left) for right, left in CIRCUITS[phase]}
+        ports |= {("left", left): (right, left) for right, left in CIRCUITS[phase]}
+        if any(port in up and up[port] != circuit for port, circuit in ports.items()):
+            expected.append(place)
+        up |= ports
+    found = circuit_changes(events, LAYOUT, announced=True)
+    assert [change.key[1] for change in found] == expected
