@@ -112,6 +112,7 @@ def test_claims_may_read_all_but_graphs_circuits_plans_traces_and_configs(
         ("topology", "graph"), ("circuits", "circuits"), ("circuits", "csv"),
         ("transition", "plan"), ("transition", "csv"), ("plan", "plan"),
         ("training", "trace"), ("training", "chrome_trace"), ("training", "config"),
+        ("live", "trace"),
         *(("figure", key) for key in STAGES["figure"].outputs),
         ("report", "report"), ("report", "config"), ("report", "provenance"),
         ("crate", "crate"), ("crate", "workflow"),
@@ -140,6 +141,7 @@ def test_wildcards_are_the_items_of_the_experiment(experiment: dict[str, Any]) -
         "plan": list(experiment["plans"]),
         "network": list(experiment["underlay"]["networks"]),
         "run": list(experiment["runs"]),
+        "program": list(experiment["live"]),
         "figure": list(experiment["figures"]),
     }
     assert "torus_2d" not in STAGES["circuits"].items(experiment)
