@@ -37,7 +37,7 @@ from railx.fabric.core import (
 from railx.fabric.holdings import Report
 from railx.fabric.protocol import Message, MessageDecoder, ProtocolError, encode
 from railx.fabric.settings import FabricSettings
-from railx.fabric.switch import EmulatedSwitch
+from railx.fabric.switches import SwitchCallbacks, make_switch
 from railx.settings import SettingsError, load
 
 __all__ = ["TOKEN", "Server", "check_token", "main", "reachable_host", "serve"]
@@ -56,8 +56,14 @@ class Server:
         self.stopped = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._connections: dict[int, _Connection] = {}
-        self._switch = EmulatedSwitch(
-            round(settings.reconfiguration_latency_ms * 1e6), self._switched
+        self._switch = make_switch(
+            settings.switch,
+            layout=self.core.layout,
+            ranks=ranks,
+            latency_ns=round(settings.reconfiguration_latency_ms * 1e6),
+            callbacks=SwitchCallbacks(
+                self._switched, lambda *_: None, lambda *_: None, lambda *_: None
+            ),
         )
 
     def close(self) -> None:
