@@ -23,7 +23,7 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
-from railx.fabric.circuits import Configuration, Layout
+from railx.fabric.circuits import Configuration, Layout, Port
 from railx.fabric.connections import Connection
 from railx.fabric.core import (
     Action,
@@ -58,7 +58,7 @@ from railx.fabric.requests import (
     Unlisten,
 )
 from railx.fabric.settings import FabricSettings
-from railx.fabric.switch import EmulatedSwitch
+from railx.fabric.switches import SwitchCallbacks, make_switch
 
 __all__ = ["STRANGERS", "Server"]
 
@@ -113,8 +113,17 @@ class Server:
             Stats: self._stats,
         }
         self.core = ControllerCore(Layout(settings.gpus_per_server), ranks)
-        self._switch = EmulatedSwitch(
-            round(settings.reconfiguration_latency_ms * 1e6), self._switched
+        self._switch = make_switch(
+            settings.switch,
+            layout=self.core.layout,
+            ranks=ranks,
+            latency_ns=round(settings.reconfiguration_latency_ms * 1e6),
+            callbacks=SwitchCallbacks(
+                lambda command: self._on_loop(self._switched, command),
+                lambda command, reason: self._on_loop(self._switch_failed, command, reason),
+                lambda ports, reason: self._on_loop(self._ports_lost, ports, reason),
+                lambda ports: self._on_loop(self._ports_back, ports),
+            ),
         )
         # A rank that answers none of so many questions for a sign of life is dead.
         self._patience = max(3, math.ceil(settings.timeout_s / settings.heartbeat_s))
@@ -206,6 +215,10 @@ class Server:
             for line in traceback.format_exception(error):
                 self._log(line.rstrip("\n"))
         self.stopped.set()
+
+    def broke_elsewhere(self, error: BaseException | None) -> None:
+        """A mistake on a thread of the switch's driver."""
+        self._on_loop(self.broke, RuntimeError(f"a driver's thread broke: {error!r}"))
 
     # The requests.
 
@@ -442,13 +455,23 @@ class Server:
 
     # What the core answers.
 
-    def _switched(self, command: int) -> None:
+    def _on_loop(self, tell: Callable[..., None], *arguments: Any) -> None:
         # Called on the switch's thread. The loop may have ended meanwhile, then nobody
         # waits for light any more.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(
-                lambda: self._act(self.core.switched(command, time.monotonic_ns()))
-            )
+            self._loop.call_soon_threadsafe(tell, *arguments)
+
+    def _switched(self, command: int) -> None:
+        self._act(self.core.switched(command, time.monotonic_ns()))
+
+    def _switch_failed(self, command: int, reason: str) -> None:
+        raise NotImplementedError(f"command {command} failed ({reason})")
+
+    def _ports_lost(self, ports: frozenset[Port], reason: str) -> None:
+        raise NotImplementedError(f"{ports} lost ({reason})")
+
+    def _ports_back(self, ports: frozenset[Port]) -> None:
+        raise NotImplementedError(f"{ports} back")
 
     def _reply(self, connection: Connection, kind: str, request: int, **fields: object) -> None:
         """Answer a question for people; they get no more than a message can hold."""

@@ -9,11 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from railx.fabric.switches.settings import EmulatedSwitchSettings, SwitchSettings
 from railx.settings import AtLeast, Between, NonNegative, NotEmpty, Positive, SettingsError
 
-__all__ = ["FabricSettings", "Mode", "RailSettings"]
+__all__ = ["FabricSettings", "JournalSettings", "Mode", "RailSettings"]
 
 Mode = Literal["electrical", "on_demand", "provisioned"]
+
+
+@dataclass(frozen=True)
+class JournalSettings:
+    """The journal of a controller: every event, so that a run can be replayed."""
+
+    path: Annotated[str, NotEmpty()]
+    """File of the events of this start; earlier starts move on to PATH.1 to PATH.5."""
+
+    limit_mib: Annotated[int, AtLeast(1)]
+    """Size in MiB at which it ends. The controller goes on without it."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,12 @@ class RailSettings:
 
     heartbeat_s: Annotated[float, Positive()] = field(default=5.0, kw_only=True)
     """Seconds between two questions of the controller for a rank's sign of life."""
+
+    switch: SwitchSettings = field(default_factory=EmulatedSwitchSettings, kw_only=True)
+    """Driver of the switches."""
+
+    journal: JournalSettings | None = field(default=None, kw_only=True)
+    """Where every event is kept, for `railx fabric replay-log`. None: nowhere."""
 
 
 @dataclass(frozen=True)
@@ -67,4 +85,11 @@ class FabricSettings(RailSettings):
                 "reconfiguration_latency_ms",
                 f"got {self.reconfiguration_latency_ms}; allowed: 0 where mode is electrical"
                 " (packet switches do not reconfigure)",
+            )
+        own_ms = getattr(self.switch, "switching_ms", None)
+        if self.mode != "electrical" and own_ms not in (None, self.reconfiguration_latency_ms):
+            raise SettingsError(
+                "reconfiguration_latency_ms",
+                f"got {self.reconfiguration_latency_ms}; allowed: {own_ms}, which the switch has"
+                " (switch.switching_ms)",
             )

@@ -23,10 +23,7 @@ from railx.fabric import (
     RailSettings,
     launch_controller,
 )
-from railx.fabric.circuits import Circuit
-from railx.fabric.core import SwitchAction
 from railx.fabric.protocol import MessageDecoder, encode
-from railx.fabric.switch import EmulatedSwitch, SwitchFault
 from railx.settings import SettingsError, load
 from tests.builders import choice
 from tests.commands import loaded, python
@@ -325,38 +322,6 @@ def test_command_line_explains_itself_and_refuses_bad_settings() -> None:
 def test_electrical_fabric_has_no_latency() -> None:
     with pytest.raises(SettingsError, match="reconfiguration_latency_ms"):
         dataclasses.replace(SETTINGS, mode="electrical")
-
-
-def test_emulated_switch_reports_each_command_and_refuses_impossible_ones() -> None:
-    done: list[int] = []
-    reported = threading.Semaphore(0)
-
-    def report(command: int) -> None:
-        done.append(command)
-        reported.release()
-
-    switch = EmulatedSwitch(0, report)
-    switch.apply(SwitchAction(1, 0, (Circuit(0, 1),), ()))
-    reported.acquire()
-    with pytest.raises(SwitchFault, match="two peers"):
-        switch.apply(SwitchAction(2, 0, (Circuit(0, 2),), ()))
-    with pytest.raises(SwitchFault, match="not there"):
-        switch.apply(SwitchAction(3, 0, (), (Circuit(5, 6),)))
-    switch.apply(SwitchAction(4, 0, (Circuit(0, 2),), (Circuit(0, 1),)))
-    reported.acquire()
-    switch.close()
-    assert done == [1, 4]
-
-
-def test_emulated_switch_lets_disjoint_ports_run_together_and_common_ones_in_turn() -> None:
-    clock = [0]
-    switch = EmulatedSwitch(100, lambda _: None, clock=lambda: clock[0])
-    switch.close()
-    switch.apply(SwitchAction(1, 0, (Circuit(0, 1),), ()))
-    switch.apply(SwitchAction(2, 0, (Circuit(2, 3),), ()))
-    clock[0] = 10
-    switch.apply(SwitchAction(3, 0, (Circuit(0, 4),), (Circuit(0, 1),)))
-    assert sorted(switch._due) == [(100, 1), (100, 2), (200, 3)]
 
 
 def test_the_room_needs_the_standard_library_alone() -> None:
