@@ -141,9 +141,8 @@ class Server:
 
     def accept(self, peer: socket.socket) -> None:
         """A new connection; the oldest that has not said who it is makes place."""
-        if len(self._connections) + len(self._coming) >= self.most_connections:
-            self._evict("too_many_connections")
-        if len(self._connections) + len(self._coming) >= self.most_connections:
+        held = len(self._connections) + len(self._coming)
+        if held >= self.most_connections and not self._evict("too_many_connections"):
             self._count("too_many_connections", "a connection was turned away")
             peer.close()
             return
@@ -153,10 +152,13 @@ class Server:
         self._coming.add(task)
         task.add_done_callback(self._came)
 
-    def starved(self, error: OSError) -> None:
-        """The process has no descriptor left for a connection that waits."""
+    def starved(self, error: OSError) -> bool:
+        """The process has no descriptor left for a connection that waits.
+
+        Returns whether another one made place.
+        """
         self._count("no_descriptor", f"a connection has to wait ({error.strerror})")
-        self._evict("no_descriptor")
+        return self._evict("no_descriptor")
 
     def _came(self, task: asyncio.Task[Any]) -> None:
         self._coming.discard(task)
@@ -166,10 +168,12 @@ class Server:
             else:
                 self.broke(Exception(repr(error)))
 
-    def _evict(self, reason: str) -> None:
+    def _evict(self, reason: str) -> bool:
+        """Close the connection that has been a stranger longest, if there is one."""
         oldest = next(iter(self._strangers), None)
         if oldest is not None:
             self._refuse(oldest, reason, "too many connections have not said who they are")
+        return oldest is not None
 
     # What connections tell.
 
