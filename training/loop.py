@@ -319,10 +319,12 @@ def _fabric(
     with launch_controller(fabric, place.ranks) if place.rank == 0 else nullcontext() as controller:
         key = f"controller/{number}"
         if controller is not None:
-            place.store.set(key, controller.address or "")
-        address = place.store.get(key).decode() or None
+            place.store.set(key, json.dumps([controller.address, controller.token]))
+        address, token = json.loads(place.store.get(key))
         backend.configure(
-            backend.BackendOptions(place.inner, address, fabric.mode, fabric.gpus_per_server),
+            backend.BackendOptions(
+                place.inner, address, fabric.mode, fabric.gpus_per_server, token
+            ),
             recorder,
         )
         dist.init_process_group(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import secrets
 import socket
 import threading
 import time
@@ -17,7 +19,7 @@ from typing import Any
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.holdings import Holdings, OperationKey, Report
-from railx.fabric.protocol import Message, MessageDecoder, ProtocolError, encode
+from railx.fabric.protocol import TOKEN, Message, MessageDecoder, ProtocolError, encode
 
 __all__ = ["Asked", "FabricClient", "FabricError", "Grant"]
 
@@ -114,7 +116,13 @@ class FabricClient:
         self._socket = _connect(address, timeout_s)
         self._reader = threading.Thread(target=self._read, name="fabric client", daemon=True)
         self._reader.start()
-        self._send("REGISTER", rank=rank, gpus_per_server=gpus_per_server, token=token)
+        self._send(
+            "REGISTER",
+            rank=rank,
+            gpus_per_server=gpus_per_server,
+            token=os.environ.get(TOKEN) if token is None else token,
+            incarnation=secrets.randbits(63),
+        )
         if not self._registered.answered.wait(timeout_s):
             self._fail(f"the controller at {address} did not answer within {timeout_s:g} s")
         answer = self._registered.message
@@ -372,6 +380,9 @@ class FabricClient:
                     tuple(message["members"]),
                     f"{message['reason']} during {_configuration(message).name}",
                 )
+            return
+        elif message["type"] == "PING":
+            self._send("PONG")
             return
         elif message["type"] == "GRANT":
             question = self._take_grant(message, number)

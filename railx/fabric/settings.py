@@ -39,14 +39,14 @@ class RailSettings:
     """GPUs that share a server, and so the rails."""
 
     host: Annotated[str, NotEmpty()]
-    """Address that the controller listens on."""
+    """Address that the controller listens on, or ``unix:/path`` of a socket file."""
 
     port: Annotated[int, Between(0, 65535)]
     """Port that the controller listens on. 0: any free one."""
 
     timeout_s: Annotated[float, Positive()]
     """Seconds that a rank waits for circuits or for the controller before the run ends
-    in an error.
+    in an error. A rank that gives no sign of life for so long is dead.
     """
 
     switch: SwitchSettings = field(default_factory=EmulatedSwitchSettings, kw_only=True)
@@ -54,6 +54,9 @@ class RailSettings:
 
     journal: JournalSettings | None = field(default=None, kw_only=True)
     """Where every event is kept, for `railx fabric replay-log`. None: nowhere."""
+
+    heartbeat_s: Annotated[float, Positive()] = field(default=5.0, kw_only=True)
+    """Seconds between two questions of the controller for a rank's sign of life."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,10 @@ class FabricSettings(RailSettings):
     """Milliseconds from a switch command to light. 0 where mode is electrical."""
 
     def __post_init__(self) -> None:
+        if self.host.startswith("unix:") and self.port != 0:
+            raise SettingsError(
+                "port", f"got {self.port}; allowed: 0 where host is {self.host!r}, a socket file"
+            )
         if self.mode == "electrical" and self.reconfiguration_latency_ms != 0:
             raise SettingsError(
                 "reconfiguration_latency_ms",

@@ -101,7 +101,9 @@ def test_first_operation_pays_the_latency_and_the_next_ones_do_not(controller: C
 def test_a_rank_that_vanishes_is_an_error_for_those_who_wait(controller: Controller) -> None:
     with connect(controller, 0) as zero, connect(controller, 2) as two:
         raw = socket.create_connection(controller.address.rsplit(":", 1))  # type: ignore[union-attr]
-        raw.sendall(encode("REGISTER", rank=1, gpus_per_server=1))
+        raw.sendall(
+            encode("REGISTER", rank=1, gpus_per_server=1, incarnation=1, token=controller.token)
+        )
         assert MessageDecoder().feed(raw.recv(4096))[0]["type"] == "REGISTERED"
 
         def wait_for_the_dead() -> Grant:
@@ -259,7 +261,7 @@ def test_a_token_is_wanted_where_the_controller_has_one(monkeypatch: pytest.Monk
     monkeypatch.setenv("RAILX_TOKEN", "sesame")
     with launch_controller(SETTINGS, 2) as running:
         assert running.address is not None
-        for token, what in ((None, "no token"), ("wrong", "another token")):
+        for token, what in (("", "another token"), ("wrong", "another token")):
             with pytest.raises(FabricError, match=f"with {what}; allowed: RAILX_TOKEN") as error:
                 FabricClient(running.address, 0, gpus_per_server=1, token=token)
             assert "sesame" not in str(error.value)
@@ -267,21 +269,19 @@ def test_a_token_is_wanted_where_the_controller_has_one(monkeypatch: pytest.Monk
             assert client.ranks == 2
 
 
-def test_a_controller_open_to_other_hosts_wants_a_token_and_says_how_to_reach_it(
+def test_a_controller_makes_a_token_where_there_is_none_and_says_how_to_reach_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     everywhere = dataclasses.replace(SETTINGS, host="0.0.0.0")
     monkeypatch.delenv("RAILX_TOKEN", raising=False)
-    with (
-        pytest.raises(SettingsError, match=r"fabric\.host: got '0\.0\.0\.0' without a token"),
-        launch_controller(everywhere, 2),
-    ):
-        pass
-    monkeypatch.setenv("RAILX_TOKEN", "sesame")
     with launch_controller(everywhere, 2) as running:
         assert running.address is not None
         assert not running.address.startswith("0.0.0.0")
-        with FabricClient(running.address, 1, gpus_per_server=1, token="sesame") as client:
+        assert running.token is not None
+        assert len(running.token) >= 16
+        with pytest.raises(FabricError, match="with another token"):
+            FabricClient(running.address, 1, gpus_per_server=1, token="")
+        with FabricClient(running.address, 1, gpus_per_server=1) as client:
             assert client.statistics()["requests"] == 0
 
 

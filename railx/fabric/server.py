@@ -1,0 +1,548 @@
+"""The controller's server: connections on one side, core and switch on the other.
+
+Everything runs on one event loop. Whatever a peer sends that it may not is refused with
+a reason, counted and logged, and touches nobody else. A mistake in here ends the server
+and is told, so that no rank waits for what never comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import math
+import secrets
+import socket
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from json.encoder import encode_basestring_ascii
+from typing import Any
+
+from railx.fabric.circuits import Configuration, Layout
+from railx.fabric.connections import Connection
+from railx.fabric.core import (
+    Action,
+    ControllerCore,
+    FoundAction,
+    GrantAction,
+    RecallAction,
+    RefuseAction,
+)
+from railx.fabric.protocol import TOKEN, VERSION, ProtocolError, encode, frame
+from railx.fabric.requests import (
+    Abandon,
+    Acquire,
+    FailCommands,
+    FailPorts,
+    Leave,
+    Listen,
+    Metrics,
+    Observe,
+    Ping,
+    Pong,
+    Prepare,
+    Present,
+    Recalled,
+    Register,
+    Release,
+    Request,
+    RestorePorts,
+    Shutdown,
+    Stats,
+    Status,
+    Unlisten,
+)
+from railx.fabric.settings import FabricSettings
+from railx.fabric.switches import SwitchCallbacks, make_switch
+
+__all__ = ["STRANGERS", "Server"]
+
+#: Connections that have not said who they are; the oldest makes place for a new one.
+STRANGERS = 64
+#: How long one has for that.
+_STRANGER_S = 10.0
+_OBSERVERS = 16
+#: A rank that was refused so many messages is no client of ours.
+_REFUSALS = 100
+#: Bytes that make the rest of a stream worthless.
+_FATAL = {"not_json", "too_large", "too_deep", "no_type", "version", "not_finite"}
+#: So many refusals of one kind are logged one by one, then each power of ten.
+_LOGGED = 5
+
+
+class Server:
+    """What connections, switch and clock bring to the core, and what it answers."""
+
+    def __init__(
+        self,
+        settings: FabricSettings,
+        ranks: int,
+        token: str,
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.incarnation = secrets.randbits(63)
+        self.stopped = asyncio.Event()
+        #: What broke in here, if anything did.
+        self.failure: Exception | None = None
+        self.refusals: Counter[str] = Counter()
+        #: As many connections are held; ``serve`` lowers it to what the system allows.
+        self.most_connections = ranks + STRANGERS + _OBSERVERS
+        self._digest = _digest(token)
+        self._log = log or _to_standard_error
+        self._loop = asyncio.get_running_loop()
+        self._began_ns = time.monotonic_ns()
+        self._connections: set[Connection] = set()
+        self._strangers: dict[Connection, asyncio.TimerHandle] = {}
+        self._ranks: dict[int, Connection] = {}
+        self._coming: set[asyncio.Task[Any]] = set()
+        self._news: list[Connection] = []
+        self._handlers: dict[type[Any], Callable[[Connection, Any], None]] = {
+            Acquire: self._acquire,
+            Release: self._release,
+            Recalled: self._recalled,
+            Prepare: self._prepare,
+            Listen: self._listen,
+            Unlisten: self._unlisten,
+            Abandon: self._abandon,
+            Stats: self._stats,
+        }
+        self.core = ControllerCore(Layout(settings.gpus_per_server), ranks)
+        self._switch = make_switch(
+            settings.switch,
+            layout=self.core.layout,
+            ranks=ranks,
+            latency_ns=round(settings.reconfiguration_latency_ms * 1e6),
+            callbacks=SwitchCallbacks(
+                self._switched, lambda *_: None, lambda *_: None, lambda *_: None
+            ),
+        )
+        # A rank that answers none of so many questions for a sign of life is dead.
+        self._patience = max(3, math.ceil(settings.timeout_s / settings.heartbeat_s))
+        self._beat = self._loop.call_later(settings.heartbeat_s, self._heartbeat)
+
+    def close(self) -> None:
+        """Stop the switch and close every connection."""
+        self._beat.cancel()
+        self._switch.close()
+        for connection in list(self._connections):
+            self._forget(connection)
+            connection.close()
+
+    # What the acceptor brings.
+
+    def accept(self, peer: socket.socket) -> None:
+        """A new connection; the oldest that has not said who it is makes place."""
+        if len(self._connections) + len(self._coming) >= self.most_connections:
+            self._evict("too_many_connections")
+        if len(self._connections) + len(self._coming) >= self.most_connections:
+            self._count("too_many_connections", "a connection was turned away")
+            peer.close()
+            return
+        task = self._loop.create_task(
+            self._loop.connect_accepted_socket(lambda: Connection(self), peer)
+        )
+        self._coming.add(task)
+        task.add_done_callback(self._came)
+
+    def starved(self, error: OSError) -> None:
+        """The process has no descriptor left for a connection that waits."""
+        self._count("no_descriptor", f"a connection has to wait ({error.strerror})")
+        self._evict("no_descriptor")
+
+    def _came(self, task: asyncio.Task[Any]) -> None:
+        self._coming.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, OSError):
+                self._count("connection", f"a connection came to nothing ({error})")
+            else:
+                self.broke(Exception(repr(error)))
+
+    def _evict(self, reason: str) -> None:
+        oldest = next(iter(self._strangers), None)
+        if oldest is not None:
+            self._refuse(oldest, reason, "too many connections have not said who they are")
+
+    # What connections tell.
+
+    def connected(self, connection: Connection) -> None:
+        """Called by a connection."""
+        self._connections.add(connection)
+        self._strangers[connection] = self._loop.call_later(
+            min(_STRANGER_S, self.settings.timeout_s), self._too_late, connection
+        )
+        if len(self._strangers) > STRANGERS:
+            self._evict("too_many_connections")
+
+    def received(self, connection: Connection, request: Request) -> None:
+        """Called by a connection."""
+        handler = self._handlers.get(type(request))
+        if handler is not None and connection.rank is not None:
+            handler(connection, request)
+        else:
+            self._received_seldom(connection, request)
+
+    def misunderstood(self, connection: Connection, error: ProtocolError) -> None:
+        """Called by a connection."""
+        fatal = error.reason in _FATAL
+        self._refuse(
+            connection, error.reason, f"not understood: {error}", error.request, fatal=fatal
+        )
+
+    def disconnected(self, connection: Connection, reason: str) -> None:
+        """Called by a connection."""
+        self._connections.discard(connection)
+        self._lost(connection, reason)
+
+    def has_news(self, connection: Connection) -> None:
+        """Called by a connection."""
+        if not self._news:
+            self._loop.call_soon(self._flush)
+        self._news.append(connection)
+
+    def broke(self, error: Exception) -> None:
+        """A mistake in here must not leave ranks waiting: say what it was and end."""
+        if self.failure is None:
+            self.failure = error
+            for line in traceback.format_exception(error):
+                self._log(line.rstrip("\n"))
+        self.stopped.set()
+
+    # The requests.
+
+    def _received_seldom(self, connection: Connection, request: Request) -> None:
+        if isinstance(request, Register):
+            self._register(connection, request)
+        elif isinstance(request, Observe):
+            self._observe(connection, request)
+        elif not connection.is_known:
+            name = type(request).__name__.upper()
+            self._refuse(connection, "not_registered", f"{name} before REGISTER")
+        elif isinstance(request, Ping):
+            connection.send(encode("PONG"))
+        elif isinstance(request, Pong):
+            pass
+        elif isinstance(request, Leave):
+            self._lost(connection, "has left")
+            connection.close()
+        elif isinstance(request, Shutdown):
+            self.stopped.set()
+        elif isinstance(request, Present):
+            self._present(connection, request)
+        elif connection.observes:
+            self._observed(connection, request)
+        else:
+            name = type(request).__name__.upper()
+            self._refuse(
+                connection, "not_observing", f"{name} of a rank", getattr(request, "request", None)
+            )
+
+    def _register(self, connection: Connection, request: Register) -> None:
+        rank = request.rank
+        if connection.is_known:
+            self._refuse(connection, "registered_twice", "a second REGISTER")
+        elif self._is_stranger(connection, request.token, f"rank {rank} registered"):
+            pass
+        elif request.gpus_per_server != self.settings.gpus_per_server:
+            message = (
+                f"rank {rank} has gpus_per_server {request.gpus_per_server}; allowed:"
+                f" {self.settings.gpus_per_server}, as the controller"
+            )
+            self._refuse(connection, "layout", message)
+        elif rank in self._ranks:
+            self._refuse(connection, "rank_taken", f"rank {rank} is already registered")
+        else:
+            problem = self.core.register(rank)
+            if problem is not None:
+                self._refuse(connection, "rank", problem)
+                return
+            self._become_known(connection)
+            self._ranks[rank] = connection
+            connection.rank = rank
+            settings = self.settings
+            connection.send(
+                encode(
+                    "REGISTERED",
+                    ranks=self.core.ranks,
+                    reconfiguration_latency_ms=settings.reconfiguration_latency_ms,
+                    timeout_s=settings.timeout_s,
+                    heartbeat_timeout_s=self._patience * settings.heartbeat_s,
+                    incarnation=self.incarnation,
+                    recovering=False,
+                )
+            )
+
+    def _present(self, connection: Connection, request: Present) -> None:
+        self._refuse(connection, "not_recovering", "PRESENT, but the controller is not recovering")
+
+    def _observe(self, connection: Connection, request: Observe) -> None:
+        if connection.is_known:
+            self._refuse(connection, "registered_twice", "OBSERVE of a connection in use")
+        elif self._is_stranger(connection, request.token, "an observer came"):
+            pass
+        elif sum(item.observes for item in self._connections) >= _OBSERVERS:
+            message = f"{_OBSERVERS} observers are here; allowed: no more"
+            self._refuse(connection, "too_many_observers", message)
+        else:
+            self._become_known(connection)
+            connection.observes = True
+            connection.send(encode("OBSERVING"))
+
+    def _is_stranger(self, connection: Connection, token: str | None, who: str) -> bool:
+        """Refuse who does not know the token; it learns nothing else."""
+        # Digests have one length, so that comparing takes as long for every token.
+        if hmac.compare_digest(self._digest, _digest(token or "")):
+            return False
+        what = "no token" if token is None else "another token"
+        self._refuse(connection, "token", f"{who} with {what}; allowed: {TOKEN} of the controller")
+        return True
+
+    def _become_known(self, connection: Connection) -> None:
+        self._strangers.pop(connection).cancel()
+        connection.welcome()
+
+    def _acquire(self, connection: Connection, request: Acquire) -> None:
+        assert connection.rank is not None
+        self._act(
+            self.core.ask(
+                connection.rank,
+                request.request,
+                request.key,
+                request.configuration,
+                time.monotonic_ns(),
+                can_hold=True,
+            )
+        )
+
+    def _release(self, connection: Connection, request: Release) -> None:
+        assert connection.rank is not None
+        self._act(self.core.release(connection.rank, request.key, time.monotonic_ns()))
+
+    def _recalled(self, connection: Connection, request: Recalled) -> None:
+        assert connection.rank is not None
+        self._act(
+            self.core.recalled(
+                connection.rank, request.configuration, request.report, time.monotonic_ns()
+            )
+        )
+
+    def _prepare(self, connection: Connection, request: Prepare) -> None:
+        assert connection.rank is not None
+        self._act(self.core.hint(connection.rank, request.configuration, time.monotonic_ns()))
+
+    def _listen(self, connection: Connection, request: Listen) -> None:
+        assert connection.rank is not None
+        self._act(
+            self.core.listen(
+                connection.rank, request.request, request.channels, time.monotonic_ns()
+            )
+        )
+
+    def _unlisten(self, connection: Connection, request: Unlisten) -> None:
+        assert connection.rank is not None
+        self.core.unlisten(connection.rank, request.request)
+
+    def _abandon(self, connection: Connection, request: Abandon) -> None:
+        assert connection.rank is not None
+        self._act(self.core.abandon(connection.rank, request.key, time.monotonic_ns()))
+
+    def _stats(self, connection: Connection, request: Stats) -> None:
+        self._reply(connection, "STATS", request.request, statistics=self.statistics())
+
+    def _observed(self, connection: Connection, request: Request) -> None:
+        if isinstance(request, Status):
+            self._reply(connection, "STATUS", request.request, status=self.status())
+        elif isinstance(request, Metrics | FailPorts | RestorePorts | FailCommands):
+            self._refuse(connection, "driver", "not yet", request.request)
+        else:
+            name, number = type(request).__name__.upper(), getattr(request, "request", None)
+            self._refuse(connection, "not_a_rank", f"{name} of an observer", number)
+
+    def statistics(self) -> dict[str, object]:
+        """The core's counters, with the refusals of both."""
+        return {**self.core.statistics(), "refusals": dict(sorted(self.refusals.items()))}
+
+    def status(self) -> dict[str, object]:
+        """What an observer sees."""
+        return {
+            "statistics": self.core.statistics(),
+            "refusals": dict(sorted(self.refusals.items())),
+            "controller": {
+                "incarnation": self.incarnation,
+                "up_s": (time.monotonic_ns() - self._began_ns) / 1e9,
+                "connections": len(self._connections),
+                "ranks": self.core.ranks,
+                "gpus_per_server": self.settings.gpus_per_server,
+                "latency_ms": self.settings.reconfiguration_latency_ms,
+            },
+            "last_heard_s": {
+                str(rank): connection.missed * self.settings.heartbeat_s
+                for rank, connection in sorted(self._ranks.items())
+            },
+        }
+
+    # The end of a peer.
+
+    def _lost(self, connection: Connection, reason: str) -> None:
+        """A connection is nobody's any more; the peers of its rank are told."""
+        rank = connection.rank
+        self._forget(connection)
+        if rank is not None:
+            self._act(self.core.leave(rank, reason, time.monotonic_ns()))
+
+    def _forget(self, connection: Connection) -> None:
+        timer = self._strangers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+        if connection.rank is not None:
+            del self._ranks[connection.rank]
+            connection.rank = None
+        connection.observes = False
+
+    def _refuse(
+        self,
+        connection: Connection,
+        reason: str,
+        message: str,
+        request: int | None = None,
+        *,
+        fatal: bool = False,
+    ) -> None:
+        """Say no. A stranger is not listened to any more; a rank has more patience."""
+        who = "a stranger" if connection.rank is None else f"rank {connection.rank}"
+        self._count(reason, f"{who}: {message}")
+        connection.refused += 1
+        connection.send(encode("ERROR", request=request, reason=reason, message=message))
+        if fatal or not connection.is_known or connection.refused >= _REFUSALS:
+            self._lost(connection, "sent what is no message of a rank")
+            connection.close()
+
+    def _count(self, reason: str, line: str) -> None:
+        self.refusals[reason] += 1
+        count = self.refusals[reason]
+        if count <= _LOGGED or math.log10(count).is_integer():
+            self._log(f"refused ({reason}, {count} so far): {line}"[:400])
+
+    def _too_late(self, connection: Connection) -> None:
+        self._refuse(connection, "silent_stranger", "nobody registered on this connection")
+
+    def _heartbeat(self) -> None:
+        self._beat = self._loop.call_later(self.settings.heartbeat_s, self._heartbeat)
+        ping = encode("PING")
+        for rank, connection in list(self._ranks.items()):
+            if self._ranks.get(rank) is not connection:
+                continue
+            if connection.missed >= self._patience:
+                silent_s = connection.missed * self.settings.heartbeat_s
+                self._count("silent", f"rank {rank} has been silent for {silent_s:g} s")
+                self._lost(connection, f"has been silent for {silent_s:g} s")
+                connection.abort()
+                continue
+            connection.missed += 1
+            connection.send(ping)
+
+    # What the core answers.
+
+    def _switched(self, command: int) -> None:
+        # Called on the switch's thread. The loop may have ended meanwhile, then nobody
+        # waits for light any more.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(
+                lambda: self._act(self.core.switched(command, time.monotonic_ns()))
+            )
+
+    def _reply(self, connection: Connection, kind: str, request: int, **fields: object) -> None:
+        """Answer a question for people; they get no more than a message can hold."""
+        try:
+            answer = encode(kind, request=request, **fields)
+        except ProtocolError as error:
+            self._refuse(connection, error.reason, str(error), request)
+        else:
+            connection.send(answer)
+
+    def _act(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if isinstance(action, GrantAction):
+                self._say(action.rank, _grant_frame(action))
+            elif isinstance(action, RecallAction):
+                self._say(action.rank, _recall_frame(action))
+            elif isinstance(action, RefuseAction):
+                self._say(
+                    action.rank,
+                    encode("ERROR", request=action.request, message=action.message),
+                )
+            elif isinstance(action, FoundAction):
+                self._say(
+                    action.rank,
+                    encode(
+                        "FOUND",
+                        request=action.request,
+                        source=action.source,
+                        channel=action.key[0],
+                        sequence=action.key[1],
+                    ),
+                )
+            else:
+                self._switch.apply(action)
+
+    def _say(self, rank: int, data: bytes) -> None:
+        connection = self._ranks.get(rank)
+        # Of several that die in one event the later ones are told in vain.
+        if connection is not None:
+            connection.send(data)
+
+    def _flush(self) -> None:
+        # Who is cut off has peers that are told, in this turn too.
+        for connection in self._news:
+            if not connection.flush():
+                self._count("does_not_read", f"rank {connection.rank} reads nothing")
+                self._lost(connection, "does not read what the controller sends")
+                connection.abort()
+        self._news.clear()
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def _to_standard_error(line: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"controller: {line}", file=sys.stderr, flush=True)
+
+
+@lru_cache(maxsize=1024)
+def _needs(configuration: Configuration) -> str:
+    """Kind and members within a message: the same for all members."""
+    members = ",".join(map(str, configuration.members))
+    return f'"kind":"{configuration.kind}","members":[{members}]'
+
+
+def _grant_frame(action: GrantAction) -> bytes:
+    """GRANT, put together by hand: it is what a controller sends most."""
+    request = "null" if action.request is None else action.request
+    hold = "null" if action.hold is None else action.hold
+    return frame(
+        (
+            f'{{"version":{VERSION},"type":"GRANT","request":{request},'
+            f'"channel":{encode_basestring_ascii(action.key[0])},"sequence":{action.key[1]},'
+            f'{_needs(action.configuration)},"generation":{action.generation},'
+            f'"wait_ns":{action.wait_ns},"stall_ns":{action.stall_ns},'
+            f'"reconfigured":{action.reconfigured},'
+            f'"mispredicted":{"true" if action.mispredicted else "false"},"hold":{hold}}}'
+        ).encode()
+    )
+
+
+def _recall_frame(action: RecallAction) -> bytes:
+    reason = "null" if action.reason is None else encode_basestring_ascii(action.reason)
+    return frame(
+        (
+            f'{{"version":{VERSION},"type":"RECALL",{_needs(action.configuration)},'
+            f'"hold":{action.hold},"reason":{reason}}}'
+        ).encode()
+    )
