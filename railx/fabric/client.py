@@ -19,7 +19,7 @@ from typing import Any
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.holdings import Holdings, OperationKey, Report
-from railx.fabric.protocol import TOKEN, Message, MessageDecoder, ProtocolError, encode
+from railx.fabric.protocol import TOKEN, Message, MessageDecoder, ProtocolError, connect, encode
 
 __all__ = ["Asked", "FabricClient", "FabricError", "Grant"]
 
@@ -471,15 +471,11 @@ def _grant(message: Message) -> Grant:
 
 
 def _connect(address: str, timeout_s: float) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise FabricError(f"address of the controller: got {address!r}; allowed: host:port")
     try:
-        connection = socket.create_connection((host, int(port)), timeout=timeout_s)
+        return connect(address, timeout_s)
     except OSError as error:
         raise FabricError(
             f"no controller answers at {address} ({error.strerror or error})"
         ) from None
-    connection.settimeout(None)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
+    except ValueError as error:
+        raise FabricError(str(error)) from None

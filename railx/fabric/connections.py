@@ -26,7 +26,7 @@ MAXIMUM_UNREAD_BYTES = 4 * MAXIMUM_BYTES
 _LINGER_S = 2.0
 #: How long nothing is accepted after descriptors ran out, and how many at once else.
 _STARVED_S = 0.1
-_AT_ONCE = 64
+_AT_ONCE = 16
 _STARVED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
@@ -150,15 +150,15 @@ class Connection(asyncio.Protocol):
 class Acceptor:
     """Takes connections from a listening socket.
 
-    Where the process has no descriptor left, it says so to ``starved`` and takes a
-    breath instead of trying without end.
+    Where the process has no descriptor left, it says so to ``starved``, which returns
+    whether it gave one back; else nothing is tried for a while.
     """
 
     def __init__(
         self,
         listening: socket.socket,
         accepted: Callable[[socket.socket], None],
-        starved: Callable[[OSError], None],
+        starved: Callable[[OSError], bool],
     ) -> None:
         self._socket = listening
         self._accepted = accepted
@@ -169,11 +169,10 @@ class Acceptor:
         self._listen()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Take no more; the socket stays open."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._socket.fileno())
-        self._socket.close()
 
     def _listen(self) -> None:
         self._pause = None
@@ -189,7 +188,7 @@ class Acceptor:
                 if error.errno not in _STARVED:
                     raise
                 self._loop.remove_reader(self._socket.fileno())
-                self._pause = self._loop.call_later(_STARVED_S, self._listen)
-                self._starved(error)
+                pause_s = 0.0 if self._starved(error) else _STARVED_S
+                self._pause = self._loop.call_later(pause_s, self._listen)
                 return
             self._accepted(peer)

@@ -23,6 +23,7 @@ import signal
 import socket
 import stat
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,12 +87,16 @@ async def serve(
     try:
         host, port = _address(listening, settings)
         server = Server(settings, ranks, token)
+    except SettingsError as error:
+        _close(listening)
+        raise error.under("fabric") from None
     except BaseException:
         _close(listening)
         raise
     try:
         server.most_connections = min(server.most_connections, _descriptors() - _OWN_DESCRIPTORS)
         loop.set_exception_handler(lambda _, context: server.broke(_error(context)))
+        threading.excepthook = lambda thrown: server.broke_elsewhere(thrown.exc_value)
         acceptor = Acceptor(listening, server.accept, server.starved)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.stopped.set)

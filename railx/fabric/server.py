@@ -23,7 +23,7 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
-from railx.fabric.circuits import Configuration, Layout
+from railx.fabric.circuits import Configuration, Layout, Port
 from railx.fabric.connections import Connection
 from railx.fabric.core import (
     Action,
@@ -119,7 +119,10 @@ class Server:
             ranks=ranks,
             latency_ns=round(settings.reconfiguration_latency_ms * 1e6),
             callbacks=SwitchCallbacks(
-                self._switched, lambda *_: None, lambda *_: None, lambda *_: None
+                lambda command: self._on_loop(self._switched, command),
+                lambda command, reason: self._on_loop(self._switch_failed, command, reason),
+                lambda ports, reason: self._on_loop(self._ports_lost, ports, reason),
+                lambda ports: self._on_loop(self._ports_back, ports),
             ),
         )
         # A rank that answers none of so many questions for a sign of life is dead.
@@ -138,9 +141,8 @@ class Server:
 
     def accept(self, peer: socket.socket) -> None:
         """A new connection; the oldest that has not said who it is makes place."""
-        if len(self._connections) + len(self._coming) >= self.most_connections:
-            self._evict("too_many_connections")
-        if len(self._connections) + len(self._coming) >= self.most_connections:
+        held = len(self._connections) + len(self._coming)
+        if held >= self.most_connections and not self._evict("too_many_connections"):
             self._count("too_many_connections", "a connection was turned away")
             peer.close()
             return
@@ -150,10 +152,13 @@ class Server:
         self._coming.add(task)
         task.add_done_callback(self._came)
 
-    def starved(self, error: OSError) -> None:
-        """The process has no descriptor left for a connection that waits."""
+    def starved(self, error: OSError) -> bool:
+        """The process has no descriptor left for a connection that waits.
+
+        Returns whether another one made place.
+        """
         self._count("no_descriptor", f"a connection has to wait ({error.strerror})")
-        self._evict("no_descriptor")
+        return self._evict("no_descriptor")
 
     def _came(self, task: asyncio.Task[Any]) -> None:
         self._coming.discard(task)
@@ -163,10 +168,12 @@ class Server:
             else:
                 self.broke(Exception(repr(error)))
 
-    def _evict(self, reason: str) -> None:
+    def _evict(self, reason: str) -> bool:
+        """Close the connection that has been a stranger longest, if there is one."""
         oldest = next(iter(self._strangers), None)
         if oldest is not None:
             self._refuse(oldest, reason, "too many connections have not said who they are")
+        return oldest is not None
 
     # What connections tell.
 
@@ -212,6 +219,10 @@ class Server:
             for line in traceback.format_exception(error):
                 self._log(line.rstrip("\n"))
         self.stopped.set()
+
+    def broke_elsewhere(self, error: BaseException | None) -> None:
+        """A mistake on a thread of the switch's driver."""
+        self._on_loop(self.broke, RuntimeError(f"a driver's thread broke: {error!r}"))
 
     # The requests.
 
@@ -448,13 +459,23 @@ class Server:
 
     # What the core answers.
 
-    def _switched(self, command: int) -> None:
+    def _on_loop(self, tell: Callable[..., None], *arguments: Any) -> None:
         # Called on the switch's thread. The loop may have ended meanwhile, then nobody
         # waits for light any more.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(
-                lambda: self._act(self.core.switched(command, time.monotonic_ns()))
-            )
+            self._loop.call_soon_threadsafe(tell, *arguments)
+
+    def _switched(self, command: int) -> None:
+        self._act(self.core.switched(command, time.monotonic_ns()))
+
+    def _switch_failed(self, command: int, reason: str) -> None:
+        raise NotImplementedError(f"command {command} failed ({reason})")
+
+    def _ports_lost(self, ports: frozenset[Port], reason: str) -> None:
+        raise NotImplementedError(f"{ports} lost ({reason})")
+
+    def _ports_back(self, ports: frozenset[Port]) -> None:
+        raise NotImplementedError(f"{ports} back")
 
     def _reply(self, connection: Connection, kind: str, request: int, **fields: object) -> None:
         """Answer a question for people; they get no more than a message can hold."""

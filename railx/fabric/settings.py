@@ -49,14 +49,14 @@ class RailSettings:
     in an error. A rank that gives no sign of life for so long is dead.
     """
 
+    heartbeat_s: Annotated[float, Positive()] = field(default=5.0, kw_only=True)
+    """Seconds between two questions of the controller for a rank's sign of life."""
+
     switch: SwitchSettings = field(default_factory=EmulatedSwitchSettings, kw_only=True)
     """Driver of the switches."""
 
     journal: JournalSettings | None = field(default=None, kw_only=True)
     """Where every event is kept, for `railx fabric replay-log`. None: nowhere."""
-
-    heartbeat_s: Annotated[float, Positive()] = field(default=5.0, kw_only=True)
-    """Seconds between two questions of the controller for a rank's sign of life."""
 
 
 @dataclass(frozen=True)
