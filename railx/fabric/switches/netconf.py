@@ -383,7 +383,9 @@ class _Rail:
         else:
             self._compare(out)
             up = sorted(self._up - dropping)
-            dark = [item for item, pair in zip(up, self._pairs(up), strict=True) if pair not in joined]
+            dark = [
+                item for item, pair in zip(up, self._pairs(up), strict=True) if pair not in joined
+            ]
             if dark:
                 vanished = f"{self._name} has dropped their light by itself"
                 ports = {port: vanished for item in dark for port in item.ports}
@@ -524,5 +526,3 @@ def _integer(entry: ElementTree.Element, name: str) -> int:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
-
-
