@@ -22,6 +22,9 @@ from railx.settings import SettingsError, to_dict
 
 __all__ = ["Controller", "launch_controller"]
 
+#: How long a controller has to come up at least.
+_START_S = 10.0
+
 #: How long a controller has for each of: ending with its input, on SIGTERM, on SIGKILL.
 _STOP_S = 5.0
 
@@ -52,8 +55,8 @@ def launch_controller(settings: FabricSettings, ranks: int) -> Iterator[Controll
     made and set there, so that this process and those that it starts know it. Raises
     :class:`railx.settings.SettingsError` naming fabric.port (or fabric.host) where the
     address cannot be had, and RuntimeError where the process does not come up within
-    ``settings.timeout_s``. The controller also ends when this process dies, because it
-    watches the pipe to it.
+    ``settings.timeout_s`` (at least 10 seconds). The controller also ends when this
+    process dies, because it watches the pipe to it.
     """
     if settings.mode == "electrical":
         yield Controller(None)
@@ -64,7 +67,9 @@ def launch_controller(settings: FabricSettings, ranks: int) -> Iterator[Controll
     with tempfile.TemporaryFile("w+") as said:
         process = _start(settings, ranks, said)
         try:
-            yield Controller(_address(process, settings.timeout_s, said), process, token)
+            yield Controller(
+                _address(process, max(settings.timeout_s, _START_S), said), process, token
+            )
         finally:
             _stop(process)
             # What a broken controller had to say must not be lost with it.

@@ -89,7 +89,7 @@ def test_who_reads_nothing_is_cut_off_and_its_peers_are_told(
             peer.close()
         return statistics
 
-    assert asyncio.run(story())["refusals"] == {"does_not_read": 1}
+    assert asyncio.run(story())["refusals"] == {"does_not_read": 1, "lost": 1}
 
 
 def start(settings: FabricSettings, before: str = "") -> subprocess.Popen[str]:
