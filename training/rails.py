@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -45,10 +46,12 @@ def on_rails(
     with launch_controller(fabric, place.ranks) if place.rank == 0 else nullcontext() as controller:
         key = f"controller/{number}"
         if controller is not None:
-            place.store.set(key, controller.address or "")
-        address = place.store.get(key).decode() or None
+            place.store.set(key, json.dumps([controller.address, controller.token]))
+        address, token = json.loads(place.store.get(key))
         backend.configure(
-            backend.BackendOptions(place.inner, address, fabric.mode, fabric.gpus_per_server),
+            backend.BackendOptions(
+                place.inner, address, fabric.mode, fabric.gpus_per_server, token
+            ),
             recorder,
         )
         dist.init_process_group(

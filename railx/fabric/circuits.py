@@ -50,7 +50,7 @@ class Circuit(NamedTuple):
     @property
     def ports(self) -> tuple[Port, Port]:
         """The two ports that the circuit occupies."""
-        return Port(self.right, "right"), Port(self.left, "left")
+        return _ports(self)
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,15 @@ class Configuration:
                 f"members of a pair: got {list(self.members)}; allowed: exactly two ranks"
             )
         object.__setattr__(self, "members", tuple(sorted(self.members)))
+        # Everything is looked up by configurations, and groups may be large.
+        object.__setattr__(self, "_hash", hash((self.kind, self.members)))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined, no-any-return]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The hash of another process is another one.
+        return Configuration, (self.kind, self.members)
 
     @property
     def name(self) -> str:
@@ -132,6 +141,11 @@ class Layout:
                 circuit,
             )
         return by_rail
+
+
+@lru_cache(maxsize=1 << 16)
+def _ports(circuit: Circuit) -> tuple[Port, Port]:
+    return Port(circuit.right, "right"), Port(circuit.left, "left")
 
 
 @lru_cache(maxsize=4096)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import secrets
 import socket
 import threading
 import time
@@ -17,7 +19,7 @@ from typing import Any
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.holdings import Holdings, OperationKey, Report
-from railx.fabric.protocol import Message, MessageDecoder, ProtocolError, encode
+from railx.fabric.protocol import TOKEN, Message, MessageDecoder, ProtocolError, connect, encode
 
 __all__ = ["Asked", "FabricClient", "FabricError", "Grant"]
 
@@ -114,7 +116,13 @@ class FabricClient:
         self._socket = _connect(address, timeout_s)
         self._reader = threading.Thread(target=self._read, name="fabric client", daemon=True)
         self._reader.start()
-        self._send("REGISTER", rank=rank, gpus_per_server=gpus_per_server, token=token)
+        self._send(
+            "REGISTER",
+            rank=rank,
+            gpus_per_server=gpus_per_server,
+            token=os.environ.get(TOKEN) if token is None else token,
+            incarnation=secrets.randbits(63),
+        )
         if not self._registered.answered.wait(timeout_s):
             self._fail(f"the controller at {address} did not answer within {timeout_s:g} s")
         answer = self._registered.message
@@ -373,6 +381,9 @@ class FabricClient:
                     f"{message['reason']} during {_configuration(message).name}",
                 )
             return
+        elif message["type"] == "PING":
+            self._send("PONG")
+            return
         elif message["type"] == "GRANT":
             question = self._take_grant(message, number)
         elif number is None:
@@ -460,15 +471,11 @@ def _grant(message: Message) -> Grant:
 
 
 def _connect(address: str, timeout_s: float) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise FabricError(f"address of the controller: got {address!r}; allowed: host:port")
     try:
-        connection = socket.create_connection((host, int(port)), timeout=timeout_s)
+        return connect(address, timeout_s)
     except OSError as error:
         raise FabricError(
             f"no controller answers at {address} ({error.strerror or error})"
         ) from None
-    connection.settimeout(None)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
+    except ValueError as error:
+        raise FabricError(str(error)) from None

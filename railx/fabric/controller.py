@@ -1,10 +1,11 @@
-"""The controller process: a TCP server around the state machine of the core.
+"""The controller process: listens, serves, and ends with an exit code that says why.
 
-The state machine is :mod:`railx.fabric.core`. ``python -m railx.fabric.controller
---help`` explains itself. It prints ``{"host": ..., "port": ...}`` on one line when it
-is ready. Where ``RAILX_TOKEN`` is set, ranks have to know it. It ends on a SHUTDOWN
-message, on SIGTERM or SIGINT, or (with ``--until-stdin-closes``) with the process that
-started it.
+``python -m railx.fabric.controller --help`` explains itself. It prints ``{"host": ...,
+"port": ...}`` on one line when it is ready. Ranks have to know ``RAILX_TOKEN``; where
+it is not set, one is made and printed on that line too (``"token"``). It ends on a
+SHUTDOWN message, on SIGTERM or SIGINT, or (with ``--until-stdin-closes``) with the
+process that started it. Exit codes: 0 after such an end, 1 where a mistake in here
+ended it, 2 for settings that cannot be used.
 """
 
 from __future__ import annotations
@@ -13,278 +14,31 @@ import argparse
 import asyncio
 import contextlib
 import errno
-import hmac
 import ipaddress
 import json
 import os
+import resource
+import secrets
 import signal
 import socket
+import stat
 import sys
-import time
+import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from railx.fabric.circuits import Configuration, Layout
-from railx.fabric.core import (
-    Action,
-    ControllerCore,
-    FoundAction,
-    GrantAction,
-    OperationKey,
-    RecallAction,
-    RefuseAction,
-)
-from railx.fabric.holdings import Report
-from railx.fabric.protocol import Message, MessageDecoder, ProtocolError, encode
+from railx.fabric.connections import Acceptor
+from railx.fabric.protocol import TOKEN, UNIX
+from railx.fabric.server import Server
 from railx.fabric.settings import FabricSettings
-from railx.fabric.switch import EmulatedSwitch
 from railx.settings import SettingsError, load
 
-__all__ = ["TOKEN", "Server", "check_token", "main", "reachable_host", "serve"]
+__all__ = ["TOKEN", "ControllerBroken", "main", "reachable_host", "serve"]
 
-#: The environment variable with the secret that ranks and controller share.
-TOKEN = "RAILX_TOKEN"
-
-
-class Server:
-    """Connections on one side, core and switch on the other, on one event loop."""
-
-    def __init__(self, settings: FabricSettings, ranks: int, token: str | None = None) -> None:
-        self.settings = settings
-        self._token = token
-        self.core = ControllerCore(Layout(settings.gpus_per_server), ranks)
-        self.stopped = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._connections: dict[int, _Connection] = {}
-        self._switch = EmulatedSwitch(
-            round(settings.reconfiguration_latency_ms * 1e6), self._switched
-        )
-
-    def close(self) -> None:
-        """Stop the switch and close every connection."""
-        self._switch.close()
-        for connection in list(self._connections.values()):
-            connection.close()
-
-    def register(
-        self, connection: _Connection, rank: int, gpus_per_server: int, token: str | None
-    ) -> None:
-        """Bind a connection to a rank.
-
-        Refused are a rank without the token, a wrong rank, a rank that is already here
-        and another layout.
-        """
-        if self._token is not None and not hmac.compare_digest(
-            self._token.encode(), (token or "").encode()
-        ):
-            # Who does not know it learns nothing else, and is not listened to any more.
-            what = "no token" if token is None else "another token"
-            connection.refuse(
-                None, f"rank {rank} registered with {what}; allowed: {TOKEN} of the controller"
-            )
-            connection.close()
-            return
-        problem = (
-            self.core.register(rank)
-            if rank not in self._connections
-            else f"rank {rank} is already registered"
-        )
-        if gpus_per_server != self.settings.gpus_per_server:
-            problem = (
-                f"rank {rank} has gpus_per_server {gpus_per_server}; allowed:"
-                f" {self.settings.gpus_per_server}, as the controller"
-            )
-        if problem is not None:
-            connection.refuse(None, problem)
-            return
-        self._connections[rank] = connection
-        connection.rank = rank
-        latency_ms = self.settings.reconfiguration_latency_ms
-        connection.send(
-            "REGISTERED",
-            ranks=self.core.ranks,
-            reconfiguration_latency_ms=latency_ms,
-            timeout_s=self.settings.timeout_s,
-        )
-
-    def handle(self, rank: int, message: Message) -> None:
-        """One message of a registered rank.
-
-        Raises ProtocolError where it makes no sense.
-        """
-        kind, now_ns = message["type"], time.monotonic_ns()
-        if kind == "ACQUIRE":
-            self._act(
-                self.core.ask(
-                    rank,
-                    int(message["request"]),
-                    _key(message),
-                    _configuration(message),
-                    now_ns,
-                    can_hold=True,
-                )
-            )
-        elif kind == "LISTEN":
-            self._act(self.core.listen(rank, int(message["request"]), _channels(message), now_ns))
-        elif kind == "UNLISTEN":
-            self.core.unlisten(rank, int(message["request"]))
-        elif kind == "RELEASE":
-            self._act(self.core.release(rank, _key(message), now_ns))
-        elif kind == "RECALLED":
-            self._act(self.core.recalled(rank, _configuration(message), _report(message), now_ns))
-        elif kind == "PREPARE":
-            self._act(self.core.hint(rank, _configuration(message), now_ns))
-        elif kind == "ABANDON":
-            self._act(self.core.abandon(rank, _key(message), now_ns))
-        elif kind == "STATS":
-            self._connections[rank].send(
-                "STATS", request=int(message["request"]), statistics=self.core.statistics()
-            )
-        elif kind == "LEAVE":
-            self.lost(rank, "has left")
-        elif kind == "SHUTDOWN":
-            self.stopped.set()
-        else:
-            raise ProtocolError(f"a message of type {kind}")
-
-    def lost(self, rank: int, reason: str) -> None:
-        """The connection of a rank ended: its peers get an error where they wait for
-        it.
-        """
-        self._connections.pop(rank).rank = None
-        self._act(self.core.leave(rank, reason, time.monotonic_ns()))
-
-    def _switched(self, command: int) -> None:
-        # Called on the switch's thread. The loop may have ended meanwhile, then nobody
-        # waits for light any more.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(
-                lambda: self._act(self.core.switched(command, time.monotonic_ns()))
-            )
-
-    def _act(self, actions: Sequence[Action]) -> None:
-        for action in actions:
-            if isinstance(action, GrantAction):
-                self._connections[action.rank].grant(action)
-            elif isinstance(action, RefuseAction):
-                self._connections[action.rank].refuse(action.request, action.message)
-            elif isinstance(action, RecallAction):
-                self._connections[action.rank].recall(action)
-            elif isinstance(action, FoundAction):
-                self._connections[action.rank].found(action)
-            else:
-                self._switch.apply(action)
-
-
-class _Connection(asyncio.Protocol):
-    """One rank's connection: bytes to messages and back."""
-
-    def __init__(self, server: Server) -> None:
-        self.rank: int | None = None
-        self._server = server
-        self._decoder = MessageDecoder()
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            for message in self._decoder.feed(data):
-                self._handle(message)
-        except (ProtocolError, KeyError, TypeError, ValueError) as error:
-            detail = f"the field {error} is missing" if isinstance(error, KeyError) else error
-            self.refuse(None, f"not understood: {detail}")
-            self.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self.rank is not None:
-            self._server.lost(self.rank, "lost its connection to the controller")
-
-    def send(self, message_type: str, /, **fields: object) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(encode(message_type, **fields))
-
-    def grant(self, action: GrantAction) -> None:
-        self.send(
-            "GRANT",
-            request=action.request,
-            channel=action.key[0],
-            sequence=action.key[1],
-            kind=action.configuration.kind,
-            members=action.configuration.members,
-            generation=action.generation,
-            wait_ns=action.wait_ns,
-            stall_ns=action.stall_ns,
-            reconfigured=action.reconfigured,
-            mispredicted=action.mispredicted,
-            hold=action.hold,
-        )
-
-    def recall(self, action: RecallAction) -> None:
-        self.send(
-            "RECALL",
-            kind=action.configuration.kind,
-            members=action.configuration.members,
-            hold=action.hold,
-            reason=action.reason,
-        )
-
-    def found(self, action: FoundAction) -> None:
-        self.send(
-            "FOUND",
-            request=action.request,
-            source=action.source,
-            channel=action.key[0],
-            sequence=action.key[1],
-        )
-
-    def refuse(self, request: int | None, message: str) -> None:
-        self.send("ERROR", request=request, message=message)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def _handle(self, message: Message) -> None:
-        if self.rank is not None:
-            self._server.handle(self.rank, message)
-        elif message["type"] == "REGISTER":
-            token = message.get("token")
-            self._server.register(
-                self,
-                int(message["rank"]),
-                int(message["gpus_per_server"]),
-                None if token is None else str(token),
-            )
-        else:
-            raise ProtocolError(f"{message['type']} before REGISTER")
-
-
-def _key(message: Message) -> OperationKey:
-    return str(message["channel"]), int(message["sequence"])
-
-
-def _configuration(message: Message) -> Configuration:
-    return Configuration(message["kind"], tuple(int(member) for member in message["members"]))
-
-
-def _channels(message: Message) -> dict[str, tuple[int, int]]:
-    return {
-        str(channel): (int(source), int(number))
-        for channel, (source, number) in message["channels"].items()
-    }
-
-
-def _report(message: Message) -> Report:
-    return Report(
-        hold=int(message["hold"]),
-        begun={str(channel): int(number) for channel, number in message["begun"].items()},
-        open=frozenset((str(channel), int(number)) for channel, number in message["open"]),
-        operations=int(message["operations"]),
-    )
+_BACKLOG = 1024
+#: Descriptors that are no connection: standard streams, the loop's own, files.
+_OWN_DESCRIPTORS = 32
 
 
 def reachable_host(host: str) -> str:
@@ -293,7 +47,10 @@ def reachable_host(host: str) -> str:
     Where it listens on every address, that is the one of the route out of this host, or
     the host's name where there is none.
     """
-    if not _is(host, "is_unspecified"):
+    try:
+        if not ipaddress.ip_address(host).is_unspecified:
+            return host
+    except ValueError:
         return host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -305,89 +62,93 @@ def reachable_host(host: str) -> str:
             return socket.gethostname()
 
 
-def _is(host: str, what: str) -> bool:
-    try:
-        return bool(getattr(ipaddress.ip_address(host), what))
-    except ValueError:
-        return what == "is_loopback" and host == "localhost"
-
-
-def check_token(settings: FabricSettings, token: str | None) -> None:
-    """Whoever reaches the controller may register, so it hides behind loopback or a
-    token.
-
-    Raises SettingsError naming fabric.host.
-    """
-    if token is None and not _is(settings.host, "is_loopback"):
-        raise SettingsError(
-            "fabric.host",
-            f"got {settings.host!r} without a token; allowed: 127.0.0.1, or a secret in {TOKEN}",
-        )
+class ControllerBroken(RuntimeError):
+    """The controller ended by a mistake of its own; one line."""
 
 
 async def serve(
     settings: FabricSettings,
     ranks: int,
     *,
-    token: str | None = None,
+    token: str,
     until_stdin_closes: bool = False,
     ready: Callable[[str, int], None] | None = None,
 ) -> dict[str, object]:
     """Serve until told to stop; returns the statistics.
 
-    ``ready`` is called with host and port once ranks may connect (the default prints
-    them as JSON). Raises SettingsError naming fabric.port or fabric.host where the
-    address cannot be had, or where it is open to other hosts without a token.
+    Whoever does not know ``token`` is not listened to. ``ready`` is called with host
+    and port once ranks may connect (the default prints them as JSON); of a Unix socket
+    with "unix:/path" and 0. Raises SettingsError naming fabric.port or fabric.host
+    where the address cannot be had, and :class:`ControllerBroken` where a mistake in
+    here ended it.
     """
-    check_token(settings, token)
-    server = Server(settings, ranks, token)
     loop = asyncio.get_running_loop()
+    listening = _listen(settings)
     try:
-        listener = await _listen(loop, server)
-        loop.set_exception_handler(lambda _, context: _break_down(server, context))
+        host, port = _address(listening, settings)
+        server = Server(settings, ranks, token)
+    except SettingsError as error:
+        _close(listening)
+        raise error.under("fabric") from None
+    except BaseException:
+        _close(listening)
+        raise
+    try:
+        server.most_connections = min(server.most_connections, _descriptors() - _OWN_DESCRIPTORS)
+        loop.set_exception_handler(lambda _, context: server.broke(_error(context)))
+        threading.excepthook = lambda thrown: server.broke_elsewhere(thrown.exc_value)
+        acceptor = Acceptor(listening, server.accept, server.starved)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.stopped.set)
         if until_stdin_closes:
             loop.add_reader(sys.stdin.fileno(), _watch_stdin, loop, server.stopped)
-        host, port = listener.sockets[0].getsockname()[:2]
-        (ready or _print_address)(reachable_host(host), port)
+        (ready or _print_address)(host, port)
         await server.stopped.wait()
-        listener.close()
-        return server.core.statistics()
+        acceptor.close()
+        if server.failure is not None:
+            raise ControllerBroken(f"the controller broke down: {server.failure!r}"[:400])
+        return server.statistics()
     finally:
+        _close(listening)
         server.close()
 
 
-def _print_address(host: str, port: int) -> None:
-    print(json.dumps({"host": host, "port": port}), flush=True)
+def _print_address(host: str, port: int, token: str | None = None) -> None:
+    told = {"host": host, "port": port} | ({} if token is None else {"token": token})
+    print(json.dumps(told), flush=True)
 
 
-def _break_down(server: Server, context: dict[str, Any]) -> None:
-    """A mistake in here must not leave ranks waiting.
-
-    Say what it was and end, which ends every client's wait.
-    """
+def _error(context: dict[str, Any]) -> Exception:
     error = context.get("exception")
-    print(
-        f"controller: {context['message']}",
-        *([repr(error)] if error else []),
-        file=sys.stderr,
-        flush=True,
-    )
-    server.stopped.set()
+    return error if isinstance(error, Exception) else RuntimeError(context["message"])
 
 
-async def _listen(loop: asyncio.AbstractEventLoop, server: Server) -> asyncio.Server:
-    host, port = server.settings.host, server.settings.port
+def _descriptors() -> int:
+    """How many files and sockets this process may have open: as many as allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def _listen(settings: FabricSettings) -> socket.socket:
+    host, port = settings.host, settings.port
+    if host.startswith(UNIX):
+        return _listen_locally(host.removeprefix(UNIX))
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        return await loop.create_server(
-            lambda: _Connection(server), host, port, family=socket.AF_INET
-        )
+        # A port that was in use a moment ago is free, one that is in use is not.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(_BACKLOG)
     except (socket.gaierror, UnicodeError):
+        listening.close()
         raise SettingsError(
             "fabric.host", f"got {host!r}; allowed: the name or IPv4 address of this machine"
         ) from None
     except OSError as error:
+        listening.close()
         if error.errno in (errno.EADDRINUSE, errno.EACCES) and port != 0:
             message = (
                 f"port {port} of {host} cannot be had ({os.strerror(error.errno)}); allowed: a free"
@@ -397,6 +158,64 @@ async def _listen(loop: asyncio.AbstractEventLoop, server: Server) -> asyncio.Se
         raise SettingsError(
             "fabric.host", f"cannot listen on {host!r} ({error.strerror}); allowed: an address here"
         ) from None
+    return listening
+
+
+def _listen_locally(path: str) -> socket.socket:
+    """A Unix socket that nobody but this user reaches."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if _is_dead(path):
+            Path(path).unlink()
+        before = os.umask(0o177)
+        try:
+            listening.bind(path)
+        finally:
+            os.umask(before)
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise SettingsError(
+            "fabric.host",
+            f"cannot listen on {UNIX}{path} ({error.strerror or error}); allowed: unix: and a path"
+            " of at most 107 bytes where nothing else is",
+        ) from None
+    return listening
+
+
+def _is_dead(path: str) -> bool:
+    """Whether this is the socket of a controller that is no more."""
+    try:
+        if not stat.S_ISSOCK(Path(path).stat().st_mode):
+            return False
+    except OSError:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def _close(listening: socket.socket) -> None:
+    """Close a listening socket and remove its path, if it has one; may come twice."""
+    if listening.fileno() == -1:
+        return
+    path = listening.getsockname() if listening.family == socket.AF_UNIX else None
+    listening.close()
+    if path:
+        with contextlib.suppress(OSError):
+            Path(path).unlink()
+
+
+def _address(listening: socket.socket, settings: FabricSettings) -> tuple[str, int]:
+    if listening.family == socket.AF_UNIX:
+        return settings.host, 0
+    host, port = listening.getsockname()
+    return reachable_host(host), port
 
 
 def _watch_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
@@ -436,6 +255,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--until-stdin-closes", action="store_true", help="also end when standard input is closed"
     )
     options = parser.parse_args(arguments)
+    token = os.environ.get(TOKEN)
+    made = None if token else secrets.token_urlsafe(16)
     try:
         settings: FabricSettings = load(FabricSettings, json.loads(options.settings), "fabric")
         if options.ranks < 1:
@@ -444,10 +265,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             serve(
                 settings,
                 options.ranks,
-                token=os.environ.get(TOKEN) or None,
+                token=token or made or "",
                 until_stdin_closes=options.until_stdin_closes,
+                ready=lambda host, port: _print_address(host, port, made),
             )
         )
+    except ControllerBroken as error:
+        print(error, file=sys.stderr)
+        return 1
     except (SettingsError, json.JSONDecodeError) as error:
         print(error, file=sys.stderr)
         return 2

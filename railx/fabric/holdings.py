@@ -10,10 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from railx.fabric.circuits import Configuration, Layout
 
-__all__ = ["Holdings", "OperationKey", "Report"]
+__all__ = ["Holdings", "OperationKey", "Presentation", "Report"]
+
+#: Channels whose last operation is remembered; beyond them the one that was used
+#: longest ago is forgotten.
+CHANNELS = 4096
 
 #: Channel (group, or group with direction) and the number of the operation on it.
 OperationKey = tuple[str, int]
@@ -30,6 +35,21 @@ class Report:
 
     hold: int
     begun: Mapping[str, int] = field(default_factory=dict)
+    open: frozenset[OperationKey] = frozenset()
+    operations: int = 0
+
+
+@dataclass(frozen=True)
+class Presentation:
+    """What a rank has begun and not ended, told to a controller that was restarted.
+
+    ``begun`` has, by channel, what its operations need and the last one begun: all
+    before it were begun too. ``open`` are those that have not ended, held or granted;
+    their end will be told one by one. ``operations``: how many began without asking
+    since the leases came.
+    """
+
+    begun: Mapping[str, tuple[Configuration, int]] = field(default_factory=dict)
     open: frozenset[OperationKey] = frozenset()
     operations: int = 0
 
@@ -51,6 +71,11 @@ class Holdings:
         self._last_given_back: dict[Configuration, int] = {}
         self._open: dict[OperationKey, Configuration] = {}
         self._to_tell: set[OperationKey] = set()
+        # Questions that wait for their answer, and those for which nobody waits.
+        self._asked: dict[int, tuple[OperationKey, Configuration]] = {}
+        self._given_up: set[int] = set()
+        # The last operation of each channel, the channel used last at the end.
+        self._last: dict[str, tuple[Configuration, int]] = {}
 
     def holds(self, configuration: Configuration) -> bool:
         """Whether an operation on these circuits may begin without asking."""
@@ -77,8 +102,46 @@ class Holdings:
         held = self._of(configuration, hold)
         if held is None:
             self._to_tell.add(key)
+            self._remember(key, configuration)
         else:
             self._note(held, key, configuration)
+
+    def ask(self, request: int, key: OperationKey, configuration: Configuration) -> None:
+        """A question goes out; ``answer``, ``refused`` or ``give_up`` follows."""
+        self._asked[request] = key, configuration
+
+    def questions(self) -> list[tuple[int, OperationKey, Configuration]]:
+        """The questions that wait for their answer, in order."""
+        return [(request, *asked) for request, asked in self._asked.items()]
+
+    def give_up(self, request: int) -> bool:
+        """Nobody waits for an answer any more; False where it has come already."""
+        if self._asked.pop(request, None) is None:
+            return False
+        self._given_up.add(request)
+        return True
+
+    def answer(
+        self, request: int, key: OperationKey, configuration: Configuration, hold: int | None
+    ) -> Literal["begins", "release", "nothing"]:
+        """A question was answered with a grant; what follows from it.
+
+        An operation that nobody waits for has ended at once, which may have to be told
+        (``release``). A second answer has no effect.
+        """
+        if self._asked.pop(request, None) is not None:
+            self.granted(key, configuration, hold)
+            return "begins"
+        if request not in self._given_up:
+            return "nothing"
+        self._given_up.remove(request)
+        self.granted(key, configuration, hold)
+        return "release" if self.end(key) else "nothing"
+
+    def refused(self, request: int) -> None:
+        """A question was answered with an error."""
+        self._asked.pop(request, None)
+        self._given_up.discard(request)
 
     def granted_late(
         self, key: OperationKey, configuration: Configuration, hold: int | None
@@ -123,6 +186,23 @@ class Holdings:
         self._to_tell |= open_
         return Report(held.number, held.begun, open_, held.operations)
 
+    def present(self) -> Presentation:
+        """Everything for a controller that knows nothing; its numbers begin anew.
+
+        All leases are given back with it. The questions have to be asked again.
+        """
+        presentation = Presentation(
+            dict(self._last),
+            frozenset(self._open.keys() | self._to_tell),
+            sum(held.operations for held in self._held.values()),
+        )
+        self._to_tell |= self._open.keys()
+        self._open.clear()
+        self._held.clear()
+        self._last_given_back.clear()
+        self._given_up.clear()
+        return presentation
+
     def in_the_way_of(self, configuration: Configuration) -> list[Configuration]:
         """What is held and cannot stay up beside ``configuration``."""
         return [held for held in self._held if self._layout.conflict(held, configuration)]
@@ -140,3 +220,10 @@ class Holdings:
     def _note(self, held: _Held, key: OperationKey, configuration: Configuration) -> None:
         held.begun[key[0]] = max(key[1], held.begun.get(key[0], -1))
         self._open[key] = configuration
+        self._remember(key, configuration)
+
+    def _remember(self, key: OperationKey, configuration: Configuration) -> None:
+        _, last = self._last.pop(key[0], (None, -1))
+        self._last[key[0]] = configuration, max(last, key[1])
+        if len(self._last) > CHANNELS:
+            del self._last[next(iter(self._last))]

@@ -5,18 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import select
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
+from railx.fabric.protocol import TOKEN, address_of
 from railx.fabric.settings import FabricSettings
 from railx.settings import SettingsError, to_dict
 
 __all__ = ["Controller", "launch_controller"]
+
+#: How long a controller has to come up at least.
+_START_S = 10.0
 
 #: How long a controller has for each of: ending with its input, on SIGTERM, on SIGKILL.
 _STOP_S = 5.0
@@ -26,11 +33,13 @@ _STOP_S = 5.0
 class Controller:
     """A running controller.
 
-    ``address`` is "host:port", or None where the fabric is electrical and needs none.
+    ``address`` is "host:port" or "unix:/path", or None where the fabric is electrical
+    and needs none. ``token`` is what ranks have to know.
     """
 
     address: str | None
     process: subprocess.Popen[str] | None = None
+    token: str | None = field(default=None, repr=False)
 
     @property
     def processes(self) -> tuple[int, ...]:
@@ -42,22 +51,33 @@ class Controller:
 def launch_controller(settings: FabricSettings, ranks: int) -> Iterator[Controller]:
     """Run a controller process for the length of a ``with`` block.
 
-    Port 0 takes any free port. Raises :class:`railx.settings.SettingsError` naming
-    fabric.port (or fabric.host) where the address cannot be had, and RuntimeError where
-    the process does not come up within ``settings.timeout_s``. The controller also ends
-    when this process dies, because it watches the pipe to it.
+    Port 0 takes any free port. Where the environment has no ``RAILX_TOKEN``, one is
+    made and set there, so that this process and those that it starts know it. Raises
+    :class:`railx.settings.SettingsError` naming fabric.port (or fabric.host) where the
+    address cannot be had, and RuntimeError where the process does not come up within
+    ``settings.timeout_s`` (at least 10 seconds). The controller also ends when this
+    process dies, because it watches the pipe to it.
     """
     if settings.mode == "electrical":
         yield Controller(None)
         return
-    process = _start(settings, ranks)
-    try:
-        yield Controller(_address(process, settings.timeout_s), process)
-    finally:
-        _stop(process)
+    token = os.environ.setdefault(TOKEN, secrets.token_urlsafe(16))
+    # A file and no pipe: nobody reads it while the controller runs, and a full pipe
+    # would stop it.
+    with tempfile.TemporaryFile("w+") as said:
+        process = _start(settings, ranks, said)
+        try:
+            yield Controller(
+                _address(process, max(settings.timeout_s, _START_S), said), process, token
+            )
+        finally:
+            _stop(process)
+            # What a broken controller had to say must not be lost with it.
+            if process.returncode == 1:
+                sys.stderr.write(_text(said))
 
 
-def _start(settings: FabricSettings, ranks: int) -> subprocess.Popen[str]:
+def _start(settings: FabricSettings, ranks: int, said: TextIO) -> subprocess.Popen[str]:
     source = str(Path(__file__).resolve().parents[2])
     search = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
@@ -67,25 +87,30 @@ def _start(settings: FabricSettings, ranks: int) -> subprocess.Popen[str]:
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=said,
         text=True,
         env={**os.environ, "PYTHONPATH": search},
     )
 
 
-def _address(process: subprocess.Popen[str], timeout_s: float) -> str:
+def _text(said: TextIO) -> str:
+    said.seek(0)
+    return said.read()
+
+
+def _address(process: subprocess.Popen[str], timeout_s: float, said: TextIO) -> str:
     assert process.stdout is not None
-    assert process.stderr is not None
     ready, _, _ = select.select([process.stdout], [], [], timeout_s)
     line = process.stdout.readline() if ready else ""
     if line:
         listening = json.loads(line)
-        return f"{listening['host']}:{listening['port']}"
+        return address_of(listening["host"], listening["port"])
     if not ready:
         raise RuntimeError(f"the controller did not come up within {timeout_s:g} s")
-    lines = process.stderr.read().strip().splitlines() or ["no reason given"]
+    code = process.wait()
+    lines = _text(said).strip().splitlines() or ["no reason given"]
     key, _, message = lines[-1].partition(": ")
-    if process.wait() == 2 and key.startswith("fabric."):
+    if code == 2 and key.startswith("fabric."):
         raise SettingsError(key, message)
     raise RuntimeError(f"the controller did not start: {lines[-1]}")
 
@@ -101,7 +126,3 @@ def _stop(process: subprocess.Popen[str]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=_STOP_S)
             break
-    if process.stderr is not None:
-        # What a broken controller had to say must not be lost with it.
-        sys.stderr.write(process.stderr.read())
-        process.stderr.close()

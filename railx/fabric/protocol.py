@@ -4,8 +4,16 @@ They are JSON objects, each behind its length in four bytes (big-endian).
 
 From a rank to the controller:
 
-* ``REGISTER``: rank, gpus_per_server, token (null: none). REGISTERED answers it with
-  ranks, reconfiguration_latency_ms and timeout_s.
+* ``REGISTER``: rank, gpus_per_server, token, incarnation (a number that the process
+  drew once), controller (the incarnation of the controller that it knew before, or
+  null). REGISTERED answers it with ranks, reconfiguration_latency_ms, timeout_s,
+  heartbeat_timeout_s, reconnect_s (how long to look for a controller that was lost),
+  incarnation (the controller's) and recovering.
+* ``PRESENT``: configurations (kind and members), begun (channel, number of the last
+  operation begun on it, place of what it needs in configurations), open (channel and
+  number of those under way), operations (how many began without asking). The first
+  message where the controller recovers: what this rank has begun under the one before
+  it. What it waits for it asks again behind that.
 * ``ACQUIRE``: request, channel, sequence, kind, members. This rank stands before the
   operation (channel, sequence).
 * ``LISTEN``: request, channels (by channel the rank that sends and the number of the
@@ -23,8 +31,18 @@ From a rank to the controller:
 * ``ABANDON``: channel, sequence. This rank gave up; every member gets an ERROR that
   names who was missing.
 * ``STATS``: request. The answer carries the controller's counters.
+* ``PING``, ``PONG``: a question for a sign of life, from either side, and its answer.
 * ``LEAVE``: an orderly end. A connection that closes without it is a dead rank.
 * ``SHUTDOWN``: the controller ends.
+
+``OBSERVE`` (token) makes an observer of a connection instead of a rank; OBSERVING
+answers it. It may send SHUTDOWN and LEAVE, and with ``request``:
+
+* ``STATUS``: the answer's ``status`` is the state, ``METRICS``: its ``text`` the
+  counters.
+* ``FAIL_PORTS``: ports (GPU and side), reason. ``RESTORE_PORTS``: ports.
+  ``FAIL_COMMANDS``: count, reason. An emulated switch breaks on order; DONE or ERROR
+  answers.
 
 From the controller to a rank:
 
@@ -38,76 +56,198 @@ From the controller to a rank:
   answers it at once; a rank that does not hold this lease any more says nothing.
 * ``FOUND``: request, source, channel, sequence. This rank stands before an operation
   that was listened for.
-* ``ERROR``: request (null: an operation already granted, or none), message (one line).
+* ``ERROR``: request (null: an operation already granted, or none), reason (a word),
+  message (one line).
 
 ``request`` numbers a rank's own questions, so that an answer can never be taken for
 another question's. Every message carries the protocol's version. Nothing is larger than
-``MAXIMUM_BYTES``, and a decoder never drops bytes that follow a message.
+``MAXIMUM_BYTES``, and a decoder never drops bytes that follow a message. What ranks say
+is checked by :mod:`railx.fabric.requests`.
 """
 
 from __future__ import annotations
 
 import json
+import socket
 import struct
 from typing import Any
 
-__all__ = ["MAXIMUM_BYTES", "VERSION", "MessageDecoder", "ProtocolError", "encode"]
+__all__ = [
+    "MAXIMUM_BYTES",
+    "TOKEN",
+    "UNIX",
+    "VERSION",
+    "FrameDecoder",
+    "MessageDecoder",
+    "ProtocolError",
+    "address_of",
+    "connect",
+    "encode",
+    "frame",
+    "parse",
+]
 
-VERSION = 3
+VERSION = 4
 MAXIMUM_BYTES = 1 << 20
+#: The environment variable with the secret that ranks and controller share.
+TOKEN = "RAILX_TOKEN"
+#: How the address of a Unix socket begins; its path follows.
+UNIX = "unix:"
 _LENGTH = struct.Struct(">I")
 
 Message = dict[str, Any]
 
 
 class ProtocolError(ValueError):
-    """Bytes that are no message of this protocol."""
+    """Bytes that are no message of this protocol.
+
+    ``reason`` is a word to count by, ``request`` the question's number where it is
+    known.
+    """
+
+    def __init__(
+        self, message: str, reason: str = "not_understood", request: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.request = request
+
+
+def frame(body: bytes) -> bytes:
+    """A message behind its length.
+
+    Raises :class:`ProtocolError` where it would be too large.
+    """
+    if len(body) > MAXIMUM_BYTES:
+        raise ProtocolError(
+            f"a message of {len(body)} bytes; allowed: at most {MAXIMUM_BYTES}", "too_large"
+        )
+    return _LENGTH.pack(len(body)) + body
 
 
 def encode(message_type: str, /, **fields: Any) -> bytes:
     """One framed message; raises :class:`ProtocolError` where it would be too large."""
-    body = json.dumps(
-        {"version": VERSION, "type": message_type, **fields}, separators=(",", ":"), allow_nan=False
-    ).encode()
-    if len(body) > MAXIMUM_BYTES:
-        raise ProtocolError(f"a message of {len(body)} bytes; allowed: at most {MAXIMUM_BYTES}")
-    return _LENGTH.pack(len(body)) + body
+    return frame(
+        json.dumps(
+            {"version": VERSION, "type": message_type, **fields},
+            separators=(",", ":"),
+            allow_nan=False,
+        ).encode()
+    )
+
+
+class FrameDecoder:
+    """Cuts a stream of bytes, that arrives cut anywhere, into the bodies of messages.
+
+    ``limit`` may change between two calls. ``too_large`` is the length of the message
+    that was over it: nothing that follows can be read any more.
+    """
+
+    def __init__(self, limit: int = MAXIMUM_BYTES) -> None:
+        self.limit = limit
+        self.too_large: int | None = None
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The bodies completed by ``data``."""
+        self._buffer += data
+        available, begin, bodies = len(self._buffer), 0, []
+        while self.too_large is None and available - begin >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, begin)
+            if length > self.limit:
+                self.too_large = length
+                break
+            end = begin + _LENGTH.size + length
+            if end > available:
+                break
+            bodies.append(bytes(self._buffer[begin + _LENGTH.size : end]))
+            begin = end
+        if self.too_large is not None:
+            self._buffer.clear()
+        elif begin:
+            del self._buffer[:begin]
+        return bodies
+
+    def problem(self) -> ProtocolError:
+        """What to say of a message that is too large."""
+        message = f"a message of {self.too_large} bytes; allowed: at most {self.limit}"
+        return ProtocolError(message, "too_large")
 
 
 class MessageDecoder:
     """Turns a stream of bytes, cut anywhere, back into messages."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._frames = FrameDecoder()
 
     def feed(self, data: bytes) -> list[Message]:
         """The messages completed by ``data``.
 
         Raises :class:`ProtocolError` (after it the stream cannot be used any more).
         """
-        self._buffer += data
-        messages = []
-        while len(self._buffer) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer)
-            if length > MAXIMUM_BYTES:
-                raise ProtocolError(
-                    f"a message of {length} bytes; allowed: at most {MAXIMUM_BYTES}"
-                )
-            end = _LENGTH.size + length
-            if len(self._buffer) < end:
-                break
-            messages.append(_parse(bytes(self._buffer[_LENGTH.size : end])))
-            del self._buffer[:end]
+        messages = [parse(body) for body in self._frames.feed(data)]
+        if self._frames.too_large is not None:
+            raise self._frames.problem()
         return messages
 
 
-def _parse(body: bytes) -> Message:
+def _no_number(text: str) -> Any:
+    raise ProtocolError(f"a message with the number {text[:40]}", "not_finite")
+
+
+# The controller's durations are whole nanoseconds, but latencies have fractions.
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
+
+
+def parse(body: bytes, decoder: json.JSONDecoder = _DECODER) -> Message:
+    """The message of a body; raises :class:`ProtocolError` where it is none."""
     try:
-        message = json.loads(body)
+        text = body.decode()
+        message, end = decoder.raw_decode(text)
+    except ProtocolError:
+        raise
+    except RecursionError:
+        raise ProtocolError("a message that is nested too deep", "too_deep") from None
     except ValueError as error:
-        raise ProtocolError(f"a message that is not JSON ({error})") from None
-    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise ProtocolError("a message without a type")
-    if message.get("version") != VERSION:
-        raise ProtocolError(f"protocol version {message.get('version')!r}; allowed: {VERSION}")
+        raise ProtocolError(f"a message that is not JSON ({error})"[:200], "not_json") from None
+    if end != len(text):
+        raise ProtocolError("a message that is not JSON (more follows it)", "not_json")
+    if type(message) is not dict or type(message.get("type")) is not str:
+        raise ProtocolError("a message without a type", "no_type")
+    version = message.get("version")
+    if version != VERSION or type(version) is not int:
+        shown = repr(version)[:40] if isinstance(version, str | int) else type(version).__name__
+        raise ProtocolError(f"protocol version {shown}; allowed: {VERSION}", "version")
     return message
+
+
+def address_of(host: str, port: int) -> str:
+    """The address of a controller that listens on ``host``, maybe a socket file."""
+    return host if host.startswith(UNIX) else f"{host}:{port}"
+
+
+def connect(address: str, timeout_s: float) -> socket.socket:
+    """A connection to "host:port" or "unix:/path".
+
+    Raises ValueError for an address that is neither and OSError where nobody answers
+    within ``timeout_s``.
+    """
+    if address.startswith(UNIX):
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            local.settimeout(timeout_s)
+            local.connect(address.removeprefix(UNIX))
+        except OSError:
+            local.close()
+            raise
+        local.settimeout(None)
+        return local
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(
+            f"address of the controller: got {address!r}; allowed: host:port or unix:/path"
+        )
+    connection = socket.create_connection((host, int(port)), timeout=timeout_s)
+    connection.settimeout(None)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection

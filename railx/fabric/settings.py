@@ -6,14 +6,26 @@ circuits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from railx.fabric.switches.settings import EmulatedSwitchSettings, SwitchSettings
 from railx.settings import AtLeast, Between, NonNegative, NotEmpty, Positive, SettingsError
 
-__all__ = ["FabricSettings", "Mode", "RailSettings"]
+__all__ = ["FabricSettings", "JournalSettings", "Mode", "RailSettings"]
 
 Mode = Literal["electrical", "on_demand", "provisioned"]
+
+
+@dataclass(frozen=True)
+class JournalSettings:
+    """The journal of a controller: every event, so that a run can be replayed."""
+
+    path: Annotated[str, NotEmpty()]
+    """File of the events of this start; earlier starts move on to PATH.1 to PATH.5."""
+
+    limit_mib: Annotated[int, AtLeast(1)]
+    """Size in MiB at which it ends. The controller goes on without it."""
 
 
 @dataclass(frozen=True)
@@ -27,15 +39,24 @@ class RailSettings:
     """GPUs that share a server, and so the rails."""
 
     host: Annotated[str, NotEmpty()]
-    """Address that the controller listens on."""
+    """Address that the controller listens on, or ``unix:/path`` of a socket file."""
 
     port: Annotated[int, Between(0, 65535)]
     """Port that the controller listens on. 0: any free one."""
 
     timeout_s: Annotated[float, Positive()]
     """Seconds that a rank waits for circuits or for the controller before the run ends
-    in an error.
+    in an error. A rank that gives no sign of life for so long is dead.
     """
+
+    heartbeat_s: Annotated[float, Positive()] = field(default=5.0, kw_only=True)
+    """Seconds between two questions of the controller for a rank's sign of life."""
+
+    switch: SwitchSettings = field(default_factory=EmulatedSwitchSettings, kw_only=True)
+    """Driver of the switches."""
+
+    journal: JournalSettings | None = field(default=None, kw_only=True)
+    """Where every event is kept, for `railx fabric replay-log`. None: nowhere."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +76,20 @@ class FabricSettings(RailSettings):
     """Milliseconds from a switch command to light. 0 where mode is electrical."""
 
     def __post_init__(self) -> None:
+        if self.host.startswith("unix:") and self.port != 0:
+            raise SettingsError(
+                "port", f"got {self.port}; allowed: 0 where host is {self.host!r}, a socket file"
+            )
         if self.mode == "electrical" and self.reconfiguration_latency_ms != 0:
             raise SettingsError(
                 "reconfiguration_latency_ms",
                 f"got {self.reconfiguration_latency_ms}; allowed: 0 where mode is electrical"
                 " (packet switches do not reconfigure)",
+            )
+        own_ms = getattr(self.switch, "switching_ms", None)
+        if self.mode != "electrical" and own_ms not in (None, self.reconfiguration_latency_ms):
+            raise SettingsError(
+                "reconfiguration_latency_ms",
+                f"got {self.reconfiguration_latency_ms}; allowed: {own_ms}, which the switch has"
+                " (switch.switching_ms)",
             )

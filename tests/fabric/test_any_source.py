@@ -31,6 +31,7 @@ class Listening(Fabric):
     def __init__(self, ranks: int) -> None:
         super().__init__(ranks)
         self.found: list[OperationKey] = []
+        self.questions = 0
         self.numbers = dict.fromkeys((str(source) for source in range(1, ranks)), 0)
 
     def listen(self) -> None:
@@ -41,7 +42,8 @@ class Listening(Fabric):
         if message[0] == "listen":
             channels = message[1]
             assert isinstance(channels, dict)
-            self.act(self.core.listen(rank, 7, channels, self.now))
+            self.questions += 1
+            self.act(self.core.listen(rank, self.questions, channels, self.now))
         else:
             super().arrive(rank, message)
 
@@ -49,7 +51,7 @@ class Listening(Fabric):
         if not isinstance(action, FoundAction):
             super().hear(rank, action)
             return
-        assert (action.rank, action.request) == (0, 7)
+        assert (action.rank, action.request) == (0, self.questions)
         assert action.key[0] == str(action.source)
         self.found.append(action.key)
         self.numbers[action.key[0]] += 1
@@ -106,7 +108,7 @@ def test_no_lease_stays_where_someone_listens() -> None:
     fabric.listen()
     fabric.run(("0>1", 0), pair(1))
     assert fabric.core.holds == {}
-    fabric.core.unlisten(0, 7)
+    fabric.core.unlisten(0, fabric.questions)
     fabric.run(("0>1", 1), pair(1))
     assert list(fabric.core.holds) == [pair(1)]
 
@@ -116,13 +118,13 @@ def test_a_sender_that_is_gone_ends_the_wait() -> None:
     channels = {"1": (1, 0), "2": (2, 0)}
     assert core.listen(0, 5, channels, 0) == []
     assert core.leave(2, "has left", 0) == [
-        RefuseAction(0, 5, "rank 2 has left, but rank 0 receives from any source")
+        RefuseAction(0, 5, "rank 2 has left, but rank 0 receives from any source", "lost")
     ]
     assert core.listen(0, 6, channels, 0) == [
-        RefuseAction(0, 6, "rank 2 has left, but rank 0 receives from any source")
+        RefuseAction(0, 6, "rank 2 has left, but rank 0 receives from any source", "lost")
     ]
     assert core.listen(0, 6, {"0": (0, 0)}, 0) == [
-        RefuseAction(0, 6, "rank 0 listens for rank 0; allowed: another rank, 0 to 2")
+        RefuseAction(0, 6, "rank 0 listens for rank 0; allowed: another rank, 0 to 2", "listen")
     ]
 
 
@@ -212,4 +214,4 @@ def test_an_operation_that_all_asked_for_stands_in_the_queue_once() -> None:
     core.ask(0, 0, ("a", 1), lease, 0, can_hold=True)
     core.ask(1, 1, ("a", 1), lease, 0, can_hold=True)
     core.recalled(1, lease, Report(hold, {"a": 0}), 0)
-    assert [operation.key for operation in core._queue] == [("w", 0), ("a", 1)]
+    assert [operation.key for operation in core._queue.values()] == [("w", 0), ("a", 1)]

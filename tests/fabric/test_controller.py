@@ -23,10 +23,7 @@ from railx.fabric import (
     RailSettings,
     launch_controller,
 )
-from railx.fabric.circuits import Circuit
-from railx.fabric.core import SwitchAction
 from railx.fabric.protocol import MessageDecoder, encode
-from railx.fabric.switch import EmulatedSwitch, SwitchFault
 from railx.settings import SettingsError, load
 from tests.builders import choice
 from tests.commands import loaded, python
@@ -104,7 +101,9 @@ def test_first_operation_pays_the_latency_and_the_next_ones_do_not(controller: C
 def test_a_rank_that_vanishes_is_an_error_for_those_who_wait(controller: Controller) -> None:
     with connect(controller, 0) as zero, connect(controller, 2) as two:
         raw = socket.create_connection(controller.address.rsplit(":", 1))  # type: ignore[union-attr]
-        raw.sendall(encode("REGISTER", rank=1, gpus_per_server=1))
+        raw.sendall(
+            encode("REGISTER", rank=1, gpus_per_server=1, incarnation=1, token=controller.token)
+        )
         assert MessageDecoder().feed(raw.recv(4096))[0]["type"] == "REGISTERED"
 
         def wait_for_the_dead() -> Grant:
@@ -262,7 +261,7 @@ def test_a_token_is_wanted_where_the_controller_has_one(monkeypatch: pytest.Monk
     monkeypatch.setenv("RAILX_TOKEN", "sesame")
     with launch_controller(SETTINGS, 2) as running:
         assert running.address is not None
-        for token, what in ((None, "no token"), ("wrong", "another token")):
+        for token, what in (("", "another token"), ("wrong", "another token")):
             with pytest.raises(FabricError, match=f"with {what}; allowed: RAILX_TOKEN") as error:
                 FabricClient(running.address, 0, gpus_per_server=1, token=token)
             assert "sesame" not in str(error.value)
@@ -270,21 +269,19 @@ def test_a_token_is_wanted_where_the_controller_has_one(monkeypatch: pytest.Monk
             assert client.ranks == 2
 
 
-def test_a_controller_open_to_other_hosts_wants_a_token_and_says_how_to_reach_it(
+def test_a_controller_makes_a_token_where_there_is_none_and_says_how_to_reach_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     everywhere = dataclasses.replace(SETTINGS, host="0.0.0.0")
     monkeypatch.delenv("RAILX_TOKEN", raising=False)
-    with (
-        pytest.raises(SettingsError, match=r"fabric\.host: got '0\.0\.0\.0' without a token"),
-        launch_controller(everywhere, 2),
-    ):
-        pass
-    monkeypatch.setenv("RAILX_TOKEN", "sesame")
     with launch_controller(everywhere, 2) as running:
         assert running.address is not None
         assert not running.address.startswith("0.0.0.0")
-        with FabricClient(running.address, 1, gpus_per_server=1, token="sesame") as client:
+        assert running.token is not None
+        assert len(running.token) >= 16
+        with pytest.raises(FabricError, match="with another token"):
+            FabricClient(running.address, 1, gpus_per_server=1, token="")
+        with FabricClient(running.address, 1, gpus_per_server=1) as client:
             assert client.statistics()["requests"] == 0
 
 
@@ -325,38 +322,6 @@ def test_command_line_explains_itself_and_refuses_bad_settings() -> None:
 def test_electrical_fabric_has_no_latency() -> None:
     with pytest.raises(SettingsError, match="reconfiguration_latency_ms"):
         dataclasses.replace(SETTINGS, mode="electrical")
-
-
-def test_emulated_switch_reports_each_command_and_refuses_impossible_ones() -> None:
-    done: list[int] = []
-    reported = threading.Semaphore(0)
-
-    def report(command: int) -> None:
-        done.append(command)
-        reported.release()
-
-    switch = EmulatedSwitch(0, report)
-    switch.apply(SwitchAction(1, 0, (Circuit(0, 1),), ()))
-    reported.acquire()
-    with pytest.raises(SwitchFault, match="two peers"):
-        switch.apply(SwitchAction(2, 0, (Circuit(0, 2),), ()))
-    with pytest.raises(SwitchFault, match="not there"):
-        switch.apply(SwitchAction(3, 0, (), (Circuit(5, 6),)))
-    switch.apply(SwitchAction(4, 0, (Circuit(0, 2),), (Circuit(0, 1),)))
-    reported.acquire()
-    switch.close()
-    assert done == [1, 4]
-
-
-def test_emulated_switch_lets_disjoint_ports_run_together_and_common_ones_in_turn() -> None:
-    clock = [0]
-    switch = EmulatedSwitch(100, lambda _: None, clock=lambda: clock[0])
-    switch.close()
-    switch.apply(SwitchAction(1, 0, (Circuit(0, 1),), ()))
-    switch.apply(SwitchAction(2, 0, (Circuit(2, 3),), ()))
-    clock[0] = 10
-    switch.apply(SwitchAction(3, 0, (Circuit(0, 4),), (Circuit(0, 1),)))
-    assert sorted(switch._due) == [(100, 1), (100, 2), (200, 3)]
 
 
 def test_the_room_needs_the_standard_library_alone() -> None:

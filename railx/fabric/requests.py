@@ -1,0 +1,400 @@
+"""What ranks and observers may say to the controller, as checked values.
+
+Whatever comes off the network is one of these or a
+:class:`~railx.fabric.protocol.ProtocolError` with a reason. So nothing behind this
+module meets a value of another type or size than it names. A rank is an int and no
+bool, no number is a float, names are short and printable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from railx.fabric.circuits import Configuration, Port
+from railx.fabric.holdings import OperationKey, Presentation, Report
+from railx.fabric.protocol import Message, ProtocolError, parse
+
+__all__ = [
+    "Abandon",
+    "Acquire",
+    "FailCommands",
+    "FailPorts",
+    "Leave",
+    "Listen",
+    "Metrics",
+    "Observe",
+    "Ping",
+    "Pong",
+    "Prepare",
+    "Present",
+    "Recalled",
+    "Register",
+    "Release",
+    "Request",
+    "RestorePorts",
+    "Shutdown",
+    "Stats",
+    "Status",
+    "Unlisten",
+    "read_request",
+]
+
+#: Numbers of requests, operations, leases and incarnations are below this.
+MAXIMUM_NUMBER = 1 << 63
+#: Ranks of one run, and so members of a group, are below this.
+MAXIMUM_RANKS = 1 << 16
+MAXIMUM_NAME = 256
+MAXIMUM_TOKEN = 1024
+#: Entries of one message's lists, e.g. the channels that a lease was used on.
+MAXIMUM_ENTRIES = 1 << 14
+
+
+class Register(NamedTuple):
+    """A connection is to be a rank's."""
+
+    rank: int
+    gpus_per_server: int
+    token: str | None
+    incarnation: int
+    controller: int | None
+
+
+class Present(NamedTuple):
+    """What a rank had begun when the controller before this one ended."""
+
+    presentation: Presentation
+
+
+class Observe(NamedTuple):
+    """A connection is to be an observer's."""
+
+    token: str | None
+
+
+class Acquire(NamedTuple):
+    """A rank stands before an operation."""
+
+    request: int
+    key: OperationKey
+    configuration: Configuration
+
+
+class Listen(NamedTuple):
+    """A rank stands before a receive from any source."""
+
+    request: int
+    channels: Mapping[str, tuple[int, int]]
+
+
+class Unlisten(NamedTuple):
+    """A rank waits for no sender any more."""
+
+    request: int
+
+
+class Release(NamedTuple):
+    """A rank has ended its part of an operation."""
+
+    key: OperationKey
+
+
+class Recalled(NamedTuple):
+    """A rank gives back a lease."""
+
+    configuration: Configuration
+    report: Report
+
+
+class Prepare(NamedTuple):
+    """A hint at what a rank's next operation will need."""
+
+    configuration: Configuration
+
+
+class Abandon(NamedTuple):
+    """A rank gave up an operation that it asked for."""
+
+    key: OperationKey
+
+
+class Stats(NamedTuple):
+    """A question for the counters."""
+
+    request: int
+
+
+class Status(NamedTuple):
+    """An observer's question for the state."""
+
+    request: int
+
+
+class Metrics(NamedTuple):
+    """An observer's question for the counters as text."""
+
+    request: int
+
+
+class FailPorts(NamedTuple):
+    """An observer's order: ports of an emulated switch fail."""
+
+    request: int
+    ports: frozenset[Port]
+    reason: str
+
+
+class RestorePorts(NamedTuple):
+    """An observer's order: they are back."""
+
+    request: int
+    ports: frozenset[Port]
+
+
+class FailCommands(NamedTuple):
+    """An observer's order: the next commands of an emulated switch fail."""
+
+    request: int
+    commands: int
+    reason: str
+
+
+class Ping(NamedTuple):
+    """A question for a sign of life."""
+
+
+class Pong(NamedTuple):
+    """A sign of life."""
+
+
+class Leave(NamedTuple):
+    """An orderly end."""
+
+
+class Shutdown(NamedTuple):
+    """The controller is to end."""
+
+
+Request = (
+    Register
+    | Present
+    | Observe
+    | Acquire
+    | Listen
+    | Unlisten
+    | Release
+    | Recalled
+    | Prepare
+    | Abandon
+    | Stats
+    | Status
+    | Metrics
+    | FailPorts
+    | RestorePorts
+    | FailCommands
+    | Ping
+    | Pong
+    | Leave
+    | Shutdown
+)
+
+
+def _no_float(text: str) -> Any:
+    raise ProtocolError(f"the number {text[:40]}; allowed: whole numbers", "not_whole")
+
+
+_WHOLE = {int}
+_DECODER = json.JSONDecoder(parse_float=_no_float, parse_constant=_no_float)
+
+
+def read_request(body: bytes) -> Request:
+    """A message's checked value; raises :class:`ProtocolError` where it has none."""
+    message = parse(body, _DECODER)
+    read = _READ.get(message["type"])
+    if read is None:
+        raise ProtocolError(f"a message of type {message['type'][:40]!r}", "unknown_type")
+    try:
+        return read(message)
+    except KeyError as error:
+        raise ProtocolError(f"the field {error} is missing", "missing_field") from None
+    except ProtocolError as error:
+        # Who asked is told, where the question has a number at least.
+        number = message.get("request")
+        if type(number) is int and 0 <= number < MAXIMUM_NUMBER:
+            error.request = number
+        raise
+
+
+def _wrong(name: str, value: Any, allowed: str) -> ProtocolError:
+    # No more is shown of a list: what is in it may be deep.
+    shown = repr(value) if isinstance(value, str | int | None) else f"a {type(value).__name__}"
+    return ProtocolError(f"{name}: got {shown[:60]}; allowed: {allowed}", "wrong_field")
+
+
+def _whole(value: Any, name: str, below: int = MAXIMUM_NUMBER) -> int:
+    if type(value) is not int or not 0 <= value < below:
+        raise _wrong(name, value, f"a whole number from 0 to {below - 1}")
+    return value
+
+
+def _name(value: Any, name: str) -> str:
+    if type(value) is not str or not 0 < len(value) <= MAXIMUM_NAME or not value.isprintable():
+        raise _wrong(name, value, f"1 to {MAXIMUM_NAME} printable characters")
+    return value
+
+
+def _entries(value: Any, name: str, kind: type[Any]) -> Any:
+    """A list or an object of bounded size."""
+    if not isinstance(value, kind) or len(value) > MAXIMUM_ENTRIES:
+        what = "an object" if kind is dict else "a list"
+        raise _wrong(name, value, f"{what} of at most {MAXIMUM_ENTRIES}")
+    return value
+
+
+def _number(message: Message) -> int:
+    return _whole(message["request"], "request")
+
+
+def _key(message: Message) -> OperationKey:
+    return (
+        _name(message["channel"], "channel"),
+        _whole(message["sequence"], "sequence"),
+    )
+
+
+def _configuration(message: Message) -> Configuration:
+    kind, members = message["kind"], message["members"]
+    if type(kind) is not str:
+        raise _wrong("kind", kind, "pair, ring")
+    # True is equal to 1, so that what follows would find it in its memory.
+    if type(members) is not list or not _WHOLE.issuperset(map(type, members)):
+        raise _wrong("members", members, "a list of ranks")
+    if max(members, default=0) >= MAXIMUM_RANKS:
+        raise _wrong("members", members, f"ranks below {MAXIMUM_RANKS}")
+    try:
+        return _configured(kind, tuple(members))
+    except ValueError as error:
+        raise ProtocolError(str(error)[:200], "configuration") from None
+
+
+@lru_cache(maxsize=1024)
+def _configured(kind: Any, members: tuple[int, ...]) -> Configuration:
+    return Configuration(kind, members)
+
+
+def _token(message: Message) -> str | None:
+    token = message.get("token")
+    if token is not None and (type(token) is not str or len(token) > MAXIMUM_TOKEN):
+        raise _wrong("token", [], f"null or at most {MAXIMUM_TOKEN} characters")
+    return token
+
+
+def _pair(value: Any, name: str) -> tuple[Any, Any]:
+    if type(value) is not list or len(value) != 2:
+        raise _wrong(name, value, "a list of two")
+    return value[0], value[1]
+
+
+def _incarnation(value: Any) -> int | None:
+    return None if value is None else _whole(value, "controller")
+
+
+def _begun(message: Message) -> dict[str, int]:
+    begun = _entries(message["begun"], "begun", dict)
+    return {_name(name, "begun"): _whole(last, "begun") for name, last in begun.items()}
+
+
+def _presentation(message: Message) -> Presentation:
+    configurations = [
+        _configuration({"kind": kind, "members": members})
+        for kind, members in (
+            _pair(item, "configurations")
+            for item in _entries(message["configurations"], "configurations", list)
+        )
+    ]
+    begun = {}
+    for item in _entries(message["begun"], "begun", list):
+        if type(item) is not list or len(item) != 3:
+            raise _wrong("begun", item, "lists of channel, number and place of what it needs")
+        place = _whole(item[2], "begun", max(len(configurations), 1))
+        if not configurations:
+            raise _wrong("configurations", [], "what begun channels need")
+        begun[_name(item[0], "begun")] = (configurations[place], _whole(item[1], "begun"))
+    return Presentation(
+        begun=begun,
+        open=_open(message),
+        operations=_whole(message["operations"], "operations"),
+    )
+
+
+def _open(message: Message) -> frozenset[OperationKey]:
+    opened = (_pair(item, "open") for item in _entries(message["open"], "open", list))
+    return frozenset((_name(name, "open"), _whole(number, "open")) for name, number in opened)
+
+
+def _report(message: Message) -> Report:
+    return Report(
+        hold=_whole(message["hold"], "hold"),
+        begun=_begun(message),
+        open=_open(message),
+        operations=_whole(message["operations"], "operations"),
+    )
+
+
+def _channels(message: Message) -> dict[str, tuple[int, int]]:
+    channels = _entries(message["channels"], "channels", dict)
+    return {
+        _name(name, "channels"): (
+            _whole(source, "channels", MAXIMUM_RANKS),
+            _whole(number, "channels"),
+        )
+        for name, (source, number) in (
+            (name, _pair(value, "channels")) for name, value in channels.items()
+        )
+    }
+
+
+def _ports(message: Message) -> frozenset[Port]:
+    ports = [_pair(item, "ports") for item in _entries(message["ports"], "ports", list)]
+    for _, side in ports:
+        if type(side) is not str or side not in ("left", "right"):
+            raise _wrong("side of a port", side, "left, right")
+    return frozenset(Port(_whole(gpu, "ports", MAXIMUM_RANKS), side) for gpu, side in ports)
+
+
+_READ: dict[str, Callable[[Message], Request]] = {
+    "REGISTER": lambda message: Register(
+        _whole(message["rank"], "rank", MAXIMUM_RANKS),
+        _whole(message["gpus_per_server"], "gpus_per_server"),
+        _token(message),
+        _whole(message["incarnation"], "incarnation"),
+        _incarnation(message.get("controller")),
+    ),
+    "PRESENT": lambda message: Present(_presentation(message)),
+    "OBSERVE": lambda message: Observe(_token(message)),
+    "ACQUIRE": lambda message: Acquire(_number(message), _key(message), _configuration(message)),
+    "LISTEN": lambda message: Listen(_number(message), _channels(message)),
+    "UNLISTEN": lambda message: Unlisten(_number(message)),
+    "RELEASE": lambda message: Release(_key(message)),
+    "RECALLED": lambda message: Recalled(_configuration(message), _report(message)),
+    "PREPARE": lambda message: Prepare(_configuration(message)),
+    "ABANDON": lambda message: Abandon(_key(message)),
+    "STATS": lambda message: Stats(_number(message)),
+    "STATUS": lambda message: Status(_number(message)),
+    "METRICS": lambda message: Metrics(_number(message)),
+    "FAIL_PORTS": lambda message: FailPorts(
+        _number(message), _ports(message), _name(message["reason"], "reason")
+    ),
+    "RESTORE_PORTS": lambda message: RestorePorts(_number(message), _ports(message)),
+    "FAIL_COMMANDS": lambda message: FailCommands(
+        _number(message),
+        _whole(message["count"], "count", MAXIMUM_ENTRIES),
+        _name(message["reason"], "reason"),
+    ),
+    "PING": lambda message: Ping(),
+    "PONG": lambda message: Pong(),
+    "LEAVE": lambda message: Leave(),
+    "SHUTDOWN": lambda message: Shutdown(),
+}

@@ -1,0 +1,87 @@
+"""What the controller asks of a driver, and what a driver promises.
+
+* Every command is answered by one ``done`` or one ``failed``. Commands on disjoint
+  ports run at the same time where the switch can, commands on a common port one after
+  another.
+* After ``failed`` no circuit of the command carries light, neither those to bring up
+  nor those to drop: its ports are dark and free, but for those that are lost.
+* The circuit of a port that is lost is dark at once. ``ports_lost`` is told first, then
+  ``failed`` for every command under way that needs one of the ports. A command that
+  crosses this news fails; it may name a circuit that the loss has made dark.
+* A port that is back is dark and free. No circuit comes back by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from railx.fabric.circuits import Circuit, Port
+from railx.fabric.core import SwitchAction
+
+__all__ = ["FaultySwitch", "Switch", "SwitchCallbacks", "SwitchFault", "parse_port", "port_name"]
+
+
+class SwitchFault(RuntimeError):
+    """A command that no optical switch could carry out: the controller's mistake."""
+
+
+@dataclass(frozen=True)
+class SwitchCallbacks:
+    """Whom a driver tells, on a thread of its own, in the order of what happened.
+
+    ``done`` gets the number of a command, ``failed`` that and the reason in one line.
+    """
+
+    done: Callable[[int], None]
+    failed: Callable[[int, str], None]
+    ports_lost: Callable[[frozenset[Port], str], None]
+    ports_back: Callable[[frozenset[Port]], None]
+
+
+class Switch(Protocol):
+    """The optical switches of all rails."""
+
+    def apply(self, action: SwitchAction) -> None:
+        """Begin a command; never waits for a device.
+
+        Raises :class:`SwitchFault` where it drops a circuit that is not there or takes
+        a port in use.
+        """
+
+    def read(self) -> frozenset[Circuit]:
+        """The circuits that carry light now; may wait for a device."""
+
+    def close(self) -> None:
+        """Stop; commands under way are never reported, and light stays as it is."""
+
+
+@runtime_checkable
+class FaultySwitch(Switch, Protocol):
+    """A switch that fails when it is told to."""
+
+    def fail_ports(self, ports: frozenset[Port], reason: str) -> None:
+        """Lose ports; those that are lost already stay so.
+
+        Raises ValueError for a port that the switch has not.
+        """
+
+    def restore_ports(self, ports: frozenset[Port]) -> None:
+        """Bring lost ports back; raises ValueError as ``fail_ports`` does."""
+
+    def fail_commands(self, count: int, reason: str) -> None:
+        """Fail the next ``count`` commands."""
+
+
+def port_name(port: Port) -> str:
+    """The name of a port on command lines and in settings, e.g. ``3.right``."""
+    return f"{port.gpu}.{port.side}"
+
+
+def parse_port(name: str) -> Port:
+    """The port of this name; raises ValueError, one line."""
+    gpu, _, side = name.partition(".")
+    if not (gpu.isascii() and gpu.isdecimal()) or side not in ("left", "right"):
+        raise ValueError(f"got {name!r}; allowed: GPU.left or GPU.right, e.g. 3.right")
+    return Port(int(gpu), "left" if side == "left" else "right")

@@ -1,0 +1,171 @@
+"""Peers that hang, crowd, stay silent or read nothing, and a controller that breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from railx.fabric import (
+    Configuration,
+    FabricClient,
+    FabricError,
+    FabricSettings,
+    connections,
+    launch_controller,
+)
+from railx.fabric.controller import serve
+from railx.fabric.protocol import TOKEN, MessageDecoder, encode
+from railx.settings import SettingsError, to_dict
+from tests.commands import environment
+from tests.fabric.raw import answers, register, stranger
+
+SETTINGS = FabricSettings(1, "127.0.0.1", 0, 30, "on_demand", 0)
+IMPATIENT = dataclasses.replace(SETTINGS, timeout_s=0.2, heartbeat_s=0.05)
+PAIR = Configuration("ring", (0, 1))
+
+
+def test_who_says_nothing_is_not_waited_for() -> None:
+    """Neither a stranger nor a rank that has stopped; those who answer stay."""
+    with launch_controller(IMPATIENT, 2) as controller:
+        assert controller.address is not None
+        with FabricClient(controller.address, 0, gpus_per_server=1) as zero:
+            silent = stranger(controller)
+            stopped = register(controller, 1)
+            with pytest.raises(FabricError, match=r"rank 1 has been silent for 0\.2 s"):
+                zero.acquire("g", 0, PAIR, timeout_s=30)
+            (told,) = answers(silent)
+            assert told["reason"] == "silent_stranger"
+            assert {answer["type"] for answer in answers(stopped)} == {"PING"}
+            refusals = zero.statistics()["refusals"]
+            assert (refusals["silent_stranger"], refusals["silent"]) == (1, 1)
+
+
+def test_who_reads_nothing_is_cut_off_and_its_peers_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "MAXIMUM_UNREAD_BYTES", 1 << 16)
+
+    async def story() -> dict[str, object]:
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[int] = loop.create_future()
+        serving = asyncio.ensure_future(
+            serve(SETTINGS, 2, token="t", ready=lambda _, port: ready.set_result(port))
+        )
+        port = await ready
+
+        async def rank(number: int) -> socket.socket:
+            peer = socket.socket()
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            peer.setblocking(False)
+            await loop.sock_connect(peer, ("127.0.0.1", port))
+            said = encode("REGISTER", rank=number, gpus_per_server=1, token="t", incarnation=1)
+            await loop.sock_sendall(peer, said)
+            await loop.sock_recv(peer, 4096)
+            return peer
+
+        deaf, other = await rank(1), await rank(0)
+        waits = encode("ACQUIRE", request=1, channel="g", sequence=0, kind="ring", members=[0, 1])
+        await loop.sock_sendall(other, waits)
+        asks = b"".join(encode("STATS", request=number) for number in range(200))
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await loop.sock_sendall(deaf, asks)
+        (told,) = MessageDecoder().feed(await loop.sock_recv(other, 4096))
+        assert (told["type"], told["request"]) == ("ERROR", 1)
+        assert "rank 1 does not read what the controller sends" in told["message"]
+        await loop.sock_sendall(other, encode("SHUTDOWN"))
+        statistics = await serving
+        for peer in (deaf, other):
+            peer.close()
+        return statistics
+
+    assert asyncio.run(story())["refusals"] == {"does_not_read": 1, "lost": 1}
+
+
+def start(settings: FabricSettings, before: str = "") -> subprocess.Popen[str]:
+    """A controller of two ranks with the token "t", after some lines of its own."""
+    code = f"import resource, sys\nfrom railx.fabric.controller import main\n{before}\n"
+    arguments = ["--ranks", "2", "--settings", json.dumps(to_dict(settings))]
+    return subprocess.Popen(
+        [sys.executable, "-c", f"{code}sys.exit(main({arguments!r}))"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**{TOKEN: "t"}),
+    )
+
+
+def address(process: subprocess.Popen[str]) -> tuple[str, int]:
+    assert process.stdout is not None
+    told = json.loads(process.stdout.readline())
+    return told["host"], told["port"]
+
+
+@pytest.mark.parametrize(
+    ("taken", "reason"),
+    [(0, "too_many_connections"), (30, "no_descriptor")],
+)
+def test_more_connections_than_it_can_hold_are_survived(taken: int, reason: str) -> None:
+    """Bounded by the limit of descriptors, and when those are gone all the same."""
+    limits = "resource.setrlimit(resource.RLIMIT_NOFILE, (44, 44))"
+    files = f"kept = [open('/dev/null') for _ in range({taken})]"
+    process = start(SETTINGS, f"{limits}\n{files}")
+    with contextlib.ExitStack() as crowd:
+        place = address(process)
+        for _ in range(40):
+            crowd.enter_context(socket.create_connection(place))
+        host, port = place
+        with FabricClient(f"{host}:{port}", 0, gpus_per_server=1, token="t") as client:
+            assert client.statistics()["refusals"][reason] > 0
+            client.shut_down_controller()
+    said = process.communicate(timeout=30)[1]
+    assert process.returncode == 0
+    # Each is counted, few are told of.
+    assert 1 <= said.count(f"refused ({reason}") <= 8
+
+
+def test_a_mistake_of_its_own_ends_it_with_a_word_and_a_code() -> None:
+    broken = "from railx.fabric.core import ControllerCore\nControllerCore.hint = None"
+    process = start(SETTINGS, broken)
+    host, port = address(process)
+    client = FabricClient(f"{host}:{port}", 0, gpus_per_server=1, token="t")
+    client.prepare(PAIR)
+    said = process.communicate(timeout=30)[1]
+    client.close()
+    assert process.returncode == 1
+    assert said.splitlines()[-1].startswith("the controller broke down: TypeError(")
+    assert "Traceback" in said
+
+
+def test_a_socket_file_serves_one_user_and_one_controller(tmp_path: Path) -> None:
+    path = tmp_path / "controller"
+    local = dataclasses.replace(SETTINGS, host=f"unix:{path}")
+    with launch_controller(local, 2) as controller:
+        assert controller.address == f"unix:{path}"
+        assert path.stat().st_mode & 0o777 == 0o600
+        with FabricClient(controller.address, 0, gpus_per_server=1) as client:
+            assert client.ranks == 2
+        with (
+            pytest.raises(SettingsError, match=r"^fabric\.host: cannot listen on unix:.*in use"),
+            launch_controller(local, 2),
+        ):
+            pass
+        assert controller.process is not None
+        os.kill(controller.process.pid, signal.SIGKILL)
+        controller.process.wait()
+        # The file of a dead one is in nobody's way.
+        with launch_controller(local, 2):
+            pass
+    assert not path.exists()
+    with pytest.raises(SettingsError, match=r"port: got 7; allowed: 0 where host"):
+        dataclasses.replace(local, port=7)
