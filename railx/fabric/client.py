@@ -1,7 +1,9 @@
 """A rank's side of the protocol.
 
 Questions block and may come from any thread. One thread reads, and nobody goes on
-without an answer.
+without an answer. Where the controller says that it may be restarted, a connection that
+breaks is made again: the rank presents what it has begun, its open questions are asked
+again, and whoever waits goes on waiting.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ import contextlib
 import itertools
 import os
 import secrets
+import select
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -18,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from railx.fabric.circuits import Configuration, Layout
-from railx.fabric.holdings import Holdings, OperationKey, Report
+from railx.fabric.holdings import Holdings, OperationKey, Presentation, Report
 from railx.fabric.protocol import TOKEN, Message, MessageDecoder, ProtocolError, connect, encode
 
 __all__ = ["Asked", "FabricClient", "FabricError", "Grant"]
@@ -28,6 +32,9 @@ _REASON_TIMEOUT_S = 5.0
 
 #: How long an operation that failed waits for the controller's word on its members.
 _NOTICE_TIMEOUT_S = 1.0
+
+#: The first pause between tries to reach a controller that is gone, and the longest.
+_PAUSE_S = (0.02, 0.5)
 
 
 class FabricError(RuntimeError):
@@ -50,8 +57,15 @@ class Grant:
     mispredicted: bool
 
 
+class _Lost(Exception):
+    """A connection that broke or was closed; one line."""
+
+
 @dataclass
 class _Question:
+    """``data`` asks it, and asks it again on another connection."""
+
+    data: bytes = b""
     answered: threading.Event = field(default_factory=threading.Event)
     message: Message = field(default_factory=dict)
 
@@ -86,13 +100,16 @@ class FabricClient:
         gpus_per_server: int,
         timeout_s: float = 30.0,
         token: str | None = None,
+        reconnect_s: float | None = None,
         granted_late: Callable[[str, int, Grant], None] | None = None,
         given_back: Callable[[Collection[OperationKey]], None] | None = None,
     ) -> None:
         """Connect and register.
 
-        ``address`` is "host:port", ``token`` what the controller wants to hear if it
-        has one. ``granted_late`` is told (on the reading thread) of circuits that came
+        ``address`` is "host:port" or "unix:/path", ``token`` what the controller wants
+        to hear (None: the one of the environment). ``reconnect_s``: how long to try to
+        reach the controller again when the connection breaks (None: as the controller
+        says). ``granted_late`` is told (on the reading thread) of circuits that came
         for an operation which had begun under a lease recalled since: its channel, its
         number and the account of its wait. ``given_back`` is told (there too) which
         operations were under way when a lease was recalled: their end has to be told.
@@ -100,39 +117,46 @@ class FabricClient:
         """
         self.address = address
         self.rank = rank
+        self.timeout_s = timeout_s
+        self._gpus_per_server = gpus_per_server
+        self._token = os.environ.get(TOKEN) if token is None else token
+        #: Tells this client from any other of the rank.
+        self._incarnation = secrets.randbits(63)
+        self._controller: int | None = None
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._questions: dict[int, _Question] = {}
-        self._forgotten: set[int] = set()
         self._holdings = Holdings(Layout(gpus_per_server))
         self._granted_late = granted_late
         self._tell_given_back = given_back
-        self._registered = _Question()
         self._broken: str | None = None
         # What befell a member of these groups, or (None) of an operation under way.
         self._notices: dict[tuple[int, ...] | None, str] = {}
         self._noticed = threading.Condition()
         self._closing = False
+        self._closed = threading.Event()
+        self._connected_at = time.monotonic()
+        self._heartbeat_timeout_s: float | None = None
         self._socket = _connect(address, timeout_s)
-        self._reader = threading.Thread(target=self._read, name="fabric client", daemon=True)
-        self._reader.start()
-        self._send(
-            "REGISTER",
-            rank=rank,
-            gpus_per_server=gpus_per_server,
-            token=os.environ.get(TOKEN) if token is None else token,
-            incarnation=secrets.randbits(63),
+        self._decoder = MessageDecoder()
+        try:
+            answer, early = self._enter(time.monotonic() + timeout_s)
+        except (_Lost, FabricError) as error:
+            self._closing = True
+            self._socket.close()
+            raise FabricError(str(error)) from None
+        self.ranks = int(answer["ranks"])
+        self.timeout_s = float(answer["timeout_s"])
+        if reconnect_s is None:
+            reconnect_s = float(answer.get("reconnect_s", 0))
+        self._reconnect_s = reconnect_s
+        self._connected = True
+        if answer.get("recovering"):
+            self._send_data(_presented(self._holdings.present()))
+        self._reader = threading.Thread(
+            target=self._run, args=(early,), name="fabric client", daemon=True
         )
-        if not self._registered.answered.wait(timeout_s):
-            self._fail(f"the controller at {address} did not answer within {timeout_s:g} s")
-        answer = self._registered.message
-        if self._broken is not None or answer["type"] == "ERROR":
-            # Why it was refused says more than that the connection was closed then.
-            message = answer.get("message") or self._broken
-            self.close()
-            raise FabricError(message)
-        self.ranks = int(self._registered.message["ranks"])
-        self.timeout_s = float(self._registered.message["timeout_s"])
+        self._reader.start()
 
     def __enter__(self) -> FabricClient:
         return self
@@ -188,6 +212,8 @@ class FabricClient:
         """
         question, number = self._ask(
             "ACQUIRE",
+            (channel, sequence),
+            configuration,
             channel=channel,
             sequence=sequence,
             kind=configuration.kind,
@@ -196,31 +222,61 @@ class FabricClient:
         return Asked(channel, sequence, configuration, number, question)
 
     def granted(self, asked: Asked, *, timeout_s: float | None = None) -> Grant:
-        """Wait until an operation may start that was asked for, as ``acquire`` does."""
+        """Wait until an operation may start that was asked for, as ``acquire`` does.
+
+        Once it was given up, a grant that comes after all is the controller's to take
+        back: the operation must not start.
+        """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         question = asked.question
-        if not question.answered.wait(limit_s):
-            self._send("ABANDON", channel=asked.channel, sequence=asked.sequence)
+        given_up = False
+        if not self._wait(question, limit_s):
+            with self._lock:
+                given_up = self._holdings.give_up(asked.number)
+                if given_up:
+                    self._write(encode("ABANDON", channel=asked.channel, sequence=asked.sequence))
+            silent = (
+                f"no answer from the controller at {self.address} within {limit_s:g} s for"
+                f" {asked.configuration.name}"
+            )
             if not question.answered.wait(_REASON_TIMEOUT_S):
-                self._forget(asked.number)
-                raise FabricError(
-                    f"no answer from the controller at {self.address} within {limit_s:g} s for"
-                    f" {asked.configuration.name}"
-                )
+                with self._lock:
+                    self._questions.pop(asked.number, None)
+                raise FabricError(silent)
         answer = self._answer(question)
         if answer["type"] == "ERROR":
             raise FabricError(answer["message"])
+        if given_up:
+            raise FabricError(silent)
         return _grant(answer)
 
     def abandon(self, asked: Asked) -> None:
         """An operation that was asked for will not be carried out after all."""
-        if self._forget(asked.number):
-            self._send("ABANDON", channel=asked.channel, sequence=asked.sequence)
-            return
+        with self._lock:
+            given_up = self._holdings.give_up(asked.number)
+            if given_up:
+                self._questions.pop(asked.number, None)
+                self._write(encode("ABANDON", channel=asked.channel, sequence=asked.sequence))
+                return
         # The answer is here, or just being noted.
         asked.question.answered.wait(_REASON_TIMEOUT_S)
         if asked.question.message.get("type") == "GRANT":
             self.release(asked.channel, asked.sequence)
+
+    def _wait(self, question: _Question, limit_s: float) -> bool:
+        """Wait for an answer; a connection that was made again gives it more time."""
+        asked = time.monotonic()
+        while True:
+            with self._lock:
+                since = max(asked, self._connected_at) if self._connected else None
+            if since is None:
+                left_s = max(limit_s, _PAUSE_S[1])
+            else:
+                left_s = since + limit_s - time.monotonic()
+                if left_s <= 0:
+                    return question.answered.is_set()
+            if question.answered.wait(left_s):
+                return True
 
     def listen(
         self, channels: Mapping[str, tuple[int, int]], *, timeout_s: float | None = None
@@ -232,8 +288,8 @@ class FabricClient:
         :class:`FabricError` as ``acquire`` does.
         """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        question, number = self._ask("LISTEN", channels=channels)
-        if not question.answered.wait(limit_s):
+        question, number = self._ask("LISTEN", None, None, channels=channels)
+        if not self._wait(question, limit_s):
             self._send("UNLISTEN", request=number)
             with self._lock:
                 self._questions.pop(number, None)
@@ -251,7 +307,7 @@ class FabricClient:
         """
         with self._lock:
             # Without a controller nobody could recall what is held.
-            return self._broken is None and self._holdings.begin((channel, sequence), configuration)
+            return self._connected and self._holdings.begin((channel, sequence), configuration)
 
     def release(self, channel: str, sequence: int, *, prepare: Configuration | None = None) -> None:
         """This rank's part of a granted operation has ended.
@@ -294,8 +350,8 @@ class FabricClient:
 
         See :meth:`railx.fabric.core.ControllerCore.statistics`.
         """
-        question, _ = self._ask("STATS")
-        if not question.answered.wait(self.timeout_s):
+        question, _ = self._ask("STATS", None, None)
+        if not self._wait(question, self.timeout_s):
             raise FabricError(
                 f"no answer from the controller at {self.address} within {self.timeout_s:g} s"
             )
@@ -312,68 +368,187 @@ class FabricClient:
             if self._closing:
                 return
             self._closing = True
+            self._closed.set()
             # A controller that is gone already needs no farewell.
             with contextlib.suppress(OSError):
                 given_back = [self._given_back(held) for held in self._holdings.all()]
-                self._socket.sendall(b"".join([*given_back, encode("LEAVE")]))
+                if self._connected:
+                    self._socket.sendall(b"".join([*given_back, encode("LEAVE")]))
                 self._socket.shutdown(socket.SHUT_RDWR)
         if threading.current_thread() is not self._reader:
             self._reader.join()
         self._socket.close()
 
-    def _ask(self, message_type: str, /, **fields: Any) -> tuple[_Question, int]:
-        question, number = _Question(), next(self._numbers)
+    def _ask(
+        self,
+        message_type: str,
+        key: OperationKey | None,
+        configuration: Configuration | None,
+        /,
+        **fields: Any,
+    ) -> tuple[_Question, int]:
+        number = next(self._numbers)
+        question = _Question(encode(message_type, request=number, **fields))
         with self._lock:
             if self._broken is not None:
                 raise FabricError(self._broken)
             self._questions[number] = question
-        self._send(message_type, request=number, **fields)
+            if key is not None and configuration is not None:
+                self._holdings.ask(number, key, configuration)
+            self._write(question.data)
         return question, number
 
     def _send(self, message_type: str, /, **fields: Any) -> None:
+        self._send_data(encode(message_type, **fields))
+
+    def _send_data(self, data: bytes) -> None:
         with self._lock:
-            self._write(encode(message_type, **fields))
+            self._write(data)
 
     def _write(self, data: bytes) -> None:
-        """Send; under the lock, so that messages go out in the order of events."""
+        """Send; under the lock, so that messages go out in the order of events.
+
+        Nothing goes out while the connection is down: what matters is presented, or
+        asked again, on the next one.
+        """
         if self._closing:
             raise FabricError("the connection to the controller is closed")
+        if self._broken is not None:
+            raise FabricError(self._broken)
+        if not self._connected:
+            return
         try:
             self._socket.sendall(data)
         except OSError as error:
+            if self._reconnect_s > 0:
+                # A message may have gone out in part: the reading thread begins anew.
+                self._connected = False
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+                return
             broke = f"the connection to the controller at {self.address} broke"
-            raise FabricError(self._broken or f"{broke} ({error.strerror})") from None
-
-    def _forget(self, number: int) -> bool:
-        """Nobody waits for this answer any more; False where it has come already."""
-        with self._lock:
-            open_ = self._questions.pop(number, None) is not None
-            if open_:
-                self._forgotten.add(number)
-            return open_
+            raise FabricError(f"{broke} ({error.strerror})") from None
 
     def _answer(self, question: _Question) -> Message:
         if not question.message:
             raise FabricError(self._broken or "the connection to the controller is closed")
         return question.message
 
-    def _read(self) -> None:
-        decoder = MessageDecoder()
+    # Connections
+
+    def _enter(self, deadline: float) -> tuple[Message, list[Message]]:
+        """Register on a new connection; returns the answer and what came behind it.
+
+        Raises _Lost where the connection ends or stays silent, FabricError where the
+        controller refuses.
+        """
+        with contextlib.suppress(OSError):
+            self._socket.sendall(
+                encode(
+                    "REGISTER",
+                    rank=self.rank,
+                    gpus_per_server=self._gpus_per_server,
+                    token=self._token,
+                    incarnation=self._incarnation,
+                    controller=self._controller,
+                )
+            )
+        messages: list[Message] = []
+        while not messages:
+            messages = self._receive_some(deadline - time.monotonic())
+        answer = messages[0]
+        if answer["type"] != "REGISTERED":
+            raise FabricError(answer.get("message") or f"a {answer['type']} answered REGISTER")
+        self._controller = answer.get("incarnation")
+        heartbeat_s = answer.get("heartbeat_timeout_s")
+        self._heartbeat_timeout_s = None if heartbeat_s is None else float(heartbeat_s)
+        # Whoever sends holds the lock, for ever if the controller does not read.
+        limit_us = round(1e6 * float(answer["timeout_s"]))
+        limit = struct.pack("ll", *divmod(limit_us, 1_000_000))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        return answer, messages[1:]
+
+    def _receive_some(self, limit_s: float | None) -> list[Message]:
+        """The next messages, perhaps none; raises _Lost where there will be none."""
+        where = f"the controller at {self.address}"
         try:
-            while data := self._socket.recv(65536):
-                for message in decoder.feed(data):
-                    self._receive(message)
-            self._fail(f"the controller at {self.address} closed the connection")
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            if not poll.poll(None if limit_s is None else max(0.0, 1000 * limit_s)):
+                silent_s = self.timeout_s if limit_s is None else limit_s
+                raise _Lost(f"{where} did not answer within {max(0.0, silent_s):g} s")
+            data = self._socket.recv(65536)
+            if not data:
+                raise _Lost(f"{where} closed the connection")
+            return self._decoder.feed(data)
         except (OSError, ProtocolError) as error:
-            self._fail(f"the connection to the controller at {self.address} broke ({error})")
+            raise _Lost(
+                f"the connection to the controller at {self.address} broke ({error})"
+            ) from None
+
+    def _run(self, messages: list[Message]) -> None:
+        """The reading thread: messages until the connection ends, for good."""
+        while True:
+            try:
+                while True:
+                    for message in messages:
+                        self._receive(message)
+                    messages = self._receive_some(self._heartbeat_timeout_s)
+            except _Lost as error:
+                reason = str(error)
+            try:
+                messages = self._come_back(reason)
+            except FabricError as error:
+                self._fail(str(error))
+                return
+
+    def _come_back(self, reason: str) -> list[Message]:
+        """Reach the controller that was started anew, and present what was begun.
+
+        Raises FabricError, with the first reason where it was only not reached.
+        """
+        with self._lock:
+            self._connected = False
+        deadline = time.monotonic() + self._reconnect_s
+        pause_s, longest_s = _PAUSE_S
+        while not self._closing and time.monotonic() < deadline:
+            try:
+                connection = _connect(self.address, deadline - time.monotonic())
+            except FabricError:
+                self._closed.wait(min(pause_s, max(0.0, deadline - time.monotonic())))
+                pause_s = min(2 * pause_s, longest_s)
+                continue
+            with self._lock:
+                self._socket.close()
+                self._socket, self._decoder = connection, MessageDecoder()
+                if self._closing:
+                    break
+            try:
+                answer, early = self._enter(deadline)
+            except _Lost:
+                self._closed.wait(pause_s)
+                continue
+            if not answer.get("recovering"):
+                raise FabricError(
+                    f"{reason}; the one that answers now did not wait for rank {self.rank}"
+                )
+            with self._lock:
+                presentation = self._holdings.present()
+                again = [question.data for _, question in sorted(self._questions.items())]
+                self._connected, self._connected_at = True, time.monotonic()
+                self._write(b"".join([_presented(presentation), *again]))
+            if presentation.open and self._tell_given_back is not None:
+                self._tell_given_back(presentation.open)
+            return early
+        raise FabricError(reason)
 
     def _receive(self, message: Message) -> None:
         number = message.get("request")
-        if message["type"] == "REGISTERED" or (
-            number is None and not self._registered.answered.is_set()
-        ):
-            question: _Question | None = self._registered
-        elif message["type"] == "RECALL":
+        if message["type"] == "PING":
+            with contextlib.suppress(FabricError):
+                self._send("PONG")
+            return
+        if message["type"] == "RECALL":
             self._take_recall(_configuration(message), message["hold"])
             if message["reason"] is not None:
                 self._notice(
@@ -381,17 +556,16 @@ class FabricClient:
                     f"{message['reason']} during {_configuration(message).name}",
                 )
             return
-        elif message["type"] == "PING":
-            self._send("PONG")
-            return
-        elif message["type"] == "GRANT":
+        if message["type"] == "GRANT":
             question = self._take_grant(message, number)
         elif number is None:
-            self._notice(None, message["message"])
+            if message["type"] == "ERROR":
+                self._notice(None, message["message"])
             return
         else:
             with self._lock:
                 question = self._questions.pop(number, None)
+                self._holdings.refused(number)
         if question is not None:
             question.message = message
             question.answered.set()
@@ -420,22 +594,16 @@ class FabricClient:
             return None
         with self._lock, contextlib.suppress(FabricError):
             question = self._questions.pop(number, None)
-            if question is not None:
-                self._holdings.granted(key, configuration, hold)
-            elif number in self._forgotten:
-                # Nobody waits for it any more.
-                self._forgotten.remove(number)
-                self._holdings.granted(key, configuration, hold)
-                if self._holdings.end(key):
-                    self._write(encode("RELEASE", channel=key[0], sequence=key[1]))
-            return question
-        return None
+            if self._holdings.answer(number, key, configuration, hold) == "release":
+                self._write(encode("RELEASE", channel=key[0], sequence=key[1]))
+        return question
 
     def _fail(self, reason: str) -> None:
         """Nobody waits for ever: every open and every later question ends."""
         with self._lock:
             self._broken = self._broken or reason
-            questions = [*self._questions.values(), self._registered]
+            self._connected = False
+            questions = list(self._questions.values())
             self._questions.clear()
         with self._noticed:
             self._noticed.notify_all()
@@ -452,6 +620,25 @@ def _recalled(configuration: Configuration, report: Report) -> bytes:
         begun=report.begun,
         open=sorted(report.open),
         operations=report.operations,
+    )
+
+
+def _presented(presentation: Presentation) -> bytes:
+    places = {
+        configuration: place
+        for place, configuration in enumerate(
+            dict.fromkeys(configuration for configuration, _ in presentation.begun.values())
+        )
+    }
+    return encode(
+        "PRESENT",
+        configurations=[[item.kind, item.members] for item in places],
+        begun=[
+            [channel, number, places[configuration]]
+            for channel, (configuration, number) in presentation.begun.items()
+        ],
+        open=sorted(presentation.open),
+        operations=presentation.operations,
     )
 
 
