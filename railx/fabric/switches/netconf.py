@@ -226,7 +226,7 @@ class _Rail:
         self._commands: queue.Queue[SwitchAction | None] = queue.Queue()
         self._talking = threading.Lock()
         self._state = threading.Lock()
-        #: Circuits that are up or coming up, by port: what commands are checked against.
+        #: Circuits that are up or coming up, by port; commands are checked against them.
         self._circuits: dict[Port, Circuit] = {}
         #: Circuits that a loss made dark, which a command may still want to drop.
         self._darkened: set[Circuit] = set()
@@ -383,7 +383,8 @@ class _Rail:
         else:
             self._compare(out)
             up = sorted(self._up - dropping)
-            dark = [item for item, pair in zip(up, self._pairs(up), strict=True) if pair not in joined]
+            pairs = zip(up, self._pairs(up), strict=True)
+            dark = [circuit for circuit, pair in pairs if pair not in joined]
             if dark:
                 vanished = f"{self._name} has dropped their light by itself"
                 ports = {port: vanished for item in dark for port in item.ports}
@@ -524,5 +525,3 @@ def _integer(entry: ElementTree.Element, name: str) -> int:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
-
-
