@@ -226,7 +226,7 @@ class _Rail:
         self._commands: queue.Queue[SwitchAction | None] = queue.Queue()
         self._talking = threading.Lock()
         self._state = threading.Lock()
-        #: Circuits that are up or coming up, by port; commands are checked against them.
+        #: Circuits up or coming up, by port; commands are checked against them.
         self._circuits: dict[Port, Circuit] = {}
         #: Circuits that a loss made dark, which a command may still want to drop.
         self._darkened: set[Circuit] = set()
