@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from railx.fabric.circuits import Configuration, Port
-from railx.fabric.holdings import OperationKey, Report
+from railx.fabric.holdings import OperationKey, Presentation, Report
 from railx.fabric.protocol import Message, ProtocolError, parse
 
 __all__ = [
@@ -63,11 +63,9 @@ class Register(NamedTuple):
 
 
 class Present(NamedTuple):
-    """What a rank held when the controller before this one ended."""
+    """What a rank had begun when the controller before this one ended."""
 
-    begun: Mapping[str, int]
-    open: Mapping[OperationKey, Configuration]
-    operations: int
+    presentation: Presentation
 
 
 class Observe(NamedTuple):
@@ -311,23 +309,39 @@ def _begun(message: Message) -> dict[str, int]:
     return {_name(name, "begun"): _whole(last, "begun") for name, last in begun.items()}
 
 
-def _presented(message: Message) -> dict[OperationKey, Configuration]:
-    opened = {}
-    for item in _entries(_field(message, "open"), "open", list):
-        if type(item) is not list or len(item) != 4:
-            raise _wrong("open", item, "lists of channel, number, kind, members")
-        channel, number, kind, members = item
-        key = (_name(channel, "open"), _whole(number, "open"))
-        opened[key] = _configuration({"kind": kind, "members": members})
-    return opened
+def _presentation(message: Message) -> Presentation:
+    configurations = [
+        _configuration({"kind": kind, "members": members})
+        for kind, members in (
+            _pair(item, "configurations")
+            for item in _entries(_field(message, "configurations"), "configurations", list)
+        )
+    ]
+    begun = {}
+    for item in _entries(_field(message, "begun"), "begun", list):
+        if type(item) is not list or len(item) != 3:
+            raise _wrong("begun", item, "lists of channel, number and place of what it needs")
+        place = _whole(item[2], "begun", max(len(configurations), 1))
+        if not configurations:
+            raise _wrong("configurations", [], "what begun channels need")
+        begun[_name(item[0], "begun")] = (configurations[place], _whole(item[1], "begun"))
+    return Presentation(
+        begun=begun,
+        open=_open(message),
+        operations=_whole(_field(message, "operations"), "operations"),
+    )
+
+
+def _open(message: Message) -> frozenset[OperationKey]:
+    opened = (_pair(item, "open") for item in _entries(_field(message, "open"), "open", list))
+    return frozenset((_name(name, "open"), _whole(number, "open")) for name, number in opened)
 
 
 def _report(message: Message) -> Report:
-    opened = [_pair(item, "open") for item in _entries(_field(message, "open"), "open", list)]
     return Report(
         hold=_whole(_field(message, "hold"), "hold"),
         begun=_begun(message),
-        open=frozenset((_name(name, "open"), _whole(number, "open")) for name, number in opened),
+        open=_open(message),
         operations=_whole(_field(message, "operations"), "operations"),
     )
 
@@ -361,9 +375,7 @@ _READ: dict[str, Callable[[Message], Request]] = {
         _whole(_field(message, "incarnation"), "incarnation"),
         _incarnation(message.get("controller")),
     ),
-    "PRESENT": lambda message: Present(
-        _begun(message), _presented(message), _whole(_field(message, "operations"), "operations")
-    ),
+    "PRESENT": lambda message: Present(_presentation(message)),
     "OBSERVE": lambda message: Observe(_token(message)),
     "ACQUIRE": lambda message: Acquire(_number(message), _key(message), _configuration(message)),
     "LISTEN": lambda message: Listen(_number(message), _channels(message)),
