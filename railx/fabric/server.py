@@ -426,7 +426,7 @@ class Server:
             self._refuse(connection, "not_a_rank", f"{name} of an observer", number)
 
     def _break(self, order: FailPorts | RestorePorts | FailCommands) -> None:
-        """Have an emulated switch fail; ValueError where there is none or no such port."""
+        """Have an emulated switch fail; ValueError where it cannot."""
         if not isinstance(self._switch, FaultySwitch):
             driver = self.settings.switch.driver
             raise ValueError(f"the {driver} driver does not fail on order")

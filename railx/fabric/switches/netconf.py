@@ -240,6 +240,8 @@ class _Rail:
             circuits = self._lit()
             self._circuits = {port: circuit for circuit in circuits for port in circuit.ports}
             self._up = set(circuits)
+        except SettingsError:
+            raise
         except (_Broken, _Refused, ValueError) as error:
             self.close()
             raise SettingsError(
