@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -102,11 +103,10 @@ def told(answers: list[Grant | FabricError]) -> set[str]:
 
 def until(observer: Observer, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The first status for which this holds; asking is the waiting."""
-    for _ in range(2000):
-        status = observer.status()
-        if holds(status):
-            return status
-    raise AssertionError(status)
+    late_s = time.monotonic() + 30
+    while not holds(status := observer.status()):
+        assert time.monotonic() < late_s, status
+    return status
 
 
 def test_a_failed_port_reaches_the_ranks_as_one_line_that_names_it(
