@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii
@@ -115,6 +115,8 @@ class Server:
         self._ranks: dict[int, Connection] = {}
         self._coming: set[asyncio.Task[Any]] = set()
         self._news: list[Connection] = []
+        self._told: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._awake = False
         self._handlers: dict[type[Any], Callable[[Connection, Any], None]] = {
             Acquire: self._acquire,
             Release: self._release,
@@ -529,10 +531,19 @@ class Server:
     # What the core answers.
 
     def _on_loop(self, tell: Callable[..., None], *arguments: Any) -> None:
-        # Called on the switch's thread. The loop may have ended meanwhile, then nobody
-        # waits for light any more.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(tell, *arguments)
+        # Called on the switch's thread. What it tells before the loop comes to it takes
+        # one turn. The loop may have ended, then nobody waits for light any more.
+        self._told.append((tell, arguments))
+        if not self._awake:
+            self._awake = True
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._hear)
+
+    def _hear(self) -> None:
+        self._awake = False
+        while self._told:
+            tell, arguments = self._told.popleft()
+            tell(*arguments)
 
     def _switched(self, command: int) -> None:
         self._act(self.core.switched(command, time.monotonic_ns()))
