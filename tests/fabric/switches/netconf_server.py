@@ -7,6 +7,7 @@ behind a password that each test draws.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ from netconf import error, nsmap_add, server, util
 MODEL = "https://railx-lab.example/yang/railx-cross-connect"
 _OPERATION = "{urn:ietf:params:xml:ns:netconf:base:1.0}operation"
 nsmap_add("rxc", MODEL)
+# They log what a test does on purpose, and that a server is deleted.
+for _name in ("netconf", "sshutil", "paramiko"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 
 
 class Crossbar:

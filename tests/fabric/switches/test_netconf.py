@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from railx.fabric import Configuration, FabricSettings, launch_controller
 from railx.fabric.circuits import Circuit, Layout, Port
 from railx.fabric.core import SwitchAction
+from railx.fabric.observer import Observer, ObserverError
 from railx.fabric.switches import (
     FaultySwitch,
     NetconfSwitchSettings,
@@ -22,6 +24,7 @@ from railx.fabric.switches import (
 from railx.settings import SettingsError
 from tests.builders import ROOT
 from tests.fabric.switches.test_emulated import Told
+from tests.fabric.test_failures import Ranks, granted, told, until
 
 pytest.importorskip("ncclient", reason="needs ncclient (the extra netconf)")
 pytest.importorskip("netconf", reason="needs PyPI's netconf, a server for tests (the extra dev)")
@@ -186,6 +189,30 @@ def test_a_switch_that_dies_is_lost_with_its_rail_and_dark_when_it_is_back(
             assert switch.read() == {Circuit(1, 3)}
             switch.apply(SwitchAction(4, 0, (Circuit(2, 0),), ()))
             assert told.wait(6)[5] == ("done", 4)
+
+
+def test_a_controller_runs_on_it_and_the_next_one_reads_its_light(server: Device) -> None:
+    fabric = FabricSettings(
+        1, "127.0.0.1", 0, 30, "on_demand", 0, switch=settings(server, poll_s=0.05)
+    )
+    ring = Configuration("ring", (0, 1))
+    with launch_controller(fabric, 2) as controller:
+        ranks = Ranks(controller, 2)
+        assert granted(ranks.ask(ring))
+        assert server.crossbar.joined == {1: 2, 3: 0}
+        server.crossbar.lose(0, "connector pulled")
+        with Observer(str(controller.address)) as observer:
+            until(observer, lambda status: bool(status["lost_ports"]))
+            with pytest.raises(ObserverError, match="the netconf driver does not fail on order"):
+                observer.fail_commands(1, "x")
+        (line,) = told(ranks.ask(ring))
+        assert "the left port of GPU 0 on rail 0 is lost (connector pulled)" in line
+        ranks.close()
+    assert server.crossbar.joined == {1: 2}, "light outlives the controller"
+    with launch_controller(fabric, 2) as controller, Observer(str(controller.address)) as observer:
+        status = observer.status()
+        assert status["rails"]["0"]["circuits"] == [[0, 1]]
+        assert status["controller"]["driver"] == "netconf"
 
 
 def test_whom_the_driver_does_not_speak_to(server: Device, monkeypatch: pytest.MonkeyPatch) -> None:
