@@ -17,9 +17,11 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -31,7 +33,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from railx.fabric import CircuitSchedule, Controller, FabricError
+from railx.fabric import CircuitSchedule, Controller, FabricError, FabricSettings
+from railx.fabric.switches.settings import EmulatedSwitchSettings
 from railx.io import read_json, write_json
 from railx.settings import SettingsError, load, to_dict
 from training import backend
@@ -95,9 +98,11 @@ def _rank(plain: dict[str, Any], out: str) -> None:
     blocks = live_blocks(settings)
     for number, block in enumerate(blocks):
         recorder = Recorder(rank)
-        with on_rails(block.fabric, number, place, recorder, block.fabric.timeout_s) as (
-            control,
-            controller,
+        with (
+            tempfile.TemporaryDirectory(prefix="railx-") as scratch,
+            on_rails(
+                _fabric(block, Path(scratch)), number, place, recorder, block.fabric.timeout_s
+            ) as (control, controller),
         ):
             own, span = _block(settings, block, place, control, schedule, controller)
             schedule = schedule or backend.recorded_schedule()
@@ -112,6 +117,14 @@ def _rank(plain: dict[str, Any], out: str) -> None:
     if rank == 0:
         pq.write_table(pa.concat_tables(traces), Path(out) / "trace.parquet")
         write_json(Path(out) / "rows.json", rows)
+
+
+def _fabric(block: LiveBlock, scratch: Path) -> FabricSettings:
+    """The fabric of a block; a switch whose controller is killed keeps its light."""
+    fabric = block.fabric
+    if not block.controller_restarted or not isinstance(fabric.switch, EmulatedSwitchSettings):
+        return fabric
+    return replace(fabric, switch=replace(fabric.switch, state_file=str(scratch / "light.json")))
 
 
 def _block(
