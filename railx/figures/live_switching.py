@@ -79,7 +79,9 @@ def draw(settings: LiveSwitchingSettings, inputs: FigureFiles, output: Path) -> 
         colour = colours(("electrical", *_MODES))
         handles = [Line2D([], [], color=colour[mode], marker="o", linestyle="") for mode in _MODES]
         handles.append(Line2D([], [], color=INK))
-        share_legend(figure, handles, [*(label(mode) for mode in _MODES), "By the windows"], 3)
+        handles.append(Line2D([], [], color=colour["electrical"], linewidth=0.8))
+        names = [*(label(mode) for mode in _MODES), "By the windows", label("electrical")]
+        share_legend(figure, handles, names, 4)
     return Drawn(_caption(frame), _alternative(frame), frame)
 
 
