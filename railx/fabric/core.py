@@ -51,7 +51,6 @@ ports, and only what stands at a port that was touched is looked at again.
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -240,7 +239,7 @@ class ControllerCore:
         self._changes = 0
         self._next_command = 0
         self._next_hold = 0
-        self._serial = itertools.count()
+        self._serial = 0
         self._commands: dict[int, SwitchAction] = {}
         # Circuits that come up but lost a port on the way.
         self._spoiled: set[Circuit] = set()
@@ -419,7 +418,7 @@ class ControllerCore:
             return [self._refuse(rank, request, message, "limit")]
         pairs = sorted({Configuration("pair", (rank, source)) for source in sources}, key=_by_name)
         self._drop_listener(rank, request)
-        listener = _Listener(next(self._serial), dict(channels), frozenset(pairs))
+        listener = _Listener(self._turn(), dict(channels), frozenset(pairs))
         self._listeners[rank, request] = listener
         self._listened.update(listener.configurations)
         for channel in channels:
@@ -873,6 +872,11 @@ class ControllerCore:
 
     # What is remembered of ranks
 
+    def _turn(self) -> int:
+        """The next of the numbers that say what came first."""
+        self._serial += 1
+        return self._serial
+
     def _count(self, rank: int, name: str, amount: int = 1) -> None:
         self.counters[name] += amount
         counters = self.rank_counters.get(rank)
@@ -932,7 +936,7 @@ class ControllerCore:
         operation = self._operations.get(key)
         if operation is None:
             circuits = self.layout.circuits(configuration)
-            serial = next(self._serial)
+            serial = self._turn()
             operation = _Operation(key, configuration, circuits, ports_of(circuits), serial)
             self._operations[key] = operation
             self._by_channel.setdefault(key[0], {})[key[1]] = operation
@@ -979,7 +983,7 @@ class ControllerCore:
             operation.configuration.members
         ):
             return
-        operation.order = next(self._serial)
+        operation.order = self._turn()
         self._queue[operation.order] = operation
         for port in operation.ports:
             self._waiting.setdefault(port, {})[operation.order] = operation
@@ -1324,7 +1328,7 @@ class ControllerCore:
                 del self._expected[configuration]
         ready = expected.unserved > 0 and len(ranks) == len(configuration.members)
         if ready and expected.ready is None:
-            expected.ready = next(self._serial)
+            expected.ready = self._turn()
             for port in ports_of(self.layout.circuits(configuration)):
                 self._ready.setdefault(port, {})[configuration] = None
         elif not ready:

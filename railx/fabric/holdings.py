@@ -172,11 +172,17 @@ class Holdings:
     def recall(self, configuration: Configuration, hold: int | None = None) -> Report | None:
         """Give a lease back; returns what the controller has to know.
 
-        ``hold``: only the lease of this number. None where it is not held (any more):
-        then nothing has to be said.
+        ``hold``: only the lease of this number. None where it is not held any more:
+        then nothing has to be said. A recall that overtook its grant is answered too;
+        the grant then comes too late to hold anything.
         """
         held = self._held.get(configuration)
-        if held is None or hold not in (None, held.number):
+        if held is None:
+            if hold is None or hold <= self._last_given_back.get(configuration, -1):
+                return None
+            self._last_given_back[configuration] = hold
+            return Report(hold)
+        if hold not in (None, held.number):
             return None
         del self._held[configuration]
         self._last_given_back[configuration] = held.number
