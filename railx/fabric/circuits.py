@@ -50,7 +50,7 @@ class Circuit(NamedTuple):
     @property
     def ports(self) -> tuple[Port, Port]:
         """The two ports that the circuit occupies."""
-        return Port(self.right, "right"), Port(self.left, "left")
+        return _ports(self)
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,11 @@ class Layout:
                 circuit,
             )
         return by_rail
+
+
+@lru_cache(maxsize=1 << 16)
+def _ports(circuit: Circuit) -> tuple[Port, Port]:
+    return Port(circuit.right, "right"), Port(circuit.left, "left")
 
 
 @lru_cache(maxsize=4096)

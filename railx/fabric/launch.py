@@ -11,22 +11,25 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
-from railx.fabric.protocol import TOKEN, address_of
+from railx.fabric.protocol import TOKEN, UNIX, address_of
 from railx.fabric.settings import FabricSettings
 from railx.settings import SettingsError, to_dict
 
 __all__ = ["Controller", "launch_controller"]
 
+#: How long a controller has to come up at least.
+_START_S = 10.0
+
 #: How long a controller has for each of: ending with its input, on SIGTERM, on SIGKILL.
 _STOP_S = 5.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Controller:
     """A running controller.
 
@@ -37,11 +40,26 @@ class Controller:
     address: str | None
     process: subprocess.Popen[str] | None = None
     token: str | None = field(default=None, repr=False)
+    _again: Callable[[str], subprocess.Popen[str]] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     @property
     def processes(self) -> tuple[int, ...]:
         """The ids of the processes that it runs as; none where it is not needed."""
         return () if self.process is None else (self.process.pid,)
+
+    def restart(self) -> None:
+        """Kill the process and start another one at the same address.
+
+        A run goes on where the switch keeps its light (``switch.state_file``): ranks
+        come back and tell the new one what they have begun.
+        """
+        if self.process is None or self._again is None or self.address is None:
+            raise RuntimeError("there is no controller to start again")
+        self.process.kill()
+        _stop(self.process)
+        self.process = self._again(self.address)
 
 
 @contextlib.contextmanager
@@ -52,8 +70,8 @@ def launch_controller(settings: FabricSettings, ranks: int) -> Iterator[Controll
     made and set there, so that this process and those that it starts know it. Raises
     :class:`railx.settings.SettingsError` naming fabric.port (or fabric.host) where the
     address cannot be had, and RuntimeError where the process does not come up within
-    ``settings.timeout_s``. The controller also ends when this process dies, because it
-    watches the pipe to it.
+    ``settings.timeout_s`` (at least 10 seconds). The controller also ends when this
+    process dies, because it watches the pipe to it.
     """
     if settings.mode == "electrical":
         yield Controller(None)
@@ -62,13 +80,26 @@ def launch_controller(settings: FabricSettings, ranks: int) -> Iterator[Controll
     # A file and no pipe: nobody reads it while the controller runs, and a full pipe
     # would stop it.
     with tempfile.TemporaryFile("w+") as said:
+        limit_s = max(settings.timeout_s, _START_S)
+
+        def again(address: str) -> subprocess.Popen[str]:
+            there = settings
+            if not address.startswith(UNIX):
+                there = replace(settings, port=int(address.rpartition(":")[2]))
+            process = _start(there, ranks, said)
+            _address(process, limit_s, said)
+            return process
+
         process = _start(settings, ranks, said)
+        controller = Controller(None, process, token, again)
         try:
-            yield Controller(_address(process, settings.timeout_s, said), process, token)
+            controller.address = _address(process, limit_s, said)
+            yield controller
         finally:
-            _stop(process)
+            assert controller.process is not None
+            _stop(controller.process)
             # What a broken controller had to say must not be lost with it.
-            if process.returncode == 1:
+            if controller.process.returncode == 1:
                 sys.stderr.write(_text(said))
 
 

@@ -7,10 +7,12 @@ From a rank to the controller:
 * ``REGISTER``: rank, gpus_per_server, token, incarnation (a number that the process
   drew once), controller (the incarnation of the controller that it knew before, or
   null). REGISTERED answers it with ranks, reconfiguration_latency_ms, timeout_s,
-  heartbeat_timeout_s, incarnation (the controller's) and recovering.
-* ``PRESENT``: begun (the last operation begun by channel), open (channel, number, kind
-  and members of those under way), operations (how many began without asking). The
-  first message where the controller recovers: what this rank held from the one before
+  heartbeat_timeout_s, reconnect_s (how long to look for a controller that was lost),
+  incarnation (the controller's) and recovering.
+* ``PRESENT``: configurations (kind and members), begun (channel, number of the last
+  operation begun on it, place of what it needs in configurations), open (channel and
+  number of those under way), operations (how many began without asking). The first
+  message where the controller recovers: what this rank has begun under the one before
   it. What it waits for it asks again behind that.
 * ``ACQUIRE``: request, channel, sequence, kind, members. This rank stands before the
   operation (channel, sequence).

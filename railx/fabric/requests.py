@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from railx.fabric.circuits import Configuration, Port
-from railx.fabric.holdings import OperationKey, Report
+from railx.fabric.holdings import OperationKey, Presentation, Report
 from railx.fabric.protocol import Message, ProtocolError, parse
 
 __all__ = [
@@ -63,11 +63,9 @@ class Register(NamedTuple):
 
 
 class Present(NamedTuple):
-    """What a rank held when the controller before this one ended."""
+    """What a rank had begun when the controller before this one ended."""
 
-    begun: Mapping[str, int]
-    open: Mapping[OperationKey, Configuration]
-    operations: int
+    presentation: Presentation
 
 
 class Observe(NamedTuple):
@@ -207,6 +205,7 @@ def _no_float(text: str) -> Any:
     raise ProtocolError(f"the number {text[:40]}; allowed: whole numbers", "not_whole")
 
 
+_WHOLE = {int}
 _DECODER = json.JSONDecoder(parse_float=_no_float, parse_constant=_no_float)
 
 
@@ -218,6 +217,8 @@ def read_request(body: bytes) -> Request:
         raise ProtocolError(f"a message of type {message['type'][:40]!r}", "unknown_type")
     try:
         return read(message)
+    except KeyError as error:
+        raise ProtocolError(f"the field {error} is missing", "missing_field") from None
     except ProtocolError as error:
         # Who asked is told, where the question has a number at least.
         number = message.get("request")
@@ -230,13 +231,6 @@ def _wrong(name: str, value: Any, allowed: str) -> ProtocolError:
     # No more is shown of a list: what is in it may be deep.
     shown = repr(value) if isinstance(value, str | int | None) else f"a {type(value).__name__}"
     return ProtocolError(f"{name}: got {shown[:60]}; allowed: {allowed}", "wrong_field")
-
-
-def _field(message: Message, name: str) -> Any:
-    try:
-        return message[name]
-    except KeyError:
-        raise ProtocolError(f"the field {name!r} is missing", "missing_field") from None
 
 
 def _whole(value: Any, name: str, below: int = MAXIMUM_NUMBER) -> int:
@@ -252,6 +246,7 @@ def _name(value: Any, name: str) -> str:
 
 
 def _entries(value: Any, name: str, kind: type[Any]) -> Any:
+    """A list or an object of bounded size."""
     if not isinstance(value, kind) or len(value) > MAXIMUM_ENTRIES:
         what = "an object" if kind is dict else "a list"
         raise _wrong(name, value, f"{what} of at most {MAXIMUM_ENTRIES}")
@@ -259,25 +254,25 @@ def _entries(value: Any, name: str, kind: type[Any]) -> Any:
 
 
 def _number(message: Message) -> int:
-    return _whole(_field(message, "request"), "request")
+    return _whole(message["request"], "request")
 
 
 def _key(message: Message) -> OperationKey:
     return (
-        _name(_field(message, "channel"), "channel"),
-        _whole(_field(message, "sequence"), "sequence"),
+        _name(message["channel"], "channel"),
+        _whole(message["sequence"], "sequence"),
     )
 
 
 def _configuration(message: Message) -> Configuration:
-    kind, members = _field(message, "kind"), _field(message, "members")
+    kind, members = message["kind"], message["members"]
     if type(kind) is not str:
         raise _wrong("kind", kind, "pair, ring")
     # True is equal to 1, so that what follows would find it in its memory.
-    if type(members) is not list or any(type(member) is not int for member in members):
+    if type(members) is not list or not _WHOLE.issuperset(map(type, members)):
         raise _wrong("members", members, "a list of ranks")
-    if len(members) > MAXIMUM_RANKS or max(members, default=0) >= MAXIMUM_RANKS:
-        raise _wrong("members", members, f"at most {MAXIMUM_RANKS} ranks")
+    if max(members, default=0) >= MAXIMUM_RANKS:
+        raise _wrong("members", members, f"ranks below {MAXIMUM_RANKS}")
     try:
         return _configured(kind, tuple(members))
     except ValueError as error:
@@ -307,33 +302,49 @@ def _incarnation(value: Any) -> int | None:
 
 
 def _begun(message: Message) -> dict[str, int]:
-    begun = _entries(_field(message, "begun"), "begun", dict)
+    begun = _entries(message["begun"], "begun", dict)
     return {_name(name, "begun"): _whole(last, "begun") for name, last in begun.items()}
 
 
-def _presented(message: Message) -> dict[OperationKey, Configuration]:
-    opened = {}
-    for item in _entries(_field(message, "open"), "open", list):
-        if type(item) is not list or len(item) != 4:
-            raise _wrong("open", item, "lists of channel, number, kind, members")
-        channel, number, kind, members = item
-        key = (_name(channel, "open"), _whole(number, "open"))
-        opened[key] = _configuration({"kind": kind, "members": members})
-    return opened
+def _presentation(message: Message) -> Presentation:
+    configurations = [
+        _configuration({"kind": kind, "members": members})
+        for kind, members in (
+            _pair(item, "configurations")
+            for item in _entries(message["configurations"], "configurations", list)
+        )
+    ]
+    begun = {}
+    for item in _entries(message["begun"], "begun", list):
+        if type(item) is not list or len(item) != 3:
+            raise _wrong("begun", item, "lists of channel, number and place of what it needs")
+        place = _whole(item[2], "begun", max(len(configurations), 1))
+        if not configurations:
+            raise _wrong("configurations", [], "what begun channels need")
+        begun[_name(item[0], "begun")] = (configurations[place], _whole(item[1], "begun"))
+    return Presentation(
+        begun=begun,
+        open=_open(message),
+        operations=_whole(message["operations"], "operations"),
+    )
+
+
+def _open(message: Message) -> frozenset[OperationKey]:
+    opened = (_pair(item, "open") for item in _entries(message["open"], "open", list))
+    return frozenset((_name(name, "open"), _whole(number, "open")) for name, number in opened)
 
 
 def _report(message: Message) -> Report:
-    opened = [_pair(item, "open") for item in _entries(_field(message, "open"), "open", list)]
     return Report(
-        hold=_whole(_field(message, "hold"), "hold"),
+        hold=_whole(message["hold"], "hold"),
         begun=_begun(message),
-        open=frozenset((_name(name, "open"), _whole(number, "open")) for name, number in opened),
-        operations=_whole(_field(message, "operations"), "operations"),
+        open=_open(message),
+        operations=_whole(message["operations"], "operations"),
     )
 
 
 def _channels(message: Message) -> dict[str, tuple[int, int]]:
-    channels = _entries(_field(message, "channels"), "channels", dict)
+    channels = _entries(message["channels"], "channels", dict)
     return {
         _name(name, "channels"): (
             _whole(source, "channels", MAXIMUM_RANKS),
@@ -346,7 +357,7 @@ def _channels(message: Message) -> dict[str, tuple[int, int]]:
 
 
 def _ports(message: Message) -> frozenset[Port]:
-    ports = [_pair(item, "ports") for item in _entries(_field(message, "ports"), "ports", list)]
+    ports = [_pair(item, "ports") for item in _entries(message["ports"], "ports", list)]
     for _, side in ports:
         if type(side) is not str or side not in ("left", "right"):
             raise _wrong("side of a port", side, "left, right")
@@ -355,15 +366,13 @@ def _ports(message: Message) -> frozenset[Port]:
 
 _READ: dict[str, Callable[[Message], Request]] = {
     "REGISTER": lambda message: Register(
-        _whole(_field(message, "rank"), "rank", MAXIMUM_RANKS),
-        _whole(_field(message, "gpus_per_server"), "gpus_per_server"),
+        _whole(message["rank"], "rank", MAXIMUM_RANKS),
+        _whole(message["gpus_per_server"], "gpus_per_server"),
         _token(message),
-        _whole(_field(message, "incarnation"), "incarnation"),
+        _whole(message["incarnation"], "incarnation"),
         _incarnation(message.get("controller")),
     ),
-    "PRESENT": lambda message: Present(
-        _begun(message), _presented(message), _whole(_field(message, "operations"), "operations")
-    ),
+    "PRESENT": lambda message: Present(_presentation(message)),
     "OBSERVE": lambda message: Observe(_token(message)),
     "ACQUIRE": lambda message: Acquire(_number(message), _key(message), _configuration(message)),
     "LISTEN": lambda message: Listen(_number(message), _channels(message)),
@@ -376,13 +385,13 @@ _READ: dict[str, Callable[[Message], Request]] = {
     "STATUS": lambda message: Status(_number(message)),
     "METRICS": lambda message: Metrics(_number(message)),
     "FAIL_PORTS": lambda message: FailPorts(
-        _number(message), _ports(message), _name(_field(message, "reason"), "reason")
+        _number(message), _ports(message), _name(message["reason"], "reason")
     ),
     "RESTORE_PORTS": lambda message: RestorePorts(_number(message), _ports(message)),
     "FAIL_COMMANDS": lambda message: FailCommands(
         _number(message),
-        _whole(_field(message, "count"), "count", MAXIMUM_ENTRIES),
-        _name(_field(message, "reason"), "reason"),
+        _whole(message["count"], "count", MAXIMUM_ENTRIES),
+        _name(message["reason"], "reason"),
     ),
     "PING": lambda message: Ping(),
     "PONG": lambda message: Pong(),

@@ -17,11 +17,12 @@ import socket
 import sys
 import time
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from railx.fabric.circuits import Configuration, Layout, Port
 from railx.fabric.connections import Connection
@@ -33,6 +34,8 @@ from railx.fabric.core import (
     RecallAction,
     RefuseAction,
 )
+from railx.fabric.journal import Journal, JournalError, journaled
+from railx.fabric.metrics import metrics_text
 from railx.fabric.protocol import TOKEN, VERSION, ProtocolError, encode, frame
 from railx.fabric.requests import (
     Abandon,
@@ -58,7 +61,15 @@ from railx.fabric.requests import (
     Unlisten,
 )
 from railx.fabric.settings import FabricSettings
-from railx.fabric.switches import SwitchCallbacks, make_switch
+from railx.fabric.switches import (
+    EmulatedSwitchSettings,
+    FaultySwitch,
+    SwitchCallbacks,
+    SwitchSettings,
+    make_switch,
+    port_name,
+)
+from railx.settings import SettingsError
 
 __all__ = ["STRANGERS", "Server"]
 
@@ -71,6 +82,8 @@ _OBSERVERS = 16
 _REFUSALS = 100
 #: Bytes that make the rest of a stream worthless.
 _FATAL = {"not_json", "too_large", "too_deep", "no_type", "version", "not_finite"}
+#: Characters of a line, in the log and to ranks.
+_LONGEST = 1000
 #: So many refusals of one kind are logged one by one, then each power of ten.
 _LOGGED = 5
 
@@ -102,6 +115,8 @@ class Server:
         self._ranks: dict[int, Connection] = {}
         self._coming: set[asyncio.Task[Any]] = set()
         self._news: list[Connection] = []
+        self._told: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._awake = False
         self._handlers: dict[type[Any], Callable[[Connection, Any], None]] = {
             Acquire: self._acquire,
             Release: self._release,
@@ -112,10 +127,11 @@ class Server:
             Abandon: self._abandon,
             Stats: self._stats,
         }
-        self.core = ControllerCore(Layout(settings.gpus_per_server), ranks)
+        layout = Layout(settings.gpus_per_server)
+        keeps_light = _keeps_light(settings.switch)
         self._switch = make_switch(
             settings.switch,
-            layout=self.core.layout,
+            layout=layout,
             ranks=ranks,
             latency_ns=round(settings.reconfiguration_latency_ms * 1e6),
             callbacks=SwitchCallbacks(
@@ -125,6 +141,23 @@ class Server:
                 lambda ports: self._on_loop(self._ports_back, ports),
             ),
         )
+        lit = self._switch.read()
+        self.core = ControllerCore(layout, ranks, active=lit, recovering=keeps_light.before)
+        #: How long ranks look for a lost controller: another one may know the light.
+        self._reconnect_s = settings.timeout_s if keeps_light.after else 0.0
+        self._journal: Journal | None = None
+        if settings.journal is not None:
+            try:
+                self._journal = Journal(settings.journal.path, settings.journal.limit_mib << 20)
+            except JournalError as error:
+                self._switch.close()
+                raise SettingsError("journal.path", str(error)) from None
+            self.core = journaled(self.core, self._journal)
+        self._recovery: asyncio.TimerHandle | None = None
+        if self.core.recovering:
+            self._log(f"recovering: {len(lit)} circuits carry light, waiting for {ranks} ranks")
+            # Sooner than the patience of those that came back ends.
+            self._recovery = self._loop.call_later(settings.timeout_s / 2, self._end_recovery)
         # A rank that answers none of so many questions for a sign of life is dead.
         self._patience = max(3, math.ceil(settings.timeout_s / settings.heartbeat_s))
         self._beat = self._loop.call_later(settings.heartbeat_s, self._heartbeat)
@@ -132,10 +165,14 @@ class Server:
     def close(self) -> None:
         """Stop the switch and close every connection."""
         self._beat.cancel()
+        if self._recovery is not None:
+            self._recovery.cancel()
         self._switch.close()
         for connection in list(self._connections):
             self._forget(connection)
             connection.close()
+        if self._journal is not None:
+            self._journal.close()
 
     # What the acceptor brings.
 
@@ -265,12 +302,15 @@ class Server:
                 f" {self.settings.gpus_per_server}, as the controller"
             )
             self._refuse(connection, "layout", message)
-        elif rank in self._ranks:
-            self._refuse(connection, "rank_taken", f"rank {rank} is already registered")
+        elif request.controller == self.incarnation:
+            why = self.core.gone(rank) if rank < self.core.ranks else None
+            message = f"rank {rank} {why or 'is already registered'}; allowed: a new process"
+            self._refuse(connection, "declared_dead", message)
         else:
-            problem = self.core.register(rank)
+            returning = request.controller is not None
+            problem = self.core.register(rank, request.incarnation, returning=returning)
             if problem is not None:
-                self._refuse(connection, "rank", problem)
+                self._refuse(connection, "rank_taken" if rank in self._ranks else "rank", problem)
                 return
             self._become_known(connection)
             self._ranks[rank] = connection
@@ -283,13 +323,20 @@ class Server:
                     reconfiguration_latency_ms=settings.reconfiguration_latency_ms,
                     timeout_s=settings.timeout_s,
                     heartbeat_timeout_s=self._patience * settings.heartbeat_s,
+                    reconnect_s=self._reconnect_s,
                     incarnation=self.incarnation,
-                    recovering=False,
+                    recovering=self.core.recovering,
                 )
             )
 
     def _present(self, connection: Connection, request: Present) -> None:
-        self._refuse(connection, "not_recovering", "PRESENT, but the controller is not recovering")
+        if connection.rank is None:
+            self._refuse(connection, "not_a_rank", "PRESENT of an observer")
+        elif not self.core.recovering:
+            self._refuse(connection, "not_recovering", "PRESENT, but nothing is recovered")
+        else:
+            now_ns = time.monotonic_ns()
+            self._act(self.core.present(connection.rank, request.presentation, now_ns))
 
     def _observe(self, connection: Connection, request: Observe) -> None:
         if connection.is_known:
@@ -368,25 +415,49 @@ class Server:
     def _observed(self, connection: Connection, request: Request) -> None:
         if isinstance(request, Status):
             self._reply(connection, "STATUS", request.request, status=self.status())
-        elif isinstance(request, Metrics | FailPorts | RestorePorts | FailCommands):
-            self._refuse(connection, "driver", "not yet", request.request)
+        elif isinstance(request, Metrics):
+            self._reply(connection, "METRICS", request.request, text=metrics_text(self.status()))
+        elif isinstance(request, FailPorts | RestorePorts | FailCommands):
+            try:
+                self._break(request)
+            except ValueError as error:
+                self._refuse(connection, "order", str(error), request.request)
+            else:
+                connection.send(encode("DONE", request=request.request))
         else:
             name, number = type(request).__name__.upper(), getattr(request, "request", None)
             self._refuse(connection, "not_a_rank", f"{name} of an observer", number)
 
+    def _break(self, order: FailPorts | RestorePorts | FailCommands) -> None:
+        """Have an emulated switch fail; ValueError where it cannot."""
+        if not isinstance(self._switch, FaultySwitch):
+            driver = self.settings.switch.driver
+            raise ValueError(f"the {driver} driver does not fail on order")
+        if isinstance(order, FailPorts):
+            self._switch.fail_ports(order.ports, order.reason)
+        elif isinstance(order, RestorePorts):
+            self._switch.restore_ports(order.ports)
+        else:
+            self._switch.fail_commands(order.commands, order.reason)
+
     def statistics(self) -> dict[str, object]:
         """The core's counters, with the refusals of both."""
-        return {**self.core.statistics(), "refusals": dict(sorted(self.refusals.items()))}
+        return {**self.core.statistics(), "refusals": self._all_refusals()}
+
+    def _all_refusals(self) -> dict[str, int]:
+        return dict(sorted((self.refusals + Counter(self.core.refusals)).items()))
 
     def status(self) -> dict[str, object]:
         """What an observer sees."""
         return {
+            **self.core.snapshot(),
             "statistics": self.core.statistics(),
-            "refusals": dict(sorted(self.refusals.items())),
+            "refusals": self._all_refusals(),
             "controller": {
                 "incarnation": self.incarnation,
                 "up_s": (time.monotonic_ns() - self._began_ns) / 1e9,
                 "connections": len(self._connections),
+                "driver": self.settings.switch.driver,
                 "ranks": self.core.ranks,
                 "gpus_per_server": self.settings.gpus_per_server,
                 "latency_ms": self.settings.reconfiguration_latency_ms,
@@ -437,7 +508,7 @@ class Server:
         self.refusals[reason] += 1
         count = self.refusals[reason]
         if count <= _LOGGED or math.log10(count).is_integer():
-            self._log(f"refused ({reason}, {count} so far): {line}"[:400])
+            self._log(f"refused ({reason}, {count} so far): {line}"[:_LONGEST])
 
     def _too_late(self, connection: Connection) -> None:
         self._refuse(connection, "silent_stranger", "nobody registered on this connection")
@@ -460,22 +531,47 @@ class Server:
     # What the core answers.
 
     def _on_loop(self, tell: Callable[..., None], *arguments: Any) -> None:
-        # Called on the switch's thread. The loop may have ended meanwhile, then nobody
-        # waits for light any more.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(tell, *arguments)
+        # Called on the switch's thread. What it tells before the loop comes to it takes
+        # one turn. The loop may have ended, then nobody waits for light any more.
+        self._told.append((tell, arguments))
+        if not self._awake:
+            self._awake = True
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._hear)
+
+    def _hear(self) -> None:
+        self._awake = False
+        while self._told:
+            tell, arguments = self._told.popleft()
+            tell(*arguments)
 
     def _switched(self, command: int) -> None:
         self._act(self.core.switched(command, time.monotonic_ns()))
 
     def _switch_failed(self, command: int, reason: str) -> None:
-        raise NotImplementedError(f"command {command} failed ({reason})")
+        self._log(f"the switch failed command {command}: {reason}"[:_LONGEST])
+        self._act(self.core.switch_failed(command, reason[:_LONGEST], time.monotonic_ns()))
 
     def _ports_lost(self, ports: frozenset[Port], reason: str) -> None:
-        raise NotImplementedError(f"{ports} lost ({reason})")
+        names = ", ".join(map(port_name, sorted(ports)))
+        self._log(f"ports lost ({reason}): {names}"[:_LONGEST])
+        self._act(self.core.ports_lost(ports, reason[:_LONGEST], time.monotonic_ns()))
 
     def _ports_back(self, ports: frozenset[Port]) -> None:
-        raise NotImplementedError(f"{ports} back")
+        self._log(f"ports back: {', '.join(map(port_name, sorted(ports)))}"[:_LONGEST])
+        self._act(self.core.ports_back(ports, time.monotonic_ns()))
+
+    def _end_recovery(self) -> None:
+        if not self.core.recovering:
+            return
+        late = sorted(self.core.awaited)
+        self._log(f"ranks {', '.join(map(str, late))} did not come back"[:_LONGEST])
+        self._act(self.core.end_recovery(time.monotonic_ns()))
+        for rank in late:
+            connection = self._ranks.get(rank)
+            if connection is not None:
+                self._forget(connection)
+                connection.close()
 
     def _reply(self, connection: Connection, kind: str, request: int, **fields: object) -> None:
         """Answer a question for people; they get no more than a message can hold."""
@@ -495,7 +591,12 @@ class Server:
             elif isinstance(action, RefuseAction):
                 self._say(
                     action.rank,
-                    encode("ERROR", request=action.request, message=action.message),
+                    encode(
+                        "ERROR",
+                        request=action.request,
+                        reason=action.reason,
+                        message=action.message[:_LONGEST],
+                    ),
                 )
             elif isinstance(action, FoundAction):
                 self._say(
@@ -525,6 +626,21 @@ class Server:
                 self._lost(connection, "does not read what the controller sends")
                 connection.abort()
         self._news.clear()
+
+
+class _Keeping(NamedTuple):
+    """Whether a controller before this one may have left light, and this one will."""
+
+    before: bool
+    after: bool
+
+
+def _keeps_light(settings: SwitchSettings) -> _Keeping:
+    if isinstance(settings, EmulatedSwitchSettings):
+        file = settings.state_file
+        return _Keeping(file is not None and Path(file).exists(), file is not None)
+    # A switch of its own keeps its light whatever happens to the controller.
+    return _Keeping(True, True)
 
 
 def _digest(token: str) -> bytes:

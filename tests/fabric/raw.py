@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
 import struct
 from typing import Any
@@ -29,7 +30,12 @@ def stranger(controller: Controller) -> socket.socket:
 def register(controller: Controller, rank: int, **fields: Any) -> socket.socket:
     """A connection of a rank, REGISTERED read."""
     peer = stranger(controller)
-    said = {"rank": rank, "gpus_per_server": 1, "incarnation": 7, "token": controller.token}
+    said = {
+        "rank": rank,
+        "gpus_per_server": 1,
+        "incarnation": secrets.randbits(63),
+        "token": controller.token,
+    }
     peer.sendall(encode("REGISTER", **(said | fields)))
     (answer,) = MessageDecoder().feed(peer.recv(4096))
     assert answer["type"] == "REGISTERED", answer

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from railx.fabric import (
 )
 from railx.fabric.controller import serve
 from railx.fabric.protocol import TOKEN, MessageDecoder, encode
+from railx.fabric.switches import EmulatedSwitchSettings
 from railx.settings import SettingsError, to_dict
 from tests.commands import environment
 from tests.fabric.raw import answers, register, stranger
@@ -89,7 +91,7 @@ def test_who_reads_nothing_is_cut_off_and_its_peers_are_told(
             peer.close()
         return statistics
 
-    assert asyncio.run(story())["refusals"] == {"does_not_read": 1}
+    assert asyncio.run(story())["refusals"] == {"does_not_read": 1, "lost": 1}
 
 
 def start(settings: FabricSettings, before: str = "") -> subprocess.Popen[str]:
@@ -169,3 +171,31 @@ def test_a_socket_file_serves_one_user_and_one_controller(tmp_path: Path) -> Non
     assert not path.exists()
     with pytest.raises(SettingsError, match=r"port: got 7; allowed: 0 where host"):
         dataclasses.replace(local, port=7)
+
+
+def test_a_run_goes_on_after_the_controller_was_killed_and_started_again(tmp_path: Path) -> None:
+    """An operation under way, a lease that lasts and an open question survive it."""
+    switch = EmulatedSwitchSettings(state_file=str(tmp_path / "light"))
+    keeps = dataclasses.replace(SETTINGS, switch=switch)
+    other = Configuration("ring", (1, 2))
+    with launch_controller(keeps, 3) as controller, contextlib.ExitStack() as stack:
+        assert controller.address is not None
+        zero, one, two = (
+            stack.enter_context(FabricClient(controller.address, rank, gpus_per_server=1))
+            for rank in range(3)
+        )
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(lambda client: client.acquire("g", 0, PAIR), (zero, one)))
+            asked = two.ask("h", 0, other)
+            before = controller.processes
+            controller.restart()
+            assert controller.processes != before
+            # Its circuits are leased until both ends are told, so that it goes first.
+            waits = pool.submit(one.acquire, "h", 0, other)
+            for client in (zero, one):
+                client.release("g", 0)
+            assert two.granted(asked).reconfigured == 1
+            waits.result()
+            for client in (one, two):
+                client.release("h", 0)
+            list(pool.map(lambda client: client.acquire("g", 1, PAIR), (zero, one)))

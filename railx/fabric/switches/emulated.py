@@ -79,6 +79,8 @@ class EmulatedSwitch:
         self._closed = False
         with self._condition:
             self._read_state()
+            # Who starts after this one has to see that there was one.
+            self._write_state()
             self._plan_failures()
         self._thread = threading.Thread(
             target=self._run, name="emulated optical switch", daemon=True

@@ -1,0 +1,159 @@
+"""A switch for tests: a NETCONF server over SSH, on PyPI's ``netconf``.
+
+It speaks resources/yang/railx-cross-connect.yang, checks what that demands, and can be
+told to fail. It listens on every address of this machine (the package can do no other),
+behind a password that each test draws.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import paramiko
+from lxml import etree
+from netconf import error, nsmap_add, server, util
+
+MODEL = "https://railx-lab.example/yang/railx-cross-connect"
+_OPERATION = "{urn:ietf:params:xml:ns:netconf:base:1.0}operation"
+nsmap_add("rxc", MODEL)
+
+
+class Crossbar:
+    """The light of one switch, and the methods that the server calls."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.joined: dict[int, int] = {}
+        self.out: dict[int, str] = {}
+        self.edits = 0
+        #: Refuse the next edits with this reason; hang up before or behind the next.
+        self.refuse: list[str] = []
+        self.hang_up_before = self.hang_up_behind = 0
+
+    def lose(self, number: int, reason: str) -> None:
+        with self.lock:
+            self.out[number] = reason
+            self.joined = {a: b for a, b in self.joined.items() if number not in (a, b)}
+
+    def back(self, number: int) -> None:
+        with self.lock:
+            del self.out[number]
+
+    def nc_append_capabilities(self, capabilities: Any) -> None:
+        util.subelm(capabilities, "capability").text = MODEL
+        util.subelm(
+            capabilities, "capability"
+        ).text = "urn:ietf:params:netconf:capability:writable-running:1.0"
+
+    def rpc_get_config(self, session: Any, rpc: Any, source: Any, filter_: Any) -> Any:
+        data = util.elm("nc:data")
+        switch = util.subelm(data, "rxc:optical-switch")
+        with self.lock:
+            for first, second in sorted(self.joined.items()):
+                entry = util.subelm(switch, "rxc:cross-connect")
+                util.subelm(entry, "rxc:from").text = str(first)
+                util.subelm(entry, "rxc:to").text = str(second)
+        return data
+
+    def rpc_get(self, session: Any, rpc: Any, filter_: Any) -> Any:
+        data = util.elm("nc:data")
+        ports = util.subelm(util.subelm(data, "rxc:optical-switch"), "rxc:ports")
+        with self.lock:
+            for number in range(16):
+                entry = util.subelm(ports, "rxc:port")
+                util.subelm(entry, "rxc:number").text = str(number)
+                util.subelm(entry, "rxc:in-service").text = str(number not in self.out).lower()
+                if number in self.out:
+                    util.subelm(entry, "rxc:reason").text = self.out[number]
+        return data
+
+    def rpc_edit_config(self, session: Any, rpc: Any, *parameters: Any) -> Any:
+        with self.lock:
+            if self.hang_up_before:
+                self.hang_up_before -= 1
+                raise _hung_up(session)
+            if self.refuse:
+                raise error.OperationFailedProtoError(rpc, message=self.refuse.pop())
+            self.joined = self._edited(rpc, self.joined)
+            self.edits += 1
+            if self.hang_up_behind:
+                self.hang_up_behind -= 1
+                raise _hung_up(session)
+        return etree.Element("ok")
+
+    def _edited(self, rpc: Any, joined: dict[int, int]) -> dict[int, int]:
+        """What an edit makes of the light: all of it, or an error."""
+        edited = dict(joined)
+        for entry in rpc.iter(f"{{{MODEL}}}cross-connect"):
+            first = int(entry.findtext(f"{{{MODEL}}}from"))
+            if entry.get(_OPERATION) == "remove":
+                edited.pop(first, None)
+                continue
+            second = int(entry.findtext(f"{{{MODEL}}}to"))
+            ends = {*edited, *edited.values()}
+            if first in ends or second in ends or first == second:
+                raise error.DataExistsAppError(rpc, message="a port has one peer at most")
+            if first in self.out or second in self.out:
+                raise error.OperationFailedProtoError(rpc, message="a port is out of service")
+            edited[first] = second
+        return edited
+
+
+def _hung_up(session: Any) -> EOFError:
+    session.close()
+    return EOFError("hung up")
+
+
+class Device:
+    """A running server: its address, what it wants to hear, and its light."""
+
+    def __init__(self, key: Path, password: str, port: int = 0) -> None:
+        self.crossbar = Crossbar()
+        self.password = password
+        self._key = key
+        self.host_key = paramiko.RSAKey.from_private_key_file(str(key)).get_base64()
+        self._server: Any = None
+        self.port = port
+        self.start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Listen, on the same port as before."""
+        control = server.SSHUserPassController(username="railx", password=self.password)
+        self._server = server.NetconfSSHServer(
+            control, self.crossbar, port=self.port, host_key=str(self._key)
+        )
+        self.port = self._server.port
+
+    def stop(self) -> None:
+        """Cut every session and listen no more; the light stays."""
+        if self._server is not None:
+            with self._server.lock:
+                sockets = list(self._server.sockets)
+            # Else the package waits a second for each of them.
+            for item in sockets:
+                if item.ssh is not None:
+                    item.ssh.close()
+            self._server.close()
+            self._server.join()
+            self._server = None
+
+
+@contextmanager
+def device(folder: Path) -> Iterator[Device]:
+    key = folder / "host_key"
+    if not key.exists():
+        paramiko.RSAKey.generate(2048).write_private_key_file(str(key))
+    running = Device(key, secrets.token_urlsafe(12))
+    try:
+        yield running
+    finally:
+        running.stop()

@@ -1,0 +1,229 @@
+"""The NETCONF driver against a real server over SSH on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from railx.fabric.circuits import Circuit, Layout, Port
+from railx.fabric.core import SwitchAction
+from railx.fabric.switches import (
+    FaultySwitch,
+    NetconfSwitchSettings,
+    Switch,
+    SwitchFault,
+    make_switch,
+)
+from railx.settings import SettingsError
+from tests.builders import ROOT
+from tests.fabric.switches.test_emulated import Told
+
+pytest.importorskip("ncclient", reason="needs ncclient (the extra netconf)")
+pytest.importorskip("netconf", reason="needs PyPI's netconf, a server for tests (the extra dev)")
+
+from tests.fabric.switches.netconf_server import MODEL, Device, device
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("netconf")
+
+
+@pytest.fixture
+def server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    with device(folder) as running:
+        monkeypatch.setenv("RAILX_SWITCH_PASSWORD", running.password)
+        yield running
+
+
+def settings(*devices: Device, poll_s: float = 60) -> NetconfSwitchSettings:
+    return NetconfSwitchSettings(
+        driver="netconf",
+        addresses=tuple(item.address for item in devices),
+        host_keys=tuple(item.host_key for item in devices),
+        username="railx",
+        key_file=None,
+        reply_timeout_s=20,
+        poll_s=poll_s,
+    )
+
+
+@contextmanager
+def connected(told: Told, *devices: Device, ranks: int = 4, **options: Any) -> Iterator[Switch]:
+    switch = make_switch(
+        settings(*devices, **options),
+        layout=Layout(len(devices)),
+        ranks=ranks,
+        latency_ns=0,
+        callbacks=told.callbacks,
+    )
+    try:
+        yield switch
+    finally:
+        switch.close()
+
+
+def command(number: int, *connect: Circuit, drop: tuple[Circuit, ...] = ()) -> SwitchAction:
+    return SwitchAction(number, 0, connect, drop)
+
+
+def test_commands_become_cross_connects_and_are_read_back(server: Device) -> None:
+    told = Told()
+    with connected(told, server) as switch:
+        assert not isinstance(switch, FaultySwitch)
+        switch.apply(command(1, Circuit(0, 1), Circuit(1, 0)))
+        switch.apply(command(2, Circuit(2, 3)))
+        assert told.wait(2) == [("done", 1), ("done", 2)]
+        # By server: 2 s is the left port, 2 s + 1 the right one.
+        assert server.crossbar.joined == {1: 2, 3: 0, 5: 6}
+        switch.apply(command(3, Circuit(1, 2), drop=(Circuit(1, 0),)))
+        told.wait(3)
+        assert server.crossbar.joined == {1: 2, 3: 4, 5: 6}
+        assert switch.read() == {Circuit(0, 1), Circuit(1, 2), Circuit(2, 3)}
+        assert server.crossbar.edits == 3
+        with pytest.raises(SwitchFault, match="two peers"):
+            switch.apply(command(4, Circuit(0, 3)))
+        with pytest.raises(SwitchFault, match="not there"):
+            switch.apply(command(5, drop=(Circuit(3, 0),)))
+    # Light outlives the session, and the next controller reads it.
+    with connected(told, server) as switch:
+        assert switch.read() == {Circuit(0, 1), Circuit(1, 2), Circuit(2, 3)}
+        switch.apply(command(6, Circuit(0, 3), drop=(Circuit(0, 1), Circuit(2, 3))))
+        assert told.wait(4)[3] == ("done", 6)
+        assert switch.read() == {Circuit(0, 3), Circuit(1, 2)}
+
+
+def test_a_command_that_is_refused_leaves_its_ports_dark(server: Device) -> None:
+    told = Told()
+    with connected(told, server) as switch:
+        switch.apply(command(1, Circuit(0, 1), Circuit(2, 3)))
+        told.wait(1)
+        server.crossbar.refuse.append("mirror stuck")
+        switch.apply(command(2, Circuit(0, 2), drop=(Circuit(0, 1),)))
+        what, number, reason = told.wait(2)[1]
+        assert (what, number) == ("failed", 2)
+        assert "mirror stuck" in reason
+        assert "\n" not in reason
+        assert switch.read() == {Circuit(2, 3)}
+        switch.apply(command(3, Circuit(0, 1)))
+        assert told.wait(3)[2] == ("done", 3)
+
+
+def test_a_port_out_of_service_is_told_with_its_reason_and_comes_back(server: Device) -> None:
+    told = Told()
+    with connected(told, server, poll_s=0.02) as switch:
+        switch.apply(command(1, Circuit(0, 1), Circuit(2, 3)))
+        told.wait(1)
+        server.crossbar.lose(2, "laser bias high")
+        assert told.wait(2)[1] == ("lost", {Port(1, "left")}, "laser bias high")
+        assert switch.read() == {Circuit(2, 3)}
+        switch.apply(command(2, Circuit(2, 1), drop=(Circuit(2, 3),)))
+        assert told.wait(3)[2] == ("failed", 2, "port 1.left is lost (laser bias high)")
+        assert switch.read() == set()
+        server.crossbar.back(2)
+        assert told.wait(4)[3] == ("back", {Port(1, "left")})
+        switch.apply(command(3, Circuit(0, 1)))
+        assert told.wait(5)[4] == ("done", 3)
+
+
+def test_light_that_somebody_else_takes_away_is_a_loss(server: Device) -> None:
+    told = Told()
+    with connected(told, server, poll_s=0.02) as switch:
+        switch.apply(command(1, Circuit(0, 1), Circuit(1, 2)))
+        told.wait(1)
+        with server.crossbar.lock:
+            del server.crossbar.joined[1]
+        ends = {Port(0, "right"), Port(1, "left")}
+        vanished = f"the switch of rail 0 at {server.address} has dropped their light by itself"
+        assert told.wait(3)[1:] == [("lost", ends, vanished), ("back", ends)]
+        switch.apply(command(2, Circuit(0, 1)))
+        assert told.wait(4)[3] == ("done", 2)
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_a_session_that_breaks_in_a_command_is_made_anew(server: Device, when: str) -> None:
+    told = Told()
+    with connected(told, server) as switch:
+        switch.apply(command(1, Circuit(0, 1)))
+        told.wait(1)
+        setattr(server.crossbar, f"hang_up_{when}", 1)
+        switch.apply(command(2, Circuit(0, 2), drop=(Circuit(0, 1),)))
+        assert told.wait(2)[1] == ("done", 2)
+        assert switch.read() == {Circuit(0, 2)}
+
+
+def test_a_switch_that_dies_is_lost_with_its_rail_and_dark_when_it_is_back(
+    server: Device, folder: Path
+) -> None:
+    told = Told()
+    with device(folder) as other:
+        other.password = server.password
+        other.stop()
+        other.start()
+        with connected(told, server, other, ranks=4, poll_s=0.02) as switch:
+            # Rank 2 is on rail 0 of server 1, rank 3 on rail 1.
+            switch.apply(SwitchAction(1, 0, (Circuit(0, 2),), ()))
+            switch.apply(SwitchAction(2, 1, (Circuit(1, 3),), ()))
+            told.wait(2)
+            server.stop()
+            what, ports, reason = told.wait(3)[2]
+            assert (what, ports) == (
+                "lost",
+                {Port(gpu, side) for gpu in (0, 2) for side in ("left", "right")},  # type: ignore[arg-type]
+            )
+            assert reason.startswith(f"the switch of rail 0 at {server.address} is gone: ")
+            assert "\n" not in reason
+            switch.apply(SwitchAction(3, 0, (Circuit(2, 0),), ()))
+            assert told.wait(4)[3][:2] == ("failed", 3)
+            assert switch.read() == {Circuit(1, 3)}
+            server.start()
+            assert told.wait(5)[4] == ("back", ports)
+            assert switch.read() == {Circuit(1, 3)}
+            switch.apply(SwitchAction(4, 0, (Circuit(2, 0),), ()))
+            assert told.wait(6)[5] == ("done", 4)
+
+
+def test_whom_the_driver_does_not_speak_to(server: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = settings(server)
+
+    def problem(changed: NetconfSwitchSettings, ranks: int = 4, rails: int = 1) -> str:
+        with pytest.raises(SettingsError) as error:
+            make_switch(
+                changed,
+                layout=Layout(rails),
+                ranks=ranks,
+                latency_ns=0,
+                callbacks=Told().callbacks,
+            )
+        assert "\n" not in str(error.value)
+        assert server.password not in str(error.value)
+        return str(error.value)
+
+    assert problem(good, rails=2).startswith("switch.addresses: got 1 switches; allowed: 2")
+    assert "switch.addresses.0: got 'nowhere'" in problem(replace(good, addresses=("nowhere",)))
+    assert "switch.host_keys.0" in problem(replace(good, host_keys=("no key!",)))
+    another = "AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43
+    assert "no use of the switch" in problem(replace(good, host_keys=(another,)))
+    assert "no use of the switch" in problem(replace(good, username="stranger"))
+    assert "switch.key_file" in problem(replace(good, key_file="/nowhere/key"))
+    server.crossbar.joined = {1: 40}
+    assert "port 40 of rail 0 is no GPU's; allowed: 0 to 7" in problem(good)
+    server.crossbar.joined = {2: 1}
+    assert "which is no circuit" in problem(good)
+    monkeypatch.delenv("RAILX_SWITCH_PASSWORD")
+    assert "a password in RAILX_SWITCH_PASSWORD" in problem(good)
+    server.stop()
+    monkeypatch.setenv("RAILX_SWITCH_PASSWORD", "x")
+    assert "no use of the switch" in problem(good)
+
+
+def test_the_model_is_documented_as_ours() -> None:
+    text = (ROOT / "resources" / "yang" / "railx-cross-connect.yang").read_text()
+    assert f'namespace "{MODEL}";' in text
+    assert "no vendor's" in text
+    assert text.count("{") == text.count("}")
