@@ -113,6 +113,8 @@ class Server:
         self._connections: set[Connection] = set()
         self._strangers: dict[Connection, asyncio.TimerHandle] = {}
         self._ranks: dict[int, Connection] = {}
+        #: Ranks that have been registered, whether they still are or not.
+        self._seen: set[int] = set()
         self._coming: set[asyncio.Task[Any]] = set()
         self._news: list[Connection] = []
         self._told: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
@@ -308,11 +310,18 @@ class Server:
             self._refuse(connection, "declared_dead", message)
         else:
             returning = request.controller is not None
+            again = rank in self._seen
             problem = self.core.register(rank, request.incarnation, returning=returning)
             if problem is not None:
                 self._refuse(connection, "rank_taken" if rank in self._ranks else "rank", problem)
                 return
             self._become_known(connection)
+            self._seen.add(rank)
+            if again:
+                # What its last life was part of needs it no more.
+                returned = encode("RETURNED", rank=rank)
+                for other in self._ranks.values():
+                    other.send(returned)
             self._ranks[rank] = connection
             connection.rank = rank
             settings = self.settings
