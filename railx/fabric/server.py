@@ -78,6 +78,7 @@ STRANGERS = 64
 #: How long one has for that.
 _STRANGER_S = 10.0
 _OBSERVERS = 16
+_COMING = 4
 #: A rank that was refused so many messages is no client of ours.
 _REFUSALS = 100
 #: Bytes that make the rest of a stream worthless.
@@ -178,18 +179,22 @@ class Server:
 
     # What the acceptor brings.
 
-    def accept(self, peer: socket.socket) -> None:
-        """A new connection; the oldest that has not said who it is makes place."""
+    def accept(self, peer: socket.socket) -> bool:
+        """A new connection; the oldest that has not said who it is makes place.
+
+        Returns whether there may be more before those that are coming are there.
+        """
         held = len(self._connections) + len(self._coming)
         if held >= self.most_connections and not self._evict("too_many_connections"):
             self._count("too_many_connections", "a connection was turned away")
             peer.close()
-            return
+            return True
         task = self._loop.create_task(
             self._loop.connect_accepted_socket(lambda: Connection(self), peer)
         )
         self._coming.add(task)
         task.add_done_callback(self._came)
+        return len(self._coming) < _COMING
 
     def starved(self, error: OSError) -> bool:
         """The process has no descriptor left for a connection that waits.
