@@ -270,11 +270,15 @@ class ControllerCore:
         # The last operation of each rank and channel, the channel used last at the end.
         self._last: dict[int, dict[str, int]] = {}
         self._tombstones: dict[OperationKey, _Tombstone] = {}
+        # What ranks gave up before their question came, the newest at the end.
+        self._given_up: dict[int, dict[OperationKey, None]] = {}
         self._gone: dict[int, str] = {}
         self._present: dict[int, int | None] = {}
         self._former: dict[int, int | None] = {}
         self._returning: set[int] = set()
         self._presented: dict[int, Presentation] = {}
+        # Ends told while others had not presented yet.
+        self._ended_early: set[tuple[int, OperationKey]] = set()
 
     @property
     def awaited(self) -> frozenset[int]:
@@ -314,6 +318,7 @@ class ControllerCore:
         self._take_back_hint(rank)
         self._last.pop(rank, None)
         self._heard.pop(rank, None)
+        self._given_up.pop(rank, None)
         for key in [key for key, item in self._tombstones.items() if rank in item.untold]:
             self._told(key, rank)
         return None
@@ -358,9 +363,15 @@ class ControllerCore:
         without that of all members every operation ends with its releases.
         """
         problem = self._problem(rank, key, configuration)
-        if problem is not None:
+        if problem is not None and problem[1] != "port":
             return [self._refuse(rank, request, *problem)]
         operation = self._operations.get(key)
+        if key in self._given_up.get(rank, ()):
+            # The question comes behind its end. Its peers must not wait for it.
+            _discard(self._given_up, rank, key)
+            message = f"rank {rank} gave up waiting for {configuration.name}"
+            problem = f"{message} (operation {key[1]} of {key[0]})", "abandoned"
+            return self._refuse_all(rank, request, key, configuration, problem, now_ns)
         if operation is not None and operation.configuration != configuration:
             return self._disagree(rank, request, operation, configuration, now_ns)
         if operation is not None and rank in operation.asked:
@@ -380,9 +391,11 @@ class ControllerCore:
             return self._grant_to_holder(rank, request, key, configuration, hold, now_ns)
         if self._last_of(rank, key[0]) >= key[1] or (operation and operation.granted):
             return [self._refuse_again(rank, request, key)]
-        if self._has_too_many(rank):
+        if problem is None and self._has_too_many(rank):
             message = f"rank {rank} has {OPEN_OPERATIONS} operations open"
-            return [self._refuse(rank, request, f"{message}; allowed: no more", "limit")]
+            problem = f"{message}; allowed: no more", "limit"
+        if problem is not None:
+            return self._refuse_all(rank, request, key, configuration, problem, now_ns)
         operation = self._operation(key, configuration)
         self._note_last(rank, *key)
         mispredicted = self._take_hint(rank, configuration)
@@ -440,6 +453,8 @@ class ControllerCore:
         """
         operation = self._operations.get(key)
         if operation is None or rank not in operation.asked:
+            if self.recovering and len(self._ended_early) < self.ranks * OPEN_OPERATIONS:
+                self._ended_early.add((rank, key))
             # It may be part of a lease that other members have not given back yet, or
             # have overtaken the report that names it.
             for configuration in self._holds_of.get(rank, ()):
@@ -616,11 +631,15 @@ class ControllerCore:
         released. A question for it that comes later is refused.
         """
         operation = self._operations.get(key)
-        if operation is None:
-            self._note_last(rank, *key)
+        if operation is None or rank not in operation.asked:
+            if operation is not None and rank not in operation.configuration.members:
+                return []
+            if self._last_of(rank, key[0]) < key[1]:
+                given_up = self._given_up.setdefault(rank, {})
+                given_up[key] = None
+                if len(given_up) > LISTENERS:
+                    del given_up[next(iter(given_up))]
             return self.release(rank, key, now_ns)
-        if rank not in operation.configuration.members:
-            return []
         if rank in operation.asked and (operation.granted or operation.asked[rank].request is None):
             return self.release(rank, key, now_ns)
         if operation.granted:
@@ -632,10 +651,7 @@ class ControllerCore:
             else f"its ports are in use ({self._holders(operation)})"
         )
         message = f"rank {rank} gave up waiting for {_name(operation)}: {what}"
-        self._note_last(rank, *key)
-        actions = self._fail(operation, message, "abandoned")
-        self._told(key, rank)
-        return [*actions, *self._advance(now_ns)]
+        return [*self._fail(operation, message, "abandoned"), *self._advance(now_ns)]
 
     def statistics(self) -> dict[str, object]:
         """Counters of the whole controller and of each rank; times in nanoseconds.
@@ -794,11 +810,27 @@ class ControllerCore:
             f" {configuration.name}, rank {min(operation.asked)} for"
             f" {operation.configuration.name}"
         )
-        refusal = self._refuse(rank, request, message, "disagree")
+        return self._refuse_all(rank, request, key, configuration, (message, "disagree"), now_ns)
+
+    def _refuse_all(
+        self,
+        rank: int,
+        request: int,
+        key: OperationKey,
+        configuration: Configuration,
+        problem: tuple[str, str],
+        now_ns: int,
+    ) -> list[Action]:
+        """Refuse a question, and the operation to its other members too.
+
+        They would wait for the rank in vain.
+        """
+        operation = self._operation(key, configuration)
+        refusal = self._refuse(rank, request, *problem)
         if operation.granted or rank not in operation.configuration.members:
             return [refusal]
         self._note_last(rank, *key)
-        failed = self._fail(operation, message, "disagree")
+        failed = self._fail(operation, *problem)
         self._told(key, rank)
         others = [item for item in failed if not _answers(item, rank, request)]
         return [refusal, *others, *self._advance(now_ns)]
@@ -1286,12 +1318,18 @@ class ControllerCore:
                     rank: {channel: item.begun[channel][1]} if channel in item.begun else {}
                     for rank, item in presented.items()
                 },
-                {rank: item.open for rank, item in presented.items()},
+                {
+                    rank: frozenset(
+                        key for key in item.open if (rank, key) not in self._ended_early
+                    )
+                    for rank, item in presented.items()
+                },
                 hold,
                 Counter(),
                 now_ns,
             )
         self._presented.clear()
+        self._ended_early.clear()
         self._returning.clear()
         self._stirred.update(self._listeners)
         return [*actions, *self._advance(now_ns)]

@@ -1,5 +1,5 @@
-"""Every state that a small job can reach: the real core, the real holdings of its ranks,
-and the messages and faults between them.
+"""Every state that a small job can reach: the real core, the real holdings of its
+ranks, and the messages and faults between them.
 
 ``make explore`` goes through all scenarios; the tests go through small parts. A world
 is one state. Its events are what may happen next: a rank begins or ends an operation, a
@@ -14,10 +14,11 @@ What holds (:func:`World.check`, :func:`World.check_end`):
   when it began, and carry it as long as all members have begun and one has not ended;
 * no grant while the switch moves: what is granted or held is lit on the switch itself;
 * no tear-down in flight: no command drops a circuit in use;
-* no starvation and bounded waiting: no event leads back to an earlier state, so every
-  run ends; and where nothing but giving up is left to do, nothing waits in the queue
-  that all members asked for, and no lease is left over. Without faults everything has
-  been granted.
+* no starvation: nobody in the queue is overtaken where ports overlap;
+* bounded waiting: no event leads back to an earlier state, so every run ends; and where
+  nothing but giving up is left to do, nothing waits in the queue that all members asked
+  for, nobody waits for what has failed, and no lease is left over. Without faults
+  everything has been granted.
 
 A message that is lost ends its connection some time later, as a heartbeat or TCP would.
 """
@@ -27,8 +28,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from railx.fabric.actions import (
@@ -39,12 +42,22 @@ from railx.fabric.actions import (
     RefuseAction,
     SwitchAction,
 )
-from railx.fabric.circuits import Circuit, Configuration, Layout, Port
+from railx.fabric.circuits import Circuit, Configuration, Layout, Port, ports_of
 from railx.fabric.core import ControllerCore, _Asked, _Expected, _Hint, _Hold, _Operation
 from railx.fabric.core import _Tombstone as _Tomb
 from railx.fabric.holdings import Holdings, OperationKey, Presentation, Report, _Held
 
-__all__ = ["SCENARIOS", "Exploration", "Scenario", "Violation", "World", "explore"]
+__all__ = [
+    "SCENARIOS",
+    "Exploration",
+    "Scenario",
+    "Violation",
+    "World",
+    "copy_core",
+    "explore",
+    "random_scenario",
+    "wander",
+]
 
 FAULTS = ("double", "delay", "lose", "die", "return", "restart", "port", "switch")
 
@@ -119,6 +132,8 @@ class World:
         self.light: set[Circuit] = set()
         self.commands: dict[int, SwitchAction] = {}
         self.broken_ports: frozenset[Port] = frozenset()
+        #: Operations of the queue that the last event granted.
+        self.granted: set[OperationKey] = set()
 
     def copy(self) -> World:
         """Another world in the same state, that shares nothing that changes."""
@@ -131,6 +146,7 @@ class World:
         other.light = self.light.copy()
         other.commands = self.commands.copy()
         other.broken_ports = self.broken_ports
+        other.granted = set()
         return other
 
     # What may happen
@@ -226,6 +242,13 @@ class World:
 
     def take(self, event: Event) -> None:
         """One event."""
+        queue = [operation.key for operation in self.core._queue.values()]
+        self.granted = set()
+        self._take(event)
+        if self.granted and queue:
+            self._check_order(queue)
+
+    def _take(self, event: Event) -> None:
         match event:
             case ("up", int() as number):
                 self._arrive(number, self.ranks[number].up.pop(0))
@@ -425,10 +448,13 @@ class World:
                 if not any(self.scenario.faults):
                     raise Violation(f"refused without a fault: {action.message}")
         elif isinstance(action, GrantAction):
-            if action.request is None:
+            request = action.request
+            if request is None:
+                request = holdings.question(action.key)
+            if request is None:
                 holdings.granted_late(action.key, action.configuration, action.hold)
                 return
-            answer = holdings.answer(action.request, action.key, action.configuration, action.hold)
+            answer = holdings.answer(request, action.key, action.configuration, action.hold)
             if answer == "release":
                 self._send(rank, ("release", action.key))
             elif answer == "begins":
@@ -454,9 +480,22 @@ class World:
                 raise Violation(f"nobody listens: {action}")
             if isinstance(action, GrantAction) and action.request is not None:
                 self._check_grant(action)
+                self.granted.add(action.key)
             if not self.ranks[action.rank].known:
                 raise Violation(f"a word to rank {action.rank}, which is gone: {action}")
             self.ranks[action.rank].down.append(action)
+
+    def _check_order(self, queue: list[OperationKey]) -> None:
+        """Nobody in the queue is overtaken where ports overlap."""
+        for place, key in enumerate(queue):
+            if key not in self.granted:
+                continue
+            for earlier in queue[:place]:
+                operation = self.core._operations.get(earlier)
+                ports = ports_of(self.layout.circuits(self.needs[key]))
+                if operation is None or operation.granted or ports.isdisjoint(operation.ports):
+                    continue
+                raise Violation(f"{earlier} was overtaken by {key}")
 
     def _check_grant(self, action: GrantAction) -> None:
         dark = set(self.layout.circuits(action.configuration)) - self.light
@@ -530,10 +569,19 @@ class World:
         for configuration, hold in core.holds.items():
             if hold.recalled:
                 raise Violation(f"{configuration.name} was recalled and never given back")
+        if not {"delay", "restart", "return"} & self.faults.keys():
+            self._check_told()
         if not any(self.scenario.faults):
             for number, rank in enumerate(self.ranks):
                 if len(rank.over) < len(self.programs[number]):
                     raise Violation(f"rank {number} waits for ever")
+
+    def _check_told(self) -> None:
+        """Nobody waits for what has failed already."""
+        for number, rank in enumerate(self.ranks):
+            for _, key, configuration in rank.holdings.questions():
+                if any(self._fails(member, key) for member in configuration.members):
+                    raise Violation(f"rank {number} is not told that {key} has failed")
 
     def check_final(self) -> None:
         """What holds where even giving up is over."""
@@ -606,7 +654,7 @@ def _rank_state(rank: _Rank, place: dict[int, int]) -> tuple[Any, ...]:
         frozenset(rank.over),
         tuple([_message_state(message, place) for message in rank.up]),
         tuple([_message_state(message, place) for message in rank.down]),
-        frozenset((up, _message_state(message, place)) for up, message in rank.stray),
+        _frozen(Counter((up, _message_state(message, place)) for up, message in rank.stray)),
         frozenset(
             (configuration, place[held.number], _frozen(held.begun))
             for configuration, held in holdings._held.items()
@@ -674,6 +722,8 @@ def _core_state(core: ControllerCore, place: dict[int, int]) -> tuple[Any, ...]:
         ),
         frozenset((rank, _frozen(numbers)) for rank, numbers in core._last.items()),
         frozenset((key, frozenset(item.untold)) for key, item in core._tombstones.items()),
+        frozenset((rank, frozenset(keys)) for rank, keys in core._given_up.items()),
+        frozenset(core._ended_early),
         frozenset(core._gone),
         frozenset(core._present),
         frozenset(core._returning),
@@ -720,11 +770,11 @@ SHARED = frozenset(
 _FLAT = (
     *("active", "lit", "moving", "lost_ports", "_commands", "_spoiled", "_touched", "_stirred"),
     *("_touched_hints", "_listeners", "_listened", "_ahead", "_gone", "_present", "_former"),
-    *("_returning", "_presented"),
+    *("_returning", "_presented", "_ended_early"),
 )
 _NESTED = (
     *("leases", "held", "_holds_of", "_ready", "_listening", "_listeners_of", "_heard"),
-    *("_ahead_on", "_last"),
+    *("_ahead_on", "_last", "_given_up"),
 )
 _OF_OPERATIONS = ("_by_channel", "_by_configuration", "_by_member", "_waiting")
 _PLAIN = ("recovering", "_changes", "_next_command", "_next_hold", "_serial")
@@ -814,10 +864,11 @@ class Exploration:
     complete: bool = False
 
 
-def explore(scenario: Scenario, limit: int) -> Exploration:
+def explore(scenario: Scenario, limit: int, draw: Random | None = None) -> Exploration:
     """Go through the states of a scenario, at most ``limit`` of them.
 
-    Raises Violation with the events that lead to a state that must not be.
+    ``draw`` shuffles what is tried first, which matters where not all is. Raises
+    Violation with the events that lead to a state that must not be.
     """
     found = Exploration(scenario)
     world = World(scenario)
@@ -844,6 +895,8 @@ def explore(scenario: Scenario, limit: int) -> Exploration:
             after.check()
             seen.add(number)
             options = _all_events(after, found)
+            if draw is not None:
+                draw.shuffle(options)
         except Violation as error:
             steps = [str(step) for *_, step in path[1:]] + [str(event)]
             raise Violation("\n".join([str(error), *steps])) from error
@@ -857,7 +910,56 @@ def explore(scenario: Scenario, limit: int) -> Exploration:
     return found
 
 
-def _all_events(world: World, found: Exploration) -> list[Event]:
+def wander(scenario: Scenario, draw: Random, chance: float = 0.05) -> int:
+    """One random run of a job of any size to its end; returns how many events it had.
+
+    ``chance``: how often a fault happens, as long as some are left. Raises Violation
+    as ``explore``.
+    """
+    world, found, path = World(scenario), Exploration(scenario), list[Event]()
+    try:
+        while True:
+            faults = world.fault_events() if draw.random() < chance else []
+            events = faults or _all_events(world, found, faults=False)
+            if not events:
+                return len(path)
+            path.append(draw.choice(events))
+            world.take(path[-1])
+            world.check()
+    except Violation as error:
+        raise Violation("\n".join([str(error), *map(str, path)])) from error
+
+
+def random_scenario(draw: Random) -> Scenario:
+    """A job of up to eight ranks in servers of one to three, and some faults."""
+    ranks = draw.randint(2, 8)
+    groups = [
+        Configuration("pair", tuple(draw.sample(range(ranks), 2)))
+        if draw.random() < 0.5
+        else Configuration("ring", tuple(draw.sample(range(ranks), draw.randint(2, min(5, ranks)))))
+        for _ in range(draw.randint(1, 5))
+    ]
+    counts: Counter[str] = Counter()
+    operations = []
+    for _ in range(draw.randint(2, 16)):
+        configuration = draw.choice(groups)
+        name = f"{configuration.name}/{draw.randint(0, 1)}"
+        operations.append(((name, counts[name]), configuration))
+        counts[name] += 1
+    kinds = draw.sample(FAULTS, draw.choice([0, 1, 1, 2, 3, len(FAULTS)]))
+    return Scenario(
+        "random",
+        ranks,
+        tuple(operations),
+        tuple((name, draw.randint(1, 3)) for name in kinds),
+        ahead=draw.randint(1, 3),
+        hints=draw.random() < 0.5,
+        gpus_per_server=draw.choice([1, 1, 2, 3]),
+        ports=tuple(Port(draw.randrange(ranks), side) for side in ("left", "right")),
+    )
+
+
+def _all_events(world: World, found: Exploration, *, faults: bool = True) -> list[Event]:
     """What may happen next; giving up only where nothing else goes on."""
     events = world.events()
     if not events:
@@ -866,7 +968,7 @@ def _all_events(world: World, found: Exploration) -> list[Event]:
         if not events:
             found.ends += 1
             world.check_final()
-    return events + world.fault_events()
+    return events + world.fault_events() if faults else events
 
 
 def _ring(*members: int) -> Configuration:
