@@ -151,6 +151,11 @@ class Device:
             self._server = None
 
 
+def another_host_key() -> str:
+    """A public key of the same kind that is no device's."""
+    return paramiko.RSAKey.generate(2048).get_base64()
+
+
 @contextmanager
 def device(folder: Path) -> Iterator[Device]:
     key = folder / "host_key"
