@@ -521,8 +521,8 @@ class FabricClient:
             with self._lock:
                 self._socket.close()
                 self._socket, self._decoder = connection, MessageDecoder()
-                if self._closing:
-                    break
+            if self._closed.is_set():
+                break
             try:
                 answer, early = self._enter(deadline)
             except _Lost:
@@ -588,10 +588,13 @@ class FabricClient:
         message["granted_ns"] = time.monotonic_ns()
         if number is None:
             with self._lock:
-                self._holdings.granted_late(key, configuration, hold)
-            if self._granted_late is not None:
-                self._granted_late(*key, _grant(message))
-            return None
+                number = self._holdings.question(key)
+                if number is None:
+                    self._holdings.granted_late(key, configuration, hold)
+            if number is None:
+                if self._granted_late is not None:
+                    self._granted_late(*key, _grant(message))
+                return None
         with self._lock, contextlib.suppress(FabricError):
             question = self._questions.pop(number, None)
             if self._holdings.answer(number, key, configuration, hold) == "release":

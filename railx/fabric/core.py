@@ -270,11 +270,15 @@ class ControllerCore:
         # The last operation of each rank and channel, the channel used last at the end.
         self._last: dict[int, dict[str, int]] = {}
         self._tombstones: dict[OperationKey, _Tombstone] = {}
+        # What ranks gave up before their question came, the newest at the end.
+        self._given_up: dict[int, dict[OperationKey, None]] = {}
         self._gone: dict[int, str] = {}
         self._present: dict[int, int | None] = {}
         self._former: dict[int, int | None] = {}
         self._returning: set[int] = set()
         self._presented: dict[int, Presentation] = {}
+        # Ends told while others had not presented yet.
+        self._ended_early: set[tuple[int, OperationKey]] = set()
 
     @property
     def awaited(self) -> frozenset[int]:
@@ -314,6 +318,7 @@ class ControllerCore:
         self._take_back_hint(rank)
         self._last.pop(rank, None)
         self._heard.pop(rank, None)
+        self._given_up.pop(rank, None)
         for key in [key for key, item in self._tombstones.items() if rank in item.untold]:
             self._told(key, rank)
         return None
@@ -361,6 +366,10 @@ class ControllerCore:
         if problem is not None:
             return [self._refuse(rank, request, *problem)]
         operation = self._operations.get(key)
+        if key in self._given_up.get(rank, ()):
+            # The question comes behind its end. Its peers must not wait for it.
+            _discard(self._given_up, rank, key)
+            return self._ask_too_late(rank, request, key, configuration, now_ns)
         if operation is not None and operation.configuration != configuration:
             return self._disagree(rank, request, operation, configuration, now_ns)
         if operation is not None and rank in operation.asked:
@@ -440,6 +449,8 @@ class ControllerCore:
         """
         operation = self._operations.get(key)
         if operation is None or rank not in operation.asked:
+            if self.recovering and len(self._ended_early) < self.ranks * OPEN_OPERATIONS:
+                self._ended_early.add((rank, key))
             # It may be part of a lease that other members have not given back yet, or
             # have overtaken the report that names it.
             for configuration in self._holds_of.get(rank, ()):
@@ -616,11 +627,15 @@ class ControllerCore:
         released. A question for it that comes later is refused.
         """
         operation = self._operations.get(key)
-        if operation is None:
-            self._note_last(rank, *key)
+        if operation is None or rank not in operation.asked:
+            if operation is not None and rank not in operation.configuration.members:
+                return []
+            if self._last_of(rank, key[0]) < key[1]:
+                given_up = self._given_up.setdefault(rank, {})
+                given_up[key] = None
+                if len(given_up) > LISTENERS:
+                    del given_up[next(iter(given_up))]
             return self.release(rank, key, now_ns)
-        if rank not in operation.configuration.members:
-            return []
         if rank in operation.asked and (operation.granted or operation.asked[rank].request is None):
             return self.release(rank, key, now_ns)
         if operation.granted:
@@ -632,10 +647,7 @@ class ControllerCore:
             else f"its ports are in use ({self._holders(operation)})"
         )
         message = f"rank {rank} gave up waiting for {_name(operation)}: {what}"
-        self._note_last(rank, *key)
-        actions = self._fail(operation, message, "abandoned")
-        self._told(key, rank)
-        return [*actions, *self._advance(now_ns)]
+        return [*self._fail(operation, message, "abandoned"), *self._advance(now_ns)]
 
     def statistics(self) -> dict[str, object]:
         """Counters of the whole controller and of each rank; times in nanoseconds.
@@ -802,6 +814,24 @@ class ControllerCore:
         self._told(key, rank)
         others = [item for item in failed if not _answers(item, rank, request)]
         return [refusal, *others, *self._advance(now_ns)]
+
+    def _ask_too_late(
+        self,
+        rank: int,
+        request: int,
+        key: OperationKey,
+        configuration: Configuration,
+        now_ns: int,
+    ) -> list[Action]:
+        self._note_last(rank, *key)
+        operation = self._operation(key, configuration)
+        message = f"rank {rank} gave up waiting for {_name(operation)}"
+        refusal = self._refuse(rank, request, message, "abandoned")
+        if operation.granted or rank not in operation.configuration.members:
+            return [refusal]
+        failed = self._fail(operation, message, "abandoned")
+        self._told(key, rank)
+        return [refusal, *failed, *self._advance(now_ns)]
 
     def _lost_port(self, port: Port) -> str:
         what = f"the {port.side} port of GPU {port.gpu} on rail {self.layout.rail(port.gpu)}"
@@ -1286,12 +1316,18 @@ class ControllerCore:
                     rank: {channel: item.begun[channel][1]} if channel in item.begun else {}
                     for rank, item in presented.items()
                 },
-                {rank: item.open for rank, item in presented.items()},
+                {
+                    rank: frozenset(
+                        key for key in item.open if (rank, key) not in self._ended_early
+                    )
+                    for rank, item in presented.items()
+                },
                 hold,
                 Counter(),
                 now_ns,
             )
         self._presented.clear()
+        self._ended_early.clear()
         self._returning.clear()
         self._stirred.update(self._listeners)
         return [*actions, *self._advance(now_ns)]

@@ -114,6 +114,13 @@ class Holdings:
         """The questions that wait for their answer, in order."""
         return [(request, *asked) for request, asked in self._asked.items()]
 
+    def question(self, key: OperationKey) -> int | None:
+        """The question for an operation that waits for its answer, or None.
+
+        A grant without a request answers it where it overtook the grant before it.
+        """
+        return next((request for request, asked in self._asked.items() if asked[0] == key), None)
+
     def give_up(self, request: int) -> bool:
         """Nobody waits for an answer any more; False where it has come already."""
         if self._asked.pop(request, None) is None:

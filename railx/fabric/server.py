@@ -156,7 +156,8 @@ class Server:
         self._recovery: asyncio.TimerHandle | None = None
         if self.core.recovering:
             self._log(f"recovering: {len(lit)} circuits carry light, waiting for {ranks} ranks")
-            self._recovery = self._loop.call_later(settings.timeout_s, self._end_recovery)
+            # Sooner than the patience of those that came back ends.
+            self._recovery = self._loop.call_later(settings.timeout_s / 2, self._end_recovery)
         # A rank that answers none of so many questions for a sign of life is dead.
         self._patience = max(3, math.ceil(settings.timeout_s / settings.heartbeat_s))
         self._beat = self._loop.call_later(settings.heartbeat_s, self._heartbeat)

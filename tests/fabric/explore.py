@@ -1,5 +1,5 @@
-"""Every state that a small job can reach: the real core, the real holdings of its ranks,
-and the messages and faults between them.
+"""Every state that a small job can reach: the real core, the real holdings of its
+ranks, and the messages and faults between them.
 
 ``make explore`` goes through all scenarios; the tests go through small parts. A world
 is one state. Its events are what may happen next: a rank begins or ends an operation, a
@@ -27,8 +27,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from railx.fabric.actions import (
@@ -44,7 +46,17 @@ from railx.fabric.core import ControllerCore, _Asked, _Expected, _Hint, _Hold, _
 from railx.fabric.core import _Tombstone as _Tomb
 from railx.fabric.holdings import Holdings, OperationKey, Presentation, Report, _Held
 
-__all__ = ["SCENARIOS", "Exploration", "Scenario", "Violation", "World", "explore"]
+__all__ = [
+    "SCENARIOS",
+    "Exploration",
+    "Scenario",
+    "Violation",
+    "World",
+    "copy_core",
+    "explore",
+    "random_scenario",
+    "wander",
+]
 
 FAULTS = ("double", "delay", "lose", "die", "return", "restart", "port", "switch")
 
@@ -425,10 +437,13 @@ class World:
                 if not any(self.scenario.faults):
                     raise Violation(f"refused without a fault: {action.message}")
         elif isinstance(action, GrantAction):
-            if action.request is None:
+            request = action.request
+            if request is None:
+                request = holdings.question(action.key)
+            if request is None:
                 holdings.granted_late(action.key, action.configuration, action.hold)
                 return
-            answer = holdings.answer(action.request, action.key, action.configuration, action.hold)
+            answer = holdings.answer(request, action.key, action.configuration, action.hold)
             if answer == "release":
                 self._send(rank, ("release", action.key))
             elif answer == "begins":
@@ -606,7 +621,7 @@ def _rank_state(rank: _Rank, place: dict[int, int]) -> tuple[Any, ...]:
         frozenset(rank.over),
         tuple([_message_state(message, place) for message in rank.up]),
         tuple([_message_state(message, place) for message in rank.down]),
-        frozenset((up, _message_state(message, place)) for up, message in rank.stray),
+        _frozen(Counter((up, _message_state(message, place)) for up, message in rank.stray)),
         frozenset(
             (configuration, place[held.number], _frozen(held.begun))
             for configuration, held in holdings._held.items()
@@ -674,6 +689,8 @@ def _core_state(core: ControllerCore, place: dict[int, int]) -> tuple[Any, ...]:
         ),
         frozenset((rank, _frozen(numbers)) for rank, numbers in core._last.items()),
         frozenset((key, frozenset(item.untold)) for key, item in core._tombstones.items()),
+        frozenset((rank, frozenset(keys)) for rank, keys in core._given_up.items()),
+        frozenset(core._ended_early),
         frozenset(core._gone),
         frozenset(core._present),
         frozenset(core._returning),
@@ -720,11 +737,11 @@ SHARED = frozenset(
 _FLAT = (
     *("active", "lit", "moving", "lost_ports", "_commands", "_spoiled", "_touched", "_stirred"),
     *("_touched_hints", "_listeners", "_listened", "_ahead", "_gone", "_present", "_former"),
-    *("_returning", "_presented"),
+    *("_returning", "_presented", "_ended_early"),
 )
 _NESTED = (
     *("leases", "held", "_holds_of", "_ready", "_listening", "_listeners_of", "_heard"),
-    *("_ahead_on", "_last"),
+    *("_ahead_on", "_last", "_given_up"),
 )
 _OF_OPERATIONS = ("_by_channel", "_by_configuration", "_by_member", "_waiting")
 _PLAIN = ("recovering", "_changes", "_next_command", "_next_hold", "_serial")
@@ -814,10 +831,11 @@ class Exploration:
     complete: bool = False
 
 
-def explore(scenario: Scenario, limit: int) -> Exploration:
+def explore(scenario: Scenario, limit: int, draw: Random | None = None) -> Exploration:
     """Go through the states of a scenario, at most ``limit`` of them.
 
-    Raises Violation with the events that lead to a state that must not be.
+    ``draw`` shuffles what is tried first, which matters where not all is. Raises
+    Violation with the events that lead to a state that must not be.
     """
     found = Exploration(scenario)
     world = World(scenario)
@@ -844,6 +862,8 @@ def explore(scenario: Scenario, limit: int) -> Exploration:
             after.check()
             seen.add(number)
             options = _all_events(after, found)
+            if draw is not None:
+                draw.shuffle(options)
         except Violation as error:
             steps = [str(step) for *_, step in path[1:]] + [str(event)]
             raise Violation("\n".join([str(error), *steps])) from error
@@ -857,7 +877,56 @@ def explore(scenario: Scenario, limit: int) -> Exploration:
     return found
 
 
-def _all_events(world: World, found: Exploration) -> list[Event]:
+def wander(scenario: Scenario, draw: Random, chance: float = 0.05) -> int:
+    """One random run of a job of any size to its end; returns how many events it had.
+
+    ``chance``: how often a fault happens, as long as some are left. Raises Violation
+    as ``explore``.
+    """
+    world, found, path = World(scenario), Exploration(scenario), list[Event]()
+    try:
+        while True:
+            faults = world.fault_events() if draw.random() < chance else []
+            events = faults or _all_events(world, found, faults=False)
+            if not events:
+                return len(path)
+            path.append(draw.choice(events))
+            world.take(path[-1])
+            world.check()
+    except Violation as error:
+        raise Violation("\n".join([str(error), *map(str, path)])) from error
+
+
+def random_scenario(draw: Random) -> Scenario:
+    """A job of up to eight ranks in servers of one to three, and some faults."""
+    ranks = draw.randint(2, 8)
+    groups = [
+        Configuration("pair", tuple(draw.sample(range(ranks), 2)))
+        if draw.random() < 0.5
+        else Configuration("ring", tuple(draw.sample(range(ranks), draw.randint(2, min(5, ranks)))))
+        for _ in range(draw.randint(1, 5))
+    ]
+    counts: Counter[str] = Counter()
+    operations = []
+    for _ in range(draw.randint(2, 16)):
+        configuration = draw.choice(groups)
+        name = f"{configuration.name}/{draw.randint(0, 1)}"
+        operations.append(((name, counts[name]), configuration))
+        counts[name] += 1
+    kinds = draw.sample(FAULTS, draw.choice([0, 1, 1, 2, 3, len(FAULTS)]))
+    return Scenario(
+        "random",
+        ranks,
+        tuple(operations),
+        tuple((name, draw.randint(1, 3)) for name in kinds),
+        ahead=draw.randint(1, 3),
+        hints=draw.random() < 0.5,
+        gpus_per_server=draw.choice([1, 1, 2, 3]),
+        ports=tuple(Port(draw.randrange(ranks), side) for side in ("left", "right")),
+    )
+
+
+def _all_events(world: World, found: Exploration, *, faults: bool = True) -> list[Event]:
     """What may happen next; giving up only where nothing else goes on."""
     events = world.events()
     if not events:
@@ -866,7 +935,7 @@ def _all_events(world: World, found: Exploration) -> list[Event]:
         if not events:
             found.ends += 1
             world.check_final()
-    return events + world.fault_events()
+    return events + world.fault_events() if faults else events
 
 
 def _ring(*members: int) -> Configuration:

@@ -1,0 +1,1 @@
+"""The control plane under load and faults, watched from outside."""
