@@ -137,18 +137,26 @@ class Device:
         )
         self.port = self._server.port
 
-    def stop(self) -> None:
-        """Cut every session and listen no more; the light stays."""
+    def stop(self, *, wait: bool = True) -> None:
+        """Cut every session and listen no more; the light stays.
+
+        ``wait``: until the port is free again, a second or so.
+        """
         if self._server is not None:
             with self._server.lock:
                 sockets = list(self._server.sockets)
-            # Else the package waits a second for each of them.
             for item in sockets:
                 if item.ssh is not None:
                     item.ssh.close()
             self._server.close()
-            self._server.join()
+            if wait:
+                self._server.join()
             self._server = None
+
+
+def another_host_key() -> str:
+    """A public key of the same kind that is no device's."""
+    return paramiko.RSAKey.generate(2048).get_base64()
 
 
 @contextmanager
@@ -160,4 +168,4 @@ def device(folder: Path) -> Iterator[Device]:
     try:
         yield running
     finally:
-        running.stop()
+        running.stop(wait=False)

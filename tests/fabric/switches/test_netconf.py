@@ -29,7 +29,7 @@ from tests.fabric.test_failures import Ranks, granted, told, until
 pytest.importorskip("ncclient", reason="needs ncclient (the extra netconf)")
 pytest.importorskip("netconf", reason="needs PyPI's netconf, a server for tests (the extra dev)")
 
-from tests.fabric.switches.netconf_server import MODEL, Device, device
+from tests.fabric.switches.netconf_server import MODEL, Device, another_host_key, device
 
 
 @pytest.fixture(scope="module")
@@ -104,16 +104,16 @@ def test_commands_become_cross_connects_and_are_read_back(server: Device) -> Non
 def test_a_command_that_is_refused_leaves_its_ports_dark(server: Device) -> None:
     told = Told()
     with connected(told, server) as switch:
-        switch.apply(command(1, Circuit(0, 1), Circuit(2, 3)))
+        switch.apply(command(1, Circuit(0, 1), Circuit(2, 3), Circuit(3, 2)))
         told.wait(1)
         server.crossbar.refuse.append("mirror stuck")
-        switch.apply(command(2, Circuit(0, 2), drop=(Circuit(0, 1),)))
+        switch.apply(command(2, Circuit(2, 1), drop=(Circuit(0, 1), Circuit(2, 3))))
         what, number, reason = told.wait(2)[1]
         assert (what, number) == ("failed", 2)
         assert "mirror stuck" in reason
         assert "\n" not in reason
-        assert switch.read() == {Circuit(2, 3)}
-        switch.apply(command(3, Circuit(0, 1)))
+        assert switch.read() == {Circuit(3, 2)}
+        switch.apply(command(3, Circuit(0, 1), Circuit(2, 3)))
         assert told.wait(3)[2] == ("done", 3)
 
 
@@ -234,8 +234,8 @@ def test_whom_the_driver_does_not_speak_to(server: Device, monkeypatch: pytest.M
     assert problem(good, rails=2).startswith("switch.addresses: got 1 switches; allowed: 2")
     assert "switch.addresses.0: got 'nowhere'" in problem(replace(good, addresses=("nowhere",)))
     assert "switch.host_keys.0" in problem(replace(good, host_keys=("no key!",)))
-    another = "AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43
-    assert "no use of the switch" in problem(replace(good, host_keys=(another,)))
+    for another in (another_host_key(), "AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43):
+        assert "no use of the switch" in problem(replace(good, host_keys=(another,)))
     assert "no use of the switch" in problem(replace(good, username="stranger"))
     assert "switch.key_file" in problem(replace(good, key_file="/nowhere/key"))
     server.crossbar.joined = {1: 40}
