@@ -74,8 +74,6 @@ _VARIED = (
     "bubble_ms",
     "stall_ms",
     "tokens_per_s",
-    "circuits",
-    "reason",
 )
 
 
@@ -241,15 +239,18 @@ def _common(
     assert basis.cost_per_chip_usd is not None
     if watts is not None:
         watts *= basis.cost_per_chip_usd / costs[name].usd
-    return dict.fromkeys(_VARIED) | {
+    return {
         "network": name,
         "job": job_name,
         "gpus": chips,
         "basis": basis.name,
+        **dict.fromkeys(_VARIED),
         "cost_per_gpu_usd": basis.cost_per_chip_usd,
         "cost_usd": basis.cost_per_chip_usd * chips,
         "watts_per_gpu": watts,
         "power_watts": None if watts is None else watts * chips,
+        "circuits": None,
+        "reason": None,
         "fidelity": FIDELITY,
     }
 

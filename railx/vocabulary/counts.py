@@ -286,8 +286,8 @@ def opus_rail_switch_ports(servers: int, rails: int) -> int:
 def opus_tree_switch_ports(chips: int) -> int:
     """Switch ports of a fat tree as the same script counts them.
 
-    Switches have k = round((4 G)^(1/3)) ports for G chips, and there are k^2 + floor(k^2
-    / 4) of them.
+    Switches have k = round((4 G)^(1/3)) ports for G chips; there are k^2 + floor(k^2 /
+    4) of them.
     """
     radix = round(math.pow(4 * chips, 1 / 3))
     return radix * (radix**2 + radix**2 // 4)
