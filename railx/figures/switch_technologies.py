@@ -186,12 +186,17 @@ def _caption(settings: SwitchTechnologiesSettings, points: pd.DataFrame) -> str:
     low = int((points["confidence"] == "low").sum())
     large = points.sort_values("port_count").iloc[-1]
     chips = settings.chips_per_server[0]
+    sources = [
+        f"{row['example_device']}, {row['source']}"
+        for row in points[points["confidence"] != "low"].to_dict("records")
+    ]
     return (
         f"{counted(len(points), 'device')}, {len(timed)} with a switching time; {low} are recalled"
         " and not verified. No price but that of one switch has a source: 520 USD per port, of the"
         f" artifact's 192-port switch, which holds {192 // 2 * chips:,} GPUs in servers of {chips}."
         f" The largest, {large['example_device']}, would hold"
-        f" {int(large[f'gpus_in_servers_of_{chips}']):,} and takes minutes to switch."
+        f" {int(large[f'gpus_in_servers_of_{chips}']):,} and takes minutes to switch. Sources:"
+        f" {'; '.join(sources)}; all others recalled."
     )
 
 
