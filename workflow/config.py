@@ -20,7 +20,7 @@ from railx.economics import EconomicsSettings
 from railx.fabric import RailSettings
 from railx.families import TopologySettings, check_topology
 from railx.figures import FigureSettings
-from railx.mapping import MappingSettings, check_reference
+from railx.mapping import MappingSettings, SwitchedSettings, check_reference
 from railx.mapping.underlay import UnderlaySettings
 from railx.network import (
     AgreementSettings,
@@ -136,6 +136,8 @@ class Experiment:
     """What groups of ranks get from topologies."""
     mapping: MappingSettings
     """Training jobs on topologies."""
+    switched: SwitchedSettings
+    """Training jobs on circuits that are set once, switched in the job, or both."""
     tenancy: TenancySettings
     """Jobs and failures on a grid of nodes."""
     economics: EconomicsSettings
@@ -271,6 +273,8 @@ class StageSettings:
     """What groups of ranks get from the topology."""
     mapping: MappingSettings
     """Training jobs on topologies."""
+    switched: SwitchedSettings
+    """Training jobs on circuits that are set once, switched in the job, or both."""
     tenancy: TenancySettings
     """Jobs and failures on a grid of nodes."""
     economics: EconomicsSettings

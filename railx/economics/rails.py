@@ -32,10 +32,12 @@ from typing import Any
 
 from railx.economics.catalogue import Catalogue, read_catalogue
 from railx.economics.settings import EconomicsSettings, RailPlatform, RailsSettings
-from railx.families.fat_tree.bill import artifact_switch_ports as fat_tree_ports
-from railx.families.rail_optimised.bill import artifact_switch_ports as rail_ports
 from railx.settings import SettingsError
-from railx.vocabulary.counts import fewest_tiers
+from railx.vocabulary.counts import (
+    fewest_tiers,
+    opus_rail_switch_ports,
+    opus_tree_switch_ports,
+)
 
 __all__ = ["ARRANGEMENTS", "OpticalRail", "optical_rails", "rail_economics", "rail_map"]
 
@@ -208,8 +210,10 @@ def _networks(rails: RailsSettings, platform: RailPlatform, gpus: int) -> Iterat
         columns = _columns(network, counting, transceivers_per_gpu=1, tiers=tiers)
         return _Network(gpus + at_switches, switch_ports, 0, 1, 1.0, columns)
 
-    yield electrical("electrical_rails", "artifact", rail_ports(servers, per_server), None)
-    yield electrical("fat_tree", "artifact", fat_tree_ports(gpus), None)
+    yield electrical(
+        "electrical_rails", "artifact", opus_rail_switch_ports(servers, per_server), None
+    )
+    yield electrical("fat_tree", "artifact", opus_tree_switch_ports(gpus), None)
     radix = platform.electrical_switch_radix
     for network, ends in (("electrical_rails_alone", servers), ("electrical_rails", gpus)):
         tiers = fewest_tiers(ends, _MOST_TIERS, radix, None, chips=gpus)

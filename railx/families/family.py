@@ -13,6 +13,7 @@ from railx.vocabulary.counts import Bill
 from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.line_graphs import LineGraph
 from railx.vocabulary.line_rings import ChipOrderRing, LineRings
+from railx.vocabulary.lines import Lines
 from railx.vocabulary.placement import Placement, Sizes
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.table import RoutingTable
@@ -110,3 +111,6 @@ class Family(Generic[S]):
 
     bill: Bill[S] | None = None
     """The components that a network is built of."""
+
+    lines: Lines[S] | None = None
+    """How nodes that share switches can be joined while a job runs."""

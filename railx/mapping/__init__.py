@@ -18,8 +18,11 @@ from railx.mapping.settings import (
     LayoutSettings,
     MappedTopology,
     MappingSettings,
+    SwitchedNetwork,
+    SwitchedSettings,
 )
 from railx.mapping.step import Basis, step_times
+from railx.mapping.switched import switched_times
 from railx.mapping.volumes import Transfer, compute_flops, step_transfers
 
 __all__ = [
@@ -32,6 +35,8 @@ __all__ = [
     "MappedTopology",
     "MappingSettings",
     "Placement",
+    "SwitchedNetwork",
+    "SwitchedSettings",
     "Transfer",
     "check_reference",
     "comparison_bases",
@@ -43,4 +48,5 @@ __all__ = [
     "place_ranks",
     "step_times",
     "step_transfers",
+    "switched_times",
 ]

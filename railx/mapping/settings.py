@@ -9,8 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
+from railx.families import TopologySettings, families_with, family_of
 from railx.network.settings import StaticRoutingName
-from railx.settings import AtLeast, Fraction, NotEmpty, Positive, SettingsError
+from railx.settings import AtLeast, Fraction, NonNegative, NotEmpty, Positive, SettingsError
 from railx.workload.model import ModelSettings
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "LayoutSettings",
     "MappedTopology",
     "MappingSettings",
+    "SwitchedNetwork",
+    "SwitchedSettings",
 ]
 
 #: Tensor, sequence (context), expert, data and pipeline parallelism.
@@ -190,4 +193,58 @@ class MappingSettings:
             raise SettingsError(
                 "reference",
                 f"got {self.reference!r}; allowed: {', '.join(known)}, the priced topologies",
+            )
+
+
+@dataclass(frozen=True)
+class SwitchedNetwork:
+    """A network whose circuits are set for a job, or switched in it."""
+
+    topology: TopologySettings
+    """The network; its size and its ports are what it is priced at."""
+
+    routings: Annotated[tuple[StaticRoutingName, ...], NotEmpty()]
+    """Routings on offer for groups alone on a line; each transfer takes the best."""
+
+    counting: str | None = None
+    """Another way to count its bill that the family knows; null: by used ports."""
+
+    def __post_init__(self) -> None:
+        for capability in ("lines", "bill"):
+            if getattr(family_of(self.topology), capability) is None:
+                raise SettingsError(
+                    "topology.family",
+                    f"got {self.topology.family!r}; allowed: {families_with(capability)}",
+                )
+
+
+@dataclass(frozen=True)
+class SwitchedSettings:
+    """Jobs on circuits that are set once, switched in the job, or both."""
+
+    jobs: Annotated[dict[str, JobSettings], NotEmpty()]
+    """Jobs by name."""
+
+    networks: Annotated[dict[str, SwitchedNetwork], NotEmpty()]
+    """Networks by name."""
+
+    injection_gb_s_per_chip: Annotated[float, Positive()]
+    """Injection bandwidth that every network is scaled to at equal bandwidth."""
+
+    reference: Annotated[str, NotEmpty()]
+    """Network whose cost per chip all have at equal cost."""
+
+    latencies_ms: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
+    """Time that a switch takes to change circuits."""
+
+    catalogue: Annotated[str, NotEmpty()]
+    """CSV table of prices, relative to the repository."""
+
+    price_set: Annotated[str, NotEmpty()]
+    """Price set of the catalogue, in proportion to the rate of a port."""
+
+    def __post_init__(self) -> None:
+        if self.reference not in self.networks:
+            raise SettingsError(
+                "reference", f"got {self.reference!r}; allowed: {', '.join(self.networks)}"
             )

@@ -31,7 +31,7 @@ from railx.vocabulary.routing.analysis import longest_paths, table_channel_loads
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, Topology
 
-__all__ = ["FIDELITY", "Basis", "step_times"]
+__all__ = ["FIDELITY", "Basis", "GroupRates", "Way", "step_times"]
 
 FIDELITY = "analytic"
 
@@ -53,7 +53,7 @@ class Basis:
 
 
 @dataclass(frozen=True)
-class _Way:
+class Way:
     """One way to move data within groups.
 
     It has what a chip sends over the bytes of the transfer, its rates and its latency.
@@ -77,7 +77,7 @@ class _Way:
         return self.latency_ns + size_bytes * self.sent / gb_s
 
 
-class _Network:
+class GroupRates:
     """A topology under one routing that answers how fast given groups communicate.
 
     Answers are kept, layouts share them.
@@ -86,13 +86,13 @@ class _Network:
     def __init__(self, topology: Topology, routing: str) -> None:
         self.topology = topology
         self.routing = routing
-        self._ways: dict[tuple[bytes, int, str], _Way] = {}
+        self._ways: dict[tuple[bytes, int, str], Way] = {}
 
     @cached_property
     def table(self) -> RoutingTable:
         return build_routing(self.topology, self.routing)
 
-    def ways(self, groups: IntArray, pattern: str) -> list[_Way]:
+    def ways(self, groups: IntArray, pattern: str) -> list[Way]:
         """The ways to do ``pattern`` within every group at once.
 
         ``groups``: int[groups, members].
@@ -106,7 +106,7 @@ class _Network:
             found.append(self._way("ring", groups, share, members - 1))
         return found
 
-    def _way(self, name: str, groups: IntArray, sent: float, rounds: int) -> _Way:
+    def _way(self, name: str, groups: IntArray, sent: float, rounds: int) -> Way:
         key = (groups.tobytes(), groups.shape[1], name)
         if key not in self._ways:
             demand = np.zeros((self.topology.chips, self.topology.chips))
@@ -117,7 +117,7 @@ class _Network:
             with np.errstate(divide="ignore"):
                 gb_s = np.where(load > 0, np.repeat(links.gbps, links.lanes) / 8 / load, np.inf)
             inside = np.repeat(links.kind == INTERNAL, links.lanes)
-            self._ways[key] = _Way(
+            self._ways[key] = Way(
                 name=name,
                 routing=self.routing,
                 sent=sent,
@@ -168,7 +168,7 @@ def step_times(
     bound for schedules that hide communication. ``bubble`` is what the first and last
     stages wait: (stages - 1) micro-batches (1F1B).
     """
-    networks = [_Network(topology, routing) for routing in routings]
+    networks = [GroupRates(topology, routing) for routing in routings]
     rows: list[dict[str, Any]] = []
     for job_name, job in jobs.items():
         try:
@@ -186,7 +186,7 @@ def step_times(
 
 
 def _job_rows(
-    networks: Sequence[_Network],
+    networks: Sequence[GroupRates],
     placement: Placement,
     name: str,
     job_name: str,
@@ -196,7 +196,7 @@ def _job_rows(
     per_micro = {"compute": compute_flops(job) / (job.chip.peak_tflops * job.chip.efficiency) / 1e3}
     per_micro |= dict.fromkeys(PARALLELISMS, 0.0)
     per_step = dict.fromkeys(per_micro, 0.0)
-    chosen: dict[str, list[_Way]] = {}
+    chosen: dict[str, list[Way]] = {}
     for transfer in step_transfers(job):
         time_ns, ways = _fastest(networks, placement, transfer, job.layout, basis)
         (per_step if transfer.per_step else per_micro)[transfer.name] += time_ns * transfer.times
@@ -257,12 +257,12 @@ def _row(
 
 
 def _fastest(
-    networks: Sequence[_Network],
+    networks: Sequence[GroupRates],
     placement: Placement,
     transfer: Transfer,
     layout: LayoutSettings,
     basis: Basis,
-) -> tuple[float, list[_Way]]:
+) -> tuple[float, list[Way]]:
     """The least time of a transfer, and the way taken.
 
     There are several ways where one axis goes after the other.
@@ -284,8 +284,8 @@ def _fastest(
 
 
 def _best(
-    networks: Sequence[_Network], groups: IntArray, pattern: str, size_bytes: float, basis: Basis
-) -> tuple[float, _Way]:
+    networks: Sequence[GroupRates], groups: IntArray, pattern: str, size_bytes: float, basis: Basis
+) -> tuple[float, Way]:
     ways = [way for network in networks for way in network.ways(groups, pattern)]
     times = [way.time_ns(size_bytes, basis) for way in ways]
     best = int(np.argmin(times))

@@ -20,7 +20,7 @@ from typing import Literal
 from railx.mapping.settings import JobSettings
 from railx.workload.model import attention_flops, key_value_width, parameter_count
 
-__all__ = ["Transfer", "compute_flops", "step_transfers"]
+__all__ = ["Transfer", "attention_share", "compute_flops", "step_transfers"]
 
 #: Forward and backward together over forward.
 _TRAINING_OVER_FORWARD = 3
@@ -66,6 +66,14 @@ def compute_flops(job: JobSettings) -> float:
         * forward
         / (layout.degree("tensor") * layout.degree("sequence") * layout.degree("pipeline"))
     )
+
+
+def attention_share(job: JobSettings) -> float:
+    """Share of a layer's operations that are attention; the rest are feed-forward."""
+    tokens, layers = job.sequence_tokens, job.model.layers
+    attention = 2 * _attention_weights(job) * tokens + attention_flops(job.model, tokens) / layers
+    feed_forward = 2 * _active_experts(job) * _feed_forward_weights(job) * tokens
+    return attention / (attention + feed_forward)
 
 
 def step_transfers(job: JobSettings) -> list[Transfer]:

@@ -35,6 +35,8 @@ __all__ = [
     "fewest_tiers",
     "largest_tree",
     "no_check",
+    "opus_rail_switch_ports",
+    "opus_tree_switch_ports",
     "rail_tree_ports",
     "smallest_size",
     "too_large",
@@ -269,6 +271,26 @@ def rail_tree_ports(*, chips: int, planes: int, tiers: int, port_gbps: float) ->
         bisection=planes,
         electrical_switch_ports=ends * (2 * tiers - 1),
     )
+
+
+def opus_rail_switch_ports(servers: int, rails: int) -> int:
+    """Switch ports of rails as the released cost script of Opus counts them (fig. 15).
+
+    Switches have k = round(sqrt(4 S)) ports for S servers. There are 2 floor(S /
+    floor(k/2)) leaves per rail and rails S / k spines, and all their ports count.
+    """
+    radix = round(math.sqrt(4 * servers))
+    return radix * (rails * 2 * (servers // (radix // 2)) + rails * servers // radix)
+
+
+def opus_tree_switch_ports(chips: int) -> int:
+    """Switch ports of a fat tree as the same script counts them.
+
+    Switches have k = round((4 G)^(1/3)) ports for G chips; there are k^2 + floor(k^2 /
+    4) of them.
+    """
+    radix = round(math.pow(4 * chips, 1 / 3))
+    return radix * (radix**2 + radix**2 // 4)
 
 
 def largest_tree(tiers: int, radix: int, leaf_down: int | None = None) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from railx.economics import EconomicsSettings, rail_economics, rail_map
 from railx.figures import FIGURES, CanvasSettings, FigureSettings, draw_figure, figure_of, theme
 from railx.settings import load
 from railx.workload.profile import compared, fit_profile
@@ -383,6 +384,50 @@ def write_claim_map(results: Path) -> Path:
     return write_result(results, "economics.claim_map", rows, fidelity="analytic")
 
 
+def write_rail_bills(results: Path) -> dict[str, list[Path]]:
+    """The shipped bills of rails and the map of their claims."""
+    economics: EconomicsSettings = load(EconomicsSettings, choice("economics", "full_scale"))
+    return {
+        "rail_bills": [write_result(results, "economics.rails", rail_economics(economics))],
+        "rail_claims": [write_result(results, "economics.rail_map", rail_map(economics))],
+    }
+
+
+def write_switched(results: Path) -> Path:
+    """Steps that grow with latency as often as circuits change."""
+    changes = {
+        "railx": {"set_once": 0, "every_phase": 2, "where_it_pays": 0},
+        "photonic_rails": {"set_once": 0, "every_phase": 60, "where_it_pays": 1},
+    }
+    packets = ("electrical_rails_alone", "electrical_rails", "electrical_rails_artifact")
+    changes |= {name: {"packets": 0} for name in packets}
+    rows = [
+        {
+            "network": name,
+            "job": job,
+            "gpus": 1024,
+            "basis": basis,
+            "mode": mode,
+            "rule": rule,
+            "latency_ms": latency,
+            "changes": count,
+            "step_ms": 1000.0
+            - 40 * place
+            + count * latency * (0.9 if rule == "on_demand" else 0.6),
+            "stall_ms": count * latency * (0.9 if rule == "on_demand" else 0.6),
+            "cost_per_gpu_usd": 2800.0 * (1 if basis == "equal_cost" else place + 1),
+            "watts_per_gpu": 20.0 + 400.0 * place,
+        }
+        for place, (name, modes) in enumerate(changes.items())
+        for mode, count in modes.items()
+        for job in ("dense", "dense_long", "experts")
+        for basis in ("equal_bandwidth", "equal_cost")
+        for rule in ("on_demand", "provisioned")
+        for latency in (0.0, 0.1, 1.0, 15.0, 100.0, 1000.0)
+    ]
+    return write_result(results, "switched.steps", rows, fidelity="analytic")
+
+
 def write_groups(
     results: Path, plan: str, layout: list[list[tuple[int, float, list[int]]]]
 ) -> Path:
@@ -691,12 +736,17 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
     iterations = write_iterations(results, rng)
     scale = write_scale(results)
     cases = write_plans(results)
+    rails = write_rail_bills(results)
     return {
         "all_claims": {"claims": [write_claims(results)]},
         "network_prices": {"scale": [scale]},
         "live_switching": {"settings": write_live(results / "live")},
         "switching_overhead": {"iterations": iterations},
         "switching_windows": {},
+        "rail_bills": {"rails": rails["rail_bills"]},
+        "rail_claims": {"map": rails["rail_claims"]},
+        "switch_technologies": {},
+        "switched_circuits": {"steps": [write_switched(results)]},
         "rail_savings": {"summary": [write_rails(results / "rails")]},
         "adaptive_speedups": {"groups": cases},
         "planners": {"groups": write_baselines(results / "baselines")},

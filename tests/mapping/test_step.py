@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.mapping import Basis, JobSettings, compute_flops, place_ranks, step_times, step_transfers
-from railx.mapping.step import _Network
+from railx.mapping.step import GroupRates
 from railx.vocabulary.topology import Topology
 from tests.builders import build
 
@@ -49,7 +49,7 @@ def test_gather_along_a_row_of_railx_uses_every_direct_link(railx: Topology) -> 
     """
     chips = place_ranks(railx, (4, 5, 5)).chips
     rows = chips.transpose(0, 2, 1).reshape(-1, 5)
-    direct, _ = _Network(railx, "balanced").ways(rows, "gather")
+    direct, _ = GroupRates(railx, "balanced").ways(rows, "gather")
     assert direct.name == "direct"
     assert direct.sent == 4 / 5
     assert direct.between_gb_s == pytest.approx(8 * PORT / 4, rel=1e-9)
@@ -57,7 +57,7 @@ def test_gather_along_a_row_of_railx_uses_every_direct_link(railx: Topology) -> 
 
 def test_stages_on_railx_share_the_two_links_to_the_next_node(railx: Topology) -> None:
     chips = place_ranks(railx, (4, 5, 5)).chips
-    (way,) = _Network(railx, "balanced").ways(chips.reshape(-1, 5), "next")
+    (way,) = GroupRates(railx, "balanced").ways(chips.reshape(-1, 5), "next")
     assert way.between_gb_s == pytest.approx(2 * PORT / 4, rel=1e-9)
 
 
@@ -67,7 +67,7 @@ def test_ring_along_a_line_of_the_torus_uses_both_directions() -> None:
     """
     torus = build("torus_2d")
     rows = place_ranks(torus, (1, 10, 10)).chips[0].T.reshape(-1, 10)
-    ways = {way.name: way for way in _Network(torus, "balanced").ways(rows, "gather")}
+    ways = {way.name: way for way in GroupRates(torus, "balanced").ways(rows, "gather")}
     assert ways["ring"].between_gb_s == pytest.approx(4 * PORT, rel=1e-9)
     # Direct on a ring of K = 10: mean distance K^2 / 4 / (K - 1) over 2 n ports, ties
     # split evenly.
@@ -79,7 +79,7 @@ def test_ring_along_a_line_of_the_torus_uses_both_directions() -> None:
 def test_full_fat_tree_moves_everything_at_injection_rate() -> None:
     tree = build("fat_tree")
     chips = place_ranks(tree, (4, 4, 8)).chips
-    network = _Network(tree, "min")
+    network = GroupRates(tree, "min")
     for groups, pattern in (
         (chips.reshape(4, -1).T, "gather"),
         (chips.reshape(-1, 8), "next"),
@@ -96,7 +96,7 @@ def test_servers_gather_over_their_own_switch() -> None:
     """
     rails = build("rail_only")
     servers = place_ranks(rails, (8, 4, 4)).chips.reshape(8, -1).T
-    for way in _Network(rails, "min").ways(np.ascontiguousarray(servers), "gather"):
+    for way in GroupRates(rails, "min").ways(np.ascontiguousarray(servers), "gather"):
         assert way.between_gb_s == np.inf
         assert way.inside_gb_s == pytest.approx(9 * 8 * PORT, rel=1e-9)
 
@@ -148,7 +148,10 @@ def step_of(job_of: JobOf, experts: Changes) -> Callable[[float, float], dict[st
     from railx.mapping import step
 
     job, topology = job_of(**experts), build("railx_hyperx")
-    networks, placement = [step._Network(topology, "min")], place_ranks(topology, job.layout.sizes)
+    networks, placement = (
+        [step.GroupRates(topology, "min")],
+        place_ranks(topology, job.layout.sizes),
+    )
 
     def make(ports: float, inside: float) -> dict[str, float]:
         rows = step._job_rows(
@@ -205,7 +208,7 @@ def test_gather_over_two_axes_takes_the_faster_way(
         job_of(layout={"mesh": {"tensor": 4}, "x": {"data": 4}, "y": {"data": 4}}),
         build(name),
     )
-    network, chips = _Network(topology, "min"), place_ranks(topology, (4, 4, 4)).chips
+    network, chips = GroupRates(topology, "min"), place_ranks(topology, (4, 4, 4)).chips
     x, y, both = (
         chips.transpose(0, 2, 1).reshape(-1, 4),
         chips.reshape(-1, 4),
@@ -232,7 +235,7 @@ def test_groups_of_equal_chips_but_unequal_size_are_not_mixed_up(railx: Topology
     chips = place_ranks(railx, (4, 4, 4)).chips.transpose(0, 2, 1)
     fours, sixteens = chips.reshape(-1, 4), chips.reshape(-1, 16)
     assert fours.tobytes() == sixteens.tobytes()
-    network, other = _Network(railx, "min"), _Network(railx, "min")
+    network, other = GroupRates(railx, "min"), GroupRates(railx, "min")
     network.ways(fours, "gather")
     assert network.ways(sixteens, "gather") == other.ways(sixteens, "gather")
     assert network.ways(sixteens, "gather")[0] != network.ways(fours, "gather")[0]

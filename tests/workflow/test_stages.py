@@ -161,8 +161,9 @@ def test_printed_and_tracked_come_from_the_declarations(experiment: dict[str, An
     titles = [f"{result['stage']}/{result['name']}" for result in results]
     assert len(titles) == len(set(titles))
     assert {title.split("/")[0] for title in titles} == {
-        "topology", "network", "packets", "agreement", "bandwidth", "mapping", "tenancy",
-        "economics", "corpus", "plan", "training", "replay", "evidence", "figure", "report",
+        "topology", "network", "packets", "agreement", "bandwidth", "mapping", "switched",
+        "tenancy", "economics", "corpus", "plan", "training", "replay", "evidence", "figure",
+        "report",
     }  # fmt: skip
     (run,) = (
         one for one in results if (one["stage"], one["name"]) == ("training", "flexsp_stdlib")

@@ -3,6 +3,7 @@
 from railx.families.family import Family
 from railx.families.opus_rails import graph, routing
 from railx.families.opus_rails.bill import BILL
+from railx.families.opus_rails.lines import LINES
 from railx.families.opus_rails.settings import OpusRailsSettings
 
 __all__ = ["FAMILY", "OpusRailsSettings"]
@@ -19,4 +20,5 @@ FAMILY = Family(
     route=routing.route,
     switched=True,
     bill=BILL,
+    lines=LINES,
 )

@@ -3,6 +3,7 @@
 from railx.families.family import Family
 from railx.families.rail_only import graph, routing
 from railx.families.rail_only.bill import BILL
+from railx.families.rail_only.lines import LINES
 from railx.families.rail_only.settings import RailOnlySettings
 
 __all__ = ["FAMILY", "RailOnlySettings"]
@@ -18,4 +19,5 @@ FAMILY = Family(
     routings=routing.ROUTINGS,
     route=routing.route,
     bill=BILL,
+    lines=LINES,
 )

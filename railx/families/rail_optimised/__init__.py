@@ -3,6 +3,7 @@
 from railx.families.family import Family
 from railx.families.rail_optimised import graph, routing
 from railx.families.rail_optimised.bill import BILL
+from railx.families.rail_optimised.lines import LINES
 from railx.families.rail_optimised.settings import RailOptimisedSettings
 
 __all__ = ["FAMILY", "RailOptimisedSettings"]
@@ -18,4 +19,5 @@ FAMILY = Family(
     routings=routing.ROUTINGS,
     route=routing.route,
     bill=BILL,
+    lines=LINES,
 )

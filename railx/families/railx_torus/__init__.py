@@ -3,6 +3,7 @@
 from railx.families.family import Family
 from railx.families.railx_torus import checks, graph, loads, placement, rings, routing
 from railx.families.railx_torus.bill import BILL
+from railx.families.railx_torus.lines import LINES
 from railx.families.railx_torus.settings import RailXTorusSettings
 from railx.vocabulary.line_graphs import circuit_line_graphs
 
@@ -26,4 +27,5 @@ FAMILY = Family(
     grid_rings=rings.grid_rings,
     place=placement.place,
     bill=BILL,
+    lines=LINES,
 )

@@ -1,0 +1,312 @@
+"""The phases of a training step, and what switching circuits between them costs.
+
+A step is a programme of one chip: it computes, or uses circuits (:class:`Use`). Uses of
+different parallelisms want different circuits. Those on one kind of line share its
+ports, so that they either share out its rails or take turns; a plan says which
+(:class:`Plan`). Turns need the circuits to change, which takes the latency of the
+switch. The window of a change is the time since the ports were last used.
+
+* ``on_demand``: asked for when the use is about to begin, a change costs the latency.
+* ``provisioned``: asked for when the ports fall silent, it costs latency less window.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from railx.mapping.settings import JobSettings, LayoutSettings
+from railx.mapping.volumes import Transfer, attention_share, compute_flops, step_transfers
+
+__all__ = [
+    "RULES",
+    "Plan",
+    "Programme",
+    "Turn",
+    "Use",
+    "Windows",
+    "plans",
+    "programme_of",
+    "stall_ns",
+    "uses_of",
+    "windows_of",
+]
+
+RULES = ("on_demand", "provisioned")
+#: Forward and backward passes over the operations of both.
+_FORWARD, _BACKWARD = 1 / 3, 2 / 3
+
+
+@dataclass(frozen=True)
+class Use:
+    """Parallelisms whose groups lie on one kind of line, and want circuits there."""
+
+    axes: tuple[str, ...]
+    """Axes of the layout that the line holds."""
+
+    over: tuple[str, ...]
+    """The parallelisms of more than one member on them, in the layout's order."""
+
+    nodes: int
+    """Nodes of a group on the line."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Uses that share out a line's rails between them while it is their turn."""
+
+    rails: Mapping[Use, int]
+    """Rails of each."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the ports of every kind of line are given to the uses."""
+
+    turns: tuple[Turn, ...]
+    """Each use is in one of them."""
+
+    def turn(self, use: Use) -> int:
+        """Which turn a use is in."""
+        return next(place for place, turn in enumerate(self.turns) if use in turn.rails)
+
+    def rails(self, use: Use) -> int:
+        return self.turns[self.turn(use)].rails[use]
+
+
+#: A pause in what the network does (None), or the use of circuits: with its time.
+Step = tuple[Use | None, float]
+
+
+@dataclass(frozen=True)
+class Programme:
+    """What a chip does in a training step, as nanoseconds."""
+
+    micro_batch: tuple[Step, ...]
+    """Forward and backward of one micro-batch."""
+
+    end: tuple[Step, ...]
+    """What follows all micro-batches."""
+
+    micro_batches: int
+    """Micro-batches of a step."""
+
+    waits: int
+    """Micro-batches that a stage waits for others: stages - 1 (1F1B)."""
+
+    compute_ns: float
+    """What of a micro-batch is computation, pauses of the network all."""
+
+    @property
+    def ns(self) -> float:
+        """The whole step without any stall."""
+        once = sum(time for _, time in self.micro_batch)
+        return once * (self.micro_batches + self.waits) + sum(time for _, time in self.end)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Changes of circuits in a step: how many have each window, in nanoseconds."""
+
+    count: Mapping[float, int]
+    """Changes that the step pays for, those of waits included."""
+
+    changes: int
+    """Changes of a chip in its own micro-batches and at the end."""
+
+
+def uses_of(
+    layout: LayoutSettings, transfer: Transfer, axes: tuple[tuple[str, ...], ...]
+) -> list[Use]:
+    """What a transfer wants circuits for, one use per kind of line that it spans."""
+    found = []
+    for line in axes:
+        members = [
+            (name, degree)
+            for axis in line
+            for name, degree in getattr(layout, axis).items()
+            if name in transfer.over and degree > 1
+        ]
+        if members:
+            nodes = 1
+            for _, degree in members:
+                nodes *= degree
+            found.append(Use(line, tuple(dict.fromkeys(name for name, _ in members)), nodes))
+    return found
+
+
+def programme_of(job: JobSettings, times: Mapping[Transfer, Sequence[Step]]) -> Programme:
+    """The programme of a chip; ``times`` has the steps that each transfer takes once.
+
+    A layer: attention between two gathers of tensor parallelism and after the keys and
+    values of a sequence, then the feed-forward network between two gathers and between
+    the two exchanges of experts. Backward goes the other way round, with the keys and
+    values twice. A stage hands on after either. At the end gradients are reduced, then
+    parameters gathered.
+    """
+    layers = job.model.layers // job.layout.degree("pipeline")
+    compute_ns = compute_flops(job) / (job.chip.peak_tflops * job.chip.efficiency) / 1e3
+    attention = attention_share(job)
+
+    def passes(share: float, part: float) -> list[Step]:
+        return [(None, compute_ns * share * part / layers)]
+
+    transfers = step_transfers(job)
+    named = {
+        name: [list(times[one]) for one in transfers if one.name == name and not one.per_step]
+        for name in ("tensor", "sequence", "expert", "pipeline")
+    }
+    inside = named["tensor"] or [[], []]
+    keys, tokens, hand_on = (
+        [step for one in named[name] for step in one] for name in ("sequence", "expert", "pipeline")
+    )
+    forward = [
+        *(inside[0] + keys + passes(_FORWARD, attention) + inside[0]),
+        *(inside[1] + tokens + passes(_FORWARD, 1 - attention) + tokens + inside[1]),
+    ]
+    backward = [
+        *(inside[1] + tokens + passes(_BACKWARD, 1 - attention) + tokens + inside[1]),
+        *(inside[0] + passes(_BACKWARD, attention) + 2 * keys + inside[0]),
+    ]
+    data = [one for one in transfers if one.per_step]
+    # Gradients of either kind of parameters, and parameters in the opposite order: the
+    # circuits of the second serve both.
+    ends = data[::2] + data[1::2][::-1]
+    return Programme(
+        micro_batch=_merged([*(forward * layers), *hand_on, *(backward * layers), *hand_on]),
+        end=_merged([step for one in ends for _ in range(one.times) for step in times[one]]),
+        micro_batches=job.micro_batches,
+        waits=job.layout.degree("pipeline") - 1,
+        compute_ns=compute_ns,
+    )
+
+
+def _merged(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Neighbours of the same use as one; pauses too."""
+    merged: list[Step] = []
+    for use, time in steps:
+        if merged and merged[-1][0] == use:
+            merged[-1] = (use, merged[-1][1] + time)
+        else:
+            merged.append((use, time))
+    return tuple(merged)
+
+
+def plans(uses: Sequence[Use], rails: int, fewest: Mapping[Use, int]) -> Iterator[Plan]:
+    """Every way to give ``rails`` rails of each kind of line to the uses on it.
+
+    Uses of one turn share out the rails, at least ``fewest`` each; every rail has an
+    owner. One rail stands for a network that has nothing to share out (packets): all
+    uses have it at once.
+    """
+    kinds = list(dict.fromkeys(use.axes for use in uses))
+    choices = []
+    for kind in kinds:
+        own = [use for use in uses if use.axes == kind]
+        ways: list[tuple[Turn, ...]] = []
+        for blocks in _partitions(own):
+            shared = [list(_shares(block, rails, fewest)) for block in blocks]
+            ways += [tuple(turns) for turns in product(*shared)]
+        choices.append(ways)
+    for chosen in product(*choices):
+        yield Plan(tuple(turn for turns in chosen for turn in turns))
+
+
+def _partitions(uses: Sequence[Use]) -> Iterator[list[list[Use]]]:
+    if not uses:
+        yield []
+        return
+    first, *others = uses
+    for blocks in _partitions(others):
+        yield [[first], *blocks]
+        for place, block in enumerate(blocks):
+            yield [*blocks[:place], [first, *block], *blocks[place + 1 :]]
+
+
+def _shares(block: Sequence[Use], rails: int, fewest: Mapping[Use, int]) -> Iterator[Turn]:
+    if rails == 1:
+        yield Turn(dict.fromkeys(block, 1))
+        return
+
+    def split(left: int, uses: Sequence[Use]) -> Iterator[tuple[int, ...]]:
+        if len(uses) == 1:
+            if left >= fewest[uses[0]]:
+                yield (left,)
+            return
+        for own in range(fewest[uses[0]], left):
+            for others in split(left - own, uses[1:]):
+                yield (own, *others)
+
+    for given in split(rails, block):
+        yield Turn(dict(zip(block, given, strict=True)))
+
+
+def windows_of(programme: Programme, plan: Plan) -> Windows:
+    """The windows of all changes of circuits in a step that is one of many.
+
+    The first micro-batch follows the end of the step before; all further ones, and
+    those that a stage waits for, are alike.
+    """
+    turns = {use: plan.turn(use) for use, _ in (*programme.micro_batch, *programme.end) if use}
+    chip = _Chip(turns)
+    # A step before, so that what follows is one of many.
+    chip.carry_out(programme.micro_batch)
+    chip.carry_out(programme.end)
+    first = chip.carry_out(programme.micro_batch)
+    again = programme.micro_batches - 1
+    further = (chip if again else chip.copy()).carry_out(programme.micro_batch)
+    if again:
+        chip.repeat(programme.micro_batch, again - 1)
+    end = chip.carry_out(programme.end)
+    count: Counter[float] = Counter(first)
+    for window, number in further.items():
+        count[window] += number * (again + programme.waits)
+    count.update(end)
+    return Windows(
+        {window: number for window, number in count.items() if number},
+        first.total() + further.total() * again + end.total(),
+    )
+
+
+class _Chip:
+    """A clock, and of each kind of line whose turn it is and since when it rests."""
+
+    def __init__(self, turns: Mapping[Use, int]) -> None:
+        self.turns = turns
+        self.clock = 0.0
+        self.turn: dict[tuple[str, ...], int] = {}
+        self.silent: dict[tuple[str, ...], float] = {}
+
+    def copy(self) -> _Chip:
+        other = _Chip(self.turns)
+        other.clock, other.turn, other.silent = self.clock, dict(self.turn), dict(self.silent)
+        return other
+
+    def carry_out(self, steps: Sequence[Step]) -> Counter[float]:
+        """Go through the steps; the windows of the changes on the way."""
+        found: Counter[float] = Counter()
+        for use, time in steps:
+            if use is not None:
+                turn = self.turns[use]
+                if self.turn.get(use.axes, turn) != turn:
+                    found[self.clock - self.silent[use.axes]] += 1
+                self.turn[use.axes] = turn
+                self.silent[use.axes] = self.clock + time
+            self.clock += time
+        return found
+
+    def repeat(self, steps: Sequence[Step], times: int) -> None:
+        """The same steps so many times more, which end as they did."""
+        passed = times * sum(time for _, time in steps)
+        self.clock += passed
+        for axes in {use.axes for use, _ in steps if use is not None}:
+            self.silent[axes] += passed
+
+
+def stall_ns(windows: Windows, latency_ns: float, rule: str) -> float:
+    """What a step waits for switches of a latency, under one of ``RULES``."""
+    if rule == "on_demand":
+        return latency_ns * sum(windows.count.values())
+    return sum(number * max(0.0, latency_ns - window) for window, number in windows.count.items())

@@ -1,0 +1,58 @@
+"""Stage switched: jobs on circuits that are set once, switched in the job, or both.
+
+Networks are compared at equal bandwidth and at equal cost.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workflow.stage import ByHand, Job, Stage, Summary, Table, Tracked, real, text, whole
+
+__all__ = ["STAGE", "run"]
+
+
+def run(job: Job) -> Summary:
+    """Lay every job on every network; return the step times without switching."""
+    from railx.mapping import SwitchedSettings, switched_times
+    from railx.settings import load
+
+    settings: SwitchedSettings = load(SwitchedSettings, job.settings, "switched")
+    rows = switched_times(settings)
+    job.write_table("steps", rows)
+    least = min(settings.latencies_ms)
+    return {
+        f"{row['network']}.{row['job']}.{row['basis']}.{row['mode']}.step_ms": row["step_ms"]
+        for row in rows
+        if row["reason"] is None and (row["rule"], row["latency_ms"]) == ("provisioned", least)
+    }
+
+
+_STEPS = (
+    text("network", "job")
+    | whole("gpus")
+    | text("basis", "mode", "rule")
+    | real("latency_ms")
+    | whole("changes")
+    | real("step_ms", "compute_ms", "inside_ms", "network_ms", "bubble_ms", "stall_ms")
+    | real("tokens_per_s", "cost_per_gpu_usd", "cost_usd", "watts_per_gpu", "power_watts")
+    | text("circuits", "reason", "fidelity")
+)
+
+STAGE = Stage(
+    name="switched",
+    help="step times of jobs on circuits set once, switched in the job, or both",
+    message="Jobs on circuits that are set once or switched",
+    settings=lambda experiment, _: experiment["switched"],
+    inputs=lambda experiment, _: {"catalogue": Path(experiment["switched"]["catalogue"])},
+    outputs={"steps": Table("steps.parquet", _STEPS, claims=True)},
+    run=run,
+    by_hand=ByHand(
+        groups=("switched",),
+        example="railx switched --json",
+        out="the table of step times to write (.parquet)",
+        writes={".parquet": "steps"},
+        settings=lambda chosen: chosen["switched"],
+    ),
+    tracked=Tracked("steps", ("steps",), name="circuits", fidelity="analytic"),
+)
