@@ -43,13 +43,15 @@ _RULES = _SCORES * len(_SHARE)
 #: one large group holds what two small ones with a rest of room each cannot.
 _LIFTS = 2
 #: How often a rule that is drawn is such a one.
-_LIFTED = 0.1
+_LIFTED = 0.3
 #: The rules that first limits are tried with: one for each score and share that wins
 #: often enough.
 _FIRST_RULES = np.array([1, 3, 6, 8], dtype=np.int64)
 #: First limits are stretched by these in turn until a plan needs no micro-batch more
 #: than it has limits: tight memory is filled only where time is left.
 _LONGER = np.array([1.0, 1.05, 1.12, 1.25, 1.5, 2.0, 3.0])
+#: A first plan is left off as soon as it must take so many times the best.
+_HOPELESS = 1.06
 #: Groups with room that a sequence chooses from at most.
 _CANDIDATES = 64
 #: What a move costs beside looks at groups, in looks.
@@ -134,7 +136,7 @@ def search(problem: Problem, looks: int, seed: int, starts: list[Floats] | None 
     ``starts`` are limits of plans known before, tried beside the first ones. Time is
     infinite where no plan was found.
     """
-    limits, counts = _stacked(first_limits(problem) + (starts or []), len(problem.tokens))
+    limits, counts = _stacked((starts or []) + first_limits(problem), len(problem.tokens))
     time_ms, micro_batch, group, kind, times, count, used = _search(
         problem, limits, counts, looks, seed
     )
@@ -633,7 +635,10 @@ def _empty(n: int, width: int, most_groups: int) -> Any:
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> Any:
-    """First plans under all first rules, short annealing of the best few, then one."""
+    """First plans under all first rules, short annealing of the best few, then one.
+
+    The short ones are warmer: what they are for is the number of micro-batches.
+    """
     n, width, total = len(problem.tokens), starts.shape[1], len(starts)
     most_groups = min(problem.devices, n)
     plan, now = _empty(n, width, most_groups), _empty(n, width, most_groups)
@@ -656,7 +661,8 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
             for longer in _LONGER:
                 trial[:] = longer * starts[index]
                 _start(problem, plan, plain)
-                time, count = _build(problem, plan, trial, rule, counts[index], 0, math.inf)
+                bar = min(times[index], record[0] * _HOPELESS)
+                time, count = _build(problem, plan, trial, rule, counts[index], 0, bar)
                 if time < times[index]:
                     times[index], made[index] = time, count
                     limits[index, :count] = plan.time[:count]
@@ -676,7 +682,7 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
             rounds += 1
             made[index], times[index] = _anneal(
                 problem, plan, now, best, record, limits[index], rules[index], orders[index],
-                made[index], looks // 16, 0.001, state,
+                made[index], looks // 16, 0.003, state,
             )  # fmt: skip
             if times[index] < times[chosen]:
                 chosen = index
