@@ -66,11 +66,15 @@ class Problem(NamedTuple):
     """One batch on one cluster, for compiled code.
 
     Sequences run from the longest to the shortest: tokens [n], and the time (ms) of
-    each alone in a group of each degree [n, k], infinite where memory is short. Degrees
-    [k] ascend. ``least`` [n] is the device time of a sequence at its cheapest degree.
+    each in a group of each degree [n, k], infinite where memory is short. Degrees [k]
+    ascend. ``latency`` [k] is what a group takes beside its sequences, ``alone`` [n, k]
+    the time of a sequence alone in one with it. ``least`` [n] is the device time of a
+    sequence at its cheapest degree.
     """
 
     tokens: Floats
+    own: Floats
+    latency: Floats
     alone: Floats
     least: Floats
     degree: Integers
@@ -83,12 +87,15 @@ class Problem(NamedTuple):
         """The problem of lengths [n], longest first."""
         tokens, degree = lengths.astype(np.float64), np.array(degrees, dtype=np.int64)
         per_token = np.array([cost.all_to_all_ms[d] for d in degrees])
-        alone = cost.sequence_ms(tokens)[:, None] / degree + tokens[:, None] * per_token
-        alone[tokens[:, None] > cost.tokens_per_device * degree] = np.inf
+        own = cost.sequence_ms(tokens)[:, None] / degree + tokens[:, None] * per_token
+        own[tokens[:, None] > cost.tokens_per_device * degree] = np.inf
+        latency = np.array([cost.latency_for(d) for d in degrees])
         return Problem(
             tokens,
-            alone,
-            (alone * degree).min(axis=1),
+            own,
+            latency,
+            own + latency,
+            (own * degree).min(axis=1),
             degree,
             float(cost.tokens_per_device),
             devices,
@@ -300,6 +307,7 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
     lift = rule // _RULES
     kind, load, room = plan.kind[m], plan.load[m], plan.room[m]
     tokens, alone, degree, cap = problem.tokens, problem.alone, problem.degree, problem.cap
+    own = problem.own
     waiting, after, rest = plan.waiting[m], plan.waiting[m + 1], plan.rest[m + 1]
     groups, free, left, opened, most = 0, problem.devices, 0, 0, 0.0
     left_tokens, left_time, time, looks = 0.0, 0.0, 0.0, 0
@@ -329,14 +337,14 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
                 g = plan.open[place]
                 place += 1
                 space, k = room[g], kind[g]
-                if space < shortest or limit - load[g] < alone[last, k]:
+                if space < shortest or limit - load[g] < own[last, k]:
                     continue
                 plan.open[kept] = g
                 kept += 1
                 if space > roomiest:
                     roomiest = space
                 if space >= length:
-                    slack = limit - load[g] - alone[i, k]
+                    slack = limit - load[g] - own[i, k]
                     if slack >= 0:
                         fitting += 1
                         if score == 1:
@@ -361,7 +369,8 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
                 opened = kept
         if chosen < 0 and fresh >= 0:
             chosen = groups
-            kind[groups], load[groups], room[groups] = fresh, 0.0, cap * degree[fresh]
+            kind[groups], load[groups] = fresh, problem.latency[fresh]
+            room[groups] = cap * degree[fresh]
             free -= degree[fresh]
             plan.open[opened] = groups
             opened += 1
@@ -373,7 +382,7 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
             left_tokens += length
             left_time += problem.least[i]
         else:
-            load[chosen] += alone[i, kind[chosen]]
+            load[chosen] += own[i, kind[chosen]]
             room[chosen] -= length
             time = max(time, load[chosen])
             plan.micro_batch[i], plan.group[i] = m, chosen
