@@ -158,7 +158,8 @@ def _smallest_degree(
     length: int, work_ms: float, free: int, cost: CostModel, limit_ms: float
 ) -> int | None:
     for degree in range(ceil(length / cost.tokens_per_device), free + 1):
-        time = work_ms / degree + cost.constant_ms + length * cost.all_to_all_ms[degree]
+        exchange = length * cost.all_to_all_ms[degree] + cost.latency_for(degree)
+        time = work_ms / degree + cost.constant_ms + exchange
         if time <= limit_ms:
             return degree
     return None
@@ -201,7 +202,7 @@ def _spread(groups: list[_Open], devices: int, cost: CostModel) -> None:
 
 
 def _time_ms(group: _Open, cost: CostModel) -> float:
-    exchange = group.tokens * cost.all_to_all_ms[group.degree]
+    exchange = group.tokens * cost.all_to_all_ms[group.degree] + cost.latency_for(group.degree)
     return group.work_ms / group.degree + cost.constant_ms + exchange
 
 

@@ -37,9 +37,10 @@ __all__ = ["FLEXSP", "FlexSPSettings", "plan_flexsp_batch", "simple_bound_ms"]
 #: A larger degree is searched only where a sequence fills more than this share of its
 #: micro-batch's time: else no group has a use for it.
 _USEFUL = 0.85
-#: Groups that the rounds of a ladder's steps look at for 512 sequences on 64 devices.
-#: They become fewer: a late step starts from what those before it found.
-_LOOKS = (14e6, 11e6, 9e6, 7e6, 6e6, 5e6, 4e6)
+#: Groups that the rounds of a ladder's steps look at for 512 sequences on 64 devices,
+#: in the order in which steps are searched. They become fewer: a late step starts from
+#: what those before it found.
+_LOOKS = (10e6, 6e6, 3e6)
 #: Shares of memory that static plans fill.
 _FILLS = (0.9, 1.0)
 
@@ -60,7 +61,7 @@ class FlexSPSettings(PlannerBase):
     that divides the model's heads."""
 
     effort: Annotated[int, AtLeast(1)]
-    """Rounds of search. One round looks at 4 to 14 million groups for 512 sequences on
+    """Rounds of search. One round looks at 3 to 10 million groups for 512 sequences on
     64 devices, and more with the square root of sequences times devices."""
 
     relative_gap: Annotated[float, NonNegative()]
@@ -231,7 +232,8 @@ def _ladders(devices: int, degrees: tuple[int, ...]) -> list[_Ladder]:
 def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
     """One round for each step of a ladder, each from the plan of the one before it."""
     before: _Best | None = None
-    for place, step in enumerate(ladder.steps):
+    place = 0
+    for step in ladder.steps:
         if work.done() or not _may_beat(work, ladder):
             return
         if work.lengths[0] > work.cost.tokens_per_device * step[-1]:
@@ -246,6 +248,7 @@ def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
                 before.limits,
             )
         _search_round(work, best, ladder.devices, step, number, place)
+        place += 1
         if best.time_ms < work.best.time_ms:
             work.best = best
         before = best

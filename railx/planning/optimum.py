@@ -61,6 +61,7 @@ def _times(problem: Any) -> Any:
     """
     n, kinds = len(problem.tokens), len(problem.degree)
     tokens, time = np.zeros(1 << n), np.zeros((1 << n, kinds))
+    time[0] = problem.latency
     for subset in range(1, 1 << n):
         last = 0
         while subset >> (last + 1):
@@ -68,7 +69,7 @@ def _times(problem: Any) -> Any:
         before = subset ^ (1 << last)
         tokens[subset] = tokens[before] + problem.tokens[last]
         for k in range(kinds):
-            time[subset, k] = time[before, k] + problem.alone[last, k]
+            time[subset, k] = time[before, k] + problem.own[last, k]
             if tokens[subset] > problem.cap * problem.degree[k]:
                 time[subset, k] = np.inf
     return time

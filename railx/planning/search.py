@@ -43,13 +43,15 @@ _RULES = _SCORES * len(_SHARE)
 #: one large group holds what two small ones with a rest of room each cannot.
 _LIFTS = 2
 #: How often a rule that is drawn is such a one.
-_LIFTED = 0.1
+_LIFTED = 0.3
 #: The rules that first limits are tried with: one for each score and share that wins
 #: often enough.
 _FIRST_RULES = np.array([1, 3, 6, 8], dtype=np.int64)
 #: First limits are stretched by these in turn until a plan needs no micro-batch more
 #: than it has limits: tight memory is filled only where time is left.
 _LONGER = np.array([1.0, 1.05, 1.12, 1.25, 1.5, 2.0, 3.0])
+#: A first plan is left off as soon as it must take so many times the best.
+_HOPELESS = 1.06
 #: Groups with room that a sequence chooses from at most.
 _CANDIDATES = 64
 #: What a move costs beside looks at groups, in looks.
@@ -64,11 +66,15 @@ class Problem(NamedTuple):
     """One batch on one cluster, for compiled code.
 
     Sequences run from the longest to the shortest: tokens [n], and the time (ms) of
-    each alone in a group of each degree [n, k], infinite where memory is short. Degrees
-    [k] ascend. ``least`` [n] is the device time of a sequence at its cheapest degree.
+    each in a group of each degree [n, k], infinite where memory is short. Degrees [k]
+    ascend. ``latency`` [k] is what a group takes beside its sequences, ``alone`` [n, k]
+    the time of a sequence alone in one with it. ``least`` [n] is the device time of a
+    sequence at its cheapest degree.
     """
 
     tokens: Floats
+    own: Floats
+    latency: Floats
     alone: Floats
     least: Floats
     degree: Integers
@@ -81,12 +87,15 @@ class Problem(NamedTuple):
         """The problem of lengths [n], longest first."""
         tokens, degree = lengths.astype(np.float64), np.array(degrees, dtype=np.int64)
         per_token = np.array([cost.all_to_all_ms[d] for d in degrees])
-        alone = cost.sequence_ms(tokens)[:, None] / degree + tokens[:, None] * per_token
-        alone[tokens[:, None] > cost.tokens_per_device * degree] = np.inf
+        own = cost.sequence_ms(tokens)[:, None] / degree + tokens[:, None] * per_token
+        own[tokens[:, None] > cost.tokens_per_device * degree] = np.inf
+        latency = np.array([cost.latency_for(d) for d in degrees])
         return Problem(
             tokens,
-            alone,
-            (alone * degree).min(axis=1),
+            own,
+            latency,
+            own + latency,
+            (own * degree).min(axis=1),
             degree,
             float(cost.tokens_per_device),
             devices,
@@ -134,7 +143,7 @@ def search(problem: Problem, looks: int, seed: int, starts: list[Floats] | None 
     ``starts`` are limits of plans known before, tried beside the first ones. Time is
     infinite where no plan was found.
     """
-    limits, counts = _stacked(first_limits(problem) + (starts or []), len(problem.tokens))
+    limits, counts = _stacked((starts or []) + first_limits(problem), len(problem.tokens))
     time_ms, micro_batch, group, kind, times, count, used = _search(
         problem, limits, counts, looks, seed
     )
@@ -298,6 +307,7 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
     lift = rule // _RULES
     kind, load, room = plan.kind[m], plan.load[m], plan.room[m]
     tokens, alone, degree, cap = problem.tokens, problem.alone, problem.degree, problem.cap
+    own = problem.own
     waiting, after, rest = plan.waiting[m], plan.waiting[m + 1], plan.rest[m + 1]
     groups, free, left, opened, most = 0, problem.devices, 0, 0, 0.0
     left_tokens, left_time, time, looks = 0.0, 0.0, 0.0, 0
@@ -327,14 +337,14 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
                 g = plan.open[place]
                 place += 1
                 space, k = room[g], kind[g]
-                if space < shortest or limit - load[g] < alone[last, k]:
+                if space < shortest or limit - load[g] < own[last, k]:
                     continue
                 plan.open[kept] = g
                 kept += 1
                 if space > roomiest:
                     roomiest = space
                 if space >= length:
-                    slack = limit - load[g] - alone[i, k]
+                    slack = limit - load[g] - own[i, k]
                     if slack >= 0:
                         fitting += 1
                         if score == 1:
@@ -359,7 +369,8 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
                 opened = kept
         if chosen < 0 and fresh >= 0:
             chosen = groups
-            kind[groups], load[groups], room[groups] = fresh, 0.0, cap * degree[fresh]
+            kind[groups], load[groups] = fresh, problem.latency[fresh]
+            room[groups] = cap * degree[fresh]
             free -= degree[fresh]
             plan.open[opened] = groups
             opened += 1
@@ -371,7 +382,7 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
             left_tokens += length
             left_time += problem.least[i]
         else:
-            load[chosen] += alone[i, kind[chosen]]
+            load[chosen] += own[i, kind[chosen]]
             room[chosen] -= length
             time = max(time, load[chosen])
             plan.micro_batch[i], plan.group[i] = m, chosen
@@ -633,7 +644,10 @@ def _empty(n: int, width: int, most_groups: int) -> Any:
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> Any:
-    """First plans under all first rules, short annealing of the best few, then one."""
+    """First plans under all first rules, short annealing of the best few, then one.
+
+    The short ones are warmer: what they are for is the number of micro-batches.
+    """
     n, width, total = len(problem.tokens), starts.shape[1], len(starts)
     most_groups = min(problem.devices, n)
     plan, now = _empty(n, width, most_groups), _empty(n, width, most_groups)
@@ -656,7 +670,8 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
             for longer in _LONGER:
                 trial[:] = longer * starts[index]
                 _start(problem, plan, plain)
-                time, count = _build(problem, plan, trial, rule, counts[index], 0, math.inf)
+                bar = min(times[index], record[0] * _HOPELESS)
+                time, count = _build(problem, plan, trial, rule, counts[index], 0, bar)
                 if time < times[index]:
                     times[index], made[index] = time, count
                     limits[index, :count] = plan.time[:count]
@@ -676,7 +691,7 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
             rounds += 1
             made[index], times[index] = _anneal(
                 problem, plan, now, best, record, limits[index], rules[index], orders[index],
-                made[index], looks // 16, 0.001, state,
+                made[index], looks // 16, 0.003, state,
             )  # fmt: skip
             if times[index] < times[chosen]:
                 chosen = index

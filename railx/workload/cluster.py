@@ -48,8 +48,8 @@ class ClusterSettings:
         default_factory=dict
     )
     """Time of the exchanges of one layer, forward and backward, whatever they move, by
-    degree as above; pipelines pay it for every chunk. Degrees that are missing have
-    none.
+    degree as above; pipelines pay it for every chunk, sequence-parallel groups where
+    the cost model says so. Degrees that are missing have none.
     """
     point_to_point_gb_s: Annotated[float, Positive()] | None = None
     """Bandwidth of one device to its counterpart of the next pipeline stage; null: what

@@ -5,11 +5,17 @@ derived from operations and bytes. All kinds come down to the same few coefficie
 (:class:`CostModel`): a group of degree d that holds sequences of lengths s takes
 
     compute = (1/d) Σ (a1 s² + a2 s) + b1        (FlexSP eq. 12)
-    all-to-all = Σ s · c(d), 0 for d = 1          (Ulysses; FlexSP, public code)
+    all-to-all = Σ s · c(d) + l(d), 0 for d = 1   (Ulysses; FlexSP, public code)
 
-and may hold at most ``tokens_per_device`` · d tokens. FlexSP's public code prices no
-traffic of ZeRO-3; :class:`ShardingTraffic` is a term of our own for it, off unless it
-is asked for. It is the same for every micro-batch, so it is part of b1.
+and may hold at most ``tokens_per_device`` · d tokens. The latency l(d) of a group's
+exchanges is ours and off unless it is asked for: FlexSP's constants have none. FlexSP's
+public code prices no traffic of ZeRO-3; :class:`ShardingTraffic` is a term of our own
+for it, off unless it is asked for. It is the same for every micro-batch, so it is part
+of b1.
+
+Whoever prices groups by :meth:`CostModel.group_time_ms` counts the latency. Our search,
+its small optimum and groups of any degree also plan with it; the published planners do
+not know it, and our lower bound, which leaves it out, stays one.
 
 A pipeline chunk follows InfiniPipe eqs. 1-4 with the same coefficients. No overlap of
 computation with all-to-all, no dependence on where a group lies.
@@ -58,6 +64,7 @@ __all__ = [
     "ShardingTraffic",
     "bandwidth_unit",
     "build_cost_model",
+    "layer_latencies_ms",
     "model_state_mib",
     "state_share",
     "with_profile",
@@ -129,6 +136,10 @@ class FittedCostSettings:
     """Layers that sequence-parallel groups recompute in every backward pass, each
     whole; pipelines plan their own.
     """
+    group_latency: bool = False
+    """Whether a sequence-parallel group pays the latency of every layer's exchanges, as
+    pipelines do for each chunk. Off where nothing was published or measured.
+    """
     logits_bytes_per_token: Annotated[float, NonNegative()] = 0.0
     """What the last stage of a pipeline keeps of a token beyond its layers, its scores.
     """
@@ -165,6 +176,10 @@ class AnalyticCostSettings:
     """Layers that sequence-parallel groups recompute in every backward pass, each
     whole; pipelines plan their own.
     """
+    group_latency: bool = False
+    """Whether a sequence-parallel group pays the latency of every layer's exchanges, as
+    pipelines do for each chunk. Off where nothing was published or measured.
+    """
     logits_bytes_per_token: Annotated[float, NonNegative()] = 0.0
     """What the last stage of a pipeline keeps of a token beyond its layers, its scores.
     """
@@ -197,6 +212,10 @@ class ProfiledCostSettings:
     checkpoint_layers: Annotated[int, AtLeast(0)] = 0
     """Layers that sequence-parallel groups recompute in every backward pass, each
     whole; pipelines plan their own.
+    """
+    group_latency: bool = False
+    """Whether a sequence-parallel group pays the latency of every layer's exchanges, as
+    pipelines do for each chunk. Off where nothing was published or measured.
     """
 
 
@@ -251,6 +270,8 @@ class CostModel:
       exposed traffic of ZeRO-3 (0 where nobody asked).
     * ``all_to_all_ms``: per token of a group, by degree (degree 1: 0). Its keys are all
       degrees that may be used, powers of two and others, ascending.
+    * ``latency_ms``: of a group's exchanges in all layers, whatever they move, by
+      degree; empty where it is off.
     * ``tokens_per_device``: how many tokens a group may hold per rank.
     * ``forward_share``: forward part of the compute time.
     * ``listed_ms``: as ``all_to_all_ms`` times the degree, for the degrees of the
@@ -271,6 +292,7 @@ class CostModel:
     listed_ms: Mapping[int, float] = field(default_factory=dict)
     heads: int | None = None
     sharding_ms: float = 0.0
+    latency_ms: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def degrees(self) -> tuple[int, ...]:
@@ -305,7 +327,8 @@ class CostModel:
         FlexSP eq. 12 and its all-to-all term.
         """
         compute = float(self.sequence_ms(lengths).sum()) / degree + self.constant_ms
-        return GroupTime(compute, float(np.sum(lengths)) * self.all_to_all_for(degree))
+        exchange = float(np.sum(lengths)) * self.all_to_all_for(degree)
+        return GroupTime(compute, exchange + self.latency_for(degree))
 
     def all_to_all_for(self, degree: int) -> float:
         """``all_to_all_ms`` of any degree, also of one that does not divide the heads.
@@ -322,6 +345,16 @@ class CostModel:
             )
         larger = [one for one in listed if one >= degree]
         return listed[min(larger, default=max(listed))] / degree
+
+    def latency_for(self, degree: int) -> float:
+        """``latency_ms`` of any degree, 0 for a power of two that is missing.
+
+        Others have that of the next larger degree listed, if there is one.
+        """
+        if degree in self.latency_ms or PowerOfTwo().accepts(degree):
+            return self.latency_ms.get(degree, 0.0)
+        larger = [one for one in self.latency_ms if one > degree]
+        return self.latency_ms[min(larger)] if larger else 0.0
 
     def chunk_time_ms(
         self, slices: Sequence[tuple[int, int]], stages: int, degree: int
@@ -426,7 +459,32 @@ def build_cost_model(
         listed_ms=_listed_ms(cluster, moved / bytes_per_ms),
         heads=model.heads,
         sharding_ms=sharding,
+        latency_ms=_group_latency_ms(settings, cluster, again.exchanged(model.layers)),
     )
+
+
+def layer_latencies_ms(settings: CostModelSettings, cluster: ClusterSettings) -> dict[int, float]:
+    """Latency of a layer's exchanges by degree; what was measured takes precedence."""
+    table = dict(cluster.all_to_all_latency_ms)
+    if isinstance(settings, ProfiledCostSettings) and settings.fit is not None:
+        table |= settings.fit.all_to_all_latency_ms
+    return {int(degree): latency for degree, latency in table.items()}
+
+
+def _group_latency_ms(
+    settings: CostModelSettings, cluster: ClusterSettings, layers: float
+) -> dict[int, float]:
+    """Latency of the exchanges of so many layers by degree; empty where it is off."""
+    if not settings.group_latency:
+        return {}
+    table = layer_latencies_ms(settings, cluster)
+    if not table:
+        raise SettingsError(
+            "cost_model.group_latency",
+            "got true without a latency; allowed: false, or a cluster with all_to_all_latency_ms"
+            " or a profile that measured it",
+        )
+    return {degree: layers * latency for degree, latency in table.items() if degree > 1}
 
 
 @dataclass(frozen=True)
@@ -557,6 +615,7 @@ def _profiled(
         listed_ms=_listed_ms(cluster, exchanged / 1e6),
         heads=model.heads,
         sharding_ms=sharding,
+        latency_ms=_group_latency_ms(settings, cluster, again.exchanged(layers)),
     )
 
 

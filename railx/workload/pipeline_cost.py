@@ -48,6 +48,7 @@ from railx.workload.cost import (
     FittedCostSettings,
     ProfiledCostSettings,
     build_cost_model,
+    layer_latencies_ms,
     state_share,
 )
 from railx.workload.model import (
@@ -345,10 +346,7 @@ def _recompute_over_forward(settings: CostModelSettings) -> float:
 
 def _latency_ms(settings: CostModelSettings, cluster: ClusterSettings, degree: int) -> float:
     """That of a layer's exchanges; what was measured takes the cluster's place."""
-    table = {**cluster.all_to_all_latency_ms}
-    if isinstance(settings, ProfiledCostSettings) and settings.fit is not None:
-        table |= settings.fit.all_to_all_latency_ms
-    return table.get(str(degree), 0.0)
+    return layer_latencies_ms(settings, cluster).get(degree, 0.0)
 
 
 def _send(cluster: ClusterSettings, bytes_per_token: float) -> PassTime:

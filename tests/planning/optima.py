@@ -28,6 +28,7 @@ def costs(draw: st.DrawFn) -> CostModel:
             for degree in sorted(degrees)
         },
         tokens_per_device=draw(st.sampled_from([20, 60, 200])),
+        latency_ms={d: draw(st.sampled_from([0.0, 0.5, 20.0])) for d in sorted(degrees) if d > 1},
         forward_share=1 / 3,
         split_memory=1.0,
     )

@@ -226,6 +226,20 @@ def test_limits_lead_to_the_plan_that_they_came_from(large: CostModel) -> None:
     assert found.time_ms == pytest.approx(total, rel=1e-9)
 
 
+def test_a_search_plans_with_the_latency_of_groups(large: CostModel) -> None:
+    """Groups that wait long are not made; its own account is the cost model's."""
+    latent = replace(large, latency_ms={8: 3000.0})
+    lengths = _random_lengths(9, 40_000)
+    made = [_planned(lengths, 16, cost) for cost in (large, latent)]
+    used = [{group.degree for one in plan.micro_batches for group in one.groups} for plan in made]
+    assert 8 in used[0]
+    assert 8 not in used[1]
+    problem = Problem.of(np.sort(lengths)[::-1], 16, (8,), latent)
+    found = search(problem, 100_000, 1)
+    assert min(found.limits) > 3000
+    assert found.time_ms == pytest.approx(sum(found.limits + large.constant_ms))
+
+
 def test_first_limits_are_many_and_differ(large: CostModel) -> None:
     lengths = np.sort(_random_lengths(11, 150_000))[::-1]
     limits = first_limits(Problem.of(lengths, 64, large.degrees, large))

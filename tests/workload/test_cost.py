@@ -314,6 +314,32 @@ def test_recomputed_layers_take_their_forward_pass_again_and_keep_their_input(
         build_cost_model(replace(plain, checkpoint_layers=99), cluster, model, 192_000)
 
 
+def test_groups_pay_the_latency_of_every_layer_where_it_is_asked_for() -> None:
+    settings, model = checked("cost_model", "flexsp_7b"), checked("model", "gpt_7b")
+    cluster = replace(checked("cluster", "a100_64"), all_to_all_latency_ms={"2": 0.5, "8": 1.25})
+
+    def built(**changes: Any) -> CostModel:
+        return build_cost_model(replace(settings, **changes), cluster, model, 192_000)
+
+    plain, latent = built(), built(group_latency=True)
+    assert plain.latency_ms == {}
+    for degree, latency in ((1, 0.0), (2, 0.5), (3, 1.25), (4, 0.0), (8, 1.25), (9, 0.0)):
+        more = latent.group_time_ms([4000, 300], degree).all_to_all_ms
+        less = plain.group_time_ms([4000, 300], degree).all_to_all_ms
+        assert more - less == pytest.approx(model.layers * latency)
+    # Layers that are recomputed exchange in their forward pass once more.
+    again = built(group_latency=True, checkpoint_layers=model.layers)
+    assert again.latency_for(2) == pytest.approx(1.5 * latent.latency_for(2))
+
+
+def test_latency_that_nobody_knows_is_refused() -> None:
+    settings = replace(checked("cost_model", "flexsp_7b"), group_latency=True)
+    with pytest.raises(SettingsError, match=r"^cost_model\.group_latency: got true without a lat"):
+        build_cost_model(
+            settings, checked("cluster", "a100_64"), checked("model", "gpt_7b"), 192_000
+        )
+
+
 def test_unsuitable_cost_models_name_the_key() -> None:
     cluster, fitted = (
         checked("cluster", "a100_64"),
