@@ -44,6 +44,7 @@ __all__ = [
     "lp_bound",
     "peak_bytes",
     "quick",
+    "rough",
     "rows",
 ]
 
@@ -57,6 +58,8 @@ _NEAR = 1e-6
 #: Which diagonal takes what is missing: the one that stays live longest, the one that
 #: saves most a layer, the one that gives most of what is missing anywhere.
 _RULES = 3
+#: Rounds of trades.
+_TRADES = 3
 #: Diagonals up to which the default asks the solver.
 _SMALL = 28
 
@@ -129,11 +132,14 @@ def peak_bytes(problem: CheckpointProblem, layers: npt.ArrayLike = 0) -> Floats:
     ``layers`` [d, n] are recomputed of each chunk on each stage.
     """
     held = problem.kept - problem.saved * np.broadcast_to(layers, problem.kept.shape)
-    order, peaks = np.arange(problem.chunks), np.empty(problem.stages)
+    none = np.zeros((problem.stages, 1))
+    begun = np.concatenate([none, np.cumsum(held, axis=1)], axis=1)
+    ended = np.concatenate([none, np.cumsum(held[:, problem.backward], axis=1)], axis=1)
+    peaks = np.empty(problem.stages)
     for stage in range(problem.stages):
         _, warm, steps = _steps(problem, stage)
-        live = (order <= warm + steps[:, None]) & (problem.position >= steps[:, None])
-        peaks[stage] = (live @ held[stage]).max()
+        live = begun[stage, np.minimum(warm + steps + 1, problem.chunks)] - ended[stage, steps]
+        peaks[stage] = live.max()
     return peaks
 
 
@@ -170,6 +176,11 @@ def exact(problem: CheckpointProblem, gap: float = 0.0) -> Integers | None:
     return None if found.x is None else _swept(problem, np.round(found.x).astype(np.int64), 0)
 
 
+def rough(problem: CheckpointProblem) -> Integers | None:
+    """Counts [n + d - 1] by one rule without trades; None where none suffice."""
+    return _swept(problem, np.zeros(problem.diagonals, dtype=np.int64), 0, trades=0)
+
+
 def quick(problem: CheckpointProblem) -> Integers | None:
     """Counts [n + d - 1] with a small sum, by no solver; None where none suffice."""
     nothing = np.zeros(problem.diagonals, dtype=np.int64)
@@ -204,7 +215,9 @@ def _least(found: Iterable[Integers | None]) -> Integers | None:
     return min((one for one in found if one is not None), key=np.sum, default=None)
 
 
-def _swept(problem: CheckpointProblem, start: Integers, rule: int) -> Integers | None:
+def _swept(
+    problem: CheckpointProblem, start: Integers, rule: int, trades: int = _TRADES
+) -> Integers | None:
     # Compiled code is loaded by who plans.
     from railx.planning.checkpoint_kernels import sweep
 
@@ -218,6 +231,7 @@ def _swept(problem: CheckpointProblem, start: Integers, rule: int) -> Integers |
         problem.longest_split,
         rule,
         SLACK,
+        trades,
         counts,
     )
     return counts if enough else None

@@ -17,7 +17,10 @@ Deviations from the paper:
   solved again (``fast``, or the paper's programme with ``checkpointing: exact``);
 * where two sequences of one chunk count do not fit together, cut sequences are grouped
   one by one; where short sequences do not fit beside tails, tails stay alone;
-* several data-parallel replicas may share a batch, each planned by itself.
+* several data-parallel replicas may share a batch, each planned by itself;
+* ``chunking: best`` also tries the chunks of the planners that are compared with this
+  one (``fixed_chunks``, ``dyna_pipe``), under their recomputation and under its own, so
+  that it is never slower than they are.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -40,12 +43,24 @@ from railx.planning.best_schedule import (
     with_schedule,
 )
 from railx.planning.checkpoints import CheckpointProblem
-from railx.planning.chunks import Chunked, Chunking, cut_and_pack, even_mesh, longest_slice, mesh
+from railx.planning.chunked import spread
+from railx.planning.chunks import (
+    Chunked,
+    Chunking,
+    cut_and_pack,
+    even_mesh,
+    longest_slice,
+    mesh,
+    share_among_replicas,
+)
+from railx.planning.dyna_pipe import DynaPipeSettings, plan_dyna_pipe_batch
+from railx.planning.fixed_chunks import FixedChunks, fixed_chunks
 from railx.planning.groups import Lengths
 from railx.planning.occupancy import fits
 from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.schedule import backward_order, longest_split, pipeline_ms
+from railx.planning.simulation import Shape, makespan_ms
 from railx.settings import AtLeast, PowerOfTwo
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import ChunkTime
@@ -58,7 +73,6 @@ __all__ = [
     "PipelineSettings",
     "checkpoint_problem",
     "plan_pipeline_batch",
-    "share_among_replicas",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -74,6 +88,8 @@ _TOKEN_LIMITS = 8
 #: Candidates that are grouped at most, and those of them that are simulated.
 _GROUPED = 32
 _SIMULATED = 8
+#: Those of them whose recomputation is solved thoroughly.
+_SOLVED = 2
 #: The closed form takes chunks as equal. Candidates are looked at whose closed form is
 #: above the least one by this share: simulated, they may be faster.
 _ABOVE = 0.02
@@ -104,11 +120,12 @@ class PipelineSettings(PlannerBase):
     alignment_tokens: Annotated[int, AtLeast(1)]
     """Tokens of which every cut is a multiple."""
 
-    chunking: Chunking = "balanced"
+    chunking: Chunking | Literal["best"] = "balanced"
     """How sequences become chunks. ``balanced``: slices of equal time, and a new chunk
     where none has time left. ``published``: as the paper prints it, raising the time
     instead. ``even``: slices of equal length and chunks of as many tokens, the paper's
-    ablation.
+    ablation. ``best``: balanced ones or those of Seq1F1B, DAPPLE, ChunkFlow, SlimPipe
+    or DynaPipe, whichever are fastest.
     """
 
     checkpointing: Checkpointing = "adaptive"
@@ -125,8 +142,8 @@ class PipelineSettings(PlannerBase):
     """
 
     most_over_mean: Annotated[float, AtLeast(1)] | None = 1.2
-    """Longest over mean chunk time of the plans that come first; null: the least time
-    decides alone.
+    """Longest over mean chunk time of the plans that come first, where chunks are our
+    own; null: the least time decides alone.
     """
 
 
@@ -145,18 +162,25 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Grouped:
-    """Chunks in pipelines and their closed-form time."""
+    """Chunks in pipelines, their times, and the name of how they were made."""
 
     chunked: Chunked
     groups: tuple[_Group, ...]
     closed_form_ms: float
+    simulated_ms: float = math.inf
+    chunking: str = "balanced"
 
 
 def plan_pipeline_batch(
-    iteration: int, batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost
+    iteration: int,
+    batch: SampledBatch,
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    context: int | None = None,
 ) -> PipelineBatch:
     """Plan one batch for ``settings.replicas`` pipelines side by side.
 
+    ``context`` is the most tokens that a sequence may have; None: that of the batch.
     PlanError where a sequence fits no pipeline or a stage's memory holds no chunks; it
     names the sequence, or the stage and the key.
     """
@@ -165,24 +189,87 @@ def plan_pipeline_batch(
             f"planner.replicas: got {settings.replicas}; allowed: at most {len(batch.lengths)}, the"
             " sequences of a batch"
         )
+    longest = context or int(batch.lengths.max())
+    planned = _planned(iteration, batch, settings, cost, longest)
+    if settings.chunking == "best":
+        other = _of_neighbours(iteration, batch, settings, cost)
+        if other is not None and (planned is None or other.predicted_ms < planned.predicted_ms):
+            planned = other
+    if planned is None:
+        own = replace(settings, chunking="balanced") if settings.chunking == "best" else settings
+        raise _refusal(batch, own, cost)
+    return _scheduled(planned, settings, cost)
+
+
+def _planned(
+    iteration: int,
+    batch: SampledBatch,
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    context: int,
+) -> PipelineBatch | None:
+    """The batch in 1F1B order, each replica by itself; None where one does not fit."""
     pipelines: list[Pipeline] = []
     found: list[_Grouped] = []
     for replica, positions in enumerate(
         share_among_replicas(batch.lengths, settings.replicas, cost)
     ):
-        sequences, lengths = batch.sequences[positions], batch.lengths[positions]
-        best = _best(sequences, lengths, settings, cost)
+        best = _best(batch.sequences[positions], batch.lengths[positions], settings, cost, context)
         if best is None:
-            raise _refusal(sequences, lengths, settings, cost)
+            return None
         found.append(best)
         pipelines += _pipelines(best, replica, cost)
     account = {
-        "slices_of_the_longest": [len(one.chunked.cuts) + 1 for one in found],
+        "chunking": [one.chunking for one in found],
+        "slices_of_the_longest": [int(one.chunked.count.max()) for one in found],
         "longest_over_mean": [one.chunked.longest_over_mean for one in found],
         "recomputed_diagonals": [sum(group.diagonals for group in one.groups) for one in found],
     }
-    planned = PipelineBatch(iteration, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
-    return _scheduled(planned, settings, cost)
+    return PipelineBatch(iteration, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
+
+
+def _of_neighbours(
+    iteration: int, batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost
+) -> PipelineBatch | None:
+    """The batch in DynaPipe's chunks, under its recomputation or ours."""
+    layers = {"none": 0, "full": sum(cost.layer_counts)}.get(settings.checkpointing)
+    shape = cost.shape
+    own = DynaPipeSettings("dyna_pipe", shape.stages, shape.replicas, shape.degree, layers)
+    made = plan_dyna_pipe_batch(iteration, batch, own, cost)
+    if made is None:
+        return None
+    pipelines, recomputed, over = [], [], []
+    for pipeline in made.pipelines:
+        other, diagonals = _recomputing_less(pipeline, settings, cost)
+        pipelines.append(other)
+        recomputed.append(diagonals)
+        times = [one.predicted_forward_ms + one.predicted_backward_ms for one in other.chunks]
+        over.append(max(times) * len(times) / sum(times))
+    replicas = range(shape.replicas)
+    account = {
+        "chunking": ["dyna_pipe" for _ in replicas],
+        "slices_of_the_longest": [1 for _ in replicas],
+        "longest_over_mean": over,
+        "recomputed_diagonals": recomputed,
+    }
+    return replace(made, pipelines=tuple(pipelines), solver=account)
+
+
+def _recomputing_less(
+    pipeline: Pipeline, settings: PipelineSettings, cost: PipelineCost
+) -> tuple[Pipeline, int]:
+    """With the layers that our method recomputes where that is faster, and Σ C."""
+    own = [chunk.checkpoint_layers or (0,) for chunk in pipeline.chunks]
+    found = _counts(checkpoint_problem(pipeline, cost), settings, cost, thorough=True)
+    if found is not None and any(map(any, own)):
+        chunks = tuple(
+            replace(chunk, checkpoint_layers=tuple(layers) if any(layers) else ())
+            for chunk, layers in zip(pipeline.chunks, found[1].T.tolist(), strict=True)
+        )
+        other = replace(pipeline, chunks=chunks)
+        if pipeline_ms(other) < pipeline_ms(pipeline):
+            return other, found[0]
+    return pipeline, sum(map(max, own))
 
 
 def _scheduled(
@@ -206,21 +293,6 @@ def _scheduled(
             )
         changed.append(other)
     return replace(batch, pipelines=tuple(changed))
-
-
-def share_among_replicas(lengths: Lengths, replicas: int, cost: PipelineCost) -> list[Lengths]:
-    """Positions [.] for each replica, longest sequence first.
-
-    Each goes to the replica with the least work so far.
-    """
-    forward, backward, _ = cost.slice_times_ms(np.zeros_like(lengths), lengths)
-    work, busy = forward + backward, np.zeros(replicas)
-    shared: list[list[int]] = [[] for _ in range(replicas)]
-    for position in np.argsort(-lengths, kind="stable").tolist():
-        chosen = int(np.argmin(busy))
-        shared[chosen].append(position)
-        busy[chosen] += work[position]
-    return [np.array(positions, dtype=np.int64) for positions in shared]
 
 
 def checkpoint_problem(pipeline: Pipeline, cost: PipelineCost) -> CheckpointProblem:
@@ -255,9 +327,28 @@ def _problem(
 
 
 def _best(
-    sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
+    sequences: Lengths,
+    lengths: Lengths,
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    context: int,
 ) -> _Grouped | None:
     """The pipelines with the least simulated time; None where nothing fits memory."""
+    if settings.chunking != "best":
+        return _own(sequences, lengths, settings, cost)
+    own = _own(sequences, lengths, replace(settings, chunking="balanced"), cost)
+    made = list(
+        fixed_chunks(
+            sequences, lengths, context, settings.most_slices, settings.alignment_tokens, cost
+        )
+    )
+    return _of_fixed_chunks(made, own, settings, cost)
+
+
+def _own(
+    sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
+) -> _Grouped | None:
+    """The best of chunks that the sequence processor makes."""
     for beside_tails in (True, False):
         candidates = sorted(
             _candidates(sequences, lengths, settings, cost, beside_tails),
@@ -269,8 +360,85 @@ def _best(
         for some in (balanced, others):
             best = _least_simulated(some, settings, cost)
             if best is not None:
-                return best
+                return replace(best, chunking=settings.chunking)
     return None
+
+
+def _of_fixed_chunks(
+    made: list[FixedChunks], best: _Grouped | None, settings: PipelineSettings, cost: PipelineCost
+) -> _Grouped | None:
+    """The best so far or, where they are faster, pipelines of chunks of fixed rules.
+
+    First under our recomputation and grouping, then under that of the rules, one
+    pipeline for all; what a bound rules out is left out.
+    """
+    names: dict[bytes, FixedChunks] = {}
+    for one in made:
+        names.setdefault(one.chunked.chunk.tobytes() + one.chunked.start.tobytes(), one)
+    by_time = sorted(names.values(), key=lambda one: _least_ms(one.chunked, cost))
+    limit_ms = math.inf if best is None else best.simulated_ms
+    found = _least_simulated([one.chunked for one in by_time], settings, cost, limit_ms)
+    if found is not None and found.simulated_ms < limit_ms:
+        name = next(one.name for one in by_time if one.chunked is found.chunked)
+        best = replace(found, chunking=name)
+    bounds = [_bound_ms(one.chunked, np.zeros((1, 1)), cost) for one in made]
+    for place in np.argsort(bounds, kind="stable").tolist():
+        limit_ms = math.inf if best is None else best.simulated_ms
+        if bounds[place] >= limit_ms:
+            break
+        static = _static(made[place], settings, cost)
+        if static is not None and static.simulated_ms < limit_ms:
+            best = static
+    return best
+
+
+def _static(fixed: FixedChunks, settings: PipelineSettings, cost: PipelineCost) -> _Grouped | None:
+    """One pipeline that recomputes as few layers of every chunk as it can."""
+    chunked = fixed.chunked
+    every = np.array(cost.layer_counts)[:, None]
+    early = np.zeros(chunked.chunks, dtype=np.bool_)
+    if fixed.kept_chunks is not None:
+        starts = _run_starts(chunked.count)
+        place = np.arange(chunked.chunks) - np.repeat(starts, chunked.count[starts])
+        early = place < chunked.count - fixed.kept_chunks
+    low, high = 0, int(every.sum())
+    if settings.checkpointing == "none":
+        high = 0
+        if early.any():
+            return None
+    elif settings.checkpointing == "full":
+        low = high
+    problem = _problem_of(chunked, 0, chunked.chunks, cost)
+
+    def layers(count: int) -> Integers:
+        return np.where(early, every, np.array(spread(count, cost))[:, None])
+
+    if not checkpoints.fits(problem, layers(high)):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if checkpoints.fits(problem, layers(middle)):
+            high = middle
+        else:
+            low = middle + 1
+    counts = layers(high)
+    group = _Group(0, chunked.chunks, counts, int(counts.max(axis=0).sum()))
+    grouped = _Grouped(chunked, (group,), math.inf, chunking=fixed.name)
+    return replace(grouped, simulated_ms=_simulated_ms(grouped, cost))
+
+
+def _bound_ms(chunked: Chunked, layers: npt.NDArray[Any], cost: PipelineCost) -> float:
+    """A time that one pipeline of these chunks does not beat, [d, n] layers recomputed.
+
+    Stage s begins once the first chunk has come to it, works through all of them, and
+    the last one that it sends back has as many stages before it.
+    """
+    stages = cost.shape.stages
+    again = layers * cost.layer_forward_ms(chunked.forward_ms)
+    work = np.broadcast_to(chunked.total_ms + again, (stages, chunked.chunks)).sum(axis=1)
+    last = _run_starts(chunked.count)[-1]
+    edge_ms = float(chunked.forward_ms[0] + chunked.backward_ms[last])
+    return float((work + np.arange(stages) * edge_ms).max())
 
 
 def _candidates(
@@ -281,6 +449,7 @@ def _candidates(
     beside_tails: bool,
 ) -> Iterator[Chunked]:
     """The batch in chunks for every K and token limit, none twice."""
+    chunking: Chunking = "balanced" if settings.chunking == "best" else settings.chunking
     longest, room = int(lengths.max()), _most_chunk_tokens(settings, cost)
     tried: set[tuple[int, ...]] = set()
     for slices in range(1, settings.most_slices + 1):
@@ -290,9 +459,7 @@ def _candidates(
         tried.add(tuple(cuts))
         packed: set[bytes] = set()
         for most_tokens in _token_limits(cuts, longest, room, settings, cost):
-            made = cut_and_pack(
-                sequences, lengths, cuts, most_tokens, cost, settings.chunking, beside_tails
-            )
+            made = cut_and_pack(sequences, lengths, cuts, most_tokens, cost, chunking, beside_tails)
             if made is not None and made.chunk.tobytes() not in packed:
                 packed.add(made.chunk.tobytes())
                 yield made
@@ -343,11 +510,17 @@ def _least_ms(chunked: Chunked, cost: PipelineCost) -> float:
 
 
 def _least_simulated(
-    candidates: list[Chunked], settings: PipelineSettings, cost: PipelineCost
+    candidates: list[Chunked],
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    known_ms: float = math.inf,
 ) -> _Grouped | None:
-    """Of candidates by ascending least time, the one with the least simulated time."""
+    """Of candidates by ascending least time, the one with the least simulated time.
+
+    Those that cannot be below a time that is known already are left out.
+    """
     grouped: list[_Grouped] = []
-    limit_ms = math.inf
+    limit_ms = known_ms
     for candidate in candidates:
         if len(grouped) >= _GROUPED or _least_ms(candidate, cost) > limit_ms:
             break
@@ -356,15 +529,31 @@ def _least_simulated(
             grouped.append(found)
             limit_ms = min(limit_ms, found.closed_form_ms * (1 + _ABOVE))
     grouped.sort(key=lambda one: one.closed_form_ms)
-    best: tuple[float, _Grouped] | None = None
-    for one in grouped[:_SIMULATED]:
-        if one.closed_form_ms > limit_ms:
-            break
-        solved = _solved(one, settings, cost)
-        total_ms = sum(map(pipeline_ms, _pipelines(solved, 0, cost)))
-        if best is None or total_ms < best[0]:
-            best = total_ms, solved
-    return best[1] if best is not None else None
+    tried = [
+        replace(one, simulated_ms=_simulated_ms(one, cost))
+        for one in grouped[:_SIMULATED]
+        if one.closed_form_ms <= limit_ms
+    ]
+    tried.sort(key=lambda one: one.simulated_ms)
+    solved = [_solved(one, settings, cost) for one in tried[:_SOLVED]]
+    return min([*solved, *tried], key=lambda one: one.simulated_ms, default=None)
+
+
+def _simulated_ms(grouped: _Grouped, cost: PipelineCost) -> float:
+    """What the pipelines take one after another: that of the plan that they become."""
+    chunked, total_ms = grouped.chunked, 0.0
+    for group in grouped.groups:
+        own = slice(group.first, group.end)
+        counts, forward = chunked.count[own], chunked.forward_ms[own]
+        backward = chunked.backward_ms[own] + group.layers * cost.layer_forward_ms(forward)
+        total_ms += makespan_ms(
+            "1f1b",
+            Shape(cost.shape.stages, counts[_run_starts(counts)].tolist()),
+            forward.tolist(),
+            backward.tolist(),
+            send_ms=[cost.send_ms(tokens) for tokens in chunked.tokens[own].tolist()],
+        )
+    return total_ms
 
 
 def _group(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> _Grouped | None:
@@ -428,7 +617,7 @@ def _priced(
     if found is None:
         return None
     fill_ms = (cost.shape.stages - 1) * float(chunked.total_ms[first:end].mean())
-    layer_ms = float(chunked.forward_ms[first:end].mean()) / _widest(cost)
+    layer_ms = cost.layer_forward_ms(float(chunked.forward_ms[first:end].mean()))
     return fill_ms + layer_ms * found[0], _Group(first, end, found[1], found[0])
 
 
@@ -440,7 +629,8 @@ def _solved(grouped: _Grouped, settings: PipelineSettings, cost: PipelineCost) -
         found = _counts(problem, settings, cost, thorough=True)
         assert found is not None  # the quick method found counts
         groups.append(_Group(group.first, group.end, found[1], found[0]))
-    return _Grouped(grouped.chunked, tuple(groups), grouped.closed_form_ms)
+    solved = replace(grouped, groups=tuple(groups))
+    return replace(solved, simulated_ms=_simulated_ms(solved, cost))
 
 
 def _counts(
@@ -454,7 +644,7 @@ def _counts(
         nothing = np.zeros_like(everything)
         return (0, nothing) if checkpoints.fits(problem) else None
     if settings.checkpointing != "full":
-        solve = checkpoints.quick
+        solve = checkpoints.rough
         if thorough:
             exact = settings.checkpointing == "exact"
             solve = checkpoints.exact if exact else checkpoints.fast
@@ -520,15 +710,23 @@ def _chunk(chunked: Chunked, chunk: int, layers: Integers, cost: PipelineCost) -
         time.backward_ms,
         time.all_to_all_ms,
         tuple(layers.tolist()) if some else (),
-        cost.layer_forward_ms(time) if some else 0.0,
+        cost.layer_forward_ms(time.forward_ms) if some else 0.0,
         predicted_send_ms=cost.send_ms(int(chunked.tokens[chunk])),
     )
 
 
-def _refusal(
+def _refusal(batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost) -> PlanError:
+    """Why nothing fits a replica: its longest sequence alone, or a stage's memory."""
+    for positions in share_among_replicas(batch.lengths, settings.replicas, cost):
+        sequences, lengths = batch.sequences[positions], batch.lengths[positions]
+        if _best(sequences, lengths, settings, cost, 0) is None:
+            return _refusal_of(sequences, lengths, settings, cost)
+    raise AssertionError("every replica fits")
+
+
+def _refusal_of(
     sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
 ) -> PlanError:
-    """Why nothing fits: the longest sequence alone, or a stage's memory."""
     longest = int(np.argmax(lengths))
     shape = cost.shape
     where = f"a pipeline of {shape.stages} stages of {shape.degree} ranks"
@@ -591,7 +789,7 @@ def _plan(settings: PipelineSettings, task: PlanningTask) -> tuple[PipelineBatch
         task.constants, task.cluster, task.model, task.max_length_tokens, shape, task.cost
     )
     return tuple(
-        plan_pipeline_batch(index, batch, settings, cost)
+        plan_pipeline_batch(index, batch, settings, cost, task.max_length_tokens)
         for index, batch in enumerate(task.batches)
     )
 
