@@ -91,6 +91,15 @@ class Chunked:
         return float(self.total_ms.max() / self.total_ms.mean())
 
     @cached_property
+    def run_start(self) -> Integers:
+        """The first chunk [n] of each one's cut sequence, its own where none is cut."""
+        starts, place, counts = [], 0, self.count.tolist()
+        while place < len(counts):
+            starts += [place] * counts[place]
+            place += counts[place]
+        return np.array(starts, dtype=np.int64)
+
+    @cached_property
     def _first(self) -> Integers:
         return np.searchsorted(self.chunk, np.arange(self.chunks + 1))
 

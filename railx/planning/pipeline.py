@@ -5,14 +5,15 @@ of about equal time. They form one 1F1B pipeline, longest sequences first, or se
 one after another (the paper's grouping programme, eq. 14, over classes of equal chunk
 count). A group costs what it takes to fill and drain it, and what recomputing takes
 (``checkpoints``). Both are weighed together: one pipeline more fills and drains once
-more, but its window is narrower. The least closed forms are simulated, and the plan
-with the least simulated time wins.
+more, but its window is narrower. Candidates are grouped in order of the simulated time
+of one pipeline of all chunks, and the plan with the least simulated time wins.
 
 Deviations from the paper:
 
 * the token limit of a chunk is searched beside K. The paper takes the mesh's longest
   slice, which leaves chunks of short sequences far below the time of a slice;
-* plans whose longest chunk is within ``most_over_mean`` of the mean come first;
+* plans whose longest chunk is within ``most_over_mean`` of the mean come first, where
+  that costs less than 5 %;
 * the grouping prices recomputing by a quick method; the groups that are chosen are
   solved again (``fast``, or the paper's programme with ``checkpointing: exact``);
 * where two sequences of one chunk count do not fit together, cut sequences are grouped
@@ -26,10 +27,11 @@ Deviations from the paper:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +62,6 @@ from railx.planning.occupancy import fits
 from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.planning.schedule import backward_order, longest_split, pipeline_ms
-from railx.planning.simulation import Shape, makespan_ms
 from railx.settings import AtLeast, PowerOfTwo
 from railx.workload.batches import SampledBatch
 from railx.workload.cost import ChunkTime
@@ -85,14 +86,12 @@ PipelineSchedule = TriedName | Literal["best", "best_trained"]
 #: Token limits that are tried for each K, as powers between the longest slice and what
 #: short sequences of a slice's time hold.
 _TOKEN_LIMITS = 8
-#: Candidates that are grouped at most, and those of them that are simulated.
-_GROUPED = 32
-_SIMULATED = 8
+#: Candidates that are grouped and simulated at most; half where a plan is known.
+_GROUPED = 16
+#: What keeping ``most_over_mean`` may cost: a plan beyond it is faster by this share.
+_WORTH = 0.05
 #: Those of them whose recomputation is solved thoroughly.
 _SOLVED = 2
-#: The closed form takes chunks as equal. Candidates are looked at whose closed form is
-#: above the least one by this share: simulated, they may be faster.
-_ABOVE = 0.02
 
 
 @dataclass(frozen=True)
@@ -142,8 +141,8 @@ class PipelineSettings(PlannerBase):
     """
 
     most_over_mean: Annotated[float, AtLeast(1)] | None = 1.2
-    """Longest over mean chunk time of the plans that come first, where chunks are our
-    own; null: the least time decides alone.
+    """Longest over mean chunk time of the plans that come first, unless that costs more
+    than 5 % of the time; null, and with ``chunking: best``: the least time decides.
     """
 
 
@@ -158,6 +157,24 @@ class _Group:
     end: int
     layers: Integers
     diagonals: int
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Σ C, and what makes the layers [d, n] of it."""
+
+    total: int
+    layers: Callable[[], Integers]
+
+
+@dataclass(frozen=True)
+class _Priced:
+    """What a pipeline of chunks [first, end) takes beyond them."""
+
+    more_ms: float
+    first: int
+    end: int
+    counted: _Counted
 
 
 @dataclass(frozen=True)
@@ -192,9 +209,8 @@ def plan_pipeline_batch(
     longest = context or int(batch.lengths.max())
     planned = _planned(iteration, batch, settings, cost, longest)
     if settings.chunking == "best":
-        other = _of_neighbours(iteration, batch, settings, cost)
-        if other is not None and (planned is None or other.predicted_ms < planned.predicted_ms):
-            planned = other
+        limit_ms = math.inf if planned is None else planned.predicted_ms
+        planned = _of_neighbours(iteration, batch, settings, cost, limit_ms) or planned
     if planned is None:
         own = replace(settings, chunking="balanced") if settings.chunking == "best" else settings
         raise _refusal(batch, own, cost)
@@ -229,9 +245,16 @@ def _planned(
 
 
 def _of_neighbours(
-    iteration: int, batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost
+    iteration: int,
+    batch: SampledBatch,
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    limit_ms: float,
 ) -> PipelineBatch | None:
-    """The batch in DynaPipe's chunks, under its recomputation or ours."""
+    """The batch in DynaPipe's chunks, under its recomputation or ours.
+
+    None where it does not fit or takes the limit or more.
+    """
     layers = {"none": 0, "full": sum(cost.layer_counts)}.get(settings.checkpointing)
     shape = cost.shape
     own = DynaPipeSettings("dyna_pipe", shape.stages, shape.replicas, shape.degree, layers)
@@ -240,6 +263,13 @@ def _of_neighbours(
         return None
     pipelines, recomputed, over = [], [], []
     for pipeline in made.pipelines:
+        first, last = pipeline.chunks[0], pipeline.chunks[-1]
+        edge_ms = first.predicted_forward_ms + last.predicted_backward_ms
+        work_ms = sum(
+            one.predicted_forward_ms + one.predicted_backward_ms for one in pipeline.chunks
+        )
+        if work_ms + (shape.stages - 1) * edge_ms + cost.batch_ms >= limit_ms:
+            return None
         other, diagonals = _recomputing_less(pipeline, settings, cost)
         pipelines.append(other)
         recomputed.append(diagonals)
@@ -252,7 +282,8 @@ def _of_neighbours(
         "longest_over_mean": over,
         "recomputed_diagonals": recomputed,
     }
-    return replace(made, pipelines=tuple(pipelines), solver=account)
+    made = replace(made, pipelines=tuple(pipelines), solver=account)
+    return made if made.predicted_ms < limit_ms else None
 
 
 def _recomputing_less(
@@ -264,11 +295,11 @@ def _recomputing_less(
     if found is not None and any(map(any, own)):
         chunks = tuple(
             replace(chunk, checkpoint_layers=tuple(layers) if any(layers) else ())
-            for chunk, layers in zip(pipeline.chunks, found[1].T.tolist(), strict=True)
+            for chunk, layers in zip(pipeline.chunks, found.layers().T.tolist(), strict=True)
         )
         other = replace(pipeline, chunks=chunks)
         if pipeline_ms(other) < pipeline_ms(pipeline):
-            return other, found[0]
+            return other, found.total
     return pipeline, sum(map(max, own))
 
 
@@ -315,15 +346,27 @@ def _problem(
     most_chunks: int,
     cost: PipelineCost,
 ) -> CheckpointProblem:
-    stages = range(cost.shape.stages)
+    kept, saved = _token_bytes(cost)
+    kind = split.astype(np.int64)
     return CheckpointProblem(
-        kept=np.array([cost.activation_bytes(tokens, split, stage) for stage in stages]),
-        saved=np.asarray(cost.layer_saving_bytes(tokens, split), dtype=np.float64),
-        capacity=np.array([cost.capacity_bytes(stage) for stage in stages], dtype=np.float64),
-        layers=min(cost.layers_of(stage) for stage in stages),
+        kept=kept[:, kind] * tokens,
+        saved=saved[kind] * tokens,
+        capacity=np.array(cost.capacities, dtype=np.float64),
+        layers=min(cost.layer_counts),
         backward=backward,
         longest_split=most_chunks,
     )
+
+
+@lru_cache(maxsize=8)
+def _token_bytes(cost: PipelineCost) -> tuple[Floats, Floats]:
+    """What a token keeps on each stage [d, 2] and what a layer saves of it [2].
+
+    First of chunks that are not one slice of a cut sequence, then of those that are.
+    """
+    kinds = np.array([False, True])
+    kept = [cost.activation_bytes(1, kinds, stage) for stage in range(cost.shape.stages)]
+    return np.array(kept), np.asarray(cost.layer_saving_bytes(1, kinds), dtype=np.float64)
 
 
 def _best(
@@ -336,7 +379,7 @@ def _best(
     """The pipelines with the least simulated time; None where nothing fits memory."""
     if settings.chunking != "best":
         return _own(sequences, lengths, settings, cost)
-    own = _own(sequences, lengths, replace(settings, chunking="balanced"), cost)
+    own = _own(sequences, lengths, settings, cost)
     made = list(
         fixed_chunks(
             sequences, lengths, context, settings.most_slices, settings.alignment_tokens, cost
@@ -350,18 +393,24 @@ def _own(
 ) -> _Grouped | None:
     """The best of chunks that the sequence processor makes."""
     for beside_tails in (True, False):
-        candidates = sorted(
-            _candidates(sequences, lengths, settings, cost, beside_tails),
-            key=lambda one: _least_ms(one, cost),
-        )
+        candidates = list(_candidates(sequences, lengths, settings, cost, beside_tails))
         limit = settings.most_over_mean or math.inf
         balanced = [one for one in candidates if one.longest_over_mean <= limit]
         others = [one for one in candidates if one.longest_over_mean > limit]
-        for some in (balanced, others):
-            best = _least_simulated(some, settings, cost)
-            if best is not None:
-                return replace(best, chunking=settings.chunking)
+        best = _least_simulated(balanced, settings, cost)
+        worth = 1.0 if settings.chunking == "best" else 1 - _WORTH
+        known_ms = math.inf if best is None else best.simulated_ms * worth
+        other = _least_simulated(others, settings, cost, known_ms)
+        if other is not None and other.simulated_ms < known_ms:
+            best = other
+        if best is not None:
+            own = "balanced" if settings.chunking == "best" else settings.chunking
+            return replace(best, chunking=own)
     return None
+
+
+def _time_of(grouped: _Grouped) -> float:
+    return grouped.simulated_ms
 
 
 def _of_fixed_chunks(
@@ -375,31 +424,32 @@ def _of_fixed_chunks(
     names: dict[bytes, FixedChunks] = {}
     for one in made:
         names.setdefault(one.chunked.chunk.tobytes() + one.chunked.start.tobytes(), one)
-    by_time = sorted(names.values(), key=lambda one: _least_ms(one.chunked, cost))
     limit_ms = math.inf if best is None else best.simulated_ms
-    found = _least_simulated([one.chunked for one in by_time], settings, cost, limit_ms)
+    found = _least_simulated([one.chunked for one in names.values()], settings, cost, limit_ms)
     if found is not None and found.simulated_ms < limit_ms:
-        name = next(one.name for one in by_time if one.chunked is found.chunked)
+        name = next(one.name for one in names.values() if one.chunked is found.chunked)
         best = replace(found, chunking=name)
-    bounds = [_bound_ms(one.chunked, np.zeros((1, 1)), cost) for one in made]
-    for place in np.argsort(bounds, kind="stable").tolist():
+    least = [_least_ms(one.chunked, cost) for one in made]
+    for place in np.argsort(least, kind="stable").tolist():
         limit_ms = math.inf if best is None else best.simulated_ms
-        if bounds[place] >= limit_ms:
+        if least[place] >= limit_ms:
             break
-        static = _static(made[place], settings, cost)
-        if static is not None and static.simulated_ms < limit_ms:
-            best = static
+        best = _static(made[place], settings, cost, limit_ms) or best
     return best
 
 
-def _static(fixed: FixedChunks, settings: PipelineSettings, cost: PipelineCost) -> _Grouped | None:
-    """One pipeline that recomputes as few layers of every chunk as it can."""
+def _static(
+    fixed: FixedChunks, settings: PipelineSettings, cost: PipelineCost, limit_ms: float
+) -> _Grouped | None:
+    """One pipeline that recomputes as few layers of every chunk as it can.
+
+    None where it does not fit or takes the limit or more.
+    """
     chunked = fixed.chunked
     every = np.array(cost.layer_counts)[:, None]
     early = np.zeros(chunked.chunks, dtype=np.bool_)
     if fixed.kept_chunks is not None:
-        starts = _run_starts(chunked.count)
-        place = np.arange(chunked.chunks) - np.repeat(starts, chunked.count[starts])
+        place = np.arange(chunked.chunks) - chunked.run_start
         early = place < chunked.count - fixed.kept_chunks
     low, high = 0, int(every.sum())
     if settings.checkpointing == "none":
@@ -424,21 +474,8 @@ def _static(fixed: FixedChunks, settings: PipelineSettings, cost: PipelineCost) 
     counts = layers(high)
     group = _Group(0, chunked.chunks, counts, int(counts.max(axis=0).sum()))
     grouped = _Grouped(chunked, (group,), math.inf, chunking=fixed.name)
-    return replace(grouped, simulated_ms=_simulated_ms(grouped, cost))
-
-
-def _bound_ms(chunked: Chunked, layers: npt.NDArray[Any], cost: PipelineCost) -> float:
-    """A time that one pipeline of these chunks does not beat, [d, n] layers recomputed.
-
-    Stage s begins once the first chunk has come to it, works through all of them, and
-    the last one that it sends back has as many stages before it.
-    """
-    stages = cost.shape.stages
-    again = layers * cost.layer_forward_ms(chunked.forward_ms)
-    work = np.broadcast_to(chunked.total_ms + again, (stages, chunked.chunks)).sum(axis=1)
-    last = _run_starts(chunked.count)[-1]
-    edge_ms = float(chunked.forward_ms[0] + chunked.backward_ms[last])
-    return float((work + np.arange(stages) * edge_ms).max())
+    simulated_ms = _simulated_ms(grouped, cost)
+    return replace(grouped, simulated_ms=simulated_ms) if simulated_ms < limit_ms else None
 
 
 def _candidates(
@@ -497,16 +534,28 @@ def _token_limits(
     first = cuts[0] if cuts else longest
     slowest_ms = cost.quadratic_ms * first**2 + cost.linear_ms * first
     most = min(room, int(slowest_ms / cost.linear_ms))
-    if settings.chunking != "balanced" or most <= least:
+    if settings.chunking not in ("balanced", "best") or most <= least:
         return [least]
     steps = np.geomspace(least, most, _TOKEN_LIMITS)
     return sorted({int(step) for step in steps})
 
 
 def _least_ms(chunked: Chunked, cost: PipelineCost) -> float:
-    """The closed form of one pipeline that recomputes nothing: no grouping is below."""
-    total_ms = chunked.total_ms
-    return float(total_ms.sum() + (cost.shape.stages - 1) * total_ms.mean())
+    """The time of one pipeline that recomputes nothing, whatever memory says."""
+    back: Floats = np.broadcast_to(chunked.backward_ms, (cost.shape.stages, chunked.chunks))
+    return _one_f_one_b_ms(chunked, 0, chunked.chunks, back, cost)
+
+
+def _in_one_ms(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> float:
+    """The time of one pipeline with what it has to recompute, at most every layer."""
+    layers: Integers | int = _widest(cost)
+    found = _counts(_problem_of(chunked, 0, chunked.chunks, cost), settings, cost, thorough=False)
+    if found is not None:
+        layers = found.layers()
+    again = layers * cost.layer_forward_ms(chunked.forward_ms)
+    shape = (cost.shape.stages, chunked.chunks)
+    back: Floats = np.broadcast_to(chunked.backward_ms + again, shape)
+    return _one_f_one_b_ms(chunked, 0, chunked.chunks, back, cost)
 
 
 def _least_simulated(
@@ -519,24 +568,25 @@ def _least_simulated(
 
     Those that cannot be below a time that is known already are left out.
     """
-    grouped: list[_Grouped] = []
+    tried: list[_Grouped] = []
     limit_ms = known_ms
-    for candidate in candidates:
-        if len(grouped) >= _GROUPED or _least_ms(candidate, cost) > limit_ms:
-            break
-        found = _group(candidate, settings, cost)
-        if found is not None:
-            grouped.append(found)
-            limit_ms = min(limit_ms, found.closed_form_ms * (1 + _ABOVE))
-    grouped.sort(key=lambda one: one.closed_form_ms)
-    tried = [
-        replace(one, simulated_ms=_simulated_ms(one, cost))
-        for one in grouped[:_SIMULATED]
-        if one.closed_form_ms <= limit_ms
+    by_time = [
+        (_in_one_ms(one, settings, cost), place)
+        for place, one in enumerate(candidates)
+        if _least_ms(one, cost) <= limit_ms
     ]
-    tried.sort(key=lambda one: one.simulated_ms)
+    for _, place in sorted(by_time):
+        if len(tried) >= (_GROUPED if known_ms == math.inf else _GROUPED // 2):
+            break
+        if _least_ms(candidates[place], cost) > limit_ms:
+            continue
+        found = _group(candidates[place], settings, cost)
+        if found is not None:
+            tried.append(replace(found, simulated_ms=_simulated_ms(found, cost)))
+            limit_ms = min(limit_ms, tried[-1].simulated_ms)
+    tried.sort(key=_time_of)
     solved = [_solved(one, settings, cost) for one in tried[:_SOLVED]]
-    return min([*solved, *tried], key=lambda one: one.simulated_ms, default=None)
+    return min([*solved, *tried], key=_time_of, default=None)
 
 
 def _simulated_ms(grouped: _Grouped, cost: PipelineCost) -> float:
@@ -544,16 +594,27 @@ def _simulated_ms(grouped: _Grouped, cost: PipelineCost) -> float:
     chunked, total_ms = grouped.chunked, 0.0
     for group in grouped.groups:
         own = slice(group.first, group.end)
-        counts, forward = chunked.count[own], chunked.forward_ms[own]
-        backward = chunked.backward_ms[own] + group.layers * cost.layer_forward_ms(forward)
-        total_ms += makespan_ms(
-            "1f1b",
-            Shape(cost.shape.stages, counts[_run_starts(counts)].tolist()),
-            forward.tolist(),
-            backward.tolist(),
-            send_ms=[cost.send_ms(tokens) for tokens in chunked.tokens[own].tolist()],
-        )
+        again = group.layers * cost.layer_forward_ms(chunked.forward_ms[own])
+        back: Floats = np.asarray(chunked.backward_ms[own] + again)
+        total_ms += _one_f_one_b_ms(chunked, group.first, group.end, back, cost)
     return total_ms
+
+
+def _one_f_one_b_ms(
+    chunked: Chunked, first: int, end: int, back: Floats, cost: PipelineCost
+) -> float:
+    """The time of a pipeline of chunks, ``back`` [d, n] their backward passes."""
+    # Compiled code is loaded by who plans.
+    from railx.planning.simulation_kernels import one_f_one_b_ms
+
+    backward = _backward_order(chunked, first, end)
+    tokens = chunked.tokens[first:end]
+    several = float(cost.shape.stages > 1)
+    sends = several * (cost.send.linear_ms * tokens + cost.send.constant_ms)
+    forward = chunked.forward_ms[first:end]
+    return float(
+        one_f_one_b_ms(forward, back, sends, backward, int(chunked.count[first:end].max()))
+    )
 
 
 def _group(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> _Grouped | None:
@@ -562,7 +623,7 @@ def _group(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> 
     Where two sequences of one count do not fit together, cut sequences are divided one
     by one.
     """
-    starts = _run_starts(chunked.count)
+    starts = np.unique(chunked.run_start)
     counts = chunked.count[starts]
     by_count = starts[np.flatnonzero(np.diff(counts, prepend=0))]
     divided = _divided(chunked, by_count, settings, cost)
@@ -573,7 +634,7 @@ def _group(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> 
 
 def _one_by_one(chunked: Chunked) -> Integers:
     """The first chunk of each cut sequence, and that of the batched chunks together."""
-    starts = _run_starts(chunked.count)
+    starts = np.unique(chunked.run_start)
     counts = chunked.count[starts]
     chosen: Integers = starts[(counts > 1) | (np.diff(counts, prepend=0) != 0)]
     return chosen
@@ -587,26 +648,29 @@ def _divided(
     ``starts`` [u] are the first chunks of the units. None where a unit does not fit.
     """
     edges = [*starts.tolist(), chunked.chunks]
-    best: list[tuple[float, tuple[_Group, ...]]] = [(0.0, ())]
+    best: list[tuple[float, tuple[_Priced, ...]]] = [(0.0, ())]
     for end in range(1, len(edges)):
-        choice: tuple[float, tuple[_Group, ...]] = (math.inf, ())
+        choice: tuple[float, tuple[_Priced, ...]] = (math.inf, ())
         for start in range(end - 1, -1, -1):
             priced = _priced(chunked, edges[start], edges[end], settings, cost)
             if priced is None:
                 break  # more units in front only hold more at once
-            total = best[start][0] + priced[0]
+            total = best[start][0] + priced.more_ms
             if total < choice[0]:
-                choice = total, (*best[start][1], priced[1])
+                choice = total, (*best[start][1], priced)
         if choice[0] == math.inf:
             return None
         best.append(choice)
     closed_form = best[-1][0] + float(chunked.total_ms.sum())
-    return _Grouped(chunked, best[-1][1], closed_form)
+    groups = tuple(
+        _Group(one.first, one.end, one.counted.layers(), one.counted.total) for one in best[-1][1]
+    )
+    return _Grouped(chunked, groups, closed_form)
 
 
 def _priced(
     chunked: Chunked, first: int, end: int, settings: PipelineSettings, cost: PipelineCost
-) -> tuple[float, _Group] | None:
+) -> _Priced | None:
     """What a pipeline of chunks costs beyond them (eqs. 12-13); None: it does not fit.
 
     Filling and draining takes (stages - 1) times the mean chunk time, recomputing the
@@ -618,7 +682,7 @@ def _priced(
         return None
     fill_ms = (cost.shape.stages - 1) * float(chunked.total_ms[first:end].mean())
     layer_ms = cost.layer_forward_ms(float(chunked.forward_ms[first:end].mean()))
-    return fill_ms + layer_ms * found[0], _Group(first, end, found[1], found[0])
+    return _Priced(fill_ms + layer_ms * found.total, first, end, found)
 
 
 def _solved(grouped: _Grouped, settings: PipelineSettings, cost: PipelineCost) -> _Grouped:
@@ -628,21 +692,19 @@ def _solved(grouped: _Grouped, settings: PipelineSettings, cost: PipelineCost) -
         problem = _problem_of(grouped.chunked, group.first, group.end, cost)
         found = _counts(problem, settings, cost, thorough=True)
         assert found is not None  # the quick method found counts
-        groups.append(_Group(group.first, group.end, found[1], found[0]))
+        groups.append(_Group(group.first, group.end, found.layers(), found.total))
     solved = replace(grouped, groups=tuple(groups))
     return replace(solved, simulated_ms=_simulated_ms(solved, cost))
 
 
 def _counts(
     problem: CheckpointProblem, settings: PipelineSettings, cost: PipelineCost, *, thorough: bool
-) -> tuple[int, Integers] | None:
-    """Σ C and the layers [d, n] that are recomputed; None where memory is short."""
-    everything = np.array([cost.layers_of(stage) for stage in range(problem.stages)])
-    everything = np.repeat(everything[:, None], problem.chunks, axis=1)
-    of_all = _widest(cost) * problem.diagonals
+) -> _Counted | None:
+    """Layers that are recomputed; None where memory is short."""
+    shape = (problem.stages, problem.chunks)
     if settings.checkpointing == "none":
-        nothing = np.zeros_like(everything)
-        return (0, nothing) if checkpoints.fits(problem) else None
+        fits = checkpoints.fits(problem)
+        return _Counted(0, lambda: np.zeros(shape, dtype=np.int64)) if fits else None
     if settings.checkpointing != "full":
         solve = checkpoints.rough
         if thorough:
@@ -650,32 +712,34 @@ def _counts(
             solve = checkpoints.exact if exact else checkpoints.fast
         found = solve(problem)
         if found is not None:
-            return int(found.sum()), problem.counts(found)
-        if len(set(map(cost.layers_of, range(problem.stages)))) == 1:
+            return _Counted(int(found.sum()), lambda: problem.counts(found))
+        if len(set(cost.layer_counts)) == 1:
             return None
     # Stages of more layers than the smallest may have to recompute them too.
-    return (of_all, everything) if checkpoints.fits(problem, everything) else None
+    everything = np.broadcast_to(np.array(cost.layer_counts)[:, None], shape)
+    of_all = _Counted(_widest(cost) * problem.diagonals, lambda: everything)
+    return of_all if checkpoints.fits(problem, everything) else None
 
 
 def _problem_of(chunked: Chunked, first: int, end: int, cost: PipelineCost) -> CheckpointProblem:
-    counts = chunked.count[first:end]
-    starts = _run_starts(counts)
-    place = np.arange(end - first)
-    of_run = np.repeat(starts, counts[starts])
-    # Runs in order, the chunks of each from its last to its first.
-    backward = 2 * of_run + counts - 1 - place
+    own = slice(first, end)
     return _problem(
-        chunked.tokens[first:end], chunked.split[first:end], backward, int(counts.max()), cost
+        chunked.tokens[own],
+        chunked.split[own],
+        _backward_order(chunked, first, end),
+        int(chunked.count[own].max()),
+        cost,
     )
 
 
-def _run_starts(counts: Integers) -> Integers:
-    """The first chunk of each cut sequence and of each batched chunk."""
-    starts, place = [], 0
-    while place < len(counts):
-        starts.append(place)
-        place += int(counts[place])
-    return np.array(starts, dtype=np.int64)
+def _backward_order(chunked: Chunked, first: int, end: int) -> Integers:
+    """Chunks [first, end), which count from 0, in the order in which they run back.
+
+    Runs in order, the chunks of each from its last to its first.
+    """
+    own = slice(first, end)
+    order: Integers = 2 * chunked.run_start[own] + chunked.count[own] - 1 - np.arange(first, end)
+    return order - first
 
 
 def _widest(cost: PipelineCost) -> int:
