@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -90,7 +90,7 @@ _TOKEN_LIMITS = 8
 _GROUPED = 16
 #: What keeping ``most_over_mean`` may cost: a plan beyond it is faster by this share.
 _WORTH = 0.05
-#: Those of them whose recomputation is solved thoroughly.
+#: Those of them whose recomputation is solved thoroughly; one where a plan is known.
 _SOLVED = 2
 
 
@@ -133,6 +133,11 @@ class PipelineSettings(PlannerBase):
     ``none``: none, so that memory decides between pipelines alone.
     """
 
+    exact_nodes: Annotated[int, AtLeast(1)] = 2000
+    """Nodes of the integer programme's search at most, for each pipeline, with
+    ``checkpointing: exact``. What that leaves open is in the plan's account
+    (``checkpoint_gap``)."""
+
     schedule: PipelineSchedule = "1f1b"
     """The order in which stages run their passes: a schedule by name, ``searched`` for
     one of our own, ``best`` for the fastest of them that memory holds, or
@@ -150,21 +155,24 @@ class PipelineSettings(PlannerBase):
 class _Group:
     """A pipeline of neighbouring chunks.
 
-    With the layers [d, n] that are recomputed, and the sum of their diagonals.
+    With the layers [d, n] that are recomputed, the sum of their diagonals, and what the
+    exact programme has left open of that.
     """
 
     first: int
     end: int
     layers: Integers
     diagonals: int
+    gap: float = 0.0
 
 
 @dataclass(frozen=True)
 class _Counted:
-    """Σ C, and what makes the layers [d, n] of it."""
+    """Σ C, what makes the layers [d, n] of it, what the exact programme left open."""
 
     total: int
     layers: Callable[[], Integers]
+    gap: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -235,12 +243,14 @@ def _planned(
             return None
         found.append(best)
         pipelines += _pipelines(best, replica, cost)
-    account = {
+    account: dict[str, Any] = {
         "chunking": [one.chunking for one in found],
         "slices_of_the_longest": [int(one.chunked.count.max()) for one in found],
         "longest_over_mean": [one.chunked.longest_over_mean for one in found],
         "recomputed_diagonals": [sum(group.diagonals for group in one.groups) for one in found],
     }
+    if settings.checkpointing == "exact":
+        account["checkpoint_gap"] = [max(group.gap for group in one.groups) for one in found]
     return PipelineBatch(iteration, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
 
 
@@ -585,7 +595,8 @@ def _least_simulated(
             tried.append(replace(found, simulated_ms=_simulated_ms(found, cost)))
             limit_ms = min(limit_ms, tried[-1].simulated_ms)
     tried.sort(key=_time_of)
-    solved = [_solved(one, settings, cost) for one in tried[:_SOLVED]]
+    several = _SOLVED if known_ms == math.inf else 1
+    solved = [_solved(one, settings, cost) for one in tried[:several]]
     return min([*solved, *tried], key=_time_of, default=None)
 
 
@@ -692,7 +703,7 @@ def _solved(grouped: _Grouped, settings: PipelineSettings, cost: PipelineCost) -
         problem = _problem_of(grouped.chunked, group.first, group.end, cost)
         found = _counts(problem, settings, cost, thorough=True)
         assert found is not None  # the quick method found counts
-        groups.append(_Group(group.first, group.end, found.layers(), found.total))
+        groups.append(_Group(group.first, group.end, found.layers(), found.total, found.gap))
     solved = replace(grouped, groups=tuple(groups))
     return replace(solved, simulated_ms=_simulated_ms(solved, cost))
 
@@ -706,13 +717,15 @@ def _counts(
         fits = checkpoints.fits(problem)
         return _Counted(0, lambda: np.zeros(shape, dtype=np.int64)) if fits else None
     if settings.checkpointing != "full":
-        solve = checkpoints.rough
-        if thorough:
-            exact = settings.checkpointing == "exact"
-            solve = checkpoints.exact if exact else checkpoints.fast
-        found = solve(problem)
+        solution: checkpoints.Solution | None = None
+        if thorough and settings.checkpointing == "exact":
+            solution = checkpoints.exact(problem, most_nodes=settings.exact_nodes)
+            found = None if solution is None else solution.counts
+        else:
+            found = checkpoints.fast(problem) if thorough else checkpoints.rough(problem)
         if found is not None:
-            return _Counted(int(found.sum()), lambda: problem.counts(found))
+            gap = 0.0 if solution is None else solution.gap
+            return _Counted(int(found.sum()), lambda: problem.counts(found), gap)
         if len(set(cost.layer_counts)) == 1:
             return None
     # Stages of more layers than the smallest may have to recompute them too.
