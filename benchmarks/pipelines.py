@@ -119,7 +119,7 @@ def _print_checkpoints(model: str, draws: int, settings: PipelineSettings) -> No
             if bound == 0:
                 continue
             fast, fast_s = _solved(checkpoints.fast, problems)
-            exact, exact_s = _solved(checkpoints.exact, problems)
+            exact, exact_s = _solved(lambda one: checkpoints.exact(one).counts, problems)
             cells = [
                 f"{case.name}, {memory_gib:.0f} GiB",
                 " + ".join(str(problem.chunks) for problem in problems),

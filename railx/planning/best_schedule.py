@@ -201,7 +201,7 @@ def _recomputing(pipeline: Pipeline, own: PipelineCost, least: int) -> Pipeline:
                     max(count, min(least, layers))
                     for count, layers in zip(planned, own.layer_counts, strict=True)
                 ),
-                predicted_layer_forward_ms=own.layer_forward_ms(time),
+                predicted_layer_forward_ms=own.layer_forward_ms(time.forward_ms),
             )
         )
     return replace(pipeline, chunks=tuple(chunks))
@@ -243,7 +243,7 @@ def _times(chunk: Chunk, cost: PipelineCost | None, parts: float) -> dict[str, A
         "predicted_backward_ms": time.backward_ms,
         "predicted_all_to_all_ms": time.all_to_all_ms,
         "predicted_layer_forward_ms": (
-            cost.layer_forward_ms(time) if chunk.predicted_layer_forward_ms else 0.0
+            cost.layer_forward_ms(time.forward_ms) if chunk.predicted_layer_forward_ms else 0.0
         ),
     }
 

@@ -19,8 +19,6 @@ Integers = npt.NDArray[np.int64]
 
 #: How near to a whole number of layers a need is one.
 _NEAR = 1e-6
-#: Rounds of trades.
-_TRADES = 3
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
@@ -33,13 +31,15 @@ def sweep(
     longest_split: int,
     rule: int,
     slack: float,
+    trades: int,
     counts: Integers,
 ) -> bool:
     """Raise ``counts`` until every row holds, then lower them; False where none do.
 
     ``rule`` says which diagonal takes what is missing: 0 the one that stays live
     longest, 1 the one that saves most a layer, 2 the one that gives most of what is
-    missing anywhere.
+    missing anywhere. ``trades`` are rounds of adding layers where that makes more of
+    others superfluous.
     """
     stages, chunks = kept.shape
     give = slack * capacity
@@ -70,7 +70,8 @@ def sweep(
             warm = min(after + longest_split - 1, chunks)
             while room[stage, step] < -give[stage]:
                 best, best_score = -1, -1.0
-                for place in range(step, chunks):
+                # Later places are of chunks whose forward pass is yet to come.
+                for place in range(step, min(warm + step + longest_split, chunks)):
                     chunk = backward[place]
                     if chunk > warm + step or counts[place + after] >= layers:
                         continue
@@ -94,10 +95,33 @@ def sweep(
     for diagonal in range(diagonals):
         if counts[diagonal]:
             _lower(diagonal, counts, saved, give, room, last, backward, longest_split)
-    for _ in range(_TRADES):
+    for _ in range(trades):
         if not _trade(counts, saved, give, room, last, backward, longest_split, layers):
             break
     return True
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _live(
+    diagonal: int,
+    stage: int,
+    room: Floats,
+    last: Integers,
+    backward: Integers,
+    longest_split: int,
+) -> tuple[int, int, int]:
+    """The chunk of a diagonal on a stage, and the steps [first, end) where it is live.
+
+    No steps where a diagonal passes the stage by.
+    """
+    stages, chunks = room.shape
+    after = stages - 1 - stage
+    place = diagonal - after
+    if place < 0 or place >= chunks:
+        return 0, 0, 0
+    chunk = backward[place]
+    warm = min(after + longest_split - 1, chunks)
+    return chunk, max(chunk - warm, 0), min(place + 1, last[stage])
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
@@ -112,16 +136,10 @@ def _add(
     longest_split: int,
 ) -> None:
     """Recompute ``more`` layers on a diagonal (fewer where negative)."""
-    stages, chunks = room.shape
     counts[diagonal] += more
-    for stage in range(stages):
-        after = stages - 1 - stage
-        place = diagonal - after
-        if place < 0 or place >= chunks:
-            continue
-        chunk = backward[place]
-        warm = min(after + longest_split - 1, chunks)
-        for step in range(max(chunk - warm, 0), min(place + 1, last[stage])):
+    for stage in range(len(room)):
+        chunk, first, end = _live(diagonal, stage, room, last, backward, longest_split)
+        for step in range(first, end):
             room[stage, step] += more * saved[chunk]
 
 
@@ -135,16 +153,10 @@ def _worth(
     longest_split: int,
 ) -> float:
     """How much of what is missing a layer on a diagonal gives."""
-    stages, chunks = room.shape
     worth = 0.0
-    for stage in range(stages):
-        after = stages - 1 - stage
-        place = diagonal - after
-        if place < 0 or place >= chunks:
-            continue
-        chunk = backward[place]
-        warm = min(after + longest_split - 1, chunks)
-        for step in range(max(chunk - warm, 0), min(place + 1, last[stage])):
+    for stage in range(len(room)):
+        chunk, first, end = _live(diagonal, stage, room, last, backward, longest_split)
+        for step in range(first, end):
             if room[stage, step] < 0:
                 worth += min(saved[chunk], -room[stage, step])
     return worth
@@ -161,18 +173,12 @@ def _spare(
     longest_split: int,
 ) -> int:
     """Layers of a diagonal that no row needs."""
-    stages, chunks = room.shape
     spare = 1 << 30
-    for stage in range(stages):
-        after = stages - 1 - stage
-        place = diagonal - after
-        if place < 0 or place >= chunks:
+    for stage in range(len(room)):
+        chunk, first, end = _live(diagonal, stage, room, last, backward, longest_split)
+        if first < end and saved[chunk] <= 0:
             continue
-        chunk = backward[place]
-        if saved[chunk] <= 0:
-            continue
-        warm = min(after + longest_split - 1, chunks)
-        for step in range(max(chunk - warm, 0), min(place + 1, last[stage])):
+        for step in range(first, end):
             free = room[stage, step] + give[stage]
             spare = min(spare, int(free / saved[chunk]))
             if spare <= 0:
@@ -210,23 +216,30 @@ def _trade(
     longest_split: int,
     layers: int,
 ) -> bool:
-    """Add layers where that makes more superfluous elsewhere; whether any did."""
+    """Add layers where that makes more superfluous elsewhere; whether any did.
+
+    No diagonal has superfluous ones when this begins. Those further off than a chunk is
+    live have no row in common, so that they are left as they are.
+    """
     improved = False
     before = counts.copy()
+    reach = 2 * (longest_split + room.shape[0])
     for diagonal in range(len(counts)):
+        near = range(max(diagonal - reach, 0), min(diagonal + reach + 1, len(counts)))
         for more in (1, 2):
             if counts[diagonal] + more > layers:
                 continue
             before[:] = counts
             _add(diagonal, more, counts, saved, room, last, backward, longest_split)
             taken = 0
-            for other in range(len(counts)):
+            for other in near:
                 if other != diagonal and counts[other]:
                     taken += _lower(other, counts, saved, give, room, last, backward, longest_split)
             if taken > more:
                 improved = True
+                _lower(diagonal, counts, saved, give, room, last, backward, longest_split)
                 break
-            for other in range(len(counts)):
+            for other in near:
                 back = before[other] - counts[other]
                 if back:
                     _add(other, back, counts, saved, room, last, backward, longest_split)

@@ -38,12 +38,14 @@ import numpy.typing as npt
 
 __all__ = [
     "CheckpointProblem",
+    "Solution",
     "exact",
     "fast",
     "fits",
     "lp_bound",
     "peak_bytes",
     "quick",
+    "rough",
     "rows",
 ]
 
@@ -57,8 +59,13 @@ _NEAR = 1e-6
 #: Which diagonal takes what is missing: the one that stays live longest, the one that
 #: saves most a layer, the one that gives most of what is missing anywhere.
 _RULES = 3
-#: Diagonals up to which the default asks the solver.
+#: What HiGHS says of a programme that it has solved, and of one without a solution.
+_OPTIMAL, _INFEASIBLE = 0, 2
+#: Rounds of trades.
+_TRADES = 3
+#: Diagonals up to which the default asks the solver, and nodes of its search at most.
 _SMALL = 28
+_NODES = 500
 
 
 @dataclass(frozen=True)
@@ -129,11 +136,14 @@ def peak_bytes(problem: CheckpointProblem, layers: npt.ArrayLike = 0) -> Floats:
     ``layers`` [d, n] are recomputed of each chunk on each stage.
     """
     held = problem.kept - problem.saved * np.broadcast_to(layers, problem.kept.shape)
-    order, peaks = np.arange(problem.chunks), np.empty(problem.stages)
+    none = np.zeros((problem.stages, 1))
+    begun = np.concatenate([none, np.cumsum(held, axis=1)], axis=1)
+    ended = np.concatenate([none, np.cumsum(held[:, problem.backward], axis=1)], axis=1)
+    peaks = np.empty(problem.stages)
     for stage in range(problem.stages):
         _, warm, steps = _steps(problem, stage)
-        live = (order <= warm + steps[:, None]) & (problem.position >= steps[:, None])
-        peaks[stage] = (live @ held[stage]).max()
+        live = begun[stage, np.minimum(warm + steps + 1, problem.chunks)] - ended[stage, steps]
+        peaks[stage] = live.max()
     return peaks
 
 
@@ -148,26 +158,60 @@ def lp_bound(problem: CheckpointProblem) -> float:
     return math.inf if relaxed is None else float(relaxed.sum())
 
 
-def exact(problem: CheckpointProblem, gap: float = 0.0) -> Integers | None:
-    """Counts of the diagonals [n + d - 1] with the least sum; None where none suffice.
+@dataclass(frozen=True)
+class Solution:
+    """Counts of the diagonals [n + d - 1] and what no counts are proven to be below."""
 
-    The paper's programme, by HiGHS, to a relative ``gap``.
+    counts: Integers
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """What the sum may be above the least one, relative to it: 0 where proven."""
+        return max(0.0, float(self.counts.sum()) / self.bound - 1) if self.bound else 0.0
+
+
+def exact(
+    problem: CheckpointProblem, gap: float = 0.0, most_nodes: int | None = None
+) -> Solution | None:
+    """The counts with the least sum; None where none suffice.
+
+    The paper's programme, by HiGHS, to a relative ``gap`` or until its search has seen
+    so many nodes, which are counted so that the same problem has the same counts
+    everywhere. Where that ends it, counts are never more than those of :func:`quick`.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     matrix, needed = rows(problem)
     if not len(needed):
-        return np.zeros(problem.diagonals, dtype=np.int64)
+        return Solution(np.zeros(problem.diagonals, dtype=np.int64), 0.0)
     scale = problem.saved.max()
-    found = milp(
+    options: Any = {"mip_rel_gap": gap}
+    if most_nodes is not None:
+        options["node_limit"] = most_nodes
+    found: Any = milp(
         np.ones(problem.diagonals),
         integrality=np.ones(problem.diagonals, dtype=np.int64),
         bounds=Bounds(0, problem.layers),
         constraints=LinearConstraint(matrix / scale, needed / scale, np.inf),
-        options={"mip_rel_gap": gap},
+        options=options,
     )
-    # The solver forgives a millionth of a row, which the sweep mends.
-    return None if found.x is None else _swept(problem, np.round(found.x).astype(np.int64), 0)
+    counts = None
+    if found.x is not None:
+        # The solver forgives a millionth of a row, which the sweep mends.
+        counts = _swept(problem, np.round(found.x).astype(np.int64), 0)
+    if found.status != _OPTIMAL and found.status != _INFEASIBLE:
+        counts = _least([counts, quick(problem)])
+    if counts is None:
+        return None
+    bound = found.mip_dual_bound
+    known = bound is not None and math.isfinite(bound)
+    return Solution(counts, math.ceil(bound - _NEAR) if known else lp_bound(problem))
+
+
+def rough(problem: CheckpointProblem) -> Integers | None:
+    """Counts [n + d - 1] by one rule without trades; None where none suffice."""
+    return _swept(problem, np.zeros(problem.diagonals, dtype=np.int64), 0, trades=0)
 
 
 def quick(problem: CheckpointProblem) -> Integers | None:
@@ -196,7 +240,8 @@ def fast(problem: CheckpointProblem) -> Integers | None:
     proven = found.sum() <= math.ceil(relaxed.sum() - _NEAR)
     if proven or problem.diagonals > _SMALL:
         return found
-    return _least([found, exact(problem)])
+    solved = exact(problem, most_nodes=_NODES)
+    return _least([found, None if solved is None else solved.counts])
 
 
 def _least(found: Iterable[Integers | None]) -> Integers | None:
@@ -204,7 +249,9 @@ def _least(found: Iterable[Integers | None]) -> Integers | None:
     return min((one for one in found if one is not None), key=np.sum, default=None)
 
 
-def _swept(problem: CheckpointProblem, start: Integers, rule: int) -> Integers | None:
+def _swept(
+    problem: CheckpointProblem, start: Integers, rule: int, trades: int = _TRADES
+) -> Integers | None:
     # Compiled code is loaded by who plans.
     from railx.planning.checkpoint_kernels import sweep
 
@@ -218,6 +265,7 @@ def _swept(problem: CheckpointProblem, start: Integers, rule: int) -> Integers |
         problem.longest_split,
         rule,
         SLACK,
+        trades,
         counts,
     )
     return counts if enough else None

@@ -25,8 +25,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from railx.planning.chunks import share_among_replicas
 from railx.planning.groups import Lengths
-from railx.planning.pipeline import share_among_replicas
 from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError, Slice
 from railx.planning.planner import PlannerBase, PlanningTask
 from railx.planning.schedule import backward_order, longest_split
@@ -187,7 +187,7 @@ def chunk_of(slices: Sequence[Slice], cost: PipelineCost) -> Chunk:
         time.forward_ms,
         time.backward_ms,
         time.all_to_all_ms,
-        predicted_layer_forward_ms=cost.layer_forward_ms(time),
+        predicted_layer_forward_ms=cost.layer_forward_ms(time.forward_ms),
         predicted_send_ms=cost.send_ms(sum(part.tokens for part in slices)),
     )
 

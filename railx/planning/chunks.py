@@ -41,8 +41,10 @@ __all__ = [
     "PipelineShape",
     "cut_and_pack",
     "even_mesh",
+    "join",
     "longest_slice",
     "mesh",
+    "share_among_replicas",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -87,6 +89,15 @@ class Chunked:
     def longest_over_mean(self) -> float:
         """Time of the longest chunk over the mean: 1 where all are equal."""
         return float(self.total_ms.max() / self.total_ms.mean())
+
+    @cached_property
+    def run_start(self) -> Integers:
+        """The first chunk [n] of each one's cut sequence, its own where none is cut."""
+        starts, place, counts = [], 0, self.count.tolist()
+        while place < len(counts):
+            starts += [place] * counts[place]
+            place += counts[place]
+        return np.array(starts, dtype=np.int64)
 
     @cached_property
     def _first(self) -> Integers:
@@ -149,13 +160,12 @@ def cut_and_pack(
         return None
     constant = cost.chunk_constant_ms
     inner = _slice_ms(edges[:-1], widths, cost)
-    # Long sequences come first: the whole slices of each, then its tail.
+    # Long sequences come first.
     whole = np.searchsorted(edges[1:-1], tokens, side="left")
     cut = int(np.count_nonzero(whole))
     counts = whole[:cut] + 1
     tail_start = edges[whole[:cut]]
     tail_tokens = tokens[:cut] - tail_start
-    first = np.concatenate([[0], np.cumsum(counts)])
     short = tokens[cut:]
     opened = (tail_tokens, _slice_ms(tail_start, tail_tokens, cost) + constant)
     if not beside_tails:
@@ -174,25 +184,44 @@ def cut_and_pack(
         most_tokens,
         {"balanced": 0, "published": 1, "even": 2}[chunking],
     )
-    tails = len(opened[0])
-    tail_chunk = first[1:] - 1
-    chunk_of_bin = np.concatenate(
-        [tail_chunk[:tails], int(first[-1]) + np.arange(bins - tails, dtype=np.int64)]
-    ).astype(np.int64)
-    # One row for each slice: whole slices, tails, short sequences.
-    owner = np.repeat(np.arange(cut), counts - 1)
-    nth = np.arange(len(owner)) - np.repeat(np.cumsum(counts - 1) - (counts - 1), counts - 1)
-    position = np.concatenate([owner, np.arange(cut), np.arange(cut, len(tokens))])
-    start = np.concatenate([edges[nth], tail_start, np.zeros_like(short)])
-    stop = np.concatenate([edges[nth + 1], tokens[:cut], short])
-    chunk = np.concatenate([first[owner] + nth, tail_chunk, chunk_of_bin[place]])
+    owner = np.repeat(np.arange(cut), counts)
+    nth = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return join(tuple(cuts), rows, tokens, owner, edges[nth], place, bins, len(opened[0]), cost)
+
+
+def join(
+    cuts: tuple[int, ...],
+    rows: Lengths,
+    tokens: Lengths,
+    owner: Integers,
+    start: Integers,
+    place: Integers,
+    bins: int,
+    tails: int,
+    cost: PipelineCost,
+) -> Chunked:
+    """Slices of cut sequences and packed whole ones as chunks.
+
+    Sequences [n] are the corpus' ``rows`` of so many ``tokens``, cut ones first. Slices
+    [m] of these are a chunk each: ``owner`` is their sequence, ``start`` where they
+    begin. The others are in bins [n - cut], of which the first ``tails`` are the last
+    chunks of the cut sequences.
+    """
+    cut = len(tokens) - len(place)
+    counts = np.bincount(owner, minlength=cut).astype(np.int64)
+    ends = np.cumsum(counts)
+    stop = np.append(start, 0)[1:]
+    stop[ends - 1] = tokens[:cut]
+    chunk_of_bin = np.concatenate([ends[:tails] - 1, len(owner) + np.arange(bins - tails)])
+    position = np.concatenate([owner, np.arange(cut, len(tokens))])
+    chunk = np.concatenate([np.arange(len(owner)), chunk_of_bin.astype(np.int64)[place]])
     by_chunk = np.lexsort((position, chunk))
     return _chunked(
-        tuple(cuts),
+        cuts,
         rows[position][by_chunk],
         tokens[position][by_chunk],
-        start[by_chunk],
-        stop[by_chunk],
+        np.concatenate([start, np.zeros_like(place)])[by_chunk],
+        np.concatenate([stop, tokens[cut:]])[by_chunk],
         chunk[by_chunk],
         np.concatenate([np.repeat(counts, counts), np.ones(bins - tails, dtype=np.int64)]),
         cost,
@@ -234,6 +263,21 @@ def _chunked(
         alone & partial,
         count,
     )
+
+
+def share_among_replicas(lengths: Lengths, replicas: int, cost: PipelineCost) -> list[Lengths]:
+    """Positions [.] for each replica, longest sequence first.
+
+    Each goes to the replica with the least work so far.
+    """
+    forward, backward, _ = cost.slice_times_ms(np.zeros_like(lengths), lengths)
+    work, busy = forward + backward, np.zeros(replicas)
+    shared: list[list[int]] = [[] for _ in range(replicas)]
+    for position in np.argsort(-lengths, kind="stable").tolist():
+        chosen = int(np.argmin(busy))
+        shared[chosen].append(position)
+        busy[chosen] += work[position]
+    return [np.array(positions, dtype=np.int64) for positions in shared]
 
 
 def _slice_ms(contexts: Integers, tokens: Integers, cost: PipelineCost) -> Floats:

@@ -196,6 +196,7 @@ def virtual_cost(cost: PipelineCost, virtual_stages: int) -> PipelineCost:
         all_to_all=_scaled(cost.all_to_all, share),
         layer_counts=counts,
         capacities=cost.capacities * virtual_stages,
+        gather_ms=cost.gather_ms * share,
     )
 
 

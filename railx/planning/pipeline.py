@@ -5,28 +5,33 @@ of about equal time. They form one 1F1B pipeline, longest sequences first, or se
 one after another (the paper's grouping programme, eq. 14, over classes of equal chunk
 count). A group costs what it takes to fill and drain it, and what recomputing takes
 (``checkpoints``). Both are weighed together: one pipeline more fills and drains once
-more, but its window is narrower. The least closed forms are simulated, and the plan
-with the least simulated time wins.
+more, but its window is narrower. Candidates are grouped in order of the simulated time
+of one pipeline of all chunks, and the plan with the least simulated time wins.
 
 Deviations from the paper:
 
 * the token limit of a chunk is searched beside K. The paper takes the mesh's longest
   slice, which leaves chunks of short sequences far below the time of a slice;
-* plans whose longest chunk is within ``most_over_mean`` of the mean come first;
+* plans whose longest chunk is within ``most_over_mean`` of the mean come first, where
+  that costs less than 5 %;
 * the grouping prices recomputing by a quick method; the groups that are chosen are
   solved again (``fast``, or the paper's programme with ``checkpointing: exact``);
 * where two sequences of one chunk count do not fit together, cut sequences are grouped
   one by one; where short sequences do not fit beside tails, tails stay alone;
-* several data-parallel replicas may share a batch, each planned by itself.
+* several data-parallel replicas may share a batch, each planned by itself;
+* ``chunking: best`` also tries the chunks of the planners that are compared with this
+  one (``fixed_chunks``, ``dyna_pipe``), under their recomputation and under its own, so
+  that it is never slower than they are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +45,18 @@ from railx.planning.best_schedule import (
     with_schedule,
 )
 from railx.planning.checkpoints import CheckpointProblem
-from railx.planning.chunks import Chunked, Chunking, cut_and_pack, even_mesh, longest_slice, mesh
+from railx.planning.chunked import spread
+from railx.planning.chunks import (
+    Chunked,
+    Chunking,
+    cut_and_pack,
+    even_mesh,
+    longest_slice,
+    mesh,
+    share_among_replicas,
+)
+from railx.planning.dyna_pipe import DynaPipeSettings, plan_dyna_pipe_batch
+from railx.planning.fixed_chunks import FixedChunks, fixed_chunks
 from railx.planning.groups import Lengths
 from railx.planning.occupancy import fits
 from railx.planning.plan import Chunk, Pipeline, PipelineBatch, PlanError
@@ -58,7 +74,6 @@ __all__ = [
     "PipelineSettings",
     "checkpoint_problem",
     "plan_pipeline_batch",
-    "share_among_replicas",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -71,12 +86,12 @@ PipelineSchedule = TriedName | Literal["best", "best_trained"]
 #: Token limits that are tried for each K, as powers between the longest slice and what
 #: short sequences of a slice's time hold.
 _TOKEN_LIMITS = 8
-#: Candidates that are grouped at most, and those of them that are simulated.
-_GROUPED = 32
-_SIMULATED = 8
-#: The closed form takes chunks as equal. Candidates are looked at whose closed form is
-#: above the least one by this share: simulated, they may be faster.
-_ABOVE = 0.02
+#: Candidates that are grouped and simulated at most; half where a plan is known.
+_GROUPED = 16
+#: What keeping ``most_over_mean`` may cost: a plan beyond it is faster by this share.
+_WORTH = 0.05
+#: Those of them whose recomputation is solved thoroughly; one where a plan is known.
+_SOLVED = 2
 
 
 @dataclass(frozen=True)
@@ -104,11 +119,12 @@ class PipelineSettings(PlannerBase):
     alignment_tokens: Annotated[int, AtLeast(1)]
     """Tokens of which every cut is a multiple."""
 
-    chunking: Chunking = "balanced"
+    chunking: Chunking | Literal["best"] = "balanced"
     """How sequences become chunks. ``balanced``: slices of equal time, and a new chunk
     where none has time left. ``published``: as the paper prints it, raising the time
     instead. ``even``: slices of equal length and chunks of as many tokens, the paper's
-    ablation.
+    ablation. ``best``: balanced ones or those of Seq1F1B, DAPPLE, ChunkFlow, SlimPipe
+    or DynaPipe, whichever are fastest.
     """
 
     checkpointing: Checkpointing = "adaptive"
@@ -116,6 +132,11 @@ class PipelineSettings(PlannerBase):
     method; ``exact``: by the paper's integer programme; ``full``: all of them;
     ``none``: none, so that memory decides between pipelines alone.
     """
+
+    exact_nodes: Annotated[int, AtLeast(1)] = 2000
+    """Nodes of the integer programme's search at most, for each pipeline, with
+    ``checkpointing: exact``. What that leaves open is in the plan's account
+    (``checkpoint_gap``)."""
 
     schedule: PipelineSchedule = "1f1b"
     """The order in which stages run their passes: a schedule by name, ``searched`` for
@@ -125,8 +146,8 @@ class PipelineSettings(PlannerBase):
     """
 
     most_over_mean: Annotated[float, AtLeast(1)] | None = 1.2
-    """Longest over mean chunk time of the plans that come first; null: the least time
-    decides alone.
+    """Longest over mean chunk time of the plans that come first, unless that costs more
+    than 5 % of the time; null, and with ``chunking: best``: the least time decides.
     """
 
 
@@ -134,29 +155,57 @@ class PipelineSettings(PlannerBase):
 class _Group:
     """A pipeline of neighbouring chunks.
 
-    With the layers [d, n] that are recomputed, and the sum of their diagonals.
+    With the layers [d, n] that are recomputed, the sum of their diagonals, and what the
+    exact programme has left open of that.
     """
 
     first: int
     end: int
     layers: Integers
     diagonals: int
+    gap: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Σ C, what makes the layers [d, n] of it, what the exact programme left open."""
+
+    total: int
+    layers: Callable[[], Integers]
+    gap: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Priced:
+    """What a pipeline of chunks [first, end) takes beyond them."""
+
+    more_ms: float
+    first: int
+    end: int
+    counted: _Counted
 
 
 @dataclass(frozen=True)
 class _Grouped:
-    """Chunks in pipelines and their closed-form time."""
+    """Chunks in pipelines, their times, and the name of how they were made."""
 
     chunked: Chunked
     groups: tuple[_Group, ...]
     closed_form_ms: float
+    simulated_ms: float = math.inf
+    chunking: str = "balanced"
 
 
 def plan_pipeline_batch(
-    iteration: int, batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost
+    iteration: int,
+    batch: SampledBatch,
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    context: int | None = None,
 ) -> PipelineBatch:
     """Plan one batch for ``settings.replicas`` pipelines side by side.
 
+    ``context`` is the most tokens that a sequence may have; None: that of the batch.
     PlanError where a sequence fits no pipeline or a stage's memory holds no chunks; it
     names the sequence, or the stage and the key.
     """
@@ -165,24 +214,103 @@ def plan_pipeline_batch(
             f"planner.replicas: got {settings.replicas}; allowed: at most {len(batch.lengths)}, the"
             " sequences of a batch"
         )
+    longest = context or int(batch.lengths.max())
+    planned = _planned(iteration, batch, settings, cost, longest)
+    if settings.chunking == "best":
+        limit_ms = math.inf if planned is None else planned.predicted_ms
+        planned = _of_neighbours(iteration, batch, settings, cost, limit_ms) or planned
+    if planned is None:
+        own = replace(settings, chunking="balanced") if settings.chunking == "best" else settings
+        raise _refusal(batch, own, cost)
+    return _scheduled(planned, settings, cost)
+
+
+def _planned(
+    iteration: int,
+    batch: SampledBatch,
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    context: int,
+) -> PipelineBatch | None:
+    """The batch in 1F1B order, each replica by itself; None where one does not fit."""
     pipelines: list[Pipeline] = []
     found: list[_Grouped] = []
     for replica, positions in enumerate(
         share_among_replicas(batch.lengths, settings.replicas, cost)
     ):
-        sequences, lengths = batch.sequences[positions], batch.lengths[positions]
-        best = _best(sequences, lengths, settings, cost)
+        best = _best(batch.sequences[positions], batch.lengths[positions], settings, cost, context)
         if best is None:
-            raise _refusal(sequences, lengths, settings, cost)
+            return None
         found.append(best)
         pipelines += _pipelines(best, replica, cost)
-    account = {
-        "slices_of_the_longest": [len(one.chunked.cuts) + 1 for one in found],
+    account: dict[str, Any] = {
+        "chunking": [one.chunking for one in found],
+        "slices_of_the_longest": [int(one.chunked.count.max()) for one in found],
         "longest_over_mean": [one.chunked.longest_over_mean for one in found],
         "recomputed_diagonals": [sum(group.diagonals for group in one.groups) for one in found],
     }
-    planned = PipelineBatch(iteration, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
-    return _scheduled(planned, settings, cost)
+    if settings.checkpointing == "exact":
+        account["checkpoint_gap"] = [max(group.gap for group in one.groups) for one in found]
+    return PipelineBatch(iteration, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
+
+
+def _of_neighbours(
+    iteration: int,
+    batch: SampledBatch,
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    limit_ms: float,
+) -> PipelineBatch | None:
+    """The batch in DynaPipe's chunks, under its recomputation or ours.
+
+    None where it does not fit or takes the limit or more.
+    """
+    layers = {"none": 0, "full": sum(cost.layer_counts)}.get(settings.checkpointing)
+    shape = cost.shape
+    own = DynaPipeSettings("dyna_pipe", shape.stages, shape.replicas, shape.degree, layers)
+    made = plan_dyna_pipe_batch(iteration, batch, own, cost)
+    if made is None:
+        return None
+    pipelines, recomputed, over = [], [], []
+    for pipeline in made.pipelines:
+        first, last = pipeline.chunks[0], pipeline.chunks[-1]
+        edge_ms = first.predicted_forward_ms + last.predicted_backward_ms
+        work_ms = sum(
+            one.predicted_forward_ms + one.predicted_backward_ms for one in pipeline.chunks
+        )
+        if work_ms + (shape.stages - 1) * edge_ms + cost.batch_ms >= limit_ms:
+            return None
+        other, diagonals = _recomputing_less(pipeline, settings, cost)
+        pipelines.append(other)
+        recomputed.append(diagonals)
+        times = [one.predicted_forward_ms + one.predicted_backward_ms for one in other.chunks]
+        over.append(max(times) * len(times) / sum(times))
+    replicas = range(shape.replicas)
+    account = {
+        "chunking": ["dyna_pipe" for _ in replicas],
+        "slices_of_the_longest": [1 for _ in replicas],
+        "longest_over_mean": over,
+        "recomputed_diagonals": recomputed,
+    }
+    made = replace(made, pipelines=tuple(pipelines), solver=account)
+    return made if made.predicted_ms < limit_ms else None
+
+
+def _recomputing_less(
+    pipeline: Pipeline, settings: PipelineSettings, cost: PipelineCost
+) -> tuple[Pipeline, int]:
+    """With the layers that our method recomputes where that is faster, and Σ C."""
+    own = [chunk.checkpoint_layers or (0,) for chunk in pipeline.chunks]
+    found = _counts(checkpoint_problem(pipeline, cost), settings, cost, thorough=True)
+    if found is not None and any(map(any, own)):
+        chunks = tuple(
+            replace(chunk, checkpoint_layers=tuple(layers) if any(layers) else ())
+            for chunk, layers in zip(pipeline.chunks, found.layers().T.tolist(), strict=True)
+        )
+        other = replace(pipeline, chunks=chunks)
+        if pipeline_ms(other) < pipeline_ms(pipeline):
+            return other, found.total
+    return pipeline, sum(map(max, own))
 
 
 def _scheduled(
@@ -208,21 +336,6 @@ def _scheduled(
     return replace(batch, pipelines=tuple(changed))
 
 
-def share_among_replicas(lengths: Lengths, replicas: int, cost: PipelineCost) -> list[Lengths]:
-    """Positions [.] for each replica, longest sequence first.
-
-    Each goes to the replica with the least work so far.
-    """
-    forward, backward, _ = cost.slice_times_ms(np.zeros_like(lengths), lengths)
-    work, busy = forward + backward, np.zeros(replicas)
-    shared: list[list[int]] = [[] for _ in range(replicas)]
-    for position in np.argsort(-lengths, kind="stable").tolist():
-        chosen = int(np.argmin(busy))
-        shared[chosen].append(position)
-        busy[chosen] += work[position]
-    return [np.array(positions, dtype=np.int64) for positions in shared]
-
-
 def checkpoint_problem(pipeline: Pipeline, cost: PipelineCost) -> CheckpointProblem:
     """What a pipeline of a plan keeps on each stage, and what recomputing saves."""
     tokens = np.array([chunk.tokens for chunk in pipeline.chunks])
@@ -243,34 +356,136 @@ def _problem(
     most_chunks: int,
     cost: PipelineCost,
 ) -> CheckpointProblem:
-    stages = range(cost.shape.stages)
+    kept, saved = _token_bytes(cost)
+    kind = split.astype(np.int64)
     return CheckpointProblem(
-        kept=np.array([cost.activation_bytes(tokens, split, stage) for stage in stages]),
-        saved=np.asarray(cost.layer_saving_bytes(tokens, split), dtype=np.float64),
-        capacity=np.array([cost.capacity_bytes(stage) for stage in stages], dtype=np.float64),
-        layers=min(cost.layers_of(stage) for stage in stages),
+        kept=kept[:, kind] * tokens,
+        saved=saved[kind] * tokens,
+        capacity=np.array(cost.capacities, dtype=np.float64),
+        layers=min(cost.layer_counts),
         backward=backward,
         longest_split=most_chunks,
     )
 
 
+@lru_cache(maxsize=8)
+def _token_bytes(cost: PipelineCost) -> tuple[Floats, Floats]:
+    """What a token keeps on each stage [d, 2] and what a layer saves of it [2].
+
+    First of chunks that are not one slice of a cut sequence, then of those that are.
+    """
+    kinds = np.array([False, True])
+    kept = [cost.activation_bytes(1, kinds, stage) for stage in range(cost.shape.stages)]
+    return np.array(kept), np.asarray(cost.layer_saving_bytes(1, kinds), dtype=np.float64)
+
+
 def _best(
-    sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
+    sequences: Lengths,
+    lengths: Lengths,
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    context: int,
 ) -> _Grouped | None:
     """The pipelines with the least simulated time; None where nothing fits memory."""
-    for beside_tails in (True, False):
-        candidates = sorted(
-            _candidates(sequences, lengths, settings, cost, beside_tails),
-            key=lambda one: _least_ms(one, cost),
+    if settings.chunking != "best":
+        return _own(sequences, lengths, settings, cost)
+    own = _own(sequences, lengths, settings, cost)
+    made = list(
+        fixed_chunks(
+            sequences, lengths, context, settings.most_slices, settings.alignment_tokens, cost
         )
+    )
+    return _of_fixed_chunks(made, own, settings, cost)
+
+
+def _own(
+    sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
+) -> _Grouped | None:
+    """The best of chunks that the sequence processor makes."""
+    for beside_tails in (True, False):
+        candidates = list(_candidates(sequences, lengths, settings, cost, beside_tails))
         limit = settings.most_over_mean or math.inf
         balanced = [one for one in candidates if one.longest_over_mean <= limit]
         others = [one for one in candidates if one.longest_over_mean > limit]
-        for some in (balanced, others):
-            best = _least_simulated(some, settings, cost)
-            if best is not None:
-                return best
+        best = _least_simulated(balanced, settings, cost)
+        worth = 1.0 if settings.chunking == "best" else 1 - _WORTH
+        known_ms = math.inf if best is None else best.simulated_ms * worth
+        other = _least_simulated(others, settings, cost, known_ms)
+        if other is not None and other.simulated_ms < known_ms:
+            best = other
+        if best is not None:
+            own = "balanced" if settings.chunking == "best" else settings.chunking
+            return replace(best, chunking=own)
     return None
+
+
+def _time_of(grouped: _Grouped) -> float:
+    return grouped.simulated_ms
+
+
+def _of_fixed_chunks(
+    made: list[FixedChunks], best: _Grouped | None, settings: PipelineSettings, cost: PipelineCost
+) -> _Grouped | None:
+    """The best so far or, where they are faster, pipelines of chunks of fixed rules.
+
+    First under our recomputation and grouping, then under that of the rules, one
+    pipeline for all; what a bound rules out is left out.
+    """
+    names: dict[bytes, FixedChunks] = {}
+    for one in made:
+        names.setdefault(one.chunked.chunk.tobytes() + one.chunked.start.tobytes(), one)
+    limit_ms = math.inf if best is None else best.simulated_ms
+    found = _least_simulated([one.chunked for one in names.values()], settings, cost, limit_ms)
+    if found is not None and found.simulated_ms < limit_ms:
+        name = next(one.name for one in names.values() if one.chunked is found.chunked)
+        best = replace(found, chunking=name)
+    least = [_least_ms(one.chunked, cost) for one in made]
+    for place in np.argsort(least, kind="stable").tolist():
+        limit_ms = math.inf if best is None else best.simulated_ms
+        if least[place] >= limit_ms:
+            break
+        best = _static(made[place], settings, cost, limit_ms) or best
+    return best
+
+
+def _static(
+    fixed: FixedChunks, settings: PipelineSettings, cost: PipelineCost, limit_ms: float
+) -> _Grouped | None:
+    """One pipeline that recomputes as few layers of every chunk as it can.
+
+    None where it does not fit or takes the limit or more.
+    """
+    chunked = fixed.chunked
+    every = np.array(cost.layer_counts)[:, None]
+    early = np.zeros(chunked.chunks, dtype=np.bool_)
+    if fixed.kept_chunks is not None:
+        place = np.arange(chunked.chunks) - chunked.run_start
+        early = place < chunked.count - fixed.kept_chunks
+    low, high = 0, int(every.sum())
+    if settings.checkpointing == "none":
+        high = 0
+        if early.any():
+            return None
+    elif settings.checkpointing == "full":
+        low = high
+    problem = _problem_of(chunked, 0, chunked.chunks, cost)
+
+    def layers(count: int) -> Integers:
+        return np.where(early, every, np.array(spread(count, cost))[:, None])
+
+    if not checkpoints.fits(problem, layers(high)):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if checkpoints.fits(problem, layers(middle)):
+            high = middle
+        else:
+            low = middle + 1
+    counts = layers(high)
+    group = _Group(0, chunked.chunks, counts, int(counts.max(axis=0).sum()))
+    grouped = _Grouped(chunked, (group,), math.inf, chunking=fixed.name)
+    simulated_ms = _simulated_ms(grouped, cost)
+    return replace(grouped, simulated_ms=simulated_ms) if simulated_ms < limit_ms else None
 
 
 def _candidates(
@@ -281,6 +496,7 @@ def _candidates(
     beside_tails: bool,
 ) -> Iterator[Chunked]:
     """The batch in chunks for every K and token limit, none twice."""
+    chunking: Chunking = "balanced" if settings.chunking == "best" else settings.chunking
     longest, room = int(lengths.max()), _most_chunk_tokens(settings, cost)
     tried: set[tuple[int, ...]] = set()
     for slices in range(1, settings.most_slices + 1):
@@ -290,9 +506,7 @@ def _candidates(
         tried.add(tuple(cuts))
         packed: set[bytes] = set()
         for most_tokens in _token_limits(cuts, longest, room, settings, cost):
-            made = cut_and_pack(
-                sequences, lengths, cuts, most_tokens, cost, settings.chunking, beside_tails
-            )
+            made = cut_and_pack(sequences, lengths, cuts, most_tokens, cost, chunking, beside_tails)
             if made is not None and made.chunk.tobytes() not in packed:
                 packed.add(made.chunk.tobytes())
                 yield made
@@ -330,41 +544,88 @@ def _token_limits(
     first = cuts[0] if cuts else longest
     slowest_ms = cost.quadratic_ms * first**2 + cost.linear_ms * first
     most = min(room, int(slowest_ms / cost.linear_ms))
-    if settings.chunking != "balanced" or most <= least:
+    if settings.chunking not in ("balanced", "best") or most <= least:
         return [least]
     steps = np.geomspace(least, most, _TOKEN_LIMITS)
     return sorted({int(step) for step in steps})
 
 
 def _least_ms(chunked: Chunked, cost: PipelineCost) -> float:
-    """The closed form of one pipeline that recomputes nothing: no grouping is below."""
-    total_ms = chunked.total_ms
-    return float(total_ms.sum() + (cost.shape.stages - 1) * total_ms.mean())
+    """The time of one pipeline that recomputes nothing, whatever memory says."""
+    back: Floats = np.broadcast_to(chunked.backward_ms, (cost.shape.stages, chunked.chunks))
+    return _one_f_one_b_ms(chunked, 0, chunked.chunks, back, cost)
+
+
+def _in_one_ms(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> float:
+    """The time of one pipeline with what it has to recompute, at most every layer."""
+    layers: Integers | int = _widest(cost)
+    found = _counts(_problem_of(chunked, 0, chunked.chunks, cost), settings, cost, thorough=False)
+    if found is not None:
+        layers = found.layers()
+    again = layers * cost.layer_forward_ms(chunked.forward_ms)
+    shape = (cost.shape.stages, chunked.chunks)
+    back: Floats = np.broadcast_to(chunked.backward_ms + again, shape)
+    return _one_f_one_b_ms(chunked, 0, chunked.chunks, back, cost)
 
 
 def _least_simulated(
-    candidates: list[Chunked], settings: PipelineSettings, cost: PipelineCost
+    candidates: list[Chunked],
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    known_ms: float = math.inf,
 ) -> _Grouped | None:
-    """Of candidates by ascending least time, the one with the least simulated time."""
-    grouped: list[_Grouped] = []
-    limit_ms = math.inf
-    for candidate in candidates:
-        if len(grouped) >= _GROUPED or _least_ms(candidate, cost) > limit_ms:
+    """Of candidates by ascending least time, the one with the least simulated time.
+
+    Those that cannot be below a time that is known already are left out.
+    """
+    tried: list[_Grouped] = []
+    limit_ms = known_ms
+    by_time = [
+        (_in_one_ms(one, settings, cost), place)
+        for place, one in enumerate(candidates)
+        if _least_ms(one, cost) <= limit_ms
+    ]
+    for _, place in sorted(by_time):
+        if len(tried) >= (_GROUPED if known_ms == math.inf else _GROUPED // 2):
             break
-        found = _group(candidate, settings, cost)
+        if _least_ms(candidates[place], cost) > limit_ms:
+            continue
+        found = _group(candidates[place], settings, cost)
         if found is not None:
-            grouped.append(found)
-            limit_ms = min(limit_ms, found.closed_form_ms * (1 + _ABOVE))
-    grouped.sort(key=lambda one: one.closed_form_ms)
-    best: tuple[float, _Grouped] | None = None
-    for one in grouped[:_SIMULATED]:
-        if one.closed_form_ms > limit_ms:
-            break
-        solved = _solved(one, settings, cost)
-        total_ms = sum(map(pipeline_ms, _pipelines(solved, 0, cost)))
-        if best is None or total_ms < best[0]:
-            best = total_ms, solved
-    return best[1] if best is not None else None
+            tried.append(replace(found, simulated_ms=_simulated_ms(found, cost)))
+            limit_ms = min(limit_ms, tried[-1].simulated_ms)
+    tried.sort(key=_time_of)
+    several = _SOLVED if known_ms == math.inf else 1
+    solved = [_solved(one, settings, cost) for one in tried[:several]]
+    return min([*solved, *tried], key=_time_of, default=None)
+
+
+def _simulated_ms(grouped: _Grouped, cost: PipelineCost) -> float:
+    """What the pipelines take one after another: that of the plan that they become."""
+    chunked, total_ms = grouped.chunked, 0.0
+    for group in grouped.groups:
+        own = slice(group.first, group.end)
+        again = group.layers * cost.layer_forward_ms(chunked.forward_ms[own])
+        back: Floats = np.asarray(chunked.backward_ms[own] + again)
+        total_ms += _one_f_one_b_ms(chunked, group.first, group.end, back, cost)
+    return total_ms
+
+
+def _one_f_one_b_ms(
+    chunked: Chunked, first: int, end: int, back: Floats, cost: PipelineCost
+) -> float:
+    """The time of a pipeline of chunks, ``back`` [d, n] their backward passes."""
+    # Compiled code is loaded by who plans.
+    from railx.planning.simulation_kernels import one_f_one_b_ms
+
+    backward = _backward_order(chunked, first, end)
+    tokens = chunked.tokens[first:end]
+    several = float(cost.shape.stages > 1)
+    sends = several * (cost.send.linear_ms * tokens + cost.send.constant_ms)
+    forward = chunked.forward_ms[first:end]
+    return float(
+        one_f_one_b_ms(forward, back, sends, backward, int(chunked.count[first:end].max()))
+    )
 
 
 def _group(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> _Grouped | None:
@@ -373,7 +634,7 @@ def _group(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> 
     Where two sequences of one count do not fit together, cut sequences are divided one
     by one.
     """
-    starts = _run_starts(chunked.count)
+    starts = np.unique(chunked.run_start)
     counts = chunked.count[starts]
     by_count = starts[np.flatnonzero(np.diff(counts, prepend=0))]
     divided = _divided(chunked, by_count, settings, cost)
@@ -384,7 +645,7 @@ def _group(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> 
 
 def _one_by_one(chunked: Chunked) -> Integers:
     """The first chunk of each cut sequence, and that of the batched chunks together."""
-    starts = _run_starts(chunked.count)
+    starts = np.unique(chunked.run_start)
     counts = chunked.count[starts]
     chosen: Integers = starts[(counts > 1) | (np.diff(counts, prepend=0) != 0)]
     return chosen
@@ -398,26 +659,29 @@ def _divided(
     ``starts`` [u] are the first chunks of the units. None where a unit does not fit.
     """
     edges = [*starts.tolist(), chunked.chunks]
-    best: list[tuple[float, tuple[_Group, ...]]] = [(0.0, ())]
+    best: list[tuple[float, tuple[_Priced, ...]]] = [(0.0, ())]
     for end in range(1, len(edges)):
-        choice: tuple[float, tuple[_Group, ...]] = (math.inf, ())
+        choice: tuple[float, tuple[_Priced, ...]] = (math.inf, ())
         for start in range(end - 1, -1, -1):
             priced = _priced(chunked, edges[start], edges[end], settings, cost)
             if priced is None:
                 break  # more units in front only hold more at once
-            total = best[start][0] + priced[0]
+            total = best[start][0] + priced.more_ms
             if total < choice[0]:
-                choice = total, (*best[start][1], priced[1])
+                choice = total, (*best[start][1], priced)
         if choice[0] == math.inf:
             return None
         best.append(choice)
     closed_form = best[-1][0] + float(chunked.total_ms.sum())
-    return _Grouped(chunked, best[-1][1], closed_form)
+    groups = tuple(
+        _Group(one.first, one.end, one.counted.layers(), one.counted.total) for one in best[-1][1]
+    )
+    return _Grouped(chunked, groups, closed_form)
 
 
 def _priced(
     chunked: Chunked, first: int, end: int, settings: PipelineSettings, cost: PipelineCost
-) -> tuple[float, _Group] | None:
+) -> _Priced | None:
     """What a pipeline of chunks costs beyond them (eqs. 12-13); None: it does not fit.
 
     Filling and draining takes (stages - 1) times the mean chunk time, recomputing the
@@ -428,8 +692,8 @@ def _priced(
     if found is None:
         return None
     fill_ms = (cost.shape.stages - 1) * float(chunked.total_ms[first:end].mean())
-    layer_ms = float(chunked.forward_ms[first:end].mean()) / _widest(cost)
-    return fill_ms + layer_ms * found[0], _Group(first, end, found[1], found[0])
+    layer_ms = cost.layer_forward_ms(float(chunked.forward_ms[first:end].mean()))
+    return _Priced(fill_ms + layer_ms * found.total, first, end, found)
 
 
 def _solved(grouped: _Grouped, settings: PipelineSettings, cost: PipelineCost) -> _Grouped:
@@ -439,53 +703,56 @@ def _solved(grouped: _Grouped, settings: PipelineSettings, cost: PipelineCost) -
         problem = _problem_of(grouped.chunked, group.first, group.end, cost)
         found = _counts(problem, settings, cost, thorough=True)
         assert found is not None  # the quick method found counts
-        groups.append(_Group(group.first, group.end, found[1], found[0]))
-    return _Grouped(grouped.chunked, tuple(groups), grouped.closed_form_ms)
+        groups.append(_Group(group.first, group.end, found.layers(), found.total, found.gap))
+    solved = replace(grouped, groups=tuple(groups))
+    return replace(solved, simulated_ms=_simulated_ms(solved, cost))
 
 
 def _counts(
     problem: CheckpointProblem, settings: PipelineSettings, cost: PipelineCost, *, thorough: bool
-) -> tuple[int, Integers] | None:
-    """Σ C and the layers [d, n] that are recomputed; None where memory is short."""
-    everything = np.array([cost.layers_of(stage) for stage in range(problem.stages)])
-    everything = np.repeat(everything[:, None], problem.chunks, axis=1)
-    of_all = _widest(cost) * problem.diagonals
+) -> _Counted | None:
+    """Layers that are recomputed; None where memory is short."""
+    shape = (problem.stages, problem.chunks)
     if settings.checkpointing == "none":
-        nothing = np.zeros_like(everything)
-        return (0, nothing) if checkpoints.fits(problem) else None
+        fits = checkpoints.fits(problem)
+        return _Counted(0, lambda: np.zeros(shape, dtype=np.int64)) if fits else None
     if settings.checkpointing != "full":
-        solve = checkpoints.quick
-        if thorough:
-            exact = settings.checkpointing == "exact"
-            solve = checkpoints.exact if exact else checkpoints.fast
-        found = solve(problem)
+        solution: checkpoints.Solution | None = None
+        if thorough and settings.checkpointing == "exact":
+            solution = checkpoints.exact(problem, most_nodes=settings.exact_nodes)
+            found = None if solution is None else solution.counts
+        else:
+            found = checkpoints.fast(problem) if thorough else checkpoints.rough(problem)
         if found is not None:
-            return int(found.sum()), problem.counts(found)
-        if len(set(map(cost.layers_of, range(problem.stages)))) == 1:
+            gap = 0.0 if solution is None else solution.gap
+            return _Counted(int(found.sum()), lambda: problem.counts(found), gap)
+        if len(set(cost.layer_counts)) == 1:
             return None
     # Stages of more layers than the smallest may have to recompute them too.
-    return (of_all, everything) if checkpoints.fits(problem, everything) else None
+    everything = np.broadcast_to(np.array(cost.layer_counts)[:, None], shape)
+    of_all = _Counted(_widest(cost) * problem.diagonals, lambda: everything)
+    return of_all if checkpoints.fits(problem, everything) else None
 
 
 def _problem_of(chunked: Chunked, first: int, end: int, cost: PipelineCost) -> CheckpointProblem:
-    counts = chunked.count[first:end]
-    starts = _run_starts(counts)
-    place = np.arange(end - first)
-    of_run = np.repeat(starts, counts[starts])
-    # Runs in order, the chunks of each from its last to its first.
-    backward = 2 * of_run + counts - 1 - place
+    own = slice(first, end)
     return _problem(
-        chunked.tokens[first:end], chunked.split[first:end], backward, int(counts.max()), cost
+        chunked.tokens[own],
+        chunked.split[own],
+        _backward_order(chunked, first, end),
+        int(chunked.count[own].max()),
+        cost,
     )
 
 
-def _run_starts(counts: Integers) -> Integers:
-    """The first chunk of each cut sequence and of each batched chunk."""
-    starts, place = [], 0
-    while place < len(counts):
-        starts.append(place)
-        place += int(counts[place])
-    return np.array(starts, dtype=np.int64)
+def _backward_order(chunked: Chunked, first: int, end: int) -> Integers:
+    """Chunks [first, end), which count from 0, in the order in which they run back.
+
+    Runs in order, the chunks of each from its last to its first.
+    """
+    own = slice(first, end)
+    order: Integers = 2 * chunked.run_start[own] + chunked.count[own] - 1 - np.arange(first, end)
+    return order - first
 
 
 def _widest(cost: PipelineCost) -> int:
@@ -520,15 +787,23 @@ def _chunk(chunked: Chunked, chunk: int, layers: Integers, cost: PipelineCost) -
         time.backward_ms,
         time.all_to_all_ms,
         tuple(layers.tolist()) if some else (),
-        cost.layer_forward_ms(time) if some else 0.0,
+        cost.layer_forward_ms(time.forward_ms) if some else 0.0,
         predicted_send_ms=cost.send_ms(int(chunked.tokens[chunk])),
     )
 
 
-def _refusal(
+def _refusal(batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost) -> PlanError:
+    """Why nothing fits a replica: its longest sequence alone, or a stage's memory."""
+    for positions in share_among_replicas(batch.lengths, settings.replicas, cost):
+        sequences, lengths = batch.sequences[positions], batch.lengths[positions]
+        if _best(sequences, lengths, settings, cost, 0) is None:
+            return _refusal_of(sequences, lengths, settings, cost)
+    raise AssertionError("every replica fits")
+
+
+def _refusal_of(
     sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
 ) -> PlanError:
-    """Why nothing fits: the longest sequence alone, or a stage's memory."""
     longest = int(np.argmax(lengths))
     shape = cost.shape
     where = f"a pipeline of {shape.stages} stages of {shape.degree} ranks"
@@ -591,7 +866,7 @@ def _plan(settings: PipelineSettings, task: PlanningTask) -> tuple[PipelineBatch
         task.constants, task.cluster, task.model, task.max_length_tokens, shape, task.cost
     )
     return tuple(
-        plan_pipeline_batch(index, batch, settings, cost)
+        plan_pipeline_batch(index, batch, settings, cost, task.max_length_tokens)
         for index, batch in enumerate(task.batches)
     )
 

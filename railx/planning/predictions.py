@@ -199,7 +199,7 @@ def _check_chunk(chunk: Chunk, cost: PipelineCost, part: PipelineCost, place: st
     _check_ms(place, "predicted_all_to_all_ms", chunk.predicted_all_to_all_ms, time.all_to_all_ms)
     _check_ms(place, "predicted_send_ms", chunk.predicted_send_ms, cost.send_ms(chunk.tokens))
     if any(chunk.checkpoint_layers) or chunk.predicted_layer_forward_ms:
-        layer = part.layer_forward_ms(time)
+        layer = part.layer_forward_ms(time.forward_ms)
         _check_ms(place, "predicted_layer_forward_ms", chunk.predicted_layer_forward_ms, layer)
     if chunk.predicted_weight_ms:
         weights = weight_ms(part, chunk.tokens)

@@ -116,7 +116,8 @@ class PipelineCost:
       values, 2 e D_kv.
     * ``recompute_over_forward``: what recomputing a layer takes over its forward pass.
     * ``send``: what a stage sends to the next for a chunk, ``batch_ms``: exposed
-      traffic of ZeRO-3, once a batch.
+      traffic of ZeRO-3, once a batch. Where it comes with every chunk, ``gather_ms`` is
+      what it takes of the forward constant.
     """
 
     shape: PipelineShape
@@ -132,6 +133,7 @@ class PipelineCost:
     recompute_over_forward: float = 1.0
     send: PassTime = PassTime(0.0, 0.0)
     batch_ms: float = 0.0
+    gather_ms: float = 0.0
 
     @property
     def quadratic_ms(self) -> float:
@@ -177,13 +179,15 @@ class PipelineCost:
             exchange,
         )
 
-    def layer_forward_ms(self, time: ChunkTime) -> float:
-        """What recomputing one layer of a chunk costs, in the main its forward pass.
+    def layer_forward_ms(self, forward_ms: Any) -> Any:
+        """What recomputing one layer of chunks costs that run forward in so long.
 
         InfiniPipe eq. 11, whose units fit once the stage's layers stand in it in place
-        of the model's: a layer's all-to-all is done again too.
+        of the model's: a layer's all-to-all is done again too. Parameters are not
+        gathered again: backward has gathered them, and its own time says so.
         """
-        return self.recompute_over_forward * time.forward_ms / max(self.layer_counts)
+        own_ms = forward_ms - self.gather_ms
+        return self.recompute_over_forward * own_ms / max(self.layer_counts)
 
     def send_ms(self, tokens: int) -> float:
         """Time of a chunk's hidden states from one stage to the next; 0 with one."""
@@ -304,6 +308,7 @@ def build_pipeline_cost(
         send=_send(cluster, element * model.hidden / shape.degree),
         # Parameters that stay are gathered once.
         batch_ms=0.0 if each_chunk else traffic[1],
+        gather_ms=gather,
     )
 
 

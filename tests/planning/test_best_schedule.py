@@ -49,7 +49,7 @@ def _pipeline(counts: list[list[int]], recomputed: int = 0) -> Pipeline:
                     time.backward_ms,
                     time.all_to_all_ms,
                     (recomputed, recomputed) if recomputed else (),
-                    COST.layer_forward_ms(time) if recomputed else 0.0,
+                    COST.layer_forward_ms(time.forward_ms) if recomputed else 0.0,
                 )
             )
             start += tokens

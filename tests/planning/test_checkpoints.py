@@ -56,7 +56,8 @@ def test_small_cases_are_solved_exactly_and_hold(
     case: tuple[CheckpointProblem, Pipeline],
 ) -> None:
     problem, pipeline = case
-    best, found, soon = exact(problem), fast(problem), quick(problem)
+    solved, found, soon = exact(problem), fast(problem), quick(problem)
+    best = None if solved is None else solved.counts
     everything = np.full_like(problem.kept, problem.layers)
     if best is None:
         assert found is None
@@ -93,10 +94,30 @@ def test_rounding_alone_does_not_find_the_best(
 ) -> None:
     """Found by a search for cases where the solver is needed."""
     problem = problem_of(counts, stages, tokens, share, layers)
-    for solve in (exact, fast):
-        found = solve(problem)
-        assert found is not None
-        assert found.sum() == least
+    solved, found = exact(problem), fast(problem)
+    assert solved is not None
+    assert found is not None
+    assert solved.counts.sum() == found.sum() == solved.bound == least
+    assert solved.gap == 0.0
+
+
+def test_a_limited_search_says_what_it_leaves_open() -> None:
+    """The first node finds the best counts of these 17 chunks and does not prove it."""
+    tokens = [29, 93, 90, 48, 92, 30, 54, 66, 57, 92, 88, 34, 78, 55, 33, 25, 57]
+    problem = problem_of([5, 3, 2, *[1] * 7], 4, tokens, 0.21, 7)
+    limited, again, solved = (
+        exact(problem, most_nodes=1), exact(problem, most_nodes=1), exact(problem)
+    )  # fmt: skip
+    assert limited is not None
+    assert again is not None
+    assert solved is not None
+    assert limited.counts.tolist() == again.counts.tolist()
+    assert limited.bound < solved.bound == solved.counts.sum() <= limited.counts.sum()
+    assert limited.gap == limited.counts.sum() / limited.bound - 1 > solved.gap == 0
+    found = quick(problem)
+    assert found is not None
+    assert limited.counts.sum() <= found.sum()
+    assert fits(problem, problem.counts(limited.counts))
 
 
 @settings(max_examples=30, deadline=None)
@@ -129,10 +150,11 @@ def test_every_choice_of_counts_tried(counts: list[int], stages: int, share: flo
         for choice in itertools.product(range(problem.layers + 1), repeat=problem.diagonals)
         if _holds(problem, pipeline, problem.counts(np.array(choice)))
     )
-    for solve in (exact, fast):
-        found = solve(problem)
-        assert found is not None
-        assert found.sum() == least
+    solved, found = exact(problem), fast(problem)
+    assert solved is not None
+    assert found is not None
+    assert solved.counts.sum() == found.sum() == solved.bound == least
+    assert solved.gap == 0.0
 
 
 @settings(max_examples=40, deadline=None)
@@ -181,8 +203,10 @@ def test_enough_memory_recomputes_nothing() -> None:
     problem = problem_of([3, 1, 1], 2, [60] * 5, 1.0)
     assert len(rows(problem)[1]) == 0
     assert lp_bound(problem) == 0
-    for solve in (exact, fast, quick):
-        found = solve(problem)
+    solved = exact(problem)
+    assert solved is not None
+    assert solved.gap == solved.bound == 0
+    for found in (solved.counts, fast(problem), quick(problem)):
         assert found is not None
         assert not found.any()
 

@@ -39,7 +39,7 @@ COST = PipelineCost(
 
 def _chunk(sequence: int, start: int, stop: int, length: int, *counts: int) -> Chunk:
     time = COST.chunk_time_ms([(start, stop - start)])
-    recompute = COST.layer_forward_ms(time) if counts else 0.0
+    recompute = COST.layer_forward_ms(time.forward_ms) if counts else 0.0
     return Chunk(
         (Slice(sequence, start, stop, length),),
         time.forward_ms,

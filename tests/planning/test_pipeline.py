@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.planning import checkpoints
+from railx.planning.chunks import share_among_replicas
 from railx.planning.make import make_plan
 from railx.planning.pipeline import (
     PipelineSettings,
     checkpoint_problem,
     plan_pipeline_batch,
-    share_among_replicas,
 )
 from railx.planning.plan import SCHEMA, PipelineBatch, Plan, PlanError, validate_plan
 from railx.planning.schedule import backward_order, longest_split, pipeline_ms
@@ -75,7 +75,7 @@ def _check(batch: PipelineBatch, drawn: SampledBatch, devices: int, cost: Pipeli
             assert chunk.predicted_all_to_all_ms == pytest.approx(time.all_to_all_ms)
             if chunk.checkpoint_layers:
                 assert chunk.predicted_layer_forward_ms == pytest.approx(
-                    cost.layer_forward_ms(time)
+                    cost.layer_forward_ms(time.forward_ms)
                 )
                 assert all(
                     count <= cost.layers_of(stage)
@@ -185,7 +185,7 @@ def test_the_grouping_is_the_best_of_all(tokens: int, mode: str) -> None:
             own = slice(starts[first], starts[end])
             problem = module._problem_of(chunked, own.start, own.stop, cost)
             if mode == "adaptive":
-                found = checkpoints.quick(problem)
+                found = checkpoints.rough(problem)
                 counts = math.inf if found is None else float(found.sum())
             else:
                 everything = np.full(problem.kept.shape, 4 if mode == "full" else 0)

@@ -1,0 +1,197 @@
+"""Chunks of fixed rules on arrays: those of the planners that have the rules.
+
+And elastic pipelines that may take them: never slower than any of these planners.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from railx.planning.chunked import sizes_of
+from railx.planning.dapple import packs
+from railx.planning.fixed_chunks import fixed_chunks
+from railx.planning.pipeline import PIPELINE, PipelineSettings
+from railx.planning.planner import PlanningTask
+from railx.planning.planners import planner_of
+from railx.planning.schedule import pipeline_ms
+from railx.planning.seq1f1b import fixed_slices, n_way
+from railx.planning.simulation_kernels import one_f_one_b_ms
+from railx.planning.slim_pipe import uniform_slices
+from tests.builders import checked
+from tests.planning.pipeline_rules import cost_of, task_of
+from tests.planning.pipelines import pipeline_of
+
+ALIGNMENT, PARTS = 16, 4
+#: What a planner of fixed chunks or neighbours is told beside its shape.
+BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
+    "dapple": ("dapple", {}),
+    "seq1f1b": ("seq1f1b", {"alignment_tokens": ALIGNMENT}),
+    "even": ("seq1f1b", {"alignment_tokens": ALIGNMENT, "splitting": "even"}),
+    "equal work": ("seq1f1b", {"alignment_tokens": ALIGNMENT, "splitting": "equal_work"}),
+    "chunk_flow": ("chunk_flow", {"alignment_tokens": ALIGNMENT}),
+    "slim_pipe": ("slim_pipe", {"alignment_tokens": ALIGNMENT, "context_exchange": False}),
+    "dyna_pipe": ("dyna_pipe", {}),
+}
+
+
+def _slices(runs: Any) -> list[list[tuple[int, int, int]]]:
+    """Chunks of slices (length, start, stop): which of equal ones is one."""
+    return [
+        sorted((part.length, part.start, part.stop) for part in chunk)
+        for run in sorted(runs, key=lambda run: -len(run))
+        for chunk in run
+    ]
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.lists(st.integers(1, 700), min_size=1, max_size=25), st.integers(700, 900))
+def test_rules_on_arrays_are_the_planners_own(drawn: list[int], context: int) -> None:
+    lengths = np.sort(np.array(drawn, dtype=np.int64))[::-1]
+    rows, cost = np.arange(len(lengths)), cost_of()
+    expected = {f"dapple {n}": packs(rows, lengths, n) for n in sizes_of(None, context, PARTS, 1)}
+    for size in sizes_of(None, context, PARTS, ALIGNMENT):
+        count = -(-context // size)
+        expected[f"seq1f1b {size}"] = fixed_slices(rows, lengths, size)
+        expected[f"slim_pipe {size}"] = uniform_slices(rows, lengths, size)
+        for kept in {2**k for k in range(4) if 2**k < count} | {count}:
+            alone = fixed_slices(rows, lengths, size, beside_tails=False)
+            expected[f"chunk_flow {size} {kept}"] = alone
+        if count > 1:
+            expected[f"seq1f1b even {size}"] = n_way(rows, lengths, count, size)
+            by_work = n_way(rows, lengths, count, size, cost, ALIGNMENT)
+            expected[f"seq1f1b equal_work {size}"] = by_work
+    made = {
+        one.name: one.chunked
+        for one in fixed_chunks(rows, lengths, context, PARTS, ALIGNMENT, cost)
+    }
+    assert set(made) == set(expected)
+    for name, chunked in made.items():
+        own = [[chunked.slices(chunk)] for chunk in range(chunked.chunks)]
+        assert _slices(own) == _slices(expected[name]), name
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=6),
+    st.integers(1, 5),
+    st.randoms(use_true_random=False),
+    st.sampled_from([0.0, 0.3]),
+)
+def test_the_compiled_simulation_is_the_simulation(
+    counts: list[int], stages: int, random: Any, send_ms: float
+) -> None:
+    from railx.planning.schedule import backward_order
+
+    counts = sorted(counts, reverse=True)
+    pipeline = pipeline_of(counts, stages, [7] * sum(counts))
+    chunks = tuple(
+        replace(
+            chunk,
+            predicted_forward_ms=random.uniform(0.1, 3),
+            predicted_backward_ms=random.uniform(0.1, 5),
+            predicted_send_ms=send_ms if stages > 1 else 0.0,
+            checkpoint_layers=tuple(random.randrange(3) for _ in range(stages)),
+            predicted_layer_forward_ms=random.uniform(0.1, 1),
+        )
+        for chunk in pipeline.chunks
+    )
+    pipeline = replace(pipeline, chunks=chunks)
+    back = [
+        [
+            chunk.predicted_backward_ms
+            + chunk.checkpoint_layers[stage] * chunk.predicted_layer_forward_ms
+            for chunk in chunks
+        ]
+        for stage in range(stages)
+    ]
+    time_ms = one_f_one_b_ms(
+        np.array([chunk.predicted_forward_ms for chunk in chunks]),
+        np.array(back),
+        np.array([chunk.predicted_send_ms for chunk in chunks]),
+        np.array(backward_order(chunks), dtype=np.int64),
+        max(counts),
+    )
+    assert time_ms == pipeline_ms(pipeline)
+
+
+def _best(stages: int, replicas: int, **changes: Any) -> PipelineSettings:
+    made: PipelineSettings = checked(
+        "planner", "pipeline_4x8_best", stages=stages, replicas=replicas,
+        sequence_parallel_degree=1, alignment_tokens=ALIGNMENT, most_slices=PARTS, **changes,
+    )  # fmt: skip
+    return made
+
+
+def _total_ms(settings_of: Any, task: PlanningTask) -> float:
+    return sum(batch.predicted_ms for batch in planner_of(settings_of).plan(settings_of, task))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "shape", "tokens"),
+    [([900, 900, 890, 20, 10, 5], (4, 1), 250), ([900, 60, 60, 60, 60, 60, 60], (2, 2), 1000)],
+)
+def test_not_slower_where_memory_is_short_or_replicas_share(
+    lengths: list[int], shape: tuple[int, int], tokens: int
+) -> None:
+    _check_never_slower([lengths], shape, tokens)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.lists(st.integers(1, 900), min_size=3, max_size=16), min_size=1, max_size=2),
+    st.sampled_from([(4, 1), (2, 2)]),
+    st.sampled_from([250, 330, 1000]),
+)
+def test_never_slower_than_the_planners_it_is_compared_with(
+    batches: list[list[int]], shape: tuple[int, int], tokens: int
+) -> None:
+    _check_never_slower(batches, shape, tokens)
+
+
+def _check_never_slower(batches: list[list[int]], shape: tuple[int, int], tokens: int) -> None:
+    """At each shape, memory ample or short, whatever these choose to recompute."""
+    task = task_of(*batches, tokens=tokens)
+    stages, replicas = shape
+    baselines, feasible = {}, True
+    for name, (kind, changes) in BASELINES.items():
+        parts = {} if kind == "dyna_pipe" else {"most_parts": PARTS}
+        own = checked(
+            "planner", f"{kind}_4x8", stages=stages, replicas=replicas,
+            sequence_parallel_degree=1, **parts, **changes,
+        )  # fmt: skip
+        try:
+            baselines[name] = _total_ms(own, task)
+        except ValueError:
+            continue
+    try:
+        plain = _total_ms(_best(stages, replicas, schedule="1f1b"), task)
+        fastest = _total_ms(_best(stages, replicas), task)
+    except ValueError:
+        feasible = False
+    assert feasible or not baselines
+    for name, time_ms in baselines.items():
+        assert plain <= time_ms * (1 + 1e-9), name
+    if feasible:
+        assert fastest <= plain * (1 + 1e-9)
+        balanced = _best(stages, replicas, schedule="1f1b", chunking="balanced")
+        with suppress(ValueError):
+            assert plain <= _total_ms(balanced, task) * (1 + 1e-9)
+
+
+def test_chunks_of_another_planner_are_taken_and_named() -> None:
+    """Slices of fixed size let all tails share chunks; equal time cuts 600 unevenly."""
+    task = task_of([100, 600, 300], tokens=250)
+    own = _best(2, 1, schedule="1f1b")
+    [batch] = PIPELINE.plan(own, task)
+    [plain] = PIPELINE.plan(replace(own, chunking="balanced"), task)
+    assert batch.solver["chunking"] == ["seq1f1b 160"]
+    assert plain.solver["chunking"] == ["balanced"]
+    assert batch.predicted_ms < 0.99 * plain.predicted_ms
