@@ -186,7 +186,7 @@ class _Replay:
         self._layout = layout
         self._ranks = {rank: _Rank(steps) for rank, steps in programs.items()}
         # A circuit model has all that the core asks of a layout.
-        self._core = ControllerCore(cast(Layout, layout), max(programs, default=-1) + 1)
+        self._core = ControllerCore(cast("Layout", layout), max(programs, default=-1) + 1)
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._now_ns = 0
