@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-__all__ = ["Job", "Outcome", "account", "run"]
+__all__ = ["State", "account", "run"]
 
 Array = npt.NDArray[Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -38,20 +38,20 @@ BEGIN, ISSUE, WAIT, END = range(4)
 _TAKE, _GO_ON, _ARRIVE, _ENDED, _SWITCHED, _IMPATIENT, _AHEAD = range(7)
 #: Places in the counters.
 (
-    _EVENTS,
+    EVENTS,
     _PUSHED,
     _HEAP,
     _AT_BEGIN,
     _UNFINISHED,
     _QUEUED,
     _READY,
-    _LOGGED,
+    LOGGED,
     _GRANTED,
     _OPERATIONS,
     _HINTED,
     _NOW,
-    _COMMANDS,
-    _COUNTERS,
+    COMMANDS,
+    COUNTERS,
 ) = range(14)
 #: Columns of the log: time, decision, and operation or rail with the first circuit of
 #: the command.
@@ -62,140 +62,143 @@ R_BEGIN, R_END, R_STALL, R_WAIT, R_REQUESTS, R_RECONFIGURATIONS, R_MISPREDICTION
 
 def compiled(function: Function) -> Function:
     """Compile on first use and keep the result on disk."""
-    return cast(Function, njit(cache=True, error_model="numpy")(function))
+    return cast("Function", njit(cache=True, error_model="numpy")(function))
 
 
-class Job(NamedTuple):
-    """Programs and circuits as tables; see :mod:`railx.replay.run`."""
-
-    first: Array  # rank -> its first step, and one more
-    rank: Array
-    does: Array
-    iteration: Array
-    gap_ns: Array
-    lasts_ns: Array
-    pickup_ns: Array
-    resume_ns: Array
-    alone: Array
-    sends: Array  # whether an issue sends a message
-    operation: Array  # step -> operation
-    target: Array  # wait -> the issue that it waits for
-    before: Array  # issue -> the one before it in its lane
-    after: Array
-    slot: Array
-    row: Array  # step -> row of results
-    rows: int
-    slots: int
-    channel: Array  # operation -> channel
-    node: Array  # channel -> its first node
-    wanted: Array  # configuration -> whether it asks
-    ring: Array
-    configuration: Array  # channel -> configuration
-    members: Array  # configuration -> its first member, and one more
-    member: Array
-    circuits: Array  # configuration -> its first circuit, by rail, and one more
-    circuit: Array
-    ports: Array  # configuration -> its first port, and one more
-    port: Array
-    ends: Array  # circuit -> its first port, and one more
-    end: Array
-    users: Array  # circuit -> the first configuration that needs it, and one more
-    user: Array
-    rail: Array  # circuit -> its rail
-    port_count: int
+def _record(**fields: type) -> np.dtype[Any]:
+    return np.dtype(list(fields.items()), align=True)
 
 
-class Outcome(NamedTuple):
-    """What came of a run."""
+_I, _L, _B = np.int32, np.int64, np.int8
+EVENT = _record(time_ns=_L, order=_L, kind=_I, a=_I, b=_I)
+#: Steps. First what the program says: ``target`` is the issue that a wait waits for,
+#: ``before`` and ``after`` are the neighbours of an issue in its lane, ``row`` is the
+#: row of results. Then what came of it; ``other`` is the message that a collective
+#: waits behind.
+STEP = _record(
+    gap_ns=_L,
+    lasts_ns=_L,
+    pickup_ns=_L,
+    resume_ns=_L,
+    started_ns=_L,
+    ended_ns=_L,
+    computing_ns=_L,
+    asked_ns=_L,
+    rank=_I,
+    iteration=_I,
+    operation=_I,
+    target=_I,
+    before=_I,
+    after=_I,
+    slot=_I,
+    row=_I,
+    next_arrived=_I,
+    other=_I,
+    does=_B,
+    alone=_B,
+    sends=_B,
+    ended=_B,
+    asked=_B,
+    mispredicted=_B,
+)
+#: Ranks: their steps, and where they stand. Every operation that needs circuits before
+#: step ``unasked`` has asked; ``passed`` is the last collective that has ended.
+RANK = _record(
+    first=_I,
+    stop=_I,
+    position=_I,
+    waits_for=_I,
+    unasked=_I,
+    under_way=_I,
+    passed=_I,
+    hint=_I,
+    hint_slot=_I,
+    at_begin=_B,
+    hint_served=_B,
+)
+#: Slots: for how many reasons the rank expects the configuration, and how long its
+#: collectives wait behind messages.
+SLOT = _record(patience_ns=_L, expecting=_I)
+OPERATION = _record(
+    stall_since_ns=_L,
+    channel=_I,
+    arrived=_I,
+    first_arrived=_I,
+    last_arrived=_I,
+    released=_I,
+    commands=_I,
+)
+#: Channels: their first node; the operation in the queue and its place there.
+CHANNEL = _record(order=_L, configuration=_I, node=_I, queued=_I)
+#: Configurations: places of their members, circuits (by rail) and ports among the
+#: items. ``wanted``: it asks; ``expected``: by how many ranks; ``unserved``: hints;
+#: ``ahead``: commands made for hints.
+CONFIGURATION = _record(
+    ready=_L,
+    members=_I,
+    members_stop=_I,
+    circuits=_I,
+    circuits_stop=_I,
+    ports=_I,
+    ports_stop=_I,
+    expected=_I,
+    unserved=_I,
+    ahead=_I,
+    wanted=_B,
+    ring=_B,
+)
+#: Circuits: places of their ports (``ends``) and of the configurations that need them
+#: (``users``) among the items; ``following`` is the next one of the same command.
+CIRCUIT = _record(
+    rail=_I,
+    ends=_I,
+    ends_stop=_I,
+    users=_I,
+    users_stop=_I,
+    leases=_I,
+    following=_I,
+    lit=_B,
+)
+#: Ports: the circuit that is up and the one that comes up, and the first watcher.
+PORT = _record(active=_I, moving=_I, watched=_I)
+#: Watchers (channels, then configurations): the port that stops it, its neighbours
+#: there, and whether it will be looked at in this event.
+WATCHER = _record(watches=_I, before=_I, following=_I, looked_at=_B)
 
-    results: Array
-    started_ns: Array
-    ended_ns: Array
-    computing_ns: Array
-    log: Array
-    counters: Array
-    position: Array
 
+class State(NamedTuple):
+    """Programs, circuits, and where everything stands."""
 
-class _State(NamedTuple):
     n: Array
+    event: Array  # none; says what events are made of
     log: Array
     results: Array
-    started_ns: Array
-    ended_ns: Array
-    computing_ns: Array
-    # Ranks.
-    position: Array
-    at_begin: Array
-    waits_for: Array
-    unasked: Array
-    under_way: Array
-    passed: Array
-    waiting: Array  # the first step that has asked and is not granted
-    unsent: Array
-    unsent_last: Array
-    behind: Array
-    behind_last: Array
-    hint: Array  # configuration
-    hint_slot: Array
-    hint_served: Array
-    # Steps.
-    ended: Array
-    asked: Array
-    asked_ns: Array
-    mispredicted: Array
-    next_arrived: Array
-    next_waiting: Array
-    last_waiting: Array
-    next_unsent: Array
-    last_unsent: Array
-    next_behind: Array
-    last_behind: Array
-    other: Array
-    # Slots.
-    expecting: Array
-    patience_ns: Array
-    # Operations.
-    arrived: Array
-    first_arrived: Array
-    last_arrived: Array
-    released: Array
-    commands: Array
-    stall_since_ns: Array
-    granted: Array  # those of the present event, in order
-    # Channels.
-    queued: Array  # the operation in the queue
-    order: Array
-    # Configurations.
-    expected: Array
-    unserved: Array
-    ready: Array
-    ahead: Array
-    # Circuits.
-    lit: Array
-    leases: Array
-    next_circuit: Array
-    starting: Array  # what a switch is asked to bring up
-    # Ports.
-    active: Array
-    moving: Array
-    head: Array
-    tail: Array
-    watched: Array  # the first watcher of a port
-    # Nodes.
-    next_node: Array
-    last_node: Array
-    # Watchers: channels, then configurations.
-    next_watcher: Array
-    last_watcher: Array
-    watches: Array
-    looked_at: Array  # whether it will be looked at in this event
-    operations: Array  # heap of (order, channel) to be looked at
+    steps: Array
+    ranks: Array
+    slots: Array
+    operations: Array
+    channels: Array
+    configurations: Array
+    circuits: Array
+    ports: Array
+    watchers: Array
+    items: Array
+    # Lists (first and last) with the links of what is in them (next, before).
+    waiting: Array  # by rank: steps that have asked and are not granted
+    waiting_links: Array
+    unsent: Array  # by rank: messages that were sent and not granted
+    behind: Array  # by rank: collectives that wait behind one
+    step_links: Array  # of both
+    queue: Array  # by port: nodes
+    node_links: Array
+    granted: Array  # operations of the present event, in order
+    starting: Array  # circuits that a switch is asked to bring up
+    looked_at: Array  # heap of (order, channel)
     hinted: Array  # heap of (order, configuration)
 
 
 @compiled
-def _push(heap: Array, s: _State, time_ns: int, kind: int, a: int, b: int) -> None:
+def _push(heap: Array, s: State, time_ns: int, kind: int, a: int, b: int) -> None:
     """Add an event; of those of one moment the first added is the first."""
     n = s.n
     place = n[_HEAP]
@@ -204,24 +207,21 @@ def _push(heap: Array, s: _State, time_ns: int, kind: int, a: int, b: int) -> No
     n[_PUSHED] += 1
     while place > 0:
         above = (place - 1) >> 1
-        if heap[above, 0] <= time_ns:
+        if heap[above].time_ns <= time_ns:
             break
         heap[place] = heap[above]
         place = above
-    heap[place, 0] = time_ns
-    heap[place, 1] = order
-    heap[place, 2] = kind
-    heap[place, 3] = a
-    heap[place, 4] = b
+    event = heap[place]
+    event.time_ns, event.order, event.kind, event.a, event.b = time_ns, order, kind, a, b
 
 
 @compiled
-def _pop(heap: Array, s: _State, found: Array) -> None:
+def _pop(heap: Array, s: State) -> None:
+    """Drop the first event."""
     n = s.n
-    found[:] = heap[0]
     n[_HEAP] -= 1
     size = n[_HEAP]
-    time_ns, order = heap[size, 0], heap[size, 1]
+    time_ns, order = heap[size].time_ns, heap[size].order
     place = 0
     while True:
         below = 2 * place + 1
@@ -229,11 +229,15 @@ def _pop(heap: Array, s: _State, found: Array) -> None:
             break
         other = below + 1
         if other < size and (
-            heap[other, 0] < heap[below, 0]
-            or (heap[other, 0] == heap[below, 0] and heap[other, 1] < heap[below, 1])
+            heap[other].time_ns < heap[below].time_ns
+            or (
+                heap[other].time_ns == heap[below].time_ns and heap[other].order < heap[below].order
+            )
         ):
             below = other
-        if time_ns < heap[below, 0] or (time_ns == heap[below, 0] and order < heap[below, 1]):
+        if time_ns < heap[below].time_ns or (
+            time_ns == heap[below].time_ns and order < heap[below].order
+        ):
             break
         heap[place] = heap[below]
         place = below
@@ -275,149 +279,154 @@ def _take_least(small: Array, n: Array, which: int) -> int:
     return value
 
 
-# Lists of steps of a rank, linked both ways.
+# Lists, linked both ways.
 
 
 @compiled
-def _unlink(head: Array, tail: Array, following: Array, last: Array, rank: int, step: int) -> None:
-    before, after = last[step], following[step]
+def _append(lists: Array, links: Array, which: int, item: int) -> None:
+    last = lists[which, 1]
+    links[item, 0], links[item, 1] = -1, last
+    if last >= 0:
+        links[last, 0] = item
+    else:
+        lists[which, 0] = item
+    lists[which, 1] = item
+
+
+@compiled
+def _unlink(lists: Array, links: Array, which: int, item: int) -> None:
+    after, before = links[item, 0], links[item, 1]
     if before >= 0:
-        following[before] = after
+        links[before, 0] = after
     else:
-        head[rank] = after
+        lists[which, 0] = after
     if after >= 0:
-        last[after] = before
+        links[after, 1] = before
     else:
-        tail[rank] = before
-
-
-@compiled
-def _append(head: Array, tail: Array, following: Array, last: Array, rank: int, step: int) -> None:
-    last[step], following[step] = tail[rank], -1
-    if tail[rank] >= 0:
-        following[tail[rank]] = step
-    else:
-        head[rank] = step
-    tail[rank] = step
+        lists[which, 1] = before
 
 
 # What waits for a port.
 
 
 @compiled
-def _watch(s: _State, watcher: int, port: int) -> None:
-    s.watches[watcher] = port
-    s.last_watcher[watcher], s.next_watcher[watcher] = -1, s.watched[port]
-    if s.watched[port] >= 0:
-        s.last_watcher[s.watched[port]] = watcher
-    s.watched[port] = watcher
+def _watch(s: State, watcher: int, port: int) -> None:
+    s.watchers[watcher].watches = port
+    s.watchers[watcher].before, s.watchers[watcher].following = -1, s.ports[port].watched
+    if s.ports[port].watched >= 0:
+        s.watchers[s.ports[port].watched].before = watcher
+    s.ports[port].watched = watcher
 
 
 @compiled
-def _unwatch(s: _State, watcher: int) -> None:
-    port = s.watches[watcher]
+def _unwatch(s: State, watcher: int) -> None:
+    port = s.watchers[watcher].watches
     if port < 0:
         return
-    before, after = s.last_watcher[watcher], s.next_watcher[watcher]
+    before, after = s.watchers[watcher].before, s.watchers[watcher].following
     if before >= 0:
-        s.next_watcher[before] = after
+        s.watchers[before].following = after
     else:
-        s.watched[port] = after
+        s.ports[port].watched = after
     if after >= 0:
-        s.last_watcher[after] = before
-    s.watches[watcher] = -1
+        s.watchers[after].before = before
+    s.watchers[watcher].watches = -1
 
 
 @compiled
-def _look_at(j: Job, s: _State, watcher: int) -> None:
+def _look_at(s: State, watcher: int) -> None:
     """An operation or a configuration is looked at again in this event."""
     _unwatch(s, watcher)
-    if s.looked_at[watcher]:
+    if s.watchers[watcher].looked_at:
         return
-    channels = len(j.configuration)
+    channels = len(s.channels)
     if watcher < channels:
-        if s.queued[watcher] >= 0:
-            s.looked_at[watcher] = True
-            _put(s.operations, s.n, _OPERATIONS, s.order[watcher], watcher)
-    elif s.ready[watcher - channels] >= 0:
-        s.looked_at[watcher] = True
-        _put(s.hinted, s.n, _HINTED, s.ready[watcher - channels], watcher - channels)
+        if s.channels[watcher].queued >= 0:
+            s.watchers[watcher].looked_at = True
+            _put(s.looked_at, s.n, _OPERATIONS, s.channels[watcher].order, watcher)
+    elif s.configurations[watcher - channels].ready >= 0:
+        s.watchers[watcher].looked_at = True
+        _put(s.hinted, s.n, _HINTED, s.configurations[watcher - channels].ready, watcher - channels)
 
 
 @compiled
-def _touch(j: Job, s: _State, port: int) -> None:
+def _touch(s: State, port: int) -> None:
     """Something has changed at a port."""
-    while s.watched[port] >= 0:
-        _look_at(j, s, s.watched[port])
+    while s.ports[port].watched >= 0:
+        _look_at(s, s.ports[port].watched)
 
 
 @compiled
-def _find_starting(j: Job, s: _State, configuration: int) -> int:
+def _find_starting(s: State, configuration: int) -> int:
     """Note the circuits that are neither up nor coming up; -1 where all are up."""
     count, missing = 0, False
-    for place in range(j.circuits[configuration], j.circuits[configuration + 1]):
-        circuit = j.circuit[place]
-        if not s.lit[circuit]:
+    for place in range(
+        s.configurations[configuration].circuits, s.configurations[configuration].circuits_stop
+    ):
+        circuit = s.items[place]
+        if not s.circuits[circuit].lit:
             missing = True
-            if s.moving[j.end[j.ends[circuit]]] != circuit:
+            if s.ports[s.items[s.circuits[circuit].ends]].moving != circuit:
                 s.starting[count] = circuit
                 count += 1
     return count if missing else -1
 
 
 @compiled
-def _in_the_way(j: Job, s: _State, count: int, behind_queue: bool) -> int:
+def _in_the_way(s: State, count: int, behind_queue: bool) -> int:
     """A port that keeps the noted circuits from coming up, -1 where none does."""
     for place in range(count):
         circuit = s.starting[place]
-        for at in range(j.ends[circuit], j.ends[circuit + 1]):
-            port = j.end[at]
-            if s.moving[port] >= 0 or (s.active[port] >= 0 and s.leases[s.active[port]] > 0):
+        for at in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
+            port = s.items[at]
+            if s.ports[port].moving >= 0 or (
+                s.ports[port].active >= 0 and s.circuits[s.ports[port].active].leases > 0
+            ):
                 return port
-            if behind_queue and s.head[port] >= 0:
+            if behind_queue and s.queue[port, 0] >= 0:
                 return port
     return -1
 
 
 @compiled
-def _log(s: _State, decision: int, what: int) -> None:
-    place = s.n[_LOGGED]
-    s.n[_LOGGED] += 1
+def _log(s: State, decision: int, what: int) -> None:
+    place = s.n[LOGGED]
+    s.n[LOGGED] += 1
     if place < len(s.log):
         s.log[place, 0], s.log[place, 1], s.log[place, 2] = s.n[_NOW], decision, what
 
 
 @compiled
-def _switch(j: Job, s: _State, heap: Array, count: int, latency_ns: int) -> int:
+def _switch(s: State, heap: Array, count: int, latency_ns: int) -> int:
     """One command for each rail of the noted circuits; returns how many."""
     commands, place = 0, 0
     while place < count:
-        rail = j.rail[s.starting[place]]
+        rail = s.circuits[s.starting[place]].rail
         stop = place
-        while stop < count and j.rail[s.starting[stop]] == rail:
+        while stop < count and s.circuits[s.starting[stop]].rail == rail:
             stop += 1
         for at in range(place, stop):
             circuit = s.starting[at]
-            for mine in range(j.ends[circuit], j.ends[circuit + 1]):
-                old = s.active[j.end[mine]]
+            for mine in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
+                old = s.ports[s.items[mine]].active
                 if old < 0:
                     continue
-                s.lit[old] = False
-                for its in range(j.ends[old], j.ends[old + 1]):
-                    s.active[j.end[its]] = -1
-                for its in range(j.users[old], j.users[old + 1]):
-                    s.ahead[j.user[its]] = 0
+                s.circuits[old].lit = False
+                for its in range(s.circuits[old].ends, s.circuits[old].ends_stop):
+                    s.ports[s.items[its]].active = -1
+                for its in range(s.circuits[old].users, s.circuits[old].users_stop):
+                    s.configurations[s.items[its]].ahead = 0
         _log(s, LOG_SWITCH, rail)
         for at in range(place, stop):
             circuit = s.starting[at]
             _log(s, LOG_CIRCUIT, circuit)
-            s.next_circuit[circuit] = s.starting[at + 1] if at + 1 < stop else -1
-            for mine in range(j.ends[circuit], j.ends[circuit + 1]):
-                s.moving[j.end[mine]] = circuit
+            s.circuits[circuit].following = s.starting[at + 1] if at + 1 < stop else -1
+            for mine in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
+                s.ports[s.items[mine]].moving = circuit
         _push(heap, s, s.n[_NOW] + latency_ns, _SWITCHED, s.starting[place], 0)
         commands += 1
         place = stop
-    s.n[_COMMANDS] += commands
+    s.n[COMMANDS] += commands
     return commands
 
 
@@ -425,41 +434,44 @@ def _switch(j: Job, s: _State, heap: Array, count: int, latency_ns: int) -> int:
 
 
 @compiled
-def _check_ready(j: Job, s: _State, configuration: int) -> None:
+def _check_ready(s: State, configuration: int) -> None:
     """Whether all members expect it and a hint of it was not served yet."""
-    members = j.members[configuration + 1] - j.members[configuration]
-    is_ready = s.expected[configuration] == members and s.unserved[configuration] > 0
-    if is_ready and s.ready[configuration] < 0:
-        s.ready[configuration] = s.n[_READY]
+    members = s.configurations[configuration].members_stop - s.configurations[configuration].members
+    is_ready = (
+        s.configurations[configuration].expected == members
+        and s.configurations[configuration].unserved > 0
+    )
+    if is_ready and s.configurations[configuration].ready < 0:
+        s.configurations[configuration].ready = s.n[_READY]
         s.n[_READY] += 1
-        _look_at(j, s, len(j.configuration) + configuration)
+        _look_at(s, len(s.channels) + configuration)
     elif not is_ready:
-        s.ready[configuration] = -1
+        s.configurations[configuration].ready = -1
 
 
 @compiled
-def _expect(s: _State, slot: int, configuration: int) -> None:
-    s.expecting[slot] += 1
-    if s.expecting[slot] == 1:
-        s.expected[configuration] += 1
+def _expect(s: State, slot: int, configuration: int) -> None:
+    s.slots[slot].expecting += 1
+    if s.slots[slot].expecting == 1:
+        s.configurations[configuration].expected += 1
 
 
 @compiled
-def _expect_no_more(s: _State, slot: int, configuration: int) -> None:
-    s.expecting[slot] -= 1
-    if s.expecting[slot] == 0:
-        s.expected[configuration] -= 1
+def _expect_no_more(s: State, slot: int, configuration: int) -> None:
+    s.slots[slot].expecting -= 1
+    if s.slots[slot].expecting == 0:
+        s.configurations[configuration].expected -= 1
 
 
 @compiled
-def _drop_hint(s: _State, rank: int) -> int:
+def _drop_hint(s: State, rank: int) -> int:
     """A rank's hint is over; returns what it was, -1 where there was none."""
-    configuration = s.hint[rank]
+    configuration = s.ranks[rank].hint
     if configuration >= 0:
-        _expect_no_more(s, s.hint_slot[rank], configuration)
-        if not s.hint_served[rank]:
-            s.unserved[configuration] -= 1
-        s.hint[rank] = -1
+        _expect_no_more(s, s.ranks[rank].hint_slot, configuration)
+        if not s.ranks[rank].hint_served:
+            s.configurations[configuration].unserved -= 1
+        s.ranks[rank].hint = -1
     return configuration
 
 
@@ -467,278 +479,293 @@ def _drop_hint(s: _State, rank: int) -> int:
 
 
 @compiled
-def _advance(j: Job, s: _State, heap: Array, latency_ns: int) -> None:
+def _advance(s: State, heap: Array, latency_ns: int) -> None:
     """Grant and switch what the event has made possible."""
-    n, channels = s.n, len(j.configuration)
+    n, channels = s.n, len(s.channels)
     while n[_OPERATIONS] > 0:
-        channel = _take_least(s.operations, n, _OPERATIONS)
-        s.looked_at[channel] = False
-        _serve(j, s, heap, channel, latency_ns)
+        channel = _take_least(s.looked_at, n, _OPERATIONS)
+        s.watchers[channel].looked_at = False
+        _serve(s, heap, channel, latency_ns)
     while n[_HINTED] > 0:
         configuration = _take_least(s.hinted, n, _HINTED)
-        s.looked_at[channels + configuration] = False
-        if s.ready[configuration] < 0:
+        s.watchers[channels + configuration].looked_at = False
+        if s.configurations[configuration].ready < 0:
             continue
-        count = max(_find_starting(j, s, configuration), 0)
-        port = _in_the_way(j, s, count, True)
+        count = max(_find_starting(s, configuration), 0)
+        port = _in_the_way(s, count, True)
         if port >= 0:
             _watch(s, channels + configuration, port)
             continue
-        for place in range(j.members[configuration], j.members[configuration + 1]):
-            rank = j.member[place]
-            if s.hint[rank] == configuration:
-                s.hint_served[rank] = True
-        s.unserved[configuration] = 0
-        s.ready[configuration] = -1
-        s.ahead[configuration] += _switch(j, s, heap, count, latency_ns)
+        for place in range(
+            s.configurations[configuration].members, s.configurations[configuration].members_stop
+        ):
+            rank = s.items[place]
+            if s.ranks[rank].hint == configuration:
+                s.ranks[rank].hint_served = True
+        s.configurations[configuration].unserved = 0
+        s.configurations[configuration].ready = -1
+        s.configurations[configuration].ahead += _switch(s, heap, count, latency_ns)
     for place in range(n[_GRANTED]):
-        _begin(j, s, heap, s.granted[place])
+        _begin(s, heap, s.granted[place])
     n[_GRANTED] = 0
 
 
 @compiled
-def _serve(j: Job, s: _State, heap: Array, channel: int, latency_ns: int) -> None:
-    configuration, operation = j.configuration[channel], s.queued[channel]
-    first = j.ports[configuration]
-    for place in range(first, j.ports[configuration + 1]):
-        if s.head[j.port[place]] != j.node[channel] + place - first:
-            _watch(s, channel, j.port[place])
+def _serve(s: State, heap: Array, channel: int, latency_ns: int) -> None:
+    configuration, operation = s.channels[channel].configuration, s.channels[channel].queued
+    first = s.configurations[configuration].ports
+    for place in range(first, s.configurations[configuration].ports_stop):
+        if s.queue[s.items[place], 0] != s.channels[channel].node + place - first:
+            _watch(s, channel, s.items[place])
             return
-    count = _find_starting(j, s, configuration)
+    count = _find_starting(s, configuration)
     if count < 0:
-        _grant(j, s, channel)
+        _grant(s, channel)
         return
-    port = _in_the_way(j, s, count, False)
+    port = _in_the_way(s, count, False)
     if port >= 0:
         _watch(s, channel, port)
         return
-    if s.stall_since_ns[operation] < 0:
-        s.stall_since_ns[operation] = s.n[_NOW]
-    s.commands[operation] += _switch(j, s, heap, count, latency_ns)
-    for place in range(j.circuits[configuration], j.circuits[configuration + 1]):
-        circuit = j.circuit[place]
-        if not s.lit[circuit]:
-            _watch(s, channel, j.end[j.ends[circuit]])
+    if s.operations[operation].stall_since_ns < 0:
+        s.operations[operation].stall_since_ns = s.n[_NOW]
+    s.operations[operation].commands += _switch(s, heap, count, latency_ns)
+    for place in range(
+        s.configurations[configuration].circuits, s.configurations[configuration].circuits_stop
+    ):
+        circuit = s.items[place]
+        if not s.circuits[circuit].lit:
+            _watch(s, channel, s.items[s.circuits[circuit].ends])
             return
 
 
 @compiled
-def _grant(j: Job, s: _State, channel: int) -> None:
-    now_ns, configuration, operation = s.n[_NOW], j.configuration[channel], s.queued[channel]
-    s.commands[operation] += s.ahead[configuration]
-    s.ahead[configuration] = 0
-    s.queued[channel] = -1
+def _grant(s: State, channel: int) -> None:
+    now_ns, configuration, operation = (
+        s.n[_NOW],
+        s.channels[channel].configuration,
+        s.channels[channel].queued,
+    )
+    s.operations[operation].commands += s.configurations[configuration].ahead
+    s.configurations[configuration].ahead = 0
+    s.channels[channel].queued = -1
     _log(s, LOG_GRANT, operation)
-    for place in range(j.circuits[configuration], j.circuits[configuration + 1]):
-        s.leases[j.circuit[place]] += 1
+    for place in range(
+        s.configurations[configuration].circuits, s.configurations[configuration].circuits_stop
+    ):
+        s.circuits[s.items[place]].leases += 1
     stall_ns = 0
-    if s.stall_since_ns[operation] >= 0:
-        stall_ns = now_ns - s.stall_since_ns[operation]
-    step = s.first_arrived[operation]
+    if s.operations[operation].stall_since_ns >= 0:
+        stall_ns = now_ns - s.operations[operation].stall_since_ns
+    step = s.operations[operation].first_arrived
     while step >= 0:
-        row = s.results[j.row[step]]
+        row = s.results[s.steps[step].row]
         if row[R_BEGIN] < 0:
             row[R_BEGIN] = row[R_END] = now_ns
         row[R_REQUESTS] += 1
-        row[R_RECONFIGURATIONS] += s.commands[operation] > 0
+        row[R_RECONFIGURATIONS] += s.operations[operation].commands > 0
         row[R_STALL] += stall_ns
-        row[R_WAIT] += now_ns - s.asked_ns[step] - stall_ns
-        row[R_MISPREDICTIONS] += s.mispredicted[step]
-        _expect_no_more(s, j.slot[step], configuration)
-        step = s.next_arrived[step]
-    _check_ready(j, s, configuration)
+        row[R_WAIT] += now_ns - s.steps[step].asked_ns - stall_ns
+        row[R_MISPREDICTIONS] += s.steps[step].mispredicted
+        _expect_no_more(s, s.steps[step].slot, configuration)
+        step = s.steps[step].next_arrived
+    _check_ready(s, configuration)
     s.granted[s.n[_GRANTED]] = operation
     s.n[_GRANTED] += 1
-    first = j.ports[configuration]
-    for place in range(first, j.ports[configuration + 1]):
-        port, node = j.port[place], j.node[channel] + place - first
-        _unlink(s.head, s.tail, s.next_node, s.last_node, port, node)
-    for place in range(first, j.ports[configuration + 1]):
-        _touch(j, s, j.port[place])
+    first = s.configurations[configuration].ports
+    for place in range(first, s.configurations[configuration].ports_stop):
+        port, node = s.items[place], s.channels[channel].node + place - first
+        _unlink(s.queue, s.node_links, port, node)
+    for place in range(first, s.configurations[configuration].ports_stop):
+        _touch(s, s.items[place])
 
 
 @compiled
-def _ask(j: Job, s: _State, heap: Array, step: int, latency_ns: int) -> None:
+def _ask(s: State, heap: Array, step: int, latency_ns: int) -> None:
     """A rank stands before an operation that needs circuits."""
-    rank, operation, slot = j.rank[step], j.operation[step], j.slot[step]
-    channel = j.channel[operation]
-    configuration = j.configuration[channel]
+    rank, operation, slot = s.steps[step].rank, s.steps[step].operation, s.steps[step].slot
+    channel = s.operations[operation].channel
+    configuration = s.channels[channel].configuration
     _note_arrival(s, operation, step)
-    s.asked[step] = True
-    s.last_waiting[step], s.next_waiting[step] = -1, s.waiting[rank]
-    if s.waiting[rank] >= 0:
-        s.last_waiting[s.waiting[rank]] = step
-    s.waiting[rank] = step
-    s.asked_ns[step] = s.n[_NOW]
+    s.steps[step].asked = True
+    _append(s.waiting, s.waiting_links, rank, step)
+    s.steps[step].asked_ns = s.n[_NOW]
     hinted = _drop_hint(s, rank)
-    s.mispredicted[step] = hinted >= 0 and hinted != configuration
+    s.steps[step].mispredicted = hinted >= 0 and hinted != configuration
     _expect(s, slot, configuration)
     if hinted >= 0 and hinted != configuration:
-        _check_ready(j, s, hinted)
-    _check_ready(j, s, configuration)
-    if s.arrived[operation] == j.members[configuration + 1] - j.members[configuration]:
-        s.queued[channel] = operation
-        s.order[channel] = s.n[_QUEUED]
+        _check_ready(s, hinted)
+    _check_ready(s, configuration)
+    if (
+        s.operations[operation].arrived
+        == s.configurations[configuration].members_stop - s.configurations[configuration].members
+    ):
+        s.channels[channel].queued = operation
+        s.channels[channel].order = s.n[_QUEUED]
         s.n[_QUEUED] += 1
-        first = j.ports[configuration]
-        for place in range(first, j.ports[configuration + 1]):
-            port, node = j.port[place], j.node[channel] + place - first
-            _append(s.head, s.tail, s.next_node, s.last_node, port, node)
-        _look_at(j, s, channel)
-    _advance(j, s, heap, latency_ns)
+        first = s.configurations[configuration].ports
+        for place in range(first, s.configurations[configuration].ports_stop):
+            port, node = s.items[place], s.channels[channel].node + place - first
+            _append(s.queue, s.node_links, port, node)
+        _look_at(s, channel)
+    _advance(s, heap, latency_ns)
 
 
 @compiled
-def _release(j: Job, s: _State, heap: Array, step: int, latency_ns: int) -> None:
-    operation = j.operation[step]
-    configuration = j.configuration[j.channel[operation]]
-    s.released[operation] += 1
-    if s.released[operation] == j.members[configuration + 1] - j.members[configuration]:
-        for place in range(j.circuits[configuration], j.circuits[configuration + 1]):
-            circuit = j.circuit[place]
-            s.leases[circuit] -= 1
-            if s.leases[circuit] == 0:
-                for at in range(j.ends[circuit], j.ends[circuit + 1]):
-                    _touch(j, s, j.end[at])
-        _advance(j, s, heap, latency_ns)
+def _release(s: State, heap: Array, step: int, latency_ns: int) -> None:
+    operation = s.steps[step].operation
+    configuration = s.channels[s.operations[operation].channel].configuration
+    s.operations[operation].released += 1
+    if (
+        s.operations[operation].released
+        == s.configurations[configuration].members_stop - s.configurations[configuration].members
+    ):
+        for place in range(
+            s.configurations[configuration].circuits, s.configurations[configuration].circuits_stop
+        ):
+            circuit = s.items[place]
+            s.circuits[circuit].leases -= 1
+            if s.circuits[circuit].leases == 0:
+                for at in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
+                    _touch(s, s.items[at])
+        _advance(s, heap, latency_ns)
 
 
 @compiled
-def _hint(j: Job, s: _State, heap: Array, step: int, latency_ns: int) -> None:
+def _hint(s: State, heap: Array, step: int, latency_ns: int) -> None:
     """The rank of ``step`` says that it comes next."""
-    rank = j.rank[step]
-    configuration = j.configuration[j.channel[j.operation[step]]]
+    rank = s.steps[step].rank
+    configuration = s.channels[s.operations[s.steps[step].operation].channel].configuration
     old = _drop_hint(s, rank)
-    s.hint[rank], s.hint_slot[rank], s.hint_served[rank] = configuration, j.slot[step], False
-    s.unserved[configuration] += 1
-    _expect(s, j.slot[step], configuration)
+    s.ranks[rank].hint, s.ranks[rank].hint_slot, s.ranks[rank].hint_served = (
+        configuration,
+        s.steps[step].slot,
+        False,
+    )
+    s.configurations[configuration].unserved += 1
+    _expect(s, s.steps[step].slot, configuration)
     if old >= 0:
-        _check_ready(j, s, old)
-    _check_ready(j, s, configuration)
-    _advance(j, s, heap, latency_ns)
+        _check_ready(s, old)
+    _check_ready(s, configuration)
+    _advance(s, heap, latency_ns)
 
 
 @compiled
-def _come_up(j: Job, s: _State, heap: Array, circuit: int, latency_ns: int) -> None:
+def _come_up(s: State, heap: Array, circuit: int, latency_ns: int) -> None:
     """A switch has carried out the command that begins with ``circuit``."""
     following = circuit
     while following >= 0:
-        s.lit[following] = True
-        for at in range(j.ends[following], j.ends[following + 1]):
-            s.moving[j.end[at]] = -1
-            s.active[j.end[at]] = following
-        following = s.next_circuit[following]
+        s.circuits[following].lit = True
+        for at in range(s.circuits[following].ends, s.circuits[following].ends_stop):
+            s.ports[s.items[at]].moving = -1
+            s.ports[s.items[at]].active = following
+        following = s.circuits[following].following
     following = circuit
     while following >= 0:
-        for at in range(j.ends[following], j.ends[following + 1]):
-            _touch(j, s, j.end[at])
-        following = s.next_circuit[following]
-    _advance(j, s, heap, latency_ns)
+        for at in range(s.circuits[following].ends, s.circuits[following].ends_stop):
+            _touch(s, s.items[at])
+        following = s.circuits[following].following
+    _advance(s, heap, latency_ns)
 
 
 # Ranks.
 
 
 @compiled
-def _note_arrival(s: _State, operation: int, step: int) -> None:
-    s.next_arrived[step] = -1
-    if s.arrived[operation] == 0:
-        s.first_arrived[operation] = step
+def _note_arrival(s: State, operation: int, step: int) -> None:
+    s.steps[step].next_arrived = -1
+    if s.operations[operation].arrived == 0:
+        s.operations[operation].first_arrived = step
     else:
-        s.next_arrived[s.last_arrived[operation]] = step
-    s.last_arrived[operation] = step
-    s.arrived[operation] += 1
+        s.steps[s.operations[operation].last_arrived].next_arrived = step
+    s.operations[operation].last_arrived = step
+    s.operations[operation].arrived += 1
 
 
 @compiled
-def _start(j: Job, s: _State, heap: Array, step: int) -> None:
-    s.started_ns[step] = s.n[_NOW]
-    s.ended_ns[step] = s.n[_NOW] + j.lasts_ns[step]
-    _push(heap, s, s.ended_ns[step], _ENDED, step, 0)
+def _start(s: State, heap: Array, step: int) -> None:
+    s.steps[step].started_ns = s.n[_NOW]
+    s.steps[step].ended_ns = s.n[_NOW] + s.steps[step].lasts_ns
+    _push(heap, s, s.steps[step].ended_ns, _ENDED, step, 0)
 
 
 @compiled
-def _begin(j: Job, s: _State, heap: Array, operation: int) -> None:
+def _begin(s: State, heap: Array, operation: int) -> None:
     """An operation was granted."""
-    step = s.first_arrived[operation]
+    step = s.operations[operation].first_arrived
     while step >= 0:
-        rank = j.rank[step]
-        before, after = s.last_waiting[step], s.next_waiting[step]
-        if before >= 0:
-            s.next_waiting[before] = after
-        else:
-            s.waiting[rank] = after
-        if after >= 0:
-            s.last_waiting[after] = before
-        s.under_way[rank] += 1
-        if j.sends[step]:
-            _unlink(s.unsent, s.unsent_last, s.next_unsent, s.last_unsent, rank, step)
-            behind = s.behind[rank]
+        rank = s.steps[step].rank
+        _unlink(s.waiting, s.waiting_links, rank, step)
+        s.ranks[rank].under_way += 1
+        if s.steps[step].sends:
+            _unlink(s.unsent, s.step_links, rank, step)
+            behind = s.behind[rank, 0]
             while behind >= 0:
-                if s.other[behind] == step:
+                if s.steps[behind].other == step:
                     _push(heap, s, s.n[_NOW], _AHEAD, behind, step)
-                behind = s.next_behind[behind]
-        step = s.next_arrived[step]
-    step = s.first_arrived[operation]
+                behind = s.step_links[behind, 0]
+        step = s.steps[step].next_arrived
+    step = s.operations[operation].first_arrived
     while step >= 0:
-        _start(j, s, heap, step)
-        step = s.next_arrived[step]
+        _start(s, heap, step)
+        step = s.steps[step].next_arrived
 
 
 @compiled
-def _conflict(j: Job, one: int, other: int) -> bool:
+def _conflict(s: State, one: int, other: int) -> bool:
     """Whether two configurations cannot be up together."""
-    for a in range(j.circuits[one], j.circuits[one + 1]):
-        for b in range(j.circuits[other], j.circuits[other + 1]):
-            if j.circuit[a] == j.circuit[b]:
+    for a in range(s.configurations[one].circuits, s.configurations[one].circuits_stop):
+        for b in range(s.configurations[other].circuits, s.configurations[other].circuits_stop):
+            if s.items[a] == s.items[b]:
                 continue
-            for x in range(j.ends[j.circuit[a]], j.ends[j.circuit[a] + 1]):
-                for y in range(j.ends[j.circuit[b]], j.ends[j.circuit[b] + 1]):
-                    if j.end[x] == j.end[y]:
+            for x in range(s.circuits[s.items[a]].ends, s.circuits[s.items[a]].ends_stop):
+                for y in range(s.circuits[s.items[b]].ends, s.circuits[s.items[b]].ends_stop):
+                    if s.items[x] == s.items[y]:
                         return True
     return False
 
 
 @compiled
-def _ask_in_turn(j: Job, s: _State, heap: Array, step: int, latency_ns: int) -> None:
+def _ask_in_turn(s: State, heap: Array, step: int, latency_ns: int) -> None:
     """Ask for circuits, behind messages that have to go first."""
-    rank, slot = j.rank[step], j.slot[step]
-    configuration = j.configuration[j.channel[j.operation[step]]]
-    if j.ring[configuration] and s.patience_ns[slot] > 0:
-        other = s.unsent[rank]
+    rank, slot = s.steps[step].rank, s.steps[step].slot
+    configuration = s.channels[s.operations[s.steps[step].operation].channel].configuration
+    if s.configurations[configuration].ring and s.slots[slot].patience_ns > 0:
+        other = s.unsent[rank, 0]
         while other >= 0:
-            its = j.configuration[j.channel[j.operation[other]]]
-            if other < step and _conflict(j, its, configuration):
-                s.other[step] = other
-                _append(s.behind, s.behind_last, s.next_behind, s.last_behind, rank, step)
-                _push(heap, s, s.n[_NOW] + s.patience_ns[slot], _IMPATIENT, step, other)
+            its = s.channels[s.operations[s.steps[other].operation].channel].configuration
+            if other < step and _conflict(s, its, configuration):
+                s.steps[step].other = other
+                _append(s.behind, s.step_links, rank, step)
+                _push(heap, s, s.n[_NOW] + s.slots[slot].patience_ns, _IMPATIENT, step, other)
                 return
-            other = s.next_unsent[other]
-    _ask(j, s, heap, step, latency_ns)
+            other = s.step_links[other, 0]
+    _ask(s, heap, step, latency_ns)
 
 
 @compiled
-def _arrive(j: Job, s: _State, heap: Array, step: int, optical: bool, latency_ns: int) -> None:
-    operation = j.operation[step]
-    configuration = j.configuration[j.channel[operation]]
-    if optical and j.wanted[configuration]:
-        _ask_in_turn(j, s, heap, step, latency_ns)
+def _arrive(s: State, heap: Array, step: int, optical: bool, latency_ns: int) -> None:
+    operation = s.steps[step].operation
+    configuration = s.channels[s.operations[operation].channel].configuration
+    if optical and s.configurations[configuration].wanted:
+        _ask_in_turn(s, heap, step, latency_ns)
         return
     _note_arrival(s, operation, step)
-    if j.alone[step]:
-        _start(j, s, heap, step)
-    if s.arrived[operation] == j.members[configuration + 1] - j.members[configuration]:
-        step = s.first_arrived[operation]
+    if s.steps[step].alone:
+        _start(s, heap, step)
+    if (
+        s.operations[operation].arrived
+        == s.configurations[configuration].members_stop - s.configurations[configuration].members
+    ):
+        step = s.operations[operation].first_arrived
         while step >= 0:
-            if not j.alone[step]:
-                _start(j, s, heap, step)
-            step = s.next_arrived[step]
+            if not s.steps[step].alone:
+                _start(s, heap, step)
+            step = s.steps[step].next_arrived
 
 
 @compiled
 def _end(
-    j: Job,
-    s: _State,
+    s: State,
     heap: Array,
     step: int,
     optical: bool,
@@ -746,294 +773,216 @@ def _end(
     latency_ns: int,
 ) -> None:
     """A member's part of an operation is over."""
-    now_ns, rank = s.n[_NOW], j.rank[step]
-    configuration = j.configuration[j.channel[j.operation[step]]]
-    asks = optical and j.wanted[configuration]
-    s.ended[step] = True
+    now_ns, rank = s.n[_NOW], s.steps[step].rank
+    configuration = s.channels[s.operations[s.steps[step].operation].channel].configuration
+    asks = optical and s.configurations[configuration].wanted
+    s.steps[step].ended = True
     if asks:
-        s.under_way[rank] -= 1
-        if j.ring[configuration]:
-            s.passed[rank] = max(s.passed[rank], step)
-        _release(j, s, heap, step, latency_ns)
-    after = j.after[step]
-    if 0 <= after < s.position[rank]:
-        _push(heap, s, now_ns + j.pickup_ns[after], _ARRIVE, after, 0)
+        s.ranks[rank].under_way -= 1
+        if s.configurations[configuration].ring:
+            s.ranks[rank].passed = max(s.ranks[rank].passed, step)
+        _release(s, heap, step, latency_ns)
+    after = s.steps[step].after
+    if 0 <= after < s.ranks[rank].position:
+        _push(heap, s, now_ns + s.steps[after].pickup_ns, _ARRIVE, after, 0)
     if asks and provisioned:
-        following = _following(j, s, rank)
+        following = _following(s, rank)
         if (
             following >= 0
-            and j.configuration[j.channel[j.operation[following]]] != configuration
+            and s.channels[s.operations[s.steps[following].operation].channel].configuration
+            != configuration
         ):
-            _hint(j, s, heap, following, latency_ns)
-    if s.waits_for[rank] == step:
-        _resume(j, s, heap, rank)
+            _hint(s, heap, following, latency_ns)
+    if s.ranks[rank].waits_for == step:
+        _resume(s, heap, rank)
 
 
 @compiled
-def _following(j: Job, s: _State, rank: int) -> int:
+def _following(s: State, rank: int) -> int:
     """The step to announce when an operation has ended; -1 for none."""
-    if s.under_way[rank] > 0:
+    if s.ranks[rank].under_way > 0:
         return -1
-    waiting = s.waiting[rank]
+    waiting = s.waiting[rank, 0]
     while waiting >= 0:
-        if waiting > s.passed[rank]:
+        if waiting > s.ranks[rank].passed:
             return -1
-        waiting = s.next_waiting[waiting]
-    step, stop = s.unasked[rank], j.first[rank + 1]
+        waiting = s.waiting_links[waiting, 0]
+    step, stop = s.ranks[rank].unasked, s.ranks[rank].stop
     while step < stop:
         if (
-            j.does[step] == ISSUE
-            and not s.asked[step]
-            and j.wanted[j.configuration[j.channel[j.operation[step]]]]
+            s.steps[step].does == ISSUE
+            and not s.steps[step].asked
+            and s.configurations[
+                s.channels[s.operations[s.steps[step].operation].channel].configuration
+            ].wanted
         ):
             break
         step += 1
-    s.unasked[rank] = step
+    s.ranks[rank].unasked = step
     if step < stop:
-        position = s.position[rank]
-        if step < position or j.iteration[step] == j.iteration[position - 1]:
+        position = s.ranks[rank].position
+        if step < position or s.steps[step].iteration == s.steps[position - 1].iteration:
             return step
     return -1
 
 
 @compiled
-def _go_on(j: Job, s: _State, heap: Array, rank: int) -> None:
+def _go_on(s: State, heap: Array, rank: int) -> None:
     """Plan the next step of a program that waits for nothing."""
-    step = s.position[rank]
-    if step == j.first[rank + 1]:
+    step = s.ranks[rank].position
+    if step == s.ranks[rank].stop:
         return
-    if j.does[step] == BEGIN:
-        s.at_begin[rank] = True
+    if s.steps[step].does == BEGIN:
+        s.ranks[rank].at_begin = True
         s.n[_AT_BEGIN] += 1
-        _begin_together(j, s, heap)
+        _begin_together(s, heap)
     else:
-        s.computing_ns[step] = s.n[_NOW]
-        _push(heap, s, s.n[_NOW] + j.gap_ns[step], _TAKE, rank, 0)
+        s.steps[step].computing_ns = s.n[_NOW]
+        _push(heap, s, s.n[_NOW] + s.steps[step].gap_ns, _TAKE, rank, 0)
 
 
 @compiled
-def _begin_together(j: Job, s: _State, heap: Array) -> None:
+def _begin_together(s: State, heap: Array) -> None:
     if s.n[_AT_BEGIN] < s.n[_UNFINISHED]:
         return
-    for rank in range(len(s.position)):
-        if s.at_begin[rank]:
-            s.at_begin[rank] = False
-            _push(heap, s, s.n[_NOW] + j.gap_ns[s.position[rank]], _TAKE, rank, 0)
+    for rank in range(len(s.ranks)):
+        if s.ranks[rank].at_begin:
+            s.ranks[rank].at_begin = False
+            _push(heap, s, s.n[_NOW] + s.steps[s.ranks[rank].position].gap_ns, _TAKE, rank, 0)
     s.n[_AT_BEGIN] = 0
 
 
 @compiled
-def _resume(j: Job, s: _State, heap: Array, rank: int) -> None:
-    s.waits_for[rank] = -1
-    resume_ns = j.resume_ns[s.position[rank]]
-    _advance_program(j, s, rank)
+def _resume(s: State, heap: Array, rank: int) -> None:
+    s.ranks[rank].waits_for = -1
+    resume_ns = s.steps[s.ranks[rank].position].resume_ns
+    _advance_program(s, rank)
     _push(heap, s, s.n[_NOW] + resume_ns, _GO_ON, rank, 0)
 
 
 @compiled
-def _advance_program(j: Job, s: _State, rank: int) -> None:
-    s.position[rank] += 1
-    if s.position[rank] == j.first[rank + 1]:
+def _advance_program(s: State, rank: int) -> None:
+    s.ranks[rank].position += 1
+    if s.ranks[rank].position == s.ranks[rank].stop:
         s.n[_UNFINISHED] -= 1
 
 
 @compiled
-def _take(j: Job, s: _State, heap: Array, rank: int, optical: bool) -> None:
+def _take(s: State, heap: Array, rank: int, optical: bool) -> None:
     """The next step of a program happens now."""
-    step, now_ns = s.position[rank], s.n[_NOW]
-    does = j.does[step]
+    step, now_ns = s.ranks[rank].position, s.n[_NOW]
+    does = s.steps[step].does
     if does == WAIT:
-        target = j.target[step]
-        s.waits_for[rank] = target if target >= 0 else -2
-        if target >= 0 and s.ended[target]:
-            _resume(j, s, heap, rank)
+        target = s.steps[step].target
+        s.ranks[rank].waits_for = target if target >= 0 else -2
+        if target >= 0 and s.steps[target].ended:
+            _resume(s, heap, rank)
         return
-    _advance_program(j, s, rank)
+    _advance_program(s, rank)
     if does == ISSUE:
-        if optical and j.sends[step] and j.wanted[j.configuration[j.channel[j.operation[step]]]]:
-            _append(s.unsent, s.unsent_last, s.next_unsent, s.last_unsent, rank, step)
-        before = j.before[step]
-        if before < 0 or s.ended[before]:
-            _push(heap, s, now_ns + j.pickup_ns[step], _ARRIVE, step, 0)
+        if (
+            optical
+            and s.steps[step].sends
+            and s.configurations[
+                s.channels[s.operations[s.steps[step].operation].channel].configuration
+            ].wanted
+        ):
+            _append(s.unsent, s.step_links, rank, step)
+        before = s.steps[step].before
+        if before < 0 or s.steps[before].ended:
+            _push(heap, s, now_ns + s.steps[step].pickup_ns, _ARRIVE, step, 0)
     else:
-        row = s.results[j.row[step]]
+        row = s.results[s.steps[step].row]
         if row[R_BEGIN] < 0:
             row[R_BEGIN] = row[R_END] = now_ns
         if does == END:
             row[R_END] = now_ns
-    _go_on(j, s, heap, rank)
-    if s.position[rank] == j.first[rank + 1]:
-        _begin_together(j, s, heap)
+    _go_on(s, heap, rank)
+    if s.ranks[rank].position == s.ranks[rank].stop:
+        _begin_together(s, heap)
 
 
 @compiled
 def run(
-    j: Job,
+    s: State,
     active: Array,
     optical: bool,
     provisioned: bool,
     latency_ns: int,
-    patience_ns: int,
     impatient_ns: int,
-    log_size: int,
-) -> Outcome:
+    patience_ns: int,
+) -> None:
     """Carry out the programs; ``active`` are the circuits that are lit at the start.
 
-    The log has room for ``log_size`` entries; a counter says how many there were.
+    The log takes as many entries as it has room for; a counter says how many there
+    were.
     """
-    steps, ranks = len(j.rank), len(j.first) - 1
-    operations, channels = len(j.channel), len(j.configuration)
-    configurations, circuits, ports = len(j.wanted), len(j.rail), j.port_count
-    nodes, watchers = j.node[channels], channels + configurations
-    n = np.zeros(_COUNTERS, np.int64)
-    none = np.int32(-1)
-    results = np.zeros((j.rows, 7), np.int64)
-    results[:, R_BEGIN] = -1
-    s = _State(
-        n,
-        np.zeros((log_size, 3), np.int64),
-        results,
-        np.full(steps, -1, np.int64),
-        np.full(steps, -1, np.int64),
-        np.full(steps, -1, np.int64),
-        # Ranks.
-        j.first[:ranks].copy(),
-        np.zeros(ranks, np.bool_),
-        np.full(ranks, none),
-        j.first[:ranks].copy(),
-        np.zeros(ranks, np.int32),
-        np.full(ranks, none),
-        np.full(ranks, none),
-        np.full(ranks, none),
-        np.full(ranks, none),
-        np.full(ranks, none),
-        np.full(ranks, none),
-        np.full(ranks, none),
-        np.full(ranks, none),
-        np.zeros(ranks, np.bool_),
-        # Steps.
-        np.zeros(steps, np.bool_),
-        np.zeros(steps, np.bool_),
-        np.zeros(steps, np.int64),
-        np.zeros(steps, np.bool_),
-        np.full(steps, none),
-        np.full(steps, none),
-        np.full(steps, none),
-        np.full(steps, none),
-        np.full(steps, none),
-        np.full(steps, none),
-        np.full(steps, none),
-        np.full(steps, none),
-        # Slots.
-        np.zeros(j.slots, np.int32),
-        np.full(j.slots, patience_ns),
-        # Operations.
-        np.zeros(operations, np.int32),
-        np.full(operations, none),
-        np.full(operations, none),
-        np.zeros(operations, np.int32),
-        np.zeros(operations, np.int32),
-        np.full(operations, np.int64(-1)),
-        np.full(channels + 1, none),
-        # Channels.
-        np.full(channels, none),
-        np.zeros(channels, np.int64),
-        # Configurations.
-        np.zeros(configurations, np.int32),
-        np.zeros(configurations, np.int32),
-        np.full(configurations, np.int64(-1)),
-        np.zeros(configurations, np.int32),
-        # Circuits.
-        np.zeros(circuits, np.bool_),
-        np.zeros(circuits, np.int32),
-        np.full(circuits, none),
-        np.full(circuits, none),
-        # Ports.
-        np.full(ports, none),
-        np.full(ports, none),
-        np.full(ports, none),
-        np.full(ports, none),
-        np.full(ports, none),
-        # Nodes.
-        np.full(nodes, none),
-        np.full(nodes, none),
-        # Watchers.
-        np.full(watchers, none),
-        np.full(watchers, none),
-        np.full(watchers, none),
-        np.zeros(watchers, np.bool_),
-        np.zeros((channels + 1, 2), np.int64),
-        np.zeros((configurations + 1, 2), np.int64),
-    )
+    n, ranks = s.n, len(s.ranks)
     for circuit in active:
-        s.lit[circuit] = True
-        for at in range(j.ends[circuit], j.ends[circuit + 1]):
-            s.active[j.end[at]] = circuit
-    # An event adds no more than one for each lane, rank and rail, and as many again
+        s.circuits[circuit].lit = True
+        for at in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
+            s.ports[s.items[at]].active = circuit
+    # An event adds no more than one for each lane, rank and circuit, and as many again
     # where collectives wait behind messages.
-    most = 2 * (j.slots + ranks + circuits + channels) + 16
-    heap = np.zeros((4 * most, 5), np.int64)
-    event = np.zeros(5, np.int64)
+    most = 2 * (len(s.slots) + ranks + len(s.circuits) + len(s.channels)) + 16
+    heap = np.zeros(4 * most, s.event.dtype)
     for rank in range(ranks):
-        n[_UNFINISHED] += j.first[rank + 1] > j.first[rank]
+        n[_UNFINISHED] += s.ranks[rank].stop > s.ranks[rank].first
     for rank in range(ranks):
-        _go_on(j, s, heap, rank)
+        _go_on(s, heap, rank)
     while n[_HEAP] > 0:
         if n[_HEAP] + most > len(heap):
             heap = np.concatenate((heap, np.zeros_like(heap)))
-        _pop(heap, s, event)
-        n[_EVENTS] += 1
-        n[_NOW] = event[0]
-        kind, a, b = event[2], event[3], event[4]
+        event = heap[0]
+        time_ns, kind, a, b = event.time_ns, event.kind, event.a, event.b
+        _pop(heap, s)
+        n[EVENTS] += 1
+        n[_NOW] = time_ns
         if kind == _TAKE:
-            _take(j, s, heap, a, optical)
+            _take(s, heap, a, optical)
         elif kind == _GO_ON:
-            _go_on(j, s, heap, a)
+            _go_on(s, heap, a)
         elif kind == _ARRIVE:
-            _arrive(j, s, heap, a, optical, latency_ns)
+            _arrive(s, heap, a, optical, latency_ns)
         elif kind == _ENDED:
-            _end(j, s, heap, a, optical, provisioned, latency_ns)
+            _end(s, heap, a, optical, provisioned, latency_ns)
         elif kind == _SWITCHED:
-            _come_up(j, s, heap, a, latency_ns)
-        elif s.other[a] == b:
-            rank, slot = j.rank[a], j.slot[a]
-            s.other[a] = -1
-            _unlink(s.behind, s.behind_last, s.next_behind, s.last_behind, rank, a)
+            _come_up(s, heap, a, latency_ns)
+        elif s.steps[a].other == b:
+            rank, slot = s.steps[a].rank, s.steps[a].slot
+            s.steps[a].other = -1
+            _unlink(s.behind, s.step_links, rank, a)
             if kind == _IMPATIENT:
-                limit_ns = s.patience_ns[slot]
-                s.patience_ns[slot] = limit_ns // 2 if limit_ns > impatient_ns else 0
-                _ask(j, s, heap, a, latency_ns)
+                limit_ns = s.slots[slot].patience_ns
+                s.slots[slot].patience_ns = limit_ns // 2 if limit_ns > impatient_ns else 0
+                _ask(s, heap, a, latency_ns)
             else:
-                s.patience_ns[slot] = patience_ns
-                _ask_in_turn(j, s, heap, a, latency_ns)
-    return Outcome(
-        results, s.started_ns, s.ended_ns, s.computing_ns, s.log, n, s.position
-    )
+                s.slots[slot].patience_ns = patience_ns
+                _ask_in_turn(s, heap, a, latency_ns)
 
 
 @compiled
-def account(j: Job, out: Outcome, found: Array) -> None:
+def account(s: State, found: Array) -> None:
     """For each row of results: time computed, communicated, and both at once.
 
     Operations of one rank may overlap; its computation does not.
     """
-    ranks = len(j.first) - 1
-    for rank in range(ranks):
-        step = j.first[rank]
-        while step < j.first[rank + 1]:
-            row, stop = j.row[step], step
-            while stop < j.first[rank + 1] and j.row[stop] == row:
+    for rank in range(len(s.ranks)):
+        step = s.ranks[rank].first
+        while step < s.ranks[rank].stop:
+            row, stop = s.steps[step].row, step
+            while stop < s.ranks[rank].stop and s.steps[stop].row == row:
                 stop += 1
-            begin_ns, end_ns = out.results[row, R_BEGIN], out.results[row, R_END]
+            begin_ns, end_ns = s.results[row, R_BEGIN], s.results[row, R_END]
             count = 0
             for at in range(step, stop):
-                count += out.started_ns[at] >= 0
+                count += s.steps[at].started_ns >= 0
             starts, ends = np.empty(count, np.int64), np.empty(count, np.int64)
             count = 0
             for at in range(step, stop):
-                if out.started_ns[at] >= 0:
-                    starts[count] = min(max(out.started_ns[at], begin_ns), end_ns)
-                    ends[count] = min(max(out.ended_ns[at], begin_ns), end_ns)
+                if s.steps[at].started_ns >= 0:
+                    starts[count] = min(max(s.steps[at].started_ns, begin_ns), end_ns)
+                    ends[count] = min(max(s.steps[at].ended_ns, begin_ns), end_ns)
                     count += 1
             order = np.argsort(starts, kind="mergesort")
             # The same moments without overlaps.
@@ -1049,11 +998,11 @@ def account(j: Job, out: Outcome, found: Array) -> None:
                 found[row, 1] += spans[place, 1] - spans[place, 0]
             place = 0
             for at in range(step, stop):
-                since_ns = out.computing_ns[at]
-                if since_ns < 0 or j.gap_ns[at] == 0:
+                since_ns = s.steps[at].computing_ns
+                if since_ns < 0 or s.steps[at].gap_ns == 0:
                     continue
                 a = min(max(since_ns, begin_ns), end_ns)
-                b = min(max(since_ns + j.gap_ns[at], begin_ns), end_ns)
+                b = min(max(since_ns + s.steps[at].gap_ns, begin_ns), end_ns)
                 found[row, 0] += b - a
                 while place < spanned and spans[place, 1] <= a:
                     place += 1

@@ -26,7 +26,7 @@ from railx.replay.programs import DOES, KINDS, Programs
 from railx.replay.wiring import CircuitModel
 
 if TYPE_CHECKING:
-    from railx.replay.kernels import Job
+    from railx.replay.kernels import State
 
 __all__ = ["Prepared", "Replayed", "prepare", "replay_programs"]
 
@@ -42,7 +42,7 @@ class Prepared:
 
     programs: Programs
     model: CircuitModel
-    job: Job
+    state: State
     #: The circuits by their numbers, and the keys of the operations.
     circuits: tuple[Any, ...]
     channels: Array
@@ -116,66 +116,105 @@ def replay_programs(
 
 def prepare(programs: Programs, model: CircuitModel) -> Prepared:
     """The tables of a job; ValueError where steps of a rank go back to an iteration."""
-    from railx.replay.kernels import Job
-
     columns = programs.columns
     rank, does, channel = columns["rank"], columns["does"], columns["channel"]
-    steps, ranks = len(programs), programs.ranks
-    first = np.searchsorted(rank, np.arange(ranks + 1)).astype(np.int32)
     issues = np.flatnonzero(does == _ISSUE)
     keys, operation = _numbered(does, channel, columns["sequence"])
     row, rows = _rows(rank, columns["iteration"])
-    before, after, target = _lanes(columns, issues, operation)
-    slot = np.full(steps, -1, np.int32)
+    slot = np.full(len(programs), -1, np.int32)
     wanted_slots = rank[issues].astype(np.int64) * max(len(programs.configurations), 1)
     slots, slot[issues] = np.unique(
         wanted_slots + columns["configuration"][issues], return_inverse=True
     )
     wires = _Wires(programs.configurations, model)
-    of_channel = np.full(len(programs.channels), -1, np.int32)
-    of_channel[channel[issues]] = columns["configuration"][issues]
-    node = np.zeros(len(of_channel) + 1, np.int64)
-    ports = np.diff(wires.ports)
-    if len(of_channel):
-        node[1:] = np.cumsum(np.where(of_channel >= 0, ports[of_channel], 0))
-    job = Job(
-        first=first,
-        rank=rank,
-        does=does,
-        iteration=columns["iteration"],
-        gap_ns=columns["gap_ns"],
-        lasts_ns=columns["lasts_ns"],
-        pickup_ns=columns["pickup_ns"],
-        resume_ns=columns["resume_ns"],
-        alone=columns["alone"],
-        sends=(columns["kind"] == _SEND) & (does == _ISSUE),
-        operation=operation,
-        target=target,
-        before=before,
-        after=after,
-        slot=slot,
-        row=row,
-        rows=rows,
-        slots=len(slots),
-        channel=keys[0].astype(np.int32),
-        node=node,
-        wanted=wires.wanted,
-        ring=np.array([item.kind == "ring" for item in programs.configurations], np.bool_),
-        configuration=of_channel,
-        members=wires.members,
-        member=wires.member,
-        circuits=wires.circuits,
-        circuit=wires.circuit,
-        ports=wires.ports,
-        port=wires.port,
-        ends=wires.ends,
-        end=wires.end,
-        users=wires.users,
-        user=wires.user,
-        rail=wires.rail,
-        port_count=wires.port_count,
+    own = {name: columns[name] for name in _KEPT} | _lanes(columns, issues, operation)
+    own |= {"operation": operation, "slot": slot, "row": row}
+    own |= {"sends": (columns["kind"] == _SEND) & (does == _ISSUE)}
+    state = _state(programs, wires, own, keys, rows, len(slots))
+    return Prepared(programs, model, state, wires.names, *keys, wires.rails)
+
+
+def _state(
+    programs: Programs,
+    wires: _Wires,
+    own: Mapping[str, Array],
+    keys: tuple[Array, Array],
+    rows: int,
+    slots: int,
+) -> State:
+    """Where everything stands before the first event."""
+    from railx.replay import kernels
+
+    count, ranks, channels = len(programs), programs.ranks, len(programs.channels)
+    steps = _records(kernels.STEP, count, **own)
+    place = np.arange(ranks)
+    first = np.searchsorted(programs.columns["rank"], place)
+    stop = np.searchsorted(programs.columns["rank"], place, side="right")
+    of_channel = np.full(channels, -1, np.int32)
+    of_channel[programs.columns["channel"]] = programs.columns["configuration"]
+    if channels and (programs.columns["channel"] < 0).any():
+        # Steps without an operation have written there.
+        last = programs.columns["channel"] == channels - 1
+        of_channel[-1] = programs.columns["configuration"][last].max(initial=-1)
+    ports = wires.fields["ports_stop"] - wires.fields["ports"]
+    nodes = np.where(of_channel >= 0, ports[of_channel], 0) if channels else np.zeros(0, np.int64)
+    circuits, configurations = len(wires.names), len(programs.configurations)
+    results = np.zeros((rows, 7), np.int64)
+    results[:, kernels.R_BEGIN] = -1
+
+    def links(size: int) -> Array:
+        return np.full((size, 2), -1, np.int32)
+
+    return kernels.State(
+        n=np.zeros(kernels.COUNTERS, np.int64),
+        event=np.zeros(0, kernels.EVENT),
+        log=np.zeros((0, 3), np.int64),
+        results=results,
+        steps=steps,
+        ranks=_records(kernels.RANK, ranks, first=first, stop=stop, position=first, unasked=first),
+        slots=_records(kernels.SLOT, slots, patience_ns=PATIENCE_NS),
+        operations=_records(kernels.OPERATION, len(keys[0]), channel=keys[0]),
+        channels=_records(
+            kernels.CHANNEL,
+            channels,
+            configuration=of_channel,
+            node=np.cumsum(nodes) - nodes,
+        ),
+        configurations=_records(kernels.CONFIGURATION, configurations, **wires.fields),
+        circuits=_records(kernels.CIRCUIT, circuits, **wires.of_circuits),
+        ports=_records(kernels.PORT, wires.port_count),
+        watchers=_records(kernels.WATCHER, channels + configurations),
+        items=wires.items,
+        waiting=links(ranks),
+        waiting_links=links(count),
+        unsent=links(ranks),
+        behind=links(ranks),
+        step_links=links(count),
+        queue=links(wires.port_count),
+        node_links=links(int(nodes.sum())),
+        granted=np.zeros(channels + 1, np.int32),
+        starting=np.zeros(circuits + 1, np.int32),
+        looked_at=np.zeros((channels + 1, 2), np.int64),
+        hinted=np.zeros((configurations + 1, 2), np.int64),
     )
-    return Prepared(programs, model, job, wires.names, *keys, wires.rails)
+
+
+#: Fields of records that count, and so begin at 0; all others begin at -1, none.
+_COUNTS = frozenset(
+    (
+        *("under_way", "at_begin", "hint_served", "expecting", "arrived", "released"),
+        *("commands", "order", "expected", "unserved", "ahead", "leases", "lit"),
+        *("looked_at", "ended", "asked", "asked_ns", "mispredicted"),
+    )
+)
+
+
+def _records(kind: np.dtype[Any], count: int, **fields: Any) -> Array:
+    """Records with these fields, the others as they begin."""
+    made = np.zeros(count, kind)
+    for name in kind.names or ():
+        made[name] = fields.get(name, 0 if name in _COUNTS else -1)
+    return made
 
 
 def _numbered(does: Array, channel: Array, sequence: Array) -> tuple[tuple[Array, Array], Array]:
@@ -202,7 +241,7 @@ def _rows(rank: Array, iteration: Array) -> tuple[Array, int]:
     return row, int(row[-1]) + 1 if len(row) else 0
 
 
-def _lanes(columns: Mapping[str, Array], issues: Array, operation: Array) -> tuple[Array, ...]:
+def _lanes(columns: Mapping[str, Array], issues: Array, operation: Array) -> dict[str, Array]:
     """The neighbours of each issue in its lane, and what each wait waits for."""
     rank, channel = columns["rank"].astype(np.int64), columns["channel"]
     steps = len(rank)
@@ -223,7 +262,7 @@ def _lanes(columns: Mapping[str, Array], issues: Array, operation: Array) -> tup
         place = np.minimum(np.searchsorted(own[by_key], wanted), len(own) - 1)
         there = own[by_key][place] == wanted
         target[waits[there]] = issues[by_key[place[there]]]
-    return before, after, target
+    return {"before": before, "after": after, "target": target}
 
 
 class _Wires:
@@ -251,29 +290,37 @@ class _Wires:
         for number, own in enumerate(needs):
             for circuit in own:
                 users[circuit].append(number)
-        self.wanted = np.array(
-            [not model.is_scale_up(item.members) for item in configurations], np.bool_
-        )
         self.names, self.rails = tuple(circuits), tuple(rails)
-        self.rail = np.array(rail, np.int32)
         self.port_count = len(ports)
-        self.circuits, self.circuit = _joined(needs)
-        self.ports, self.port = _joined(
-            [list(dict.fromkeys(p for c in own for p in of_circuit[c])) for own in needs]
+        self._lists: list[Sequence[int]] = []
+        self._size = 0
+        self.fields: dict[str, Array] = {
+            "wanted": np.array([not model.is_scale_up(c.members) for c in configurations], bool),
+            "ring": np.array([item.kind == "ring" for item in configurations], bool),
+        }
+        self.of_circuits: dict[str, Array] = {"rail": np.array(rail, np.int32)}
+        self._add(self.fields, "members", [item.members for item in configurations])
+        self._add(self.fields, "circuits", needs)
+        self._add(
+            self.fields,
+            "ports",
+            [list(dict.fromkeys(p for c in own for p in of_circuit[c])) for own in needs],
         )
-        self.ends, self.end = _joined(of_circuit)
-        self.users, self.user = _joined(users)
-        self.members, self.member = _joined([list(item.members) for item in configurations])
+        self._add(self.of_circuits, "ends", of_circuit)
+        self._add(self.of_circuits, "users", users)
+        self.items = np.array([item for own in self._lists for item in own], np.int32)
+
+    def _add(self, fields: dict[str, Array], name: str, lists: Sequence[Sequence[int]]) -> None:
+        """Put lists among the items; the fields say where each begins and ends."""
+        sizes = np.array([len(own) for own in lists], np.int64)
+        ends = self._size + np.cumsum(sizes)
+        fields[name], fields[f"{name}_stop"] = ends - sizes, ends
+        self._lists += lists
+        self._size += int(sizes.sum())
 
 
-def _joined(lists: Sequence[Sequence[int]]) -> tuple[Array, Array]:
-    """Lists one after another: where each begins (and one more), and their items."""
-    first = np.zeros(len(lists) + 1, np.int32)
-    first[1:] = np.cumsum([len(own) for own in lists]) if lists else []
-    items = [item for own in lists for item in own]
-    return first, np.array(items, np.int32)
-
-
+#: Columns of programs that the compiled engine takes as they are.
+_KEPT = (*("rank", "iteration", "does", "gap_ns", "lasts_ns", "pickup_ns", "resume_ns", "alone"),)
 _COLUMNS = ("stall_ns", "wait_ns", "requests", "reconfigurations", "mispredictions")
 
 
@@ -282,21 +329,26 @@ def _compiled(
 ) -> Replayed:
     from railx.replay import kernels
 
-    job = prepared.job
     places = {circuit: number for number, circuit in enumerate(prepared.circuits)}
     lit = np.array([places[circuit] for circuit in active if circuit in places], np.int32)
-    setting = (mode != "electrical", mode == "provisioned", latency_ns, PATIENCE_NS, IMPATIENT_NS)
-    out = kernels.run(job, lit, *setting, 0)
-    size = int(out.counters[kernels._LOGGED])
-    if keep_log and size:
-        out = kernels.run(job, lit, *setting, size)
+
+    def run(log_size: int) -> State:
+        fresh = kernels.State(*(array.copy() for array in prepared.state))
+        fresh = fresh._replace(log=np.zeros((log_size, 3), np.int64))
+        setting = (mode != "electrical", mode == "provisioned", latency_ns)
+        kernels.run(fresh, lit, *setting, IMPATIENT_NS, PATIENCE_NS)
+        return fresh
+
+    out = run(0)
+    if keep_log:
+        out = run(int(out.n[kernels.LOGGED]))
     _refuse_stuck(prepared, out)
-    found = np.zeros((job.rows, 3), np.int64)
-    kernels.account(job, out, found)
-    heads = np.flatnonzero(np.concatenate(([True], np.diff(job.row) > 0))[: len(job.row)])
+    found = np.zeros((len(out.results), 3), np.int64)
+    kernels.account(out, found)
+    heads = np.flatnonzero(np.diff(out.steps["row"], prepend=-1))
     table = {
-        "iteration": job.iteration[heads],
-        "rank": job.rank[heads],
+        "iteration": out.steps["iteration"][heads],
+        "rank": out.steps["rank"][heads],
         "begin_ns": out.results[:, kernels.R_BEGIN],
         "end_ns": out.results[:, kernels.R_END],
         "compute_ns": found[:, 0],
@@ -306,29 +358,28 @@ def _compiled(
     table |= {name: out.results[:, kernels.R_STALL + n] for n, name in enumerate(_COLUMNS)}
     return Replayed(
         table,
-        out.started_ns,
-        out.ended_ns,
-        int(out.counters[kernels._EVENTS]),
-        int(out.counters[kernels._COMMANDS]),
+        out.steps["started_ns"].copy(),
+        out.steps["ended_ns"].copy(),
+        int(out.n[kernels.EVENTS]),
+        int(out.n[kernels.COMMANDS]),
         _decisions(prepared, out.log) if keep_log else (),
     )
 
 
-def _refuse_stuck(prepared: Prepared, out: Any) -> None:
-    job = prepared.job
-    ended = out.ended_ns[job.first[0] :] if len(job.first) else out.ended_ns
-    left = np.flatnonzero((job.does == _ISSUE) & (ended < 0))
-    short = np.flatnonzero(out.position < job.first[1:])
-    if not len(left) and not len(short):
+def _refuse_stuck(prepared: Prepared, out: State) -> None:
+    """ValueError for the first rank that has not come to its end."""
+    steps, position = out.steps, out.ranks["position"]
+    left = np.flatnonzero((steps["does"] == _ISSUE) & (steps["ended"] == 0))
+    stuck = set(np.flatnonzero(position < out.ranks["stop"]).tolist())
+    stuck |= set(steps["rank"][left].tolist())
+    if not stuck:
         return
-    rank = int(short[0]) if len(short) else int(job.rank[left[0]])
-    if len(left):
-        rank = min(rank, int(job.rank[left[0]])) if len(short) else rank
-    issued = left[(job.rank[left] == rank) & (left < out.position[rank])]
-    number = int(out.position[rank] if out.position[rank] < job.first[rank + 1] else issued[0])
-    steps = prepared.programs.to_steps()[rank]
-    number -= int(job.first[rank])
-    raise ValueError(stuck_message(rank, number, steps[number]))
+    rank = min(stuck)
+    number = int(position[rank])
+    if number == out.ranks["stop"][rank]:
+        number = int(left[steps["rank"][left] == rank][0])
+    number -= int(out.ranks["first"][rank])
+    raise ValueError(stuck_message(rank, number, prepared.programs.to_steps()[rank][number]))
 
 
 def _decisions(prepared: Prepared, log: Array) -> list[Logged]:
@@ -343,9 +394,7 @@ def _decisions(prepared: Prepared, log: Array) -> list[Logged]:
             found.append(Logged(time_ns, "switch", (prepared.rails[what],)))
         else:
             last = found.pop()
-            found.append(
-                Logged(last.time_ns, "switch", (*last.what, prepared.circuits[what]))
-            )
+            found.append(Logged(last.time_ns, "switch", (*last.what, prepared.circuits[what])))
     return found
 
 
