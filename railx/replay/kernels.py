@@ -62,7 +62,7 @@ R_BEGIN, R_END, R_STALL, R_WAIT, R_REQUESTS, R_RECONFIGURATIONS, R_MISPREDICTION
 
 def compiled(function: Function) -> Function:
     """Compile on first use and keep the result on disk."""
-    return cast("Function", njit(cache=True, error_model="numpy")(function))
+    return cast("Function", njit(cache=True, error_model="numpy", _nrt=function.__name__ in ("run", "account"))(function))
 
 
 def _record(**fields: type) -> np.dtype[Any]:
@@ -71,6 +71,8 @@ def _record(**fields: type) -> np.dtype[Any]:
 
 _I, _L, _B = np.int32, np.int64, np.int8
 EVENT = _record(time_ns=_L, order=_L, kind=_I, a=_I, b=_I)
+#: What will be looked at: its order, and which it is.
+PAIR = _record(key=_L, value=_I)
 #: Steps. First what the program says: ``target`` is the issue that a wait waits for,
 #: ``before`` and ``after`` are the neighbours of an issue in its lane, ``row`` is the
 #: row of results. Then what came of it; ``other`` is the message that a collective
@@ -251,27 +253,27 @@ def _put(small: Array, n: Array, which: int, key: int, value: int) -> None:
     n[which] += 1
     while place > 0:
         above = (place - 1) >> 1
-        if small[above, 0] <= key:
+        if small[above].key <= key:
             break
         small[place] = small[above]
         place = above
-    small[place, 0], small[place, 1] = key, value
+    small[place].key, small[place].value = key, value
 
 
 @compiled
 def _take_least(small: Array, n: Array, which: int) -> int:
-    value = small[0, 1]
+    value = small[0].value
     n[which] -= 1
     size = n[which]
-    key = small[size, 0]
+    key = small[size].key
     place = 0
     while True:
         below = 2 * place + 1
         if below >= size:
             break
-        if below + 1 < size and small[below + 1, 0] < small[below, 0]:
+        if below + 1 < size and small[below + 1].key < small[below].key:
             below += 1
-        if key <= small[below, 0]:
+        if key <= small[below].key:
             break
         small[place] = small[below]
         place = below

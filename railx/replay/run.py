@@ -194,8 +194,8 @@ def _state(
         node_links=links(int(nodes.sum())),
         granted=np.zeros(channels + 1, np.int32),
         starting=np.zeros(circuits + 1, np.int32),
-        looked_at=np.zeros((channels + 1, 2), np.int64),
-        hinted=np.zeros((configurations + 1, 2), np.int64),
+        looked_at=np.zeros(channels + 1, kernels.PAIR),
+        hinted=np.zeros(configurations + 1, kernels.PAIR),
     )
 
 
