@@ -33,6 +33,7 @@ LISTED = {
     "profiles": "profile",
     "plans": "plan",
     "runs": "run",
+    "steps": "step",
     "figures": "figure",
 }
 #: Groups that an experiment chooses for every entry of a list at once.
