@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from railx.steps.settings import StepJob, StepModel
+from railx.steps.settings import StepJob
 
 __all__ = [
     "Direction",

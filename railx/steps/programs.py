@@ -6,9 +6,9 @@ circuits, and no other rank waits for it. Where one rail stands for all of a ser
 ranks are those of rail 0: rails do the same at the same time.
 
 Forward and backward messages of a pair of stages are channels of their own, so that
-neither waits behind the other. A stage receives when it has nothing else to do, and goes
-on while it sends. Shards (FSDP) are gathered one unit ahead, and again in the backward
-pass; gradients are scattered after the last micro-batch's.
+neither waits behind the other. A stage receives when it has nothing else to do, and
+goes on while it sends. Shards (FSDP) are gathered one unit ahead, and again in the
+backward pass; gradients are scattered after the last micro-batch's.
 """
 
 from __future__ import annotations
@@ -261,9 +261,7 @@ class _Stage:
         if self._job.degrees.data > 1:
             size = unit.parameters * self._job.bytes_per_element
             sent = size * all_reduce_share(self._job.degrees.data)
-            self._reductions.append(
-                self._made.issue("data", "all_reduce", size, sent, self._rate)
-            )
+            self._reductions.append(self._made.issue("data", "all_reduce", size, sent, self._rate))
 
 
 def job_layout(job: StepJob, *, whole: bool) -> Layout:
@@ -321,9 +319,7 @@ def _members(numbers: _Numbers, job: StepJob, lane: str, place: Sequence[int]) -
     if lane == "expert":
         servers = job.degrees.expert_servers
         first = data // servers * servers
-        return tuple(
-            numbers.at(inside, context, d, stage) for d in range(first, first + servers)
-        )
+        return tuple(numbers.at(inside, context, d, stage) for d in range(first, first + servers))
     return tuple(numbers.at(inside, context, d, stage) for d in range(numbers.data))
 
 

@@ -1,4 +1,4 @@
-"""Settings of generated training steps: the model, its parallelism, devices, a sweep."""
+"""Settings of generated training steps: model, parallelism, devices, sweep."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class StepModel:
     low rank.
     """
     score_width: Annotated[int, AtLeast(0)]
-    """Widths of keys and of values, summed over the heads: multiplications for each pair
-    of tokens.
+    """Widths of keys and of values, summed over the heads: multiplications for each
+    pair of tokens.
     """
     scored_share: Annotated[float, Fraction()]
-    """Share of the pairs of tokens that are computed: 0.5 where a causal mask leaves out
-    the others, 1 where all are.
+    """Share of the pairs of tokens that are computed: 0.5 where a causal mask leaves
+    out the others, 1 where all are.
     """
     dense_layers: Annotated[int, AtLeast(0)]
     """How many of the first layers have a dense feed-forward layer; all where there are
@@ -77,7 +77,7 @@ class StepModel:
     output_weights: Annotated[int, AtLeast(0)]
     """Weights of the output projection, on the last stage."""
     stage_layers: tuple[Annotated[int, AtLeast(1)], ...]
-    """Layers of each stage, each cut evenly into its parts; empty: as even as can be."""
+    """Layers of each stage; empty: as even as can be."""
 
     def __post_init__(self) -> None:
         if self.dense_layers > self.layers:
@@ -119,15 +119,13 @@ class DegreeSettings:
     expert: Annotated[int, AtLeast(1)]
     """Ranks that share the experts of a layer."""
     expert_over: Literal["tensor", "data"]
-    """Where groups of experts begin: with the ``tensor`` ranks of a server and then over
+    """Where groups of experts lie: over the ``tensor`` ranks of a server and then over
     replicas, or over replicas (``data``) alone.
     """
 
     def __post_init__(self) -> None:
         inside = self.tensor if self.expert_over == "tensor" else 1
-        if self.expert > inside and (
-            self.expert % inside or self.data % (self.expert // inside)
-        ):
+        if self.expert > inside and (self.expert % inside or self.data % (self.expert // inside)):
             raise SettingsError(
                 "expert",
                 f"got {self.expert} over {self.expert_over}; allowed: {inside} times a divisor of"
@@ -202,13 +200,13 @@ class StepJob:
     layer as soon as they are there. Shards scatter theirs always at once.
     """
     small_reductions: Annotated[int, AtLeast(0)]
-    """Small all-reduces over the replicas at the end of the step (norm of gradients)."""
+    """Small all-reduces over the replicas at the end (norm of gradients)."""
     recomputed: bool
     """Whether backward passes run the forward pass again."""
     sequence_parallel: bool
-    """Whether tensor ranks split tokens between products. Then four gathers and scatters
-    forward and six backward stand for two all-reduces each way, and tensor ranks send
-    their own share to other stages and experts.
+    """Whether tensor ranks split tokens between products. Then four gathers and
+    scatters forward and six backward stand for two all-reduces each way, and tensor
+    ranks send their own share to other stages and experts.
     """
     bytes_per_element: Annotated[int, AtLeast(1)]
     """Bytes of a parameter, activation or gradient as it is sent."""
@@ -261,7 +259,7 @@ class SweepSettings:
     latencies_ms: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
     """Reconfiguration latencies, each on demand and provisioned."""
     bandwidths_gb_s: tuple[Annotated[float, Positive()], ...]
-    """Bandwidths of the rails to run once more at each of ``bandwidth_latencies_ms``."""
+    """Bandwidths of the rails to run once more."""
     bandwidth_latencies_ms: tuple[Annotated[float, NonNegative()], ...]
     """Latencies of that sweep."""
     iterations: Annotated[int, AtLeast(1)]

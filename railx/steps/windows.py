@@ -14,6 +14,7 @@ from typing import Any
 
 from railx.planning.simulation import Shape, orders_of
 from railx.steps.layers import (
+    Direction,
     all_reduce_share,
     exchanged_bytes,
     hop_bytes,
@@ -41,7 +42,7 @@ def windows(job: StepJob) -> list[dict[str, Any]]:
     )
     for stage, order in enumerate(orders):
         for one in order:
-            direction = "backward" if one >= job.micro_batches * job.parts else "forward"
+            direction: Direction = "backward" if one >= job.micro_batches * job.parts else "forward"
             part = one // job.micro_batches % job.parts
             last, computed, exchanges = "PP", 0.0, 0
             own = units[stage][part]

@@ -1,4 +1,4 @@
-"""Stage steps: generated training steps -> their times on rails, windows and traffic."""
+"""Stage steps: generated training steps -> times on rails, windows, traffic."""
 
 from __future__ import annotations
 
@@ -53,11 +53,7 @@ _WINDOWS = (
     | text("fidelity")
 )
 _PHASES = (
-    _JOB
-    | whole("stage", "phase")
-    | text("parallelism")
-    | whole("operations")
-    | text("fidelity")
+    _JOB | whole("stage", "phase") | text("parallelism") | whole("operations") | text("fidelity")
 )
 _TRAFFIC = _JOB | text("scope", "parallelism") | real("sent_gb") | text("fidelity")
 
