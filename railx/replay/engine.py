@@ -15,7 +15,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, cast
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.core import (
@@ -27,8 +27,23 @@ from railx.fabric.core import (
     SwitchAction,
 )
 from railx.fabric.settings import Mode
+from railx.replay.wiring import CircuitModel
 
-__all__ = ["ReplayedIteration", "ReplayedOperation", "Step", "replay"]
+__all__ = [
+    "IMPATIENT_NS",
+    "PATIENCE_NS",
+    "Logged",
+    "ReplayedIteration",
+    "ReplayedOperation",
+    "Step",
+    "replay",
+    "stuck_message",
+]
+
+#: How long a collective waits at most behind a message whose receiver does not come,
+#: and the least that is worth waiting: those of a run (``training.session``).
+PATIENCE_NS = 2_000_000_000
+IMPATIENT_NS = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -44,6 +59,8 @@ class ReplayedOperation:
     configuration: Configuration
     lasts_ns: Mapping[int, int]
     alone: frozenset[int] = frozenset()
+    kind: str = ""
+    sender: int | None = None
 
 
 @dataclass(frozen=True)
@@ -93,16 +110,33 @@ class ReplayedIteration:
         return self.end_ns - self.begin_ns
 
 
+@dataclass(frozen=True)
+class Logged:
+    """A decision of the controller: a grant of an operation, or a switch command.
+
+    ``what`` is the operation's key, or the rail with the circuits that come up.
+    """
+
+    time_ns: int
+    decision: Literal["grant", "switch"]
+    what: tuple[Any, ...]
+
+
 def replay(
-    programs: Mapping[int, Sequence[Step]], layout: Layout, mode: Mode, latency_ns: int
+    programs: Mapping[int, Sequence[Step]],
+    layout: CircuitModel,
+    mode: Mode,
+    latency_ns: int,
+    *,
+    log: list[Logged] | None = None,
 ) -> list[ReplayedIteration]:
     """Carry out the programs (by rank) on a virtual clock that starts at 0.
 
-    Returns one row per iteration and rank, in order. Raises ValueError where the
-    programs cannot end, because a rank waits for an operation that another never comes
-    to.
+    Returns one row per iteration and rank, in order. Decisions are added to ``log``.
+    Raises ValueError where the programs cannot end, because a rank waits for an
+    operation that another never comes to.
     """
-    run = _Replay(programs, layout, mode, latency_ns)
+    run = _Replay(programs, layout, mode, latency_ns, log)
     run.run()
     return run.rows()
 
@@ -114,25 +148,45 @@ _Interval = tuple[int, int]
 class _Rank:
     steps: Sequence[Step]
     next: int = 0
-    clock_ns: int = 0
     waits_for: OperationKey | None = None
     at_begin: bool = False
     ended: set[OperationKey] = field(default_factory=set)
     #: Operations by lane that have not ended, with the step that issued each.
     lanes: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    asking: int = 0
+    #: Operations that need circuits: every one before this step has asked.
+    unasked: int = 0
+    #: Those that have asked, and of them those that were not granted yet.
+    asked: set[int] = field(default_factory=set)
+    waiting: set[int] = field(default_factory=set)
+    #: How many were granted and have not ended.
+    under_way: int = 0
+    #: The last collective that has ended, by its step.
+    passed: int = -1
+    #: Messages that were sent and not granted yet, in the order of issue.
+    unsent: dict[int, None] = field(default_factory=dict)
+    #: Collectives that wait behind such a message.
+    behind: dict[int, int] = field(default_factory=dict)
+    patience_ns: dict[Configuration, int] = field(default_factory=dict)
     computed: list[_Interval] = field(default_factory=list)
     transferred: dict[int, list[_Interval]] = field(default_factory=lambda: defaultdict(list))
 
 
 class _Replay:
     def __init__(
-        self, programs: Mapping[int, Sequence[Step]], layout: Layout, mode: Mode, latency_ns: int
+        self,
+        programs: Mapping[int, Sequence[Step]],
+        layout: CircuitModel,
+        mode: Mode,
+        latency_ns: int,
+        log: list[Logged] | None,
     ) -> None:
         self._mode = mode
         self._latency_ns = latency_ns
+        self._log = log
+        self._layout = layout
         self._ranks = {rank: _Rank(steps) for rank, steps in programs.items()}
-        self._core = ControllerCore(layout, max(programs, default=-1) + 1)
+        # A circuit model has all that the core asks of a layout.
+        self._core = ControllerCore(cast("Layout", layout), max(programs, default=-1) + 1)
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._now_ns = 0
@@ -151,12 +205,7 @@ class _Replay:
             left = [step for lane in state.lanes.values() for step in lane]
             stuck = state.next if state.next < len(state.steps) else min(left, default=None)
             if stuck is not None:
-                step = state.steps[stuck]
-                what = "" if step.operation is None else f" operation {step.operation.key}"
-                raise ValueError(
-                    f"rank {rank} never ends step {stuck} (iteration {step.iteration}):"
-                    f" {step.does}{what}"
-                )
+                raise ValueError(stuck_message(rank, stuck, state.steps[stuck]))
 
     def rows(self) -> list[ReplayedIteration]:
         """What came of it, by iteration and rank."""
@@ -174,7 +223,7 @@ class _Replay:
         heapq.heappush(self._events, (time_ns, next(self._order), event))
 
     def _asks(self, operation: ReplayedOperation) -> bool:
-        return self._mode != "electrical" and not self._core.layout.is_scale_up(
+        return self._mode != "electrical" and not self._layout.is_scale_up(
             operation.configuration.members
         )
 
@@ -189,7 +238,6 @@ class _Replay:
     def _go_on(self, rank: int) -> None:
         """Plan the next step of a program that waits for nothing."""
         state = self._ranks[rank]
-        state.clock_ns = self._now_ns
         if state.next == len(state.steps):
             return
         step = state.steps[state.next]
@@ -225,6 +273,8 @@ class _Replay:
             return
         state.next += 1
         if step.operation is not None:
+            if step.operation.sender == rank and self._asks(step.operation):
+                state.unsent[number] = None
             lane = state.lanes[step.operation.key[0]]
             lane.append(number)
             if len(lane) == 1:
@@ -250,18 +300,76 @@ class _Replay:
 
     def _arrive(self, rank: int, number: int) -> None:
         operation = self._operation(rank, number)
+        if self._asks(operation):
+            self._ask_in_turn(rank, number)
+            return
         arrived = self._arrived[operation.key]
         arrived[rank] = number
-        if self._asks(operation):
-            self._ranks[rank].asking += 1
-            self._act(
-                self._core.ask(rank, number, operation.key, operation.configuration, self._now_ns)
-            )
-            return
         if rank in operation.alone:
             self._start(rank, number)
         if len(arrived) == len(operation.configuration.members):
             self._start_others(operation)
+
+    def _ask_in_turn(self, rank: int, number: int) -> None:
+        """Ask for circuits, behind messages that have to go first."""
+        state = self._ranks[rank]
+        other = self._ahead_of(rank, number)
+        if other is None:
+            self._ask(rank, number)
+            return
+        configuration = self._operation(rank, number).configuration
+        limit_ns = state.patience_ns.get(configuration, PATIENCE_NS)
+        state.behind[number] = other
+        self._at(
+            self._now_ns + limit_ns, functools.partial(self._lose_patience, rank, number, other)
+        )
+
+    def _ahead_of(self, rank: int, number: int) -> int | None:
+        """The message that a collective waits behind, as ranks of a run do.
+
+        One that this rank sent before, whose receiver has not come yet, and which needs
+        the same ports. Would the collective go first, the message would break in on the
+        next ones.
+        """
+        state = self._ranks[rank]
+        configuration = self._operation(rank, number).configuration
+        if configuration.kind != "ring" or state.patience_ns.get(configuration, 1) <= 0:
+            return None
+        for other in state.unsent:
+            if other < number and self._layout.conflict(
+                self._operation(rank, other).configuration, configuration
+            ):
+                return other
+        return None
+
+    def _lose_patience(self, rank: int, number: int, other: int) -> None:
+        """The receiver may come only after the collective: that goes first then."""
+        state = self._ranks[rank]
+        if state.behind.get(number) != other:
+            return
+        del state.behind[number]
+        configuration = self._operation(rank, number).configuration
+        limit_ns = state.patience_ns.get(configuration, PATIENCE_NS)
+        state.patience_ns[configuration] = limit_ns // 2 if limit_ns > IMPATIENT_NS else 0
+        self._ask(rank, number)
+
+    def _go_ahead(self, rank: int, number: int, other: int) -> None:
+        """The message that a collective waited behind was granted."""
+        state = self._ranks[rank]
+        if state.behind.get(number) != other:
+            return
+        del state.behind[number]
+        state.patience_ns.pop(self._operation(rank, number).configuration, None)
+        self._ask_in_turn(rank, number)
+
+    def _ask(self, rank: int, number: int) -> None:
+        state, operation = self._ranks[rank], self._operation(rank, number)
+        self._arrived[operation.key][rank] = number
+        state.asked.add(number)
+        state.waiting.add(number)
+        self._act(
+            self._core.ask(rank, number, operation.key, operation.configuration, self._now_ns)
+        )
 
     def _operation(self, rank: int, number: int) -> ReplayedOperation:
         operation = self._ranks[rank].steps[number].operation
@@ -292,16 +400,37 @@ class _Replay:
                 result.wait_ns += action.wait_ns
                 result.mispredictions += int(action.mispredicted)
                 assert step.operation is not None
+                if action.key not in started:
+                    self._note("grant", action.key)
                 started[action.key] = step.operation
             elif isinstance(action, RefuseAction):
                 raise ValueError(action.message)
             elif isinstance(action, SwitchAction):
+                self._note("switch", (action.rail, *action.connect))
                 self._at(
                     self._now_ns + self._latency_ns,
                     functools.partial(self._switched, action.command),
                 )
         for operation in started.values():
-            self._start_others(operation)
+            self._granted(operation)
+
+    def _note(self, decision: Literal["grant", "switch"], what: tuple[Any, ...]) -> None:
+        if self._log is not None:
+            self._log.append(Logged(self._now_ns, decision, what))
+
+    def _granted(self, operation: ReplayedOperation) -> None:
+        for rank, number in self._arrived[operation.key].items():
+            state = self._ranks[rank]
+            state.waiting.remove(number)
+            state.under_way += 1
+            if number in state.unsent:
+                del state.unsent[number]
+                for behind, other in state.behind.items():
+                    if other == number:
+                        self._at(
+                            self._now_ns, functools.partial(self._go_ahead, rank, behind, other)
+                        )
+        self._start_others(operation)
 
     def _switched(self, command: int) -> None:
         self._act(self._core.switched(command, self._now_ns))
@@ -312,31 +441,53 @@ class _Replay:
         lane = state.lanes[operation.key[0]]
         lane.pop(0)
         if self._asks(operation):
-            state.asking -= 1
+            state.under_way -= 1
+            if operation.configuration.kind == "ring":
+                state.passed = max(state.passed, number)
             self._act(self._core.release(rank, operation.key, self._now_ns))
         if lane:
             pickup_ns = state.steps[lane[0]].pickup_ns
             self._at(self._now_ns + pickup_ns, functools.partial(self._arrive, rank, lane[0]))
-        elif self._asks(operation):
-            following = self._following(state, number)
+        if self._asks(operation):
+            following = self._following(state)
             if following is not None and following != operation.configuration:
                 self._act(self._core.hint(rank, following, self._now_ns))
         if state.waits_for == operation.key:
             self._resume(rank)
 
-    def _following(self, state: _Rank, number: int) -> Configuration | None:
-        """What this rank's next operation of the iteration will need.
+    def _following(self, state: _Rank) -> Configuration | None:
+        """What to announce when an operation has ended, as ranks of a run do.
 
-        None where that may not be announced now.
+        What the first one needs that has not asked yet, be it issued or the next of the
+        iteration. None while another is under way, or has asked and comes first. (A
+        receive that was posted long ago, so that collectives have overtaken it, does
+        not come first.)
         """
-        if self._mode != "provisioned" or state.asking > 0:
+        if self._mode != "provisioned" or state.under_way > 0:
             return None
-        for later in state.steps[state.next :]:
-            if later.iteration != state.steps[number].iteration:
-                return None
-            if later.does == "issue" and later.operation and self._asks(later.operation):
-                return later.operation.configuration
+        if any(number > state.passed for number in state.waiting):
+            return None
+        while state.unasked < len(state.steps):
+            step = state.steps[state.unasked]
+            if (
+                step.does == "issue"
+                and step.operation is not None
+                and self._asks(step.operation)
+                and state.unasked not in state.asked
+            ):
+                known = (
+                    state.unasked < state.next
+                    or step.iteration == state.steps[state.next - 1].iteration
+                )
+                return step.operation.configuration if known else None
+            state.unasked += 1
         return None
+
+
+def stuck_message(rank: int, number: int, step: Step) -> str:
+    """Why a replay cannot end: a rank's step (by its number) that never does."""
+    what = "" if step.operation is None else f" operation {step.operation.key}"
+    return f"rank {rank} never ends step {number} (iteration {step.iteration}): {step.does}{what}"
 
 
 def _union(intervals: Sequence[_Interval]) -> list[_Interval]:

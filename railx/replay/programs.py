@@ -1,0 +1,282 @@
+"""Programs of ranks as arrays: one form for recorded runs and for generated jobs.
+
+A job of 2,048 GPUs has a million steps. So a program is a table with one row per step,
+the steps of a rank in their order and ranks one after another. Members of groups and
+names of channels stand once, beside it. Small programs can be had as objects too
+(:class:`railx.replay.engine.Step`). A file of it is one Parquet table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from railx.fabric.circuits import Configuration
+from railx.fabric.operation_kinds import COMMUNICATION
+from railx.io import read_metadata, read_table, write_table
+from railx.replay.engine import ReplayedOperation, Step
+
+__all__ = ["COLUMNS", "DOES", "KINDS", "Programs", "read_programs", "write_programs"]
+
+Array = npt.NDArray[Any]
+
+#: What a step does, by the number in its column.
+DOES: tuple[Literal["begin", "issue", "wait", "end"], ...] = ("begin", "issue", "wait", "end")
+_BEGIN, _ISSUE, _WAIT, _END = range(4)
+#: The kinds of operations, by the number in their column.
+KINDS = COMMUNICATION
+_SEND, _RECV = KINDS.index("send"), KINDS.index("recv")
+#: The columns with their types, and what stands there where nothing is given (None:
+#: it has to be given).
+COLUMNS: Mapping[str, tuple[Any, int | None]] = {
+    "rank": (np.int32, None),
+    "iteration": (np.int32, None),
+    "does": (np.int8, None),
+    "gap_ns": (np.int64, None),
+    "channel": (np.int32, None),
+    "sequence": (np.int64, None),
+    "configuration": (np.int32, None),
+    "kind": (np.int8, -1),
+    "bytes": (np.int64, 0),
+    "lasts_ns": (np.int64, 0),
+    "alone": (np.bool_, 0),
+    "pickup_ns": (np.int64, 0),
+    "resume_ns": (np.int64, 0),
+}
+#: Columns of numbers that a file holds as names.
+_NAMED = ("does", "channel", "kind")
+_TIMES = ("gap_ns", "lasts_ns", "pickup_ns", "resume_ns")
+
+
+@dataclass(frozen=True, eq=False)
+class Programs:
+    """What every rank does, in order; see :class:`railx.replay.engine.Step` for how.
+
+    Columns (one entry per step):
+
+    * ``rank``, ``iteration``; ``does``: a number of :data:`DOES`.
+    * ``gap_ns``: computation since the step before.
+    * ``channel``: a number of ``channels``. One channel is one lane: its operations run
+      one after another on each rank. ``sequence``: the operation's number on it, alike
+      on all members. ``configuration``: a number of ``configurations``, one for each
+      channel. All three are -1 where the step has no operation.
+    * ``kind``: a number of :data:`KINDS`, -1 where it is not said. ``bytes``: as in a
+      trace.
+    * ``lasts_ns`` (issue): how long the operation takes this member once all are there
+      and circuits are up. ``alone`` (issue): where none are asked for, this member
+      waits for nobody.
+    * ``pickup_ns`` (issue), ``resume_ns`` (wait): delays of threads, see ``Step``.
+    """
+
+    columns: Mapping[str, Array]
+    channels: tuple[str, ...]
+    configurations: tuple[Configuration, ...]
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def __len__(self) -> int:
+        return len(self.columns["rank"])
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are: 0 to the highest that has a step."""
+        return int(self.columns["rank"][-1]) + 1 if len(self) else 0
+
+    @classmethod
+    def from_columns(
+        cls,
+        columns: Mapping[str, Any],
+        channels: Sequence[str],
+        configurations: Sequence[Configuration],
+    ) -> Programs:
+        """Programs of these columns; what :data:`COLUMNS` has a default for may lack.
+
+        ValueError naming what is wrong.
+        """
+        unknown = sorted(set(columns) - set(COLUMNS))
+        lacking = [n for n, (_, default) in COLUMNS.items() if default is None and n not in columns]
+        if unknown or lacking:
+            got = f"columns: got {', '.join(columns)}"
+            raise ValueError(f"{got}; allowed: {', '.join(COLUMNS)}")
+        steps = len(columns["rank"])
+        made = {
+            name: np.ascontiguousarray(columns[name], dtype=kind)
+            if name in columns
+            else np.full(steps, default, dtype=kind)
+            for name, (kind, default) in COLUMNS.items()
+        }
+        return cls(made, tuple(channels), tuple(configurations))
+
+    @classmethod
+    def from_steps(cls, programs: Mapping[int, Sequence[Step]]) -> Programs:
+        """The same programs as arrays."""
+        channels: dict[str, int] = {}
+        configurations: dict[Configuration, int] = {}
+        columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
+        for rank, steps in sorted(programs.items()):
+            for step in steps:
+                row = {name: default or 0 for name, (_, default) in COLUMNS.items()}
+                row |= {"rank": rank, "iteration": step.iteration, "gap_ns": step.gap_ns}
+                row |= {"does": DOES.index(step.does), "channel": -1, "sequence": -1}
+                row |= {"configuration": -1}
+                operation = step.operation
+                if operation is not None:
+                    name, number = operation.key
+                    row |= {
+                        "channel": channels.setdefault(name, len(channels)),
+                        "sequence": number,
+                        "configuration": configurations.setdefault(
+                            operation.configuration, len(configurations)
+                        ),
+                        "kind": _kind_of(operation, rank),
+                    }
+                if operation is not None and step.does == "issue":
+                    row |= {
+                        "lasts_ns": operation.lasts_ns[rank],
+                        "alone": int(rank in operation.alone),
+                    }
+                row |= {"pickup_ns": step.pickup_ns, "resume_ns": step.resume_ns}
+                for column, value in row.items():
+                    columns[column].append(value)
+        return cls.from_columns(columns, list(channels), list(configurations))
+
+    def to_steps(self) -> dict[int, list[Step]]:
+        """The same programs as objects; for small ones."""
+        columns = {name: values.tolist() for name, values in self.columns.items()}
+        issues = np.flatnonzero(self.columns["does"] == _ISSUE).tolist()
+        members: dict[tuple[int, int], list[int]] = {}
+        for number in issues:
+            key = columns["channel"][number], columns["sequence"][number]
+            members.setdefault(key, []).append(number)
+        operations = {
+            (channel, sequence): ReplayedOperation(
+                (self.channels[channel], sequence),
+                self.configurations[columns["configuration"][numbers[0]]],
+                {columns["rank"][n]: columns["lasts_ns"][n] for n in numbers},
+                frozenset(columns["rank"][n] for n in numbers if columns["alone"][n]),
+                kind=_kind(columns["kind"][numbers[0]]),
+                sender=next(
+                    (columns["rank"][n] for n in numbers if columns["kind"][n] == _SEND), None
+                ),
+            )
+            for (channel, sequence), numbers in members.items()
+        }
+        found: dict[int, list[Step]] = {rank: [] for rank in range(self.ranks)}
+        for number, rank in enumerate(columns["rank"]):
+            key = columns["channel"][number], columns["sequence"][number]
+            found[rank].append(
+                Step(
+                    columns["iteration"][number],
+                    DOES[columns["does"][number]],
+                    columns["gap_ns"][number],
+                    operations.get(key),
+                    columns["pickup_ns"][number],
+                    columns["resume_ns"][number],
+                )
+            )
+        return found
+
+
+def write_programs(
+    path: str | Path, programs: Programs, *, notes: Mapping[str, Any] | None = None
+) -> None:
+    """Write programs as one Parquet table; ``notes`` (JSON values) travel with them."""
+    names: Mapping[str, Sequence[str]] = {
+        "does": DOES,
+        "channel": programs.channels,
+        "kind": KINDS,
+    }
+    columns: dict[str, Any] = {}
+    for name, values in programs.columns.items():
+        if name in _NAMED:
+            numbers = pa.array(values.astype(np.int32), mask=values < 0)
+            columns[name] = pa.DictionaryArray.from_arrays(
+                numbers, pa.array(names[name], pa.string())
+            )
+        else:
+            columns[name] = pa.array(values)
+    write_table(
+        path,
+        pa.table(columns),
+        metadata={
+            "channels": list(programs.channels),
+            "configurations": [[item.kind, *item.members] for item in programs.configurations],
+            "notes": dict(notes or {}),
+        },
+    )
+
+
+def read_programs(path: str | Path) -> Programs:
+    """Read what :func:`write_programs` wrote; ValueError naming what is wrong."""
+    metadata, table = read_metadata(path), read_table(path)
+    if "configurations" not in metadata or not set(COLUMNS) <= set(table.column_names):
+        raise ValueError(f"{path}: is no file of programs; allowed: one of write_programs")
+    channels = tuple(metadata["channels"])
+    names: Mapping[str, Sequence[str]] = {"does": DOES, "channel": channels, "kind": KINDS}
+    columns = {
+        name: _numbers(table[name], names[name]) if name in names else table[name].to_numpy()
+        for name in COLUMNS
+    }
+    configurations = [
+        Configuration(kind, tuple(members)) for kind, *members in metadata["configurations"]
+    ]
+    return Programs.from_columns(columns, channels, configurations)
+
+
+def _numbers(column: Any, names: Sequence[str]) -> Array:
+    """The number of each name in ``names``, -1 where there is none."""
+    places = {name: number for number, name in enumerate(names)}
+    encoded = column.combine_chunks()
+    if not pa.types.is_dictionary(encoded.type):
+        encoded = encoded.dictionary_encode()
+    own = np.array([places[name] for name in encoded.dictionary.to_pylist()] or [-1])
+    indices = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return np.where(indices < 0, -1, own[indices])
+
+
+def _kind_of(operation: ReplayedOperation, rank: int) -> int:
+    """The number of what an operation is to a member: its sender sends."""
+    if operation.sender is not None:
+        return _SEND if operation.sender == rank else _RECV
+    return KINDS.index(operation.kind) if operation.kind else -1
+
+
+def _kind(number: int) -> str:
+    return KINDS[number] if number >= 0 else ""
+
+
+def _check(programs: Programs) -> None:
+    columns = programs.columns
+    sizes = {name: len(columns[name]) for name in COLUMNS}
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"columns: got lengths {sizes}; allowed: one entry for each step")
+    if not len(programs):
+        return
+    rank, does, channel = columns["rank"], columns["does"], columns["channel"]
+    if rank[0] < 0 or (np.diff(rank) < 0).any():
+        raise ValueError("rank: got steps out of order; allowed: all steps of a rank together")
+    if does.min() < 0 or does.max() > _END:
+        raise ValueError(f"does: got {does.min()} to {does.max()}; allowed: 0 to {_END}")
+    for name in _TIMES:
+        if columns[name].min() < 0:
+            raise ValueError(f"{name}: got {columns[name].min()}; allowed: 0 or more")
+    operates = (does == _ISSUE) | (does == _WAIT)
+    limits = {"channel": len(programs.channels), "configuration": len(programs.configurations)}
+    for name, limit in limits.items():
+        values = columns[name]
+        if (values[operates] < 0).any() or values.max() >= limit or (values[~operates] >= 0).any():
+            raise ValueError(
+                f"{name}: got {values.min()} to {values.max()}; allowed: 0 to {limit - 1} where a"
+                " step has an operation, -1 elsewhere"
+            )
+    of_channel = np.full(len(programs.channels), -1)
+    of_channel[channel[operates]] = columns["configuration"][operates]
+    if (of_channel[channel[operates]] != columns["configuration"][operates]).any():
+        raise ValueError("configuration: got several for a channel; allowed: one for each channel")

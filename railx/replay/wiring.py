@@ -1,0 +1,100 @@
+"""Which circuits an operation needs: what a replay has to know of a fabric.
+
+:class:`railx.fabric.circuits.Layout` is ours. Another rule is a :class:`TableWiring`
+that says which wires a configuration takes; everything else follows from their ports.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable
+from typing import Any, NamedTuple, Protocol
+
+from railx.fabric.circuits import Configuration
+
+__all__ = ["CircuitModel", "TableWiring", "Wire"]
+
+
+class CircuitModel(Protocol):
+    """Which circuits operations need, and which exclude each other.
+
+    A circuit occupies ports, and a port has one circuit at most. Operations that need
+    the same circuit share it. What is here is all that the controller's state machine
+    asks of a layout.
+    """
+
+    def is_scale_up(self, members: Iterable[int]) -> bool:
+        """Whether a group needs no circuits, and so never asks."""
+        ...
+
+    def circuits(self, configuration: Configuration) -> tuple[Any, ...]:
+        """The circuits that have to be up; each has ``ports``."""
+        ...
+
+    def conflict(self, one: Configuration, other: Configuration) -> bool:
+        """Whether the two cannot be up together."""
+        ...
+
+    def rail(self, gpu: Any) -> int:
+        """The rail of a circuit's ``right`` end."""
+        ...
+
+    def rails(self, circuits: Iterable[Any]) -> dict[int, tuple[Any, ...]]:
+        """The circuits by rail: each rail takes one switch command."""
+        ...
+
+
+class Wire(NamedTuple):
+    """A setting of one or more ports of a rail's switch, under a name of its own."""
+
+    rail: int
+    name: Hashable
+    ports: tuple[Hashable, ...]
+
+    @property
+    def right(self) -> int:
+        """What :meth:`TableWiring.rail` takes: the rail itself."""
+        return self.rail
+
+
+class TableWiring(ABC):
+    """A circuit model by a rule that gives each configuration its wires.
+
+    Names of the wires of a rail have to be comparable with each other.
+    """
+
+    def __init__(self) -> None:
+        self._wires: dict[Configuration, tuple[Wire, ...]] = {}
+
+    @abstractmethod
+    def wires(self, configuration: Configuration) -> tuple[Wire, ...]:
+        """The wires that ``configuration`` needs; none share a port."""
+
+    @abstractmethod
+    def is_scale_up(self, members: Iterable[int]) -> bool:
+        """Whether a group needs no wires, and so never asks."""
+
+    def circuits(self, configuration: Configuration) -> tuple[Wire, ...]:
+        """The wires that ``configuration`` needs, found once."""
+        found = self._wires.get(configuration)
+        if found is None:
+            found = self._wires[configuration] = self.wires(configuration)
+        return found
+
+    def conflict(self, one: Configuration, other: Configuration) -> bool:
+        """Whether a port would need two wires."""
+        taken = {port: wire for wire in self.circuits(one) for port in wire.ports}
+        return any(
+            taken.get(port, wire) != wire for wire in self.circuits(other) for port in wire.ports
+        )
+
+    def rail(self, gpu: int) -> int:
+        """A wire's ``right`` is its rail."""
+        return gpu
+
+    def rails(self, circuits: Iterable[Wire]) -> dict[int, tuple[Wire, ...]]:
+        """The wires of each rail, rails in order."""
+        by_rail: dict[int, tuple[Wire, ...]] = {}
+        for wire in sorted(circuits):
+            by_rail[wire.rail] = (*by_rail.get(wire.rail, ()), wire)
+        return by_rail
