@@ -16,11 +16,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.planning.simulation import Shape, orders_of
-from railx.replay.engine import ReplayedOperation, Step
+from railx.replay.programs import DOES, KINDS, Programs
 from railx.steps.layers import (
     Direction,
     Segment,
@@ -45,6 +48,8 @@ PARALLELISMS = {
     "expert": "EP",
     "context": "CP",
 }
+_LANES = tuple(PARALLELISMS)
+Array = npt.NDArray[Any]
 #: Bytes of a small reduction: one number.
 _NUMBER = 4
 
@@ -334,37 +339,55 @@ def _channel(lane: str, members: Sequence[int]) -> str:
     return f"{','.join(map(str, members))}:{names.get(lane, lane)}"
 
 
-def programs(
-    job: StepJob, *, electrical: bool, iterations: int, whole: bool
-) -> dict[int, list[Step]]:
-    """The steps of every rank, over so many steps of training."""
-    made = templates(job, electrical=electrical)
+def programs(job: StepJob, *, electrical: bool, iterations: int, whole: bool) -> Programs:
+    """What every rank does, over so many steps of training.
+
+    ``electrical``: packet switches join all ranks of a rail. ``whole``: all ranks, or
+    those of rail 0.
+    """
+    made = [_columns(template, iterations) for template in templates(job, electrical=electrical)]
     numbers = _numbers(job, whole)
-    operations: dict[tuple[str, int], ReplayedOperation] = {}
-    found: dict[int, list[Step]] = {}
+    channels: dict[str, int] = {}
+    configurations: dict[Configuration, int] = {}
+    columns: dict[str, list[Array]] = {name: [] for name in ("rank", *made[0])}
+    columns |= {"channel": [], "configuration": []}
     for rank, *place in numbers.ranks():
-        template = made[place[-1]]
-        lanes = {}
-        for lane in template.used:
+        own = made[place[-1]]
+        channel = np.full(len(_LANES) + 1, -1, np.int64)
+        configuration = channel.copy()
+        for number in np.unique(own["lane"]):
+            if number < 0:
+                continue
+            lane = _LANES[number]
             members = _members(numbers, job, lane, place)
-            pair = PARALLELISMS[lane] == "PP"
-            lanes[lane] = (
-                _channel(lane, members),
-                Configuration("pair" if pair else "ring", members),
-                members,
-            )
-        steps: list[Step] = []
-        for iteration in range(iterations):
-            for move in template.moves:
-                operation = None
-                if move.lane:
-                    channel, configuration, members = lanes[move.lane]
-                    key = (channel, iteration * template.used[move.lane] + move.number)
-                    if key not in operations:
-                        operations[key] = ReplayedOperation(
-                            key, configuration, dict.fromkeys(members, move.lasts_ns)
-                        )
-                    operation = operations[key]
-                steps.append(Step(iteration, move.does, move.gap_ns, operation))
-        found[rank] = steps
-    return found
+            kind: Literal["pair", "ring"] = "pair" if PARALLELISMS[lane] == "PP" else "ring"
+            channel[number] = channels.setdefault(_channel(lane, members), len(channels))
+            needed = Configuration(kind, members)
+            configuration[number] = configurations.setdefault(needed, len(configurations))
+        columns["rank"].append(np.full(len(own["lane"]), rank))
+        columns["channel"].append(channel[own["lane"]])
+        columns["configuration"].append(configuration[own["lane"]])
+        for name, values in own.items():
+            columns[name].append(values)
+    del columns["lane"]
+    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+    return Programs.from_columns(joined, list(channels), list(configurations))
+
+
+def _columns(template: Template, iterations: int) -> dict[str, Array]:
+    """The moves of a stage as columns, over the iterations; lanes by number."""
+    moves = template.moves
+    once = {
+        "does": [DOES.index(move.does) for move in moves],
+        "gap_ns": [move.gap_ns for move in moves],
+        "lane": [_LANES.index(move.lane) if move.lane else -1 for move in moves],
+        "kind": [KINDS.index(move.kind) if move.kind else -1 for move in moves],
+        "bytes": [move.payload_bytes for move in moves],
+        "lasts_ns": [move.lasts_ns for move in moves],
+    }
+    found = {name: np.tile(np.array(values), iterations) for name, values in once.items()}
+    number = np.array([move.number for move in moves])
+    used = np.array([template.used[move.lane] if move.lane else 0 for move in moves])
+    iteration = np.repeat(np.arange(iterations), len(moves))
+    sequence = np.tile(number, iterations) + iteration * np.tile(used, iterations)
+    return {**found, "iteration": iteration, "sequence": sequence}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
 from railx.fabric.settings import Mode
-from railx.replay.engine import Step, replay
+from railx.replay.run import Prepared, prepare, replay_programs
+from railx.replay.wiring import CircuitModel
 from railx.steps.programs import job_layout, job_ranks, programs, templates
 from railx.steps.settings import StepJob, StepSettings
 from railx.steps.stage_bits import StageBits
@@ -16,12 +17,14 @@ from railx.steps.windows import all_phases, per_pipeline, traffic, windows
 
 __all__ = ["phase_rows", "time_rows", "traffic_rows", "window_rows"]
 
+#: The rule where packet switches join everything.
+_PACKETS = "electrical"
 _MODES: tuple[Mode, ...] = ("on_demand", "provisioned")
 
 
 @dataclass(frozen=True)
 class _Setting:
-    """What a job is replayed under; no rule with packet switches."""
+    """What a job is replayed under."""
 
     rule: str
     mode: Mode
@@ -70,7 +73,7 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     sweep = settings.sweep
     wanted = [
-        _Setting("", "electrical", 0.0),
+        _Setting(_PACKETS, "electrical", 0.0),
         *(
             _Setting(rule, mode, latency_ms)
             for rule in sweep.rules
@@ -79,24 +82,30 @@ def _rows(
         ),
     ]
     made = {
-        electrical: programs(
-            job, electrical=electrical, iterations=sweep.iterations, whole=sweep.whole
+        rule: prepare(
+            programs(
+                job,
+                electrical=rule == _PACKETS,
+                iterations=sweep.iterations,
+                whole=sweep.whole,
+            ),
+            circuit_model(job, rule, whole=sweep.whole),
         )
-        for electrical in (True, False)
+        for rule in (_PACKETS, *sweep.rules)
     }
     stages = templates(job, electrical=False)
     tensor_ms = fmean(sum(move.tensor_ns for move in one.moves) for one in stages) / 1e6
     gaps_ms = fmean(sum(move.gap_ns for move in one.moves) for one in stages) / 1e6
     electrical_ms = 0.0
     for setting in wanted:
-        found = _replayed(job, made[setting.mode == "electrical"], settings, setting)
+        found = _replayed(made[setting.rule], sweep.iterations, setting)
         if setting.mode == "electrical":
             electrical_ms = found["step_ms"]
         yield {
             **job_head(name, variant, job),
             "scale_out_gb_s": job.device.scale_out_gb_s,
             "ranks_replayed": job_ranks(job, whole=sweep.whole),
-            "rule": setting.rule or "electrical",
+            "rule": setting.rule,
             "mode": setting.mode,
             "reconfiguration_latency_ms": setting.latency_ms,
             "step_ms": found["step_ms"],
@@ -111,27 +120,23 @@ def _rows(
         }
 
 
-def _replayed(
-    job: StepJob,
-    made: Mapping[int, Sequence[Step]],
-    settings: StepSettings,
-    setting: _Setting,
-) -> dict[str, float]:
-    sweep = settings.sweep
-    ranks = job_ranks(job, whole=sweep.whole)
-    layout: Any = job_layout(job, whole=sweep.whole)
-    if setting.rule == "stage_bits":
-        layout = StageBits(layout.gpus_per_server, ranks // job.degrees.pipeline)
+def circuit_model(job: StepJob, rule: str, *, whole: bool) -> CircuitModel:
+    """Which circuits operations need by a rule."""
+    layout = job_layout(job, whole=whole)
+    if rule != "stage_bits":
+        return layout
+    ranks = job_ranks(job, whole=whole)
+    return StageBits(layout.gpus_per_server, ranks // job.degrees.pipeline)
+
+
+def _replayed(made: Prepared, iterations: int, setting: _Setting) -> dict[str, float]:
     latency_ns = round(setting.latency_ms * 1e6)
-    rows = [
-        row
-        for row in replay(made, layout, setting.mode, latency_ns)
-        if row.iteration == sweep.iterations - 1
-    ]
+    found = replay_programs(made, None, setting.mode, latency_ns).table
+    last = found["iteration"] == iterations - 1
     return {
-        "step_ms": max(row.duration_ns for row in rows) / 1e6,
-        "stall_ms": max(row.stall_ns for row in rows) / 1e6,
-        "reconfigurations": fmean(row.reconfigurations for row in rows),
+        "step_ms": float((found["end_ns"] - found["begin_ns"])[last].max()) / 1e6,
+        "stall_ms": float(found["stall_ns"][last].max()) / 1e6,
+        "reconfigurations": float(found["reconfigurations"][last].mean()),
     }
 
 
