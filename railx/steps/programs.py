@@ -36,7 +36,16 @@ from railx.steps.layers import (
 )
 from railx.steps.settings import StepJob
 
-__all__ = ["PARALLELISMS", "Move", "Template", "job_layout", "job_ranks", "programs", "templates"]
+__all__ = [
+    "PARALLELISMS",
+    "PARALLELISMS_OF_CHANNELS",
+    "Move",
+    "Template",
+    "job_layout",
+    "job_ranks",
+    "programs",
+    "templates",
+]
 
 #: What an operation on the rails belongs to, by its lane.
 PARALLELISMS = {
@@ -44,6 +53,14 @@ PARALLELISMS = {
     "to_next": "PP",
     "from_next": "PP",
     "to_before": "PP",
+    "data": "DP",
+    "expert": "EP",
+    "context": "CP",
+}
+#: The same by the last word of a channel's name.
+PARALLELISMS_OF_CHANNELS = {
+    "forward": "PP",
+    "backward": "PP",
     "data": "DP",
     "expert": "EP",
     "context": "CP",
@@ -259,8 +276,10 @@ class _Stage:
             sent = size * gather_share(self._job.degrees.data)
             operation = self._made.issue("data", "reduce_scatter", size, sent, self._rate)
             self._reductions.append(operation)
-        elif self._job.parameters == "replicated" and self._job.gradients == "overlapped":
+        elif self._job.parameters == "replicated" and self._job.gradients != "at_end":
             self._reduce(unit)
+            if self._job.gradients == "in_line":
+                self._wait_for_reductions()
 
     def _reduce(self, unit: Unit) -> None:
         if self._job.degrees.data > 1:

@@ -195,9 +195,10 @@ class StepJob:
     """Whether each replica holds its parameters whole and reduces gradients, or a shard
     and gathers them before every pass (FSDP).
     """
-    gradients: Literal["at_end", "overlapped"]
-    """Whether replicas reduce gradients after the last backward pass, or those of each
-    layer as soon as they are there. Shards scatter theirs always at once.
+    gradients: Literal["at_end", "overlapped", "in_line"]
+    """When replicas reduce gradients: after the last backward pass, or those of each
+    layer as soon as they are there, behind computation (``overlapped``) or before it
+    goes on (``in_line``). Shards scatter theirs always behind it.
     """
     small_reductions: Annotated[int, AtLeast(0)]
     """Small all-reduces over the replicas at the end (norm of gradients)."""
@@ -284,7 +285,7 @@ class VariantSettings:
     """Ranks that share the experts of a layer."""
     micro_batch_sequences: Annotated[int, AtLeast(1)]
     """Sequences of a micro-batch."""
-    gradients: Literal["at_end", "overlapped"]
+    gradients: Literal["at_end", "overlapped", "in_line"]
     """When replicas reduce gradients."""
 
 

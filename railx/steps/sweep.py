@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from railx.fabric.settings import Mode
-from railx.replay.run import Prepared, prepare, replay_programs
+from railx.replay.formula import stall_ms
+from railx.replay.run import Prepared, Replayed, prepare, replay_programs
 from railx.replay.wiring import CircuitModel
-from railx.steps.programs import job_layout, job_ranks, programs, templates
+from railx.steps.programs import (
+    PARALLELISMS_OF_CHANNELS,
+    job_layout,
+    job_ranks,
+    programs,
+    templates,
+)
 from railx.steps.settings import StepJob, StepSettings
 from railx.steps.stage_bits import StageBits
 from railx.steps.windows import all_phases, per_pipeline, traffic, windows
 
-__all__ = ["phase_rows", "time_rows", "traffic_rows", "window_rows"]
+__all__ = [
+    "circuit_model",
+    "phase_rows",
+    "time_rows",
+    "timeline_rows",
+    "timeline_windows",
+    "traffic_rows",
+    "window_rows",
+]
 
 #: The rule where packet switches join everything.
 _PACKETS = "electrical"
@@ -52,8 +69,10 @@ def time_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
     """A row for each job, bandwidth, rule, mode and latency.
 
     ``step_ms`` is the slowest rank's step and ``electrical_ms`` that with packet
-    switches at the same bandwidth. ``compute_ms`` and ``tensor_ms`` (collectives in the
-    server) are means over the ranks, ``stall_ms`` (waiting for light) the most of any.
+    switches at the same bandwidth. ``formula_ms`` is the latter and the paper's sum of
+    max(0, L - W) over the windows of the rank where it is most, N L on demand.
+    ``compute_ms`` and ``tensor_ms`` (collectives in the server) are means over the
+    ranks, ``stall_ms`` (waiting for light) the most of any.
     """
     sweep = settings.sweep
     for variant, job in settings.jobs().items():
@@ -81,22 +100,16 @@ def _rows(
             for latency_ms in latencies_ms
         ),
     ]
-    made = {
-        rule: prepare(
-            programs(
-                job,
-                electrical=rule == _PACKETS,
-                iterations=sweep.iterations,
-                whole=sweep.whole,
-            ),
-            circuit_model(job, rule, whole=sweep.whole),
-        )
-        for rule in (_PACKETS, *sweep.rules)
-    }
+    made = {rule: _prepared(job, rule, settings) for rule in (_PACKETS, *sweep.rules)}
     stages = templates(job, electrical=False)
     tensor_ms = fmean(sum(move.tensor_ns for move in one.moves) for one in stages) / 1e6
     gaps_ms = fmean(sum(move.gap_ns for move in one.moves) for one in stages) / 1e6
     electrical_ms = 0.0
+    timeline = timeline_windows(
+        made[_PACKETS],
+        replay_programs(made[_PACKETS], None, "electrical", 0),
+        sweep.iterations - 1,
+    )
     for setting in wanted:
         found = _replayed(made[setting.rule], sweep.iterations, setting)
         if setting.mode == "electrical":
@@ -114,6 +127,7 @@ def _rows(
             "compute_ms": gaps_ms - tensor_ms,
             "tensor_ms": tensor_ms,
             "utilisation": (gaps_ms - tensor_ms) / found["step_ms"],
+            "formula_ms": electrical_ms + _by_formula(timeline.values(), setting),
             "stall_ms": found["stall_ms"],
             "reconfigurations": found["reconfigurations"],
             "fidelity": "replay",
@@ -129,6 +143,31 @@ def circuit_model(job: StepJob, rule: str, *, whole: bool) -> CircuitModel:
     return StageBits(layout.gpus_per_server, ranks // job.degrees.pipeline)
 
 
+def _by_formula(timeline: Iterable[Sequence[Window]], setting: _Setting) -> float:
+    """What switching adds by the paper's formula, on the rank where it is most."""
+    if setting.mode == "electrical":
+        return 0.0
+    hidden = setting.mode == "provisioned"
+    return max(
+        (
+            stall_ms(setting.latency_ms, [one.window_ms if hidden else 0.0 for one in windows])
+            for windows in timeline
+        ),
+        default=0.0,
+    )
+
+
+def _prepared(job: StepJob, rule: str, settings: StepSettings) -> Prepared:
+    whole = settings.sweep.whole
+    made = programs(
+        job,
+        electrical=rule == _PACKETS,
+        iterations=settings.sweep.iterations,
+        whole=whole,
+    )
+    return prepare(made, circuit_model(job, rule, whole=whole))
+
+
 def _replayed(made: Prepared, iterations: int, setting: _Setting) -> dict[str, float]:
     latency_ns = round(setting.latency_ms * 1e6)
     found = replay_programs(made, None, setting.mode, latency_ns).table
@@ -138,6 +177,59 @@ def _replayed(made: Prepared, iterations: int, setting: _Setting) -> dict[str, f
         "stall_ms": float(found["stall_ns"][last].max()) / 1e6,
         "reconfigurations": float(found["reconfigurations"][last].mean()),
     }
+
+
+@dataclass(frozen=True)
+class Window:
+    """Between two operations of unlike parallelisms of one rank, negative where they
+    overlap.
+    """
+
+    transition: str
+    window_ms: float
+
+
+def timeline_windows(made: Prepared, found: Replayed, iteration: int) -> dict[int, list[Window]]:
+    """The windows of every rank in an iteration of a replay, in their order."""
+    columns = made.programs.columns
+    rows = np.flatnonzero((found.started_ns >= 0) & (columns["iteration"] == iteration))
+    lanes = [PARALLELISMS_OF_CHANNELS[name.partition(":")[2]] for name in made.programs.channels]
+    windows: dict[int, list[Window]] = {}
+    ranks = columns["rank"][rows]
+    for rank in np.unique(ranks).tolist():
+        own = rows[ranks == rank]
+        own = own[np.argsort(found.started_ns[own], kind="stable")]
+        last, ended_ns = "", 0
+        windows[rank] = []
+        for row in own.tolist():
+            now, started_ns = lanes[columns["channel"][row]], int(found.started_ns[row])
+            if last and now != last:
+                idle_ms = (started_ns - ended_ns) / 1e6
+                windows[rank].append(Window(f"{last}->{now}", idle_ms))
+                ended_ns = 0
+            last, ended_ns = now, max(ended_ns, int(found.ended_ns[row]))
+    return windows
+
+
+def timeline_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
+    """The windows of the first replica of every stage, electrically switched."""
+    sweep = settings.sweep
+    for variant, job in settings.jobs().items():
+        made = _prepared(job, _PACKETS, settings)
+        windows = timeline_windows(
+            made, replay_programs(made, None, "electrical", 0), sweep.iterations - 1
+        )
+        ranks = job_ranks(job, whole=sweep.whole) // job.degrees.pipeline
+        for stage in range(job.degrees.pipeline):
+            for number, window in enumerate(windows.get(stage * ranks, ())):
+                yield {
+                    **job_head(name, variant, job),
+                    "stage": stage,
+                    "window": number,
+                    "transition": window.transition,
+                    "window_ms": window.window_ms,
+                    "fidelity": "replay",
+                }
 
 
 def window_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:

@@ -11,12 +11,19 @@ def run(job: Job) -> Summary:
     """Generate the jobs, replay them over the sweep; return times as a flat summary."""
     from railx.settings import load
     from railx.steps.settings import StepSettings
-    from railx.steps.sweep import phase_rows, time_rows, traffic_rows, window_rows
+    from railx.steps.sweep import (
+        phase_rows,
+        time_rows,
+        timeline_rows,
+        traffic_rows,
+        window_rows,
+    )
 
     settings: StepSettings = load(StepSettings, job.settings, "steps")
     times = list(time_rows(job.item, settings))
     job.write_table("times", times)
     job.write_table("windows", window_rows(job.item, settings))
+    job.write_table("timeline", timeline_rows(job.item, settings))
     job.write_table("phases", phase_rows(job.item, settings))
     job.write_table("traffic", traffic_rows(job.item, settings))
     summary: Summary = {"step": job.item, "model": settings.job.model.name}
@@ -41,7 +48,8 @@ _TIMES = (
     | whole("ranks_replayed")
     | text("rule", "mode")
     | real("reconfiguration_latency_ms", "step_ms", "electrical_ms", "added_ms")
-    | real("compute_ms", "tensor_ms", "utilisation", "stall_ms", "reconfigurations")
+    | real("compute_ms", "tensor_ms", "utilisation", "formula_ms", "stall_ms")
+    | real("reconfigurations")
     | text("fidelity")
 )
 _WINDOWS = (
@@ -51,6 +59,9 @@ _WINDOWS = (
     | whole("count")
     | real("mean_ms", "min_ms", "max_ms")
     | text("fidelity")
+)
+_TIMELINE = (
+    _JOB | whole("stage", "window") | text("transition") | real("window_ms") | text("fidelity")
 )
 _PHASES = (
     _JOB | whole("stage", "phase") | text("parallelism") | whole("operations") | text("fidelity")
@@ -67,10 +78,11 @@ STAGE = Stage(
     outputs={
         "times": Table("{step}/times.parquet", _TIMES, claims=True),
         "windows": Table("{step}/windows.parquet", _WINDOWS, claims=True),
+        "timeline": Table("{step}/timeline.parquet", _TIMELINE, claims=True),
         "phases": Table("{step}/phases.parquet", _PHASES, claims=True),
         "traffic": Table("{step}/traffic.parquet", _TRAFFIC, claims=True),
         "summary": Json("{step}/summary.json", claims=True),
     },
     run=run,
-    tracked=Tracked("summary", ("times", "windows", "phases", "traffic")),
+    tracked=Tracked("summary", ("times", "windows", "timeline", "phases", "traffic")),
 )
