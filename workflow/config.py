@@ -34,6 +34,7 @@ from railx.network import (
 from railx.planning.planners import PlannerSettings
 from railx.replay.settings import ReplaySettings
 from railx.settings import Between, NotEmpty, SettingsError, load
+from railx.steps.settings import StepSettings
 from railx.tenancy import TenancySettings
 from railx.tracking import TrackingSettings
 from railx.vocabulary.reconfiguration import TransitionSettings
@@ -156,6 +157,8 @@ class Experiment:
     """Programs in plain torch on the rails, by name."""
     replay: ReplaySettings
     """Cluster time of the training runs."""
+    steps: dict[str, StepSettings]
+    """Generated training steps by name."""
     figures: dict[str, FigureSettings]
     """Figures by name."""
     tracking: TrackingSettings

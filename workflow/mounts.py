@@ -34,6 +34,7 @@ LISTED = {
     "plans": "plan",
     "runs": "run",
     "live": "live",
+    "steps": "step",
     "figures": "figure",
 }
 #: Groups that an experiment chooses for every entry of a list at once.

@@ -142,6 +142,7 @@ def test_wildcards_are_the_items_of_the_experiment(experiment: dict[str, Any]) -
         "network": list(experiment["underlay"]["networks"]),
         "run": list(experiment["runs"]),
         "program": list(experiment["live"]),
+        "step": list(experiment["steps"]),
         "figure": list(experiment["figures"]),
     }
     assert "torus_2d" not in STAGES["circuits"].items(experiment)
@@ -162,8 +163,8 @@ def test_printed_and_tracked_come_from_the_declarations(experiment: dict[str, An
     assert len(titles) == len(set(titles))
     assert {title.split("/")[0] for title in titles} == {
         "topology", "network", "packets", "agreement", "bandwidth", "mapping", "switched",
-        "tenancy", "economics", "corpus", "plan", "training", "replay", "evidence", "figure",
-        "report",
+        "tenancy", "economics", "corpus", "plan", "training", "replay", "steps", "evidence",
+        "figure", "report",
     }  # fmt: skip
     (run,) = (
         one for one in results if (one["stage"], one["name"]) == ("training", "flexsp_stdlib")

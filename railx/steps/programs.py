@@ -1,0 +1,412 @@
+"""Programs of the ranks of a generated step.
+
+All ranks of a stage do the same, so a program is made once for each stage and laid over
+the stage's ranks. What stays inside a server is folded into computation: it needs no
+circuits, and no other rank waits for it. Where one rail stands for all of a server,
+ranks are those of rail 0: rails do the same at the same time.
+
+Forward and backward messages of a pair of stages are channels of their own, so that
+neither waits behind the other. A stage receives when it has nothing else to do, and
+goes on while it sends. Shards (FSDP) are gathered one unit ahead, and again in the
+backward pass; gradients are scattered after the last micro-batch's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from railx.fabric.circuits import Configuration, Layout
+from railx.planning.simulation import Shape, orders_of
+from railx.replay.programs import DOES, KINDS, Programs
+from railx.steps.layers import (
+    Direction,
+    Segment,
+    Unit,
+    all_reduce_share,
+    gather_share,
+    hop_bytes,
+    layer_segments,
+    stage_units,
+)
+from railx.steps.settings import StepJob
+
+__all__ = [
+    "PARALLELISMS",
+    "PARALLELISMS_OF_CHANNELS",
+    "Move",
+    "Template",
+    "job_layout",
+    "job_ranks",
+    "programs",
+    "templates",
+]
+
+#: What an operation on the rails belongs to, by its lane.
+PARALLELISMS = {
+    "from_before": "PP",
+    "to_next": "PP",
+    "from_next": "PP",
+    "to_before": "PP",
+    "data": "DP",
+    "expert": "EP",
+    "context": "CP",
+}
+#: The same by the last word of a channel's name.
+PARALLELISMS_OF_CHANNELS = {
+    "forward": "PP",
+    "backward": "PP",
+    "data": "DP",
+    "expert": "EP",
+    "context": "CP",
+}
+_LANES = tuple(PARALLELISMS)
+Array = npt.NDArray[Any]
+#: Bytes of a small reduction: one number.
+_NUMBER = 4
+
+
+@dataclass(frozen=True)
+class Move:
+    """One step of a stage's program, as :class:`railx.replay.engine.Step`.
+
+    ``lane`` is one of ``PARALLELISMS``, ``number`` counts its operations in the step of
+    training. ``tensor_ns`` is the part of ``gap_ns`` that collectives in the server
+    take. ``mark`` says which pass of the stage it is in (-1: after the last one).
+    """
+
+    does: Literal["begin", "issue", "wait", "end"]
+    gap_ns: int = 0
+    tensor_ns: int = 0
+    lane: str = ""
+    number: int = -1
+    kind: str = ""
+    lasts_ns: int = 0
+    payload_bytes: int = 0
+    sent_bytes: float = 0.0
+    mark: int = -1
+
+
+@dataclass
+class Template:
+    """The program of a stage: its moves, and how often each lane is used."""
+
+    moves: list[Move] = field(default_factory=list)
+    used: Counter[str] = field(default_factory=Counter)
+    #: Bytes that each rank sends inside its server.
+    tensor_bytes: float = 0.0
+    _gap: float = 0.0
+    _tensor: float = 0.0
+    _mark: int = -1
+
+    def compute(self, lasts_ns: float, *, tensor: bool = False) -> None:
+        self._gap += lasts_ns
+        self._tensor += lasts_ns if tensor else 0.0
+
+    def begin(self) -> None:
+        self.moves.append(Move("begin"))
+
+    def begin_pass(self, number: int) -> None:
+        """What follows belongs to a pass."""
+        self._mark = number
+
+    def issue(
+        self, lane: str, kind: str, payload: float, sent: float, rate_gb_s: float
+    ) -> tuple[str, int]:
+        """Hand an operation over; returns what can be waited for."""
+        number = self.used[lane]
+        self.used[lane] += 1
+        move = Move(
+            "issue",
+            *self._taken(),
+            lane,
+            number,
+            kind,
+            round(sent / rate_gb_s),
+            round(payload),
+            sent,
+            self._mark,
+        )
+        self.moves.append(move)
+        return lane, number
+
+    def wait(self, operation: tuple[str, int]) -> None:
+        lane, number = operation
+        gap_ns, tensor_ns = self._taken()
+        self.moves.append(Move("wait", gap_ns, tensor_ns, lane, number, mark=self._mark))
+
+    def end(self) -> None:
+        self.moves.append(Move("end", *self._taken()))
+
+    def _taken(self) -> tuple[int, int]:
+        found = round(self._gap), round(self._tensor)
+        self._gap = self._tensor = 0.0
+        return found
+
+
+def templates(job: StepJob, *, electrical: bool) -> list[Template]:
+    """The program of every stage, for one step of training."""
+    units = stage_units(job)
+    stages, parts = job.degrees.pipeline, job.parts
+    orders = orders_of(job.schedule, Shape(stages, [1] * job.micro_batches, parts))
+    return [
+        _Stage(job, stage, units[stage], electrical).program(orders[stage])
+        for stage in range(stages)
+    ]
+
+
+class _Stage:
+    """Writes the program of one stage."""
+
+    def __init__(
+        self, job: StepJob, stage: int, units: Sequence[Sequence[Unit]], electrical: bool
+    ) -> None:
+        self._job, self._stage, self._units = job, stage, units
+        self._electrical = electrical
+        self._rate = job.device.scale_out_gb_s
+        self._made = Template()
+        #: Messages that were handed over, by lane, and gathers and reductions.
+        self._sends: dict[str, tuple[str, int]] = {}
+        self._reductions: list[tuple[str, int]] = []
+        self._segments = {
+            (part, number, direction): layer_segments(job, unit, direction, electrical=electrical)
+            for part, own in enumerate(units)
+            for number, unit in enumerate(own)
+            for direction in ("forward", "backward")
+        }
+
+    def program(self, order: Sequence[int]) -> Template:
+        made, n, parts = self._made, self._job.micro_batches, self._job.parts
+        made.begin()
+        for number, one in enumerate(order):
+            backward, rest = divmod(one, n * parts)
+            part, micro_batch = divmod(rest, n)
+            made.begin_pass(number)
+            self._run(part, "backward" if backward else "forward", micro_batch == n - 1)
+        made.begin_pass(-1)
+        if self._job.parameters == "replicated" and self._job.gradients == "at_end":
+            for own in self._units:
+                for unit in reversed(own):
+                    self._reduce(unit)
+        if self._job.degrees.data > 1:
+            for _ in range(self._job.small_reductions):
+                share = all_reduce_share(self._job.degrees.data)
+                self._wait_for_reductions()
+                self._reductions.append(
+                    made.issue("data", "all_reduce", _NUMBER, _NUMBER * share, self._rate)
+                )
+        for lane in list(self._sends):
+            made.wait(self._sends.pop(lane))
+        self._wait_for_reductions()
+        made.end()
+        return made
+
+    def _wait_for_reductions(self) -> None:
+        for operation in self._reductions:
+            self._made.wait(operation)
+        self._reductions.clear()
+
+    def _run(self, part: int, direction: Direction, last: bool) -> None:
+        """One pass: receive, go through the units, send."""
+        stages, parts = self._job.degrees.pipeline, self._job.parts
+        model_stage = part * stages + self._stage
+        begins, ends = model_stage == 0, model_stage == stages * parts - 1
+        forward = direction == "forward"
+        if not (begins if forward else ends):
+            lane = "from_before" if forward else "from_next"
+            self._made.wait(self._hop(lane, "recv"))
+        self._go_through(part, direction, last)
+        if not (ends if forward else begins):
+            lane = "to_next" if forward else "to_before"
+            if lane in self._sends:
+                self._made.wait(self._sends.pop(lane))
+            self._sends[lane] = self._hop(lane, "send")
+
+    def _hop(self, lane: str, kind: str) -> tuple[str, int]:
+        if self._job.degrees.pipeline == 1:
+            raise ValueError("a pipeline of one stage has no next stage")
+        size = hop_bytes(self._job)
+        return self._made.issue(lane, kind, size, size, self._rate)
+
+    def _go_through(self, part: int, direction: Direction, last: bool) -> None:
+        own = self._units[part]
+        numbers = list(range(len(own)))
+        if direction == "backward":
+            numbers.reverse()
+        sharded = self._job.parameters == "sharded" and self._job.degrees.data > 1
+        ahead = self._gather(own[numbers[0]]) if sharded else None
+        for place, number in enumerate(numbers):
+            if ahead is not None:
+                now = ahead
+                following = numbers[place + 1 : place + 2]
+                ahead = self._gather(own[following[0]]) if following else None
+                self._made.wait(now)
+            for segment in self._segments[part, number, direction]:
+                self._do(segment)
+            if direction == "backward" and last:
+                self._after_backward(own[number])
+
+    def _do(self, segment: Segment) -> None:
+        if segment.kind == "tensor" or (segment.sent_bytes and not segment.on_rail):
+            self._made.compute(segment.lasts_ns, tensor=True)
+            self._made.tensor_bytes += segment.sent_bytes
+        elif segment.on_rail:
+            kind = "all_to_all" if segment.kind == "expert" else "all_gather"
+            self._made.wait(
+                self._made.issue(
+                    segment.kind, kind, segment.payload_bytes, segment.sent_bytes, self._rate
+                )
+            )
+        else:
+            self._made.compute(segment.lasts_ns)
+
+    def _gather(self, unit: Unit) -> tuple[str, int]:
+        size = unit.parameters * self._job.bytes_per_element
+        sent = size * gather_share(self._job.degrees.data)
+        return self._made.issue("data", "all_gather", size, sent, self._rate)
+
+    def _after_backward(self, unit: Unit) -> None:
+        if self._job.parameters == "sharded" and self._job.degrees.data > 1:
+            size = unit.parameters * self._job.bytes_per_element
+            sent = size * gather_share(self._job.degrees.data)
+            operation = self._made.issue("data", "reduce_scatter", size, sent, self._rate)
+            self._reductions.append(operation)
+        elif self._job.parameters == "replicated" and self._job.gradients != "at_end":
+            self._reduce(unit)
+            if self._job.gradients == "in_line":
+                self._wait_for_reductions()
+
+    def _reduce(self, unit: Unit) -> None:
+        if self._job.degrees.data > 1:
+            size = unit.parameters * self._job.bytes_per_element
+            sent = size * all_reduce_share(self._job.degrees.data)
+            self._reductions.append(self._made.issue("data", "all_reduce", size, sent, self._rate))
+
+
+def job_layout(job: StepJob, *, whole: bool) -> Layout:
+    """How ranks fill servers: as many as a server has, or the one of rail 0."""
+    return Layout(job.degrees.server if whole else 1)
+
+
+def job_ranks(job: StepJob, *, whole: bool) -> int:
+    """Ranks that are replayed."""
+    return job.degrees.ranks // (1 if whole else job.degrees.server)
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """Numbers the ranks: those of a server fastest, then context, data, stage."""
+
+    server: int
+    context: int
+    data: int
+    stages: int
+
+    def ranks(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Every rank with its place: in the server, context, data and stage."""
+        for stage in range(self.stages):
+            for data in range(self.data):
+                for context in range(self.context):
+                    for inside in range(self.server):
+                        yield self.at(inside, context, data, stage), inside, context, data, stage
+
+    def at(self, inside: int, context: int, data: int, stage: int) -> int:
+        return ((stage * self.data + data) * self.context + context) * self.server + inside
+
+
+def _numbers(job: StepJob, whole: bool) -> _Numbers:
+    degrees = job.degrees
+    return _Numbers(
+        degrees.server if whole else 1,
+        1 if degrees.context_in_server else degrees.context,
+        degrees.data,
+        degrees.pipeline,
+    )
+
+
+def _members(numbers: _Numbers, job: StepJob, lane: str, place: Sequence[int]) -> tuple[int, ...]:
+    """The ranks that an operation of a lane joins, for a rank at a place."""
+    inside, context, data, stage = place
+    stages = numbers.stages
+    here = numbers.at(inside, context, data, stage)
+    if lane in ("to_next", "from_next"):
+        return here, numbers.at(inside, context, data, (stage + 1) % stages)
+    if lane in ("from_before", "to_before"):
+        return numbers.at(inside, context, data, (stage - 1) % stages), here
+    if lane == "context":
+        return tuple(numbers.at(inside, c, data, stage) for c in range(numbers.context))
+    if lane == "expert":
+        servers = job.degrees.expert_servers
+        first = data // servers * servers
+        return tuple(numbers.at(inside, context, d, stage) for d in range(first, first + servers))
+    return tuple(numbers.at(inside, context, d, stage) for d in range(numbers.data))
+
+
+def _channel(lane: str, members: Sequence[int]) -> str:
+    """The name of a channel: alike on both ends of a message."""
+    names = {
+        "to_next": "forward",
+        "from_before": "forward",
+        "from_next": "backward",
+        "to_before": "backward",
+    }
+    return f"{','.join(map(str, members))}:{names.get(lane, lane)}"
+
+
+def programs(job: StepJob, *, electrical: bool, iterations: int, whole: bool) -> Programs:
+    """What every rank does, over so many steps of training.
+
+    ``electrical``: packet switches join all ranks of a rail. ``whole``: all ranks, or
+    those of rail 0.
+    """
+    made = [_columns(template, iterations) for template in templates(job, electrical=electrical)]
+    numbers = _numbers(job, whole)
+    channels: dict[str, int] = {}
+    configurations: dict[Configuration, int] = {}
+    columns: dict[str, list[Array]] = {name: [] for name in ("rank", *made[0])}
+    columns |= {"channel": [], "configuration": []}
+    for rank, *place in numbers.ranks():
+        own = made[place[-1]]
+        channel = np.full(len(_LANES) + 1, -1, np.int64)
+        configuration = channel.copy()
+        for number in np.unique(own["lane"]):
+            if number < 0:
+                continue
+            lane = _LANES[number]
+            members = _members(numbers, job, lane, place)
+            kind: Literal["pair", "ring"] = "pair" if PARALLELISMS[lane] == "PP" else "ring"
+            channel[number] = channels.setdefault(_channel(lane, members), len(channels))
+            needed = Configuration(kind, members)
+            configuration[number] = configurations.setdefault(needed, len(configurations))
+        columns["rank"].append(np.full(len(own["lane"]), rank))
+        columns["channel"].append(channel[own["lane"]])
+        columns["configuration"].append(configuration[own["lane"]])
+        for name, values in own.items():
+            columns[name].append(values)
+    del columns["lane"]
+    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+    return Programs.from_columns(joined, list(channels), list(configurations))
+
+
+def _columns(template: Template, iterations: int) -> dict[str, Array]:
+    """The moves of a stage as columns, over the iterations; lanes by number."""
+    moves = template.moves
+    once = {
+        "does": [DOES.index(move.does) for move in moves],
+        "gap_ns": [move.gap_ns for move in moves],
+        "lane": [_LANES.index(move.lane) if move.lane else -1 for move in moves],
+        "kind": [KINDS.index(move.kind) if move.kind else -1 for move in moves],
+        "bytes": [move.payload_bytes for move in moves],
+        "lasts_ns": [move.lasts_ns for move in moves],
+    }
+    found = {name: np.tile(np.array(values), iterations) for name, values in once.items()}
+    number = np.array([move.number for move in moves])
+    used = np.array([template.used[move.lane] if move.lane else 0 for move in moves])
+    iteration = np.repeat(np.arange(iterations), len(moves))
+    sequence = np.tile(number, iterations) + iteration * np.tile(used, iterations)
+    return {**found, "iteration": iteration, "sequence": sequence}

@@ -1,0 +1,88 @@
+"""Stage steps: generated training steps -> times on rails, windows, traffic."""
+
+from __future__ import annotations
+
+from workflow.stage import Item, Job, Json, Stage, Summary, Table, Tracked, flag, real, text, whole
+
+__all__ = ["STAGE", "run"]
+
+
+def run(job: Job) -> Summary:
+    """Generate the jobs, replay them over the sweep; return times as a flat summary."""
+    from railx.settings import load
+    from railx.steps.settings import StepSettings
+    from railx.steps.sweep import (
+        phase_rows,
+        time_rows,
+        timeline_rows,
+        traffic_rows,
+        window_rows,
+    )
+
+    settings: StepSettings = load(StepSettings, job.settings, "steps")
+    times = list(time_rows(job.item, settings))
+    job.write_table("times", times)
+    job.write_table("windows", window_rows(job.item, settings))
+    job.write_table("timeline", timeline_rows(job.item, settings))
+    job.write_table("phases", phase_rows(job.item, settings))
+    job.write_table("traffic", traffic_rows(job.item, settings))
+    summary: Summary = {"step": job.item, "model": settings.job.model.name}
+    for row in times:
+        if row["scale_out_gb_s"] == settings.job.device.scale_out_gb_s:
+            latency = f"{row['mode']}_{row['reconfiguration_latency_ms']:g}ms"
+            key = f"{row['job']}.{row['rule']}.{latency}"
+            summary[f"{key}.step_ms"] = row["step_ms"]
+    summary["fidelity"] = "replay"
+    job.write_json("summary", summary)
+    return summary
+
+
+_JOB = (
+    text("step", "job", "model", "device")
+    | whole("gpus", "data", "pipeline", "tensor", "expert")
+    | text("gradients")
+)
+_TIMES = (
+    _JOB
+    | real("scale_out_gb_s")
+    | whole("ranks_replayed")
+    | text("rule", "mode")
+    | real("reconfiguration_latency_ms", "step_ms", "electrical_ms", "added_ms")
+    | real("compute_ms", "tensor_ms", "utilisation", "formula_ms", "stall_ms")
+    | real("reconfigurations")
+    | text("fidelity")
+)
+_WINDOWS = (
+    _JOB
+    | text("transition", "direction")
+    | flag("within_layer")
+    | whole("count")
+    | real("mean_ms", "min_ms", "max_ms")
+    | text("fidelity")
+)
+_TIMELINE = (
+    _JOB | whole("stage", "window") | text("transition") | real("window_ms") | text("fidelity")
+)
+_PHASES = (
+    _JOB | whole("stage", "phase") | text("parallelism") | whole("operations") | text("fidelity")
+)
+_TRAFFIC = _JOB | text("scope", "parallelism") | real("sent_gb") | text("fidelity")
+
+STAGE = Stage(
+    name="steps",
+    help="generated training steps on rails: times, windows, phases and traffic",
+    message="Generated training step {item}",
+    # Results that were made before there was this stage have none.
+    item=Item("step", lambda experiment: experiment.get("steps", ())),
+    settings=lambda experiment, step: experiment["steps"][step],
+    outputs={
+        "times": Table("{step}/times.parquet", _TIMES, claims=True),
+        "windows": Table("{step}/windows.parquet", _WINDOWS, claims=True),
+        "timeline": Table("{step}/timeline.parquet", _TIMELINE, claims=True),
+        "phases": Table("{step}/phases.parquet", _PHASES, claims=True),
+        "traffic": Table("{step}/traffic.parquet", _TRAFFIC, claims=True),
+        "summary": Json("{step}/summary.json", claims=True),
+    },
+    run=run,
+    tracked=Tracked("summary", ("times", "windows", "timeline", "phases", "traffic")),
+)
