@@ -18,7 +18,7 @@ from tests.replay.programs import programs, rails
 MODES: tuple[Mode, ...] = ("electrical", "on_demand", "provisioned")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(steps=programs(), model=rails(), mode=st.sampled_from(MODES), latency_ns=st.integers(0, 9))
 def test_the_compiled_engine_decides_as_the_core_does(
     steps: dict[int, list[Step]], model: CircuitModel, mode: Mode, latency_ns: int
@@ -31,6 +31,7 @@ def test_the_compiled_engine_decides_as_the_core_does(
     assert ours.rows() == rows
 
 
+@settings(max_examples=25, deadline=None)
 @given(steps=programs())
 def test_programs_are_the_same_as_arrays_and_in_a_file(
     steps: dict[int, list[Step]], tmp_path_factory: pytest.TempPathFactory
