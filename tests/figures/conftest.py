@@ -22,6 +22,7 @@ from tests.figures.papers import (
     write_rails,
     write_underlays,
 )
+from tests.figures.step_tables import write_generated
 from tests.figures.training_tables import write_passes, write_planned
 from workflow.config import choices
 
@@ -691,10 +692,14 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
     iterations = write_iterations(results, rng)
     scale = write_scale(results)
     cases = write_plans(results)
+    generated = write_generated(results / "generated")
     return {
         "all_claims": {"claims": [write_claims(results)]},
         "network_prices": {"scale": [scale]},
-        "switching_overhead": {"iterations": iterations},
+        "switching_overhead": {"iterations": iterations, "times": generated["times"]},
+        "step_switches": {"times": generated["times"]},
+        "step_sweeps": {"times": generated["times"]},
+        "step_windows": {key: generated[key] for key in ("windows", "timeline")},
         "switching_windows": {},
         "rail_savings": {"summary": [write_rails(results / "rails")]},
         "adaptive_speedups": {"groups": cases},
