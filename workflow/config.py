@@ -293,6 +293,8 @@ class StageSettings:
     """The rails between the ranks."""
     training: TrainingSettings
     """How the plan is trained and timed."""
+    step: StepSettings
+    """Generated training steps."""
     tracking: TrackingSettings
     """Which trackers get the runs."""
 

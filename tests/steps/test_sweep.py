@@ -32,7 +32,7 @@ def settings(**changes: object) -> StepSettings:
 
 def test_a_row_for_each_job_bandwidth_rule_mode_and_latency() -> None:
     rows = list(time_rows("one", settings()))
-    # Electrical and two rules, two modes, two latencies; one latency at another bandwidth.
+    # Electrical, and two rules, modes and latencies; one latency at another bandwidth.
     assert len(rows) == 2 * ((1 + 2 * 2 * 2) + (1 + 2 * 2))
     assert {row["step"] for row in rows} == {"one"}
     assert {row["ranks_replayed"] for row in rows if row["job"] == "both"} == {4}
