@@ -77,6 +77,7 @@ bench: $(READY) ## how good plans are, how fast the simulators, and what the bac
 	@$(BIN)/python benchmarks/pipelines.py
 	@$(BIN)/python benchmarks/pipelines.py checkpoints --draws 3
 	@$(BIN)/python benchmarks/packet_simulator.py
+	@$(BIN)/python benchmarks/replay.py
 	@$(BIN)/python benchmarks/backend.py
 	@$(BIN)/python benchmarks/full_scale.py
 

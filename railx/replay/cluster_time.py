@@ -16,10 +16,12 @@ from typing import Any
 
 from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
-from railx.replay.engine import ReplayedIteration, Step, replay
+from railx.replay.engine import ReplayedIteration, Step
 from railx.replay.passes import Passes
 from railx.replay.pricing import price_of
+from railx.replay.programs import Programs
 from railx.replay.recording import cluster_programs, recorded_programs
+from railx.replay.run import Prepared, prepare, replay_programs
 from railx.replay.settings import ReplaySettings
 
 __all__ = ["RECORDED", "cluster_time", "summarised"]
@@ -60,7 +62,7 @@ def cluster_time(
     """
     wall = _wall(trace)
     electrical = [event for event in trace if event["mode"] == "electrical"]
-    programs = {RECORDED: recorded_programs(electrical)}
+    programs: dict[str, dict[int, list[Step]]] = {RECORDED: recorded_programs(electrical)}
     if passes is not None or not shared_device:
         for topology, table in tables.items():
             rows = [row for row in table if row["fidelity"] == settings.fidelity]
@@ -71,8 +73,9 @@ def cluster_time(
     return [
         {"topology": topology, "compute": "measured" if topology == RECORDED else computed} | row
         for topology, own in programs.items()
+        for prepared in [prepare(Programs.from_steps(own), layout)]
         for setting in _sweep(settings)
-        for row in _replayed(topology, own, setting, layout, warmup, wall)
+        for row in _replayed(topology, prepared, setting, warmup, wall)
     ]
 
 
@@ -116,15 +119,14 @@ def _wall(trace: Iterable[_Row]) -> dict[tuple[str, float, int], float]:
 
 def _replayed(
     topology: str,
-    programs: Mapping[int, Sequence[Step]],
+    programs: Prepared,
     setting: _Setting,
-    layout: Layout,
     warmup: int,
     wall: Mapping[tuple[str, float, int], float],
 ) -> Iterable[dict[str, Any]]:
     latency_ns = round(setting.latency_ms * 1e6)
     by_iteration: dict[int, list[ReplayedIteration]] = defaultdict(list)
-    for row in replay(programs, layout, setting.mode, latency_ns):
+    for row in replay_programs(programs, None, setting.mode, latency_ns).rows():
         by_iteration[row.iteration].append(row)
     for iteration, ranks in sorted(by_iteration.items()):
         if iteration < warmup:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -23,9 +23,11 @@ from railx.fabric.core import (
     ControllerCore,
     GrantAction,
     OperationKey,
+    RecallAction,
     RefuseAction,
     SwitchAction,
 )
+from railx.fabric.holdings import Holdings
 from railx.fabric.settings import Mode
 from railx.replay.wiring import CircuitModel
 
@@ -129,14 +131,19 @@ def replay(
     latency_ns: int,
     *,
     log: list[Logged] | None = None,
+    held: bool = False,
 ) -> list[ReplayedIteration]:
     """Carry out the programs (by rank) on a virtual clock that starts at 0.
 
     Returns one row per iteration and rank, in order. Decisions are added to ``log``.
+    ``held``: leases stay with their members until they are recalled, as in a run, and
+    an operation on them asks for nothing. With messages that take no time this changes
+    what is asked. It changes a time only where groups contend for ports at one moment,
+    because who began on held circuits stands in no queue.
     Raises ValueError where the programs cannot end, because a rank waits for an
     operation that another never comes to.
     """
-    run = _Replay(programs, layout, mode, latency_ns, log)
+    run = _Replay(programs, layout, mode, latency_ns, log, held=held)
     run.run()
     return run.rows()
 
@@ -147,6 +154,7 @@ _Interval = tuple[int, int]
 @dataclass
 class _Rank:
     steps: Sequence[Step]
+    holdings: Holdings
     next: int = 0
     waits_for: OperationKey | None = None
     at_begin: bool = False
@@ -155,9 +163,13 @@ class _Rank:
     lanes: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     #: Operations that need circuits: every one before this step has asked.
     unasked: int = 0
-    #: Those that have asked, and of them those that were not granted yet.
+    #: Those that have asked (or hold their circuits), of them those that were not
+    #: granted yet, and those that were.
     asked: set[int] = field(default_factory=set)
     waiting: set[int] = field(default_factory=set)
+    begun: set[int] = field(default_factory=set)
+    #: Those whose grant is in the results; a recall may be followed by a second one.
+    accounted: set[int] = field(default_factory=set)
     #: How many were granted and have not ended.
     under_way: int = 0
     #: The last collective that has ended, by its step.
@@ -179,12 +191,17 @@ class _Replay:
         mode: Mode,
         latency_ns: int,
         log: list[Logged] | None,
+        *,
+        held: bool,
     ) -> None:
         self._mode = mode
         self._latency_ns = latency_ns
         self._log = log
         self._layout = layout
-        self._ranks = {rank: _Rank(steps) for rank, steps in programs.items()}
+        self._held = held
+        self._ranks = {
+            rank: _Rank(steps, Holdings(cast("Layout", layout))) for rank, steps in programs.items()
+        }
         # A circuit model has all that the core asks of a layout.
         self._core = ControllerCore(cast("Layout", layout), max(programs, default=-1) + 1)
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -192,6 +209,8 @@ class _Replay:
         self._now_ns = 0
         #: Members that stand before an operation, with the step that issued it.
         self._arrived: dict[OperationKey, dict[int, int]] = defaultdict(dict)
+        #: Those of them that may begin: granted, or on circuits that they hold.
+        self._ready: dict[OperationKey, set[int]] = defaultdict(set)
         self._results: dict[tuple[int, int], ReplayedIteration] = {}
 
     def run(self) -> None:
@@ -364,11 +383,16 @@ class _Replay:
 
     def _ask(self, rank: int, number: int) -> None:
         state, operation = self._ranks[rank], self._operation(rank, number)
-        self._arrived[operation.key][rank] = number
+        key, configuration = operation.key, operation.configuration
+        self._arrived[key][rank] = number
         state.asked.add(number)
+        if self._held and state.holdings.begin(key, configuration):
+            self._may_begin(rank, number)
+            self._start_if_ready(operation)
+            return
         state.waiting.add(number)
         self._act(
-            self._core.ask(rank, number, operation.key, operation.configuration, self._now_ns)
+            self._core.ask(rank, number, key, configuration, self._now_ns, can_hold=self._held)
         )
 
     def _operation(self, rank: int, number: int) -> ReplayedOperation:
@@ -388,21 +412,17 @@ class _Replay:
         self._at(end_ns, functools.partial(self._end, rank, number))
 
     def _act(self, actions: Sequence[Action]) -> None:
-        started: dict[OperationKey, ReplayedOperation] = {}
-        for action in actions:
+        granted: dict[OperationKey, set[int]] = {}
+        left = deque(actions)
+        while left:
+            action = left.popleft()
             if isinstance(action, GrantAction):
-                assert action.request is not None
-                step = self._ranks[action.rank].steps[action.request]
-                result = self._result(action.rank, step)
-                result.requests += 1
-                result.reconfigurations += int(action.reconfigured > 0)
-                result.stall_ns += action.stall_ns
-                result.wait_ns += action.wait_ns
-                result.mispredictions += int(action.mispredicted)
-                assert step.operation is not None
-                if action.key not in started:
+                self._take_grant(action)
+                if action.key not in granted:
                     self._note("grant", action.key)
-                started[action.key] = step.operation
+                granted.setdefault(action.key, set()).add(action.rank)
+            elif isinstance(action, RecallAction):
+                left += self._give_back(action.rank, action.configuration, action.hold)
             elif isinstance(action, RefuseAction):
                 raise ValueError(action.message)
             elif isinstance(action, SwitchAction):
@@ -411,26 +431,61 @@ class _Replay:
                     self._now_ns + self._latency_ns,
                     functools.partial(self._switched, action.command),
                 )
-        for operation in started.values():
-            self._granted(operation)
+        for key, members in granted.items():
+            arrived = self._arrived[key]
+            for rank, number in arrived.items():
+                if rank in members:
+                    self._may_begin(rank, number)
+            self._start_if_ready(self._operation(*next(iter(arrived.items()))))
+
+    def _take_grant(self, action: GrantAction) -> None:
+        rank = self._ranks[action.rank]
+        number = self._arrived[action.key][action.rank]
+        if number not in rank.accounted:
+            rank.accounted.add(number)
+            result = self._result(action.rank, rank.steps[number])
+            result.requests += 1
+            result.reconfigurations += int(action.reconfigured > 0)
+            result.stall_ns += action.stall_ns
+            result.wait_ns += action.wait_ns
+            result.mispredictions += int(action.mispredicted)
+        note = rank.holdings.granted if action.request is not None else rank.holdings.granted_late
+        note(action.key, action.configuration, action.hold)
+
+    def _give_back(
+        self, rank: int, configuration: Configuration, hold: int | None = None
+    ) -> list[Action]:
+        """A rank gives a held lease back; what has not begun on it has to wait."""
+        report = self._ranks[rank].holdings.recall(configuration, hold)
+        if report is None:
+            return []
+        for key in report.open:
+            if key in self._arrived:
+                self._ready[key].discard(rank)
+        return self._core.recalled(rank, configuration, report, self._now_ns)
 
     def _note(self, decision: Literal["grant", "switch"], what: tuple[Any, ...]) -> None:
         if self._log is not None:
             self._log.append(Logged(self._now_ns, decision, what))
 
-    def _granted(self, operation: ReplayedOperation) -> None:
-        for rank, number in self._arrived[operation.key].items():
-            state = self._ranks[rank]
-            state.waiting.remove(number)
-            state.under_way += 1
-            if number in state.unsent:
-                del state.unsent[number]
-                for behind, other in state.behind.items():
-                    if other == number:
-                        self._at(
-                            self._now_ns, functools.partial(self._go_ahead, rank, behind, other)
-                        )
-        self._start_others(operation)
+    def _may_begin(self, rank: int, number: int) -> None:
+        state = self._ranks[rank]
+        self._ready[self._operation(rank, number).key].add(rank)
+        if number in state.begun:
+            return
+        state.begun.add(number)
+        state.waiting.discard(number)
+        state.under_way += 1
+        if number in state.unsent:
+            del state.unsent[number]
+            for behind, other in state.behind.items():
+                if other == number:
+                    self._at(self._now_ns, functools.partial(self._go_ahead, rank, behind, other))
+
+    def _start_if_ready(self, operation: ReplayedOperation) -> None:
+        if len(self._ready[operation.key]) == len(operation.configuration.members):
+            del self._ready[operation.key]
+            self._start_others(operation)
 
     def _switched(self, command: int) -> None:
         self._act(self._core.switched(command, self._now_ns))
@@ -444,16 +499,26 @@ class _Replay:
             state.under_way -= 1
             if operation.configuration.kind == "ring":
                 state.passed = max(state.passed, number)
-            self._act(self._core.release(rank, operation.key, self._now_ns))
+            if state.holdings.end(operation.key):
+                self._act(self._core.release(rank, operation.key, self._now_ns))
         if lane:
             pickup_ns = state.steps[lane[0]].pickup_ns
             self._at(self._now_ns + pickup_ns, functools.partial(self._arrive, rank, lane[0]))
         if self._asks(operation):
             following = self._following(state)
             if following is not None and following != operation.configuration:
-                self._act(self._core.hint(rank, following, self._now_ns))
+                self._announce(rank, following)
         if state.waits_for == operation.key:
             self._resume(rank)
+
+    def _announce(self, rank: int, following: Configuration) -> None:
+        """Say what comes next; held leases in the way of it are given back."""
+        holdings = self._ranks[rank].holdings
+        if holdings.holds(following):
+            return
+        for configuration in holdings.in_the_way_of(following):
+            self._act(self._give_back(rank, configuration))
+        self._act(self._core.hint(rank, following, self._now_ns))
 
     def _following(self, state: _Rank) -> Configuration | None:
         """What to announce when an operation has ended, as ranks of a run do.

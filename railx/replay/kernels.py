@@ -60,9 +60,18 @@ LOG_GRANT, LOG_SWITCH, LOG_CIRCUIT = range(3)
 R_BEGIN, R_END, R_STALL, R_WAIT, R_REQUESTS, R_RECONFIGURATIONS, R_MISPREDICTIONS = range(7)
 
 
+def called(function: Function) -> Function:
+    """Compile on first use, for compiled callers; the result stays on disk.
+
+    Nothing here allocates, so arrays go without reference counts.
+    """
+    wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast("Function", njit(cache=True, error_model="numpy", _nrt=False, **wrappers)(function))
+
+
 def compiled(function: Function) -> Function:
     """Compile on first use and keep the result on disk."""
-    return cast("Function", njit(cache=True, error_model="numpy", _nrt=function.__name__ in ("run", "account"))(function))
+    return cast("Function", njit(cache=True, error_model="numpy")(function))
 
 
 def _record(**fields: type) -> np.dtype[Any]:
@@ -199,7 +208,7 @@ class State(NamedTuple):
     hinted: Array  # heap of (order, configuration)
 
 
-@compiled
+@called
 def _push(heap: Array, s: State, time_ns: int, kind: int, a: int, b: int) -> None:
     """Add an event; of those of one moment the first added is the first."""
     n = s.n
@@ -217,7 +226,7 @@ def _push(heap: Array, s: State, time_ns: int, kind: int, a: int, b: int) -> Non
     event.time_ns, event.order, event.kind, event.a, event.b = time_ns, order, kind, a, b
 
 
-@compiled
+@called
 def _pop(heap: Array, s: State) -> None:
     """Drop the first event."""
     n = s.n
@@ -246,7 +255,7 @@ def _pop(heap: Array, s: State) -> None:
     heap[place] = heap[size]
 
 
-@compiled
+@called
 def _put(small: Array, n: Array, which: int, key: int, value: int) -> None:
     """Add to a heap of pairs, whose size is a counter."""
     place = n[which]
@@ -260,7 +269,7 @@ def _put(small: Array, n: Array, which: int, key: int, value: int) -> None:
     small[place].key, small[place].value = key, value
 
 
-@compiled
+@called
 def _take_least(small: Array, n: Array, which: int) -> int:
     value = small[0].value
     n[which] -= 1
@@ -284,7 +293,7 @@ def _take_least(small: Array, n: Array, which: int) -> int:
 # Lists, linked both ways.
 
 
-@compiled
+@called
 def _append(lists: Array, links: Array, which: int, item: int) -> None:
     last = lists[which, 1]
     links[item, 0], links[item, 1] = -1, last
@@ -295,7 +304,7 @@ def _append(lists: Array, links: Array, which: int, item: int) -> None:
     lists[which, 1] = item
 
 
-@compiled
+@called
 def _unlink(lists: Array, links: Array, which: int, item: int) -> None:
     after, before = links[item, 0], links[item, 1]
     if before >= 0:
@@ -311,7 +320,7 @@ def _unlink(lists: Array, links: Array, which: int, item: int) -> None:
 # What waits for a port.
 
 
-@compiled
+@called
 def _watch(s: State, watcher: int, port: int) -> None:
     s.watchers[watcher].watches = port
     s.watchers[watcher].before, s.watchers[watcher].following = -1, s.ports[port].watched
@@ -320,7 +329,7 @@ def _watch(s: State, watcher: int, port: int) -> None:
     s.ports[port].watched = watcher
 
 
-@compiled
+@called
 def _unwatch(s: State, watcher: int) -> None:
     port = s.watchers[watcher].watches
     if port < 0:
@@ -335,7 +344,7 @@ def _unwatch(s: State, watcher: int) -> None:
     s.watchers[watcher].watches = -1
 
 
-@compiled
+@called
 def _look_at(s: State, watcher: int) -> None:
     """An operation or a configuration is looked at again in this event."""
     _unwatch(s, watcher)
@@ -351,14 +360,14 @@ def _look_at(s: State, watcher: int) -> None:
         _put(s.hinted, s.n, _HINTED, s.configurations[watcher - channels].ready, watcher - channels)
 
 
-@compiled
+@called
 def _touch(s: State, port: int) -> None:
     """Something has changed at a port."""
     while s.ports[port].watched >= 0:
         _look_at(s, s.ports[port].watched)
 
 
-@compiled
+@called
 def _find_starting(s: State, configuration: int) -> int:
     """Note the circuits that are neither up nor coming up; -1 where all are up."""
     count, missing = 0, False
@@ -374,7 +383,7 @@ def _find_starting(s: State, configuration: int) -> int:
     return count if missing else -1
 
 
-@compiled
+@called
 def _in_the_way(s: State, count: int, behind_queue: bool) -> int:
     """A port that keeps the noted circuits from coming up, -1 where none does."""
     for place in range(count):
@@ -390,7 +399,7 @@ def _in_the_way(s: State, count: int, behind_queue: bool) -> int:
     return -1
 
 
-@compiled
+@called
 def _log(s: State, decision: int, what: int) -> None:
     place = s.n[LOGGED]
     s.n[LOGGED] += 1
@@ -398,7 +407,7 @@ def _log(s: State, decision: int, what: int) -> None:
         s.log[place, 0], s.log[place, 1], s.log[place, 2] = s.n[_NOW], decision, what
 
 
-@compiled
+@called
 def _switch(s: State, heap: Array, count: int, latency_ns: int) -> int:
     """One command for each rail of the noted circuits; returns how many."""
     commands, place = 0, 0
@@ -435,7 +444,7 @@ def _switch(s: State, heap: Array, count: int, latency_ns: int) -> int:
 # Who expects which configuration.
 
 
-@compiled
+@called
 def _check_ready(s: State, configuration: int) -> None:
     """Whether all members expect it and a hint of it was not served yet."""
     members = s.configurations[configuration].members_stop - s.configurations[configuration].members
@@ -451,21 +460,21 @@ def _check_ready(s: State, configuration: int) -> None:
         s.configurations[configuration].ready = -1
 
 
-@compiled
+@called
 def _expect(s: State, slot: int, configuration: int) -> None:
     s.slots[slot].expecting += 1
     if s.slots[slot].expecting == 1:
         s.configurations[configuration].expected += 1
 
 
-@compiled
+@called
 def _expect_no_more(s: State, slot: int, configuration: int) -> None:
     s.slots[slot].expecting -= 1
     if s.slots[slot].expecting == 0:
         s.configurations[configuration].expected -= 1
 
 
-@compiled
+@called
 def _drop_hint(s: State, rank: int) -> int:
     """A rank's hint is over; returns what it was, -1 where there was none."""
     configuration = s.ranks[rank].hint
@@ -480,7 +489,7 @@ def _drop_hint(s: State, rank: int) -> int:
 # The controller.
 
 
-@compiled
+@called
 def _advance(s: State, heap: Array, latency_ns: int) -> None:
     """Grant and switch what the event has made possible."""
     n, channels = s.n, len(s.channels)
@@ -512,7 +521,7 @@ def _advance(s: State, heap: Array, latency_ns: int) -> None:
     n[_GRANTED] = 0
 
 
-@compiled
+@called
 def _serve(s: State, heap: Array, channel: int, latency_ns: int) -> None:
     configuration, operation = s.channels[channel].configuration, s.channels[channel].queued
     first = s.configurations[configuration].ports
@@ -540,7 +549,7 @@ def _serve(s: State, heap: Array, channel: int, latency_ns: int) -> None:
             return
 
 
-@compiled
+@called
 def _grant(s: State, channel: int) -> None:
     now_ns, configuration, operation = (
         s.n[_NOW],
@@ -581,8 +590,8 @@ def _grant(s: State, channel: int) -> None:
         _touch(s, s.items[place])
 
 
-@compiled
-def _ask(s: State, heap: Array, step: int, latency_ns: int) -> None:
+@called
+def _ask(s: State, step: int) -> None:
     """A rank stands before an operation that needs circuits."""
     rank, operation, slot = s.steps[step].rank, s.steps[step].operation, s.steps[step].slot
     channel = s.operations[operation].channel
@@ -609,11 +618,10 @@ def _ask(s: State, heap: Array, step: int, latency_ns: int) -> None:
             port, node = s.items[place], s.channels[channel].node + place - first
             _append(s.queue, s.node_links, port, node)
         _look_at(s, channel)
-    _advance(s, heap, latency_ns)
 
 
-@compiled
-def _release(s: State, heap: Array, step: int, latency_ns: int) -> None:
+@called
+def _release(s: State, step: int) -> None:
     operation = s.steps[step].operation
     configuration = s.channels[s.operations[operation].channel].configuration
     s.operations[operation].released += 1
@@ -629,11 +637,10 @@ def _release(s: State, heap: Array, step: int, latency_ns: int) -> None:
             if s.circuits[circuit].leases == 0:
                 for at in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
                     _touch(s, s.items[at])
-        _advance(s, heap, latency_ns)
 
 
-@compiled
-def _hint(s: State, heap: Array, step: int, latency_ns: int) -> None:
+@called
+def _hint(s: State, step: int) -> None:
     """The rank of ``step`` says that it comes next."""
     rank = s.steps[step].rank
     configuration = s.channels[s.operations[s.steps[step].operation].channel].configuration
@@ -648,11 +655,10 @@ def _hint(s: State, heap: Array, step: int, latency_ns: int) -> None:
     if old >= 0:
         _check_ready(s, old)
     _check_ready(s, configuration)
-    _advance(s, heap, latency_ns)
 
 
-@compiled
-def _come_up(s: State, heap: Array, circuit: int, latency_ns: int) -> None:
+@called
+def _come_up(s: State, circuit: int) -> None:
     """A switch has carried out the command that begins with ``circuit``."""
     following = circuit
     while following >= 0:
@@ -666,13 +672,12 @@ def _come_up(s: State, heap: Array, circuit: int, latency_ns: int) -> None:
         for at in range(s.circuits[following].ends, s.circuits[following].ends_stop):
             _touch(s, s.items[at])
         following = s.circuits[following].following
-    _advance(s, heap, latency_ns)
 
 
 # Ranks.
 
 
-@compiled
+@called
 def _note_arrival(s: State, operation: int, step: int) -> None:
     s.steps[step].next_arrived = -1
     if s.operations[operation].arrived == 0:
@@ -683,14 +688,14 @@ def _note_arrival(s: State, operation: int, step: int) -> None:
     s.operations[operation].arrived += 1
 
 
-@compiled
+@called
 def _start(s: State, heap: Array, step: int) -> None:
     s.steps[step].started_ns = s.n[_NOW]
     s.steps[step].ended_ns = s.n[_NOW] + s.steps[step].lasts_ns
     _push(heap, s, s.steps[step].ended_ns, _ENDED, step, 0)
 
 
-@compiled
+@called
 def _begin(s: State, heap: Array, operation: int) -> None:
     """An operation was granted."""
     step = s.operations[operation].first_arrived
@@ -712,7 +717,7 @@ def _begin(s: State, heap: Array, operation: int) -> None:
         step = s.steps[step].next_arrived
 
 
-@compiled
+@called
 def _conflict(s: State, one: int, other: int) -> bool:
     """Whether two configurations cannot be up together."""
     for a in range(s.configurations[one].circuits, s.configurations[one].circuits_stop):
@@ -726,38 +731,44 @@ def _conflict(s: State, one: int, other: int) -> bool:
     return False
 
 
-@compiled
-def _ask_in_turn(s: State, heap: Array, step: int, latency_ns: int) -> None:
-    """Ask for circuits, behind messages that have to go first."""
+@called
+def _needs_circuits(s: State, step: int) -> bool:
+    channel = s.operations[s.steps[step].operation].channel
+    return s.configurations[s.channels[channel].configuration].wanted != 0
+
+
+@called
+def _stays_behind(s: State, heap: Array, step: int) -> bool:
+    """Whether a collective waits for a message that has to go first."""
     rank, slot = s.steps[step].rank, s.steps[step].slot
     configuration = s.channels[s.operations[s.steps[step].operation].channel].configuration
-    if s.configurations[configuration].ring and s.slots[slot].patience_ns > 0:
-        other = s.unsent[rank, 0]
-        while other >= 0:
-            its = s.channels[s.operations[s.steps[other].operation].channel].configuration
-            if other < step and _conflict(s, its, configuration):
-                s.steps[step].other = other
-                _append(s.behind, s.step_links, rank, step)
-                _push(heap, s, s.n[_NOW] + s.slots[slot].patience_ns, _IMPATIENT, step, other)
-                return
-            other = s.step_links[other, 0]
-    _ask(s, heap, step, latency_ns)
+    if not s.configurations[configuration].ring or s.slots[slot].patience_ns <= 0:
+        return False
+    other = s.unsent[rank, 0]
+    while other >= 0:
+        its = s.channels[s.operations[s.steps[other].operation].channel].configuration
+        if other < step and _conflict(s, its, configuration):
+            s.steps[step].other = other
+            _append(s.behind, s.step_links, rank, step)
+            _push(heap, s, s.n[_NOW] + s.slots[slot].patience_ns, _IMPATIENT, step, other)
+            return True
+        other = s.step_links[other, 0]
+    return False
 
 
-@compiled
-def _arrive(s: State, heap: Array, step: int, optical: bool, latency_ns: int) -> None:
+@called
+def _arrive(s: State, heap: Array, step: int) -> None:
+    """A member stands before an operation that needs no circuits."""
     operation = s.steps[step].operation
     configuration = s.channels[s.operations[operation].channel].configuration
-    if optical and s.configurations[configuration].wanted:
-        _ask_in_turn(s, heap, step, latency_ns)
-        return
     _note_arrival(s, operation, step)
-    if s.steps[step].alone:
-        _start(s, heap, step)
-    if (
+    everybody = (
         s.operations[operation].arrived
         == s.configurations[configuration].members_stop - s.configurations[configuration].members
-    ):
+    )
+    if s.steps[step].alone:
+        _start(s, heap, step)
+    if everybody:
         step = s.operations[operation].first_arrived
         while step >= 0:
             if not s.steps[step].alone:
@@ -765,41 +776,37 @@ def _arrive(s: State, heap: Array, step: int, optical: bool, latency_ns: int) ->
             step = s.steps[step].next_arrived
 
 
-@compiled
-def _end(
-    s: State,
-    heap: Array,
-    step: int,
-    optical: bool,
-    provisioned: bool,
-    latency_ns: int,
-) -> None:
+@called
+def _end(s: State, step: int, asked: bool) -> None:
     """A member's part of an operation is over."""
-    now_ns, rank = s.n[_NOW], s.steps[step].rank
-    configuration = s.channels[s.operations[s.steps[step].operation].channel].configuration
-    asks = optical and s.configurations[configuration].wanted
+    rank = s.steps[step].rank
     s.steps[step].ended = True
-    if asks:
+    if asked:
+        configuration = s.channels[s.operations[s.steps[step].operation].channel].configuration
         s.ranks[rank].under_way -= 1
         if s.configurations[configuration].ring:
             s.ranks[rank].passed = max(s.ranks[rank].passed, step)
-        _release(s, heap, step, latency_ns)
-    after = s.steps[step].after
+        _release(s, step)
+
+
+@called
+def _go_on_after(s: State, heap: Array, step: int, announces: bool) -> None:
+    """The lane goes on, and the rank says what it will need."""
+    rank, after = s.steps[step].rank, s.steps[step].after
     if 0 <= after < s.ranks[rank].position:
-        _push(heap, s, now_ns + s.steps[after].pickup_ns, _ARRIVE, after, 0)
-    if asks and provisioned:
+        _push(heap, s, s.n[_NOW] + s.steps[after].pickup_ns, _ARRIVE, after, 0)
+    if announces:
+        configuration = s.channels[s.operations[s.steps[step].operation].channel].configuration
         following = _following(s, rank)
         if (
             following >= 0
             and s.channels[s.operations[s.steps[following].operation].channel].configuration
             != configuration
         ):
-            _hint(s, heap, following, latency_ns)
-    if s.ranks[rank].waits_for == step:
-        _resume(s, heap, rank)
+            _hint(s, following)
 
 
-@compiled
+@called
 def _following(s: State, rank: int) -> int:
     """The step to announce when an operation has ended; -1 for none."""
     if s.ranks[rank].under_way > 0:
@@ -828,7 +835,7 @@ def _following(s: State, rank: int) -> int:
     return -1
 
 
-@compiled
+@called
 def _go_on(s: State, heap: Array, rank: int) -> None:
     """Plan the next step of a program that waits for nothing."""
     step = s.ranks[rank].position
@@ -843,7 +850,7 @@ def _go_on(s: State, heap: Array, rank: int) -> None:
         _push(heap, s, s.n[_NOW] + s.steps[step].gap_ns, _TAKE, rank, 0)
 
 
-@compiled
+@called
 def _begin_together(s: State, heap: Array) -> None:
     if s.n[_AT_BEGIN] < s.n[_UNFINISHED]:
         return
@@ -854,7 +861,7 @@ def _begin_together(s: State, heap: Array) -> None:
     s.n[_AT_BEGIN] = 0
 
 
-@compiled
+@called
 def _resume(s: State, heap: Array, rank: int) -> None:
     s.ranks[rank].waits_for = -1
     resume_ns = s.steps[s.ranks[rank].position].resume_ns
@@ -862,14 +869,14 @@ def _resume(s: State, heap: Array, rank: int) -> None:
     _push(heap, s, s.n[_NOW] + resume_ns, _GO_ON, rank, 0)
 
 
-@compiled
+@called
 def _advance_program(s: State, rank: int) -> None:
     s.ranks[rank].position += 1
     if s.ranks[rank].position == s.ranks[rank].stop:
         s.n[_UNFINISHED] -= 1
 
 
-@compiled
+@called
 def _take(s: State, heap: Array, rank: int, optical: bool) -> None:
     """The next step of a program happens now."""
     step, now_ns = s.ranks[rank].position, s.n[_NOW]
@@ -940,27 +947,44 @@ def run(
         _pop(heap, s)
         n[EVENTS] += 1
         n[_NOW] = time_ns
+        asks = -1
         if kind == _TAKE:
             _take(s, heap, a, optical)
         elif kind == _GO_ON:
             _go_on(s, heap, a)
         elif kind == _ARRIVE:
-            _arrive(s, heap, a, optical, latency_ns)
+            if not optical or not _needs_circuits(s, a):
+                _arrive(s, heap, a)
+            elif not _stays_behind(s, heap, a):
+                asks = a
         elif kind == _ENDED:
-            _end(s, heap, a, optical, provisioned, latency_ns)
+            _end(s, a, optical and _needs_circuits(s, a))
         elif kind == _SWITCHED:
-            _come_up(s, heap, a, latency_ns)
+            _come_up(s, a)
         elif s.steps[a].other == b:
             rank, slot = s.steps[a].rank, s.steps[a].slot
             s.steps[a].other = -1
             _unlink(s.behind, s.step_links, rank, a)
-            if kind == _IMPATIENT:
-                limit_ns = s.slots[slot].patience_ns
-                s.slots[slot].patience_ns = limit_ns // 2 if limit_ns > impatient_ns else 0
-                _ask(s, heap, a, latency_ns)
-            else:
+            limit_ns = s.slots[slot].patience_ns
+            if kind == _AHEAD:
                 s.slots[slot].patience_ns = patience_ns
-                _ask_in_turn(s, heap, a, latency_ns)
+            else:
+                s.slots[slot].patience_ns = limit_ns // 2 if limit_ns > impatient_ns else 0
+            if kind == _IMPATIENT or not _stays_behind(s, heap, a):
+                asks = a
+        if asks >= 0:
+            _ask(s, asks)
+        if not optical:
+            if kind == _ENDED:
+                _go_on_after(s, heap, a, False)
+        else:
+            # What follows on an end comes after what its release made possible.
+            for part in range(2 if kind == _ENDED else 1):
+                if part == 1:
+                    _go_on_after(s, heap, a, provisioned and _needs_circuits(s, a))
+                _advance(s, heap, latency_ns)
+        if kind == _ENDED and s.ranks[s.steps[a].rank].waits_for == a:
+            _resume(s, heap, s.steps[a].rank)
 
 
 @compiled

@@ -151,11 +151,8 @@ def _state(
     first = np.searchsorted(programs.columns["rank"], place)
     stop = np.searchsorted(programs.columns["rank"], place, side="right")
     of_channel = np.full(channels, -1, np.int32)
-    of_channel[programs.columns["channel"]] = programs.columns["configuration"]
-    if channels and (programs.columns["channel"] < 0).any():
-        # Steps without an operation have written there.
-        last = programs.columns["channel"] == channels - 1
-        of_channel[-1] = programs.columns["configuration"][last].max(initial=-1)
+    operates = programs.columns["channel"] >= 0
+    of_channel[programs.columns["channel"][operates]] = programs.columns["configuration"][operates]
     ports = wires.fields["ports_stop"] - wires.fields["ports"]
     nodes = np.where(of_channel >= 0, ports[of_channel], 0) if channels else np.zeros(0, np.int64)
     circuits, configurations = len(wires.names), len(programs.configurations)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.fabric.circuits import Configuration, Layout
+from railx.fabric.settings import Mode
 from railx.replay.engine import ReplayedOperation, Step, replay
 from railx.replay.formula import iteration_ms, stall_ms, utilisation
 
@@ -58,7 +59,7 @@ def synchronous(iteration: int, gap_ns: int, what: ReplayedOperation) -> list[St
     return [Step(iteration, "issue", gap_ns, what), Step(iteration, "wait", 0, what)]
 
 
-def alternating(window_ns: int, iterations: int) -> dict[int, list[Step]]:
+def alternating(window_ns: int, iterations: int, in_a_row: int = 1) -> dict[int, list[Step]]:
     """Four ranks that go from halves to the world and back, with the same computation
     before every operation.
     """
@@ -67,8 +68,9 @@ def alternating(window_ns: int, iterations: int) -> dict[int, list[Step]]:
         for iteration in range(iterations):
             steps.append(Step(iteration, "begin"))
             for members in (HALVES[rank], WORLD):
-                what = operation(members.name, iteration, members, 5)
-                steps += synchronous(iteration, window_ns, what)
+                for number in range(iteration * in_a_row, (iteration + 1) * in_a_row):
+                    what = operation(members.name, number, members, 5)
+                    steps += synchronous(iteration, window_ns, what)
             steps.append(Step(iteration, "end"))
     return programs
 
@@ -103,6 +105,25 @@ def test_replay_follows_the_formula_where_ranks_are_alike(
         # cross iterations.
         assert row.duration_ns == iteration_ms(electrical[row.rank], latency_ns, [0, window_ns])
         assert (row.reconfigurations, row.mispredictions) == (2, 0)
+
+
+@given(
+    window_ns=st.integers(0, 100),
+    latency_ns=st.integers(0, 100),
+    in_a_row=st.integers(1, 4),
+    mode=st.sampled_from(["on_demand", "provisioned"]),
+)
+def test_leases_that_stay_change_what_is_asked_and_no_time(
+    window_ns: int, latency_ns: int, in_a_row: int, mode: Mode
+) -> None:
+    """As in a run: of operations in a row on the same circuits the first asks."""
+    programs = alternating(window_ns, 3, in_a_row)
+    asking = replay(programs, Layout(1), mode, latency_ns)
+    holding = replay(programs, Layout(1), mode, latency_ns, held=True)
+    for one, other in zip(asking, holding, strict=True):
+        assert (other.begin_ns, other.end_ns) == (one.begin_ns, one.end_ns)
+        assert (other.stall_ns, other.reconfigurations) == (one.stall_ns, one.reconfigurations)
+        assert (one.requests, other.requests) == (2 * in_a_row, 2)
 
 
 def test_groups_within_servers_never_ask() -> None:

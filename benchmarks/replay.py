@@ -1,0 +1,236 @@
+"""Speed of the replay: one FSDP training step of many GPUs, by the compiled engine.
+
+    python benchmarks/replay.py [--repeats 3]
+
+Prints the table of docs/benchmarks.md. Seconds are of this process's processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from statistics import median
+from typing import Any
+
+import numpy as np
+from machine import describe
+
+from railx.fabric.circuits import Configuration, Layout
+from railx.fabric.settings import Mode
+from railx.planning.plan import Pipeline
+from railx.planning.schedule import one_f_one_b
+from railx.replay.programs import DOES, KINDS, Programs
+from railx.replay.run import prepare, replay_programs
+from tests.plans import chunk
+
+#: GPUs of each job; what one is: 8 to a server (tensor parallel), 4 pipeline stages of
+#: 12 layers, the rest data parallel; 8 micro-batches, weights gathered for each pass of
+#: each layer, gradients reduced after the last one. Times are round numbers: what is
+#: measured is the engine.
+SIZES = (128, 512, 2048)
+MODES: tuple[Mode, ...] = ("electrical", "on_demand", "provisioned")
+SERVER, STAGES, LAYERS, MICRO_BATCHES = 8, 4, 12, 8
+LATENCY_NS = 10_000_000
+FORWARD_NS, GATHER_NS, HOP_NS = 2_000_000, 1_500_000, 3_000_000
+BEGIN, ISSUE, WAIT, END = range(4)
+#: A step of a template: what it does, computation before it, channel (0: weights, 1 to
+#: 4: from the stage before, to it, from the one behind, to it), kind, bytes, time.
+Row = tuple[int, int, int, int, int, int]
+
+
+def template(stage: int) -> list[Row]:
+    """One iteration of any rank of a stage."""
+    rows: list[Row] = [(BEGIN, 0, -1, -1, 0, 0)]
+    gather, scatter = KINDS.index("all_gather"), KINDS.index("reduce_scatter")
+    send, receive = KINDS.index("send"), KINDS.index("recv")
+
+    def do(channel: int, kind: int, lasts_ns: int, gap_ns: int = 0, *, wait: bool = True) -> None:
+        rows.append((ISSUE, gap_ns, channel, kind, 1 << 20, lasts_ns))
+        if wait:
+            rows.append((WAIT, 0, channel, kind, 0, 0))
+
+    pipeline = Pipeline(STAGES, 0, tuple(chunk((n, 0, 1, 1)) for n in range(MICRO_BATCHES)))
+    for op in one_f_one_b(pipeline, stage):
+        forward = op.kind == "forward"
+        first, last = (0, STAGES - 1) if forward else (STAGES - 1, 0)
+        if stage != first:
+            do(1 if forward else 3, receive, HOP_NS)
+        for _ in range(LAYERS):
+            do(0, gather, GATHER_NS, FORWARD_NS if forward else 2 * FORWARD_NS)
+            if not forward and op.chunk == MICRO_BATCHES - 1:
+                do(0, scatter, 2 * GATHER_NS)
+        if stage != last:
+            do(4 if forward else 2, send, HOP_NS, FORWARD_NS, wait=False)
+    rows.append((END, FORWARD_NS, -1, -1, 0, 0))
+    return rows
+
+
+def job(gpus: int, iterations: int = 1) -> Programs:
+    """The programs of a job; rank = (stage * replicas + replica) * SERVER + GPU."""
+    replicas = gpus // SERVER // STAGES
+    channels: dict[str, int] = {}
+    configurations: list[Configuration] = []
+    number_of: dict[int, int] = {}
+
+    def number(name: str, kind: Any, members: tuple[int, ...]) -> int:
+        if name not in channels:
+            channels[name] = len(channels)
+            configuration = Configuration(kind, members)
+            if configuration not in configurations[-1:]:
+                configurations.append(configuration)
+            number_of[channels[name]] = len(configurations) - 1
+        return channels[name]
+
+    def place(stage: int, replica: int, gpu: int) -> int:
+        return (stage * replicas + replica) * SERVER + gpu
+
+    rings = {
+        (stage, gpu): number(
+            f"weights {stage}.{gpu}",
+            "ring",
+            tuple(place(stage, replica, gpu) for replica in range(replicas)),
+        )
+        for stage in range(STAGES)
+        for gpu in range(SERVER)
+    }
+    hops = {}
+    for stage in range(STAGES - 1):
+        for other in range(replicas * SERVER):
+            low, high = stage * replicas * SERVER + other, (stage + 1) * replicas * SERVER + other
+            for name in ("up", "down"):
+                hops[name, low] = number(f"{low},{high}:{name}", "pair", (low, high))
+    parts: dict[str, list[Any]] = {}
+    for stage in range(STAGES):
+        does, gap, lane, kind, size, lasts = np.array(template(stage)).T
+        # The operations of a lane are numbered as they come; all ranks see them alike.
+        sequence = np.full(len(does), -1)
+        for own in range(5):
+            issued = np.cumsum((lane == own) & (does == ISSUE))
+            sequence[lane == own] = issued[lane == own] - 1
+        many = {own: int(((lane == own) & (does == ISSUE)).sum()) for own in range(5)}
+        for rank in range(stage * replicas * SERVER, (stage + 1) * replicas * SERVER):
+            before = rank - replicas * SERVER
+            own_channels = np.array(
+                [
+                    rings[stage, rank % SERVER],
+                    hops.get(("up", before), -1),
+                    hops.get(("down", before), -1),
+                    hops.get(("down", rank), -1),
+                    hops.get(("up", rank), -1),
+                    -1,
+                ]
+            )
+            for iteration in range(iterations):
+                ahead = np.array([many[own] * iteration for own in range(5)] + [0])
+                columns = {
+                    "rank": np.full(len(does), rank),
+                    "iteration": np.full(len(does), iteration),
+                    "does": does,
+                    "gap_ns": gap,
+                    "channel": own_channels[lane],
+                    "sequence": sequence + ahead[lane],
+                    "kind": kind,
+                    "bytes": size,
+                    "lasts_ns": lasts,
+                }
+                for name, values in columns.items():
+                    parts.setdefault(name, []).append(values)
+    joined = {name: np.concatenate(values) for name, values in parts.items()}
+    of_channel = np.array([number_of[n] for n in range(len(channels))] + [-1])
+    joined["configuration"] = of_channel[joined["channel"]]
+    return Programs.from_columns(joined, list(channels), configurations)
+
+
+def measure(repeats: int) -> list[dict[str, Any]]:
+    """Each job in each mode: events, and processor time of the median repeat."""
+    rows = []
+    for gpus in SIZES:
+        start = time.process_time()
+        programs = job(gpus)
+        made = time.process_time()
+        prepared = prepare(programs, Layout(SERVER))
+        prepared_s = time.process_time() - made
+        for mode in MODES:
+            latency_ns = 0 if mode == "electrical" else LATENCY_NS
+            replay_programs(prepared, None, mode, latency_ns)
+            seconds = []
+            for _ in range(repeats):
+                start = time.process_time()
+                found = replay_programs(prepared, None, mode, latency_ns)
+                seconds.append(time.process_time() - start)
+            rows.append(
+                {
+                    "gpus": gpus,
+                    "mode": mode,
+                    "steps": len(programs),
+                    "events": found.events,
+                    "commands": found.commands,
+                    "seconds": median(seconds),
+                    "prepared_s": prepared_s,
+                    "iteration_ms": max(found.iteration_ns().values()) / 1e6,
+                }
+            )
+    return rows
+
+
+def first_call() -> float:
+    """Seconds of the first replay in this process, less those of the second."""
+    prepared = prepare(job(SERVER * STAGES * 2), Layout(SERVER))
+    seconds = []
+    for _ in range(2):
+        start = time.perf_counter()
+        replay_programs(prepared, None, "on_demand", LATENCY_NS)
+        seconds.append(time.perf_counter() - start)
+    return seconds[0] - seconds[1]
+
+
+def compile_times() -> tuple[float, float]:
+    """Seconds of the first call in a fresh process: with an empty cache of compiled
+    code, then with a full one.
+    """
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+        command = [sys.executable, __file__, "--first-call"]
+        seconds = [
+            float(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+            for _ in range(2)
+        ]
+    return seconds[0], seconds[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--first-call", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    assert DOES == ("begin", "issue", "wait", "end")
+    if options.first_call:
+        print(first_call())
+        return
+    rows = measure(options.repeats)
+    print(describe(), end="\n\n")
+    print(
+        "| GPUs | mode | events | thousand events/s | seconds | tables, s | switch commands |"
+        " iteration, s |\n|---|---|---|---|---|---|---|---|"
+    )
+    for row in rows:
+        print(
+            f"| {row['gpus']:,} | {row['mode']} | {row['events']:,} |"
+            f" {row['events'] / row['seconds'] / 1e3:,.0f} | {row['seconds']:.2f} |"
+            f" {row['prepared_s']:.2f} | {row['commands']:,} | {row['iteration_ms'] / 1e3:.3f} |"
+        )
+    cold, warm = compile_times()
+    print(
+        f"\nFirst call: {cold:.1f} s with an empty cache of compiled code, {warm:.2f} s with a full"
+        " one."
+    )
+
+
+if __name__ == "__main__":
+    main()
