@@ -302,6 +302,8 @@ class StageSettings:
     """How the plan is trained and timed."""
     live: LiveSettings
     """A program in plain torch on the rails."""
+    step: StepSettings
+    """Generated training steps."""
     tracking: TrackingSettings
     """Which trackers get the runs."""
 

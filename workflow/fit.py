@@ -160,7 +160,7 @@ def _check_figures(experiment: Experiment) -> None:
                 if stage.item
                 else {"economics": networks, "metrics": tuple(plain["topologies"])}.get(stage.name)
             )
-            if known is not None:
+            if known is not None and wanted.required:
                 _check_names(f"figures.{name}.only", only, known)
             needed = stage.item is not None and wanted.required
             if needed and not inputs_of(STAGES["figure"], plain, name)[wanted.key]:

@@ -13,7 +13,7 @@ FIDELITY_MEANING: dict[str, str] = {
     "analytic": "calculated: closed form, exact static analysis or cost model",
     "flow": "simulated at the level of flows",
     "packet": "simulated at the level of packets",
-    "replay": "a recorded trace replayed under a modelled fabric",
+    "replay": "a recorded or generated step replayed under a modelled fabric",
     "emulated": "a real run whose optical switches are emulated delays",
     "measured_cpu": "a real run measured on a CPU",
     "measured_gpu": "a real run measured on a GPU",

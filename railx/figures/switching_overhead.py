@@ -1,8 +1,9 @@
 """What optical switching adds to a training step, published and ours.
 
 Every panel is one source against its own step without switching: the paper's runs on
-Perlmutter with emulated delays, its simulations, and the training runs of this
-experiment. Absolute times differ by job and machine and are not drawn.
+Perlmutter with emulated delays, its simulations, the training runs of this experiment,
+live, and generated steps, replayed. Absolute times differ by job and machine and are
+not drawn.
 """
 
 from __future__ import annotations
@@ -50,7 +51,20 @@ _PERLMUTTER = (
 )
 _SIMULATED = ("figure", "platform", "gpus", "system", "reconfig_latency_ms", "step_latency_s")
 _SMOKE = ("reconfig_latency_ms", "eps_step_s", "on_demand_step_s", "provision_step_s")
+_TIMES = (
+    *("step", "job", "gradients", "scale_out_gb_s", "rule", "mode"),
+    *("reconfiguration_latency_ms", "step_ms", "electrical_ms", "fidelity"),
+)
 _MODES = ("on_demand", "provisioned")
+#: Generated steps that have a published one beside them.
+_GENERATED = {
+    "h200_128": "H200, 128 GPUs",
+    "gb200_512": "GB200, 512 GPUs",
+    "smoke": "smoke run of 8 GPUs",
+    "llama16": "Llama-3 8B, 16 GPUs",
+    "llama64": "Llama-3 8B, 64 GPUs",
+    "deepseek3d": "DeepSeek, DP, PP and TP",
+}
 _JOBS = {
     "llama16": "Llama-3 8B, 16 GPUs",
     "llama64": "Llama-3 8B, 64 GPUs",
@@ -58,10 +72,12 @@ _JOBS = {
     "deepseek2d": "DeepSeek, PP and TP only",
 }
 _SOURCES = {
-    "ours": "Ours",
+    "ours": "Ours, live",
+    "replay": "Ours, replay",
     "simulation": "Published, simulation",
     "perlmutter": "Published, Perlmutter",
 }
+_BEHIND = ("overlapped", "sharded")
 _COLUMNS = 4
 #: Characters of a bold line over a panel.
 _WIDE = 26
@@ -108,7 +124,7 @@ def draw(settings: SwitchingOverheadSettings, inputs: FigureFiles, output: Path)
         output,
         "What optical switching adds to a training step",
         subtitle,
-        fidelity_line(frame["fidelity"], _NOTE),
+        fidelity_line([*frame["fidelity"], *_replay_fidelity(points)], _NOTE),
     ) as figure:
         grid = figure.subplots(
             sum(-(-len(names) // _COLUMNS) for names in panels.values()),
@@ -144,6 +160,10 @@ def draw(settings: SwitchingOverheadSettings, inputs: FigureFiles, output: Path)
     )
 
 
+def _replay_fidelity(points: pd.DataFrame) -> list[str]:
+    return ["replay"] if (points["source"] == "replay").any() else []
+
+
 _NOTE = (
     "Published on Perlmutter: real jobs with emulated delays, bars of one standard deviation;"
     " published simulation: against electrical switches at full bandwidth"
@@ -158,7 +178,12 @@ def _title(text: str) -> str:
 def _points(inputs: FigureFiles, repeats: pd.DataFrame, confidence: float) -> pd.DataFrame:
     import pandas as pd
 
-    rows = [*_perlmutter(inputs), *_simulated(inputs), *_ours(repeats, confidence)]
+    rows = [
+        *_ours(repeats, confidence),
+        *_replayed(inputs),
+        *_simulated(inputs),
+        *_perlmutter(inputs),
+    ]
     points = pd.DataFrame(rows)
     return points.assign(order=range(len(points)))
 
@@ -262,6 +287,31 @@ def _ours(repeats: pd.DataFrame, confidence: float) -> list[dict[str, Any]]:
     return rows
 
 
+def _replayed(inputs: FigureFiles) -> list[dict[str, Any]]:
+    """Generated steps by a bit a stage, gradients reduced behind computation."""
+    if not inputs.get("times"):
+        return []
+    frame = read_frames(inputs, "times", _TIMES)
+    kept = frame[(frame["rule"] == "stage_bits") & frame["gradients"].isin(_BEHIND)]
+    rows = []
+    for (step, job), own in kept.groupby(["step", "job"], sort=False):
+        panel = _GENERATED.get(str(job)) or _GENERATED.get(str(step))
+        first = own["scale_out_gb_s"].iloc[0]
+        rows += [
+            _row(
+                "replay",
+                panel,
+                one["mode"],
+                one["reconfiguration_latency_ms"],
+                _percent(one["step_ms"], one["electrical_ms"]),
+            )
+            for one in own.to_dict("records")
+            if panel and one["scale_out_gb_s"] == first and one["mode"] in _MODES
+            if one["reconfiguration_latency_ms"] <= 3000
+        ]
+    return rows
+
+
 def _linear_ms(points: pd.DataFrame) -> float:
     latencies = points["reconfiguration_latency_ms"]
     return float(max(1.0, latencies[latencies > 0].min())) if (latencies > 0).any() else 1.0
@@ -276,7 +326,7 @@ def _panel(axes: Axes, own: pd.DataFrame, promised: float, source: str) -> None:
         x, y = mine["reconfiguration_latency_ms"], mine["overhead_percent"]
         style: Mapping[str, Any] = (
             {"marker": "o", "linewidth": LINE_POINTS, "color": colour[mode]}
-            if source == "ours"
+            if source in ("ours", "replay")
             else published_series(colour[mode])
         )
         axes.plot(x, y, **style)
@@ -351,7 +401,8 @@ def _caption(points: pd.DataFrame, repeats: pd.DataFrame, promised: float) -> st
             sentences.append(f"{name}: {'; '.join(parts)}.")
     unlike = (
         "The paper's points are other jobs on other machines; only the shape can be compared. Ours"
-        " are real training steps on processor cores, with emulated switches."
+        " live are real training steps on processor cores, with emulated switches; ours replayed"
+        " are generated steps at the published settings."
     )
     return (
         f"Time that switching adds to a step. Provisioned switching stays within {promised:g} % of"
@@ -381,6 +432,7 @@ FIGURE = Figure(
     paper="opus",
     inputs=(
         FigureInput("iterations", "training.iterations"),
+        FigureInput("times", "steps.times", columns=_TIMES, required=False),
         FigureInput("perlmutter", published="opus_perlmutter_iteration_latency.csv"),
         FigureInput("simulation", published="opus_simulation_latency.csv"),
         FigureInput("smoke", published="opus_simulation_smoke.csv"),

@@ -23,6 +23,7 @@ from tests.figures.papers import (
     write_rails,
     write_underlays,
 )
+from tests.figures.step_tables import write_generated
 from tests.figures.training_tables import write_live, write_passes, write_planned
 from workflow.config import choices
 
@@ -737,11 +738,15 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
     scale = write_scale(results)
     cases = write_plans(results)
     rails = write_rail_bills(results)
+    generated = write_generated(results / "generated")
     return {
         "all_claims": {"claims": [write_claims(results)]},
         "network_prices": {"scale": [scale]},
         "live_switching": {"settings": write_live(results / "live")},
-        "switching_overhead": {"iterations": iterations},
+        "switching_overhead": {"iterations": iterations, "times": generated["times"]},
+        "step_switches": {"times": generated["times"]},
+        "step_sweeps": {"times": generated["times"]},
+        "step_windows": {key: generated[key] for key in ("windows", "timeline")},
         "switching_windows": {},
         "rail_bills": {"rails": rails["rail_bills"]},
         "rail_claims": {"map": rails["rail_claims"]},

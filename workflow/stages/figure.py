@@ -81,7 +81,7 @@ def _inputs(experiment: Settings, figure: str) -> Inputs:
     """The tables a figure is drawn from.
 
     Those of the names under ``only``, or of all items that fit; published ones as they
-    are.
+    are. What a figure does without is not what ``only`` names: all of it.
     """
     from workflow.stages import stage_of
 
@@ -92,8 +92,9 @@ def _inputs(experiment: Settings, figure: str) -> Inputs:
             files[wanted.key] = _PUBLISHED / wanted.published
             continue
         stage = stage_of(wanted.table)
-        names = only or stage.items(experiment)
-        if wanted.plan_kind is not None and not only:
+        chosen = only if wanted.required else ()
+        names = chosen or stage.items(experiment)
+        if wanted.plan_kind is not None and not chosen:
             names = tuple(
                 name for name in names if _plan_kind(experiment, name) == wanted.plan_kind
             )

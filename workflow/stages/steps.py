@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from workflow.stage import Item, Job, Json, Stage, Summary, Table, Tracked, flag, real, text, whole
+from workflow.stage import (
+    ByHand,
+    File,
+    Item,
+    Job,
+    Json,
+    Stage,
+    Summary,
+    Table,
+    Tracked,
+    flag,
+    real,
+    text,
+    whole,
+)
 
 __all__ = ["STAGE", "run"]
 
@@ -35,6 +49,30 @@ def run(job: Job) -> Summary:
     summary["fidelity"] = "replay"
     job.write_json("summary", summary)
     return summary
+
+
+def _write(job: Job) -> Summary:
+    """Generate the first job of the settings as programs; return what it is.
+
+    They are those of all ranks or of one rail, as the settings say, on packet switches.
+    """
+    from railx.replay.programs import write_programs
+    from railx.settings import load
+    from railx.steps.programs import programs
+    from railx.steps.settings import StepSettings
+
+    settings: StepSettings = load(StepSettings, job.settings, "step")
+    name, first = next(iter(settings.jobs().items()))
+    made = programs(
+        first,
+        electrical=True,
+        iterations=settings.sweep.iterations,
+        whole=settings.sweep.whole,
+    )
+    summary: Summary = {"job": name, "model": first.model.name, "gpus": first.degrees.ranks}
+    if "programs" in job.outputs:
+        write_programs(job.outputs["programs"], made, notes=summary)
+    return {**summary, "ranks": made.ranks, "steps": len(made), "fidelity": "analytic"}
 
 
 _JOB = (
@@ -84,5 +122,14 @@ STAGE = Stage(
         "summary": Json("{step}/summary.json", claims=True),
     },
     run=run,
+    by_hand=ByHand(
+        groups=("step",),
+        example="railx steps step=smoke --json",
+        out="the programs of its first job to write (.parquet)",
+        writes={".parquet": "programs"},
+        settings=lambda chosen: chosen["step"],
+        run=_write,
+        outputs={"programs": File("programs.parquet")},
+    ),
     tracked=Tracked("summary", ("times", "windows", "timeline", "phases", "traffic")),
 )
