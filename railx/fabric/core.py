@@ -363,13 +363,15 @@ class ControllerCore:
         without that of all members every operation ends with its releases.
         """
         problem = self._problem(rank, key, configuration)
-        if problem is not None:
+        if problem is not None and problem[1] != "port":
             return [self._refuse(rank, request, *problem)]
         operation = self._operations.get(key)
         if key in self._given_up.get(rank, ()):
             # The question comes behind its end. Its peers must not wait for it.
             _discard(self._given_up, rank, key)
-            return self._ask_too_late(rank, request, key, configuration, now_ns)
+            message = f"rank {rank} gave up waiting for {configuration.name}"
+            problem = f"{message} (operation {key[1]} of {key[0]})", "abandoned"
+            return self._refuse_all(rank, request, key, configuration, problem, now_ns)
         if operation is not None and operation.configuration != configuration:
             return self._disagree(rank, request, operation, configuration, now_ns)
         if operation is not None and rank in operation.asked:
@@ -389,9 +391,11 @@ class ControllerCore:
             return self._grant_to_holder(rank, request, key, configuration, hold, now_ns)
         if self._last_of(rank, key[0]) >= key[1] or (operation and operation.granted):
             return [self._refuse_again(rank, request, key)]
-        if self._has_too_many(rank):
+        if problem is None and self._has_too_many(rank):
             message = f"rank {rank} has {OPEN_OPERATIONS} operations open"
-            return [self._refuse(rank, request, f"{message}; allowed: no more", "limit")]
+            problem = f"{message}; allowed: no more", "limit"
+        if problem is not None:
+            return self._refuse_all(rank, request, key, configuration, problem, now_ns)
         operation = self._operation(key, configuration)
         self._note_last(rank, *key)
         mispredicted = self._take_hint(rank, configuration)
@@ -484,8 +488,9 @@ class ControllerCore:
             return []
         hold.holders.remove(rank)
         hold.reports[rank] = report
-        # Hints may be waiting for the others to give it back too.
-        self._touch(ports_of(hold.circuits))
+        if not hold.recalled:
+            # Hints may be waiting for the others to give it back too.
+            self._touch(ports_of(hold.circuits))
         return [*self._settle(configuration, now_ns), *self._advance(now_ns)]
 
     def hint(self, rank: int, configuration: Configuration, now_ns: int) -> list[Action]:
@@ -806,32 +811,30 @@ class ControllerCore:
             f" {configuration.name}, rank {min(operation.asked)} for"
             f" {operation.configuration.name}"
         )
-        refusal = self._refuse(rank, request, message, "disagree")
-        if operation.granted or rank not in operation.configuration.members:
-            return [refusal]
-        self._note_last(rank, *key)
-        failed = self._fail(operation, message, "disagree")
-        self._told(key, rank)
-        others = [item for item in failed if not _answers(item, rank, request)]
-        return [refusal, *others, *self._advance(now_ns)]
+        return self._refuse_all(rank, request, key, configuration, (message, "disagree"), now_ns)
 
-    def _ask_too_late(
+    def _refuse_all(
         self,
         rank: int,
         request: int,
         key: OperationKey,
         configuration: Configuration,
+        problem: tuple[str, str],
         now_ns: int,
     ) -> list[Action]:
-        self._note_last(rank, *key)
+        """Refuse a question, and the operation to its other members too.
+
+        They would wait for the rank in vain.
+        """
         operation = self._operation(key, configuration)
-        message = f"rank {rank} gave up waiting for {_name(operation)}"
-        refusal = self._refuse(rank, request, message, "abandoned")
+        refusal = self._refuse(rank, request, *problem)
         if operation.granted or rank not in operation.configuration.members:
             return [refusal]
-        failed = self._fail(operation, message, "abandoned")
+        self._note_last(rank, *key)
+        failed = self._fail(operation, *problem)
         self._told(key, rank)
-        return [refusal, *failed, *self._advance(now_ns)]
+        others = [item for item in failed if not _answers(item, rank, request)]
+        return [refusal, *others, *self._advance(now_ns)]
 
     def _lost_port(self, port: Port) -> str:
         what = f"the {port.side} port of GPU {port.gpu} on rail {self.layout.rail(port.gpu)}"
@@ -1096,14 +1099,16 @@ class ControllerCore:
 
         ``partial``: only those that some member has given back already.
         """
-        ports = [port for circuit in circuits for port in circuit.ports]
-        in_the_way = dict.fromkeys(
-            configuration
-            for port in ports
-            if port in self.active
-            for configuration in sorted(self.held.get(self.active[port], ()), key=_by_name)
-            if not partial or len(self.holds[configuration].holders) < len(configuration.members)
-        )
+        in_the_way: dict[Configuration, None] = {}
+        for circuit in circuits:
+            for port in circuit.ports:
+                here = self.active.get(port)
+                held = () if here is None else self.held.get(here, ())
+                for configuration in sorted(held, key=_by_name) if len(held) > 1 else held:
+                    hold = self.holds[configuration]
+                    few = len(hold.holders) < len(configuration.members)
+                    if not hold.recalled and (few or not partial):
+                        in_the_way[configuration] = None
         return [action for configuration in in_the_way for action in self._recall(configuration)]
 
     def _hold(self, operation: _Operation) -> _Hold | None:
@@ -1387,7 +1392,10 @@ class ControllerCore:
         actions = self._find() if self._stirred else []
         touched = self._touched
         while touched:
-            operation = self._queue.get(heapq.heappop(touched))
+            order = heapq.heappop(touched)
+            while touched and touched[0] == order:
+                heapq.heappop(touched)
+            operation = self._queue.get(order)
             if operation is not None and self._is_first(operation):
                 actions += self._serve(operation, now_ns)
         return actions + self._speculate() if self._touched_hints else actions
@@ -1628,6 +1636,8 @@ def _complete(report: Report, rank: int, hold: _Hold) -> Report:
     """
     late = {key for key in hold.granted.get(rank, ()) if report.begun.get(key[0], -1) < key[1]}
     released = {key for member, key in hold.released if member == rank}
+    if not late and not released:
+        return report
     return replace(
         report,
         begun={**report.begun, **dict(sorted(late))},

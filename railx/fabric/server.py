@@ -78,6 +78,7 @@ STRANGERS = 64
 #: How long one has for that.
 _STRANGER_S = 10.0
 _OBSERVERS = 16
+_COMING = 4
 #: A rank that was refused so many messages is no client of ours.
 _REFUSALS = 100
 #: Bytes that make the rest of a stream worthless.
@@ -113,6 +114,8 @@ class Server:
         self._connections: set[Connection] = set()
         self._strangers: dict[Connection, asyncio.TimerHandle] = {}
         self._ranks: dict[int, Connection] = {}
+        #: Ranks that have been registered, whether they still are or not.
+        self._seen: set[int] = set()
         self._coming: set[asyncio.Task[Any]] = set()
         self._news: list[Connection] = []
         self._told: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
@@ -176,18 +179,22 @@ class Server:
 
     # What the acceptor brings.
 
-    def accept(self, peer: socket.socket) -> None:
-        """A new connection; the oldest that has not said who it is makes place."""
+    def accept(self, peer: socket.socket) -> bool:
+        """A new connection; the oldest that has not said who it is makes place.
+
+        Returns whether there may be more before those that are coming are there.
+        """
         held = len(self._connections) + len(self._coming)
         if held >= self.most_connections and not self._evict("too_many_connections"):
             self._count("too_many_connections", "a connection was turned away")
             peer.close()
-            return
+            return True
         task = self._loop.create_task(
             self._loop.connect_accepted_socket(lambda: Connection(self), peer)
         )
         self._coming.add(task)
         task.add_done_callback(self._came)
+        return len(self._coming) < _COMING
 
     def starved(self, error: OSError) -> bool:
         """The process has no descriptor left for a connection that waits.
@@ -308,11 +315,18 @@ class Server:
             self._refuse(connection, "declared_dead", message)
         else:
             returning = request.controller is not None
+            again = rank in self._seen
             problem = self.core.register(rank, request.incarnation, returning=returning)
             if problem is not None:
                 self._refuse(connection, "rank_taken" if rank in self._ranks else "rank", problem)
                 return
             self._become_known(connection)
+            self._seen.add(rank)
+            if again:
+                # What its last life was part of needs it no more.
+                returned = encode("RETURNED", rank=rank)
+                for other in self._ranks.values():
+                    other.send(returned)
             self._ranks[rank] = connection
             connection.rank = rank
             settings = self.settings

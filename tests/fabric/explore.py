@@ -14,10 +14,11 @@ What holds (:func:`World.check`, :func:`World.check_end`):
   when it began, and carry it as long as all members have begun and one has not ended;
 * no grant while the switch moves: what is granted or held is lit on the switch itself;
 * no tear-down in flight: no command drops a circuit in use;
-* no starvation and bounded waiting: no event leads back to an earlier state, so every
-  run ends; and where nothing but giving up is left to do, nothing waits in the queue
-  that all members asked for, and no lease is left over. Without faults everything has
-  been granted.
+* no starvation: nobody in the queue is overtaken where ports overlap;
+* bounded waiting: no event leads back to an earlier state, so every run ends; and where
+  nothing but giving up is left to do, nothing waits in the queue that all members asked
+  for, nobody waits for what has failed, and no lease is left over. Without faults
+  everything has been granted.
 
 A message that is lost ends its connection some time later, as a heartbeat or TCP would.
 """
@@ -41,7 +42,7 @@ from railx.fabric.actions import (
     RefuseAction,
     SwitchAction,
 )
-from railx.fabric.circuits import Circuit, Configuration, Layout, Port
+from railx.fabric.circuits import Circuit, Configuration, Layout, Port, ports_of
 from railx.fabric.core import ControllerCore, _Asked, _Expected, _Hint, _Hold, _Operation
 from railx.fabric.core import _Tombstone as _Tomb
 from railx.fabric.holdings import Holdings, OperationKey, Presentation, Report, _Held
@@ -131,6 +132,8 @@ class World:
         self.light: set[Circuit] = set()
         self.commands: dict[int, SwitchAction] = {}
         self.broken_ports: frozenset[Port] = frozenset()
+        #: Operations of the queue that the last event granted.
+        self.granted: set[OperationKey] = set()
 
     def copy(self) -> World:
         """Another world in the same state, that shares nothing that changes."""
@@ -143,6 +146,7 @@ class World:
         other.light = self.light.copy()
         other.commands = self.commands.copy()
         other.broken_ports = self.broken_ports
+        other.granted = set()
         return other
 
     # What may happen
@@ -238,6 +242,13 @@ class World:
 
     def take(self, event: Event) -> None:
         """One event."""
+        queue = [operation.key for operation in self.core._queue.values()]
+        self.granted = set()
+        self._take(event)
+        if self.granted and queue:
+            self._check_order(queue)
+
+    def _take(self, event: Event) -> None:
         match event:
             case ("up", int() as number):
                 self._arrive(number, self.ranks[number].up.pop(0))
@@ -469,9 +480,22 @@ class World:
                 raise Violation(f"nobody listens: {action}")
             if isinstance(action, GrantAction) and action.request is not None:
                 self._check_grant(action)
+                self.granted.add(action.key)
             if not self.ranks[action.rank].known:
                 raise Violation(f"a word to rank {action.rank}, which is gone: {action}")
             self.ranks[action.rank].down.append(action)
+
+    def _check_order(self, queue: list[OperationKey]) -> None:
+        """Nobody in the queue is overtaken where ports overlap."""
+        for place, key in enumerate(queue):
+            if key not in self.granted:
+                continue
+            for earlier in queue[:place]:
+                operation = self.core._operations.get(earlier)
+                ports = ports_of(self.layout.circuits(self.needs[key]))
+                if operation is None or operation.granted or ports.isdisjoint(operation.ports):
+                    continue
+                raise Violation(f"{earlier} was overtaken by {key}")
 
     def _check_grant(self, action: GrantAction) -> None:
         dark = set(self.layout.circuits(action.configuration)) - self.light
@@ -545,10 +569,19 @@ class World:
         for configuration, hold in core.holds.items():
             if hold.recalled:
                 raise Violation(f"{configuration.name} was recalled and never given back")
+        if not {"delay", "restart", "return"} & self.faults.keys():
+            self._check_told()
         if not any(self.scenario.faults):
             for number, rank in enumerate(self.ranks):
                 if len(rank.over) < len(self.programs[number]):
                     raise Violation(f"rank {number} waits for ever")
+
+    def _check_told(self) -> None:
+        """Nobody waits for what has failed already."""
+        for number, rank in enumerate(self.ranks):
+            for _, key, configuration in rank.holdings.questions():
+                if any(self._fails(member, key) for member in configuration.members):
+                    raise Violation(f"rank {number} is not told that {key} has failed")
 
     def check_final(self) -> None:
         """What holds where even giving up is over."""

@@ -1,0 +1,90 @@
+"""Small jobs explored state by state, and larger ones at random, with every fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from railx.fabric.circuits import Configuration
+from tests.fabric import explore as exploration
+from tests.fabric.explore import (
+    FAULTS,
+    SCENARIOS,
+    SHARED,
+    Scenario,
+    World,
+    explore,
+    random_scenario,
+    wander,
+)
+
+
+def test_two_groups_that_share_a_port_are_explored_whole() -> None:
+    found = explore(SCENARIOS["shared port"], 10_000)
+    assert found.complete
+    # A change of these numbers is a change of what can happen.
+    assert (found.states, found.ends) == (1591, 2)
+    # Bounded waiting: nine questions, and no run is longer than this.
+    assert found.longest == 75
+
+
+@pytest.mark.parametrize("fault", [None, *FAULTS])
+def test_a_fault_breaks_nothing_in_a_small_job(fault: str | None) -> None:
+    """One operation of each group that shares a port; all states with one fault."""
+    scenario = SCENARIOS[f"shared port, {fault}" if fault else "shared port, two ahead"]
+    faults = tuple((name, 1) for name, _ in scenario.faults)
+    small = Scenario("small", 3, scenario.operations[:2], faults, ports=scenario.ports[:1])
+    assert explore(small, 1500, Random(1)).states > 40
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name.startswith("dp2")])
+def test_part_of_a_training_step_is_explored(name: str) -> None:
+    assert explore(SCENARIOS[name], 300, Random(name)).states == 300
+
+
+def test_random_runs_of_larger_jobs() -> None:
+    draw = Random(0)
+    events = sum(wander(random_scenario(draw), draw, draw.choice([0.02, 0.1])) for _ in range(300))
+    assert events > 10_000
+
+
+def test_a_copied_world_is_equal_and_shares_nothing_that_changes() -> None:
+    """Along random runs; what a later change of the core adds has to be copied too."""
+    draw = Random(3)
+    seen = set()
+    for _ in range(6):
+        world, found = World(random_scenario(draw)), exploration.Exploration(SCENARIOS["dp2 pp2"])
+        while events := exploration._all_events(world, found):
+            world.take(draw.choice(events))
+            if draw.random() < 0.6:
+                continue
+            copy = world.copy()
+            assert copy.state() == world.state()
+            assert vars(copy.core).keys() == vars(world.core).keys()
+            mine, other = dict(_changing(world)), dict(_changing(copy))
+            assert not mine.keys() & other.keys(), mine
+            seen.update(type(item).__name__ for item in mine.values())
+    assert {"_Operation", "_Hold", "_Hint", "_Tombstone", "_Expected", "_Held"} <= seen
+
+
+def _changing(world: World) -> Iterator[tuple[int, Any]]:
+    """Everything in a world that may change, by identity."""
+    core = {name: item for name, item in vars(world.core).items() if name not in SHARED}
+    todo: list[Any] = [core, world.ranks, world.faults, world.light, world.commands]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, dict):
+            todo += [*item.keys(), *item.values()]
+        elif isinstance(item, (list, set, frozenset, tuple)):
+            todo += item
+        elif hasattr(type(item), "__slots__") and not isinstance(item, str):
+            todo += [getattr(item, name) for name in type(item).__slots__]
+        elif type(item).__name__ in ("Holdings", "_Held"):
+            todo += [value for name, value in vars(item).items() if name != "_layout"]
+        else:
+            continue
+        if not isinstance(item, (frozenset, tuple, Configuration)):
+            yield id(item), item
