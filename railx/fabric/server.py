@@ -33,6 +33,7 @@ from railx.fabric.core import (
     GrantAction,
     RecallAction,
     RefuseAction,
+    SwitchAction,
 )
 from railx.fabric.journal import Journal, JournalError, journaled
 from railx.fabric.metrics import metrics_text
@@ -118,6 +119,8 @@ class Server:
         self._seen: set[int] = set()
         self._coming: set[asyncio.Task[Any]] = set()
         self._news: list[Connection] = []
+        self._commands: list[SwitchAction] = []
+        self._flushes = False
         self._told: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._awake = False
         self._handlers: dict[type[Any], Callable[[Connection, Any], None]] = {
@@ -252,9 +255,8 @@ class Server:
 
     def has_news(self, connection: Connection) -> None:
         """Called by a connection."""
-        if not self._news:
-            self._loop.call_soon(self._flush)
         self._news.append(connection)
+        self._flush_soon()
 
     def broke(self, error: Exception) -> None:
         """A mistake in here must not leave ranks waiting: say what it was and end."""
@@ -624,7 +626,10 @@ class Server:
                     ),
                 )
             else:
-                self._switch.apply(action)
+                # At the end of the turn: the driver's thread would else take turns with
+                # this one for every command.
+                self._commands.append(action)
+                self._flush_soon()
 
     def _say(self, rank: int, data: bytes) -> None:
         connection = self._ranks.get(rank)
@@ -632,7 +637,13 @@ class Server:
         if connection is not None:
             connection.send(data)
 
+    def _flush_soon(self) -> None:
+        if not self._flushes:
+            self._flushes = True
+            self._loop.call_soon(self._flush)
+
     def _flush(self) -> None:
+        """The end of a turn: what was decided in it goes out."""
         # Who is cut off has peers that are told, in this turn too.
         for connection in self._news:
             if not connection.flush():
@@ -640,6 +651,10 @@ class Server:
                 self._lost(connection, "does not read what the controller sends")
                 connection.abort()
         self._news.clear()
+        for command in self._commands:
+            self._switch.apply(command)
+        self._commands.clear()
+        self._flushes = False
 
 
 class _Keeping(NamedTuple):
