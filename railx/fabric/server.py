@@ -603,7 +603,9 @@ class Server:
             if isinstance(action, GrantAction):
                 self._say(action.rank, _grant_frame(action))
             elif isinstance(action, RecallAction):
-                self._say(action.rank, _recall_frame(action))
+                self._say(
+                    action.rank, _recall_frame(action.configuration, action.hold, action.reason)
+                )
             elif isinstance(action, RefuseAction):
                 self._say(
                     action.rank,
@@ -704,11 +706,13 @@ def _grant_frame(action: GrantAction) -> bytes:
     )
 
 
-def _recall_frame(action: RecallAction) -> bytes:
-    reason = "null" if action.reason is None else encode_basestring_ascii(action.reason)
+@lru_cache(maxsize=256)
+def _recall_frame(configuration: Configuration, hold: int, reason: str | None) -> bytes:
+    """RECALL: the same for all who hold the lease."""
+    told = "null" if reason is None else encode_basestring_ascii(reason[:_LONGEST])
     return frame(
         (
-            f'{{"version":{VERSION},"type":"RECALL",{_needs(action.configuration)},'
-            f'"hold":{action.hold},"reason":{reason}}}'
+            f'{{"version":{VERSION},"type":"RECALL",{_needs(configuration)},'
+            f'"hold":{hold},"reason":{told}}}'
         ).encode()
     )
