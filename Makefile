@@ -19,7 +19,7 @@ READY := .venv/.ready
 CONFIG = --config experiment=$(EXPERIMENT) $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) $(CONFIG)
 
-.PHONY: help setup reproduce figure claim report pdf sync schemas test test-slow test-oldest-torch mutants explore soak bench bench-planners bench-sizes gpu gpu-folder gpu-record steady lint lock clean
+.PHONY: help setup reproduce figure claim report pdf sync schemas test coverage test-slow test-oldest-torch mutants explore soak bench bench-planners bench-sizes gpu gpu-folder gpu-record steady lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,8 +57,11 @@ sync: $(READY) ## upload the W&B runs that were written offline, each once (need
 schemas: $(READY) ## write the JSON Schemas of conf/ for editors, and docs/reference.md
 	@$(BIN)/python -m workflow.schemas
 
-test: $(READY) ## the test suite with coverage, and the static checks (WORKERS=2 processes)
+test: $(READY) ## the static checks and the test suite (WORKERS=2 processes)
 	@$(MAKE) --no-print-directory lint
+	@$(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile
+
+coverage: $(READY) ## the same tests with the lines and branches that they run (half as long again)
 	@$(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered
 
 test-slow: $(READY) ## the tests that take minutes

@@ -561,7 +561,7 @@ class ControllerCore:
 
         Operations that need one of them get an error that names it.
         """
-        lost = [port for port in dict.fromkeys(ports) if port not in self.lost_ports]
+        lost = [port for port in sorted(set(ports)) if port not in self.lost_ports]
         self.lost_ports.update(dict.fromkeys(lost, reason))
         self.failures["ports"] += len(lost)
         actions: list[Action] = []
@@ -579,7 +579,7 @@ class ControllerCore:
 
     def ports_back(self, ports: Iterable[Port], now_ns: int) -> list[Action]:
         """These ports are in order again, dark and free."""
-        back = [port for port in dict.fromkeys(ports) if port in self.lost_ports]
+        back = [port for port in sorted(set(ports)) if port in self.lost_ports]
         for port in back:
             del self.lost_ports[port]
         self._touch(back)

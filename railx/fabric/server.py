@@ -482,6 +482,7 @@ class Server:
                 str(rank): connection.missed * self.settings.heartbeat_s
                 for rank, connection in sorted(self._ranks.items())
             },
+            "journal": self._journal and self._journal.state(),
         }
 
     # The end of a peer.
