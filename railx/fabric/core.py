@@ -363,7 +363,7 @@ class ControllerCore:
         without that of all members every operation ends with its releases.
         """
         problem = self._problem(rank, key, configuration)
-        if problem is not None and problem[1] != "port":
+        if problem is not None and problem[1] not in ("lost", "port"):
             return [self._refuse(rank, request, *problem)]
         operation = self._operations.get(key)
         if key in self._given_up.get(rank, ()):
