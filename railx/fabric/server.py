@@ -33,6 +33,7 @@ from railx.fabric.core import (
     GrantAction,
     RecallAction,
     RefuseAction,
+    SwitchAction,
 )
 from railx.fabric.journal import Journal, JournalError, journaled
 from railx.fabric.metrics import metrics_text
@@ -118,6 +119,8 @@ class Server:
         self._seen: set[int] = set()
         self._coming: set[asyncio.Task[Any]] = set()
         self._news: list[Connection] = []
+        self._commands: list[SwitchAction] = []
+        self._flushes = False
         self._told: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._awake = False
         self._handlers: dict[type[Any], Callable[[Connection, Any], None]] = {
@@ -252,9 +255,8 @@ class Server:
 
     def has_news(self, connection: Connection) -> None:
         """Called by a connection."""
-        if not self._news:
-            self._loop.call_soon(self._flush)
         self._news.append(connection)
+        self._flush_soon()
 
     def broke(self, error: Exception) -> None:
         """A mistake in here must not leave ranks waiting: say what it was and end."""
@@ -602,7 +604,9 @@ class Server:
             if isinstance(action, GrantAction):
                 self._say(action.rank, _grant_frame(action))
             elif isinstance(action, RecallAction):
-                self._say(action.rank, _recall_frame(action))
+                self._say(
+                    action.rank, _recall_frame(action.configuration, action.hold, action.reason)
+                )
             elif isinstance(action, RefuseAction):
                 self._say(
                     action.rank,
@@ -625,7 +629,10 @@ class Server:
                     ),
                 )
             else:
-                self._switch.apply(action)
+                # At the end of the turn: the driver's thread would else take turns with
+                # this one for every command.
+                self._commands.append(action)
+                self._flush_soon()
 
     def _say(self, rank: int, data: bytes) -> None:
         connection = self._ranks.get(rank)
@@ -633,7 +640,13 @@ class Server:
         if connection is not None:
             connection.send(data)
 
+    def _flush_soon(self) -> None:
+        if not self._flushes:
+            self._flushes = True
+            self._loop.call_soon(self._flush)
+
     def _flush(self) -> None:
+        """The end of a turn: what was decided in it goes out."""
         # Who is cut off has peers that are told, in this turn too.
         for connection in self._news:
             if not connection.flush():
@@ -641,6 +654,10 @@ class Server:
                 self._lost(connection, "does not read what the controller sends")
                 connection.abort()
         self._news.clear()
+        for command in self._commands:
+            self._switch.apply(command)
+        self._commands.clear()
+        self._flushes = False
 
 
 class _Keeping(NamedTuple):
@@ -690,11 +707,13 @@ def _grant_frame(action: GrantAction) -> bytes:
     )
 
 
-def _recall_frame(action: RecallAction) -> bytes:
-    reason = "null" if action.reason is None else encode_basestring_ascii(action.reason)
+@lru_cache(maxsize=256)
+def _recall_frame(configuration: Configuration, hold: int, reason: str | None) -> bytes:
+    """RECALL: the same for all who hold the lease."""
+    told = "null" if reason is None else encode_basestring_ascii(reason[:_LONGEST])
     return frame(
         (
-            f'{{"version":{VERSION},"type":"RECALL",{_needs(action.configuration)},'
-            f'"hold":{action.hold},"reason":{reason}}}'
+            f'{{"version":{VERSION},"type":"RECALL",{_needs(configuration)},'
+            f'"hold":{hold},"reason":{told}}}'
         ).encode()
     )

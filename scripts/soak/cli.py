@@ -30,8 +30,9 @@ from railx.fabric.protocol import TOKEN
 from railx.fabric.settings import JournalSettings
 from railx.fabric.switches import EmulatedSwitchSettings
 from railx.settings import to_dict
-from soak.checker import Checker, Span
-from soak.proxy import Proxy
+
+from .checker import Checker, Span
+from .proxy import Proxy
 
 __all__ = ["main"]
 

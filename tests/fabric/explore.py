@@ -131,6 +131,7 @@ class World:
         # The switch: what carries light, and the commands under way.
         self.light: set[Circuit] = set()
         self.commands: dict[int, SwitchAction] = {}
+        self.spoiled: set[Circuit] = set()
         self.broken_ports: frozenset[Port] = frozenset()
         #: Operations of the queue that the last event granted.
         self.granted: set[OperationKey] = set()
@@ -145,6 +146,7 @@ class World:
         other.faults = self.faults.copy()
         other.light = self.light.copy()
         other.commands = self.commands.copy()
+        other.spoiled = self.spoiled.copy()
         other.broken_ports = self.broken_ports
         other.granted = set()
         return other
@@ -233,7 +235,9 @@ class World:
         if "restart" in left:
             found.append(("restart",))
         if "port" in left:
-            found += [("port", port) for port in self.scenario.ports]
+            found += [("port", port, True) for port in self.scenario.ports]
+            if self.commands:
+                found += [("port", port, False) for port in self.scenario.ports]
         if "switch" in left:
             found += [("switch", command) for command in self.commands]
         return found
@@ -268,7 +272,8 @@ class World:
                 self._end(number, key)
             case ("light", int() as command):
                 action = self.commands.pop(command)
-                self.light.update(action.connect)
+                self.light.update(set(action.connect) - self.spoiled)
+                self.spoiled.difference_update(action.connect)
                 self._act(self.core.switched(command, 0))
             case ("give up", int() as number, int() as request):
                 self._give_up(number, request)
@@ -318,13 +323,17 @@ class World:
                     fresh.up.append(("present", fresh.holdings.present()))
             case ("restart",):
                 self._restart()
-            case ("port", Port() as port):
-                self._break_port(port)
+            case ("port", Port() as port, bool() as fails):
+                self._break_port(port, fails)
             case ("switch", int() as command):
-                del self.commands[command]
+                self.spoiled.difference_update(self.commands.pop(command).connect)
                 self._act(self.core.switch_failed(command, "broken", 0))
 
-    def _break_port(self, port: Port) -> None:
+    def _break_port(self, port: Port, fails: bool) -> None:
+        """Break a port, or mend it; ``fails``: with the commands that need it.
+
+        Otherwise they are carried out for their other circuits.
+        """
         if port in self.broken_ports:
             self.broken_ports -= {port}
             self._act(self.core.ports_back([port], 0))
@@ -333,12 +342,17 @@ class World:
         self.light = {circuit for circuit in self.light if port not in circuit.ports}
         self._act(self.core.ports_lost([port], "broken", 0))
         for command, action in list(self.commands.items()):
-            if any(port in circuit.ports for circuit in action.connect):
+            spoiled = {circuit for circuit in action.connect if port in circuit.ports}
+            if spoiled and not fails:
+                self.spoiled |= spoiled
+            elif spoiled:
+                self.spoiled.difference_update(action.connect)
                 del self.commands[command]
                 self._act(self.core.switch_failed(command, "a port is lost", 0))
 
     def _restart(self) -> None:
         self.commands.clear()
+        self.spoiled.clear()
         self.core = ControllerCore(
             self.layout, self.scenario.ranks, active=sorted(self.light), recovering=True
         )
@@ -608,6 +622,7 @@ class World:
             tuple(self.faults.values()),
             frozenset(self.light),
             frozenset(item.connect for item in self.commands.values()),
+            frozenset(self.spoiled),
             self.broken_ports,
         )
 
