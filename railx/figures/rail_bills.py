@@ -208,7 +208,7 @@ def _points(
 
     for key, wanted, known in (
         ("platforms", list(settings.platforms), list(dict.fromkeys(bills["platform"]))),
-        ("switch", [settings.switch], [one for one in bills["switch"].unique() if one]),
+        ("switch", [settings.switch], list(bills["switch"].dropna().unique())),
     ):
         unknown = [name for name in wanted if name not in known]
         if unknown:

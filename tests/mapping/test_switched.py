@@ -96,7 +96,7 @@ def test_what_shares_rails_is_slower_and_dearer_ports_are_slower_at_equal_cost(
     at = {"rule": "on_demand", "latency_ms": 0, "job": "long"}
     (shared,) = picked(rows, network="photonic", mode="set_once", basis="equal_bandwidth", **at)
     (alone,) = picked(rows, network="photonic", mode="every_phase", basis="equal_bandwidth", **at)
-    # Three uses on eight rails: at best (a^1/2 + b^1/2 + c^1/2)^2 in place of a + b + c.
+    # Three uses on eight rails: at best (a^.5 + b^.5 + c^.5)^2 in place of a + b + c.
     assert 1.5 * alone["network_ms"] < shared["network_ms"] < 3.5 * alone["network_ms"]
     (equal,) = picked(rows, network="electrical", basis="equal_bandwidth", **at)
     (cheap,) = picked(rows, network="electrical", basis="equal_cost", **at)
