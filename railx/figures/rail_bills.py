@@ -208,7 +208,7 @@ def _points(
 
     for key, wanted, known in (
         ("platforms", list(settings.platforms), list(dict.fromkeys(bills["platform"]))),
-        ("switch", [settings.switch], [one for one in bills["switch"].unique() if one]),
+        ("switch", [settings.switch], list(bills["switch"].dropna().unique())),
     ):
         unknown = [name for name in wanted if name not in known]
         if unknown:
@@ -336,12 +336,12 @@ def _caption(settings: RailBillsSettings, points: pd.DataFrame) -> str:
             ):
                 other = own[own["series"] == series].set_index("gpus")["value"]
                 gpus = 512 if 512 in other.index else int(other.index[0])
-                ratios.append(f"{quantity(other[gpus] / photonic[gpus])} {text}")
+                ratios.append(f"{quantity(other[gpus] / photonic[gpus])} times {text}")
             parts.append(
-                f"{quantity(photonic.iloc[0])} {unit} on photonic rails, electrical ones"
-                f" {listed(ratios)} times that"
+                f"{quantity(photonic.iloc[0])} {unit} a GPU on photonic rails, on electrical ones"
+                f" {listed(ratios)}"
             )
-        sentences.append(f"{words.words}, {'; '.join(parts)}.")
+        sentences.append(f"{words.words}: {'; '.join(parts)}.")
     beyond = points[(points["series"] == "clos") & (points["source"] == "ours")]
     if not beyond.empty:
         sentences.append(

@@ -185,6 +185,29 @@ def test_wrong_settings_name_the_key(change: dict[str, Any], message: str) -> No
             r"compare.all_to_all: opus_rails_h200 has no usd_per_all_to_all_gb_s",
         ),
         (
+            "rail_bills",
+            {"platforms": {"tpu": {"words": "x", "published": ""}}},
+            r"platforms: got tpu; allowed: h200_400g",
+        ),
+        ("rail_bills", {"switch": "mesh"}, r"switch: got mesh; allowed: polatis_6000n"),
+        (
+            "rail_claims",
+            {"boundaries": [{"words": "x", "platform": "tpu", "transceivers_per_gpu": 1}]},
+            r"boundaries: got tpu with 1; allowed: h200_400g with 1",
+        ),
+        (
+            "rail_claims",
+            {"points": [{"words": "x", "usd": 1, "watts": 10, "ports": 5}]},
+            r"points: no cost at 1 and 5 ports; allowed: points of the map",
+        ),
+        (
+            "switch_technologies",
+            {"sides": {"mirror": "left"}},
+            r"sides: got mirror; allowed: polatis_6000n",
+        ),
+        ("switched_circuits", {"jobs": {"sparse": "x"}}, r"jobs: got sparse; allowed: dense"),
+        ("switched_circuits", {"bars": {"mesh": "x"}}, r"bars: got mesh; allowed: railx"),
+        (
             "price_sensitivity",
             {"all_to_all": "none"},
             r"no price ratios for fat_tree_full with none; allowed: fat_tree_full with",

@@ -78,6 +78,34 @@ def test_without_switching_a_step_lasts_as_long_as_on_the_whole_network(
         assert row["changes"] == row["stall_ms"] == 0
 
 
+def test_a_gather_over_rows_and_columns_goes_one_after_the_other() -> None:
+    both = LONG | {"layout": {"mesh": {"tensor": 4}, "x": {"sequence": 4}, "y": {"data": 4}}}
+    settings = settings_of(jobs={"both": both}, latencies_ms=[0])
+    topology = build_topology(settings.networks["railx"].topology)
+    basis = Basis("equal_bandwidth", 1, 1, None)
+    whole = step_times(topology, ["min", "balanced"], settings.jobs, [basis], "railx")
+    (row, *_) = picked(
+        switched_times(settings), network="railx", basis="equal_bandwidth", mode="set_once"
+    )
+    assert row["step_ms"] == pytest.approx(whole[0]["step_ms"])
+
+
+def test_what_shares_rails_is_slower_and_dearer_ports_are_slower_at_equal_cost(
+    rows: list[dict[str, Any]],
+) -> None:
+    at = {"rule": "on_demand", "latency_ms": 0, "job": "long"}
+    (shared,) = picked(rows, network="photonic", mode="set_once", basis="equal_bandwidth", **at)
+    (alone,) = picked(rows, network="photonic", mode="every_phase", basis="equal_bandwidth", **at)
+    # Three uses on eight rails: at best (a^.5 + b^.5 + c^.5)^2 in place of a + b + c.
+    assert 1.5 * alone["network_ms"] < shared["network_ms"] < 3.5 * alone["network_ms"]
+    (equal,) = picked(rows, network="electrical", basis="equal_bandwidth", **at)
+    (cheap,) = picked(rows, network="electrical", basis="equal_cost", **at)
+    slower = equal["cost_per_gpu_usd"] / cheap["cost_per_gpu_usd"]
+    assert slower > 3
+    assert cheap["network_ms"] == pytest.approx(slower * equal["network_ms"], rel=0.02)
+    assert cheap["inside_ms"] == pytest.approx(equal["inside_ms"])
+
+
 def test_the_best_plan_is_no_worse_than_either_way(rows: list[dict[str, Any]]) -> None:
     modes: dict[tuple[Any, ...], dict[str, float]] = {}
     for row in rows:

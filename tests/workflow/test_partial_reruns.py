@@ -119,6 +119,8 @@ def test_one_override_on_the_command_line(pipeline: MadePipeline) -> None:
         "figure claim_map",
         "figure network_prices",
         "figure rail_savings",
+        "figure rail_bills",
+        "figure rail_claims",
         *JUDGED,
     }
 
