@@ -663,7 +663,9 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
         # The first rule for all, the others for the best few.
         ranked = np.argsort(times)
         for place in range(total if number == 0 else min(total, 6)):
-            if plan.looks[0] > looks // 3 and record[0] < math.inf:
+            # A plan known before and one first plan are always built.
+            spent = plan.looks[0] > looks // 3 and record[0] < math.inf
+            if spent and (number > 0 or place > 1):
                 break
             index = ranked[place]
             rule[:] = _FIRST_RULES[number]
