@@ -640,10 +640,8 @@ class ControllerCore:
                 if len(given_up) > LISTENERS:
                     del given_up[next(iter(given_up))]
             return self.release(rank, key, now_ns)
-        if rank in operation.asked and (operation.granted or operation.asked[rank].request is None):
+        if operation.granted or operation.asked[rank].request is None:
             return self.release(rank, key, now_ns)
-        if operation.granted:
-            return []
         missing = sorted(set(operation.configuration.members) - set(operation.asked))
         what = (
             f"rank {', '.join(map(str, missing))} has not asked for it"
