@@ -9,6 +9,7 @@ WORKERS ?= 2
 GENERATED ?= 20
 SEED ?= 1
 STATES ?= 1000000
+SOAK_S ?= 600
 export TORCH_INDEX
 export PYTHON ?= python3
 
@@ -18,7 +19,7 @@ READY := .venv/.ready
 CONFIG = --config experiment=$(EXPERIMENT) $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) $(CONFIG)
 
-.PHONY: help setup reproduce figure claim report pdf sync schemas test test-slow test-oldest-torch mutants explore bench bench-planners bench-sizes gpu gpu-folder gpu-record steady lint lock clean
+.PHONY: help setup reproduce figure claim report pdf sync schemas test coverage test-slow test-oldest-torch mutants explore soak bench bench-planners bench-sizes gpu gpu-folder gpu-record steady lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,8 +57,11 @@ sync: $(READY) ## upload the W&B runs that were written offline, each once (need
 schemas: $(READY) ## write the JSON Schemas of conf/ for editors, and docs/reference.md
 	@$(BIN)/python -m workflow.schemas
 
-test: $(READY) ## the test suite with coverage, and the static checks (WORKERS=2 processes)
+test: $(READY) ## the static checks and the test suite (WORKERS=2 processes)
 	@$(MAKE) --no-print-directory lint
+	@$(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile
+
+coverage: $(READY) ## the same tests with the lines and branches that they run (half as long again)
 	@$(BIN)/python -m pytest -m "not slow" --numprocesses $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered
 
 test-slow: $(READY) ## the tests that take minutes
@@ -72,6 +76,9 @@ mutants: $(READY) ## break a room's code on purpose and see whether its tests no
 
 explore: $(READY) ## every state of small jobs on the optical control plane, with its faults (minutes; STATES=1000000)
 	@PYTHONPATH=$(CURDIR) $(BIN)/python -m tests.fabric.explore --states $(STATES)
+
+soak: $(READY) ## the control plane under load and faults (10 minutes: SOAK_S=600, SEED=1, more by SOAK=--help)
+	@$(BIN)/python scripts/soak --seconds $(SOAK_S) --seed $(SEED) $(SOAK)
 
 bench: $(READY) ## how good plans are, how fast the simulators, and what the backend adds (docs/benchmarks.md)
 	@$(BIN)/python benchmarks/planners.py

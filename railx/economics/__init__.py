@@ -7,6 +7,7 @@ What a network is built of, its family says (``railx.families.NAME.bill``).
 from railx.economics.bill import bill_of_materials, cost_summary, price_network
 from railx.economics.catalogue import read_catalogue
 from railx.economics.claim_map import claim_map
+from railx.economics.rails import rail_economics, rail_map
 from railx.economics.scale import cost_by_scale
 from railx.economics.sensitivity import price_sensitivity
 from railx.economics.settings import EconomicsSettings, PricedNetwork
@@ -20,5 +21,7 @@ __all__ = [
     "cost_summary",
     "price_network",
     "price_sensitivity",
+    "rail_economics",
+    "rail_map",
     "read_catalogue",
 ]

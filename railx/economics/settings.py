@@ -23,6 +23,9 @@ __all__ = [
     "ClaimMapSettings",
     "EconomicsSettings",
     "PricedNetwork",
+    "RailMapSettings",
+    "RailPlatform",
+    "RailsSettings",
     "ScaleSettings",
     "SensitivitySettings",
 ]
@@ -245,6 +248,81 @@ class ClaimMapSettings:
 
 
 @dataclass(frozen=True)
+class RailPlatform:
+    """Servers on rails, one port of each chip, and how their bill is drawn up."""
+
+    chips_per_server: Annotated[int, AtLeast(1)]
+    """Chips of a server, and so rails."""
+
+    port_gbps: Annotated[float, Positive()]
+    """Rate of a chip's port in one direction, in 10^9 bit/s."""
+
+    price_set: Annotated[str, NotEmpty()]
+    """Price set of the catalogue."""
+
+    switch_transceivers: bool
+    """Whether the ports of electrical switches have transceivers, or those of chips
+    alone.
+    """
+
+    electrical_switch_radix: Annotated[int, AtLeast(4)]
+    """Ports of an electrical switch where used ports are counted."""
+
+
+@dataclass(frozen=True)
+class RailMapSettings:
+    """Axes of the map on which the claims of Opus on cost and power hold or not."""
+
+    transceiver_usd: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
+    """Price of a transceiver in USD."""
+
+    transceiver_watts: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
+    """Power of a transceiver in W."""
+
+    switch_ports_per_gpu: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
+    """Ports of electrical switches for each chip."""
+
+    cost_reduction: Annotated[float, Positive()]
+    """Cost of electrical over photonic rails that is claimed (4 in the abstract)."""
+
+    power_reduction: Annotated[float, Positive()]
+    """Power of electrical over photonic rails that is claimed (23 in the abstract)."""
+
+
+@dataclass(frozen=True)
+class RailsSettings:
+    """Bills of electrical and photonic rails by platform and size."""
+
+    platforms: Annotated[dict[str, RailPlatform], NotEmpty()]
+    """Platforms by name."""
+
+    gpus: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()]
+    """Numbers of GPUs; a platform has those that fill two or more whole servers."""
+
+    transceivers_per_gpu: Annotated[tuple[Annotated[int, Between(1, 2)], ...], NotEmpty()]
+    """Transceivers of a GPU on photonic rails; 1: its two optical ports share one."""
+
+    switches: Annotated[dict[str, Annotated[int, AtLeast(2)]], NotEmpty()]
+    """Ports of optical switches by device."""
+
+    priced_switch: Annotated[str, NotEmpty()]
+    """The one of them whose price per port the catalogue has."""
+
+    ocs_port_price_factors: Annotated[tuple[Annotated[float, Positive()], ...], NotEmpty()]
+    """Price of an optical port over the catalogue's; 1 and what it may be instead."""
+
+    map: RailMapSettings
+    """Where the claims hold."""
+
+    def __post_init__(self) -> None:
+        if self.priced_switch not in self.switches:
+            raise SettingsError(
+                "priced_switch",
+                f"got {self.priced_switch!r}; allowed: {', '.join(self.switches)}",
+            )
+
+
+@dataclass(frozen=True)
 class EconomicsSettings:
     """Bills of materials: the networks, and at which prices."""
 
@@ -265,6 +343,9 @@ class EconomicsSettings:
 
     claim_map: ClaimMapSettings
     """Where the cost claims hold, and what moves their boundary."""
+
+    rails: RailsSettings
+    """Electrical and photonic rails by platform and size."""
 
     def __post_init__(self) -> None:
         names = ", ".join(self.networks)

@@ -533,8 +533,13 @@ class FabricClient:
                     f"{reason}; the one that answers now did not wait for rank {self.rank}"
                 )
             with self._lock:
+                # What was given up is asked no more: nobody would take its grant.
+                again = [
+                    question.data
+                    for number, question in sorted(self._questions.items())
+                    if not self._holdings.gave_up(number)
+                ]
                 presentation = self._holdings.present()
-                again = [question.data for _, question in sorted(self._questions.items())]
                 self._connected, self._connected_at = True, time.monotonic()
                 self._write(b"".join([_presented(presentation), *again]))
             if presentation.open and self._tell_given_back is not None:

@@ -150,6 +150,7 @@ class Connection(asyncio.Protocol):
 class Acceptor:
     """Takes connections from a listening socket.
 
+    ``accepted`` returns whether more may come in the same turn of the loop.
     Where the process has no descriptor left, it says so to ``starved``, which returns
     whether it gave one back; else nothing is tried for a while.
     """
@@ -157,7 +158,7 @@ class Acceptor:
     def __init__(
         self,
         listening: socket.socket,
-        accepted: Callable[[socket.socket], None],
+        accepted: Callable[[socket.socket], bool],
         starved: Callable[[OSError], bool],
     ) -> None:
         self._socket = listening
@@ -191,4 +192,5 @@ class Acceptor:
                 pause_s = 0.0 if self._starved(error) else _STARVED_S
                 self._pause = self._loop.call_later(pause_s, self._listen)
                 return
-            self._accepted(peer)
+            if not self._accepted(peer):
+                return

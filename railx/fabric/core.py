@@ -488,8 +488,9 @@ class ControllerCore:
             return []
         hold.holders.remove(rank)
         hold.reports[rank] = report
-        # Hints may be waiting for the others to give it back too.
-        self._touch(ports_of(hold.circuits))
+        if not hold.recalled:
+            # Hints may be waiting for the others to give it back too.
+            self._touch(ports_of(hold.circuits))
         return [*self._settle(configuration, now_ns), *self._advance(now_ns)]
 
     def hint(self, rank: int, configuration: Configuration, now_ns: int) -> list[Action]:
@@ -560,7 +561,7 @@ class ControllerCore:
 
         Operations that need one of them get an error that names it.
         """
-        lost = [port for port in dict.fromkeys(ports) if port not in self.lost_ports]
+        lost = [port for port in sorted(set(ports)) if port not in self.lost_ports]
         self.lost_ports.update(dict.fromkeys(lost, reason))
         self.failures["ports"] += len(lost)
         actions: list[Action] = []
@@ -578,7 +579,7 @@ class ControllerCore:
 
     def ports_back(self, ports: Iterable[Port], now_ns: int) -> list[Action]:
         """These ports are in order again, dark and free."""
-        back = [port for port in dict.fromkeys(ports) if port in self.lost_ports]
+        back = [port for port in sorted(set(ports)) if port in self.lost_ports]
         for port in back:
             del self.lost_ports[port]
         self._touch(back)
@@ -1096,14 +1097,16 @@ class ControllerCore:
 
         ``partial``: only those that some member has given back already.
         """
-        ports = [port for circuit in circuits for port in circuit.ports]
-        in_the_way = dict.fromkeys(
-            configuration
-            for port in ports
-            if port in self.active
-            for configuration in sorted(self.held.get(self.active[port], ()), key=_by_name)
-            if not partial or len(self.holds[configuration].holders) < len(configuration.members)
-        )
+        in_the_way: dict[Configuration, None] = {}
+        for circuit in circuits:
+            for port in circuit.ports:
+                here = self.active.get(port)
+                held = () if here is None else self.held.get(here, ())
+                for configuration in sorted(held, key=_by_name) if len(held) > 1 else held:
+                    hold = self.holds[configuration]
+                    few = len(hold.holders) < len(configuration.members)
+                    if not hold.recalled and (few or not partial):
+                        in_the_way[configuration] = None
         return [action for configuration in in_the_way for action in self._recall(configuration)]
 
     def _hold(self, operation: _Operation) -> _Hold | None:
@@ -1387,7 +1390,10 @@ class ControllerCore:
         actions = self._find() if self._stirred else []
         touched = self._touched
         while touched:
-            operation = self._queue.get(heapq.heappop(touched))
+            order = heapq.heappop(touched)
+            while touched and touched[0] == order:
+                heapq.heappop(touched)
+            operation = self._queue.get(order)
             if operation is not None and self._is_first(operation):
                 actions += self._serve(operation, now_ns)
         return actions + self._speculate() if self._touched_hints else actions
@@ -1628,6 +1634,8 @@ def _complete(report: Report, rank: int, hold: _Hold) -> Report:
     """
     late = {key for key in hold.granted.get(rank, ()) if report.begun.get(key[0], -1) < key[1]}
     released = {key for member, key in hold.released if member == rank}
+    if not late and not released:
+        return report
     return replace(
         report,
         begun={**report.begun, **dict(sorted(late))},

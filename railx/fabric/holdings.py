@@ -128,6 +128,10 @@ class Holdings:
         self._given_up.add(request)
         return True
 
+    def gave_up(self, request: int) -> bool:
+        """Whether nobody waits for the answer, which has not come either."""
+        return request in self._given_up
+
     def answer(
         self, request: int, key: OperationKey, configuration: Configuration, hold: int | None
     ) -> Literal["begins", "release", "nothing"]:

@@ -100,6 +100,15 @@ class Journal:
         except OSError as error:
             self._stop(str(error.strerror))
 
+    def state(self) -> dict[str, Any]:
+        """How far it is, for people and for metrics."""
+        return {
+            "path": str(self.path),
+            "events": self.events,
+            "size_bytes": self.size_bytes,
+            "stopped": self.stopped,
+        }
+
     def close(self) -> None:
         """Write no more; may be called again."""
         if self._file >= 0:

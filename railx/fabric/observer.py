@@ -16,7 +16,7 @@ from railx.fabric.protocol import TOKEN, Message, MessageDecoder, ProtocolError,
 __all__ = ["Observer", "ObserverError"]
 
 
-class ObserverError(RuntimeError):
+class ObserverError(ConnectionError):
     """The controller does not answer, or says no; one line that says why."""
 
 
@@ -98,25 +98,27 @@ class Observer:
     def _answer(self, expected: str, number: int | None) -> Message:
         while True:
             while not self._messages:
-                try:
-                    data = self._socket.recv(65536)
-                    if not data:
-                        raise ObserverError(
-                            f"the controller at {self.address} closed the connection"
-                        )
-                    self._messages += self._decoder.feed(data)
-                except TimeoutError:
-                    raise ObserverError(
-                        f"no answer from the controller at {self.address} within"
-                        f" {self._timeout_s:g} s"
-                    ) from None
-                except (OSError, ProtocolError) as error:
-                    raise ObserverError(self._broke(error)) from None
+                self._messages += self._received()
             message = self._messages.pop(0)
             if message["type"] == "ERROR" and message.get("request") in (None, number):
                 raise ObserverError(str(message.get("message")))
             if message["type"] == expected and message.get("request") == number:
                 return message
+
+    def _received(self) -> list[Message]:
+        try:
+            data = self._socket.recv(65536)
+            messages = self._decoder.feed(data)
+        except TimeoutError:
+            waited = f"within {self._timeout_s:g} s"
+            raise ObserverError(
+                f"no answer from the controller at {self.address} {waited}"
+            ) from None
+        except (OSError, ProtocolError) as error:
+            raise ObserverError(self._broke(error)) from None
+        if not data:
+            raise ObserverError(f"the controller at {self.address} closed the connection")
+        return messages
 
     def _broke(self, error: Exception) -> str:
         why = getattr(error, "strerror", None) or error

@@ -54,6 +54,8 @@ From the controller to a rank:
   the lease was recalled before all members had begun it.
 * ``RECALL``: kind, members, hold, reason (null, or what befell a member). RECALLED
   answers it at once; a rank that does not hold this lease any more says nothing.
+* ``RETURNED``: rank. Another process is this rank now: what was begun with the one
+  before it is over.
 * ``FOUND``: request, source, channel, sequence. This rank stands before an operation
   that was listened for.
 * ``ERROR``: request (null: an operation already granted, or none), reason (a word),

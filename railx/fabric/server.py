@@ -33,6 +33,7 @@ from railx.fabric.core import (
     GrantAction,
     RecallAction,
     RefuseAction,
+    SwitchAction,
 )
 from railx.fabric.journal import Journal, JournalError, journaled
 from railx.fabric.metrics import metrics_text
@@ -78,6 +79,7 @@ STRANGERS = 64
 #: How long one has for that.
 _STRANGER_S = 10.0
 _OBSERVERS = 16
+_COMING = 4
 #: A rank that was refused so many messages is no client of ours.
 _REFUSALS = 100
 #: Bytes that make the rest of a stream worthless.
@@ -113,8 +115,12 @@ class Server:
         self._connections: set[Connection] = set()
         self._strangers: dict[Connection, asyncio.TimerHandle] = {}
         self._ranks: dict[int, Connection] = {}
+        #: Ranks that have been registered, whether they still are or not.
+        self._seen: set[int] = set()
         self._coming: set[asyncio.Task[Any]] = set()
         self._news: list[Connection] = []
+        self._commands: list[SwitchAction] = []
+        self._flushes = False
         self._told: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._awake = False
         self._handlers: dict[type[Any], Callable[[Connection, Any], None]] = {
@@ -176,18 +182,22 @@ class Server:
 
     # What the acceptor brings.
 
-    def accept(self, peer: socket.socket) -> None:
-        """A new connection; the oldest that has not said who it is makes place."""
+    def accept(self, peer: socket.socket) -> bool:
+        """A new connection; the oldest that has not said who it is makes place.
+
+        Returns whether there may be more before those that are coming are there.
+        """
         held = len(self._connections) + len(self._coming)
         if held >= self.most_connections and not self._evict("too_many_connections"):
             self._count("too_many_connections", "a connection was turned away")
             peer.close()
-            return
+            return True
         task = self._loop.create_task(
             self._loop.connect_accepted_socket(lambda: Connection(self), peer)
         )
         self._coming.add(task)
         task.add_done_callback(self._came)
+        return len(self._coming) < _COMING
 
     def starved(self, error: OSError) -> bool:
         """The process has no descriptor left for a connection that waits.
@@ -245,9 +255,8 @@ class Server:
 
     def has_news(self, connection: Connection) -> None:
         """Called by a connection."""
-        if not self._news:
-            self._loop.call_soon(self._flush)
         self._news.append(connection)
+        self._flush_soon()
 
     def broke(self, error: Exception) -> None:
         """A mistake in here must not leave ranks waiting: say what it was and end."""
@@ -308,11 +317,18 @@ class Server:
             self._refuse(connection, "declared_dead", message)
         else:
             returning = request.controller is not None
+            again = rank in self._seen
             problem = self.core.register(rank, request.incarnation, returning=returning)
             if problem is not None:
                 self._refuse(connection, "rank_taken" if rank in self._ranks else "rank", problem)
                 return
             self._become_known(connection)
+            self._seen.add(rank)
+            if again:
+                # What its last life was part of needs it no more.
+                returned = encode("RETURNED", rank=rank)
+                for other in self._ranks.values():
+                    other.send(returned)
             self._ranks[rank] = connection
             connection.rank = rank
             settings = self.settings
@@ -466,6 +482,7 @@ class Server:
                 str(rank): connection.missed * self.settings.heartbeat_s
                 for rank, connection in sorted(self._ranks.items())
             },
+            "journal": self._journal and self._journal.state(),
         }
 
     # The end of a peer.
@@ -587,7 +604,9 @@ class Server:
             if isinstance(action, GrantAction):
                 self._say(action.rank, _grant_frame(action))
             elif isinstance(action, RecallAction):
-                self._say(action.rank, _recall_frame(action))
+                self._say(
+                    action.rank, _recall_frame(action.configuration, action.hold, action.reason)
+                )
             elif isinstance(action, RefuseAction):
                 self._say(
                     action.rank,
@@ -610,7 +629,10 @@ class Server:
                     ),
                 )
             else:
-                self._switch.apply(action)
+                # At the end of the turn: the driver's thread would else take turns with
+                # this one for every command.
+                self._commands.append(action)
+                self._flush_soon()
 
     def _say(self, rank: int, data: bytes) -> None:
         connection = self._ranks.get(rank)
@@ -618,7 +640,13 @@ class Server:
         if connection is not None:
             connection.send(data)
 
+    def _flush_soon(self) -> None:
+        if not self._flushes:
+            self._flushes = True
+            self._loop.call_soon(self._flush)
+
     def _flush(self) -> None:
+        """The end of a turn: what was decided in it goes out."""
         # Who is cut off has peers that are told, in this turn too.
         for connection in self._news:
             if not connection.flush():
@@ -626,6 +654,10 @@ class Server:
                 self._lost(connection, "does not read what the controller sends")
                 connection.abort()
         self._news.clear()
+        for command in self._commands:
+            self._switch.apply(command)
+        self._commands.clear()
+        self._flushes = False
 
 
 class _Keeping(NamedTuple):
@@ -675,11 +707,13 @@ def _grant_frame(action: GrantAction) -> bytes:
     )
 
 
-def _recall_frame(action: RecallAction) -> bytes:
-    reason = "null" if action.reason is None else encode_basestring_ascii(action.reason)
+@lru_cache(maxsize=256)
+def _recall_frame(configuration: Configuration, hold: int, reason: str | None) -> bytes:
+    """RECALL: the same for all who hold the lease."""
+    told = "null" if reason is None else encode_basestring_ascii(reason[:_LONGEST])
     return frame(
         (
-            f'{{"version":{VERSION},"type":"RECALL",{_needs(action.configuration)},'
-            f'"hold":{action.hold},"reason":{reason}}}'
+            f'{{"version":{VERSION},"type":"RECALL",{_needs(configuration)},'
+            f'"hold":{hold},"reason":{told}}}'
         ).encode()
     )

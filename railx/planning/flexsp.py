@@ -9,6 +9,7 @@ More freedom never makes a plan slower. A plan for some degrees is the best of t
 searches with those up to each of them, and a search starts from what the one before it
 found. Fewer devices (half, a quarter...) and fewer small degrees are searched as well
 where a bound does not rule them out. Static plans stand for election in the same way.
+A batch of few sequences is solved instead, to its optimum (``optimum``).
 
 Work is counted, not timed: the result depends on the settings and the seed alone. A
 time guard only ends the work early, and says so.
@@ -126,10 +127,12 @@ def plan_flexsp_batch(
 
     ``solver`` of the result: a lower bound on any plan of the batch, the effort, how
     the search ended (``bound``, ``effort`` or ``time_guard``), how many groups it
-    looked at in how many rounds, and whether the search or a static plan won.
+    looked at in how many rounds, and whether the search, a static plan or the optimum
+    of a small batch won (``chosen``).
     PlanError names a sequence that fits no group.
     """
     from railx.planning.bound import batch_lower_bound_ms
+    from railx.planning.optimum import MOST_SEQUENCES
 
     usable = cost.any_degrees if settings.degrees == "any" else cost.degrees
     degrees = tuple(d for d in usable if settings.smallest_degree <= d <= devices)
@@ -149,13 +152,17 @@ def plan_flexsp_batch(
     lengths = batch.lengths[order]
     bound = batch_lower_bound_ms(lengths, devices, degrees, cost)
     work = _Work(lengths, settings, cost, seed, bound, time.process_time() + settings.time_guard_s)
-    ladders = _ladders(devices, degrees)
-    for number in range(settings.effort):
-        for ladder in ladders:
-            _climb(work, ladder, number)
-        if work.done():
-            break
-    _try_static(work, devices)
+    if len(lengths) <= MOST_SEQUENCES:
+        _solve(work, devices, degrees)
+        bound = max(bound, work.best.time_ms)
+    else:
+        ladders = _ladders(devices, degrees)
+        for number in range(settings.effort):
+            for ladder in ladders:
+                _climb(work, ladder, number)
+            if work.done():
+                break
+        _try_static(work, devices)
     best = work.best
     near = best.time_ms <= bound * (1 + settings.relative_gap)
     report = {
@@ -173,6 +180,17 @@ def plan_flexsp_batch(
         tuple(micro_batch(made, sequences, lengths, cost) for made in best.assignments),
         report,
     )
+
+
+def _solve(work: _Work, devices: int, degrees: tuple[int, ...]) -> None:
+    """The optimum as the best plan."""
+    from railx.planning.optimum import optimum
+    from railx.planning.search import Problem
+
+    found = optimum(Problem.of(work.lengths, devices, degrees, work.cost))
+    work.looks += found.looks
+    made = [_assignment(found, m, degrees) for m in range(len(found.limits))]
+    work.best = _Best(total_ms(made, work.lengths, work.cost), made, found.limits, "optimum")
 
 
 def simple_bound_ms(

@@ -108,6 +108,8 @@ class Proxy:
                     if kind in _MAY_BE_LOST and chance < self._lose:
                         self.counts[f"lost {direction}"] += 1
                         continue
+                    if writer.is_closing():
+                        return
                     whole = struct.pack(">I", len(body)) + body
                     writer.write(whole)
                     if kind not in _ONCE and chance > 1 - self._double:

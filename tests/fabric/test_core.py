@@ -545,7 +545,7 @@ def test_giving_up_a_granted_operation_is_its_release() -> None:
     story.until(50)
     story.take(story.core.abandon(0, ("a", 0), 60))
     assert story.core.leases, "the other member has it under way"
-    story.release(("a", 0), 0, 1)
+    story.release(("a", 0), 1)
     assert not story.core.leases
     assert not story.refusals
 

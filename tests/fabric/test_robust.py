@@ -24,7 +24,9 @@ from railx.fabric import (
     connections,
     launch_controller,
 )
+from railx.fabric.circuits import Port
 from railx.fabric.controller import serve
+from railx.fabric.observer import Observer, ObserverError
 from railx.fabric.protocol import TOKEN, MessageDecoder, encode
 from railx.fabric.switches import EmulatedSwitchSettings
 from railx.settings import SettingsError, to_dict
@@ -199,3 +201,44 @@ def test_a_run_goes_on_after_the_controller_was_killed_and_started_again(tmp_pat
             for client in (one, two):
                 client.release("h", 0)
             list(pool.map(lambda client: client.acquire("g", 1, PAIR), (zero, one)))
+
+
+def test_bad_input_is_refused_with_a_reason_and_touches_nobody_else() -> None:
+    """Of another job, of another size, unknown ports, too early, without the token."""
+    with launch_controller(SETTINGS, 4) as controller, contextlib.ExitStack() as stack:
+        assert controller.address is not None
+        zero, one = (
+            stack.enter_context(FabricClient(controller.address, rank, gpus_per_server=1))
+            for rank in range(2)
+        )
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda client: client.acquire("g", 0, PAIR), (zero, one)))
+        # A schedule of a job with more ranks, and of a group that this one is not in.
+        for configuration, said in (
+            (Configuration("ring", (0, 9)), "allowed: ranks 0 to 3"),
+            (Configuration("ring", (1, 2)), "of which it is no member"),
+        ):
+            with pytest.raises(FabricError, match=said):
+                zero.acquire("h", 0, configuration)
+        # Members that count differently who belongs to a group.
+        asked = zero.ask("i", 0, Configuration("ring", (0, 1, 2)))
+        with pytest.raises(FabricError, match="disagree about operation 0 of i"):
+            one.acquire("i", 0, PAIR)
+        with pytest.raises(FabricError, match="disagree about operation 0 of i"):
+            zero.granted(asked)
+        with Observer(controller.address) as observer:
+            with pytest.raises(ObserverError, match=r"got port 9\.left; allowed"):
+                observer.fail_ports([Port(9, "left")], "pulled out")
+            refusals = observer.status()["refusals"]
+        with pytest.raises(ObserverError, match="with another token"):
+            Observer(controller.address, "wrong")
+        early = stranger(controller)
+        early.sendall(encode("SHUTDOWN"))
+        (told,) = answers(early)
+        assert told["message"] == "SHUTDOWN before REGISTER"
+        assert refusals["order"] == 1
+        assert zero.statistics()["refusals"].keys() - refusals.keys() == {"token", "not_registered"}
+        # The two have held their circuits all the time.
+        for client in (zero, one):
+            assert client.begin("g", 1, PAIR)
+            client.release("g", 1)

@@ -1,14 +1,24 @@
-"""``railx fabric serve``: what it prints is what a rank needs."""
+"""``railx fabric``: what it prints is what a rank needs, and what people ask for."""
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
-from railx.fabric import Configuration, FabricClient
-from tests.builders import ROOT
+import pytest
+
+from railx.fabric import Configuration, FabricClient, FabricSettings, launch_controller
+from railx.fabric.settings import JournalSettings
+from tests.builders import ROOT, choice
 from tests.commands import environment, python
+from workflow import cli
+from workflow.commands.fabric import file_of
+from workflow.mounts import choices
 
 
 def test_its_variables_let_ranks_in_and_ctrl_c_ends_it_with_statistics() -> None:
@@ -47,7 +57,7 @@ def test_its_variables_let_ranks_in_and_ctrl_c_ends_it_with_statistics() -> None
     assert "wait_ms" in statistics
 
 
-def test_settings_that_cannot_be_used_are_one_line() -> None:
+def test_settings_that_cannot_be_used_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, line in (
         (("--ranks", "0"), "error: --ranks: got 0; allowed: at least 1\n"),
         (
@@ -57,3 +67,106 @@ def test_settings_that_cannot_be_used_are_one_line() -> None:
     ):
         done = python("-m", "workflow.cli", "fabric", "serve", *arguments)
         assert (done.returncode, done.stderr) == (2, line)
+        assert done.stdout == ""
+    for arguments, line in (
+        (
+            ("--fabric", "magic"),
+            f"--fabric: got 'magic'; allowed: {', '.join(choices('fabric'))}",
+        ),
+        (
+            ("--fabric", "polatis", "--latency-ms", "3"),
+            "fabric.reconfiguration_latency_ms: got 3.0; allowed: 25.0, which the switch has",
+        ),
+        (
+            ("--fabric", "netconf", "--state-file", "light.json"),
+            "fabric.switch.state_file: unknown key; allowed: driver, addresses, host_keys",
+        ),
+    ):
+        assert by_hand("serve", "--ranks", "2", *arguments) == 2
+        printed, errors = capsys.readouterr()
+        assert (printed, errors.count("\n")) == ("", 1)
+        assert errors.startswith(f"error: {line}")
+
+
+def by_hand(*arguments: str) -> int:
+    return cli.main(["fabric", *arguments])
+
+
+def test_files_of_the_fabric_are_read_as_hydra_composes_them() -> None:
+    for name in choices("fabric"):
+        assert file_of(name) == choice("fabric", name)
+
+
+def test_people_look_order_stop_and_replay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "events.jsonl"
+    journal = JournalSettings(str(path), 16)
+    settings = FabricSettings(1, "127.0.0.1", 0, 30, "on_demand", 1, journal=journal)
+    with launch_controller(settings, 2) as controller:
+        assert controller.address is not None
+        address = controller.address
+        with FabricClient(address, 0, gpus_per_server=1):
+            assert by_hand("fail-port", address, "1.left", "--reason", "dust") == 0
+            assert by_hand("fail-command", address, "--count", "2") == 0
+            assert by_hand("status", address) == 0
+            printed = capsys.readouterr().out
+            assert printed.startswith("lost: 1.left (dust)\nthe next 2 commands fail (on order)\n")
+            assert "  1.left  dust\n" in printed
+            assert by_hand("restore-port", address, "1.left") == 0
+            assert by_hand("status", address, "--json") == 0
+            back, _, status = capsys.readouterr().out.partition("\n")
+            assert back == "back: 1.left"
+            assert json.loads(status)["lost_ports"] == []
+            assert by_hand("metrics", address) == 0
+            assert "railx_ranks_present 1\n" in capsys.readouterr().out
+            assert by_hand("fail-port", address, "1.up") == 2
+            assert by_hand("status", address, "--token", "wrong") == 2
+            assert capsys.readouterr().err == (
+                "error: got '1.up'; allowed: GPU.left or GPU.right, e.g. 3.right\n"
+                "error: an observer came with another token; allowed: RAILX_TOKEN of the"
+                " controller\n"
+            )
+        assert by_hand("stop", address) == 0
+        assert controller.process is not None
+        assert controller.process.wait(30) == 0
+    capsys.readouterr()
+    assert by_hand("replay-log", str(path)) == 0
+    printed = capsys.readouterr().out
+    assert printed.endswith("same: every event gave the actions that the controller took\n")
+    assert "1 ports_lost" in printed
+    assert by_hand("replay-log", str(path), "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["by_event"]["register"], facts["different_events"]) == (1, 0)
+    lines = path.read_text().splitlines()
+    register = next(n for n, line in enumerate(lines) if '"register"' in line)
+    lines[register] = lines[register].replace('"answer":[0,0]', '"answer":[1,7]')
+    path.write_text("\n".join(lines) + "\n")
+    assert by_hand("replay-log", str(path)) == 1
+    assert "different: 1 events, the first is event" in capsys.readouterr().out
+
+
+def test_prometheus_reads_the_metrics_over_http() -> None:
+    settings = FabricSettings(1, "127.0.0.1", 0, 30, "on_demand", 1)
+    with launch_controller(settings, 2) as controller:
+        assert controller.address is not None
+        arguments = ("metrics", controller.address, "--serve", "0")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "workflow.cli", "fabric", *arguments],
+            cwd=ROOT,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[0]
+        with urlopen(url) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert b"# TYPE railx_connections gauge\nrailx_connections 1\n" in answer.read()
+        with pytest.raises(HTTPError, match="404"):
+            urlopen(url.replace("/metrics", "/etc"))
+    with pytest.raises(HTTPError, match="503"):
+        urlopen(url)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+    process.stdout.close()

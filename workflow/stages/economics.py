@@ -21,6 +21,8 @@ def run(job: Job) -> Summary:
         cost_by_scale,
         cost_summary,
         price_sensitivity,
+        rail_economics,
+        rail_map,
     )
     from railx.settings import load
 
@@ -31,6 +33,8 @@ def run(job: Job) -> Summary:
         ("sensitivity", price_sensitivity),
         ("scale", cost_by_scale),
         ("claim_map", claim_map),
+        ("rails", rail_economics),
+        ("rail_map", rail_map),
     ):
         if name in job.outputs:
             job.write_table(name, table(economics))
@@ -95,6 +99,35 @@ _CLAIM_MAP = (
     | text("source", "fidelity")
 )
 
+_RAILS = (
+    text("platform")
+    | whole("gpus", "servers")
+    | text("network", "counting")
+    | whole("transceivers_per_gpu", "tiers")
+    | text("switch")
+    | whole("switch_ports")
+    | text("arrangement")
+    | whole("switches_per_rail")
+    | real("ocs_ports_per_gpu")
+    | whole("switch_passes")
+    | real("ocs_port_price_factor")
+    | text("ocs_port_price")
+    | whole("transceivers", "electrical_switch_ports", "ocs_ports")
+    | real("cost_usd", "power_watts", "cost_per_gpu_usd", "watts_per_gpu", "gb_s_per_gpu")
+    | real("cost_ratio", "power_ratio")
+    | real("equal_bandwidth_cost_ratio", "equal_bandwidth_power_ratio")
+    | text("fidelity")
+)
+_RAIL_MAP = (
+    text("platform")
+    | whole("transceivers_per_gpu")
+    | text("claim")
+    | real("transceiver", "switch_ports_per_gpu", "ratio", "limit")
+    | flag("holds")
+    | real("ports_at_boundary")
+    | text("fidelity")
+)
+
 STAGE = Stage(
     name="economics",
     help="bill of materials, cost and power of networks",
@@ -109,6 +142,8 @@ STAGE = Stage(
         "sensitivity": Table("sensitivity.parquet", _SENSITIVITY, claims=True),
         "scale": Table("scale.parquet", _SCALE, claims=True),
         "claim_map": Table("claim_map.parquet", _CLAIM_MAP, claims=True),
+        "rails": Table("rails.parquet", _RAILS, claims=True),
+        "rail_map": Table("rail_map.parquet", _RAIL_MAP, claims=True),
     },
     run=run,
     by_hand=ByHand(

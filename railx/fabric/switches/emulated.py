@@ -202,8 +202,11 @@ class EmulatedSwitch:
 
     def _at(self, due_ns: int, event: Event) -> None:
         """Have the timer thread carry out ``event`` and then call what it returns."""
-        heapq.heappush(self._due, (due_ns, next(self._order), event))
-        self._condition.notify()
+        number = next(self._order)
+        heapq.heappush(self._due, (due_ns, number, event))
+        if self._due[0][1] == number:
+            # Else the thread wakes for what is due before.
+            self._condition.notify()
 
     def _run(self) -> None:
         while True:

@@ -40,6 +40,7 @@ __all__ = ["MODEL", "PASSWORD", "NetconfSwitch"]
 MODEL = "https://railx-lab.example/yang/railx-cross-connect"
 #: The environment variable with the password of the switches.
 PASSWORD = "RAILX_SWITCH_PASSWORD"
+_TICK_S = 0.005
 _BASE = "urn:ietf:params:xml:ns:netconf:base:1.0"
 
 
@@ -226,7 +227,7 @@ class _Rail:
         self._commands: queue.Queue[SwitchAction | None] = queue.Queue()
         self._talking = threading.Lock()
         self._state = threading.Lock()
-        #: Circuits that are up or coming up, by port: what commands are checked against.
+        #: Circuits up or coming up, by port; commands are checked against them.
         self._circuits: dict[Port, Circuit] = {}
         #: Circuits that a loss made dark, which a command may still want to drop.
         self._darkened: set[Circuit] = set()
@@ -240,6 +241,8 @@ class _Rail:
             circuits = self._lit()
             self._circuits = {port: circuit for circuit in circuits for port in circuit.ports}
             self._up = set(circuits)
+        except SettingsError:
+            raise
         except (_Broken, _Refused, ValueError) as error:
             self.close()
             raise SettingsError(
@@ -383,9 +386,8 @@ class _Rail:
         else:
             self._compare(out)
             up = sorted(self._up - dropping)
-            dark = [
-                item for item, pair in zip(up, self._pairs(up), strict=True) if pair not in joined
-            ]
+            pairs = zip(up, self._pairs(up), strict=True)
+            dark = [circuit for circuit, pair in pairs if pair not in joined]
             if dark:
                 vanished = f"{self._name} has dropped their light by itself"
                 ports = {port: vanished for item in dark for port in item.ports}
@@ -490,12 +492,16 @@ def _ncclient() -> tuple[Any, Any]:
     try:
         from ncclient import manager
         from ncclient.operations import rpc
+        from ncclient.transport import session
     except ImportError:
         raise SettingsError(
             "switch.driver",
             "got 'netconf', but ncclient is not installed; allowed: emulated, or netconf after"
             " `pip install ncclient`",
         ) from None
+    # A session sends at its next tick; ncclient's of 0.1 s would be the latency of most
+    # switches.
+    session.TICK = min(session.TICK, _TICK_S)
     return manager, rpc
 
 

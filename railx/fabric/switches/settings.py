@@ -37,6 +37,7 @@ class EmulatedSwitchSettings:
     """An emulated switch on each rail: circuits in memory, latency by a timer."""
 
     driver: Literal["emulated"] = "emulated"
+    """Emulated: no light is switched."""
 
     technology: str | None = None
     """Row of resources/published/opus_ocs_technologies.csv that the numbers stand for.
@@ -71,6 +72,7 @@ class NetconfSwitchSettings:
     """
 
     driver: Literal["netconf"]
+    """Real switches, spoken to by NETCONF."""
 
     addresses: Annotated[tuple[str, ...], NotEmpty()]
     """host:port of the switch of each rail, rails in order."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from railx.families.fat_tree.settings import FatTreeSettings
 from railx.vocabulary.counts import Bill, Ports, TreeBill, fewest_tiers, largest_tree
 
-__all__ = ["BILL", "filled", "ports", "resize"]
+__all__ = ["BILL", "artifact_switch_ports", "filled", "ports", "resize"]
 
 
 def ports(settings: FatTreeSettings) -> Ports:
@@ -47,6 +47,16 @@ def filled(settings: FatTreeSettings, tiers: int, taper: float) -> FatTreeSettin
     whole = replace(settings, tiers=tiers, taper=taper, leaf_down_ports=None, populated_chips=None)
     room = largest_tree(tiers, whole.switch_radix, whole.leaf_down)
     return replace(whole, populated_chips=min(settings.chips, room))
+
+
+def artifact_switch_ports(chips: int) -> int:
+    """Switch ports as the released cost script of Opus counts them (fig. 15).
+
+    A tree of k-port switches with k = round((4 G)^(1/3)) for G chips, whole: k^2 +
+    floor(k^2 / 4) switches.
+    """
+    radix = round((4 * chips) ** (1 / 3))
+    return int(radix * (radix**2 + radix**2 // 4))
 
 
 def _delivered(settings: FatTreeSettings) -> float:

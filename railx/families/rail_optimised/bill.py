@@ -12,7 +12,7 @@ from railx.families.rail_optimised.settings import RailOptimisedSettings
 from railx.settings import SettingsError
 from railx.vocabulary.counts import Bill, Ports, fewest_tiers, largest_tree, rail_tree_ports
 
-__all__ = ["BILL", "check", "ports", "resize"]
+__all__ = ["BILL", "artifact_switch_ports", "check", "ports", "resize"]
 
 
 def check(settings: RailOptimisedSettings) -> None:
@@ -47,18 +47,23 @@ def resize(settings: RailOptimisedSettings, chips: int) -> RailOptimisedSettings
     return replace(settings, tiers=tiers, pods=pods, populated_servers=servers)
 
 
-def _opus_artifact(settings: RailOptimisedSettings, *, switch_side: bool) -> Ports:
-    """The released cost script of Opus (fig. 15).
+def artifact_switch_ports(servers: int, rails: int) -> int:
+    """Switch ports as the released cost script of Opus counts them (fig. 15).
 
-    It has S servers of g chips with one port each, switches of k = round(sqrt(4 S))
-    ports, 2 floor(S / floor(k/2)) leaves per rail and g S / k spines, all their ports
-    counted. Transceivers stand at the chips, and where ``switch_side`` at every switch
-    port too.
+    Switches have k = round(sqrt(4 S)) ports for S servers. There are 2 floor(S /
+    floor(k/2)) leaves per rail and rails S / k spines, and all their ports count.
     """
-    servers, rails = settings.servers, settings.chips_per_server
     radix = round(math.sqrt(4 * servers))
-    switches = rails * 2 * (servers // (radix // 2)) + rails * servers // radix
-    chips, switch_ports = servers * rails, radix * switches
+    return radix * (rails * 2 * (servers // (radix // 2)) + rails * servers // radix)
+
+
+def _opus_artifact(settings: RailOptimisedSettings, *, switch_side: bool) -> Ports:
+    """The same for a network of ours, a port per chip.
+
+    Transceivers stand at the chips, and where ``switch_side`` at every switch port too.
+    """
+    chips = settings.servers * settings.chips_per_server
+    switch_ports = artifact_switch_ports(settings.servers, settings.chips_per_server)
     return Ports(
         chips=chips,
         port_gbps=settings.port_gbps,

@@ -7,6 +7,7 @@ behind a password that each test draws.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ from netconf import error, nsmap_add, server, util
 MODEL = "https://railx-lab.example/yang/railx-cross-connect"
 _OPERATION = "{urn:ietf:params:xml:ns:netconf:base:1.0}operation"
 nsmap_add("rxc", MODEL)
+# They log what a test does on purpose, and that a server is deleted.
+for _name in ("netconf", "sshutil", "paramiko"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 
 
 class Crossbar:
@@ -133,18 +137,26 @@ class Device:
         )
         self.port = self._server.port
 
-    def stop(self) -> None:
-        """Cut every session and listen no more; the light stays."""
+    def stop(self, *, wait: bool = True) -> None:
+        """Cut every session and listen no more; the light stays.
+
+        ``wait``: until the port is free again, a second or so.
+        """
         if self._server is not None:
             with self._server.lock:
                 sockets = list(self._server.sockets)
-            # Else the package waits a second for each of them.
             for item in sockets:
                 if item.ssh is not None:
                     item.ssh.close()
             self._server.close()
-            self._server.join()
+            if wait:
+                self._server.join()
             self._server = None
+
+
+def another_host_key() -> str:
+    """A public key of the same kind that is no device's."""
+    return paramiko.RSAKey.generate(2048).get_base64()
 
 
 @contextmanager
@@ -156,4 +168,4 @@ def device(folder: Path) -> Iterator[Device]:
     try:
         yield running
     finally:
-        running.stop()
+        running.stop(wait=False)

@@ -260,12 +260,14 @@ def test_a_switch_that_starts_anew_reads_the_light_of_the_last(tmp_path: Path) -
         assert switch.read() == {Circuit(0, 1), Circuit(1, 0)}
         # A command under way at the end leaves dark what it moved.
         switch.apply(command(3, Circuit(0, 2), drop=(Circuit(0, 1),)))
+    with emulated(told, state_file=str(state)) as switch:
+        assert switch.read() == {Circuit(1, 0)}
         switch.restore_ports(frozenset({Port(3, "left")}))
-        told.wait(5)
+        told.wait(6)
     with emulated(told, state_file=str(state)) as switch:
         assert switch.read() == {Circuit(1, 0)}
         switch.apply(command(4, Circuit(0, 3)))
-        assert told.wait(6)[-1] == ("done", 4)
+        assert told.wait(7)[-1] == ("done", 4)
     assert [path.name for path in tmp_path.iterdir()] == ["light.json"]
 
 

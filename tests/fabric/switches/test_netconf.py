@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from railx.fabric import Configuration, FabricSettings, launch_controller
 from railx.fabric.circuits import Circuit, Layout, Port
 from railx.fabric.core import SwitchAction
+from railx.fabric.observer import Observer, ObserverError
 from railx.fabric.switches import (
     FaultySwitch,
     NetconfSwitchSettings,
@@ -22,11 +24,12 @@ from railx.fabric.switches import (
 from railx.settings import SettingsError
 from tests.builders import ROOT
 from tests.fabric.switches.test_emulated import Told
+from tests.fabric.test_failures import Ranks, granted, told, until
 
 pytest.importorskip("ncclient", reason="needs ncclient (the extra netconf)")
 pytest.importorskip("netconf", reason="needs PyPI's netconf, a server for tests (the extra dev)")
 
-from tests.fabric.switches.netconf_server import MODEL, Device, device
+from tests.fabric.switches.netconf_server import MODEL, Device, another_host_key, device
 
 
 @pytest.fixture(scope="module")
@@ -101,16 +104,16 @@ def test_commands_become_cross_connects_and_are_read_back(server: Device) -> Non
 def test_a_command_that_is_refused_leaves_its_ports_dark(server: Device) -> None:
     told = Told()
     with connected(told, server) as switch:
-        switch.apply(command(1, Circuit(0, 1), Circuit(2, 3)))
+        switch.apply(command(1, Circuit(0, 1), Circuit(2, 3), Circuit(3, 2)))
         told.wait(1)
         server.crossbar.refuse.append("mirror stuck")
-        switch.apply(command(2, Circuit(0, 2), drop=(Circuit(0, 1),)))
+        switch.apply(command(2, Circuit(2, 1), drop=(Circuit(0, 1), Circuit(2, 3))))
         what, number, reason = told.wait(2)[1]
         assert (what, number) == ("failed", 2)
         assert "mirror stuck" in reason
         assert "\n" not in reason
-        assert switch.read() == {Circuit(2, 3)}
-        switch.apply(command(3, Circuit(0, 1)))
+        assert switch.read() == {Circuit(3, 2)}
+        switch.apply(command(3, Circuit(0, 1), Circuit(2, 3)))
         assert told.wait(3)[2] == ("done", 3)
 
 
@@ -188,6 +191,30 @@ def test_a_switch_that_dies_is_lost_with_its_rail_and_dark_when_it_is_back(
             assert told.wait(6)[5] == ("done", 4)
 
 
+def test_a_controller_runs_on_it_and_the_next_one_reads_its_light(server: Device) -> None:
+    fabric = FabricSettings(
+        1, "127.0.0.1", 0, 30, "on_demand", 0, switch=settings(server, poll_s=0.05)
+    )
+    ring = Configuration("ring", (0, 1))
+    with launch_controller(fabric, 2) as controller:
+        ranks = Ranks(controller, 2)
+        assert granted(ranks.ask(ring))
+        assert server.crossbar.joined == {1: 2, 3: 0}
+        server.crossbar.lose(0, "connector pulled")
+        with Observer(str(controller.address)) as observer:
+            until(observer, lambda status: bool(status["lost_ports"]))
+            with pytest.raises(ObserverError, match="the netconf driver does not fail on order"):
+                observer.fail_commands(1, "x")
+        (line,) = told(ranks.ask(ring))
+        assert "the left port of GPU 0 on rail 0 is lost (connector pulled)" in line
+        ranks.close()
+    assert server.crossbar.joined == {1: 2}, "light outlives the controller"
+    with launch_controller(fabric, 2) as controller, Observer(str(controller.address)) as observer:
+        status = observer.status()
+        assert status["rails"]["0"]["circuits"] == [[0, 1]]
+        assert status["controller"]["driver"] == "netconf"
+
+
 def test_whom_the_driver_does_not_speak_to(server: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     good = settings(server)
 
@@ -207,8 +234,8 @@ def test_whom_the_driver_does_not_speak_to(server: Device, monkeypatch: pytest.M
     assert problem(good, rails=2).startswith("switch.addresses: got 1 switches; allowed: 2")
     assert "switch.addresses.0: got 'nowhere'" in problem(replace(good, addresses=("nowhere",)))
     assert "switch.host_keys.0" in problem(replace(good, host_keys=("no key!",)))
-    another = "AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43
-    assert "no use of the switch" in problem(replace(good, host_keys=(another,)))
+    for another in (another_host_key(), "AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43):
+        assert "no use of the switch" in problem(replace(good, host_keys=(another,)))
     assert "no use of the switch" in problem(replace(good, username="stranger"))
     assert "switch.key_file" in problem(replace(good, key_file="/nowhere/key"))
     server.crossbar.joined = {1: 40}

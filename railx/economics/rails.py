@@ -1,0 +1,295 @@
+"""Cost and power of rails: electrical, a fat tree and photonic, by size and platform.
+
+Networks are counted in two ways. ``artifact`` is the released cost script of Opus (fig.
+15), which the published bills come from. ``used_ports`` is this project's own: trees as
+deep as their switches make necessary, charged by the port.
+
+The script charges two optical ports for each chip at any size. A rail of S servers
+needs 2 S ports, so a switch of R ports ends at R / 2 servers. Beyond that one of these
+takes its place (``arrangement``):
+
+* ``one``: a switch with enough ports.
+* ``parallel``: two switches per rail, one port of each chip in either. A ring of an
+  even number of chips alternates between them, so rings of odd length are out. It costs
+  the same per port and holds R servers.
+* ``clos``: leaves and spines of optical switches with as many ports upwards as down. It
+  needs 3 ports for each port of a chip and a circuit passes 3 switches. A new circuit
+  may have to move others.
+* ``clos_strict``: the same with 2 n - 1 ports upwards for n downwards, so that no
+  circuit is ever moved for another.
+
+Light passes three switches in the last two; whether its budget allows that no source
+says. Prices of switches other than the one priced are assumed to be its price per port,
+times the factors of the settings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from railx.economics.catalogue import Catalogue, read_catalogue
+from railx.economics.settings import EconomicsSettings, RailPlatform, RailsSettings
+from railx.families.fat_tree.bill import artifact_switch_ports as fat_tree_ports
+from railx.families.rail_optimised.bill import artifact_switch_ports as rail_ports
+from railx.settings import SettingsError
+from railx.vocabulary.counts import fewest_tiers
+
+__all__ = ["ARRANGEMENTS", "OpticalRail", "optical_rails", "rail_economics", "rail_map"]
+
+ARRANGEMENTS = ("one", "parallel", "clos", "clos_strict")
+#: Optical ports of a chip: one towards either neighbour of a ring (Opus).
+_OCS_PORTS_PER_CHIP = 2
+#: Tiers that trees of used ports may have.
+_MOST_TIERS = 5
+_FIDELITY = "analytic"
+
+
+@dataclass(frozen=True)
+class OpticalRail:
+    """How the chips of one rank are joined by optical switches."""
+
+    arrangement: str
+    """One of ``ARRANGEMENTS``."""
+
+    switches: int
+    """Switches of a rail."""
+
+    ports: int
+    """Used ports of a rail."""
+
+    passes: int
+    """Switches that a circuit passes."""
+
+
+@dataclass(frozen=True)
+class _Prices:
+    """USD and W of the three parts of a platform."""
+
+    transceiver: float
+    switch_port: float
+    ocs_port: float
+
+
+def optical_rails(servers: int, radix: int) -> list[OpticalRail]:
+    """Every arrangement of ``radix``-port switches that joins so many servers.
+
+    A Clos network is left out where one switch is enough.
+    """
+    ends = _OCS_PORTS_PER_CHIP * servers
+    if ends <= radix:
+        return [OpticalRail("one", 1, ends, 1)]
+    found = [OpticalRail("parallel", 2, ends, 1)] if servers <= radix else []
+    for name, down, up in (
+        ("clos", radix // 2, radix // 2),
+        ("clos_strict", (radix + 1) // 3, 2 * ((radix + 1) // 3) - 1),
+    ):
+        leaves = math.ceil(ends / down) if down else radix + 1
+        if leaves <= radix:
+            # Each leaf has one link to each spine, so there are as many spines.
+            found.append(OpticalRail(name, leaves + up, ends + 2 * leaves * up, 3))
+    return found
+
+
+def rail_economics(
+    settings: EconomicsSettings, catalogue: Catalogue | None = None
+) -> list[dict[str, Any]]:
+    """One row per platform, size, network and way to build it.
+
+    ``cost_ratio`` and ``power_ratio`` are the electrical rails of the artifact over the
+    network, both per chip; the ``equal_bandwidth`` ones also divide by what each
+    injects. Ports of the catalogue's own switch are ``sourced``; of any other switch,
+    and at any factor but 1, their price is ``assumed``.
+    """
+    catalogue = catalogue or read_catalogue(settings.catalogue)
+    rails = settings.rails
+    rows: list[dict[str, Any]] = []
+    for name, platform in rails.platforms.items():
+        usd, watts = _prices(name, platform, catalogue)
+        for gpus in rails.gpus:
+            if gpus % platform.chips_per_server or gpus < 2 * platform.chips_per_server:
+                continue
+            networks = list(_networks(rails, platform, gpus))
+            bills = [_bill(network, usd, watts) for network in networks]
+            reference = bills[0]
+            for network, bill in zip(networks, bills, strict=True):
+                share = network.injection
+                cost, power = (reference[key] / bill[key] for key in ("cost_usd", "power_watts"))
+                rows.append(
+                    {
+                        "platform": name,
+                        "gpus": gpus,
+                        "servers": gpus // platform.chips_per_server,
+                        **network.columns,
+                        **bill,
+                        "cost_per_gpu_usd": bill["cost_usd"] / gpus,
+                        "watts_per_gpu": bill["power_watts"] / gpus,
+                        "gb_s_per_gpu": share * platform.port_gbps / 8,
+                        "cost_ratio": cost,
+                        "power_ratio": power,
+                        "equal_bandwidth_cost_ratio": cost * share,
+                        "equal_bandwidth_power_ratio": power * share,
+                        "fidelity": _FIDELITY,
+                    }
+                )
+    return rows
+
+
+def rail_map(
+    settings: EconomicsSettings, catalogue: Catalogue | None = None
+) -> list[dict[str, Any]]:
+    """Where the claims on cost and on power hold, over what a network is built of.
+
+    One row per platform, transceivers of a chip, claim and point: USD (cost) or W
+    (power) of a transceiver by electrical switch ports of a chip. With t of a
+    transceiver, c of a switch port, o of an optical port, n transceivers of a chip and
+    p switch ports, s of which have a transceiver each (0 or 1), the ratio is
+
+        (t (1 + s p) + c p) / (n t + 2 o).
+
+    ``ports_at_boundary`` is the p at which it equals ``limit``.
+    """
+    catalogue = catalogue or read_catalogue(settings.catalogue)
+    chosen = settings.rails.map
+    rows: list[dict[str, Any]] = []
+    for name, platform in settings.rails.platforms.items():
+        usd, watts = _prices(name, platform, catalogue)
+        for count in settings.rails.transceivers_per_gpu:
+            for claim, prices, levels, limit in (
+                ("cost", usd, chosen.transceiver_usd, chosen.cost_reduction),
+                ("power", watts, chosen.transceiver_watts, chosen.power_reduction),
+            ):
+                for level in levels:
+                    photonic = count * level + _OCS_PORTS_PER_CHIP * prices.ocs_port
+                    per_port = platform.switch_transceivers * level + prices.switch_port
+                    boundary = (limit * photonic - level) / per_port
+                    for ports in chosen.switch_ports_per_gpu:
+                        ratio = (level + per_port * ports) / photonic
+                        rows.append(
+                            {
+                                "platform": name,
+                                "transceivers_per_gpu": count,
+                                "claim": claim,
+                                "transceiver": level,
+                                "switch_ports_per_gpu": ports,
+                                "ratio": ratio,
+                                "limit": limit,
+                                "holds": ratio >= limit,
+                                "ports_at_boundary": boundary,
+                                "fidelity": _FIDELITY,
+                            }
+                        )
+    return rows
+
+
+@dataclass(frozen=True)
+class _Network:
+    """What one network is built of.
+
+    ``columns`` are what its row says of it, beside the bill.
+    """
+
+    transceivers: int
+    switch_ports: int
+    ocs_ports: int
+    injection: int
+    ocs_factor: float
+    columns: dict[str, Any]
+
+
+def _networks(rails: RailsSettings, platform: RailPlatform, gpus: int) -> Iterator[_Network]:
+    """The artifact's electrical rails first: the others are compared with them."""
+    servers, per_server = gpus // platform.chips_per_server, platform.chips_per_server
+
+    def electrical(network: str, counting: str, switch_ports: int, tiers: int | None) -> _Network:
+        at_switches = switch_ports if platform.switch_transceivers else 0
+        columns = _columns(network, counting, transceivers_per_gpu=1, tiers=tiers)
+        return _Network(gpus + at_switches, switch_ports, 0, 1, 1.0, columns)
+
+    yield electrical("electrical_rails", "artifact", rail_ports(servers, per_server), None)
+    yield electrical("fat_tree", "artifact", fat_tree_ports(gpus), None)
+    radix = platform.electrical_switch_radix
+    for network, ends in (("electrical_rails_alone", servers), ("electrical_rails", gpus)):
+        tiers = fewest_tiers(ends, _MOST_TIERS, radix, None, chips=gpus)
+        yield electrical(network, "used_ports", gpus * (2 * tiers - 1), tiers)
+    for count in rails.transceivers_per_gpu:
+        columns = _columns("photonic_rails", "artifact", transceivers_per_gpu=count)
+        yield _Network(count * gpus, 0, _OCS_PORTS_PER_CHIP * gpus, count, 1.0, columns)
+        for switch, ports in rails.switches.items():
+            for rail in optical_rails(servers, ports):
+                for factor in rails.ocs_port_price_factors:
+                    sourced = switch == rails.priced_switch and factor == 1
+                    columns = _columns(
+                        "photonic_rails",
+                        "used_ports",
+                        transceivers_per_gpu=count,
+                        switch=switch,
+                        switch_ports=ports,
+                        arrangement=rail.arrangement,
+                        switches_per_rail=rail.switches,
+                        ocs_ports_per_gpu=rail.ports / servers,
+                        switch_passes=rail.passes,
+                        ocs_port_price_factor=factor,
+                        ocs_port_price="sourced" if sourced else "assumed",
+                    )
+                    yield _Network(count * gpus, 0, rail.ports * per_server, count, factor, columns)
+
+
+def _columns(network: str, counting: str, **given: Any) -> dict[str, Any]:
+    return {
+        "network": network,
+        "counting": counting,
+        **dict.fromkeys(
+            (
+                "transceivers_per_gpu",
+                "tiers",
+                "switch",
+                "switch_ports",
+                "arrangement",
+                "switches_per_rail",
+                "ocs_ports_per_gpu",
+                "switch_passes",
+                "ocs_port_price_factor",
+                "ocs_port_price",
+            )
+        ),
+        **given,
+    }
+
+
+def _bill(network: _Network, usd: _Prices, watts: _Prices) -> dict[str, Any]:
+    return {
+        "transceivers": network.transceivers,
+        "electrical_switch_ports": network.switch_ports,
+        "ocs_ports": network.ocs_ports,
+        "cost_usd": network.transceivers * usd.transceiver
+        + network.switch_ports * usd.switch_port
+        + network.ocs_ports * usd.ocs_port * network.ocs_factor,
+        # A price that is assumed says nothing about power.
+        "power_watts": network.transceivers * watts.transceiver
+        + network.switch_ports * watts.switch_port
+        + network.ocs_ports * watts.ocs_port,
+    }
+
+
+def _prices(name: str, platform: RailPlatform, catalogue: Catalogue) -> tuple[_Prices, _Prices]:
+    where = f"rails.platforms.{name}.price_set"
+    try:
+        parts = [
+            catalogue.price(platform.price_set, component)
+            for component in ("transceiver", "electrical_switch_port", "ocs_port")
+        ]
+    except SettingsError as error:
+        raise SettingsError(where, error.message) from None
+    watts = [part.unit_watts for part in parts if part.unit_watts is not None]
+    if len(watts) < len(parts):
+        raise SettingsError(where, f"{platform.price_set!r} has no power; allowed: sets with power")
+    if any(part.port_gbps != platform.port_gbps for part in parts):
+        raise SettingsError(
+            f"rails.platforms.{name}.port_gbps",
+            f"got {platform.port_gbps:g}; allowed: the port speed of price set"
+            f" {platform.price_set!r}",
+        )
+    return _Prices(*(part.unit_usd for part in parts)), _Prices(*watts)

@@ -1,0 +1,176 @@
+"""What ``railx fabric status`` and ``metrics`` show of a controller."""
+
+from __future__ import annotations
+
+import http.server
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+__all__ = ["serve_metrics", "status_text"]
+
+#: Rows of one table; --json has all of them.
+_ROWS = 40
+
+
+def status_text(status: Mapping[str, Any]) -> str:
+    """A controller's status for the terminal."""
+    controller, statistics = status["controller"], status["statistics"]
+    if status["recovering"]:
+        doing = "recovering: waits for its ranks"
+    else:
+        doing = (
+            f"{statistics['requests']} requests, {statistics['grants']} grants,"
+            f" {statistics['reconfigurations']} switch commands,"
+            f" {statistics['held']} operations under held leases"
+        )
+    name = (
+        f"controller {controller['incarnation']:x}, up {_seconds(controller['up_s'])},"
+        f" {controller['driver']} switches, {controller['latency_ms']:g} ms,"
+        f" {controller['connections']} connections"
+    )
+    lines = [name, doing]
+    lines += _table(
+        "rails",
+        ("rail", "changes", "circuits with light", "coming up"),
+        (
+            (rail, state["generation"], _circuits(state["circuits"]), _circuits(state["moving"]))
+            for rail, state in status["rails"].items()
+        ),
+    )
+    lines += _table(
+        "leases",
+        ("circuit", "operations", "held by"),
+        (
+            (
+                _circuits([lease["circuit"]]),
+                ", ".join(_operation(key) for key in lease["operations"]) or "-",
+                "; ".join(lease["holds"]) or "-",
+            )
+            for lease in status["leases"]
+        ),
+    )
+    lines += _table(
+        "queue",
+        ("needs", "operation"),
+        ((item["configuration"], _operation(item["operation"])) for item in status["queue"]),
+    )
+    lines += _table(
+        "waiting for members",
+        ("needs", "operation", "asked", "missing"),
+        (
+            (
+                item["configuration"],
+                _operation(item["operation"]),
+                _numbers(item["asked"]),
+                _numbers(item["missing"]),
+            )
+            for item in status["waiting"]
+        ),
+    )
+    lines += _table(
+        "ranks",
+        ("rank", "incarnation", "state", "last heard"),
+        (
+            (
+                rank,
+                "-" if state["incarnation"] is None else f"{state['incarnation']:x}",
+                "present" if state["present"] else state["gone"] or "gone",
+                f"{_seconds(status['last_heard_s'][rank])} ago"
+                if rank in status["last_heard_s"]
+                else "-",
+            )
+            for rank, state in sorted(status["ranks"].items(), key=lambda item: int(item[0]))
+        ),
+    )
+    lines += _table("refusals", ("reason", "count"), sorted(status["refusals"].items()))
+    lines += _table(
+        "failed ports",
+        ("port", "reason"),
+        ((f"{port['gpu']}.{port['side']}", port["reason"]) for port in status["lost_ports"]),
+    )
+    journal = status.get("journal")
+    if journal:
+        ended = f", ended: {journal['stopped']}" if journal["stopped"] else ""
+        lines += ["", f"journal {journal['path']}: {journal['events']} events{ended}"]
+    return "\n".join(_printable(line) for line in lines)
+
+
+def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    cells = [[str(cell) for cell in row] for row in rows]
+    if not cells:
+        return ["", f"{title}: none"]
+    shown = cells[:_ROWS]
+    widths = [max(map(len, column)) for column in zip(heads, *shown, strict=True)]
+    lines = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (heads, *shown)
+    ]
+    if len(cells) > _ROWS:
+        lines.append(f"... and {len(cells) - _ROWS} more (--json has all)")
+    return ["", title, *(f"  {line}" for line in lines)]
+
+
+def _printable(line: str) -> str:
+    """A line without the control characters that a rank's names may hold."""
+    return "".join(sign if sign.isprintable() else "?" for sign in line)
+
+
+def _circuits(circuits: Iterable[Sequence[int]]) -> str:
+    return ", ".join(f"{right}>{left}" for right, left in circuits) or "-"
+
+
+def _operation(key: Sequence[Any]) -> str:
+    return f"{key[0]} #{key[1]}"
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f} s" if value < 120 else f"{value / 60:.0f} min"
+
+
+def serve_metrics(address: str, token: str | None, port: int) -> int:
+    """Serve the metrics over HTTP to this machine alone, until Ctrl-C.
+
+    Each scrape asks the controller anew; while it does not answer, scrapes get 503.
+    """
+    from railx.fabric.metrics import CONTENT_TYPE
+    from railx.fabric.observer import Observer, ObserverError
+
+    def text() -> str:
+        with Observer(address, token) as observer:
+            return observer.metrics()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path.partition("?")[0] != "/metrics":
+                self._answer(404, "allowed: /metrics\n")
+                return
+            try:
+                self._answer(200, text())
+            except ObserverError as error:
+                self._answer(503, f"{error}\n")
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            """Scrapes are not worth a line each."""
+
+        def _answer(self, status: int, body: str) -> None:
+            data = body.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    # A token or an address that is wrong is told now, and not to Prometheus.
+    text()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
+        print(f"http://127.0.0.1:{server.server_address[1]}/metrics (Ctrl-C ends it)", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+    return 0
