@@ -265,5 +265,8 @@ def test_what_a_former_process_was_part_of_is_over_after_a_restart_too(tmp_path:
             # The answer stands behind the news in the stream.
             zero.statistics()
             controller.restart()
+            # Who is answered has presented what it had begun.
+            one.statistics()
+            zero.statistics()
+            assert one.statistics()["open"] == 0
             list(pool.map(lambda client: client.acquire("g", 1, PAIR), (zero, one)))
-        assert zero.statistics()["open"] == 0
