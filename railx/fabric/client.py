@@ -553,6 +553,10 @@ class FabricClient:
             with contextlib.suppress(FabricError):
                 self._send("PONG")
             return
+        if message["type"] == "RETURNED":
+            with self._lock:
+                self._holdings.returned(message["rank"])
+            return
         if message["type"] == "RECALL":
             self._take_recall(_configuration(message), message["hold"])
             if message["reason"] is not None:
@@ -642,7 +646,7 @@ def _presented(presentation: Presentation) -> bytes:
         "PRESENT",
         configurations=[[item.kind, item.members] for item in places],
         begun=[
-            [channel, number, places[configuration]]
+            [channel, number, places[configuration], presentation.over.get(channel, -1)]
             for channel, (configuration, number) in presentation.begun.items()
         ],
         open=sorted(presentation.open),

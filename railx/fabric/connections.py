@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peer = transport.get_extra_info("socket")
-        if peer.family == socket.AF_INET:
+        if not isinstance(peer.getsockname(), str):
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._owner.connected(self)
 

@@ -207,17 +207,18 @@ def _close(listening: socket.socket) -> None:
     """Close a listening socket and remove its path, if it has one; may come twice."""
     if listening.fileno() == -1:
         return
-    path = listening.getsockname() if listening.family == socket.AF_UNIX else None
+    path = listening.getsockname()
     listening.close()
-    if path:
+    if isinstance(path, str):
         with contextlib.suppress(OSError):
             Path(path).unlink()
 
 
 def _address(listening: socket.socket, settings: FabricSettings) -> tuple[str, int]:
-    if listening.family == socket.AF_UNIX:
+    name = listening.getsockname()
+    if isinstance(name, str):
         return settings.host, 0
-    host, port = listening.getsockname()
+    host, port = name
     return reachable_host(host), port
 
 

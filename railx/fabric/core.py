@@ -641,10 +641,8 @@ class ControllerCore:
                 if len(given_up) > LISTENERS:
                     del given_up[next(iter(given_up))]
             return self.release(rank, key, now_ns)
-        if rank in operation.asked and (operation.granted or operation.asked[rank].request is None):
+        if operation.granted or operation.asked[rank].request is None:
             return self.release(rank, key, now_ns)
-        if operation.granted:
-            return []
         missing = sorted(set(operation.configuration.members) - set(operation.asked))
         what = (
             f"rank {', '.join(map(str, missing))} has not asked for it"
@@ -1181,15 +1179,19 @@ class ControllerCore:
         hold: _Hold,
         ran: Counter[int],
         now_ns: int,
+        over: int = -1,
     ) -> list[Action]:
-        """Make operations of what members have begun on a channel without asking."""
+        """Make operations of what members have begun on a channel without asking.
+
+        Those up to ``over`` are part of a former process of a member.
+        """
         last = {
             rank: max(numbers.get(channel, -1), self._last_of(rank, channel))
             for rank, numbers in begun.items()
         }
         for rank, number in last.items():
             self._note_last(rank, channel, number)
-        least, most = min(last.values()), max(last.values())
+        least, most = max(min(last.values()), over), max(last.values())
         numbers = {
             # Nobody honest is further ahead of its peers.
             *range(max(least, most - OPEN_OPERATIONS) + 1, most + 1),
@@ -1330,6 +1332,7 @@ class ControllerCore:
                 hold,
                 Counter(),
                 now_ns,
+                max((item.over.get(channel, -1) for item in presented.values()), default=-1),
             )
         self._presented.clear()
         self._ended_early.clear()

@@ -46,12 +46,14 @@ class Presentation:
     ``begun`` has, by channel, what its operations need and the last one begun: all
     before it were begun too. ``open`` are those that have not ended, held or granted;
     their end will be told one by one. ``operations``: how many began without asking
-    since the leases came.
+    since the leases came. ``over`` has channels with a member that is another process
+    now: up to this number nobody waits for anybody.
     """
 
     begun: Mapping[str, tuple[Configuration, int]] = field(default_factory=dict)
     open: frozenset[OperationKey] = frozenset()
     operations: int = 0
+    over: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -76,6 +78,8 @@ class Holdings:
         self._given_up: set[int] = set()
         # The last operation of each channel, the channel used last at the end.
         self._last: dict[str, tuple[Configuration, int]] = {}
+        # What was begun with a former process of a member, by channel.
+        self._over: dict[str, int] = {}
 
     def holds(self, configuration: Configuration) -> bool:
         """Whether an operation on these circuits may begin without asking."""
@@ -203,6 +207,12 @@ class Holdings:
         self._to_tell |= open_
         return Report(held.number, held.begun, open_, held.operations)
 
+    def returned(self, rank: int) -> None:
+        """Another process is ``rank`` now: what was begun with the last is over."""
+        for channel, (configuration, last) in self._last.items():
+            if rank in configuration.members:
+                self._over[channel] = last
+
     def present(self) -> Presentation:
         """Everything for a controller that knows nothing; its numbers begin anew.
 
@@ -210,8 +220,13 @@ class Holdings:
         """
         presentation = Presentation(
             dict(self._last),
-            frozenset(self._open.keys() | self._to_tell),
+            frozenset(
+                key
+                for key in self._open.keys() | self._to_tell
+                if key[1] > self._over.get(key[0], -1)
+            ),
             sum(held.operations for held in self._held.values()),
+            dict(self._over),
         )
         self._to_tell |= self._open.keys()
         self._open.clear()
@@ -243,4 +258,6 @@ class Holdings:
         _, last = self._last.pop(key[0], (None, -1))
         self._last[key[0]] = configuration, max(last, key[1])
         if len(self._last) > CHANNELS:
-            del self._last[next(iter(self._last))]
+            oldest = next(iter(self._last))
+            del self._last[oldest]
+            self._over.pop(oldest, None)

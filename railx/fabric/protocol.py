@@ -10,8 +10,9 @@ From a rank to the controller:
   heartbeat_timeout_s, reconnect_s (how long to look for a controller that was lost),
   incarnation (the controller's) and recovering.
 * ``PRESENT``: configurations (kind and members), begun (channel, number of the last
-  operation begun on it, place of what it needs in configurations), open (channel and
-  number of those under way), operations (how many began without asking). The first
+  operation begun on it, place of what it needs in configurations, number up to which
+  all is over or -1), open (channel and number of those under way), operations (how many
+  began without asking). The first
   message where the controller recovers: what this rank has begun under the one before
   it. What it waits for it asks again behind that.
 * ``ACQUIRE``: request, channel, sequence, kind, members. This rank stands before the

@@ -314,18 +314,22 @@ def _presentation(message: Message) -> Presentation:
             for item in _entries(message["configurations"], "configurations", list)
         )
     ]
-    begun = {}
+    begun, over = {}, {}
     for item in _entries(message["begun"], "begun", list):
-        if type(item) is not list or len(item) != 3:
-            raise _wrong("begun", item, "lists of channel, number and place of what it needs")
+        if type(item) is not list or len(item) != 4:
+            raise _wrong("begun", item, "lists of channel, number, place of what it needs, over")
         place = _whole(item[2], "begun", max(len(configurations), 1))
         if not configurations:
             raise _wrong("configurations", [], "what begun channels need")
-        begun[_name(item[0], "begun")] = (configurations[place], _whole(item[1], "begun"))
+        channel = _name(item[0], "begun")
+        begun[channel] = (configurations[place], _whole(item[1], "begun"))
+        if item[3] != -1:
+            over[channel] = _whole(item[3], "begun")
     return Presentation(
         begun=begun,
         open=_open(message),
         operations=_whole(message["operations"], "operations"),
+        over=over,
     )
 
 

@@ -680,6 +680,7 @@ def _rank_state(rank: _Rank, place: dict[int, int]) -> tuple[Any, ...]:
         frozenset(holdings._asked),
         frozenset(holdings._given_up),
         _frozen(holdings._last),
+        _frozen(holdings._over),
     )
 
 
@@ -760,6 +761,7 @@ def _copy_rank(rank: _Rank) -> _Rank:
     new._asked = old._asked.copy()
     new._given_up = old._given_up.copy()
     new._last = old._last.copy()
+    new._over = old._over.copy()
     return _Rank(
         new,
         rank.alive,

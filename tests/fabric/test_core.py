@@ -4,14 +4,20 @@ and invariants under random ones.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
+from types import FrameType
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from railx.fabric.circuits import Circuit, Configuration, Layout
+from railx.fabric.circuits import Circuit, Configuration, Layout, Port
 from railx.fabric.core import (
+    LISTENERS,
+    OPEN_OPERATIONS,
+    TOMBSTONES,
     Action,
     ControllerCore,
     GrantAction,
@@ -19,6 +25,7 @@ from railx.fabric.core import (
     RefuseAction,
     SwitchAction,
 )
+from railx.fabric.holdings import Presentation
 
 RING = Configuration("ring", (0, 1, 2, 3))
 LEFT = Configuration("ring", (0, 1))
@@ -530,3 +537,197 @@ class RandomStories(RuleBasedStateMachine):
 
 RandomStories.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestRandomStories = RandomStories.TestCase
+
+
+def test_giving_up_a_granted_operation_is_its_release() -> None:
+    story = Story(ranks=2)
+    story.ask(("a", 0), LEFT)
+    story.until(50)
+    story.take(story.core.abandon(0, ("a", 0), 60))
+    assert story.core.leases, "the other member has it under way"
+    story.release(("a", 0), 1)
+    assert not story.core.leases
+    assert not story.refusals
+
+
+def test_a_question_behind_its_own_end_is_refused_and_nobody_waits_for_it() -> None:
+    story = Story(ranks=2)
+    story.take(story.core.abandon(0, ("a", 0), 0))
+    story.ask(("a", 0), LEFT, 1, 0)
+    assert {(refusal.rank, refusal.reason) for refusal in story.refusals} == {
+        (0, "abandoned"),
+        (1, "abandoned"),
+    }
+    assert story.core.statistics()["open"] == 0
+
+
+def test_who_comes_late_to_a_failed_operation_is_told_at_once() -> None:
+    story = Story()
+    story.ask(("w", 0), RING, 0, 2)
+    story.take(story.core.abandon(0, ("w", 0), 10))
+    assert story.core.statistics()["tombstones"] == 1
+    story.ask(("w", 0), RING, 1)
+    story.ask(("w", 0), RING, 3)
+    assert len({refusal.message for refusal in story.refusals}) == 1
+    assert [refusal.rank for refusal in story.refusals] == [0, 2, 1, 3]
+    statistics = story.core.statistics()
+    assert (statistics["tombstones"], statistics["refusals"]) == (0, {"abandoned": 4})
+
+
+def test_one_process_of_a_rank_at_a_time_and_no_dead_one_again() -> None:
+    core = ControllerCore(Layout(1), 2)
+    assert core.register(0, 7) is None
+    assert core.register(1, 8) is None
+    assert core.register(0, 9) == "rank 0 is already registered"
+    core.leave(0, "lost its connection", 0)
+    assert core.register(0, 7) == "rank 0 lost its connection; allowed: a new process"
+    assert core.register(0, 9) is None
+    late = core.register(1, 8, returning=True)
+    assert late == "rank 1 is already registered"
+    core.leave(1, "lost its connection", 0)
+    assert "does not wait for it any more" in str(core.register(1, 10, returning=True))
+
+
+def test_a_rank_that_came_back_is_not_answered_for_its_last_life() -> None:
+    story = Story()
+    for rank in range(4):
+        story.core.register(rank, rank)
+    story.ask(("a", 0), LEFT)
+    story.until(50)
+    story.take(story.core.leave(0, "lost its connection", 60))
+    assert story.core.register(0, 9) is None
+    grants = len(story.grants)
+    story.ask(("a", 0), LEFT, 0)
+    assert len(story.grants) == grants
+    assert story.refusals[-1].reason == "ended"
+
+
+def test_a_lost_port_ends_its_leases_and_names_itself_until_it_is_back() -> None:
+    story = Story()
+    story.ask(("a", 0), LEFT)
+    story.ask(("b", 0), RIGHT)
+    story.until(50)
+    story.ask(("w", 0), RING, 0)
+    story.take(story.core.ports_lost([Port(1, "left")], "dust", 60))
+    assert {(refusal.rank, refusal.request) for refusal in story.refusals} == {
+        (0, 100),
+        (0, None),
+        (1, None),
+    }
+    assert all(
+        "the left port of GPU 1 on rail 0 is lost (dust)" in r.message for r in story.refusals
+    )
+    assert story.core.lit == {Circuit(1, 0), Circuit(2, 3), Circuit(3, 2)}
+    assert story.core.leases.keys() == story.core.lit, "nothing else is touched"
+    story.release(("a", 0), 0, 1)
+    story.ask(("a", 1), LEFT, 0, 1)
+    assert [refusal.reason for refusal in story.refusals[-2:]] == ["port", "port"]
+    story.until(70)
+    story.take(story.core.ports_back([Port(1, "left")], 70))
+    story.ask(("a", 2), LEFT)
+    story.until(150)
+    assert story.granted(("a", 2)) == [(0, 0, 50), (1, 0, 50)]
+    assert story.core.statistics()["failures"] == {"switches": 0, "ports": 1, "ranks": 0}
+
+
+def test_a_failed_command_is_an_error_for_who_waits_and_tried_again_for_the_next() -> None:
+    story = Story(ranks=2)
+    story.ask(("a", 0), LEFT)
+    story.take(story.core.switch_failed(0, "no answer", 10))
+    assert [refusal.message for refusal in story.refusals] == [
+        "the switch of rail 0 failed (no answer) for ring 0,1 (operation 0 of a)"
+    ] * 2
+    story.due.clear()
+    story.take(story.core.switched(0, 10))
+    assert not story.core.lit, "it was not carried out, whatever comes later"
+    story.ask(("a", 1), LEFT)
+    story.until(100)
+    assert len(story.granted(("a", 1))) == 2
+
+
+def test_a_restarted_controller_waits_for_all_and_goes_on_with_what_was_under_way() -> None:
+    lit = [Circuit(0, 1), Circuit(1, 0)]
+    core = ControllerCore(Layout(1), 3, active=lit, recovering=True)
+    assert core.awaited == {0, 1, 2}
+    other = Configuration("ring", (1, 2))
+    begun = Presentation({"a": (LEFT, 4)}, frozenset({("a", 4)}))
+    for rank in (0, 1, 2):
+        assert core.register(rank, rank, returning=True) is None
+    assert core.ask(2, 1, ("b", 0), other, 0)[0].reason == "recovery"  # type: ignore[union-attr]
+    assert core.present(2, Presentation(), 0) == []
+    assert core.present(0, begun, 0) == []
+    assert core.ask(2, 2, ("b", 0), other, 0) == []
+    assert core.present(1, begun, 0) == []
+    assert core.ask(1, 3, ("b", 0), other, 0) == [], "its circuits are in use"
+    assert core.leases == {circuit: {("a", 4)} for circuit in lit}
+    assert core.release(0, ("a", 4), 0) == []
+    (switch,) = core.release(1, ("a", 4), 0)
+    assert isinstance(switch, SwitchAction)
+    assert switch.disconnect == tuple(lit)
+
+
+def test_who_does_not_present_in_time_is_dead() -> None:
+    core = ControllerCore(Layout(1), 2, active=[Circuit(0, 1), Circuit(1, 0)], recovering=True)
+    core.register(0, 5, returning=True)
+    core.present(0, Presentation({"a": (LEFT, 0)}, frozenset({("a", 0)})), 0)
+    core.register(1, 6, returning=True)
+    (told,) = core.end_recovery(0)
+    assert isinstance(told, RefuseAction)
+    assert "rank 1 did not come back after the controller was restarted" in told.message
+    assert core.gone(1) is not None
+    assert core.register(1, 6) is not None
+    assert core.register(1, 7) is None
+
+
+def test_open_operations_listeners_and_tombstones_are_bounded() -> None:
+    core = ControllerCore(Layout(1), 2)
+    for number in range(OPEN_OPERATIONS):
+        assert core.ask(0, number, (f"g{number}", 0), LEFT, 0) == []
+    (refusal,) = core.ask(0, 9999, ("one more", 0), LEFT, 0)
+    assert isinstance(refusal, RefuseAction)
+    assert refusal.reason == "limit"
+    for number in range(LISTENERS):
+        core.listen(0, number, {"x": (1, 0)}, 0)
+    (refusal,) = core.listen(0, 9999, {"x": (1, 0)}, 0)
+    assert isinstance(refusal, RefuseAction)
+    assert refusal.reason == "limit"
+    for number in range(TOMBSTONES + 10):
+        core.ask(1, number, ("t", number), LEFT, 0)
+        core.abandon(1, ("t", number), 0)
+    assert core.statistics()["tombstones"] == TOMBSTONES
+
+
+def test_an_event_costs_the_same_however_many_other_jobs_wait() -> None:
+    """Counted, not timed: the lines of the core that one exchange runs through."""
+
+    def lines(others: int) -> int:
+        core = ControllerCore(Layout(1), 4 + 2 * others)
+        for other in range(others):
+            pair = Configuration("ring", (4 + 2 * other, 5 + 2 * other))
+            core.ask(4 + 2 * other, 0, (f"o{other}", 0), pair, 0)
+            core.hint(5 + 2 * other, pair, 0)
+        count = 0
+
+        def trace(frame: FrameType, event: str, argument: object) -> Any:
+            nonlocal count
+            count += event == "line"
+            return trace
+
+        sys.settrace(trace)
+        try:
+            for rank in (0, 1):
+                core.hint(rank, LEFT, 0)
+            for rank in (0, 1):
+                core.ask(rank, rank, ("a", 0), LEFT, 0)
+            for command in list(core._commands):
+                if core._commands[command].connect[0].right in (0, 1):
+                    core.switched(command, 0)
+            for rank in (0, 1):
+                core.release(rank, ("a", 0), 0)
+            core.leave(0, "has left", 0)
+        finally:
+            sys.settrace(None)
+        return count
+
+    few, many = lines(2), lines(200)
+    assert many - few <= 2 * 198, "the test's own loop over commands, and nothing more"

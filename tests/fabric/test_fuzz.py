@@ -35,7 +35,7 @@ GOOD: tuple[dict[str, Any], ...] = (
     {"type": "RELEASE", "channel": "c", "sequence": 0},
     {"type": "RECALLED", "kind": "pair", "members": [2, 3], "hold": 0, "begun": {"c": 1}}
     | {"open": [["c", 1]], "operations": 1},
-    {"type": "PRESENT", "configurations": [["pair", [2, 3]]], "begun": [["c", 1, 0]]}
+    {"type": "PRESENT", "configurations": [["pair", [2, 3]]], "begun": [["c", 1, 0, -1]]}
     | {"open": [["c", 1]], "operations": 0},
     {"type": "PREPARE", "kind": "pair", "members": [2, 3]},
     {"type": "ABANDON", "channel": "c", "sequence": 0},

@@ -242,3 +242,31 @@ def test_bad_input_is_refused_with_a_reason_and_touches_nobody_else() -> None:
         for client in (zero, one):
             assert client.begin("g", 1, PAIR)
             client.release("g", 1)
+
+
+def test_what_a_former_process_was_part_of_is_over_after_a_restart_too(tmp_path: Path) -> None:
+    """Nobody waits for its part of operations that its peer alone remembers."""
+    switch = EmulatedSwitchSettings(state_file=str(tmp_path / "light"))
+    keeps = dataclasses.replace(SETTINGS, switch=switch)
+    with launch_controller(keeps, 2) as controller, contextlib.ExitStack() as stack:
+        assert controller.address is not None
+
+        def come(rank: int) -> FabricClient:
+            assert controller.address is not None
+            return stack.enter_context(FabricClient(controller.address, rank, gpus_per_server=1))
+
+        zero, one = come(0), come(1)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda client: client.acquire("g", 0, PAIR), (zero, one)))
+            for client in (zero, one):
+                client.release("g", 0)
+            one.close()
+            one = come(1)
+            # The answer stands behind the news in the stream.
+            zero.statistics()
+            controller.restart()
+            # Who is answered has presented what it had begun.
+            one.statistics()
+            zero.statistics()
+            assert one.statistics()["open"] == 0
+            list(pool.map(lambda client: client.acquire("g", 1, PAIR), (zero, one)))
