@@ -168,7 +168,7 @@ def cost_of(plan: Plan) -> PipelineCost | None:
 
 
 def tensor_ranks(batches: Sequence[PipelineBatch]) -> int | None:
-    """Ranks of tensor parallelism that a planner has told in its account; None: none."""
+    """Ranks of tensor parallelism that a planner tells in its account; None: none."""
     told = batches[0].solver.get("tensor") if batches else None
     degree = batches[0].pipelines[0].degree if batches else 1
     return told if isinstance(told, int) and told >= 1 and degree % told == 0 else None
